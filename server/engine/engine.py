@@ -17,7 +17,7 @@ from server.engine.lane import Add, Cancel, Lane, ReleaseMemory, Remove, Stop, S
 from server.engine.observer import Observer
 from server.engine.requests.admission import Admission, AdmissionLimits, ClientBuckets, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.job import Cost, EncodingJob, GenerationJob, Job
+from server.engine.requests.job import Cost, EncodingJob, GenerationJob, Job, total_cost
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.placement import PrefixLanes, block_hashes, choose_lane
 from server.engine.requests.update import JobUpdate
@@ -171,7 +171,7 @@ class Engine:
             raise ShuttingDownError
         model_id = self._id_of_model[model]
         admission = self._models[model_id].admission
-        cost = sum((job.cost for job in jobs), Cost(0, 0))
+        cost = total_cost(job.cost for job in jobs)
         is_bulk = isinstance(jobs[0], EncodingJob) and jobs[0].is_bulk
         now = time.monotonic()
         remaining, name = jobs[0].remaining_seconds(now), client or ""

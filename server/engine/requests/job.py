@@ -1,8 +1,10 @@
 """Jobs: the units of work that callers submit to an engine, and their maximum cost."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -19,8 +21,7 @@ from server.engine.decoding.options import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True):
     """Upper bounds on what jobs use: sequences, and tokens of prompts and outputs."""
 
     num_sequences: int
@@ -40,6 +41,14 @@ class Cost:
             self.num_tokens - other.num_tokens,
             self.num_new_tokens - other.num_new_tokens,
         )
+
+
+def total_cost(costs: Iterable[Cost]) -> Cost:
+    """The sum of ``costs``."""
+    sequences, tokens, new_tokens = zip(
+        *((cost.num_sequences, cost.num_tokens, cost.num_new_tokens) for cost in costs), strict=True
+    )
+    return Cost(sum(sequences), sum(tokens), sum(new_tokens))
 
 
 @dataclass(frozen=True, slots=True)
