@@ -39,6 +39,12 @@ def replace_section(text: str, name: str, content: str) -> str:
     return f"{before}{begin}\n{content}\n{end}{after}"
 
 
+def markdown_table(lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first line is the head."""
+    head, *body = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([head, "|" + "---|" * len(lines[0]), *body])
+
+
 def main(source: str, sections: Sequence[Section], update: Callable[[], None] | None = None) -> int:
     """The command line of a script that generates ``sections``.
 

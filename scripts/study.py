@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts.generated_sections import ROOT, Section, main
+from scripts.generated_sections import ROOT, Section, main, markdown_table
 
 REPORT = ROOT / "docs" / "study.json"
 PAGE = ROOT / "docs" / "study.md"
@@ -49,12 +49,6 @@ def rows_of(task: str) -> list[Row]:
     return [row for row in report()["systems"] if row["task"] == task]
 
 
-def table(lines: list[list[str]]) -> str:
-    """A Markdown table; the first line is the head."""
-    head, *body = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([head, "|" + "---|" * len(lines[0]), *body])
-
-
 def summary(task: str) -> str:
     """Size, cost and quality of each system."""
     metrics = METRICS[task]
@@ -73,7 +67,7 @@ def summary(task: str) -> str:
                 f"{row['cpu_microseconds_per_token']:.0f}",
             ]
         )
-    return f"{table(lines)}\n\n{_conditions()}"
+    return f"{markdown_table(lines)}\n\n{_conditions()}"
 
 
 def by_length(task: str) -> str:
@@ -87,7 +81,7 @@ def by_length(task: str) -> str:
     for row in rows:
         values = [f"{factor * one[key]:.1f}" for one in row["quality"]["by_length"]]
         lines.append([SYSTEMS[row["system"]], *values])
-    return table(lines)
+    return markdown_table(lines)
 
 
 def _conditions() -> str:

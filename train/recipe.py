@@ -91,7 +91,8 @@ class DataRecipe(Section, frozen=True, kw_only=True):
 
     Attributes:
         source: ``synthetic:TASK``, ``debian:LANGUAGE``, ``debian:sections``,
-            ``debian:relevance``, ``lexicon:cmudict`` or ``folder:PATH`` (relative to the recipe).
+            ``debian:relevance``, ``debian:summaries``, ``lexicon:cmudict`` or ``folder:PATH``
+            (relative to the recipe).
         labels: of ``debian:sections``, the sections to tell apart.
         num_train: of a synthetic task, examples to draw.
         num_validation, num_held_out: examples for validation during training, and for the

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from export.sources import load_checkpoint
-from model.examples import ClassificationExample, RankingExample
+from model.examples import ClassificationExample, RankingExample, TranslationExample
 from tests.train.support import RECIPES
 from train.architecture import with_new_head
 from train.data.bm25 import Bm25
 from train.data.debian import CACHE_VARIABLE
-from train.data.debian_packages import relevance_corpus, sections_corpus
+from train.data.debian_packages import relevance_corpus, sections_corpus, summaries_corpus
 from train.errors import RecipeError
 from train.read_recipe import parse_recipe, read_recipe
 from train.recipe import DataRecipe, ObjectiveKind
@@ -78,6 +78,16 @@ def test_queries_have_one_relevant_document() -> None:
         assert example.relevant.startswith(f"{name}word0")
         assert example.others
         assert example.relevant not in example.others
+
+
+@pytest.mark.skipif(not HELPER.exists(), reason="needs apt")
+@pytest.mark.usefixtures("lists")
+def test_summaries_are_targets_of_descriptions() -> None:
+    dataset = summaries_corpus(_recipe("debian:summaries"))
+    assert len(dataset.train) + len(dataset.validation) + len(dataset.held_out) == 2 * NUM_PACKAGES
+    for example in dataset.held_out:
+        assert isinstance(example, TranslationExample)
+        assert example.source.startswith(f"{example.target.removeprefix('about ')}word0")
 
 
 def test_bm25_prefers_rare_words_and_short_documents() -> None:

@@ -1,4 +1,4 @@
-"""Debian's packages in English: their sections, and which description answers which summary."""
+"""Debian's packages in English: sections, summaries, and which description a summary is of."""
 
 import hashlib
 import random
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from model.examples import ClassificationExample, Example, RankingExample
+from model.examples import ClassificationExample, Example, RankingExample, TranslationExample
 from train.data.bm25 import Bm25
 from train.data.dataset import Dataset, Origin, sha256_of
 from train.data.debian import (
@@ -23,7 +23,8 @@ from train.errors import DataError
 from train.recipe import DataRecipe
 
 MAX_WORDS = 60  # of a long description
-MIN_WORDS = 12  # of a document to rank
+MIN_WORDS = 12  # of a document to rank or to summarise
+MIN_SUMMARY = 2  # words
 # Of 100 groups of packages with one source.
 NUM_VALIDATION, NUM_HELD_OUT = 3, 8
 NUM_MINED, NUM_RANDOM = 3, 1  # other documents of a training query
@@ -91,6 +92,21 @@ def relevance_corpus(recipe: DataRecipe) -> Dataset:
         for name, part in parts.items()
     }
     return _dataset("debian-relevance", recipe, examples, origins)
+
+
+def summaries_corpus(recipe: DataRecipe) -> Dataset:
+    """The long description is the source, the summary of one line the target.
+
+    Raises:
+        DataError: apt has no lists, or cannot be run.
+    """
+    packages, origins = _packages()
+    examples: dict[str, tuple[str, Example]] = {}
+    for package in packages:
+        if len(package.long.split()) >= MIN_WORDS and len(package.short.split()) >= MIN_SUMMARY:
+            example = TranslationExample(source=package.long, target=package.short)
+            examples.setdefault(package.long, (package.group, example))
+    return _dataset("debian-summaries", recipe, _parts(examples.values()), origins)
 
 
 def _queries(
@@ -203,4 +219,5 @@ def _dataset(
 CORPORA: dict[str, Callable[[DataRecipe], Dataset]] = {
     "sections": sections_corpus,
     "relevance": relevance_corpus,
+    "summaries": summaries_corpus,
 }
