@@ -1,0 +1,44 @@
+"""The shipped Transformer: descriptions of packages that its training did not see."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client.sync import Client
+from export.importers.native import read_held_out
+from export.quality.metrics import translation_metrics
+from model.bundle import Task
+from model.examples import TranslationExample
+from tests.serving import server_process
+
+ROOT = Path(__file__).parents[2]
+NAME = "debian-en-it"
+HELD_OUT = ROOT / "models" / NAME / "held_out.jsonl"
+NUM_TEXTS = 100
+
+pytestmark = pytest.mark.slow
+
+
+def test_descriptions_are_translated_over_grpc(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "export", NAME, "--out", str(tmp_path / NAME)]
+    ran = subprocess.run(
+        [*command, "--precision", "int8", "--evaluate", "off"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = read_held_out(HELD_OUT, Task.TRANSLATE, NAME).examples[:NUM_TEXTS]
+    examples = [example for example in found if isinstance(example, TranslationExample)]
+    sources = [example.source for example in examples]
+    with server_process(tmp_path) as running, Client(running.target) as client:
+        outputs = client.translate(NAME, sources).outputs
+        (short,) = client.translate(NAME, "This package contains the documentation.").outputs
+    assert "documentazione" in short.text
+    references = [example.target for example in examples]
+    translated = translation_metrics([output.text for output in outputs], references)
+    copied = translation_metrics(sources, references)
+    assert translated["chrf"] > copied["chrf"] + 15
