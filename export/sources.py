@@ -193,6 +193,10 @@ SHIPPED_SOURCES: dict[str, ShippedSource] = {
             name="debian-sections",
             description="BERT-tiny: 2 layers, 128 wide; the section of a Debian package",
         ),
+        ShippedSource(
+            name="debian-en-it",
+            description="Transformer: 3 + 2 layers, 192 wide; English to Italian, on software",
+        ),
     )
 }
 
