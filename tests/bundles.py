@@ -12,7 +12,7 @@ from model.bundle import Precision
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = ("minilm", "smollm2", "en-pt", "pt-en")
-INT8_DEFAULTS = ("pii", "bert-tiny", "grammar")
+INT8_DEFAULTS = ("pii", "bert-tiny", "grammar", "debian-sections", "debian-en-it")
 
 
 def _key(*folders: str) -> str:
