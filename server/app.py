@@ -100,7 +100,12 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         if not catalog.registry.models and watch is None and config.admin is None:
             raise StartupError(f"no bundle in {config.bundles} can be served")
         tokenizing = stack.enter_context(
-            ThreadPoolExecutor(_TOKENIZER_THREADS, "tokenize", add_niceness, (Niceness.TOKENIZER,))
+            ThreadPoolExecutor(
+                max_workers=_TOKENIZER_THREADS,
+                thread_name_prefix="tokenize",
+                initializer=add_niceness,
+                initargs=(Niceness.TOKENIZER,),
+            )
         )
         threads = FairExecutor(tokenizing, _TOKENIZER_THREADS, config.max_tokenizing)
         state = ServingState(engine)

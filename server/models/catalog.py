@@ -84,7 +84,12 @@ class Catalog:
         self._num_loads: Counter[Key] = Counter()
         # Bundles are loaded one at a time.
         # The threads that a graph starts inherit the niceness.
-        self._loading = ThreadPoolExecutor(1, "load", add_niceness, (Niceness.LANE,))
+        self._loading = ThreadPoolExecutor(
+            max_workers=1,
+            thread_name_prefix="load",
+            initializer=add_niceness,
+            initargs=(Niceness.LANE,),
+        )
         self._locks: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._retiring: set[asyncio.Task[None]] = set()
 

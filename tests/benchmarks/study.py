@@ -11,8 +11,6 @@ and processor time per token, in interleaved rounds. Systems that are not traine
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -31,14 +29,19 @@ from model.examples import TranslationExample, parse_examples
 from model.native_checkpoint import CONFIG_FILE, HELD_OUT_FILE, TOKENIZER_FILE, TRAINING_FILE
 from tests.benchmarks import reports
 from tests.benchmarks.study_quality import edit_distance, phonemes
+from tests.benchmarks.translation import (
+    ROOT,
+    export_bundle,
+    group_by_length,
+    translate_all,
+    translations,
+)
 from tests.serving import ServerProcess, server_process
 
-ROOT = Path(__file__).parents[2]
 TRAINED, SERVED = ROOT / "build" / "training", ROOT / "build" / "study"
 SYSTEMS = ("gru", "gru-additive", "transformer")
 # Texts of a timed batch, tokens of each of its outputs, and batches of a round.
 NUM_TEXTS, NUM_TOKENS, NUM_BATCHES = 16, 16, 20
-BATCH = 50  # texts of a request, where quality is measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +72,11 @@ def groups(
     task: StudyTask, examples: Sequence[TranslationExample]
 ) -> dict[tuple[int, int], list[TranslationExample]]:
     """By first and last length: the first ``texts_of_group`` examples."""
-    found: dict[tuple[int, int], list[TranslationExample]] = {}
-    first = 1
-    for last in task.bounds:
-        chosen = [one for one in examples if first <= length_of(task, one.source) <= last]
-        if chosen:
-            found[first, last] = chosen[: task.texts_of_group]
-        first = last + 1
-    return found
+    lengths = [length_of(task, example.source) for example in examples]
+    return {
+        span: [examples[index] for index in indices[: task.texts_of_group]]
+        for span, indices in group_by_length(lengths, task.bounds).items()
+    }
 
 
 def quality(
@@ -97,18 +97,6 @@ def quality(
     }
 
 
-def export(name: str) -> None:
-    """Writes the bundle of a trained system, unless it is newer than the training."""
-    folder, bundle = TRAINED / name, SERVED / name
-    manifest = bundle / "1" / "bundle.json"
-    config = folder / CONFIG_FILE
-    if manifest.exists() and manifest.stat().st_mtime > config.stat().st_mtime:
-        return
-    subprocess.run(["rm", "-rf", str(bundle)], check=True)
-    command = [sys.executable, "-m", "export", str(folder), "--out", str(bundle)]
-    subprocess.run([*command, "--precision", "fp32", "--evaluate", "off"], check=True, cwd=ROOT)
-
-
 def cpu_seconds(server: ServerProcess) -> float:
     """Processor time that the server used so far."""
     fields = Path(f"/proc/{server.process.pid}/stat").read_text("utf-8").rpartition(")")[2].split()
@@ -120,11 +108,7 @@ def fitting(folder: Path) -> list[TranslationExample]:
     config = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
     data = (folder / HELD_OUT_FILE).read_bytes()
-    examples = [
-        example
-        for example in parse_examples(data, Task.TRANSLATE, HELD_OUT_FILE)
-        if isinstance(example, TranslationExample)
-    ]
+    examples = translations(parse_examples(data, Task.TRANSLATE, HELD_OUT_FILE))
     lengths = [len(one) for one in tokenizer.encode_batch([example.source for example in examples])]
     limit = config["max_input_tokens"]
     return [example for example, length in zip(examples, lengths, strict=True) if length <= limit]
@@ -139,11 +123,7 @@ def measure_quality(client: Client, task: StudyTask, name: str) -> dict[str, Any
     rows, outputs, examples = [], list[str](), list[TranslationExample]()
     for (first, last), group in groups(task, fitting(TRAINED / name)).items():
         texts = [example.source for example in group]
-        answers = [
-            output.text
-            for start in range(0, len(texts), BATCH)
-            for output in translate(client, name, texts[start : start + BATCH]).outputs
-        ]
+        answers = translate_all(client, name, texts)
         lengths = [length_of(task, text) for text in texts]
         rows.append(
             {
@@ -193,7 +173,7 @@ def measure(out: Path, rounds: int) -> dict[str, Any]:
         name: pair for name, pair in names.items() if (TRAINED / name / CONFIG_FILE).is_file()
     }
     for name in trained:
-        export(name)
+        export_bundle(str(TRAINED / name), SERVED / name, "fp32", TRAINED / name / CONFIG_FILE)
     load_before = os.getloadavg()[0]
     results: dict[str, dict[str, Any]] = {}
     with server_process(SERVED, "--threads", "1") as server, Client(server.target) as client:

@@ -8,49 +8,49 @@ beams. ``copy`` leaves a text as it is; ``lookup`` replaces each word by its lik
 learnt from the model's training pairs or, for models of others, from messages outside the set.
 """
 
-import json
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from client.sync import Client
-from client.types import SentenceSplit
 from export.importers.native import read_held_out
 from export.quality.metrics import translation_metrics
 from model.bundle import Task
 from model.examples import TranslationExample
 from tests.benchmarks import reports
-from tests.benchmarks.translation_sets import (
+from tests.benchmarks.translation import (
+    ROOT,
     Translate,
-    by_length,
     copy,
     everyday,
+    export_bundle,
+    group_by_length,
     messages,
     reversed_pairs,
+    translate_all,
+    translations,
     word_lookup,
 )
 from tests.serving import server_process
 from train.data.sources import load_dataset
 from train.read_recipe import read_recipe
 
-ROOT = Path(__file__).parents[2]
 SERVED = ROOT / "build" / "translators"
 OWN = "debian-en-it"
 PRECISIONS = ("fp32", "int8")
 DECODING: dict[str, dict[str, Any]] = {"greedy": {}, "beam 4": {"beam_size": 4}}
 BOUNDS = (5, 10, 20, 40, 80)  # words of a source: the last length of each group
-BATCH = 50  # texts of a request
 NUM_MESSAGES = 500  # of a set; the others teach the lookup
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestSet:
+class TranslationSet:
     """``train``: pairs that the lookup learns from."""
 
     model: str
@@ -59,22 +59,22 @@ class TestSet:
     train: Sequence[TranslationExample]
 
 
-def test_sets() -> Iterator[TestSet]:
+def all_sets() -> Iterator[TranslationSet]:
     """Each model with each of its sets."""
     folder = ROOT / "models" / OWN
     recipe = ROOT / "train" / "recipes" / f"{OWN}.toml"
-    train = _translations(load_dataset(read_recipe(recipe), recipe.parent).train)
-    held_out = _translations(read_held_out(folder / "held_out.jsonl", Task.TRANSLATE, OWN).examples)
+    train = translations(load_dataset(read_recipe(recipe), recipe.parent).train)
+    held_out = translations(read_held_out(folder / "held_out.jsonl", Task.TRANSLATE, OWN).examples)
     italian = messages("it")[:NUM_MESSAGES]
     for name, pairs in (
         ("package descriptions, held out", held_out),
         ("messages of programs", italian),
         ("everyday sentences", everyday()),
     ):
-        yield TestSet(model=OWN, name=name, pairs=pairs, train=train)
+        yield TranslationSet(model=OWN, name=name, pairs=pairs, train=train)
     portuguese = messages("pt_BR")
     for model, pairs in (("en-pt", portuguese), ("pt-en", reversed_pairs(portuguese))):
-        yield TestSet(
+        yield TranslationSet(
             model=model,
             name="messages of programs",
             pairs=pairs[:NUM_MESSAGES],
@@ -82,21 +82,9 @@ def test_sets() -> Iterator[TestSet]:
         )
 
 
-def _translations(examples: Sequence[Any]) -> list[TranslationExample]:
-    return [example for example in examples if isinstance(example, TranslationExample)]
-
-
-def export(model: str, precision: str) -> None:
-    """Writes the bundle, unless it exists."""
-    bundle = SERVED / precision / model
-    if (bundle / "1" / "bundle.json").is_file():
-        return
-    command = [sys.executable, "-m", "export", model, "--out", str(bundle)]
-    subprocess.run([*command, "--precision", precision, "--evaluate", "off"], check=True, cwd=ROOT)
-
-
 def metrics(pairs: Sequence[TranslationExample], outputs: Sequence[str]) -> dict[str, Any]:
     """BLEU and chrF of all pairs, and by the length of the source."""
+    lengths = [len(pair.source.split()) for pair in pairs]
 
     def of(indices: Sequence[int]) -> dict[str, float]:
         chosen = [outputs[i] for i in indices], [pairs[i].target for i in indices]
@@ -106,17 +94,18 @@ def metrics(pairs: Sequence[TranslationExample], outputs: Sequence[str]) -> dict
         **of(range(len(pairs))),
         "by_length": [
             {"first": first, "last": last, "num_texts": len(indices), **of(indices)}
-            for (first, last), indices in by_length(pairs, BOUNDS).items()
+            for (first, last), indices in group_by_length(lengths, BOUNDS).items()
         ],
     }
 
 
 def measure() -> dict[str, Any]:
     """The report: for each set, the figures of every system."""
-    sets = list(test_sets())
+    sets = list(all_sets())
+    weights = {OWN: ROOT / "models" / OWN / "config.json"}
     for model in {one.model for one in sets}:
         for precision in PRECISIONS:
-            export(model, precision)
+            export_bundle(model, SERVED / precision / model, precision, weights.get(model))
     with ExitStack() as stack:
         clients = {}
         for precision in PRECISIONS:
@@ -125,11 +114,13 @@ def measure() -> dict[str, Any]:
         return {"sets": [_measure_set(one, clients) for one in sets]}
 
 
-def _measure_set(one: TestSet, clients: dict[str, Client]) -> dict[str, Any]:
+def _measure_set(one: TranslationSet, clients: dict[str, Client]) -> dict[str, Any]:
     systems: dict[str, Translate] = {"copy": copy, "lookup": word_lookup(one.train)}
     for precision, client in clients.items():
         for decoding, options in DECODING.items():
-            systems[f"{precision}, {decoding}"] = _translator(client, one.model, options)
+            systems[f"{precision}, {decoding}"] = partial(
+                translate_all, client, one.model, **options
+            )
     sources = [pair.source for pair in one.pairs]
     rows = []
     for name, translate in systems.items():
@@ -143,28 +134,13 @@ def _measure_set(one: TestSet, clients: dict[str, Client]) -> dict[str, Any]:
     }
 
 
-def _translator(client: Client, model: str, options: dict[str, Any]) -> Translate:
-    def translate(texts: Sequence[str]) -> list[str]:
-        outputs = []
-        for start in range(0, len(texts), BATCH):
-            batch = list(texts[start : start + BATCH])
-            answer = client.translate(model, batch, sentence_split=SentenceSplit.OFF, **options)
-            outputs += [output.text for output in answer.outputs]
-        return outputs
-
-    return translate
-
-
 def main(
     json_path: Annotated[Path, typer.Option("--json", help="The report.")] = ROOT
     / "docs"
     / "translators.json",
 ) -> None:
     """Measures every shipped translator."""
-    report = measure()
-    training = ROOT / "models" / OWN / "training.json"
-    report["training"] = json.loads(training.read_text("utf-8"))["commit"]
-    reports.write(report, json_path)
+    reports.write(measure(), json_path)
 
 
 if __name__ == "__main__":

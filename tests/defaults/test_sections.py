@@ -1,7 +1,5 @@
 """The shipped classifier: the sections of packages that its training did not see."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,19 +18,10 @@ NUM_TEXTS = 200
 pytestmark = pytest.mark.slow
 
 
-def test_sections_are_classified_over_grpc(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "export", NAME, "--out", str(tmp_path / NAME)]
-    ran = subprocess.run(
-        [*command, "--precision", "int8", "--evaluate", "off"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
+def test_sections_are_classified_over_grpc(int8_bundles: Path) -> None:
     found = read_held_out(HELD_OUT, Task.CLASSIFY, NAME).examples[:NUM_TEXTS]
     examples = [example for example in found if isinstance(example, ClassificationExample)]
-    with server_process(tmp_path) as running, Client(running.target) as client:
+    with server_process(int8_bundles) as running, Client(running.target) as client:
         outputs = client.classify(NAME, [example.text for example in examples]).outputs
         (game,) = client.classify(NAME, "A chess game with a strong computer player").outputs
     assert game.labels[0].label == "games"

@@ -1,7 +1,5 @@
 """The shipped Transformer: descriptions of packages that its training did not see."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,20 +19,11 @@ NUM_TEXTS = 100
 pytestmark = pytest.mark.slow
 
 
-def test_descriptions_are_translated_over_grpc(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "export", NAME, "--out", str(tmp_path / NAME)]
-    ran = subprocess.run(
-        [*command, "--precision", "int8", "--evaluate", "off"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
+def test_descriptions_are_translated_over_grpc(int8_bundles: Path) -> None:
     found = read_held_out(HELD_OUT, Task.TRANSLATE, NAME).examples[:NUM_TEXTS]
     examples = [example for example in found if isinstance(example, TranslationExample)]
     sources = [example.source for example in examples]
-    with server_process(tmp_path) as running, Client(running.target) as client:
+    with server_process(int8_bundles) as running, Client(running.target) as client:
         outputs = client.translate(NAME, sources).outputs
         (short,) = client.translate(NAME, "This package contains the documentation.").outputs
     assert "documentazione" in short.text

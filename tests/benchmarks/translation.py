@@ -1,15 +1,24 @@
-"""Texts with translations that no training of ours saw, and translators to compare with."""
+"""Texts with translations, translators to compare with, and what their benchmarks share."""
 
 import gettext
 import hashlib
 import re
+import shutil
+import subprocess
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+from client.sync import Client
+from client.types import SentenceSplit
 from export.ibm_model import lexical_probabilities
+from model.bundle import MANIFEST_FILE
 from model.examples import TranslationExample
 
+ROOT = Path(__file__).parents[2]
+BATCH = 50  # texts of a request
 EVERYDAY = Path(__file__).parent / "data" / "everyday-en-it.tsv"
 LOCALES = Path("/usr/share/locale")
 # Catalogues of messages by text domain; the Debian package of each.
@@ -94,18 +103,52 @@ def word_lookup(pairs: Sequence[TranslationExample]) -> Translate:
     return translate
 
 
-def by_length(
-    pairs: Sequence[TranslationExample], bounds: Sequence[int]
+def group_by_length(
+    lengths: Sequence[int], bounds: Sequence[int]
 ) -> dict[tuple[int, int], list[int]]:
-    """Indices of the pairs by words of the source: first and last length, both included."""
+    """Indices of texts by first and last length, both included; the first group begins at 1.
+
+    Groups without a text are left out.
+    """
     groups: dict[tuple[int, int], list[int]] = {}
     first = 1
     for last in bounds:
-        chosen = [i for i, pair in enumerate(pairs) if first <= len(pair.source.split()) <= last]
+        chosen = [index for index, length in enumerate(lengths) if first <= length <= last]
         if chosen:
             groups[first, last] = chosen
         first = last + 1
     return groups
+
+
+def translations(examples: Iterable[Any]) -> list[TranslationExample]:
+    """Those of ``examples`` that are translations."""
+    return [example for example in examples if isinstance(example, TranslationExample)]
+
+
+def export_bundle(source: str, bundle: Path, precision: str, changed: Path | None = None) -> None:
+    """Writes a bundle without measuring its quality, unless one newer than ``changed`` exists."""
+    manifest = bundle / "1" / MANIFEST_FILE
+    if manifest.exists() and (
+        changed is None or manifest.stat().st_mtime > changed.stat().st_mtime
+    ):
+        return
+    shutil.rmtree(bundle, ignore_errors=True)
+    command = [sys.executable, "-m", "export", source, "--out", str(bundle)]
+    subprocess.run([*command, "--precision", precision, "--evaluate", "off"], check=True, cwd=ROOT)
+
+
+def translate_all(client: Client, model: str, texts: Sequence[str], **options: Any) -> list[str]:
+    """The translations of ``texts``, each as a whole, in requests of :data:`BATCH` texts."""
+    return [
+        output.text
+        for start in range(0, len(texts), BATCH)
+        for output in client.translate(
+            model,
+            list(texts[start : start + BATCH]),
+            sentence_split=SentenceSplit.OFF,
+            **options,
+        ).outputs
+    ]
 
 
 def _split(text: str) -> list[str]:
