@@ -1,6 +1,7 @@
 """``python -m tests.fuzz.slowest --seconds N``: the slowest requests of each call and HTTP route.
 
-Mutates the slowest inputs so far, those with the most CPU time per byte of request. Exit status 1
+Mutates the slowest inputs so far: those with the most CPU time per byte of request, of all threads
+or of the event loop, which other threads of the process don't disturb. Exit status 1
 if an accepted request takes more of the event loop than ``costs.MAX_LOOP_MICROSECONDS_PER_BYTE``.
 """
 
@@ -21,6 +22,7 @@ from tests.fuzz.targets import costs, protocol_costs
 
 KEPT = 8
 REPEATS = 3
+FRESH = 0.25
 TARGETS = (costs, protocol_costs)
 REPORT = ROOT / "docs" / "slowest.json"
 
@@ -41,7 +43,8 @@ class Search:
     def __init__(self, seed: int, only: Collection[str] = ()) -> None:
         self._rng = random.Random(seed)
         self._only = only
-        self._kept: dict[str, list[tuple[float, Input]]] = {}
+        self._slowest: dict[str, list[tuple[float, Input]]] = {}
+        self._slowest_of_loop: dict[str, list[tuple[float, Input]]] = {}
         self.worst: dict[str, costs.MeasuredCost] = {}
         self.worst_of_loop: dict[str, costs.MeasuredCost] = {}
         self.num_inputs = 0
@@ -75,8 +78,12 @@ class Search:
 
     def _mutations(self) -> Iterator[Input]:
         while True:
-            kept = self._kept[self._rng.choice(sorted(self._only or self._kept))]
-            _, (target, data) = self._rng.choice(kept)
+            slowest = self._rng.choice((self._slowest, self._slowest_of_loop))
+            method = self._rng.choice(sorted(self._only or slowest))
+            _, (target, data) = self._rng.choice(slowest[method])
+            if self._rng.random() < FRESH:  # all slow ones may be alike
+                yield target, data[:2] + self._rng.randbytes(target.SIZE - 2)
+                continue
             changed = bytearray(data.ljust(target.SIZE, b"\0"))
             for _ in range(self._rng.randrange(1, 5)):
                 # Most requests are drawn from the first bytes alone.
@@ -91,10 +98,14 @@ class Search:
             repeats = [cost, *(target.measure(data) for _ in range(REPEATS - 1))]
             cost = min(repeats, key=lambda each: each.loop_microseconds_per_byte)
             self._keep_records(min(repeats, key=lambda each: each.microseconds_per_byte), cost)
-        best = self._kept.setdefault(cost.method, [])
-        best.append((cost.microseconds_per_byte, (target, data)))
-        best.sort(key=lambda kept: -kept[0])
-        del best[KEPT:]
+        for slowest, value in (
+            (self._slowest, cost.microseconds_per_byte),
+            (self._slowest_of_loop, cost.loop_microseconds_per_byte),
+        ):
+            kept = slowest.setdefault(cost.method, [])
+            kept.append((value, (target, data)))
+            kept.sort(key=lambda each: -each[0])
+            del kept[KEPT:]
 
     def _is_record(self, cost: costs.MeasuredCost) -> bool:
         worst, of_loop = self.worst.get(cost.method), self.worst_of_loop.get(cost.method)
