@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import numpy as np
 
@@ -10,11 +9,12 @@ from model.bundle import GraphSpec
 from server.constraint import Floats
 from server.engine.cache.idle_rows import IdleLimits
 from server.engine.encoder_attention import EncoderAttention
-from server.engine.encoder_batch import MAX_CANDIDATES, BatchLimits, choose_first, form_batch
+from server.engine.encoder_batch import BatchLimits, form_batch
+from server.engine.encoder_queue import EncoderQueue, QueuedText
 from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.requests.job import EncodingJob
-from server.engine.requests.lifecycle import Event, Outcome, Phase, advance, ending_event
+from server.engine.requests.lifecycle import Event, Outcome, ending_event
 from server.engine.requests.update import JobTimes, JobUpdate
 from server.engine.run_inputs import pad
 from server.engine.watchdog import Progress
@@ -25,34 +25,14 @@ TOKEN_VECTORS = "token_embeddings"
 Clock = Callable[[], float]
 
 
-@dataclass(slots=True, eq=False)
-class _Text:
-    """A text that waits or runs."""
-
-    id: int
-    job: EncodingJob
-    times: JobTimes
-    phase: Phase = Phase.WAITING
-
-    def on(self, event: Event) -> None:
-        self.phase = advance(self.phase, event)
-
-
 @dataclass(frozen=True, slots=True)
 class _Result:
     """The result of one text, with the shapes of :class:`JobUpdate`."""
 
     vector: Floats
-    token_vectors: Floats | None = None
+    token_vectors: Floats | None
+    is_finite: bool
     attention: Floats | None = None
-
-    @property
-    def is_finite(self) -> bool:
-        return all(
-            bool(np.isfinite(values).all())
-            for values in (self.vector, self.token_vectors, self.attention)
-            if values is not None
-        )
 
 
 class EncoderWorker:
@@ -89,8 +69,7 @@ class EncoderWorker:
         self._limits = limits
         self._clock = clock
         self._observer = observer
-        self._waiting: dict[int, _Text] = {}
-        self._num_overtaken = 0
+        self._waiting = EncoderQueue()
         self._updates: list[JobUpdate] = []
 
     def __repr__(self) -> str:
@@ -98,7 +77,7 @@ class EncoderWorker:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting)
+        return len(self._waiting) > 0
 
     @property
     def stats(self) -> WorkerStats:
@@ -113,14 +92,12 @@ class EncoderWorker:
         return False
 
     def submit(self, id_: int, job: EncodingJob) -> None:
-        self._waiting[id_] = _Text(id_, job, JobTimes(self._clock()))
+        self._waiting.add(QueuedText(id_, job, JobTimes(self._clock())))
 
     def cancel(self, id_: int, output: int | None = None) -> None:
         """Marks a text to end in the next step; ignores a text that has ended."""
         del output
-        text = self._waiting.get(id_)
-        if text is not None:
-            text.on(Event.CANCEL)
+        self._waiting.cancel(id_)
 
     def step(self) -> list[JobUpdate]:
         """Schedules, runs and applies one batch. Returns an update for each text that ended."""
@@ -131,40 +108,23 @@ class EncoderWorker:
         updates, self._updates = self._updates, []
         return updates
 
-    def _schedule(self, now: float) -> list[_Text]:
+    def _schedule(self, now: float) -> list[QueuedText]:
         """Ends texts that are cancelled or past their deadline, and chooses the next batch."""
-        for text in tuple(self._waiting.values()):
-            deadline = text.job.deadline
-            if text.phase == Phase.CANCELLING:
-                self._finish(text, Outcome.CANCELLED, now)
-            elif deadline is not None and deadline <= now:
-                self._finish(text, Outcome.DEADLINE, now)
-        waiting = list(self._waiting.values())
-        if not waiting:
+        for text, outcome in self._waiting.due(now):
+            self._finish(text, outcome, now)
+        texts = self._waiting.candidates()
+        if not texts:
             return []
-        first = choose_first([text.job.is_bulk for text in waiting], self._num_overtaken)
-        self._num_overtaken = self._num_overtaken + 1 if first else 0
-        batch = self._batch_with(waiting[first], waiting)
+        chosen = form_batch([len(text.job.token_ids) for text in texts], self._limits)
+        batch = [texts[index] for index in chosen]
         for text in batch:
             text.on(Event.ENCODE)
             text.times.started = now
         return batch
 
-    def _batch_with(self, first: _Text, waiting: Sequence[_Text]) -> list[_Text]:
-        """The batch that contains ``first``. A text with attention weights runs alone.
-
-        The oldest texts are its candidates, so that a long queue does not make a step longer.
-        """
-        if first.job.attention is not None:
-            return [first]
-        others = (text for text in waiting if text.job.attention is None and text is not first)
-        texts = [first, *islice(others, MAX_CANDIDATES)]
-        lengths = [len(text.job.token_ids) for text in texts]
-        return [texts[index] for index in form_batch(lengths, self._limits)]
-
     def _finish(
         self,
-        text: _Text,
+        text: QueuedText,
         outcome: Outcome,
         now: float,
         failure: str = "",
@@ -172,7 +132,7 @@ class EncoderWorker:
     ) -> None:
         """Ends a text. No other method does."""
         text.on(ending_event(outcome))
-        del self._waiting[text.id]
+        self._waiting.remove(text)
         completion = text.times.complete(outcome, now, failure)
         if result is None:
             self._updates.append(JobUpdate(text.id, completion=completion))
@@ -187,7 +147,7 @@ class EncoderWorker:
             )
         )
 
-    def _apply(self, texts: Sequence[_Text], results: Sequence[_Result] | None) -> None:
+    def _apply(self, texts: Sequence[QueuedText], results: Sequence[_Result] | None) -> None:
         """Ends each text of a run; ``results`` is None if the run failed."""
         now = self._clock()
         if results is None:
@@ -201,7 +161,7 @@ class EncoderWorker:
             else:
                 self._finish(text, Outcome.FAILED, now, NOT_FINITE)
 
-    def _run(self, texts: Sequence[_Text]) -> list[_Result]:
+    def _run(self, texts: Sequence[QueuedText]) -> list[_Result]:
         """Runs the graph over a batch. Each result owns its memory."""
         started = self._clock()
         jobs = [text.job for text in texts]
@@ -231,7 +191,8 @@ class EncoderWorker:
                 raise ValueError("this model has no graph with attention weights")
             weights, outputs = self._attention.run(inputs, selection, {self._output.name})
             (result,) = self._split(jobs, outputs[self._output.name], None)
-            return [replace(result, attention=weights)]
+            is_finite = result.is_finite and bool(np.isfinite(weights).all())
+            return [replace(result, attention=weights, is_finite=is_finite)]
         graph = self._graph
         if self._graph_with_tokens is not None and any(job.wants_tokens for job in jobs):
             graph = self._graph_with_tokens
@@ -243,6 +204,7 @@ class EncoderWorker:
     ) -> list[_Result]:
         """Copies each text's outputs: the next run overwrites this run's memory."""
         results, start = [], 0
+        are_finite = _are_finite(output, tokens)
         for row, job in enumerate(jobs):
             if "logit_positions" in self._inputs:
                 vector = output[start : start + len(job.logit_positions)]
@@ -252,5 +214,10 @@ class EncoderWorker:
             token_vectors = None
             if tokens is not None and job.wants_tokens:
                 token_vectors = tokens[row, : len(job.token_ids)].copy()
-            results.append(_Result(vector.copy(), token_vectors))
+            is_finite = are_finite or _are_finite(vector, token_vectors)
+            results.append(_Result(vector.copy(), token_vectors, is_finite))
         return results
+
+
+def _are_finite(*arrays: Array | None) -> bool:
+    return all(array is None or bool(np.isfinite(array).all()) for array in arrays)

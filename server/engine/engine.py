@@ -20,12 +20,14 @@ from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Cost, EncodingJob, GenerationJob, Job, total_cost
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.placement import PrefixLanes, block_hashes, choose_lane
-from server.engine.requests.update import JobUpdate
+from server.engine.requests.update import Completion, JobUpdate
 from server.engine.served_model import ServedModel
 from server.engine.watchdog import StuckLaneError, Watchdog, stacks_of_threads
 from server.errors import ShuttingDownError
 
-SUBMITTED_AT_ONCE = 64  # about 3 ms of work
+# The loop's work for one handle takes some 20 µs.
+HANDLES_AT_ONCE = 32
+MAX_HANDLES = 64  # of a request's texts
 log = logging.getLogger(__name__)
 
 
@@ -66,7 +68,7 @@ class Engine:
         self._id_of_model: dict[str, int] = {}
         self._models: dict[int, ServedModel] = {}
         self._handles: dict[int, JobHandle] = {}
-        self._ids = itertools.count(1)
+        self._next_id = 1
         self._lane_load = [0] * num_lanes
         self._prefix_lanes = PrefixLanes() if num_lanes > 1 else None
         self._is_closed = self._is_dead = False
@@ -155,18 +157,27 @@ class Engine:
             OverloadedError: also if the client is at its limit, or the deadline cannot be met.
             ServeError: as :meth:`check`.
         """
-        parts = self.submit_parts(model, jobs, client, coalesce_updates=coalesce_updates)
+        parts = self._submit(model, jobs, client, 1, coalesce_updates=coalesce_updates)
         return [handle for part in parts for handle in part]
 
-    def submit_parts(
+    def submit_texts(
+        self, model: str, jobs: Sequence[EncodingJob], client: str
+    ) -> Iterator[list[JobHandle]]:
+        """As :meth:`submit`, in parts: checks all at first, then accepts one part at a time.
+
+        Many texts share a handle, so that the loop's work for each is small.
+        """
+        return self._submit(model, jobs, client, -(-len(jobs) // MAX_HANDLES))
+
+    def _submit(
         self,
         model: str,
         jobs: Sequence[Job],
-        client: str | None = None,
+        client: str | None,
+        jobs_per_handle: int,
         *,
         coalesce_updates: bool = False,
     ) -> Iterator[list[JobHandle]]:
-        """As :meth:`submit`, :data:`SUBMITTED_AT_ONCE` jobs at a time; checks all at first."""
         if self._is_closed:
             raise ShuttingDownError
         model_id = self._id_of_model[model]
@@ -180,15 +191,17 @@ class Engine:
             nanoseconds = time.monotonic_ns()
             self._buckets.check(client, cost, nanoseconds)
             self._buckets.spend(client, cost, nanoseconds)
-        for start in range(0, len(jobs), SUBMITTED_AT_ONCE):
+        jobs_at_once = HANDLES_AT_ONCE * jobs_per_handle
+        for first in range(0, len(jobs), jobs_at_once):
             if self._is_closed:
                 raise ShuttingDownError
             handles = []
             commands: dict[int, list[Submit]] = {}
-            for job in jobs[start : start + SUBMITTED_AT_ONCE]:
-                handle = self._accept(model_id, job, coalesce_updates=coalesce_updates)
+            for start in range(first, min(first + jobs_at_once, len(jobs)), jobs_per_handle):
+                own = [job.of_client(name) for job in jobs[start : start + jobs_per_handle]]
+                handle = self._accept(model_id, own, coalesce_updates=coalesce_updates)
                 handles.append(handle)
-                command = Submit(model_id, handle.id, job.of_client(name))
+                command = Submit(model_id, handle.id, own)
                 commands.setdefault(handle.lane, []).append(command)
                 admission.accept(handle.id, handle.cost, now, name)
             for lane, of_lane in commands.items():
@@ -199,7 +212,7 @@ class Engine:
         """Ends jobs, or one output of each, early. Jobs that are done stay as they are."""
         for handle in handles:
             if not handle.is_done:
-                self._lanes[handle.lane].send(Cancel(handle.model_id, handle.id, output))
+                self._lanes[handle.lane].send(Cancel(handle.model_id, handle.ids, output))
 
     def release_memory(self, limits: IdleLimits) -> None:
         """Asks every lane to give idle memory of its workers back, a part after each step."""
@@ -221,21 +234,23 @@ class Engine:
         """Returns a callback that a lane's thread calls to complete ``done`` on the loop."""
         return partial(self._loop.call_soon_threadsafe, _complete_future, done)
 
-    def _accept(self, model_id: int, job: Job, *, coalesce_updates: bool) -> JobHandle:
-        lane = self._choose_lane(model_id, job)
-        self._lane_load[lane] += job.num_sequences
-        handle = JobHandle(next(self._ids), lane, model_id, job.cost, coalesce_updates)
-        self._handles[handle.id] = handle
+    def _accept(self, model_id: int, jobs: Sequence[Job], *, coalesce_updates: bool) -> JobHandle:
+        cost = total_cost(job.cost for job in jobs)
+        lane = self._choose_lane(model_id, jobs[0], cost.num_sequences)
+        self._lane_load[lane] += cost.num_sequences
+        id_, self._next_id = self._next_id, self._next_id + len(jobs)
+        handle = JobHandle(id_, lane, model_id, cost, coalesce_updates, len(jobs))
+        self._handles.update(dict.fromkeys(handle.ids, handle))
         return handle
 
-    def _choose_lane(self, model_id: int, job: Job) -> int:
+    def _choose_lane(self, model_id: int, job: Job, num_sequences: int) -> int:
         blocks: list[int] = []
         if self._prefix_lanes is not None and isinstance(job, GenerationJob):
             blocks = block_hashes(model_id, job.cache_scope, job.prompt)
         lane = choose_lane(
             self._lane_load,
             self._num_devices,
-            job.num_sequences,
+            num_sequences,
             self._single_lane_max_sequences,
             self._prefix_lanes.find(blocks) if self._prefix_lanes is not None else None,
         )
@@ -253,17 +268,19 @@ class Engine:
             handle = self._handles.get(update.id)
             if handle is None:  # the engine has stopped
                 continue
-            if update.is_last:
-                self._complete(handle, update, now)
+            if update.completion is not None and not update.has_more:
+                del self._handles[update.id]
+                completion = handle.end_one(update.completion)
+                if completion is not None:
+                    self._release(handle, completion, now)
             if handle.push(update, now):
                 self.cancel([handle])
 
-    def _complete(self, handle: JobHandle, last: JobUpdate, now: float) -> None:
-        handle.is_done = True
-        del self._handles[handle.id]
+    def _release(self, handle: JobHandle, completion: Completion, now: float) -> None:
+        """All jobs of ``handle`` have ended."""
         self._lane_load[handle.lane] -= handle.cost.num_sequences
         served = self._models[handle.model_id]
-        served.admission.release(handle.id, handle.cost, last.completion, now)
+        served.admission.release(handle.id, handle.cost, completion, now)
         if not served.admission.accepted.num_sequences:
             served.idle.set()
 
@@ -286,7 +303,7 @@ class Engine:
 
     def _close_all(self) -> None:
         """Unfinished jobs get no more updates."""
-        for handle in self._handles.values():
+        for handle in set(self._handles.values()):
             handle.is_done = True
             handle.close()
         self._handles.clear()

@@ -4,7 +4,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -70,17 +70,19 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
+    """Hands jobs to a worker. Their ids follow each other, from ``first_id``."""
+
     model_id: int
-    id: int
-    job: Job
+    first_id: int
+    jobs: Sequence[Job]
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Ends a job early, or one ``output`` of it."""
+    """Ends jobs early, or one ``output`` of each."""
 
     model_id: int
-    id: int
+    ids: range
     output: int | None = None
 
 
@@ -216,10 +218,12 @@ class Lane(threading.Thread):
                 del self._workers[model_id]
                 self._releasing.pop(model_id, None)
                 done()
-            case Submit(model_id, id_, job):
-                self._submit(self._workers[model_id], id_, job)
-            case Cancel(model_id, id_, output):
-                self._workers[model_id].cancel(id_, output)
+            case Submit(model_id, first_id, jobs):
+                for id_, job in enumerate(jobs, first_id):
+                    self._submit(self._workers[model_id], id_, job)
+            case Cancel(model_id, ids, output):
+                for id_ in ids:
+                    self._workers[model_id].cancel(id_, output)
 
     def _submit(self, worker: Worker[Any], id_: int, job: Any) -> None:
         """Hands a job to its worker. One that the worker refuses fails alone."""

@@ -9,10 +9,10 @@ from typing import TypeVar
 from model.bundle import Task
 from server.bounds import MAX_REQUEST_BYTES, MAX_WINDOW_TOKENS, MAX_WINDOWS
 from server.engine.decoding.options import AttentionSelection
-from server.engine.engine import SUBMITTED_AT_ONCE
+from server.engine.engine import HANDLES_AT_ONCE
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.update import Completion
+from server.engine.requests.update import Completion, JobUpdate
 from server.errors import InternalError, InvalidArgumentError, OverloadedError
 from server.models.registry import Model
 from server.service import validation
@@ -26,6 +26,7 @@ from server.text.windows import LengthLimit, TokenizedText, TooLongError, Window
 
 T = TypeVar("T")
 
+RESULTS_AT_ONCE = 256
 _VALUES_PER_JOB = 4  # the time to build a job, in values of a reply
 
 
@@ -167,17 +168,26 @@ class EncoderCall:
         whole = [job for group in jobs for job in group]
         handles = await self._when_accepted(lambda: self._submit(whole))
         try:
-            results = []
-            for index, handle in enumerate(handles, 1):
-                results.append(await _result(handle))
-                if index % SUBMITTED_AT_ONCE == 0:
-                    await self.context.turns.take()
+            results = await self._results(handles)
         finally:
             engine.cancel(handles)
-        self._completions += [completion for _, completion in results]
-        self._num_tokens += sum(len(job.token_ids) for group in jobs for job in group)
-        outputs = iter(output for output, _ in results)
+        self._num_tokens += sum(len(job.token_ids) for job in whole)
+        outputs = iter(results)
         return [[next(outputs) for _ in group] for group in jobs]
+
+    async def _results(self, handles: Sequence[JobHandle]) -> list[EncoderOutput]:
+        """The results of all texts, in order. Other tasks run meanwhile."""
+        results = []
+        for handle in handles:
+            by_id: dict[int, EncoderOutput] = {}
+            for id_ in handle.ids:
+                update = await handle.next()
+                by_id[update.id], completion = _result(update)
+                self._completions.append(completion)
+                if (id_ + 1) % RESULTS_AT_ONCE == 0:
+                    await self.context.turns.take()
+            results += [by_id[id_] for id_ in handle.ids]
+        return results
 
     def job(
         self,
@@ -227,12 +237,12 @@ class EncoderCall:
     async def _submit(self, jobs: Sequence[EncodingJob]) -> list[JobHandle]:
         """Submits all jobs; other tasks run meanwhile."""
         handles: list[JobHandle] = []
-        if len(jobs) > SUBMITTED_AT_ONCE:
+        if len(jobs) > HANDLES_AT_ONCE:
             await self.context.turns.take()
         try:
-            for part in self.context.engine.submit_parts(self.model.key, jobs, self.caller.client):
+            for part in self.context.engine.submit_texts(self.model.key, jobs, self.caller.client):
                 handles += part
-                if len(handles) < len(jobs):
+                if sum(handle.num_jobs for handle in handles) < len(jobs):
                     await self.context.turns.take()
         except BaseException:
             self.context.engine.cancel(handles)
@@ -259,8 +269,7 @@ class EncoderCall:
         return usage, Timing.of(self._completions, self._tokenize_seconds, self.started)
 
 
-async def _result(handle: JobHandle) -> tuple[EncoderOutput, Completion]:
-    update = await handle.next()
+def _result(update: JobUpdate) -> tuple[EncoderOutput, Completion]:
     completion = completion_of(update)
     if update.vector is None:
         raise InternalError

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from server.engine.requests.update import Completion
 from server.service.generation_request import (
@@ -144,7 +145,7 @@ class _JoinedOutput:
 
 def _completion(completions: Sequence[Completion], deciding: int) -> Completion:
     """The longest phases, and the outcome of the sentence ``deciding``."""
-    return replace(
+    return structs.replace(
         completions[deciding],
         queue_seconds=max(done.queue_seconds for done in completions),
         prefill_seconds=max(done.prefill_seconds for done in completions),

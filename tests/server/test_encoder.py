@@ -3,24 +3,32 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.engine.encoder_batch import (
+from server.engine.encoder_batch import BatchLimits, form_batch
+from server.engine.encoder_queue import (
     MAX_CANDIDATES,
     MAX_OVERTAKEN,
-    BatchLimits,
-    choose_first,
-    form_batch,
+    EncoderQueue,
+    QueuedText,
 )
 from server.engine.requests.job import EncodingJob
+from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.update import JobTimes
 from tests.server.fake_encoder import FakeEncoder, make_encoder_worker
 
 LIMITS = BatchLimits(max_padded_tokens=64)
 
 
-@given(st.lists(st.integers(1, 100), min_size=1, max_size=40), st.data())
-def test_batch_includes_the_first_text_and_respects_limits(lengths: list[int], data) -> None:
-    first = data.draw(st.integers(0, len(lengths) - 1))
-    batch = form_batch(lengths, LIMITS, first)
-    assert batch[0] == first
+def _queue(*jobs: EncodingJob) -> EncoderQueue:
+    queue = EncoderQueue()
+    for id_, job in enumerate(jobs):
+        queue.add(QueuedText(id_, job, JobTimes(0.0)))
+    return queue
+
+
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=40))
+def test_batch_includes_the_first_text_and_respects_limits(lengths: list[int]) -> None:
+    batch = form_batch(lengths, LIMITS)
+    assert batch[0] == 0
     assert len(set(batch)) == len(batch)
     batch_lengths = [lengths[index] for index in batch]
     padded = max(batch_lengths) * len(batch_lengths)
@@ -34,14 +42,27 @@ def test_takes_half_of_a_short_queue() -> None:
     assert sizes == [1, 3, 4, 4, 5, 6, 8, 8]
 
 
-@given(st.lists(st.booleans(), min_size=1), st.integers(0, MAX_OVERTAKEN))
-def test_overtakes_only_bulk_work(are_bulk: list[bool], num_overtaken: int) -> None:
-    first = choose_first(are_bulk, num_overtaken)
-    assert all(are_bulk[:first])
-    if num_overtaken < MAX_OVERTAKEN:
-        assert not are_bulk[first] or all(are_bulk)
-    else:
-        assert first == 0
+@given(st.lists(st.booleans(), min_size=1))
+def test_overtakes_only_bulk_work(are_bulk: list[bool]) -> None:
+    """The oldest interactive text is first, and the oldest of all after some batches."""
+    queue = _queue(*(EncodingJob((2,), is_bulk=is_bulk) for is_bulk in are_bulk))
+    oldest_interactive = next((i for i, is_bulk in enumerate(are_bulk) if not is_bulk), 0)
+    firsts = [queue.candidates()[0].id for _ in range(MAX_OVERTAKEN + 1)]
+    assert firsts == [oldest_interactive] * MAX_OVERTAKEN + [0]
+
+
+def test_ends_cancelled_and_late_texts_once() -> None:
+    queue = _queue(*(EncodingJob((2,), deadline=deadline) for deadline in (3.0, 1.0, None, 2.0)))
+    queue.cancel(3)
+    queue.cancel(3)
+    queue.cancel(9)
+    ended = []
+    for text, outcome in queue.due(2.0):
+        queue.remove(text)
+        ended.append((text.id, outcome))
+    assert ended == [(3, Outcome.CANCELLED), (1, Outcome.DEADLINE)]
+    assert not list(queue.due(2.5))
+    assert [text.id for text in queue.candidates()] == [0, 2]
 
 
 def test_starves_neither_bulk_nor_interactive_texts() -> None:

@@ -96,10 +96,10 @@ def test_lane_is_busy_once_a_job_is_submitted() -> None:
     lanes = [
         Lane(index, lambda _: None, lambda _: None, Unobserved(), busy) for index in range(2)
     ]  # neither thread is started
-    lanes[0].send(Cancel(0, 7))
+    lanes[0].send(Cancel(0, range(7, 8)))
     assert busy.has_at_most_one
     for lane in lanes:
-        lane.send(Submit(0, 7, make_job([1], 1)))
+        lane.send(Submit(0, 7, [make_job([1], 1)]))
     assert not busy.has_at_most_one
 
 
@@ -109,7 +109,7 @@ def test_a_new_job_waits_for_one_step_of_each_other_model() -> None:
 
     def publish(updates: list[JobUpdate]) -> None:
         if not finished:
-            lane.send(Submit(2, 20, EncodingJob((2,))))
+            lane.send(Submit(2, 20, [EncodingJob((2,))]))
         finished.extend(update.id for update in updates)
         if len(finished) == 7:
             lane.send(Stop())
@@ -120,7 +120,7 @@ def test_a_new_job_waits_for_one_step_of_each_other_model() -> None:
         worker = make_encoder_worker(FakeEncoder(), BatchLimits(max_padded_tokens=8))
         lane.send(Add(model_id, worker, lambda: None))
     # Each text fills a batch.
-    lane.send(*(Submit(id_ // 10, id_, EncodingJob((2,) * 8)) for id_ in (0, 1, 2, 10, 11, 12)))
+    lane.send(*(Submit(id_ // 10, id_, [EncodingJob((2,) * 8)]) for id_ in (0, 1, 2, 10, 11, 12)))
     lane.start()
     lane.join(60)
     assert not errors
@@ -139,12 +139,12 @@ def test_job_that_cannot_be_started_fails_alone() -> None:
     lane = Lane(0, publish, deaths.append, Unobserved(), BusyLanes())
     lane.start()
     broken = replace(make_job([1], 2), sampling=Sampling(temperature=1.0, seed=-1))
-    lane.send(Add(0, make_harness().worker, lambda: None), Submit(0, 7, broken))
+    lane.send(Add(0, make_harness().worker, lambda: None), Submit(0, 7, [broken]))
     failed = updates.get(timeout=60)
     assert (failed.id, failed.is_last) == (7, True)
     assert failed.completion is not None
     assert (failed.completion.outcome, failed.completion.failure) == (Outcome.FAILED, REFUSED_JOB)
-    lane.send(Submit(0, 8, make_job([1], 2)))
+    lane.send(Submit(0, 8, [make_job([1], 2)]))
     while not (update := updates.get(timeout=60)).is_last:
         pass
     assert update.completion is not None

@@ -1,10 +1,13 @@
 """The caller's side of a job: a bounded queue of updates, read on the event loop."""
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from collections import deque
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from server.engine.requests.job import Cost
-from server.engine.requests.update import JobUpdate
+from server.engine.requests.update import Completion, JobUpdate
 from server.errors import RETRY_SECONDS, EngineStoppedError, Limit, OverloadedError
 
 # A job with more unread values (tokens, log-probabilities) is cancelled.
@@ -15,16 +18,17 @@ MAX_COALESCED_UPDATES = 64
 
 @dataclass(eq=False, slots=True)
 class JobHandle:
-    """One accepted job. Await :meth:`next` until an update ``is_last``.
+    """An accepted job, or several texts to encode. Await :meth:`next` until each ``is_last``.
 
     Attributes:
-        id: the job's.
-        lane: index of the lane that runs the job.
+        id: the first job's; those of the others follow.
+        lane: index of the lane that runs the jobs.
         model_id: by which the lanes look up the worker.
-        cost: the admitted cost.
+        cost: the admitted cost of all jobs.
         coalesce_updates: joins many updates into one, for a reader that wants whole outputs.
+        num_jobs: texts have one update each, in the order in which they end.
         is_done: the last update was pushed, or the engine stopped.
-        is_overrun: the reader was too slow; the job is cancelled.
+        is_overrun: the reader was too slow; the jobs are cancelled.
     """
 
     id: int
@@ -32,21 +36,47 @@ class JobHandle:
     model_id: int
     cost: Cost
     coalesce_updates: bool = False
+    num_jobs: int = 1
     is_done: bool = False
     is_overrun: bool = False
+    _num_ended: int = 0
+    _first_queue_seconds: float = 0.0  # of the job that ended first
     _num_unread_values: int = 0
     _held: list[JobUpdate] = field(default_factory=list)  # to coalesce
     # Updates with the number of their values; None ends the queue.
-    _updates: "asyncio.Queue[tuple[JobUpdate, int] | None]" = field(default_factory=asyncio.Queue)
+    _updates: deque[tuple[JobUpdate, int] | None] = field(default_factory=deque)
+    _reader: "asyncio.Future[None] | None" = None  # waits for an update
+
+    @property
+    def ids(self) -> range:
+        return range(self.id, self.id + self.num_jobs)
+
+    def end_one(self, completion: Completion) -> Completion | None:
+        """Counts a job that ended. After the last one, the completion of all."""
+        if not self._num_ended:
+            self._first_queue_seconds = completion.queue_seconds
+        self._num_ended += 1
+        if self._num_ended < self.num_jobs:
+            return None
+        self.is_done = True
+        later = completion.queue_seconds - self._first_queue_seconds
+        return replace(
+            completion,
+            queue_seconds=self._first_queue_seconds,
+            prefill_seconds=completion.prefill_seconds + later,
+        )
 
     async def next(self) -> JobUpdate:
-        """The next update.
+        """The next update. For one reader at a time.
 
         Raises:
             EngineStoppedError: the engine stopped before the job ended.
             OverloadedError: too many updates were unread, and the job was cancelled.
         """
-        queued = await self._updates.get()
+        while not self._updates:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        queued = self._updates.popleft()
         if queued is not None:
             update, num_values = queued
             self._num_unread_values -= num_values
@@ -70,7 +100,7 @@ class JobHandle:
         if self.coalesce_updates:
             self._coalesce(replace(update, token_times=(now,) * len(update.tokens)))
         else:
-            self._updates.put_nowait((update, num_values))
+            self._put((update, num_values))
         if self._num_unread_values > MAX_UNREAD_VALUES and not update.is_last:
             self.is_overrun = True
             self.close()
@@ -79,7 +109,12 @@ class JobHandle:
 
     def close(self) -> None:
         """Ends the queue: after the queued updates, :meth:`next` raises."""
-        self._updates.put_nowait(None)
+        self._put(None)
+
+    def _put(self, queued: tuple[JobUpdate, int] | None) -> None:
+        self._updates.append(queued)
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
     def _coalesce(self, update: JobUpdate) -> None:
         """Holds updates until the last, or enough of them; then queues one update per output."""
@@ -91,7 +126,7 @@ class JobHandle:
             # Outputs are in the order of their latest updates.
             outputs[held.output] = [*outputs.pop(held.output, []), held]
         for parts in outputs.values():
-            self._updates.put_nowait((_joined(parts), sum(map(_num_values, parts))))
+            self._put((_joined(parts), sum(map(_num_values, parts))))
         self._held = []
 
 

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from server.constraint import Floats
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.lifecycle import Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(msgspec.Struct, frozen=True):
     """How an output ended, and its times in seconds. ``failure`` says what went wrong."""
 
     outcome: Outcome
@@ -24,8 +25,7 @@ class Completion:
         return self.outcome in {Outcome.STOP, Outcome.LENGTH, Outcome.DONE}
 
 
-@dataclass(frozen=True, slots=True)
-class JobUpdate:
+class JobUpdate(msgspec.Struct, frozen=True):
     """New tokens of one output of a job, an encoder's result, or the end of an output.
 
     Attributes:

@@ -1,6 +1,6 @@
 """Estimates how long a new job would wait, from what runs, for how long, and what waits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from server.engine.requests.job import Cost
 from server.engine.requests.update import Completion
@@ -9,11 +9,21 @@ _SMOOTHING = 0.1  # weight of a new measurement in an exponential moving average
 _TINY = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
+@dataclass(slots=True, eq=False)
+class _Client:
+    """A client's jobs. Shares are of the model's capacity, 0 to 1."""
+
+    waiting: dict[int, float] = field(default_factory=dict)  # share by job, in order of arrival
+    waiting_share: float = 0.0
+    running_share: float = 0.0
+    num_jobs: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
     client: str
-    share: float  # of the model's capacity, 0 to 1
-    started: float
+    share: float
+    started: float | None = None  # None while it waits
 
 
 class WaitEstimate:
@@ -29,10 +39,11 @@ class WaitEstimate:
 
     def __init__(self, max_running: Cost) -> None:
         self._max_running = max_running
-        self._running: dict[int, _Running] = {}
-        # Shares by client and job, in order of arrival.
-        self._waiting: dict[str, dict[int, float]] = {}
-        self._client_of: dict[int, str] = {}  # of waiting jobs
+        self._jobs: dict[int, _Job] = {}
+        self._running: dict[int, _Job] = {}
+        self._clients: dict[str, _Client] = {}
+        # Those with waiting jobs, in the order in which they began to wait.
+        self._waiting: dict[str, _Client] = {}
         self._running_share = 0.0
         # Moving averages.
         self.service_seconds = 0.0  # of a job, from its first run to its end
@@ -40,17 +51,27 @@ class WaitEstimate:
 
     def add(self, id_: int, cost: Cost, now: float, client: str = "") -> None:
         """A job arrives."""
-        self._waiting.setdefault(client, {})[id_] = self._share(cost)
-        self._client_of[id_] = client
+        job = self._jobs[id_] = _Job(client, self._share(cost))
+        queue = self._clients.setdefault(client, _Client())
+        queue.num_jobs += 1
+        queue.waiting[id_] = job.share
+        queue.waiting_share += job.share
+        self._waiting[client] = queue
         self._start(now)
 
     def remove(self, id_: int, completion: Completion | None, now: float) -> None:
         """A job ended. The times of a successful ``completion`` enter the averages."""
-        running = self._running.pop(id_, None)
-        if running is None:
-            self._take(id_)
+        job = self._jobs.pop(id_)
+        client = self._clients[job.client]
+        if job.started is None:
+            self._take(id_, job)
         else:
-            self._running_share -= running.share
+            del self._running[id_]
+            self._running_share -= job.share
+            client.running_share -= job.share
+        client.num_jobs -= 1
+        if not client.num_jobs:
+            del self._clients[job.client]
         if completion is not None and completion.is_success:
             first_token = completion.prefill_seconds
             service = first_token + completion.decode_seconds
@@ -64,7 +85,7 @@ class WaitEstimate:
         Its start is a departure: of the jobs that run, in the order of their remaining times; then,
         one mean service time later, of those that follow them; and so on.
         """
-        waiting = {name: sum(shares.values()) for name, shares in self._waiting.items()}
+        waiting = {name: queue.waiting_share for name, queue in self._waiting.items()}
         own = waiting.get(client, 0.0) + self._share(cost)
         ahead = sum(min(share, own) for name, share in waiting.items() if name != client)
         missing = self._running_share + ahead + own - 1.0
@@ -72,8 +93,8 @@ class WaitEstimate:
             return 0.0
         rounds, missing = divmod(missing - _TINY, self._running_share)
         remaining = sorted(
-            (max(running.started + self.service_seconds - now, 0.0), running.share)
-            for running in self._running.values()
+            (max((job.started or 0.0) + self.service_seconds - now, 0.0), job.share)
+            for job in self._running.values()
         )
         for seconds, share in remaining:
             missing -= share
@@ -88,24 +109,26 @@ class WaitEstimate:
     def _start(self, now: float) -> None:
         """Starts waiting jobs, in order, while they fit; one always does."""
         while self._waiting:
-            client = next(iter(self._waiting))
+            queue = next(iter(self._waiting.values()))
             if len(self._waiting) > 1:
-                client = min(self._waiting, key=self._share_running)
-            id_, share = next(iter(self._waiting[client].items()))
+                queue = min(self._waiting.values(), key=lambda each: each.running_share)
+            id_, share = next(iter(queue.waiting.items()))
             if self._running and self._running_share + share > 1.0 + _TINY:
                 return
-            self._take(id_)
-            self._running[id_] = _Running(client, share, now)
+            job = self._running[id_] = self._jobs[id_]
+            self._take(id_, job)
+            job.started = now
             self._running_share += share
+            queue.running_share += share
 
-    def _share_running(self, client: str) -> float:
-        return sum(job.share for job in self._running.values() if job.client == client)
-
-    def _take(self, id_: int) -> None:
-        client = self._client_of.pop(id_)
-        del self._waiting[client][id_]
-        if not self._waiting[client]:
-            del self._waiting[client]
+    def _take(self, id_: int, job: _Job) -> None:
+        """Takes a job out of its client's queue."""
+        queue = self._clients[job.client]
+        del queue.waiting[id_]
+        queue.waiting_share -= job.share
+        if not queue.waiting:
+            del self._waiting[job.client]
+            queue.waiting_share = 0.0
 
 
 def _smoothed(before: float, value: float) -> float:

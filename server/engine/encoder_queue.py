@@ -1,0 +1,96 @@
+"""Texts that wait for an encoder. No operation depends on how many wait."""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from server.engine.requests.job import EncodingJob
+from server.engine.requests.lifecycle import Event, Outcome, Phase, advance
+from server.engine.requests.update import JobTimes
+
+MAX_OVERTAKEN = 3
+# Texts to choose a batch from.
+MAX_CANDIDATES = 1024
+
+
+@dataclass(slots=True, eq=False)
+class QueuedText:
+    """A text that waits or runs."""
+
+    id: int
+    job: EncodingJob
+    times: JobTimes
+    phase: Phase = Phase.WAITING
+
+    def on(self, event: Event) -> None:
+        self.phase = advance(self.phase, event)
+
+
+class EncoderQueue:
+    """Interactive texts in the order of arrival, then bulk work.
+
+    After :data:`MAX_OVERTAKEN` batches in succession that passed over the oldest text, the next one
+    contains it.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[int, QueuedText] = {}  # in the order of arrival
+        self._interactive: dict[int, QueuedText] = {}
+        self._num_overtaken = 0
+        self._cancelled: list[int] = []
+        # A heap of (deadline, id). Texts that have ended stay in it until their deadlines.
+        self._deadlines: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def add(self, text: QueuedText) -> None:
+        """Queues ``text``, which is the youngest."""
+        self._texts[text.id] = text
+        if not text.job.is_bulk:
+            self._interactive[text.id] = text
+        if text.job.deadline is not None:
+            heapq.heappush(self._deadlines, (text.job.deadline, text.id))
+
+    def remove(self, text: QueuedText) -> None:
+        """Takes out a text that has ended."""
+        del self._texts[text.id]
+        self._interactive.pop(text.id, None)
+        if not self._texts:
+            self._deadlines.clear()
+
+    def cancel(self, id_: int) -> None:
+        """Marks a text for :meth:`due`; ignores one that has ended."""
+        text = self._texts.get(id_)
+        if text is not None:
+            text.on(Event.CANCEL)
+            self._cancelled.append(id_)
+
+    def due(self, now: float) -> Iterator[tuple[QueuedText, Outcome]]:
+        """Texts that are cancelled or past their deadline; the caller removes each."""
+        cancelled, self._cancelled = self._cancelled, []
+        for id_ in cancelled:
+            if id_ in self._texts:
+                yield self._texts[id_], Outcome.CANCELLED
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, id_ = heapq.heappop(self._deadlines)
+            if id_ in self._texts:
+                yield self._texts[id_], Outcome.DEADLINE
+
+    def candidates(self) -> list[QueuedText]:
+        """The text that the next batch must contain, then those that may join it.
+
+        They are the oldest, so that a long queue does not make a step longer. A text with attention
+        weights runs alone. Empty if none waits.
+        """
+        if not self._texts:
+            return []
+        first = oldest = next(iter(self._texts.values()))
+        if self._num_overtaken < MAX_OVERTAKEN:
+            first = next(iter(self._interactive.values()), oldest)
+        self._num_overtaken = 0 if first is oldest else self._num_overtaken + 1
+        if first.job.attention is not None:
+            return [first]
+        others = islice(self._texts.values(), MAX_CANDIDATES)
+        return [first, *(x for x in others if x.job.attention is None and x is not first)]
