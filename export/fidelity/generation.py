@@ -10,13 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from export.decoding import DecodingInputs, decode_in_graph, prefill_source
+from export.decoding import (
+    DecodingInputs,
+    decoding_steps,
+    greedy_answers,
+    greedy_tokens,
+    prefill_source,
+    until_end,
+)
 from export.fidelity.figures import Ids, LogitComparison, chrf, compare_logits
 from export.fidelity.subject import GraphFolder, Subject
 from export.runtime import DecodeSession, Session
 from model.config import Kind
 
-MAX_LOGITS = 1 << 25  # of one precision in memory
+MAX_CACHED_TOKENS = 1 << 13  # of all rows that run together
 
 
 @dataclass(frozen=True)
@@ -41,28 +48,21 @@ def compare_generation(
     inputs = generation_inputs(subject)
     if inputs is None:
         return None
-    group = max(1, MAX_LOGITS // (subject.vocabulary_size * inputs.num_steps))
-    runners = [_Runner(folder, inputs, group) for folder in (reference, other)]
+    eos = subject.special_tokens.eos
+    rows_at_once = max(1, MAX_CACHED_TOKENS // inputs.capacity)
+    runners = [_Runner(folder, inputs, rows_at_once) for folder in (reference, other)]
     total, first = LogitComparison(), None
     answers: list[list[int]] = []
     outputs: list[list[int]] = []
-    for part in _parts(inputs, group):
-        expected = decode_in_graph(runners[0].prepare(part), part)
-        actual = decode_in_graph(runners[1].prepare(part), part, expected.tokens)
+    for part in _parts(inputs, rows_at_once):
+        sessions = [runner.prepare(part) for runner in runners]
+        tokens, compared = _compare(sessions[0], sessions[1], part, eos)
+        total += compared
         if first is None:
-            first = part, expected.tokens
-        for row, tokens in enumerate(expected.tokens):
-            answer = _until_end(tokens, subject.special_tokens.eos)
-            answers.append(answer)
-            total += compare_logits(
-                expected.logits[row, : len(answer)],
-                actual.logits[row, : len(answer)],
-                np.array(answer),
-                inputs.suppressed,
-            )
+            first = part, tokens
+        answers += [until_end(row, eos) for row in tokens]
         if inputs.sources is not None:
-            free = decode_in_graph(runners[1].prepare(part), part)
-            outputs += [_until_end(row, subject.special_tokens.eos) for row in free.tokens]
+            outputs += greedy_answers(runners[1].prepare(part), part, eos)
     if first is None:
         return None
     result = GenerationComparison(len(answers), total, *first)
@@ -74,6 +74,28 @@ def compare_generation(
         identical=float(np.mean([x == y for x, y in zip(outputs, answers, strict=True)])),
         chrf=chrf(*texts),
     )
+
+
+def _compare(
+    reference: DecodeSession, other: DecodeSession, inputs: DecodingInputs, eos: tuple[int, ...]
+) -> tuple[Ids, LogitComparison]:
+    """The reference's greedy tokens ``[rows, steps]``, and both logits before each of them.
+
+    What follows a row's end token is not compared.
+    """
+    expected, actual = decoding_steps(reference, inputs), decoding_steps(other, inputs)
+    logits = next(expected), next(actual)
+    total, chosen = LogitComparison(), []
+    is_open = np.ones(len(inputs.prompts), bool)
+    while True:
+        tokens = greedy_tokens(logits[0], inputs.suppressed)
+        chosen.append(tokens)
+        rows = [each[is_open] for each in logits]
+        total += compare_logits(rows[0], rows[1], tokens[is_open], inputs.suppressed)
+        is_open &= ~np.isin(tokens, eos)
+        if len(chosen) == inputs.num_steps or not is_open.any():
+            return np.stack(chosen, 1), total
+        logits = expected.send(tokens), actual.send(tokens)
 
 
 def generation_inputs(subject: Subject) -> DecodingInputs | None:
@@ -119,9 +141,3 @@ def _parts(inputs: DecodingInputs, size: int) -> Iterator[DecodingInputs]:
         rows = slice(start, start + size)
         sources = None if inputs.sources is None else inputs.sources[rows]
         yield dataclasses.replace(inputs, prompts=inputs.prompts[rows], sources=sources)
-
-
-def _until_end(tokens: Ids, eos: tuple[int, ...]) -> list[int]:
-    """``tokens`` up to the first end token, included."""
-    ids: list[int] = tokens.tolist()
-    return ids[: next((index + 1 for index, id_ in enumerate(ids) if id_ in eos), len(ids))]

@@ -72,7 +72,7 @@ def decoder_errors(
     """
     if inputs.sources is None:
         return _causal_errors(reference, other, [*inputs.prompts[0], *tokens[0].tolist()])
-    num_steps = min(NUM_STEPS, inputs.num_steps)
+    num_steps = min(NUM_STEPS, tokens.shape[1])
     sources = inputs.sources[:NUM_ROWS]
     few = DecodingInputs(prompts=inputs.prompts[:NUM_ROWS], num_steps=num_steps, sources=sources)
     errors: dict[str, float] = {}

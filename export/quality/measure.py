@@ -10,7 +10,13 @@ import numpy as np
 from tokenizers import Encoding
 
 from export.checkpoint import Checkpoint, HeldOutSet
-from export.decoding import DecodingInputs, decode_in_graph, padded, prefill_source
+from export.decoding import (
+    DecodingInputs,
+    decode_in_graph,
+    greedy_answers,
+    padded,
+    prefill_source,
+)
 from export.encoding import EncoderInputs, encode_in_graph
 from export.fidelity.figures import log_softmax
 from export.fidelity.subject import GraphFolder, Subject
@@ -156,10 +162,9 @@ def _generate(model: Model, prompts: list[list[int]], sources: list[list[int]] |
         decoder = model.graphs.decoder(len(chosen), inputs.capacity, inputs.source_capacity)
         if encoder is not None and inputs.sources is not None:
             prefill_source(encoder, decoder, inputs.sources)
-        tokens = decode_in_graph(decoder, inputs).tokens
-        for index, row in zip(chosen, tokens.tolist(), strict=True):
-            ends = (i for i, id_ in enumerate(row) if id_ in subject.special_tokens.eos)
-            outputs[index] = subject.tokenizer.decode(row[: next(ends, len(row))])
+        rows = greedy_answers(decoder, inputs, subject.special_tokens.eos)
+        for index, row in zip(chosen, rows, strict=True):
+            outputs[index] = subject.tokenizer.decode(row)
     return [outputs[index] for index in range(len(keys))]
 
 
