@@ -197,6 +197,10 @@ SHIPPED_SOURCES: dict[str, ShippedSource] = {
             name="debian-en-it",
             description="Transformer: 3 + 2 layers, 192 wide; English to Italian, on software",
         ),
+        ShippedSource(
+            name="debian-summaries",
+            description="Transformer: 3 + 2 layers, 192 wide; a line about a software package",
+        ),
     )
 }
 

@@ -1,6 +1,7 @@
-"""Writes the tables of the shipped translators in ``docs/training.md``.
+"""Writes the tables of the models that write texts in ``docs/training.md``.
 
 python -m tests.benchmarks.translators
+python -m tests.benchmarks.summaries
 python -m scripts.translators [--check]
 """
 
@@ -11,6 +12,7 @@ from typing import Any
 from scripts.generated_sections import ROOT, Section, main, markdown_table
 
 REPORT = ROOT / "docs" / "translators.json"
+SUMMARIES = ROOT / "docs" / "summaries.json"
 PAGE = ROOT / "docs" / "training.md"
 
 
@@ -42,11 +44,18 @@ def by_length() -> str:
     return markdown_table(lines)
 
 
+def summaries() -> str:
+    """BLEU / chrF of every system that summarises."""
+    systems = json.loads(SUMMARIES.read_text("utf-8"))["systems"]
+    return markdown_table([[row["system"] for row in systems], list(map(_figures, systems))])
+
+
 def _figures(row: dict[str, Any]) -> str:
     return f"{row['bleu']:.1f} / {row['chrf']:.1f}"
 
 
 SECTIONS = (
+    Section(document=PAGE, name="summaries", render=summaries),
     Section(document=PAGE, name="translators", render=summary),
     Section(document=PAGE, name="translators-length", render=by_length),
 )

@@ -12,7 +12,14 @@ from model.bundle import Precision
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = ("minilm", "smollm2", "en-pt", "pt-en")
-INT8_DEFAULTS = ("pii", "bert-tiny", "grammar", "debian-sections", "debian-en-it")
+INT8_DEFAULTS = (
+    "pii",
+    "bert-tiny",
+    "grammar",
+    "debian-sections",
+    "debian-en-it",
+    "debian-summaries",
+)
 
 
 def _key(*folders: str) -> str:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from model.bundle import ScoreFunction, SpecialTokens
+from model.bundle import ScoreFunction, SpecialTokens, Task
 from model.config import ModelConfig
 from model.examples import Example, write_examples
 from model.native_checkpoint import (
@@ -93,7 +93,7 @@ def write_checkpoint(
     native = NativeConfig(
         name=recipe.name,
         license=recipe.license,
-        tasks=(OBJECTIVE_TASKS[recipe.objective],),
+        tasks=_tasks(recipe),
         model=config,
         special_tokens=tokens,
         labels=labels,
@@ -108,6 +108,14 @@ def write_checkpoint(
     partial = folder / f"{CONFIG_FILE}.partial"
     partial.write_bytes(_json(native))
     partial.replace(folder / CONFIG_FILE)
+
+
+def _tasks(recipe: Recipe) -> tuple[Task, ...]:
+    """The calls that the model answers; a map of texts without languages also answers Generate."""
+    task = OBJECTIVE_TASKS[recipe.objective]
+    if task == Task.TRANSLATE and recipe.target_language is None:
+        return (task, Task.GENERATE)
+    return (task,)
 
 
 def _samples(examples: Sequence[Example]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ COMMANDS = re.findall(r"^\| ([^|]+) \| `triune ([^`]+)` \|$", PAGE, re.MULTILINE
 EXPECTED = {
     "generate": "light",
     "summarise": "ships",
+    "summarise, software": "chess",
     "translate": "crianças",
     "translate, software": "documentazione",
     "correct": "She has gone to their house.",
