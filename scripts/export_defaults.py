@@ -1,7 +1,7 @@
-"""``python -m scripts.export_defaults NAME …``: exports models as int8 to ``bundles/``, two at a time.
+"""``python -m scripts.export_defaults NAME …``: exports models to ``bundles/`` as int8.
 
-A bundle that exists is kept. The two processes share what they import, which takes some six seconds
-of processor time for each export alone.
+A bundle that exists is kept. Two processes take the models in turn: they share what they import,
+which takes some six seconds of processor time for each export alone.
 """
 
 import multiprocessing
