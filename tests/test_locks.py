@@ -19,8 +19,8 @@ UNHASHED = "torch"  # has no hash: see requirements/torch.in
 LOCKS = {
     "cpu": ("cpu",),
     "gpu": ("gpu",),
-    "export": ("cpu", "export"),
-    "dev": ("cpu", "export", "compare", "test", "dev"),
+    "export": ("cpu", "export", "train", "kernels"),
+    "dev": ("cpu", "export", "train", "kernels", "compare", "test", "dev"),
 }
 OTHER_LOCKS = ("tools", "models")
 # Both ONNX Runtime packages install the same module: only one may be installed.
@@ -139,4 +139,5 @@ def test_gpu_lock_has_the_cuda_libraries() -> None:
 def test_torch_version_is_the_same_everywhere() -> None:
     (torch,) = (line for line in EXTRAS["export"] if Requirement(line).name == UNHASHED)
     for file in ("Makefile", "Dockerfile"):
-        assert re.findall(r"pip install (torch\S*)", (ROOT / file).read_text()) == [torch], file
+        found = re.findall(r"(?:pip install|PIP\)) (torch\S*)", (ROOT / file).read_text())
+        assert found == [torch], file
