@@ -1,4 +1,4 @@
-"""Texts that wait for an encoder. No operation depends on how many wait."""
+"""Texts that wait for an encoder. The time of an operation hardly depends on how many wait."""
 
 import heapq
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class EncoderQueue:
         self._interactive: dict[int, QueuedText] = {}
         self._num_overtaken = 0
         self._cancelled: list[int] = []
-        # A heap of (deadline, id). Texts that have ended stay in it until their deadlines.
+        # A heap of (deadline, id). Texts that have ended stay in it for a while.
         self._deadlines: list[tuple[float, int]] = []
 
     def __len__(self) -> int:
@@ -57,8 +57,9 @@ class EncoderQueue:
         """Takes out a text that has ended."""
         del self._texts[text.id]
         self._interactive.pop(text.id, None)
-        if not self._texts:
-            self._deadlines.clear()
+        if len(self._deadlines) > 2 * len(self._texts) + MAX_CANDIDATES:
+            self._deadlines = [each for each in self._deadlines if each[1] in self._texts]
+            heapq.heapify(self._deadlines)
 
     def cancel(self, id_: int) -> None:
         """Marks a text for :meth:`due`; ignores one that has ended."""

@@ -1,5 +1,7 @@
 """Encoder batching: which texts run together and which may overtake others."""
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +65,21 @@ def test_ends_cancelled_and_late_texts_once() -> None:
     assert ended == [(3, Outcome.CANCELLED), (1, Outcome.DEADLINE)]
     assert not list(queue.due(2.5))
     assert [text.id for text in queue.candidates()] == [0, 2]
+
+
+def test_ended_texts_leave_no_deadlines_behind() -> None:
+    queue = _queue(EncodingJob((2,), deadline=1e9))
+    tracemalloc.start()
+    try:
+        for id_ in range(1, 50_000):
+            text = QueuedText(id_, EncodingJob((2,), deadline=1e9), JobTimes(0.0))
+            queue.add(text)
+            queue.remove(text)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size < 1 << 20
+    assert [text.id for text in queue.candidates()] == [0]
 
 
 def test_starves_neither_bulk_nor_interactive_texts() -> None:
