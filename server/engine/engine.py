@@ -17,9 +17,9 @@ from server.engine.lane import Add, Cancel, Lane, ReleaseMemory, Remove, Stop, S
 from server.engine.observer import Observer
 from server.engine.requests.admission import Admission, AdmissionLimits, ClientBuckets, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.job import Cost, EncodingJob, GenerationJob, Job, total_cost
+from server.engine.requests.job import Cost, EncodingJob, Job, total_cost
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.placement import PrefixLanes, block_hashes, choose_lane
+from server.engine.requests.placement import Placement
 from server.engine.requests.update import Completion, JobUpdate
 from server.engine.served_model import ServedModel
 from server.engine.watchdog import StuckLaneError, Watchdog, stacks_of_threads
@@ -58,9 +58,7 @@ class Engine:
         stuck_seconds: float = float("inf"),
         on_stuck: Callable[[], None] = lambda: None,
     ) -> None:
-        self._num_devices = num_devices
         self._buckets = None if client_rate is None else ClientBuckets(client_rate)
-        self._single_lane_max_sequences = single_lane_max_sequences
         self._loop = asyncio.get_running_loop()
         self._on_death, self._on_stuck = on_death, on_stuck
         # Lanes look up workers by model id. Ids are never reused.
@@ -69,8 +67,7 @@ class Engine:
         self._models: dict[int, ServedModel] = {}
         self._handles: dict[int, JobHandle] = {}
         self._next_id = 1
-        self._lane_load = [0] * num_lanes
-        self._prefix_lanes = PrefixLanes() if num_lanes > 1 else None
+        self._placement = Placement(num_lanes, num_devices, single_lane_max_sequences)
         self._is_closed = self._is_dead = False
         self._lanes = [
             Lane(index, self._publish, self._report_death, observer, busy)
@@ -236,27 +233,11 @@ class Engine:
 
     def _accept(self, model_id: int, jobs: Sequence[Job], *, coalesce_updates: bool) -> JobHandle:
         cost = total_cost(job.cost for job in jobs)
-        lane = self._choose_lane(model_id, jobs[0], cost.num_sequences)
-        self._lane_load[lane] += cost.num_sequences
+        lane = self._placement.place(model_id, jobs[0], cost.num_sequences)
         id_, self._next_id = self._next_id, self._next_id + len(jobs)
         handle = JobHandle(id_, lane, model_id, cost, coalesce_updates, len(jobs))
         self._handles.update(dict.fromkeys(handle.ids, handle))
         return handle
-
-    def _choose_lane(self, model_id: int, job: Job, num_sequences: int) -> int:
-        blocks: list[int] = []
-        if self._prefix_lanes is not None and isinstance(job, GenerationJob):
-            blocks = block_hashes(model_id, job.cache_scope, job.prompt)
-        lane = choose_lane(
-            self._lane_load,
-            self._num_devices,
-            num_sequences,
-            self._single_lane_max_sequences,
-            self._prefix_lanes.find(blocks) if self._prefix_lanes is not None else None,
-        )
-        if self._prefix_lanes is not None:
-            self._prefix_lanes.record(blocks, lane)
-        return lane
 
     def _publish(self, updates: list[JobUpdate]) -> None:
         """Hands the updates of a step to the loop in one call. Runs on a lane's thread."""
@@ -278,7 +259,7 @@ class Engine:
 
     def _release(self, handle: JobHandle, completion: Completion, now: float) -> None:
         """All jobs of ``handle`` have ended."""
-        self._lane_load[handle.lane] -= handle.cost.num_sequences
+        self._placement.release(handle.lane, handle.cost.num_sequences)
         served = self._models[handle.model_id]
         served.admission.release(handle.id, handle.cost, completion, now)
         if not served.admission.accepted.num_sequences:

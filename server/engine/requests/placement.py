@@ -3,11 +3,50 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from server.engine.requests.job import GenerationJob, Job
+
 # The lane that may have a job's prefix gets the job unless another one has as many sequences less.
 MAX_IMBALANCE = 2
 _BLOCK_TOKENS = 32
 _MAX_BLOCKS = 64  # of a prompt
 _MAX_KNOWN_BLOCKS = 1 << 14
+
+
+class Placement:
+    """The load of each lane, and which prompts it got.
+
+    Args:
+        num_lanes: over all devices.
+        num_devices, single_lane_max_sequences: see :func:`choose_lane`.
+    """
+
+    def __init__(self, num_lanes: int, num_devices: int, single_lane_max_sequences: int) -> None:
+        self._loads = [0] * num_lanes
+        self._num_devices = num_devices
+        self._single_lane_max_sequences = single_lane_max_sequences
+        self._prefix_lanes = PrefixLanes() if num_lanes > 1 else None
+
+    def place(self, model_id: int, job: Job, num_sequences: int) -> int:
+        """The lane for ``num_sequences`` of ``job`` and others like it; counts them there."""
+        blocks, preferred = [], None
+        if self._prefix_lanes is not None and isinstance(job, GenerationJob):
+            blocks = block_hashes(model_id, job.cache_scope, job.prompt)
+            preferred = self._prefix_lanes.find(blocks)
+        lane = choose_lane(
+            self._loads,
+            self._num_devices,
+            num_sequences,
+            self._single_lane_max_sequences,
+            preferred,
+        )
+        if self._prefix_lanes is not None:
+            self._prefix_lanes.record(blocks, lane)
+        self._loads[lane] += num_sequences
+        return lane
+
+    def release(self, lane: int, num_sequences: int) -> None:
+        """``num_sequences`` of a lane have ended."""
+        self._loads[lane] -= num_sequences
 
 
 class PrefixLanes:
