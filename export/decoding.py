@@ -1,8 +1,9 @@
 """Greedy decoding twice: step by step in ONNX Runtime, and whole in the eager module."""
 
 import itertools
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -100,15 +101,32 @@ def greedy_answers(
     decoder: DecodeSession, inputs: DecodingInputs, eos: tuple[int, ...]
 ) -> list[list[int]]:
     """The greedy tokens of each row, up to its end token, which is included, or ``num_steps``."""
+    tokens = [step.tokens for step in greedy_steps(decoder, inputs, eos)]
+    return [until_end(row, eos) for row in np.stack(tokens, 1)]
+
+
+class GreedyStep(NamedTuple):
+    """``logits [rows, vocabulary]``, the best ``tokens [rows]``, and which rows have not ended."""
+
+    logits: Floats
+    tokens: Ids
+    is_open: NDArray[np.bool_]
+
+
+def greedy_steps(
+    decoder: DecodeSession, inputs: DecodingInputs, eos: tuple[int, ...]
+) -> Iterator[GreedyStep]:
+    """Greedy decoding until all rows have ended, or for ``num_steps``."""
     steps = decoding_steps(decoder, inputs)
-    logits, chosen = next(steps), []
-    is_open = np.ones(len(inputs.prompts), bool)
-    while True:
-        chosen.append(greedy_tokens(logits, inputs.suppressed))
-        is_open &= ~np.isin(chosen[-1], eos)
-        if len(chosen) == inputs.num_steps or not is_open.any():
-            return [until_end(row, eos) for row in np.stack(chosen, 1)]
-        logits = steps.send(chosen[-1])
+    logits, is_open = next(steps), np.ones(len(inputs.prompts), bool)
+    for index in range(inputs.num_steps):
+        tokens = greedy_tokens(logits, inputs.suppressed)
+        yield GreedyStep(logits, tokens, is_open)
+        is_open = is_open & ~np.isin(tokens, eos)
+        if not is_open.any():
+            return
+        if index + 1 < inputs.num_steps:
+            logits = steps.send(tokens)
 
 
 def until_end(tokens: Ids, eos: tuple[int, ...]) -> list[int]:

@@ -14,7 +14,7 @@ from export.decoding import (
     DecodingInputs,
     decoding_steps,
     greedy_answers,
-    greedy_tokens,
+    greedy_steps,
     prefill_source,
     until_end,
 )
@@ -83,19 +83,17 @@ def _compare(
 
     What follows a row's end token is not compared.
     """
-    expected, actual = decoding_steps(reference, inputs), decoding_steps(other, inputs)
-    logits = next(expected), next(actual)
-    total, chosen = LogitComparison(), []
-    is_open = np.ones(len(inputs.prompts), bool)
-    while True:
-        tokens = greedy_tokens(logits[0], inputs.suppressed)
+    steps = decoding_steps(other, inputs)
+    actual, total = next(steps), LogitComparison()
+    chosen: list[Ids] = []
+    for expected, tokens, is_open in greedy_steps(reference, inputs, eos):
+        if chosen:
+            actual = steps.send(chosen[-1])
         chosen.append(tokens)
-        rows = [each[is_open] for each in logits]
-        total += compare_logits(rows[0], rows[1], tokens[is_open], inputs.suppressed)
-        is_open &= ~np.isin(tokens, eos)
-        if len(chosen) == inputs.num_steps or not is_open.any():
-            return np.stack(chosen, 1), total
-        logits = expected.send(tokens), actual.send(tokens)
+        total += compare_logits(
+            expected[is_open], actual[is_open], tokens[is_open], inputs.suppressed
+        )
+    return np.stack(chosen, 1), total
 
 
 def generation_inputs(subject: Subject) -> DecodingInputs | None:

@@ -162,9 +162,9 @@ def _generate(model: Model, prompts: list[list[int]], sources: list[list[int]] |
         decoder = model.graphs.decoder(len(chosen), inputs.capacity, inputs.source_capacity)
         if encoder is not None and inputs.sources is not None:
             prefill_source(encoder, decoder, inputs.sources)
-        rows = greedy_answers(decoder, inputs, subject.special_tokens.eos)
-        for index, row in zip(chosen, rows, strict=True):
-            outputs[index] = subject.tokenizer.decode(row)
+        eos = subject.special_tokens.eos
+        for index, row in zip(chosen, greedy_answers(decoder, inputs, eos), strict=True):
+            outputs[index] = subject.tokenizer.decode([id_ for id_ in row if id_ not in eos])
     return [outputs[index] for index in range(len(keys))]
 
 
