@@ -28,10 +28,10 @@ class QueuedText:
 
 
 class EncoderQueue:
-    """Interactive texts in the order of arrival, then bulk work.
+    """Chooses the texts of the next batch: the oldest interactive one, and older or younger ones.
 
-    After :data:`MAX_OVERTAKEN` batches in succession that passed over the oldest text, the next one
-    contains it.
+    After :data:`MAX_OVERTAKEN` batches in succession that passed over the oldest text, which is
+    bulk work, the next one begins with it.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class EncoderQueue:
             if id_ in self._texts:
                 yield self._texts[id_], Outcome.DEADLINE
 
-    def candidates(self) -> list[QueuedText]:
+    def next_candidates(self) -> list[QueuedText]:
         """The text that the next batch must contain, then those that may join it.
 
         They are the oldest, so that a long queue does not make a step longer. A text with attention

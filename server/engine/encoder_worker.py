@@ -112,7 +112,7 @@ class EncoderWorker:
         """Ends texts that are cancelled or past their deadline, and chooses the next batch."""
         for text, outcome in self._waiting.due(now):
             self._finish(text, outcome, now)
-        texts = self._waiting.candidates()
+        texts = self._waiting.next_candidates()
         if not texts:
             return []
         chosen = form_batch([len(text.job.token_ids) for text in texts], self._limits)

@@ -180,11 +180,11 @@ class EncoderCall:
         results = []
         for handle in handles:
             by_id: dict[int, EncoderOutput] = {}
-            for id_ in handle.ids:
+            for _ in handle.ids:
                 update = await handle.next()
                 by_id[update.id], completion = _result(update)
                 self._completions.append(completion)
-                if (id_ + 1) % RESULTS_AT_ONCE == 0:
+                if len(self._completions) % RESULTS_AT_ONCE == 0:
                     await self.context.turns.take()
             results += [by_id[id_] for id_ in handle.ids]
         return results

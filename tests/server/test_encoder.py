@@ -49,7 +49,7 @@ def test_overtakes_only_bulk_work(are_bulk: list[bool]) -> None:
     """The oldest interactive text is first, and the oldest of all after some batches."""
     queue = _queue(*(EncodingJob((2,), is_bulk=is_bulk) for is_bulk in are_bulk))
     oldest_interactive = next((i for i, is_bulk in enumerate(are_bulk) if not is_bulk), 0)
-    firsts = [queue.candidates()[0].id for _ in range(MAX_OVERTAKEN + 1)]
+    firsts = [queue.next_candidates()[0].id for _ in range(MAX_OVERTAKEN + 1)]
     assert firsts == [oldest_interactive] * MAX_OVERTAKEN + [0]
 
 
@@ -64,7 +64,7 @@ def test_ends_cancelled_and_late_texts_once() -> None:
         ended.append((text.id, outcome))
     assert ended == [(3, Outcome.CANCELLED), (1, Outcome.DEADLINE)]
     assert not list(queue.due(2.5))
-    assert [text.id for text in queue.candidates()] == [0, 2]
+    assert [text.id for text in queue.next_candidates()] == [0, 2]
 
 
 def test_ended_texts_leave_no_deadlines_behind() -> None:
@@ -79,7 +79,7 @@ def test_ended_texts_leave_no_deadlines_behind() -> None:
     finally:
         tracemalloc.stop()
     assert size < 1 << 20
-    assert [text.id for text in queue.candidates()] == [0]
+    assert [text.id for text in queue.next_candidates()] == [0]
 
 
 def test_starves_neither_bulk_nor_interactive_texts() -> None:

@@ -13,7 +13,8 @@ _TINY = 1e-9
 class _Client:
     """A client's jobs. Shares are of the model's capacity, 0 to 1."""
 
-    waiting: dict[int, float] = field(default_factory=dict)  # share by job, in order of arrival
+    name: str
+    waiting: "dict[int, _Job]" = field(default_factory=dict)  # in order of arrival
     waiting_share: float = 0.0
     running_share: float = 0.0
     num_jobs: int = 0
@@ -21,9 +22,9 @@ class _Client:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    client: str
+    client: _Client
     share: float
-    started: float | None = None  # None while it waits
+    started: float = 0.0  # once it runs
 
 
 class WaitEstimate:
@@ -51,10 +52,9 @@ class WaitEstimate:
 
     def add(self, id_: int, cost: Cost, now: float, client: str = "") -> None:
         """A job arrives."""
-        job = self._jobs[id_] = _Job(client, self._share(cost))
-        queue = self._clients.setdefault(client, _Client())
+        queue = self._clients.setdefault(client, _Client(client))
+        job = self._jobs[id_] = queue.waiting[id_] = _Job(queue, self._share(cost))
         queue.num_jobs += 1
-        queue.waiting[id_] = job.share
         queue.waiting_share += job.share
         self._waiting[client] = queue
         self._start(now)
@@ -62,16 +62,15 @@ class WaitEstimate:
     def remove(self, id_: int, completion: Completion | None, now: float) -> None:
         """A job ended. The times of a successful ``completion`` enter the averages."""
         job = self._jobs.pop(id_)
-        client = self._clients[job.client]
-        if job.started is None:
+        client = job.client
+        if self._running.pop(id_, None) is None:
             self._take(id_, job)
         else:
-            del self._running[id_]
             self._running_share -= job.share
             client.running_share -= job.share
         client.num_jobs -= 1
         if not client.num_jobs:
-            del self._clients[job.client]
+            del self._clients[client.name]
         if completion is not None and completion.is_success:
             first_token = completion.prefill_seconds
             service = first_token + completion.decode_seconds
@@ -93,7 +92,7 @@ class WaitEstimate:
             return 0.0
         rounds, missing = divmod(missing - _TINY, self._running_share)
         remaining = sorted(
-            (max((job.started or 0.0) + self.service_seconds - now, 0.0), job.share)
+            (max(job.started + self.service_seconds - now, 0.0), job.share)
             for job in self._running.values()
         )
         for seconds, share in remaining:
@@ -112,22 +111,22 @@ class WaitEstimate:
             queue = next(iter(self._waiting.values()))
             if len(self._waiting) > 1:
                 queue = min(self._waiting.values(), key=lambda each: each.running_share)
-            id_, share = next(iter(queue.waiting.items()))
-            if self._running and self._running_share + share > 1.0 + _TINY:
+            id_, job = next(iter(queue.waiting.items()))
+            if self._running and self._running_share + job.share > 1.0 + _TINY:
                 return
-            job = self._running[id_] = self._jobs[id_]
             self._take(id_, job)
+            self._running[id_] = job
             job.started = now
-            self._running_share += share
-            queue.running_share += share
+            self._running_share += job.share
+            queue.running_share += job.share
 
     def _take(self, id_: int, job: _Job) -> None:
         """Takes a job out of its client's queue."""
-        queue = self._clients[job.client]
+        queue = job.client
         del queue.waiting[id_]
         queue.waiting_share -= job.share
         if not queue.waiting:
-            del self._waiting[job.client]
+            del self._waiting[queue.name]
             queue.waiting_share = 0.0
 
 
