@@ -77,7 +77,7 @@ faults: setup
 audit: setup
 	$(VENV)/python -m scripts.audit
 
-bench: bundles
+bench: setup bundles
 	$(VENV)/python -m tests.benchmarks.engine --json loadtest/results/engine-smollm2-int8.json
 	$(VENV)/python -m scripts.engine_figures
 	$(VENV)/python -m scripts.export_fidelity
