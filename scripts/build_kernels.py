@@ -66,21 +66,19 @@ def build(library: Path) -> None:
 
 def compile_sources(folder: Path) -> Iterable[Path]:
     """Compiles all sources; returns the object files, in ``folder``."""
-    jobs: list[tuple[tuple[str, ...], Path, str]] = [
-        ((), source, source.stem) for source in SOURCES.glob("*.cc")
-    ]
-    for bits in REGISTER_BITS:
-        define = (f"-DSIMD_BITS={bits}",)
-        jobs += [(define, each, f"{each.stem}_{bits}") for each in SOURCES.glob("simd/*.cc")]
 
-    def compile_one(job: tuple[tuple[str, ...], Path, str]) -> Path:
-        define, source, name = job
-        target = folder / f"{name}.o"
+    def compile_one(source: Path, bits: int | None) -> Path:
+        define = () if bits is None else (f"-DSIMD_BITS={bits}",)
+        target = folder / (f"{source.stem}.o" if bits is None else f"{source.stem}_{bits}.o")
         run_compiler(*OPTIONS, *define, "-c", str(source), "-o", str(target))
         return target
 
+    sources = [(source, None) for source in sorted(SOURCES.glob("*.cc"))]
+    simd = [
+        (source, bits) for bits in REGISTER_BITS for source in sorted(SOURCES.glob("simd/*.cc"))
+    ]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return list(threads.map(compile_one, sorted(jobs)))
+        return list(threads.map(compile_one, *zip(*sources, *simd, strict=True)))
 
 
 def run_compiler(*arguments: str) -> None:
