@@ -17,23 +17,20 @@ from typing import Annotated, Any
 import typer
 
 from client.sync import Client
-from export.importers.native import read_held_out
 from export.quality.metrics import translation_metrics
-from model.bundle import Task
 from model.examples import TranslationExample
 from tests.benchmarks import reports
 from tests.benchmarks.translation import (
-    BATCH,
     ROOT,
     Translate,
     copy,
     export_bundle,
-    translations,
+    held_out_pairs,
+    training_pairs,
+    translate_all,
 )
 from tests.benchmarks.translators import DECODING, PRECISIONS, SERVED
 from tests.serving import server_process
-from train.data.sources import load_dataset
-from train.read_recipe import read_recipe
 
 NAME = "debian-summaries"
 NUM_TUNING = 2000  # training pairs that choose the number of words
@@ -52,30 +49,21 @@ def first_words(train: Sequence[TranslationExample]) -> Translate:
     return partial(cut, count=max(range(3, 16), key=score))
 
 
-def summarise(client: Client, texts: Sequence[str], **options: Any) -> list[str]:
-    """The summaries of ``texts``."""
-    return [
-        output.text
-        for start in range(0, len(texts), BATCH)
-        for output in client.generate(NAME, list(texts[start : start + BATCH]), **options).outputs
-    ]
-
-
 def measure() -> dict[str, Any]:
     """The report: BLEU and chrF of every system."""
-    folder, recipe = ROOT / "models" / NAME, ROOT / "train" / "recipes" / f"{NAME}.toml"
-    train = translations(load_dataset(read_recipe(recipe), recipe.parent).train)
-    pairs = translations(read_held_out(folder / "held_out.jsonl", Task.TRANSLATE, NAME).examples)
-    systems: dict[str, Translate] = {"copy": copy, "first words": first_words(train[:NUM_TUNING])}
+    pairs, train = held_out_pairs(NAME), training_pairs(NAME)[:NUM_TUNING]
+    systems: dict[str, Translate] = {"copy": copy, "first words": first_words(train)}
     for precision in PRECISIONS:
         bundle = SERVED / f"{NAME}-{precision}" / NAME
-        export_bundle(NAME, bundle, precision, folder / "config.json")
+        export_bundle(NAME, bundle, precision, ROOT / "models" / NAME / "config.json")
     with ExitStack() as stack:
         for precision in PRECISIONS:
             server = stack.enter_context(server_process(SERVED / f"{NAME}-{precision}"))
             client = stack.enter_context(Client(server.target, timeout_seconds=600))
             for decoding, options in DECODING.items():
-                systems[f"{precision}, {decoding}"] = partial(summarise, client, **options)
+                systems[f"{precision}, {decoding}"] = partial(
+                    translate_all, client, NAME, **options
+                )
         sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
         rows = []
         for name, system in systems.items():

@@ -14,8 +14,12 @@ from typing import Any
 from client.sync import Client
 from client.types import SentenceSplit
 from export.ibm_model import lexical_probabilities
-from model.bundle import MANIFEST_FILE
+from export.importers.native import read_held_out
+from model.bundle import MANIFEST_FILE, Task
 from model.examples import TranslationExample
+from model.native_checkpoint import HELD_OUT_FILE
+from train.data.sources import load_dataset
+from train.read_recipe import read_recipe
 
 ROOT = Path(__file__).parents[2]
 BATCH = 50  # texts of a request
@@ -123,6 +127,18 @@ def group_by_length(
 def translations(examples: Iterable[Any]) -> list[TranslationExample]:
     """Those of ``examples`` that are translations."""
     return [example for example in examples if isinstance(example, TranslationExample)]
+
+
+def held_out_pairs(model: str) -> list[TranslationExample]:
+    """The held-out texts of a shipped model, with their translations or summaries."""
+    path = ROOT / "models" / model / HELD_OUT_FILE
+    return translations(read_held_out(path, Task.TRANSLATE, model).examples)
+
+
+def training_pairs(model: str) -> list[TranslationExample]:
+    """What a shipped model was trained on. They come through apt."""
+    recipe = ROOT / "train" / "recipes" / f"{model}.toml"
+    return translations(load_dataset(read_recipe(recipe), recipe.parent).train)
 
 
 def export_bundle(source: str, bundle: Path, precision: str, changed: Path | None = None) -> None:

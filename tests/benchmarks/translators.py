@@ -19,9 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from client.sync import Client
-from export.importers.native import read_held_out
 from export.quality.metrics import translation_metrics
-from model.bundle import Task
 from model.examples import TranslationExample
 from tests.benchmarks import reports
 from tests.benchmarks.translation import (
@@ -31,15 +29,14 @@ from tests.benchmarks.translation import (
     everyday,
     export_bundle,
     group_by_length,
+    held_out_pairs,
     messages,
     reversed_pairs,
+    training_pairs,
     translate_all,
-    translations,
     word_lookup,
 )
 from tests.serving import server_process
-from train.data.sources import load_dataset
-from train.read_recipe import read_recipe
 
 SERVED = ROOT / "build" / "translators"
 OWN = "debian-en-it"
@@ -61,13 +58,10 @@ class TranslationSet:
 
 def all_sets() -> Iterator[TranslationSet]:
     """Each model with each of its sets."""
-    folder = ROOT / "models" / OWN
-    recipe = ROOT / "train" / "recipes" / f"{OWN}.toml"
-    train = translations(load_dataset(read_recipe(recipe), recipe.parent).train)
-    held_out = translations(read_held_out(folder / "held_out.jsonl", Task.TRANSLATE, OWN).examples)
+    train = training_pairs(OWN)
     italian = messages("it")[:NUM_MESSAGES]
     for name, pairs in (
-        ("package descriptions, held out", held_out),
+        ("package descriptions, held out", held_out_pairs(OWN)),
         ("messages of programs", italian),
         ("everyday sentences", everyday()),
     ):

@@ -47,14 +47,13 @@ def responses(request: pytest.FixtureRequest, bundles: Path) -> Iterator[dict[st
     num_lanes, num_at_a_time = request.param
     with open_server(bundles, num_lanes) as targets, Caller(targets) as caller:
         # Requests over a limit are refused for another reason while the queue has others.
-        refused = [line["name"].startswith("refused/") for line in OPEN]
-        received: dict[str, Json] = {}
-        for part in (False, True):
-            lines = [
-                line for line, is_refused in zip(OPEN, refused, strict=True) if is_refused == part
-            ]
-            received |= caller.send_all([Call.from_json(line) for line in lines], num_at_a_time)
-        yield received
+        refused = [line for line in OPEN if line["name"].startswith("refused/")]
+        others = [line for line in OPEN if line not in refused]
+        received = [
+            caller.send_all([Call.from_json(line) for line in lines], num_at_a_time)
+            for lines in (others, refused)
+        ]
+        yield received[0] | received[1]
 
 
 def explain(lines: list[Json], actual: dict[str, Json]) -> str:

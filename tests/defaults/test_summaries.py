@@ -5,23 +5,18 @@ from pathlib import Path
 import pytest
 
 from client.sync import Client
-from export.importers.native import read_held_out
 from export.quality.metrics import translation_metrics
-from model.bundle import Task
-from model.examples import TranslationExample
+from tests.benchmarks.translation import held_out_pairs
 from tests.serving import server_process
 
-ROOT = Path(__file__).parents[2]
 NAME = "debian-summaries"
-HELD_OUT = ROOT / "models" / NAME / "held_out.jsonl"
 NUM_TEXTS, NUM_WORDS = 200, 8
 
 pytestmark = pytest.mark.slow
 
 
 def test_summaries_beat_the_first_words(int8_bundles: Path) -> None:
-    found = read_held_out(HELD_OUT, Task.TRANSLATE, NAME).examples[:NUM_TEXTS]
-    examples = [example for example in found if isinstance(example, TranslationExample)]
+    examples = held_out_pairs(NAME)[:NUM_TEXTS]
     sources = [example.source for example in examples]
     with server_process(int8_bundles) as running, Client(running.target) as client:
         outputs = client.generate(NAME, sources).outputs

@@ -22,7 +22,7 @@ from tests.fuzz.targets import costs, protocol_costs
 
 KEPT = 8
 REPEATS = 3
-FRESH = 0.25
+FRESH = 0.25  # the share of inputs that are drawn anew
 TARGETS = (costs, protocol_costs)
 REPORT = ROOT / "docs" / "slowest.json"
 
