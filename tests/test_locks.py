@@ -19,7 +19,7 @@ UNHASHED = "torch"  # has no hash: see requirements/torch.in
 LOCKS = {
     "cpu": ("cpu",),
     "gpu": ("gpu",),
-    "export": ("cpu", "export", "train", "kernels"),
+    "export": ("cpu", "export", "train", "kernels", "compare"),
     "dev": ("cpu", "export", "train", "kernels", "compare", "test", "dev"),
 }
 OTHER_LOCKS = ("tools", "models")
