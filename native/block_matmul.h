@@ -42,14 +42,17 @@ struct PackedMatrix {
   }
 };
 
-// Up to this many rows, weights are multiplied as they are stored; for more, a panel's numbers are
-// first written to scratch, one byte each.
-constexpr int64_t kMaxStreamedRows = 6;
+// With fewer rows than these, 4-bit panels are multiplied as they are stored. With more, a target
+// may first expand a panel to scratch, in a form that takes fewer instructions to read.
+constexpr int64_t kMinExpandedRows = 7;
 constexpr int64_t kMaxNrPanels = 2;
+constexpr int64_t kMaxExpandedBytes = 640;  // of a panel's block
 
 // Bytes of scratch to multiply `num_rows` rows.
 inline int64_t scratch_size(const PackedMatrix& matrix, int64_t num_rows) {
-  return num_rows > kMaxStreamedRows ? kMaxNrPanels * kPanelWidth * matrix.num_inputs : 0;
+  const bool may_expand =
+      num_rows >= kMinExpandedRows && matrix.format == WeightFormat::kInt4Blocks;
+  return may_expand ? kMaxNrPanels * matrix.num_blocks() * kMaxExpandedBytes : 0;
 }
 
 // Quantizes rows of x [.., num_inputs] to blocks [rows.count][num_inputs / 32].

@@ -61,13 +61,13 @@ INLINE void quantize_block(const float* x, bool has_8_bits, RowBlock& out) {
 }
 
 // P panels times up to mc rows.
-template <int P, Numbers kNumbers, bool kHasOffsets>
+template <int P, Source kSource, bool kHasOffsets>
 void multiply_panels(const RowBlock* blocks, int64_t num_blocks, int64_t num_rows,
                      const Panel* panels, PanelEpilogue* epilogues) {
   while (num_rows) {
     const int64_t count = div_ceil(num_rows, div_ceil(num_rows, kMr));
     with_static_count<kMr>(count, [&](auto mr) {
-      multiply_micro_tile<mr.kCount, P, kNumbers, kHasOffsets>(blocks, num_blocks, panels,
+      multiply_micro_tile<mr.kCount, P, kSource, kHasOffsets>(blocks, num_blocks, panels,
                                                                epilogues, count == num_rows);
     });
     blocks += count * num_blocks;
@@ -76,21 +76,20 @@ void multiply_panels(const RowBlock* blocks, int64_t num_blocks, int64_t num_row
   }
 }
 
-// P panels times all rows. For many rows, 4-bit panels are first expanded to `scratch`.
+// P panels times all rows. Many rows read 4-bit panels from `scratch`.
 template <int P, bool kHasOffsets>
 void multiply_rows(const RowBlock* blocks, int64_t num_blocks, int64_t num_rows, Panel* panels,
-                   PanelEpilogue* epilogues, [[maybe_unused]] uint8_t* scratch) {
-  constexpr Numbers kStored = kHasOffsets ? Numbers::kPacked4 : Numbers::kBytes;
-#if SIMD_BITS == 512
-  if (kHasOffsets && num_rows > kMaxStreamedRows) {
-    for (int p = 0; p < P; p++) {
-      expand_4_bits(panels[p], num_blocks, scratch + p * num_blocks * kBlockBytes);
+                   PanelEpilogue* epilogues, uint8_t* scratch) {
+  if constexpr (kHasOffsets) {
+    if (num_rows > kMaxStoredRows) {
+      for (int p = 0; p < P; p++) {
+        expand(panels[p], num_blocks, scratch + p * num_blocks * kMaxExpandedBytes);
+      }
+      return multiply_panels<P, Source::kExpanded, true>(blocks, num_blocks, num_rows, panels,
+                                                         epilogues);
     }
-    return multiply_panels<P, Numbers::kBytes, kHasOffsets>(blocks, num_blocks, num_rows, panels,
-                                                            epilogues);
   }
-#endif
-  multiply_panels<P, kStored, kHasOffsets>(blocks, num_blocks, num_rows, panels, epilogues);
+  multiply_panels<P, Source::kStored, kHasOffsets>(blocks, num_blocks, num_rows, panels, epilogues);
 }
 
 // Panels index .. index + P - 1.

@@ -13,6 +13,54 @@ namespace block_matmul::SIMD {
 
 constexpr int kMr = 3, kNrPanels = 1;
 
+// 4-bit panels are expanded for more rows than these.
+constexpr int64_t kMaxStoredRows = 32;
+
+// A block of 4-bit weights as many rows read it.
+struct ExpandedBlock {
+  float parameters[2 * kPanelWidth];  // scales, then offsets
+  uint8_t numbers[kBlockBytes];
+};
+static_assert(sizeof(ExpandedBlock) <= kMaxExpandedBytes);
+
+// The type of a panel's blocks.
+template <Source kSource, bool kHasOffsets>
+struct BlockOf {
+  using Type = ExpandedBlock;
+};
+template <bool kHasOffsets>
+struct BlockOf<Source::kStored, kHasOffsets> {
+  using Type = weight_format::QuantizedBlock<kHasOffsets ? 4 : 8>;
+};
+
+INLINE const uint8_t* numbers_of(const ExpandedBlock& block) { return block.numbers; }
+template <int kBits>
+INLINE const uint8_t* numbers_of(const weight_format::QuantizedBlock<kBits>& block) {
+  return reinterpret_cast<const uint8_t*>(block.words);
+}
+
+// Scales (v is 0 or 1) or offsets (2 or 3) of eight outputs.
+INLINE Floats parameters_of(const ExpandedBlock& block, int v) {
+  return load(block.parameters + v * kLanes);
+}
+template <int kBits>
+INLINE Floats parameters_of(const weight_format::QuantizedBlock<kBits>& block, int v) {
+  return load_halves(block.halves, v);
+}
+
+// Writes `panel` to scratch as ExpandedBlock [num_blocks], from where it is then read.
+inline void expand(Panel& panel, int64_t num_blocks, uint8_t* scratch) {
+  for (int64_t block = 0; block < num_blocks; block++) {
+    auto& to = reinterpret_cast<ExpandedBlock*>(scratch)[block];
+    const uint16_t* const halves = panel.scales(block);
+    for (int v = 0; v < 2 * kPanelVectors; v++) {
+      store(to.parameters + v * kLanes, load_halves(halves, v));
+    }
+    expand_4_bits(panel.numbers + block * panel.numbers_stride, to.numbers);
+  }
+  panel.halves = scratch;
+}
+
 // sums[r][half] += x[r] . the weights of eight outputs, for a group of 8-bit weights, stored + 128.
 template <int R>
 INLINE void multiply_group(const RowPointers<R>& rows, int64_t group, const uint8_t* numbers,
@@ -31,10 +79,24 @@ INLINE void multiply_group(const RowPointers<R>& rows, int64_t group, const uint
   }
 }
 
-// The same for two groups of 4-bit weights; sums are in 16-bit lanes.
+// The same for a group of 4-bit weights, one a byte; sums are in 16-bit lanes.
 template <int R>
-INLINE void multiply_packed_groups(const RowPointers<R>& rows, int64_t group,
-                                   const uint8_t* numbers, __m256i (*sums)[2]) {
+INLINE void multiply_bytes(const RowPointers<R>& rows, int64_t group, const uint8_t* numbers,
+                           __m256i (*sums)[2]) {
+  const uint8_t* const from = numbers + group * kGroupBytes;
+  const __m256i first = load<__m256i>(from), second = load<__m256i>(from + sizeof(__m256i));
+#pragma unroll
+  for (int r = 0; r < R; r++) {
+    const __m256i x = _mm256_set1_epi32(rows.template at<int32_t>(r, group * kKr));
+    sums[r][0] = _mm256_add_epi16(sums[r][0], _mm256_maddubs_epi16(first, x));
+    sums[r][1] = _mm256_add_epi16(sums[r][1], _mm256_maddubs_epi16(second, x));
+  }
+}
+
+// The same for two groups, two weights a byte.
+template <int R>
+INLINE void multiply_packed(const RowPointers<R>& rows, int64_t group, const uint8_t* numbers,
+                            __m256i (*sums)[2]) {
   const __m256i mask = _mm256_set1_epi8(15);
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -53,7 +115,7 @@ INLINE void multiply_packed_groups(const RowPointers<R>& rows, int64_t group,
 }
 
 // Adds one block's products as int32 to sums [R][2], which are zero.
-template <int R, Numbers kNumbers, bool kHasOffsets>
+template <int R, Source kSource, bool kHasOffsets>
 INLINE void multiply_block(const RowPointers<R>& rows, const uint8_t* numbers,
                            __m256i (*sums)[2]) {
   __m256i ones = _mm256_set1_epi16(1);
@@ -67,7 +129,12 @@ INLINE void multiply_block(const RowPointers<R>& rows, const uint8_t* numbers,
   }
 #pragma unroll
   for (int64_t group = 0; group < kBlockGroups; group += 2) {
-    multiply_packed_groups<R>(rows, group, numbers, sums);
+    if constexpr (kSource == Source::kStored) {
+      multiply_packed<R>(rows, group, numbers, sums);
+    } else {
+      multiply_bytes<R>(rows, group, numbers, sums);
+      multiply_bytes<R>(rows, group + 1, numbers, sums);
+    }
   }
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -77,10 +144,10 @@ INLINE void multiply_block(const RowPointers<R>& rows, const uint8_t* numbers,
 }
 
 // The micro-kernel: R rows times one panel.
-template <int R, int P, Numbers kNumbers, bool kHasOffsets>
+template <int R, int P, Source kSource, bool kHasOffsets>
 void multiply_micro_tile(const RowBlock* blocks, int64_t num_blocks, const Panel* panels,
                          const PanelEpilogue* epilogues, bool) {
-  static_assert(P == 1 && kNumbers == (kHasOffsets ? Numbers::kPacked4 : Numbers::kBytes));
+  static_assert(P == 1);
   Floats totals[R][2];
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -88,16 +155,17 @@ void multiply_micro_tile(const RowBlock* blocks, int64_t num_blocks, const Panel
     epilogues->prefetch(r);
   }
   RowPointers<R> rows(blocks, num_blocks * sizeof(RowBlock));
-  const uint8_t* numbers = panels->numbers;
-  for (int64_t block = 0; block < num_blocks; block++) {
+  const auto* panel =
+      reinterpret_cast<const typename BlockOf<kSource, kHasOffsets>::Type*>(panels->halves);
+  for (int64_t i = 0; i < num_blocks; i++) {
+    const auto& block = *panel++;
     __m256i sums[R][2];
 #pragma unroll
     for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
-    multiply_block<R, kNumbers, kHasOffsets>(rows, numbers, sums);
-    const uint16_t* const halves = panels->scales(block);
+    multiply_block<R, kSource, kHasOffsets>(rows, numbers_of(block), sums);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      const Floats scales = load_halves(halves, half);
+      const Floats scales = parameters_of(block, half);
 #pragma unroll
       for (int r = 0; r < R; r++) {
         const Floats scale = rows.template at<float>(r, offsetof(RowBlock, scale));
@@ -106,7 +174,7 @@ void multiply_micro_tile(const RowBlock* blocks, int64_t num_blocks, const Panel
         totals[r][half] = fma(product, scales, totals[r][half]);
       }
       if constexpr (kHasOffsets) {
-        const Floats offsets = load_halves(halves + kPanelWidth, half);
+        const Floats offsets = parameters_of(block, 2 + half);
 #pragma unroll
         for (int r = 0; r < R; r++) {
           const Floats row_sum = rows.template at<float>(r, offsetof(RowBlock, sum));
@@ -115,7 +183,6 @@ void multiply_micro_tile(const RowBlock* blocks, int64_t num_blocks, const Panel
       }
     }
     rows.advance(sizeof(RowBlock));
-    numbers += panels->numbers_stride;
   }
   epilogues->apply<R>(totals[0], 2);
 }

@@ -12,8 +12,20 @@ namespace block_matmul::SIMD {
 
 constexpr int kMr = 6, kNrPanels = 2;  // exact sums and totals in 24 of 32 registers
 
-// Adds one block's products: sums[r][p] += x[r] . weights[p].
-template <int R, int P, Numbers kNumbers>
+// 4-bit panels are expanded for more rows than these.
+constexpr int64_t kMaxStoredRows = kMinExpandedRows - 1;
+
+// Writes the numbers of `panel` to scratch [num_blocks][kBlockBytes], from where they are read.
+inline void expand(Panel& panel, int64_t num_blocks, uint8_t* scratch) {
+  for (int64_t block = 0; block < num_blocks; block++) {
+    expand_4_bits(panel.numbers + block * panel.numbers_stride, scratch + block * kBlockBytes);
+  }
+  panel.numbers = scratch;
+  panel.numbers_stride = kBlockBytes;
+}
+
+// Adds one block's products: sums[r][p] += x[r] . weights[p]. Packed: two 4-bit numbers in a byte.
+template <int R, int P, bool kIsPacked>
 INLINE void multiply_block(const RowPointers<R>& rows, const uint8_t* const* numbers,
                            __m512i (*sums)[P]) {
   const auto multiply_add = [&](int64_t group, const __m512i* weights) __attribute__((always_inline)) {
@@ -24,7 +36,7 @@ INLINE void multiply_block(const RowPointers<R>& rows, const uint8_t* const* num
       for (int p = 0; p < P; p++) sums[r][p] = _mm512_dpbusd_epi32(sums[r][p], weights[p], x);
     }
   };
-  if constexpr (kNumbers == Numbers::kBytes) {
+  if constexpr (!kIsPacked) {
 #pragma unroll
     for (int64_t group = 0; group < kBlockGroups; group++) {
       __m512i weights[P];
@@ -53,7 +65,7 @@ INLINE void multiply_block(const RowPointers<R>& rows, const uint8_t* const* num
 }
 
 // The micro-kernel: R rows times P panels. `is_last`: the next panels follow.
-template <int R, int P, Numbers kNumbers, bool kHasOffsets>
+template <int R, int P, Source kSource, bool kHasOffsets>
 void multiply_micro_tile(const RowBlock* blocks, int64_t num_blocks, const Panel* panels,
                          const PanelEpilogue* epilogues, bool is_last) {
   Floats totals[R][P];
@@ -86,7 +98,7 @@ void multiply_micro_tile(const RowBlock* blocks, int64_t num_blocks, const Panel
 #pragma unroll
       for (int p = 0; p < P; p++) panels[p].prefetch_after(P, num_blocks, block);
     }
-    multiply_block<R, P, kNumbers>(rows, numbers, sums);
+    multiply_block<R, P, kHasOffsets && kSource == Source::kStored>(rows, numbers, sums);
     Floats scales[P], offsets[P];
 #pragma unroll
     for (int p = 0; p < P; p++) {

@@ -1,4 +1,4 @@
-// A panel in blocks, as the micro-kernels read it, and its numbers expanded to one byte each.
+// A panel in blocks, as the micro-kernels read it.
 #pragma once
 
 #include "../block_matmul.h"
@@ -19,12 +19,12 @@ constexpr int64_t kBlockBytes = kBlockGroups * kGroupBytes;
 
 constexpr int kToL2 = 2;  // locality argument of __builtin_prefetch
 
-// How a micro-kernel reads numbers: packed as two to a byte, or one byte each.
-enum class Numbers { kPacked4, kBytes };
+// From where a micro-kernel reads a panel: as it is stored, or as `expand` wrote it to scratch.
+enum class Source { kStored, kExpanded };
 
-// One panel: block b has its numbers at numbers + b * numbers_stride, [8 groups][16 outputs][4
-// inputs] if they are bytes, and its scales [16] at halves + b * halves_stride, followed by the
-// offsets [16] of 4-bit weights.
+// One panel as it is stored: block b has its numbers at numbers + b * numbers_stride, [8 groups][16
+// outputs][4 inputs] if they are bytes, and its scales [16] at halves + b * halves_stride, followed
+// by the offsets [16] of 4-bit weights. `expand` replaces some of these, as each target needs.
 struct Panel {
   const uint8_t* numbers;
   const uint8_t* halves;
@@ -53,22 +53,15 @@ struct Panel {
 // Scales or offsets of lanes v * kLanes and on.
 INLINE Floats load_halves(const uint16_t* halves, int v) { return load_float16(halves + v * kLanes); }
 
-// Writes the 4-bit numbers of `panel`, one byte each, to scratch [num_blocks][8][16][4]. The panel
-// then reads them from there.
-inline void expand_4_bits(Panel& panel, int64_t num_blocks, uint8_t* scratch) {
-  for (int64_t block = 0; block < num_blocks; block++) {
-    const uint8_t* from = panel.numbers + block * panel.numbers_stride;
-    uint8_t* to = scratch + block * kBlockBytes;
-    for (int64_t i = 0; i < kBlockBytes / 2; i += kGroupBytes) {
-      for (int64_t lane = 0; lane < kGroupBytes; lane += kLanes * kKr) {
-        const Ints words = load<Ints>(from + i + lane);
-        store(to + 2 * i + lane, words & 0x0f0f0f0f);
-        store(to + 2 * i + kGroupBytes + lane, words >> 4 & 0x0f0f0f0f);
-      }
+// Writes the 4-bit numbers of a block to `to` [8][16][4], one byte each.
+INLINE void expand_4_bits(const uint8_t* from, uint8_t* to) {
+  for (int64_t i = 0; i < kBlockBytes / 2; i += kGroupBytes) {
+    for (int64_t lane = 0; lane < kGroupBytes; lane += kLanes * kKr) {
+      const Ints words = load<Ints>(from + i + lane);
+      store(to + 2 * i + lane, words & 0x0f0f0f0f);
+      store(to + 2 * i + kGroupBytes + lane, words >> 4 & 0x0f0f0f0f);
     }
   }
-  panel.numbers = scratch;
-  panel.numbers_stride = kBlockBytes;
 }
 
 }  // namespace block_matmul::SIMD
