@@ -115,6 +115,18 @@ class MemoryInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class KernelNodes:
+    """Nodes of one graph, by the kernel that computes or could replace them."""
+
+    graph: str
+    """``encode``, ``decode``, …"""
+    num_native: Mapping[str, int]
+    """Nodes that the server's own kernel computes."""
+    num_standard: Mapping[str, int]
+    """Nodes of the operators that the kernel replaces, which ONNX Runtime computes nevertheless."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
     """One model of a server, in one version."""
 
@@ -151,8 +163,10 @@ class Model:
     cache_bytes_per_token: int
     """Bytes of cache per token of a sequence."""
     native_kernels: tuple[str, ...] = ()
-    """The server's own kernels that run instead of ONNX Runtime's operators."""
+    """The server's own kernels that compute nodes of this model's graphs."""
     quality: tuple[Quality, ...] = ()
     """Empty if the export measured none."""
     memory: MemoryInfo | None = None
     """What the model takes of the server's memory; ``None`` while it is not loaded."""
+    kernel_nodes: tuple[KernelNodes, ...] = ()
+    """Of each graph that is loaded on a CPU; empty from older servers."""

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TextIO
@@ -158,7 +159,10 @@ def write_tokenizations(result: types.TokenizeResult) -> None:
 
 
 def write_models(models: Sequence[types.Model]) -> None:
-    """A table of the models. The failures of refused models go to standard error."""
+    """A table of the models, and a line for each with the nodes that native kernels compute.
+
+    The failures of refused models go to standard error.
+    """
     titles = ("model", "version", "kind", "tasks", "architecture", "precision", "parameters")
     table = Table(*titles, "memory (of at most)", "fidelity to fp32", "quality")
     for model in models:
@@ -176,6 +180,8 @@ def write_models(models: Sequence[types.Model]) -> None:
         )
     Console().print(table)
     for model in models:
+        if model.kernel_nodes:
+            print(f"{model.name}/{model.version} native nodes: {_native_nodes(model)}")
         if model.state is types.ModelState.REFUSED:
             print(f"{model.name} was refused: {model.failure}", file=sys.stderr)
 
@@ -183,6 +189,19 @@ def write_models(models: Sequence[types.Model]) -> None:
 def write_models_json(models: Sequence[types.Model]) -> None:
     """One JSON object on one line: ``{"models": [...]}``."""
     print(json.dumps({"models": [asdict(model) for model in models]}, ensure_ascii=False))
+
+
+def _native_nodes(model: types.Model) -> str:
+    """For each kernel, the nodes of all graphs that it computes, of those it is made for."""
+    native: Counter[str] = Counter()
+    standard: Counter[str] = Counter()
+    for nodes in model.kernel_nodes:
+        native.update(nodes.num_native)
+        standard.update(nodes.num_standard)
+    return ", ".join(
+        f"{kernel} {native[kernel]} of {count}" if standard[kernel] else f"{kernel} {count}"
+        for kernel, count in sorted((native + standard).items())
+    )
 
 
 def _quality(model: types.Model) -> str:

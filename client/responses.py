@@ -195,6 +195,15 @@ def _model(message: models_pb2.Model) -> types.Model:
         memory=read_fields(types.MemoryInfo, message.memory)
         if message.HasField("memory")
         else None,
+        kernel_nodes=tuple(_kernel_nodes(nodes) for nodes in message.kernel_nodes),
+    )
+
+
+def _kernel_nodes(message: models_pb2.KernelNodes) -> types.KernelNodes:
+    return types.KernelNodes(
+        graph=message.graph,
+        num_native=dict(sorted(message.num_native.items())),
+        num_standard=dict(sorted(message.num_standard.items())),
     )
 
 

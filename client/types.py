@@ -3,6 +3,7 @@
 from client.model_info import (
     EmbeddingInfo,
     Fidelity,
+    KernelNodes,
     MemoryInfo,
     Model,
     ModelKind,
@@ -65,6 +66,7 @@ __all__ = [
     "Grammar",
     "Hypothesis",
     "JsonSchema",
+    "KernelNodes",
     "Lark",
     "MemoryInfo",
     "Message",

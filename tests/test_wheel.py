@@ -132,7 +132,8 @@ def test_an_installed_server_runs_the_native_kernels(python: Path, tiny_bundles:
             process.communicate(timeout=60)
     assert logged is not None
     used = {name for name, is_used in kernels_in_use().items() if is_used}
-    assert set(logged[1].split(", ")) == used == set(reported)
+    assert set(logged[1].split(", ")) == used
+    assert set(reported) == used & {"attention", "matmul", "norm"}, "those that the model needs"
     mapped = {Path(line.split()[-1]) for line in maps.splitlines() if LIBRARY.name in line}
     assert [path.is_relative_to(python.parents[1]) for path in mapped] == [True]
 

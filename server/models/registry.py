@@ -14,7 +14,6 @@ from model.bundle import (
     ATTEND_ENCODE,
     TOKENIZER_FILE,
     BundleError,
-    Device,
     Manifest,
     Parity,
 )
@@ -25,8 +24,7 @@ from server.errors import ModelNotFoundError
 from server.models.cache_memories import CacheMemories
 from server.models.memory_budget import MemoryPlan
 from server.printable import quoted
-from server.runtime.contract import Backend, Graph, LoadModel, MakeMemory
-from server.runtime.kernels.library import kernels_in_use
+from server.runtime.contract import Backend, Graph, KernelNodes, LoadModel, MakeMemory
 from server.runtime.lazy_graph import LazyGraph
 from server.runtime.ort.external_data import check_external_data
 from server.text.chat import ChatTemplate
@@ -79,11 +77,14 @@ class Model:
         return "" if mask is None else self.tokenizer.tokens([mask])[0]
 
     @property
-    def native_kernels(self) -> tuple[str, ...]:
-        """The native kernels that may run in this model's graphs; none on a GPU."""
-        if self.manifest.device != Device.CPU:
-            return ()
-        return tuple(name for name, is_used in kernels_in_use().items() if is_used)
+    def kernel_nodes(self) -> dict[str, KernelNodes]:
+        """The nodes by kernel of each graph that is loaded and has such nodes."""
+        return {
+            name: nodes
+            for replica in self.replicas
+            for name, graph in replica.graphs.items()
+            if (nodes := graph.kernel_nodes) != KernelNodes()
+        }
 
     @property
     def key(self) -> str:

@@ -7,7 +7,7 @@ to the graph's states (key/value caches, recurrent states), and ``BoundGraph.run
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -96,8 +96,25 @@ class BoundGraph(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class KernelNodes:
+    """The numbers of a graph's nodes, by the kernel of :mod:`server.runtime.kernels`.
+
+    ``num_native``: nodes that the kernel computes; one may replace several of the file.
+    ``num_standard``: nodes of the operators that the kernel replaces, which the runtime computes.
+    """
+
+    num_native: Mapping[str, int] = field(default_factory=dict)
+    num_standard: Mapping[str, int] = field(default_factory=dict)
+
+
 class Graph(Protocol):
-    """A loaded graph. ``bind`` may be called from any thread."""
+    """A loaded graph. Any thread may use it."""
+
+    @property
+    def kernel_nodes(self) -> KernelNodes:
+        """Empty on a device without kernels, and until a graph is loaded that waits for its use."""
+        ...
 
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None

@@ -1,7 +1,7 @@
 """Device names, execution providers, and the check that a graph runs on its device."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from server.errors import StartupError
 
@@ -73,6 +73,14 @@ def misplaced_operators(device: Device, nodes: Iterable[NodePlacement]) -> list[
             if node.provider != device.provider and node.operator not in _SHAPE_OPERATORS
         }
     )
+
+
+def host_inputs(session: Any, device: Device | None) -> set[str]:
+    """The inputs of an ONNX Runtime session on a GPU that the host reads; none on other devices."""
+    if device is None or device.kind != "cuda":
+        return set()
+    infos = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
+    return {node.name for node, info in infos if info.name.lower() != "cuda"}
 
 
 def provider_options(device: Device, *, records: bool) -> dict[str, str]:

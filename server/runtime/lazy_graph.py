@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Collection, Mapping
 
-from server.runtime.contract import BoundGraph, Graph, Tensor
+from server.runtime.contract import BoundGraph, Graph, KernelNodes, Tensor
 
 
 class LazyGraph:
@@ -17,6 +17,11 @@ class LazyGraph:
         self._load = load
         self._lock = threading.Lock()
         self._graph: Graph | None = None
+
+    @property
+    def kernel_nodes(self) -> KernelNodes:
+        """Empty before the graph is loaded: which kernels fit depends on weights not yet read."""
+        return KernelNodes() if self._graph is None else self._graph.kernel_nodes
 
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None

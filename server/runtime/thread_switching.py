@@ -12,7 +12,16 @@ from pathlib import Path
 
 import onnx
 
-from server.runtime.contract import Array, Backend, BoundGraph, Graph, Layout, Memory, Tensor
+from server.runtime.contract import (
+    Array,
+    Backend,
+    BoundGraph,
+    Graph,
+    KernelNodes,
+    Layout,
+    Memory,
+    Tensor,
+)
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +95,10 @@ class _ThreadSwitchingGraph:
     per_lane: Graph
     all_cores: Graph
     is_alone: Callable[[], bool]
+
+    @property
+    def kernel_nodes(self) -> KernelNodes:
+        return self.per_lane.kernel_nodes
 
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None

@@ -17,7 +17,8 @@ class ModelInfo:
     """One version of a model. If it is not loaded, only the fields up to ``failure`` are set.
 
     ``slots``: per lane; 0 for an encoder. ``cache_bytes_per_token``: of the key-value cache.
-    ``max_length``: the longest sequence on this server, in tokens.
+    ``max_length``: the longest sequence on this server, in tokens. ``native_kernels``: those with a
+    native node in ``kernel_nodes``, which has the graphs that are loaded.
     """
 
     name: str
@@ -45,8 +46,18 @@ class ModelInfo:
     kv_cache: str = ""
     cache_bytes_per_token: int = 0
     native_kernels: tuple[str, ...] = ()
+    kernel_nodes: tuple["KernelNodes", ...] = ()
     quality: tuple[Measurement, ...] = ()
     memory: "MemoryInfo | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelNodes:
+    """Nodes of one graph, by kernel, as in :class:`server.runtime.contract.KernelNodes`."""
+
+    graph: str
+    num_native: Mapping[str, int]
+    num_standard: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +96,7 @@ def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:
             name=entry.name, version=entry.version, state=entry.state, failure=entry.failure
         )
     manifest = model.manifest
+    nodes = _kernel_nodes(model)
     is_encoder = manifest.kind == Kind.ENCODER
     decode = manifest.graphs.get("decode")
     return ModelInfo(
@@ -112,9 +124,17 @@ def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:
         embedding=_embedding_info(manifest.embedding),
         kv_cache="" if decode is None else manifest.kv_cache,
         cache_bytes_per_token=0 if decode is None else decode.cache_bytes_per_token,
-        native_kernels=model.native_kernels,
+        native_kernels=tuple(sorted({kernel for each in nodes for kernel in each.num_native})),
+        kernel_nodes=nodes,
         quality=() if model.quality is None else model.quality.measurements,
         memory=_memory_info(model),
+    )
+
+
+def _kernel_nodes(model: Model) -> tuple[KernelNodes, ...]:
+    return tuple(
+        KernelNodes(graph=graph, num_native=nodes.num_native, num_standard=nodes.num_standard)
+        for graph, nodes in model.kernel_nodes.items()
     )
 
 

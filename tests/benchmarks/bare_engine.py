@@ -17,7 +17,7 @@ from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.scheduler import StepLimits
 from server.models.registry import Model, load_bundle
-from server.runtime.contract import Array, BoundGraph, Graph, Tensor
+from server.runtime.contract import Array, BoundGraph, Graph, KernelNodes, Tensor
 from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
 
@@ -44,6 +44,10 @@ class TimedGraph:
     def __init__(self, graph: Graph, stopwatch: Stopwatch) -> None:
         self._graph = graph
         self._stopwatch = stopwatch
+
+    @property
+    def kernel_nodes(self) -> KernelNodes:
+        return self._graph.kernel_nodes
 
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None

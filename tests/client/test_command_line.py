@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,6 +79,10 @@ def test_models(run: Run) -> None:
     found = {model["name"]: model for model in row["models"]}
     assert found["dates"]["tasks"] == ["translate"]
     assert found["dates"]["quality"] == []
+    for graph, num_attention in (("encode", 2), ("decode", 4)):
+        (nodes,) = [each for each in found["dates"]["kernel_nodes"] if each["graph"] == graph]
+        counts = Counter(nodes["num_native"]) + Counter(nodes["num_standard"])
+        assert counts["attention"] == num_attention  # the standard ones without kernels
     assert "dates" in run("models").stdout
 
 

@@ -153,3 +153,25 @@ def test_models_are_listed_with_their_fidelity(
     render.write_models([model, older])
     printed = " ".join(capsys.readouterr().out.split())
     assert "top-1 0.000, rms 0.168" in printed
+
+
+def test_models_are_listed_with_their_native_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    message = models_pb2.Model(name="m", version="3")
+    decode = message.kernel_nodes.add(graph="decode")
+    decode.num_native.update({"int8_matmul": 13, "attention": 2})
+    decode.num_standard.update({"attention": 3, "norm": 7})
+    message.kernel_nodes.add(graph="encode").num_native.update({"int8_matmul": 14})
+    model = responses.model(models_pb2.GetModelResponse(model=message))
+    assert model.kernel_nodes[1].num_native == {"int8_matmul": 14}
+    older = responses.model(models_pb2.GetModelResponse(model=models_pb2.Model(name="older")))
+    assert older.kernel_nodes == ()
+    render.write_models([model, older])
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == "m/3 native nodes: attention 2 of 5, int8_matmul 27, norm 0 of 7"
+    render.write_models_json([model])
+    (row,) = json.loads(capsys.readouterr().out)["models"]
+    assert row["kernel_nodes"][0] == {
+        "graph": "decode",
+        "num_native": {"attention": 2, "int8_matmul": 13},
+        "num_standard": {"attention": 3, "norm": 7},
+    }

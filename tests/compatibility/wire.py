@@ -163,7 +163,7 @@ def _responses(path: str, received: Sequence[bytes]) -> list[Json]:
 
 
 def _canonical(message: Message) -> Json:
-    """JSON without durations, ``reused_tokens``, ``native_kernels`` and ``memory``."""
+    """JSON without durations, ``reused_tokens``, ``memory`` and what depends on the processor."""
     content: Json = MessageToDict(message, preserving_proto_field_name=True)
     _clean(content)
     return content
@@ -175,6 +175,7 @@ def _clean(value: Any) -> None:
             value["timing"] = "given"
         value.pop("reused_tokens", None)
         value.pop("native_kernels", None)  # of the processor
+        value.pop("kernel_nodes", None)  # of the processor
         value.pop("memory", None)  # of the processor's lanes
         for part in value.values():
             _clean(part)

@@ -16,7 +16,16 @@ import onnx
 
 from server import __main__ as command
 from server import app
-from server.runtime.contract import Array, Backend, BoundGraph, Graph, Layout, Memory, Tensor
+from server.runtime.contract import (
+    Array,
+    Backend,
+    BoundGraph,
+    Graph,
+    KernelNodes,
+    Layout,
+    Memory,
+    Tensor,
+)
 from tests.server.fake_backend import HostBoundGraph
 
 # N: NaN outputs for the row. I: infinite outputs. R: the run raises. D: the engine thread dies.
@@ -77,6 +86,10 @@ class FaultyBackend:
 class _FaultyGraph:
     real: Graph
     run_seconds: float
+
+    @property
+    def kernel_nodes(self) -> KernelNodes:
+        return self.real.kernel_nodes
 
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None

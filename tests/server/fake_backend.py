@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from model.bundle import Dtype, GraphSpec, StateRole, StateSpec, TensorSpec
-from server.runtime.contract import Array, Tensor
+from server.runtime.contract import Array, KernelNodes, Tensor
 
 VOCABULARY = 97
 EOS = 0
@@ -120,6 +120,8 @@ class FakeDecode:
     ``on_run``: called by each run.
     """
 
+    kernel_nodes = KernelNodes()
+
     def __init__(self, poison: int = -1, fail: int = -1, *, is_padded: bool = False) -> None:
         self.is_padded = is_padded
         self.num_padded_runs = 0
@@ -194,6 +196,8 @@ class BoundFakeDecode(HostBoundGraph):
 
 class FakeEncode(HostBoundGraph):
     """An encoder whose output is the source token ids."""
+
+    kernel_nodes = KernelNodes()
 
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None

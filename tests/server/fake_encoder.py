@@ -8,7 +8,7 @@ from model.bundle import Dtype, GraphSpec, TensorSpec
 from server.engine.encoder_batch import BatchLimits
 from server.engine.encoder_worker import TOKEN_VECTORS, EncoderWorker
 from server.engine.observer import Unobserved
-from server.runtime.contract import Array, Tensor
+from server.runtime.contract import Array, KernelNodes, Tensor
 from tests.server.mixed_batches import FAIL, POISON
 
 
@@ -17,6 +17,7 @@ class FakeEncoder:
     """A token's vector is half its id; a text's vector is the sum over its tokens."""
 
     num_runs: int = 0
+    kernel_nodes = KernelNodes()
 
     def bind(self, states, outputs=None) -> "FakeEncoder":
         del states, outputs

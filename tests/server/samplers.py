@@ -14,7 +14,7 @@ from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.gpu.sampler_inputs import GATHERED, ROWS, LogitsSpec
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.runtime.contract import Array, BoundGraph, Graph, Tensor
+from server.runtime.contract import Array, BoundGraph, Graph, KernelNodes, Tensor
 from server.runtime.ort.backend import OrtBackend
 
 # The backend caches loaded graphs.
@@ -68,6 +68,7 @@ class _RecordedGraph:
     real: Graph
     copies: GraphRecorder
     is_gather: bool
+    kernel_nodes = KernelNodes()
 
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None

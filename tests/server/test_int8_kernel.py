@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import Kernels, supported_kernels
-from server.runtime.kernels.rewrite import load_rewritten, rewrite, shared
+from server.runtime.kernels.rewrite import kernel_nodes, load_rewritten, rewrite, shared
 from server.runtime.ort.backend import OrtBackend
 from tests.server.int8_graphs import NEEDS_KERNEL, append_epilogue, product, standard_session
 
@@ -166,3 +166,4 @@ def test_does_not_replace_similar_graphs(tmp_path: Path) -> None:
         other = tmp_path / f"{change}.onnx"
         onnx.save(model, other)
         assert rewrite(other, Kernels.INT8_MATMUL) is None
+        assert kernel_nodes(other, None).num_standard == {"int8_matmul": 1}

@@ -20,7 +20,15 @@ from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import JobUpdate
-from server.runtime.contract import Array, BoundGraph, Graph, Layout, Memory, Tensor
+from server.runtime.contract import (
+    Array,
+    BoundGraph,
+    Graph,
+    KernelNodes,
+    Layout,
+    Memory,
+    Tensor,
+)
 from server.runtime.host_memory import HostMemory
 from server.runtime.thread_switching import ThreadSwitchingBackend
 from tests.server.fake_backend import VOCABULARY, HostBoundGraph
@@ -33,6 +41,7 @@ class NumberedBackend(HostBoundGraph):
     """A backend whose graphs return the backend's number."""
 
     version = "0"
+    kernel_nodes = KernelNodes()
 
     def __init__(self, value: float) -> None:
         self.value = value

@@ -7,10 +7,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from server.runtime.contract import BoundGraph
+from server.runtime.contract import BoundGraph, KernelNodes
 from server.runtime.kernels import pooling
 from server.runtime.kernels.library import Kernels, supported_kernels
-from server.runtime.kernels.rewrite import rewrite
+from server.runtime.kernels.rewrite import kernel_nodes, rewrite
 from server.runtime.ort.backend import OrtBackend
 
 pytestmark = [
@@ -71,4 +71,6 @@ def test_keeps_nan_and_infinity_in_their_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("other", [{"axis": 2}, {"type_": TensorProto.DOUBLE}])
 def test_does_not_replace_other_sums(tmp_path: Path, other: dict[str, int]) -> None:
-    assert rewrite(graph(tmp_path / "g.onnx", **other), Kernels.TOKEN_SUM) is None
+    file = graph(tmp_path / "g.onnx", **other)
+    assert rewrite(file, Kernels.TOKEN_SUM) is None
+    assert kernel_nodes(file, None) == KernelNodes(), "the kernel is for sums over tokens only"

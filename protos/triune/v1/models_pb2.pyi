@@ -426,6 +426,7 @@ class Model(_message.Message):
     NATIVE_KERNELS_FIELD_NUMBER: _builtins.int
     QUALITY_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
+    KERNEL_NODES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     state: Global___ModelState.ValueType
@@ -469,8 +470,8 @@ class Model(_message.Message):
 
     @_builtins.property
     def native_kernels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The server's own kernels that run instead of ONNX Runtime's operators, if the model needs them.
-        Empty: this server has none for its processor.
+        """The server's own kernels that compute nodes of this model's graphs, sorted; see kernel_nodes.
+        Empty: none does, as on GPUs and on processors that this server has no kernels for.
         """
 
     @_builtins.property
@@ -480,6 +481,12 @@ class Model(_message.Message):
     @_builtins.property
     def memory(self) -> Global___MemoryInfo:
         """Memory of the host that the model takes. Not set while it is not loaded."""
+
+    @_builtins.property
+    def kernel_nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___KernelNodes]:
+        """A graph that is loaded on first use ("attend", "attend_encode") is listed from then on. Graphs on
+        GPUs, and graphs without any of these nodes, are not listed.
+        """
 
     def __init__(
         self,
@@ -511,14 +518,93 @@ class Model(_message.Message):
         native_kernels: _abc.Iterable[_builtins.str] | None = ...,
         quality: _abc.Iterable[Global___Quality] | None = ...,
         memory: Global___MemoryInfo | None = ...,
+        kernel_nodes: _abc.Iterable[Global___KernelNodes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "memory", b"memory", "parity", b"parity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "memory", b"memory", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "quality", b"quality", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kernel_nodes", b"kernel_nodes", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "memory", b"memory", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "quality", b"quality", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Model: _TypeAlias = Model  # noqa: Y015
+
+@_typing.final
+class KernelNodes(_message.Message):
+    """Nodes of one graph, by kernel: "int8_matmul", "block_matmul", "matmul", "attention", "norm" and
+    "token_sum".
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class NumNativeEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class NumStandardEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    GRAPH_FIELD_NUMBER: _builtins.int
+    NUM_NATIVE_FIELD_NUMBER: _builtins.int
+    NUM_STANDARD_FIELD_NUMBER: _builtins.int
+    graph: _builtins.str
+    """"encode", "decode", …"""
+    @_builtins.property
+    def num_native(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Nodes that the server's own kernel computes. One may replace several nodes of the bundle's graph."""
+
+    @_builtins.property
+    def num_standard(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Nodes of the operators that the kernel replaces, which ONNX Runtime computes nevertheless: the
+        kernel is slower or missing on this processor, or does not take the node's attributes or types.
+        """
+
+    def __init__(
+        self,
+        *,
+        graph: _builtins.str = ...,
+        num_native: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        num_standard: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "num_native", b"num_native", "num_standard", b"num_standard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KernelNodes: _TypeAlias = KernelNodes  # noqa: Y015
 
 @_typing.final
 class MemoryInfo(_message.Message):

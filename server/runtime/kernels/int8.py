@@ -18,6 +18,7 @@ from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import load_function
 
 OPERATOR = "DynamicInt8MatMul"
+STANDARD_OPERATOR = "MatMulInteger"
 KR = 4  # adjacent inputs of an output in packed weights: native/int8_matmul.h
 MAX_INPUTS = 1 << 16
 _ZERO_POINT = 128  # of quantized rows
@@ -53,7 +54,7 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
 
 def _match(graph: GraphIndex, node: onnx.NodeProto) -> _Product | None:
     """The product around the ``MatMulInteger`` ``node``, if it is as the export writes it."""
-    if node.op_type != "MatMulInteger" or len(node.input) != 4:
+    if node.op_type != STANDARD_OPERATOR or len(node.input) != 4:
         return None
     quantize = graph.producer(node, 0, "QuantizeLinear")
     divide = graph.producer(quantize, 0, "Div")

@@ -23,6 +23,11 @@ class Kernels(IntFlag):
     BLOCK_MATMUL = 32
     TOKEN_SUM = 64
 
+    @property
+    def label(self) -> str:
+        """The name of one kernel in logs, metrics and descriptions of models."""
+        return str(self.name).lower()
+
 
 class NativeFunction(NamedTuple):
     """A function of the library, loaded twice.
@@ -66,7 +71,7 @@ def preferred_kernels() -> Kernels:
 def kernels_in_use() -> dict[str, bool]:
     """Whether each kernel replaces ONNX Runtime's own operators on this CPU, by its name."""
     preferred = preferred_kernels()
-    return {str(kernel.name).lower(): kernel in preferred for kernel in Kernels}
+    return {kernel.label: kernel in preferred for kernel in Kernels}
 
 
 def use_registers(bits: int) -> bool:

@@ -11,6 +11,7 @@ from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.weights import WeightFormat, compress
 
 OPERATOR = "PackedMatMul"
+STANDARD_OPERATORS = ("MatMul", "Gemm")
 
 
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
@@ -32,7 +33,7 @@ def pack(matrix: Array, epilogue: Epilogue) -> tuple[WeightFormat, Array]:
 
 def _constant_matrix(graph: GraphIndex, node: onnx.NodeProto) -> Array | None:
     """The right operand ``[inputs, outputs]``, if ``node`` can be replaced."""
-    if node.domain or node.op_type not in ("MatMul", "Gemm") or len(node.input) != 2:
+    if node.domain or node.op_type not in STANDARD_OPERATORS or len(node.input) != 2:
         return None
     tensor = graph.initializers.get(node.input[1])
     if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT or len(tensor.dims) != 2:

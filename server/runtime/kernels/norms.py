@@ -8,13 +8,14 @@ from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN
 
 OPERATOR = "Norm"
+STANDARD_OPERATORS = ("LayerNormalization", "RMSNormalization")
 _FLOAT32 = 1  # value of the attribute stash_type
 
 
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
     """Replaces each normalization over the last axis whose scale and bias are constant."""
     for node in graph.nodes:
-        if node.domain or node.op_type not in ("LayerNormalization", "RMSNormalization"):
+        if node.domain or node.op_type not in STANDARD_OPERATORS:
             continue
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         axis, stash_type = attributes.get("axis", -1), attributes.get("stash_type", _FLOAT32)

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import onnx
 
-from server.runtime.contract import Array
+from server.runtime.contract import Array, KernelNodes
 from server.runtime.kernels import attention, blocks, int8, matmul, norms, pooling
 from server.runtime.kernels.candidates import make_width_dynamic
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN, Kernels, preferred_kernels
+from server.runtime.kernels.node_counts import count_nodes
 
 Pattern = Callable[[GraphIndex], Iterable[Replacement]]
 PATTERNS: dict[Kernels, Pattern] = {
@@ -41,6 +42,7 @@ class RewrittenGraph:
     model: bytes
     unpacked_bytes: int
     packed: dict[str, Array] = field(repr=False)
+    kernel_nodes: KernelNodes
     declared_shapes: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
 
 
@@ -67,6 +69,14 @@ def load_rewritten(path: Path, *, takes_candidates: bool = False) -> RewrittenGr
         if graph is not None:
             shared[key] = graph
         return graph
+
+
+def kernel_nodes(path: Path, rewritten: RewrittenGraph | None) -> KernelNodes:
+    """The nodes by kernel of the graph that runs: ``rewritten``; if None, the one in ``path``."""
+    if rewritten is not None:
+        return rewritten.kernel_nodes
+    model = onnx.load(str(path), load_external_data=False)
+    return count_nodes(GraphIndex(model.graph, path.parent))
 
 
 def rewrite(
@@ -96,10 +106,13 @@ def rewrite(
     declared_shapes = make_width_dynamic(model.graph)
     packed = {name: array for r in found for name, array in r.initializers.items()}
     _drop_unused(model.graph)
+    counted = count_nodes(GraphIndex(model.graph, path.parent))
     unpacked_bytes = sum(_num_bytes(tensor) for tensor in model.graph.initializer)
     _declare_packed(model.graph, packed)
     model.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
-    return RewrittenGraph(model.SerializeToString(), unpacked_bytes, packed, declared_shapes)
+    return RewrittenGraph(
+        model.SerializeToString(), unpacked_bytes, packed, counted, declared_shapes
+    )
 
 
 def _replace_nodes(graph: onnx.GraphProto, replacements: Iterable[Replacement]) -> None:

@@ -17,14 +17,14 @@ import onnxruntime
 from model.bundle import BundleError
 from server.errors import StartupError
 from server.runtime import devices
-from server.runtime.contract import Layout, Memory, Tensor
+from server.runtime.contract import KernelNodes, Layout, Memory, Tensor
 from server.runtime.cuda import memory_ops
 from server.runtime.cuda.device_memory import DeviceMemory
 from server.runtime.cuda.free_memory import free_bytes
 from server.runtime.devices import Device, NodePlacement
 from server.runtime.host_memory import HostMemory
 from server.runtime.kernels.library import LIBRARY
-from server.runtime.kernels.rewrite import RewrittenGraph, load_rewritten
+from server.runtime.kernels.rewrite import RewrittenGraph, kernel_nodes, load_rewritten
 from server.runtime.ort.dtypes import DTYPES
 from server.runtime.ort.io_binding import DeviceBoundGraph, HostBoundGraph, binding_arguments
 
@@ -97,6 +97,8 @@ class OrtBackend:
                 disabled_optimizers,
                 records=self._records and repeats,
             )
+            is_cpu = self._device.kind == "cpu"
+            nodes = kernel_nodes(path, with_kernels) if is_cpu else KernelNodes()
         except Exception as error:
             # ONNX Runtime raises types of its own, which share no base class but Exception.
             raise BundleError(f"{label}: {error}") from error
@@ -113,7 +115,7 @@ class OrtBackend:
                 f"{self._name}: export it with --device {self._device.kind}"
             )
         device = self._device if self._has_device_memory else None
-        return OrtGraph(session, device, records=records, with_kernels=with_kernels)
+        return OrtGraph(session, device, nodes, records=records, with_kernels=with_kernels)
 
     def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
         with_kernels = self._rewritten(path, takes_candidates)
@@ -133,7 +135,7 @@ class OrtBackend:
             # Constant folding would store the zeros of zeros_graph, as large as a row.
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             session, _ = self._session(data, options, ())
-            self._loaded[data] = OrtGraph(session, self._device)
+            self._loaded[data] = OrtGraph(session, self._device, KernelNodes())
         return self._loaded[data]
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:
@@ -206,6 +208,7 @@ class OrtGraph:
     Args:
         session: runs the graph.
         device: whose memory holds inputs and outputs; None for host memory.
+        nodes: of the graph, by kernel.
         records: whether repeated runs are recorded.
         with_kernels: the rewritten graph that the session runs; it owns the packed weights.
     """
@@ -214,18 +217,16 @@ class OrtGraph:
         self,
         session: onnxruntime.InferenceSession,
         device: Device | None,
+        nodes: KernelNodes,
         *,
         records: bool = False,
         with_kernels: RewrittenGraph | None = None,
     ) -> None:
-        self.session = session
+        self.session, self.kernel_nodes = session, nodes
         self._with_kernels = with_kernels
         self._device = device
         self._records = records
-        self._host_inputs: set[str] = set()
-        if device is not None and device.kind == "cuda":
-            infos = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
-            self._host_inputs = {node.name for node, info in infos if info.name.lower() != "cuda"}
+        self._host_inputs = devices.host_inputs(session, device)
         self.inputs = frozenset(node.name for node in session.get_inputs())
         self._recording_ids: dict[object, int] = {}
         self._next_recording_id = itertools.count(1)

@@ -13,7 +13,7 @@ from protos.triune.v1.models_pb2 import Model
 from server.config import ServerConfig
 from server.frontends.grpc.codec import encode
 from server.models.registry import Entry, State, load_bundle
-from server.runtime.contract import Layout, Memory, Tensor
+from server.runtime.contract import KernelNodes, Layout, Memory, Tensor
 from server.runtime.host_memory import HostMemory
 from server.service.model_info import model_info
 from tests.fuzz.draw import Draw
@@ -35,6 +35,8 @@ PARITY = {
 
 class _Graph:
     """Never run: startup only binds graphs."""
+
+    kernel_nodes = KernelNodes()
 
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
