@@ -187,6 +187,7 @@ class FairExecutor:
         finally:
             if waiting in self._waiting:  # cancelled before it started
                 self._waiting.remove(waiting)
+            del waiting  # its error keeps this frame, which would keep the error
 
     def _start_next(self) -> None:
         """Starts as many slices as there are free threads."""

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import TypeVar
 
 # Address space only: memory is committed as the recursion needs it, and freed at the end.
@@ -18,13 +18,15 @@ def run_with_large_stack(function: Callable[[], T]) -> T:
     Raises:
         BaseException: whatever ``function`` raises.
     """
-    result: Future[T] = Future()
+    results: SimpleQueue[T] = SimpleQueue()
+    errors: SimpleQueue[BaseException | None] = SimpleQueue()
 
     def run() -> None:
         try:
-            result.set_result(function())
+            results.put(function())
+            errors.put(None)
         except BaseException as error:
-            result.set_exception(error)
+            errors.put(error)
 
     thread = threading.Thread(target=run, name="large-stack", daemon=True)
     with _lock:  # stack_size applies to every thread that the process starts meanwhile
@@ -33,4 +35,10 @@ def run_with_large_stack(function: Callable[[], T]) -> T:
             thread.start()
         finally:
             threading.stack_size(before)
-    return result.result()
+    error = errors.get()
+    try:
+        if error is not None:
+            raise error
+        return results.get()
+    finally:
+        del error  # it keeps this frame, which would keep it

@@ -210,9 +210,8 @@ class StreamingDetokenizer:
 def _check_length(encoding: Encoding, max_tokens: int | None, index: int = 0) -> None:
     """Raises ``TooLongError`` before any token is converted."""
     if max_tokens is not None and len(encoding) > max_tokens:
-        error = TooLongError(f"has {len(encoding)} tokens, at most {max_tokens} are accepted")
-        error.index = index
-        raise error
+        description = f"has {len(encoding)} tokens, at most {max_tokens} are accepted"
+        raise TooLongError(description, index)
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int] | None:

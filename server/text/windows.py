@@ -37,7 +37,9 @@ class TooLongError(Exception):
     ``index``: the position of the text in its batch.
     """
 
-    index = 0
+    def __init__(self, description: str, index: int = 0) -> None:
+        super().__init__(description)
+        self.index = index
 
 
 @dataclass(frozen=True, slots=True)

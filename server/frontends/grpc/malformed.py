@@ -15,7 +15,7 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 
 from server.errors import InvalidArgumentError
-from server.frontends.grpc.calls import caller_of, rpc_scope
+from server.frontends.grpc.calls import abort_without_cycle, caller_of, rpc_scope
 from server.frontends.grpc.context import Context
 from server.frontends.grpc.wire_size import MAX_FIELDS, MIN_SCANNED_BYTES, has_too_many_fields
 from server.service.service import Service
@@ -59,7 +59,7 @@ def _checked(handler: Any, service: Service, method: str) -> Handler:
 
     async def abort(error: InvalidArgumentError, context: Context) -> None:
         async with rpc_scope(service, method, Empty(), context):
-            raise error
+            raise InvalidArgumentError(error.field, error.description)
 
     async def parse(message: Any, context: Context) -> Any:
         if isinstance(message, InvalidArgumentError):
@@ -78,17 +78,19 @@ def _checked(handler: Any, service: Service, method: str) -> Handler:
         return await parse(request, context)
 
     async def call(request: Any, context: Context) -> Any:
-        try:
-            return await behavior(await parsed(request, context), context)
-        except InvalidArgumentError as error:
-            return await abort(error, context)
+        with abort_without_cycle():
+            try:
+                return await behavior(await parsed(request, context), context)
+            except InvalidArgumentError as error:
+                return await abort(error, context)
 
     async def generate(request: Any, context: Context) -> AsyncIterator[Any]:
-        try:
-            async for response in behavior(await parsed(request, context), context):
-                yield response
-        except InvalidArgumentError as error:
-            await abort(error, context)
+        with abort_without_cycle():
+            try:
+                async for response in behavior(await parsed(request, context), context):
+                    yield response
+            except InvalidArgumentError as error:
+                await abort(error, context)
 
     kinds = (
         (grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler),

@@ -61,6 +61,9 @@ class Connection(HttpToolsProtocol):
             running.message_event.set()
         if self.on_lost is not None:
             self.on_lost()
+        # They have this connection: only a full garbage collection would free them.
+        self.cycle = self._running = self.on_lost = None  # type: ignore[assignment]
+        self.scope = {}  # type: ignore[typeddict-item]
 
     def data_received(self, data: bytes) -> None:
         if self._num_head_bytes >= 0:
