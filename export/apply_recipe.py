@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from export.gptq import NO_MOMENTS, SecondMoments
 from export.graph_files import load_graph, save_graph
 from export.half_precision import convert_floats, emulate_bf16_on_cpu, store_weights_as
 from export.quantize import NO_SMOOTHING, SmoothingFactors, kept_in_fp32, quantize_graph
@@ -21,6 +22,7 @@ def apply_recipe(
     directory: Path,
     smoothing_factors: SmoothingFactors = NO_SMOOTHING,
     fp32_folder: Path | None = None,
+    second_moments: SecondMoments = NO_MOMENTS,
 ) -> Signatures:
     """Rewrites the fp32 graphs in ``directory`` and returns their new signatures.
 
@@ -28,6 +30,8 @@ def apply_recipe(
         smoothing_factors: divisors of int8 matrices' inputs, from
             :func:`export.smooth_quant.residual_smoothing_factors`.
         fp32_folder: a folder that the files of converted graphs move to.
+        second_moments: of 4-bit matrices' inputs, from
+            :func:`export.second_moments.measure_second_moments`.
     """
     if recipe.is_plain:
         return graphs
@@ -35,7 +39,7 @@ def apply_recipe(
     kept = kept_in_fp32(config)
     for graph in changed.values():
         model = load_graph(directory / graph.file)
-        quantize_graph(model, recipe, kept, smoothing_factors)
+        quantize_graph(model, recipe, kept, smoothing_factors, second_moments)
         if recipe.computed != Dtype.FLOAT32:
             outputs = {spec.name for spec in graph.outputs if spec.dtype == Dtype.FLOAT32}
             convert_floats(model, recipe.computed, frozenset(outputs))

@@ -1,143 +1,58 @@
-"""Matrices in blocks of 32 inputs, and products whose inputs are rounded to 8 bits in such blocks.
+"""Products whose inputs are rounded to 8 bits in blocks of 32, with matrices in such blocks.
 
-Each block of a matrix has a float16 scale and, with 4 bits, a float16 offset, as in GGUF's Q8_0 and
-Q4_1: a matrix that came in such blocks is kept exactly. An outlier among the inputs coarsens its
-block only. Measurements: docs/decisions/0006-int8.md and 0011-int4.md.
+An outlier among the inputs coarsens its block only. Measurements: docs/decisions/0006-int8.md and
+0011-int4.md.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.tape import Tape
 
+from export.blocks import (
+    BLOCK,
+    STEPS,
+    Blocks,
+    Halves,
+    exact_4_bits,
+    fitted,
+    in_blocks,
+    rounded_to_8_bits,
+)
+from export.gptq import Moments, calibrated
 from export.quantized_matmul import CONTRIB, SMALLEST_SCALE, Weight, constant, pack_bits
 
-BLOCK = 32
-_NUM_FITS = 6  # more gain less than 1 % of the error
-_STEPS = 127  # of the largest magnitude of a block of inputs
-Halves = NDArray[np.float16]
 
-
-class Blocks(NamedTuple):
-    """A matrix ``[outputs, blocks, 32]``: weight = number * scale + offset.
-
-    Numbers of 8 bits are stored + 128 and have no offsets.
-    """
-
-    numbers: NDArray[np.uint8]
-    scales: Halves  # [outputs, blocks]
-    offsets: Halves | None = None
-
-    @property
-    def bits(self) -> int:
-        return 8 if self.offsets is None else 4
-
-    def restored(self) -> NDArray[np.float32]:
-        """The weights that the numbers stand for, ``[outputs, blocks, 32]``."""
-        scales = self.scales.astype(np.float32)[..., None]
-        if self.offsets is None:
-            return (self.numbers.astype(np.float32) - 128) * scales
-        # In float64 the product is exact, so that the sum is rounded once.
-        exact = self.numbers.astype(np.float64) * scales + self.offsets[..., None]
-        return exact.astype(np.float32)
-
-
-def can_have_blocks(num_inputs: int) -> bool:
-    """Whether a matrix with this many inputs divides into blocks."""
-    return num_inputs % BLOCK == 0
-
-
-def quantize(weight: Weight, bits: int) -> Blocks:
+def quantize(weight: Weight, bits: int, moments: Moments | None = None) -> Blocks:
     """Rounds ``weight [inputs, outputs]`` to blocks of ``bits`` bits, 8 or 4.
 
     Weights that 4-bit blocks hold exactly get 4 bits even if 8 are asked for: more bits would add
     bytes, not fidelity.
+
+    Args:
+        moments: of the inputs, for 4 bits. Without them, the weights' own error is made small.
     """
-    matrix = np.ascontiguousarray(weight.T).reshape(weight.shape[1], -1, BLOCK)
-    blocks, is_exact = _exact_4_bits(matrix)
+    matrix = in_blocks(weight)
+    blocks, is_exact = exact_4_bits(matrix)
     if is_exact.all():
         return blocks
-    return rounded_to_8_bits(matrix) if bits == 8 else _fitted(matrix, blocks)
+    if bits == 8:
+        return rounded_to_8_bits(matrix)
+    if moments is None:
+        return fitted(matrix, blocks)
+    return calibrated(matrix, moments, blocks, is_exact)
 
 
-def rounded_to_8_bits(matrix: Weight) -> Blocks:
-    """``matrix [rows, blocks, 32]`` as in GGUF's Q8_0, which it therefore keeps exactly."""
-    scales = (np.abs(matrix).max(-1) / _STEPS).astype(np.float16)
-    numbers = np.clip(_steps(matrix, scales), -_STEPS, _STEPS) + 128
-    return Blocks(numbers.astype(np.uint8), scales)
-
-
-def _exact_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
-    """Blocks as in GGUF's Q4_1 or Q4_0, and which of them ``[rows, blocks]`` are exact."""
-    lowest, highest = matrix.min(-1), matrix.max(-1)
-    extreme = np.where(highest > -lowest, highest, lowest)
-    best = _between(matrix, lowest, highest)
-    is_exact = (best.restored() == matrix).all(-1)
-    if is_exact.all():
-        return best, is_exact
-    symmetric = _with_scales(matrix, (extreme / -8).astype(np.float16), extreme.astype(np.float16))
-    is_symmetric = (symmetric.restored() == matrix).all(-1) & ~is_exact
-    return _choose(is_symmetric, symmetric, best), is_exact | is_symmetric
-
-
-def _fitted(matrix: Weight, best: Blocks) -> Blocks:
-    """The 4-bit blocks ``best``, with a smaller squared error where one is found.
-
-    Least squares fits scale and offset to the numbers, and the weights are rounded anew, in turn
-    (as in Lloyd 1982).
-    """
-    least = _squared_error(best, matrix)
-    fitted = best
-    mean = matrix.mean(-1)
-    for _ in range(_NUM_FITS):
-        numbers = fitted.numbers.astype(np.float32)
-        centred = numbers - numbers.mean(-1, keepdims=True)
-        variance = np.maximum((centred**2).sum(-1), SMALLEST_SCALE)
-        scales = (centred * matrix).sum(-1) / variance
-        offsets = mean - scales * numbers.mean(-1)
-        fitted = _with_scales(matrix, scales.astype(np.float16), offsets.astype(np.float16))
-        error = _squared_error(fitted, matrix)
-        best, least = _choose(error < least, fitted, best), np.minimum(error, least)
-    return best
-
-
-def _squared_error(blocks: Blocks, matrix: Weight) -> Weight:
-    error: Weight = ((blocks.restored() - matrix) ** 2).sum(-1)
-    return error
-
-
-def _choose(condition: NDArray[np.bool_], one: Blocks, other: Blocks) -> Blocks:
-    """``one`` where ``condition [rows, blocks]`` holds; both have 4 bits."""
-    return Blocks(
-        np.where(condition[..., None], one.numbers, other.numbers),
-        np.where(condition, one.scales, other.scales),
-        np.where(condition, one.offsets, other.offsets),  # type: ignore[arg-type]
-    )
-
-
-def _between(matrix: Weight, lowest: Weight, highest: Weight) -> Blocks:
-    """Numbers from 0, ``lowest``, to 15, ``highest``."""
-    scales = ((highest - lowest) / np.float32(15)).astype(np.float16)
-    return _with_scales(matrix, scales, lowest.astype(np.float16))
-
-
-def _with_scales(matrix: Weight, scales: Halves, offsets: Halves) -> Blocks:
-    numbers = np.clip(_steps(matrix - offsets.astype(np.float32)[..., None], scales), 0, 15)
-    return Blocks(numbers.astype(np.uint8), scales, offsets)
-
-
-def _steps(matrix: Weight, scales: Halves) -> Weight:
-    """How many scales each value is, rounded; 0 where the scale is 0."""
-    divisors = np.where(scales == 0, np.inf, scales.astype(np.float32))[..., None]
-    steps: Weight = np.round(matrix / divisors)
-    return steps
-
-
-def block_matmul(tape: Tape, x: ir.Value, name: str, weight: Weight, bits: int) -> ir.Value:
+def block_matmul(
+    tape: Tape,
+    x: ir.Value,
+    name: str,
+    weight: Weight,
+    bits: int,
+    moments: Moments | None = None,
+) -> ir.Value:
     """``x [..., inputs]``, rounded in blocks, times ``weight [inputs, outputs]``."""
-    blocks = quantize(weight, bits)
+    blocks = quantize(weight, bits, moments)
     numbers = constant(tape, f"{name}.int{blocks.bits}", pack_bits(blocks.numbers, blocks.bits))
     return multiply(tape, x, name, numbers, blocks)
 
@@ -204,9 +119,9 @@ def rounded_inputs(tape: Tape, x: ir.Value, name: str) -> ir.Value:
     magnitude = tape.op("ReduceMax", [tape.op("Abs", [blocks]), last_axis], {"keepdims": 1})
     floor = named("floor", np.array(SMALLEST_SCALE, np.float32))
     largest = tape.op("Max", [magnitude, floor])
-    steps = named("steps", np.array(_STEPS, np.float32))
+    steps = named("steps", np.array(STEPS, np.float32))
     numbers = tape.op("Round", [tape.op("Mul", [blocks, tape.op("Div", [steps, largest])])])
-    step = named("step", np.array(1 / _STEPS, np.float32))
+    step = named("step", np.array(1 / STEPS, np.float32))
     rounded = tape.op("Mul", [numbers, tape.op("Mul", [largest, step])])
     size = named("size", np.array([*outer, x.shape[-1]], np.int64))
     result = tape.op("Reshape", [rounded, size])

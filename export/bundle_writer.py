@@ -34,6 +34,7 @@ from export.quality.measure import write_quality
 from export.quantize import NO_SMOOTHING, SmoothingFactors
 from export.recipes import recipe_for
 from export.scratch import few_threads, scratch_folder
+from export.second_moments import measure_second_moments
 from export.shortlist_loss import add_shortlist
 from export.shortlists import ShortlistSource
 from export.signatures import Signatures
@@ -187,7 +188,15 @@ def _write_graphs(
     if cache_ranges and recipe.is_plain:
         copy_graphs(graphs, directory, fp32_graphs.directory)
     graphs = apply_recipe(
-        checkpoint.config, recipe, graphs, directory, smoothing_factors, fp32_graphs.directory
+        checkpoint.config,
+        recipe,
+        graphs,
+        directory,
+        smoothing_factors,
+        fp32_graphs.directory,
+        measure_second_moments(
+            checkpoint, weights, recipe, GraphFolder(directory, graphs, is_large)
+        ),
     )
     progress(f"check the {target.precision} graphs")
     if cache_ranges:

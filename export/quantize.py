@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -12,8 +11,9 @@ from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodes
 from onnx_ir.tape import Tape
 
 from export import block_matmul
-from export.block_matmul import Blocks
+from export.blocks import BLOCK, Blocks, can_have_blocks, rounded_to_8_bits
 from export.experts import is_mixture, quantized_mixture
+from export.gptq import NO_MOMENTS, SecondMoments
 from export.quantized_matmul import (
     CONTRIB,
     Int8Rows,
@@ -36,11 +36,8 @@ MATMULS: dict[WeightFormat, Callable[[Tape, ir.Value, str, Weight], ir.Value]] =
     WeightFormat.ROW_INT8: row_int8,
     WeightFormat.BLOCK_INT8: lambda tape, x, name, weight: matmul_nbits(tape, x, name, weight, 8),
     WeightFormat.BLOCK_INT4: lambda tape, x, name, weight: matmul_nbits(tape, x, name, weight, 4),
-    WeightFormat.DYNAMIC_INT8: partial(block_matmul.block_matmul, bits=8),
-    WeightFormat.DYNAMIC_INT4: partial(block_matmul.block_matmul, bits=4),
 }
-_DYNAMIC = (WeightFormat.DYNAMIC_INT8, WeightFormat.DYNAMIC_INT4)
-
+_DYNAMIC = {WeightFormat.DYNAMIC_INT8: 8, WeightFormat.DYNAMIC_INT4: 4}  # bits
 
 # Divisors [inputs] of matrices' inputs, by the matrices' names without the prefix TRACED.
 SmoothingFactors = Mapping[str, NDArray[np.float32]]
@@ -146,6 +143,7 @@ def quantize_graph(
     recipe: Recipe,
     kept: tuple[str, ...] = (),
     smoothing_factors: SmoothingFactors = NO_SMOOTHING,
+    second_moments: SecondMoments = NO_MOMENTS,
 ) -> None:
     """Quantizes matrices, embeddings and experts, in place.
 
@@ -154,19 +152,30 @@ def quantize_graph(
             in blocks.
         smoothing_factors: divisors of matrices' inputs. A matrix that has one and becomes int8 by
             rows is quantized even if it is in ``kept``.
+        second_moments: of matrices' inputs, for 4-bit blocks.
     """
     if recipe.matrices == WeightFormat.FLOAT:
         return
     model.graph.opset_imports[CONTRIB] = 1
     shared = _quantize_embeddings(model.graph, recipe.embedding)
     for product in list(constant_matmuls(model.graph)):
-        factors = smoothing_factors.get(product.name.removeprefix(TRACED))
+        name = product.name.removeprefix(TRACED)
+        factors = smoothing_factors.get(name)
         form = _format_of(product, recipe, kept, is_smoothed=factors is not None)
         if form == WeightFormat.FLOAT:
             continue
         tape = Tape()
         if product.name in shared and product.is_transposed:
             result = _tied(tape, product, *shared[product.name])
+        elif form in _DYNAMIC:
+            result = block_matmul.block_matmul(
+                tape,
+                product.x,
+                product.name,
+                product.weight(),
+                _DYNAMIC[form],
+                second_moments.get(name),
+            )
         else:
             x, weight = product.x, product.weight()
             if factors is not None and form == WeightFormat.ROW_INT8:
@@ -189,7 +198,7 @@ def _format_of(
         return WeightFormat.FLOAT
     is_sensitive = product.name.endswith((*SENSITIVE, *kept))
     form = recipe.sensitive if is_sensitive else recipe.matrices
-    if form in _DYNAMIC and not block_matmul.can_have_blocks(product.num_inputs):
+    if form in _DYNAMIC and not can_have_blocks(product.num_inputs):
         form = WeightFormat.ROW_INT8
     is_fine = form in _DYNAMIC or (form == WeightFormat.ROW_INT8 and is_smoothed)
     return form if is_fine or not product.name.endswith(kept) else WeightFormat.FLOAT
@@ -243,8 +252,8 @@ def _quantize_embeddings(graph: ir.Graph, form: WeightFormat) -> Shared:
 
 def _quantized_rows(name: str, matrix: Weight, form: WeightFormat) -> Int8Rows | Blocks:
     """``matrix [rows, size]``, with a scale for each row or for each block of it."""
-    if form in _DYNAMIC and block_matmul.can_have_blocks(matrix.shape[1]):
-        return block_matmul.rounded_to_8_bits(matrix.reshape(len(matrix), -1, block_matmul.BLOCK))
+    if form in _DYNAMIC and can_have_blocks(matrix.shape[1]):
+        return rounded_to_8_bits(matrix.reshape(len(matrix), -1, BLOCK))
     return Int8Rows.of(name, matrix)
 
 

@@ -11,7 +11,7 @@ from model.config import Kind
 class WeightFormat(StrEnum):
     """How a constant matrix is stored and multiplied.
 
-    ``DYNAMIC_*``: :mod:`export.block_matmul`; the others: :mod:`export.quantized_matmul`.
+    ``DYNAMIC_*``: :mod:`export.blocks`; the others: :mod:`export.quantized_matmul`.
     """
 
     FLOAT = "float"

@@ -12,24 +12,20 @@ matrix's input, so no weight can absorb the division: an int8 graph divides at r
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from model.basics import Linear
+from export.activations import observe_inputs
 from model.config import (
     AttentionConfig,
-    Kind,
     LayerConfig,
     ModelConfig,
     NormKind,
     NormOrder,
     StackConfig,
 )
-from model.kernels import Step
-from model.transformer import from_weights
 
 MIGRATION_STRENGTH = 0.5
 RESIDUAL_MIGRATION_STRENGTH = 0.7  # where the graph divides at run time
@@ -58,23 +54,6 @@ class ActivationRanges:
         """Includes ``x [..., channels]``, an input of the linear map ``name``."""
         largest = x.detach().flatten(0, -2).abs().amax(0)
         self.by_name[name] = torch.maximum(self.by_name.get(name, largest), largest)
-
-    @contextmanager
-    def record(self, model: nn.Module) -> Iterator[None]:
-        """Includes every input of the linear maps of ``model`` while the context is open."""
-        handles = []
-        for name, module in model.named_modules():
-            if isinstance(module, Linear):
-                handles.append(
-                    module.register_forward_pre_hook(
-                        lambda _, inputs, name=name: self.update(name, inputs[0])
-                    )
-                )
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
 @dataclass(frozen=True)
@@ -138,18 +117,8 @@ def residual_smoothing_factors(
 
 
 def _measure(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> ActivationRanges:
-    model, ranges = from_weights(config, weights), ActivationRanges()
-    with torch.inference_mode(), ranges.record(model):
-        for row in rows:
-            ids, lengths = torch.tensor([row]), torch.tensor([len(row)], dtype=torch.int32)
-            source_lengths, states = None, None
-            if config.kind == Kind.ENCODER:
-                segments = torch.zeros_like(ids) if config.embedding.num_segments else None
-                model.encode(ids, lengths, segments)
-            if config.kind == Kind.ENCODER_DECODER:
-                source_lengths, states = lengths, model.encode_source(ids, lengths)
-            if config.kind != Kind.ENCODER:
-                model.decode(ids, Step.whole(lengths, source_lengths), states)
+    ranges = ActivationRanges()
+    observe_inputs(config, weights, rows, ranges.update)
     return ranges
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from export.block_matmul import BLOCK, Blocks, can_have_blocks, quantize, rounded_to_8_bits
+from export.block_matmul import quantize
+from export.blocks import BLOCK, Blocks, can_have_blocks, rounded_to_8_bits
 
 RNG = np.random.default_rng(0)
 SCALES = RNG.uniform(0.01, 0.1, (6, 3)).astype(np.float16)

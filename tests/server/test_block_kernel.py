@@ -8,7 +8,8 @@ import onnx_ir as ir
 import pytest
 from onnx_ir.tape import Tape
 
-from export.block_matmul import block_matmul, gather_rows, multiply, rounded_to_8_bits
+from export.block_matmul import block_matmul, gather_rows, multiply
+from export.blocks import rounded_to_8_bits
 from export.quantized_matmul import constant
 from server.runtime.contract import Array
 from server.runtime.kernels import rewrite as rewriting

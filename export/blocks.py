@@ -1,0 +1,137 @@
+"""Matrices in blocks of 32 inputs: the format, and rounding to it.
+
+Each block has a float16 scale and, with 4 bits, a float16 offset, as in GGUF's Q8_0 and Q4_1: a
+matrix that came in such blocks is kept exactly. Measurements: docs/decisions/0006-int8.md and
+0011-int4.md.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.quantized_matmul import SMALLEST_SCALE, Weight
+
+BLOCK = 32
+STEPS = 127  # of the largest magnitude of a block, with 8 bits
+_NUM_FITS = 6  # more gain less than 1 % of the error
+_EVEN = np.full(BLOCK, 1 / BLOCK, np.float32)
+Halves = NDArray[np.float16]
+
+
+class Blocks(NamedTuple):
+    """A matrix ``[outputs, blocks, 32]``: weight = number * scale + offset.
+
+    Numbers of 8 bits are stored + 128 and have no offsets.
+    """
+
+    numbers: NDArray[np.uint8]
+    scales: Halves  # [outputs, blocks]
+    offsets: Halves | None = None
+
+    @property
+    def bits(self) -> int:
+        return 8 if self.offsets is None else 4
+
+    def restored(self) -> NDArray[np.float32]:
+        """The weights that the numbers stand for, ``[outputs, blocks, 32]``."""
+        scales = self.scales.astype(np.float32)[..., None]
+        if self.offsets is None:
+            return (self.numbers.astype(np.float32) - 128) * scales
+        # In float64 the product is exact, so that the sum is rounded once.
+        exact = self.numbers.astype(np.float64) * scales + self.offsets[..., None]
+        return exact.astype(np.float32)
+
+
+def can_have_blocks(num_inputs: int) -> bool:
+    """Whether a matrix with this many inputs divides into blocks."""
+    return num_inputs % BLOCK == 0
+
+
+def in_blocks(weight: Weight) -> Weight:
+    """``weight [inputs, outputs]`` as ``[outputs, blocks, 32]``."""
+    return np.ascontiguousarray(weight.T).reshape(weight.shape[1], -1, BLOCK)
+
+
+def rounded_to_8_bits(matrix: Weight) -> Blocks:
+    """``matrix [rows, blocks, 32]`` as in GGUF's Q8_0, which it therefore keeps exactly."""
+    scales = (np.abs(matrix).max(-1) / STEPS).astype(np.float16)
+    numbers = np.clip(_steps(matrix, scales), -STEPS, STEPS) + 128
+    return Blocks(numbers.astype(np.uint8), scales)
+
+
+def exact_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
+    """Blocks as in GGUF's Q4_1 or Q4_0, and which of them ``[rows, blocks]`` are exact.
+
+    Args:
+        matrix: ``[rows, blocks, 32]``
+    """
+    lowest, highest = matrix.min(-1), matrix.max(-1)
+    extreme = np.where(highest > -lowest, highest, lowest)
+    best = between_extremes(matrix)
+    is_exact = (best.restored() == matrix).all(-1)
+    if is_exact.all():
+        return best, is_exact
+    symmetric = with_scales(matrix, (extreme / -8).astype(np.float16), extreme.astype(np.float16))
+    is_symmetric = (symmetric.restored() == matrix).all(-1) & ~is_exact
+    return choose(is_symmetric, symmetric, best), is_exact | is_symmetric
+
+
+def fitted(matrix: Weight, best: Blocks, importance: Weight = _EVEN) -> Blocks:
+    """The 4-bit blocks ``best``, with a smaller squared error where one is found.
+
+    Least squares fits scale and offset to the numbers, and the weights are rounded anew, in turn
+    (as in Lloyd 1982).
+
+    Args:
+        matrix: ``[rows, blocks, 32]``
+        importance: of the squared errors of each input, ``[32]``; the sum is 1.
+    """
+    least = _squared_error(best, matrix, importance)
+    found = best
+    mean = matrix @ importance
+    for _ in range(_NUM_FITS):
+        numbers = found.numbers.astype(np.float32)
+        middle = numbers @ importance
+        centred = numbers - middle[..., None]
+        variance = np.maximum(centred**2 @ importance, SMALLEST_SCALE)
+        scales = (centred * matrix) @ importance / variance
+        offsets = mean - scales * middle
+        found = with_scales(matrix, scales.astype(np.float16), offsets.astype(np.float16))
+        error = _squared_error(found, matrix, importance)
+        best, least = choose(error < least, found, best), np.minimum(error, least)
+    return best
+
+
+def _squared_error(blocks: Blocks, matrix: Weight, importance: Weight) -> Weight:
+    error: Weight = np.square(blocks.restored() - matrix) @ importance
+    return error
+
+
+def choose(condition: NDArray[np.bool_], one: Blocks, other: Blocks) -> Blocks:
+    """``one`` where ``condition [rows, blocks]`` holds; both have 4 bits."""
+    return Blocks(
+        np.where(condition[..., None], one.numbers, other.numbers),
+        np.where(condition, one.scales, other.scales),
+        np.where(condition, one.offsets, other.offsets),  # type: ignore[arg-type]
+    )
+
+
+def between_extremes(matrix: Weight) -> Blocks:
+    """Numbers from 0, the lowest weight of a block, to 15, the highest."""
+    lowest, highest = matrix.min(-1), matrix.max(-1)
+    scales = ((highest - lowest) / np.float32(15)).astype(np.float16)
+    return with_scales(matrix, scales, lowest.astype(np.float16))
+
+
+def with_scales(matrix: Weight, scales: Halves, offsets: Halves) -> Blocks:
+    """Each weight as the nearest of its block's 16 values."""
+    numbers = np.clip(_steps(matrix - offsets.astype(np.float32)[..., None], scales), 0, 15)
+    return Blocks(numbers.astype(np.uint8), scales, offsets)
+
+
+def _steps(matrix: Weight, scales: Halves) -> Weight:
+    """How many scales each value is, rounded; 0 where the scale is 0."""
+    divisors = np.where(scales == 0, np.inf, scales.astype(np.float32))[..., None]
+    steps: Weight = np.round(matrix / divisors)
+    return steps

@@ -1,0 +1,84 @@
+"""Measures what calibrated rounding needs: how the inputs of linear maps vary together."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from export.activations import linear_maps, observe_inputs
+from export.blocks import can_have_blocks, exact_4_bits, in_blocks
+from export.calibration_texts import calibration_texts
+from export.checkpoint import Checkpoint
+from export.decoding import DecodingInputs, greedy_answers, prefill_source
+from export.fidelity.subject import GraphFolder, Subject
+from export.gptq import NO_MOMENTS, SecondMoments
+from export.quantize import ROUTER, SENSITIVE, kept_in_fp32
+from export.recipes import Recipe, WeightFormat
+from model.config import Kind, ModelConfig
+
+MAX_BYTES = 2 << 30  # of all moments: those of Llama models of 1 B parameters have 1.1 GB
+MAX_TOKENS = 96  # of a text
+BATCH = 16  # sources that are answered together
+
+
+def measure_second_moments(
+    checkpoint: Checkpoint, weights: Mapping[str, Tensor], recipe: Recipe, fp32: GraphFolder
+) -> SecondMoments:
+    """``X^T X`` of the inputs of each matrix that ``recipe`` rounds to 4-bit blocks.
+
+    Decoders of encoder-decoders read the fp32 graphs' own greedy answers.
+
+    Returns:
+        ``[inputs, inputs]`` by the matrices' names; nothing for models whose moments have more
+        than :data:`MAX_BYTES`, and for recurrent ones, which mostly read single words.
+    """
+    config = checkpoint.config
+    if recipe.matrices != WeightFormat.DYNAMIC_INT4 or config.recurrent is not None:
+        return NO_MOMENTS
+    names = set(_rounded_maps(config, weights))
+    sizes = [weights[f"{name}.weight"].shape[0] for name in names]
+    subject = Subject.of(checkpoint)
+    texts = calibration_texts(subject.source_language)
+    rows = [row for row in (subject.encode(text)[:MAX_TOKENS] for text in texts) if row]
+    if not names or not rows or 4 * sum(size**2 for size in sizes) > MAX_BYTES:
+        return NO_MOMENTS
+    sums: dict[str, Tensor] = {}
+
+    def add(name: str, x: Tensor) -> None:
+        if name in names:
+            flat = x.flatten(0, -2)
+            sums.setdefault(name, torch.zeros(2 * flat.shape[1:])).addmm_(flat.T, flat)
+
+    targets = _answers(subject, rows, fp32) if subject.kind == Kind.ENCODER_DECODER else None
+    observe_inputs(config, dict(weights), rows, add, targets)
+    return {f"{name}.weight": moments.numpy() for name, moments in sums.items()}
+
+
+def _rounded_maps(config: ModelConfig, weights: Mapping[str, Tensor]) -> Iterator[str]:
+    """The linear maps that get 4 bits and are not in such blocks already."""
+    finer = (ROUTER, *SENSITIVE, *kept_in_fp32(config))
+    for name in linear_maps(config):
+        weight = weights[f"{name}.weight"]
+        if f"{name}.weight".endswith(finer) or not can_have_blocks(weight.shape[0]):
+            continue
+        if not exact_4_bits(in_blocks(weight.numpy()))[1].all():
+            yield name
+
+
+def _answers(subject: Subject, rows: list[list[int]], fp32: GraphFolder) -> list[list[int]]:
+    """What the decoder reads of its greedy answer to each source."""
+    start, special = subject.target_start, subject.special_tokens
+    num_steps = max(1, min(MAX_TOKENS, subject.max_positions - len(start)))
+    encoder, answers = fp32.encoder(), []
+    for index in range(0, len(rows), BATCH):
+        sources = rows[index : index + BATCH]
+        inputs = DecodingInputs(
+            prompts=[start] * len(sources),
+            num_steps=num_steps,
+            sources=sources,
+            suppressed=special.suppressed,
+        )
+        decoder = fp32.decoder(len(sources), inputs.capacity, inputs.source_capacity)
+        prefill_source(encoder, decoder, sources)
+        answers += greedy_answers(decoder, inputs, special.eos)
+    return [[*start, *answer[:-1]] for answer in answers]
