@@ -1,0 +1,86 @@
+"""What calibrated rounding measures: of which matrices, and on which text."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from export.apply_recipe import apply_recipe
+from export.block_matmul import quantize
+from export.calibration_texts import calibration_texts
+from export.evaluation_texts import PASSAGES, SENTENCES
+from export.fidelity.subject import GraphFolder
+from export.fidelity.texts import PROMPTS, mixed_texts, sentences
+from export.graph_files import load_graph
+from export.importers.samples import ENGLISH_PROMPTS, ENGLISH_TEXTS, SOURCE_SENTENCES
+from export.quantize import TRACED
+from export.recipes import recipe_for
+from export.second_moments import measure_second_moments
+from model.bundle import Device, Precision
+from tests.architectures import checkpoint
+from tests.export.exported import Exported
+
+
+def rounded_matrices(exported: Exported, folder: Path) -> set[str]:
+    """The names of the matrices that the int4 graphs hold in 4 bits."""
+    shutil.copytree(exported.directory, folder)
+    config = checkpoint(exported.name).config
+    recipe = recipe_for(Precision.INT4, Device.CPU, config.kind)
+    graphs = apply_recipe(config, recipe, exported.graphs, folder)
+    names = {
+        name
+        for graph in graphs.values()
+        for name in load_graph(folder / graph.file).graph.initializers
+    }
+    ending = ".int4"
+    return {
+        name.removeprefix(TRACED).removesuffix(ending) for name in names if name.endswith(ending)
+    }
+
+
+def test_every_4_bit_matrix_has_moments_of_its_inputs(exported: Exported, tmp_path: Path) -> None:
+    source = checkpoint(exported.name)
+    recipe = recipe_for(Precision.INT4, Device.CPU, source.config.kind)
+    folder = GraphFolder(exported.directory, exported.graphs)
+    found = measure_second_moments(source, source.weights, recipe, folder)
+    assert set(found) == rounded_matrices(exported, tmp_path / "int4")
+    for name, moments in found.items():
+        assert moments.shape == (source.weights[name].shape[0],) * 2
+        np.testing.assert_allclose(moments, moments.T, rtol=1e-4, atol=1e-4 * moments.max())
+        assert (moments.diagonal() > 0).all()
+
+
+def test_matrices_in_4_bit_blocks_already_are_not_measured(exported: Exported) -> None:
+    source = checkpoint(exported.name)
+    recipe = recipe_for(Precision.INT4, Device.CPU, source.config.kind)
+    folder = GraphFolder(exported.directory, exported.graphs)
+    names = list(measure_second_moments(source, source.weights, recipe, folder))
+    rounded = quantize(source.weights[names[0]].numpy(), 4).restored()
+    exact = torch.from_numpy(rounded.reshape(len(rounded), -1).T.copy())
+    changed = dataclasses.replace(source, weights={**source.weights, names[0]: exact})
+    assert list(measure_second_moments(changed, changed.weights, recipe, folder)) == names[1:]
+
+
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.FP16])
+def test_other_precisions_measure_nothing(exported: Exported, precision: Precision) -> None:
+    source = checkpoint(exported.name)
+    recipe = recipe_for(precision, Device.CPU, source.config.kind)
+    folder = GraphFolder(exported.directory, exported.graphs)
+    assert not measure_second_moments(source, source.weights, recipe, folder)
+
+
+@pytest.mark.parametrize("language", [None, "en", "pt", "km"])
+def test_no_text_is_also_measured_on(language: str | None) -> None:
+    measured = {*PASSAGES, *PROMPTS, *mixed_texts(), *sentences("en"), *sentences("pt")}
+    measured |= {
+        text for texts in (*SENTENCES.values(), *SOURCE_SENTENCES.values()) for text in texts
+    }
+    measured |= {*ENGLISH_PROMPTS, *ENGLISH_TEXTS}
+    texts = calibration_texts(language)
+    assert len(texts) >= 20
+    assert not measured & set(texts)
+    joined = "\n".join(texts)
+    assert not [text for text in measured if len(text.split()) > 4 and text in joined]
