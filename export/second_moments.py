@@ -26,7 +26,11 @@ def measure_second_moments(
 ) -> SecondMoments:
     """``X^T X`` of the inputs of each matrix that ``recipe`` rounds to 4-bit blocks.
 
-    Decoders of encoder-decoders read the fp32 graphs' own greedy answers.
+    Decoders of encoder-decoders read the fp32 graphs' own greedy answers. Heads of encoders are not
+    run, so their matrices have none.
+
+    Args:
+        weights: not smoothed, as the graphs ``fp32``.
 
     Returns:
         ``[inputs, inputs]`` by the matrices' names; nothing for models whose moments have more
