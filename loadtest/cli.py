@@ -25,7 +25,7 @@ from loadtest.run import Plan, Result, UnsuitableModelError
 from loadtest.run import run as run_plan
 from loadtest.tasks import DEFAULTS, Task
 
-_ROUNDS = {Level.ENGINE: 5, Level.STATIC: 3, Level.SERVER: 3}
+_ROUNDS = {Level.ENGINE: 5, Level.TEXT: 5, Level.STATIC: 3, Level.SERVER: 3}
 _BUDGET_SECONDS = {Level.SERVER: 570.0, Level.STATIC: 570.0}
 _DURATION_SECONDS = {Task.GENERATE: 5.0, Task.TRANSLATE: 5.0, Task.EMBED: 3.0}
 

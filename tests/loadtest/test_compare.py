@@ -173,10 +173,11 @@ def test_a_static_batch_ends_before_the_next_starts(
         worker.close()
 
 
-def test_command_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "loadtest", "compare", "--task", "embed"]
+@pytest.mark.parametrize("level", ["engine", "text", "server", "static"])
+def test_command_line(level: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "loadtest", "compare", "--task", "translate"]
     ran = subprocess.run(
-        [*command, "--peers", "nobody", "--json", str(tmp_path / "out.json")],
+        [*command, "--level", level, "--peers", "nobody", "--json", str(tmp_path / "out.json")],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -184,7 +185,7 @@ def test_command_line(tmp_path: Path) -> None:
         timeout=120,
     )
     assert ran.returncode == 1
-    assert "no peer for embed: nobody; there are " in ran.stderr
+    assert "no peer for translate: nobody; there are " in ran.stderr
 
 
 def test_missing_models_are_reported_with_what_to_do(tmp_path: Path) -> None:
