@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import onnx
+import uvloop
 
-from server.app import make_backends
+from server.app import SWITCH_SECONDS, make_backends
 from server.config import ServerConfig
 from server.config_defaults import BATCHED_TOKENS, PADDED_TOKENS
 from server.engine.decoding.options import NO_LOGPROBS, Beams, LogprobOptions
@@ -25,6 +26,7 @@ from server.engine.requests.job import EncodingJob, GenerationJob, Job
 from server.engine.requests.job_handle import JobHandle
 from server.installation import check_installation
 from server.json_lines import Message, serve
+from server.models.garbage import freeze_loaded_objects
 from server.models.registry import Model, load_bundle
 from server.models.workers import admission_limits, build_engine, clock, make_workers
 from server.runtime.devices import parse_device
@@ -114,6 +116,7 @@ class Bench:
         workers = make_workers(self._model, config, Unobserved())
         self._engine.add(self._model.key, workers, admission_limits(self._model, config))
         await self._engine.prepared(self._model.key)
+        freeze_loaded_objects()
         return {"version": f"ONNX Runtime {backend.version}, ONNX {onnx.__version__}"}
 
     async def run(self, message: Message) -> Message:
@@ -271,6 +274,7 @@ async def _follow(handle: JobHandle, result: Result) -> Result:
 
 async def main() -> None:
     """Answers the requests on standard input with an engine."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     bench = Bench()
     handlers = {
         "load": bench.load,
@@ -285,4 +289,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())

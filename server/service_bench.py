@@ -4,18 +4,20 @@ It translates texts with the server's own service layer: validation, tokenizer, 
 detokenizer. The protocol is that of ``python -m server.bench``.
 """
 
-import asyncio
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from server.app import make_backends
+import uvloop
+
+from server.app import SWITCH_SECONDS, make_backends
 from server.config import ServerConfig
 from server.engine.requests.busy_lanes import BusyLanes
 from server.json_lines import Handler, Message, serve
 from server.models.catalog import Catalog
+from server.models.garbage import freeze_loaded_objects
 from server.models.registry import Registry
 from server.models.workers import build_engine, clock
 from server.service.caller import Caller
@@ -25,6 +27,8 @@ from server.service.service import Service
 from server.service.serving_state import ServingState
 from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
+
+_SLOTS = 32  # as the engine's process: server/bench.py
 
 
 class ServiceBench:
@@ -38,7 +42,9 @@ class ServiceBench:
     async def load(self, message: Message) -> Message:
         """Serves a bundle. Fields: ``model`` (its folder, ``DIR/NAME/VERSION``) and ``threads``."""
         folder, threads = Path(message["model"]), message["threads"]
-        config = ServerConfig(bundles=folder.parents[1], num_lanes=threads, num_threads=threads)
+        config = ServerConfig(
+            bundles=folder.parents[1], num_lanes=threads, num_threads=threads, num_slots=_SLOTS
+        )
         busy, metrics = BusyLanes(), Metrics()
         backends = make_backends(config, busy)
         engine = build_engine(config, metrics, busy, _exit)
@@ -52,6 +58,7 @@ class ServiceBench:
         state = ServingState(engine)
         context = ServiceContext(config, catalog, engine, metrics, executor, state)
         self._service = Service(context)
+        freeze_loaded_objects()
         return {"version": f"ONNX Runtime {backends[0].version}"}
 
     async def run(self, message: Message) -> Message:
@@ -85,6 +92,7 @@ def _exit(error: BaseException) -> None:
 
 async def main() -> None:
     """Answers requests until the input ends."""
+    sys.setswitchinterval(SWITCH_SECONDS)
     bench = ServiceBench()
     handlers: dict[str, Handler] = {"load": bench.load, "run": bench.run}
     try:
@@ -94,4 +102,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from server.runtime import pages
 from server.runtime.contract import Array, Layout, Move, Tensor
-from server.runtime.kernels import copy_rows
+from server.runtime.kernels.copy_rows import Table
 
 
 class HostMemory:
@@ -23,7 +22,7 @@ class HostMemory:
             name: pages.zeros((layout.num_rows, *layout.shape), layout.dtype)
             for name, layout in layouts.items()
         }
-        self._tables: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
+        self._tables: dict[tuple[str, ...], Table] = {}
 
     @property
     def free_bytes(self) -> int | None:
@@ -38,9 +37,7 @@ class HostMemory:
         return sum(map(pages.resident_bytes, self._arrays.values()))
 
     def release(self, row: int, first_token: int = 0) -> None:
-        if not self._arrays or copy_rows.release(
-            self._table(tuple(self._arrays)), row, first_token
-        ):
+        if not self._arrays or self._table(tuple(self._arrays)).release(row, first_token):
             return
         for name, array in self._arrays.items():
             if not first_token:
@@ -52,18 +49,19 @@ class HostMemory:
         return Tensor.of(self._arrays[name][first : first + count])
 
     def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
-        if any(
+        if len(moves) > 1 and any(
             _reads_target_of(move, earlier) for i, move in enumerate(moves) for earlier in moves[:i]
         ):
             self._move_with_numpy(names, moves)
             return
-        if names and not copy_rows.move(self._table(tuple(names)), moves):
+        if names and not self._table(tuple(names)).move(moves):
             self._move_with_numpy(names, moves)
 
-    def _table(self, names: tuple[str, ...]) -> npt.NDArray[np.int64]:
+    def _table(self, names: tuple[str, ...]) -> Table:
         if names not in self._tables:
-            tensors = [(self._arrays[name], self._layouts[name]) for name in names]
-            self._tables[names] = copy_rows.table(tensors)
+            self._tables[names] = Table(
+                [(self._arrays[name], self._layouts[name]) for name in names]
+            )
         return self._tables[names]
 
     def _move_with_numpy(self, names: Sequence[str], moves: Sequence[Move]) -> None:

@@ -1,52 +1,55 @@
 """Copies and releases rows of tensors in one native call: native/copy_rows.cc."""
 
 import ctypes
+from array import array as packed
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
 from server.runtime.contract import Array, Layout, Move
 from server.runtime.kernels.library import load_function
 
 
-def table(tensors: Sequence[tuple[Array, Layout]]) -> npt.NDArray[np.int64]:
-    """Describes tensors ``[rows, *shape]`` for :func:`move`; their memory must stay in place."""
-    return np.array([_description(array, layout) for array, layout in tensors], np.int64)
+class Table:
+    """Describes tensors ``[rows, *shape]``, whose memory must stay in place."""
 
+    def __init__(self, tensors: Sequence[tuple[Array, Layout]]) -> None:
+        self._fields = np.array(
+            [_description(array, layout) for array, layout in tensors], np.int64
+        )
+        self._address = self._fields.ctypes.data  # asked for once: it takes a microsecond
+        self._num_tensors = len(tensors)
 
-def move(tensors: npt.NDArray[np.int64], moves: Sequence[Move]) -> bool:
-    """Applies the moves in order to each tensor.
+    def move(self, moves: Sequence[Move]) -> bool:
+        """Applies the moves in order to each tensor.
 
-    Returns:
-        False, and does nothing, if there is no library.
-    """
-    if _COPY_ROWS is None:
-        return False
-    table_of_moves = np.array(moves, np.int64)
-    arguments = (
-        *(tensors.ctypes.data, len(tensors)),
-        *(table_of_moves.ctypes.data, len(table_of_moves)),
-    )
-    num_tokens = sum((move.stop - move.start) * move.num_rows for move in moves)
-    is_short = num_tokens * len(tensors) <= _SHORT_TOKENS
-    (_COPY_ROWS.holding_gil if is_short else _COPY_ROWS.releasing_gil)(*arguments)
-    return True
+        Returns:
+            False, and does nothing, if there is no library.
+        """
+        if _COPY_ROWS is None:
+            return False
+        fields = packed("q", chain.from_iterable(moves))
+        address, _ = fields.buffer_info()
+        num_tokens = sum((move.stop - move.start) * move.num_rows for move in moves)
+        is_short = num_tokens * self._num_tensors <= _SHORT_TOKENS
+        call = _COPY_ROWS.holding_gil if is_short else _COPY_ROWS.releasing_gil
+        call(self._address, self._num_tensors, address, len(moves))
+        return True
 
+    def release(self, row: int, first_token: int) -> bool:
+        """Gives the pages of tokens ``first_token`` and later of ``row`` back: they read as zeros.
 
-def release(tensors: npt.NDArray[np.int64], row: int, first_token: int) -> bool:
-    """Gives the pages of tokens ``first_token`` and later of ``row`` back: they read as zeros.
+        The tensors' memory must be private and anonymous. Tensors without tokens are given back
+        only if ``first_token`` is 0.
 
-    The tensors' memory must be private and anonymous. Tensors without tokens are given back only
-    if ``first_token`` is 0.
-
-    Returns:
-        False, and does nothing, if there is no library.
-    """
-    if _RELEASE_ROW is None:
-        return False
-    _RELEASE_ROW.releasing_gil(tensors.ctypes.data, len(tensors), row, first_token)
-    return True
+        Returns:
+            False, and does nothing, if there is no library.
+        """
+        if _RELEASE_ROW is None:
+            return False
+        _RELEASE_ROW.releasing_gil(self._address, self._num_tensors, row, first_token)
+        return True
 
 
 def _description(array: Array, layout: Layout) -> tuple[int, ...]:
