@@ -34,7 +34,8 @@ def measure_second_moments(
 
     Returns:
         ``[inputs, inputs]`` by the matrices' names; nothing for models whose moments have more
-        than :data:`MAX_BYTES`, and for recurrent ones, which mostly read single words.
+        than :data:`MAX_BYTES`, and for recurrent ones, which mostly read single words. None for a
+        matrix with inputs that are not finite.
     """
     config = checkpoint.config
     if recipe.matrices != WeightFormat.DYNAMIC_INT4 or config.recurrent is not None:
@@ -51,11 +52,17 @@ def measure_second_moments(
     def add(name: str, x: Tensor) -> None:
         if name in names:
             flat = x.flatten(0, -2)
-            sums.setdefault(name, torch.zeros(2 * flat.shape[1:])).addmm_(flat.T, flat)
+            if name not in sums:
+                sums[name] = torch.zeros(2 * flat.shape[1:])
+            sums[name].addmm_(flat.T, flat)
 
     targets = _answers(subject, rows, fp32) if subject.kind == Kind.ENCODER_DECODER else None
     observe_inputs(config, dict(weights), rows, add, targets)
-    return {f"{name}.weight": moments.numpy() for name, moments in sums.items()}
+    return {
+        f"{name}.weight": moments.numpy()
+        for name, moments in sums.items()
+        if moments.isfinite().all()
+    }
 
 
 def _rounded_maps(config: ModelConfig, weights: Mapping[str, Tensor]) -> Iterator[str]:

@@ -42,8 +42,8 @@ struct PackedMatrix {
   }
 };
 
-// With fewer rows than these, 4-bit panels are multiplied as they are stored. With more, a target
-// may first expand a panel to scratch, in a form that takes fewer instructions to read.
+// With fewer rows than these, 4-bit panels are multiplied as they are stored. From so many rows on,
+// a target may first expand a panel to scratch, in a form that takes fewer instructions to read.
 constexpr int64_t kMinExpandedRows = 7;
 constexpr int64_t kMaxNrPanels = 2;
 constexpr int64_t kMaxExpandedBytes = 640;  // of a panel's block

@@ -16,6 +16,8 @@ namespace {
 
 using namespace ::SIMD;
 
+static_assert(kMaxStoredRows >= kMinExpandedRows - 1, "there is no scratch for fewer rows");
+
 constexpr float kBias = 12582912.0f;  // the float whose bits are kFloatBias
 constexpr float kMinMaxAbs = 1e-9f;   // avoids division by zero in a block of zeros
 

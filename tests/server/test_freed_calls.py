@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from client.aio import AsyncClient
+from client.channel import Security
 from client.errors import TriuneError
 from client.options import Regex
 from server.app import RunningServer
 from tests.server.in_process_server import serving
 
 NUM_CALLS = 20
-HELD = {"AbortError", "RPCState", "Connection", "RequestResponseCycle"} | {
-    name + "Error" for name in ("InvalidArgument", "ModelNotFound", "TooLong", "Grammar")
-}
+ERRORS = ("InvalidArgument", "ModelNotFound", "TooLong", "Grammar", "Unauthenticated", "Abort")
+HELD = {"RPCState", "Connection", "RequestResponseCycle", *(f"{name}Error" for name in ERRORS)}
 
 
 def held_objects() -> Counter[str]:
@@ -70,6 +70,24 @@ def test_rejected_calls_are_freed(
     async def fail(client: AsyncClient) -> None:
         with pytest.raises(TriuneError):
             await call(client)
+
+    asyncio.run(run())
+
+
+def test_calls_without_a_token_are_freed(tiny_bundles: Path, tokens: Path) -> None:
+    async def run() -> None:
+        async with (
+            serving(tiny_bundles, tokens=tokens) as server,
+            AsyncClient(target(server), security=Security(token="wrong")) as client,
+        ):
+            await fail(client)
+            async with without_collector():
+                for _ in range(NUM_CALLS):
+                    await fail(client)
+
+    async def fail(client: AsyncClient) -> None:
+        with pytest.raises(TriuneError):
+            await client.classify("tiny-classifier", "text")
 
     asyncio.run(run())
 

@@ -7,6 +7,7 @@ import grpc
 import grpc.aio
 
 from server.errors import UnauthenticatedError
+from server.frontends.grpc.calls import abort_without_cycle
 from server.frontends.grpc.context import Context
 from server.frontends.grpc.identity import token_name
 from server.frontends.grpc.status import message_of, metadata_of, status_of
@@ -53,4 +54,5 @@ class BearerTokenInterceptor(grpc.aio.ServerInterceptor):
 
 async def _refuse(_: Any, context: Context) -> None:
     error = UnauthenticatedError()
-    await context.abort(status_of(error), message_of(error), metadata_of(error))
+    with abort_without_cycle():
+        await context.abort(status_of(error), message_of(error), metadata_of(error))

@@ -61,7 +61,7 @@ async def abort(error: ServeError, context: Context, request: Message | None = N
 
 @contextmanager
 def abort_without_cycle() -> Iterator[None]:
-    """Ends the block where the call is aborted. gRPC ends the call when its handler returns.
+    """Ends the block where the call is aborted. gRPC raises the error again after the handler.
 
     gRPC keeps the error as long as the call, and the error would keep its frames, which have the
     call: a cycle that only a full garbage collection frees.

@@ -59,6 +59,7 @@ def _checked(handler: Any, service: Service, method: str) -> Handler:
 
     async def abort(error: InvalidArgumentError, context: Context) -> None:
         async with rpc_scope(service, method, Empty(), context):
+            # A new one: the traceback of ``error`` would keep this frame, which has ``error``.
             raise InvalidArgumentError(error.field, error.description)
 
     async def parse(message: Any, context: Context) -> Any:

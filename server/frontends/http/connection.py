@@ -61,7 +61,7 @@ class Connection(HttpToolsProtocol):
             running.message_event.set()
         if self.on_lost is not None:
             self.on_lost()
-        # They have this connection: only a full garbage collection would free them.
+        # These refer to this connection: only a full garbage collection would free them with it.
         self.cycle = self._running = self.on_lost = None  # type: ignore[assignment]
         self.scope = {}  # type: ignore[typeddict-item]
 
