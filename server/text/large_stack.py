@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import TypeVar
 
 # Address space only: memory is committed as the recursion needs it, and freed at the end.
@@ -18,15 +17,14 @@ def run_with_large_stack(function: Callable[[], T]) -> T:
     Raises:
         BaseException: whatever ``function`` raises.
     """
-    results: SimpleQueue[T] = SimpleQueue()
-    errors: SimpleQueue[BaseException | None] = SimpleQueue()
+    results: list[T] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            results.put(function())
-            errors.put(None)
+            results.append(function())
         except BaseException as error:
-            errors.put(error)
+            errors.append(error)
 
     thread = threading.Thread(target=run, name="large-stack", daemon=True)
     with _lock:  # stack_size applies to every thread that the process starts meanwhile
@@ -35,10 +33,7 @@ def run_with_large_stack(function: Callable[[], T]) -> T:
             thread.start()
         finally:
             threading.stack_size(before)
-    error = errors.get()
-    try:
-        if error is not None:
-            raise error
-        return results.get()
-    finally:
-        del error  # it keeps this frame, which would keep it
+    thread.join()
+    if errors:
+        raise errors.pop()  # not of a variable: the error keeps this frame, which would keep it
+    return results[0]
