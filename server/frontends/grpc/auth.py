@@ -7,10 +7,9 @@ import grpc
 import grpc.aio
 
 from server.errors import UnauthenticatedError
-from server.frontends.grpc.calls import abort_without_cycle
+from server.frontends.grpc.calls import abort, abort_without_cycle
 from server.frontends.grpc.context import Context
 from server.frontends.grpc.identity import token_name
-from server.frontends.grpc.status import message_of, metadata_of, status_of
 from server.service.access_tokens import AccessTokens
 
 # Supervisors have no token. ``List`` needs one: it returns the names of all models.
@@ -53,6 +52,5 @@ class BearerTokenInterceptor(grpc.aio.ServerInterceptor):
 
 
 async def _refuse(_: Any, context: Context) -> None:
-    error = UnauthenticatedError()
     with abort_without_cycle():
-        await context.abort(status_of(error), message_of(error), metadata_of(error))
+        await abort(UnauthenticatedError(), context)
