@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from client.aio import AsyncClient
-from client.channel import Security
+from client.channel import OPEN, Security
 from client.errors import TriuneError
 from client.options import Regex
-from server.app import RunningServer
 from tests.server.in_process_server import serving
 
 NUM_CALLS = 20
@@ -24,10 +24,6 @@ HELD = {"RPCState", "Connection", "RequestResponseCycle", *(f"{name}Error" for n
 def held_objects() -> Counter[str]:
     names = (type(thing).__name__ for thing in gc.get_objects())
     return Counter(name for name in names if name in HELD)
-
-
-def target(server: RunningServer) -> str:
-    return f"127.0.0.1:{server.port}"
 
 
 @asynccontextmanager
@@ -47,7 +43,8 @@ async def without_collector() -> AsyncIterator[None]:
         gc.enable()
 
 
-FAILING: dict[str, Callable[[AsyncClient], Awaitable[object]]] = {
+Call = Callable[[AsyncClient], Awaitable[object]]
+FAILING: dict[str, Call] = {
     "unknown model": lambda client: client.classify("no-such-model", "text"),
     "too long": lambda client: client.generate("tiny-decoder", "7," * 5_000),
     "bad grammar": lambda client: client.generate("tiny-decoder", "7,", grammar=Regex("(")),
@@ -57,39 +54,32 @@ FAILING: dict[str, Callable[[AsyncClient], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("call", FAILING.values(), ids=FAILING)
-def test_rejected_calls_are_freed(
-    tiny_bundles: Path, call: Callable[[AsyncClient], Awaitable[object]]
-) -> None:
-    async def run() -> None:
-        async with serving(tiny_bundles) as server, AsyncClient(target(server)) as client:
-            await fail(client)
-            async with without_collector():
-                for _ in range(NUM_CALLS):
-                    await fail(client)
-
-    async def fail(client: AsyncClient) -> None:
-        with pytest.raises(TriuneError):
-            await call(client)
-
-    asyncio.run(run())
+def test_rejected_calls_are_freed(tiny_bundles: Path, call: Call) -> None:
+    asyncio.run(fail_often(call, tiny_bundles))
 
 
 def test_calls_without_a_token_are_freed(tiny_bundles: Path, tokens: Path) -> None:
-    async def run() -> None:
-        async with (
-            serving(tiny_bundles, tokens=tokens) as server,
-            AsyncClient(target(server), security=Security(token="wrong")) as client,
-        ):
-            await fail(client)
-            async with without_collector():
-                for _ in range(NUM_CALLS):
-                    await fail(client)
+    def valid(client: AsyncClient) -> Awaitable[object]:
+        return client.classify("tiny-classifier", "text")
 
-    async def fail(client: AsyncClient) -> None:
+    asyncio.run(fail_often(valid, tiny_bundles, Security(token="wrong"), tokens=tokens))
+
+
+async def fail_often(call: Call, bundles: Path, security: Security = OPEN, **options: Any) -> None:
+    """Makes calls that fail, to a server with ``options``. Each must be freed."""
+
+    async def fail() -> None:
         with pytest.raises(TriuneError):
-            await client.classify("tiny-classifier", "text")
+            await call(client)
 
-    asyncio.run(run())
+    async with (
+        serving(bundles, **options) as server,
+        AsyncClient(f"127.0.0.1:{server.port}", security=security) as client,
+    ):
+        await fail()
+        async with without_collector():
+            for _ in range(NUM_CALLS):
+                await fail()
 
 
 async def lose_connection(port: int) -> None:
