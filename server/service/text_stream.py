@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from server.engine.decoding.sampling import TokenLogprob
-from server.engine.requests.job_handle import JobHandle
+from server.engine.requests.job_handle import Delivery, JobHandle
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion, JobUpdate
 from server.models.registry import Model
@@ -41,7 +41,7 @@ _FINISH_REASONS = {
 
 
 def stream(
-    prepared: PreparedRequest, context: ServiceContext, *, coalesce: bool = False
+    prepared: PreparedRequest, context: ServiceContext, *, whole: bool = False
 ) -> AsyncGenerator[TextChunk, None]:
     """Runs the jobs of a request and yields chunks as soon as their text is final.
 
@@ -50,24 +50,24 @@ def stream(
     Args:
         prepared: the request.
         context: the server's components.
-        coalesce: whether a chunk may have many tokens, for callers that want whole outputs.
+        whole: whether the caller wants whole outputs: a chunk may have many tokens.
 
     Raises:
         ServeError: the first failure of any job.
     """
-    chunks = _run_jobs(prepared, context, coalesce=coalesce)
+    chunks = _run_jobs(prepared, context, whole=whole)
     return chunks if prepared.sentences is None else join_sentences(chunks, prepared.sentences)
 
 
 async def _run_jobs(
-    prepared: PreparedRequest, context: ServiceContext, *, coalesce: bool
+    prepared: PreparedRequest, context: ServiceContext, *, whole: bool
 ) -> AsyncGenerator[TextChunk, None]:
     """The chunks of all jobs; their ``index`` is that of the job."""
+    delivery = Delivery.WHOLE if whole else Delivery.STREAM
+    if prepared.stop_strings:  # no token after one is part of the output
+        delivery = Delivery.EACH
     handles = context.engine.submit(
-        prepared.model.key,
-        prepared.jobs,
-        prepared.client,
-        coalesce_updates=coalesce and not prepared.stop_strings,
+        prepared.model.key, prepared.jobs, prepared.client, delivery=delivery
     )
     try:
         streams = [
