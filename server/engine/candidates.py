@@ -7,7 +7,6 @@ does not depend on the other rows of its run.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import is_
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,9 @@ from server.runtime.contract import Tensor
 
 ALL_TOKENS = np.zeros((0, 0), np.int32)
 """The input ``CANDIDATES`` of a run that computes all logits."""
+
+_WIDTH_STEP = 64
+"""Widths are multiples, so that they seldom change."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,13 +72,11 @@ class CandidateBatch:
     """The candidates of a run's rows.
 
     Attributes:
-        jobs: one for each row.
         ids: ``[rows, width]``: ascending, then -1.
         tensor: ``ids``, as the input ``CANDIDATES``.
         vocabulary_size: of the model.
     """
 
-    jobs: tuple[GenerationJob, ...]
     ids: npt.NDArray[np.int32]
     tensor: Tensor
     vocabulary_size: int
@@ -87,31 +87,50 @@ class CandidateBatch:
 
 
 class CandidateBatches:
-    """Combines the candidates of jobs, and keeps the result while rows stay the same.
+    """Combines the candidates of jobs in one array, in which only new rows are written.
 
     ``vocabulary_size``: of the model.
     """
 
     def __init__(self, vocabulary_size: int) -> None:
         self._vocabulary_size = vocabulary_size
-        self._latest: CandidateBatch | None = None
+        self._ids = ALL_TOKENS
+        self._jobs: list[GenerationJob | None] = []  # of the rows of ``_ids``
+        self._batches: dict[int, CandidateBatch] = {}  # of the first rows of ``_ids``, by number
 
     def of(self, jobs: Sequence[GenerationJob]) -> CandidateBatch | None:
-        """The candidates of a run with one row for each job; None if it needs all logits."""
-        latest = self._latest
-        if latest is None or len(jobs) != len(latest.jobs) or not all(map(is_, jobs, latest.jobs)):
-            latest = self._latest = self._combine(jobs)
-        return latest
+        """The candidates of a run with one row for each job; None if it needs all logits.
 
-    def _combine(self, jobs: Sequence[GenerationJob]) -> CandidateBatch | None:
+        Valid until the next call.
+        """
         lists = [job.candidates for job in jobs if job.candidates is not None]
-        width = max(map(len, lists), default=0)
-        if len(lists) < len(jobs) or not 0 < width < self._vocabulary_size:
+        widest = max(map(len, lists), default=0)
+        if len(lists) < len(jobs) or not 0 < widest < self._vocabulary_size:
             return None
-        ids = np.full((len(jobs), width), -1, np.int32)
-        for row, candidates in zip(ids, lists, strict=True):
-            row[: len(candidates)] = candidates
-        return CandidateBatch(tuple(jobs), ids, Tensor.of(ids), self._vocabulary_size)
+        self._make_room(len(jobs), widest)
+        for index, (job, candidates) in enumerate(zip(jobs, lists, strict=True)):
+            if job is not self._jobs[index]:
+                row = self._ids[index]
+                row[: len(candidates)] = candidates
+                row[len(candidates) :] = -1
+                self._jobs[index] = job
+        batch = self._batches.get(len(jobs))
+        if batch is None:
+            ids = self._ids[: len(jobs)]
+            batch = CandidateBatch(ids, Tensor.of(ids), self._vocabulary_size)
+            self._batches[len(jobs)] = batch
+        return batch
+
+    def _make_room(self, num_jobs: int, widest: int) -> None:
+        """Makes a new array if the present one is too small, or much too wide."""
+        num_rows, width = self._ids.shape
+        if num_jobs <= num_rows and widest <= width <= 2 * widest + _WIDTH_STEP:
+            return
+        width = min(-(-widest // _WIDTH_STEP) * _WIDTH_STEP, self._vocabulary_size - 1)
+        num_rows = max(num_jobs, num_rows)
+        self._ids = np.full((num_rows, width), -1, np.int32)
+        self._jobs = [None] * num_rows
+        self._batches = {}
 
 
 def mask(logits: Floats, jobs: Sequence[GenerationJob]) -> None:

@@ -17,8 +17,8 @@ from server.engine.lane import Add, Cancel, Lane, ReleaseMemory, Remove, Stop, S
 from server.engine.observer import Observer
 from server.engine.requests.admission import Admission, AdmissionLimits, ClientBuckets, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.job import Cost, EncodingJob, Job, total_cost
-from server.engine.requests.job_handle import Delivery, JobHandle
+from server.engine.requests.job import Cost, Delivery, EncodingJob, Job, total_cost
+from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.placement import Placement
 from server.engine.requests.update import Completion, JobUpdate
 from server.engine.served_model import ServedModel
@@ -28,8 +28,6 @@ from server.errors import ShuttingDownError
 # The loop's work for one handle takes some 20 µs.
 HANDLES_AT_ONCE = 32
 MAX_HANDLES = 64  # of a request's texts
-# A step with more updates is of many sequences: see ``Delivery.STREAM``.
-MAX_UPDATES_AT_ONCE = 4
 log = logging.getLogger(__name__)
 
 
@@ -150,7 +148,7 @@ class Engine:
             model: its name.
             jobs: at least one.
             client: charged for the tokens; None for follow-up jobs of an accepted request.
-            delivery: of the updates.
+            delivery: of new tokens.
 
         Raises:
             OverloadedError: also if the client is at its limit, or the deadline cannot be met.
@@ -196,8 +194,10 @@ class Engine:
             handles = []
             commands: dict[int, list[Submit]] = {}
             for start in range(first, min(first + jobs_at_once, len(jobs)), jobs_per_handle):
-                own = [job.of_client(name) for job in jobs[start : start + jobs_per_handle]]
-                handle = self._accept(model_id, own, delivery)
+                own = [
+                    job.of_client(name, delivery) for job in jobs[start : start + jobs_per_handle]
+                ]
+                handle = self._accept(model_id, own)
                 handles.append(handle)
                 command = Submit(model_id, handle.id, own)
                 commands.setdefault(handle.lane, []).append(command)
@@ -232,11 +232,11 @@ class Engine:
         """Returns a callback that a lane's thread calls to complete ``done`` on the loop."""
         return partial(self._loop.call_soon_threadsafe, _complete_future, done)
 
-    def _accept(self, model_id: int, jobs: Sequence[Job], delivery: Delivery) -> JobHandle:
+    def _accept(self, model_id: int, jobs: Sequence[Job]) -> JobHandle:
         cost = total_cost(job.cost for job in jobs)
         lane = self._placement.place(model_id, jobs[0], cost.num_sequences)
         id_, self._next_id = self._next_id, self._next_id + len(jobs)
-        handle = JobHandle(id_, lane, model_id, cost, delivery, len(jobs))
+        handle = JobHandle(id_, lane, model_id, cost, len(jobs))
         self._handles.update(dict.fromkeys(handle.ids, handle))
         return handle
 
@@ -245,7 +245,7 @@ class Engine:
         self._loop.call_soon_threadsafe(self._deliver, updates)
 
     def _deliver(self, updates: list[JobUpdate]) -> None:
-        now, is_busy = time.monotonic(), len(updates) > MAX_UPDATES_AT_ONCE
+        now = time.monotonic()
         for update in updates:
             handle = self._handles.get(update.id)
             if handle is None:  # the engine has stopped
@@ -255,7 +255,7 @@ class Engine:
                 completion = handle.end_one(update.completion)
                 if completion is not None:
                     self._release(handle, completion, now)
-            if handle.push(update, now, is_busy=is_busy):
+            if handle.push(update):
                 self.cancel([handle])
 
     def _release(self, handle: JobHandle, completion: Completion, now: float) -> None:

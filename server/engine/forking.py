@@ -15,6 +15,7 @@ from server.engine.decoding.logits import HostLogits
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.failures import NO_TOKEN, NOT_FINITE, selection_failure
 from server.engine.job_table import JobTable, SequenceGroup
+from server.engine.requests.job import Delivery
 from server.engine.requests.lifecycle import Event, Outcome
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobUpdate
@@ -173,7 +174,7 @@ class Forking:
             return
         live = self._assign_branches(group, branches, forked)
         agreed, start = search.agreed(), group.num_published_tokens
-        if len(agreed) > start:
+        if len(agreed) > start and group.job.delivery != Delivery.WHOLE:
             group.num_published_tokens = len(agreed)
             logprobs: tuple[TokenLogprob, ...] = ()
             if group.job.logprob_options.top_logprobs is not None:

@@ -65,7 +65,7 @@ class GenerationWorker:
         self.model, self.progress = model, runner.progress
         self._runner, self._clock, self._observer = runner, clock, observer
         self._capacity, self._limits = capacity, limits
-        self._num_cuda_graphs = self._cuda_graph_bytes = 0
+        self._num_cuda_graphs = self._cuda_graph_bytes = self._steps_since_encode = 0
         self._waiting = WaitingQueue()
         self._slots = SlotStore(runner.cache, capacity)
         self._jobs = JobTable(self._slots)
@@ -152,11 +152,14 @@ class GenerationWorker:
         for id_ in sequences_to_end((*self._waiting.items, *self._slots.running), now):
             self._jobs.end_early(id_, now)
         self._release_ended()
+        self._steps_since_encode += 1
         waiting = self._waiting.items
         if not waiting:
             return schedule(waiting, self._slots.running, self._limits)
         held = self._slots.match_prefixes(waiting)
-        plan = schedule(waiting, self._slots.running, self._limits, held)
+        plan = schedule(waiting, self._slots.running, self._limits, held, self._steps_since_encode)
+        if plan.encode:
+            self._steps_since_encode = 0
         for id_ in plan.admit:
             self._admit(self._waiting.admit(id_), now)
         self._slots.discard_matches(self._waiting.items)

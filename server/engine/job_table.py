@@ -21,6 +21,9 @@ from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobTimes, JobUpdate
 from server.engine.token_selector import NextToken
 
+# While more sequences run, the tokens of a stream may wait: see ``Delivery.STREAM``.
+FEW_SEQUENCES = 4
+
 
 @dataclass(slots=True, eq=False)
 class SequenceGroup:
@@ -69,15 +72,14 @@ class SequenceGroup:
     def last_updates(self, outcome: Outcome, failure: str) -> list["LastUpdate"]:
         """The last update of every open output when the job ends with ``outcome``."""
         if self.is_independent:
-            outputs = [sequence.output for sequence in self.sequences]
-        else:
-            outputs = list(range(self.job.num_outputs))
+            return [last_update(sequence, outcome, failure) for sequence in self.sequences]
         if self.search is not None and outcome in {Outcome.STOP, Outcome.TIME_LIMIT}:
             hypotheses = self._hypotheses(self.search)
             if hypotheses:  # a constraint may allow fewer than the job wants
                 return hypotheses
             if self.search.is_over:
                 return [LastUpdate(0, Outcome.UNSATISFIABLE, failure=NO_TOKEN)]
+        outputs = range(self.job.num_outputs)
         return [LastUpdate(output, outcome, failure=failure) for output in outputs]
 
     def _hypotheses(self, search: BeamSearch) -> list["LastUpdate"]:
@@ -106,6 +108,13 @@ class LastUpdate(NamedTuple):
     logprobs: tuple[TokenLogprob, ...] = ()
     score: float | None = None
     failure: str = ""
+    times: tuple[float, ...] = ()
+
+
+def last_update(sequence: DecodingSequence, outcome: Outcome, failure: str) -> LastUpdate:
+    """The last update of an independent sequence, with all tokens that were not published."""
+    tokens, logprobs, times = sequence.unpublished.take()
+    return LastUpdate(sequence.output, outcome, tokens, logprobs, failure=failure, times=times)
 
 
 class JobTable:
@@ -168,10 +177,8 @@ class JobTable:
     ) -> None:
         """Ends a sequence without a token; the whole job unless the sequence is independent."""
         group = self._group_of[sequence.id]
-        last = LastUpdate(sequence.output, outcome, failure=failure)
-        self.finish(
-            group, outcome, now, failure, (sequence, last) if group.is_independent else None
-        )
+        only = sequence if group.is_independent else None
+        self.finish(group, outcome, now, failure, only)
 
     def record(self, selected: NextToken, now: float) -> None:
         """Publishes the next token of an independent sequence, and ends it if that is its last."""
@@ -179,13 +186,17 @@ class JobTable:
         group = self._group_of[sequence.id]
         if group.times.first_token is None:
             group.times.first_token = now
-        tokens = () if token is None else (token,)
-        if outcome is None:
-            update = JobUpdate(group.id, tokens, output=sequence.output, logprobs=logprobs)
+        if token is not None:
+            sequence.unpublished.add(token, logprobs, now)
+        if outcome is not None:
+            self.finish(group, outcome, now, failure, sequence)
+        elif not sequence.may_wait(now, is_busy=len(self._slots.running) > FEW_SEQUENCES):
+            sequence.last_published = now
+            tokens, logprobs, times = sequence.unpublished.take()
+            update = JobUpdate(
+                group.id, tokens, output=sequence.output, logprobs=logprobs, token_times=times
+            )
             self._updates.append(update)
-        else:
-            last = LastUpdate(sequence.output, outcome, tokens, logprobs, failure=failure)
-            self.finish(group, outcome, now, failure, (sequence, last))
 
     def publish(self, update: JobUpdate) -> None:
         """Publishes an update that ends no output."""
@@ -197,9 +208,11 @@ class JobTable:
         outcome: Outcome,
         now: float,
         failure: str = "",
-        only: tuple[DecodingSequence, LastUpdate] | None = None,
+        only: DecodingSequence | None = None,
     ) -> None:
-        """Ends a job, or the one output in ``only``. No other method ends a job or an output.
+        """Ends a job, or the one output of the independent sequence ``only``.
+
+        No other method ends a job or an output.
 
         Its sequences leave the job. :meth:`take_ended` returns them, and the worker then releases
         their slots. The slots of failed sequences are cleared now, before any slot moves.
@@ -209,9 +222,8 @@ class JobTable:
             group.sequences = []
             group.num_open_outputs = len(last_updates)
         else:
-            sequence, last = only
-            ended, last_updates = [sequence], [last]
-            group.sequences.remove(sequence)
+            ended, last_updates = [only], [last_update(only, outcome, failure)]
+            group.sequences.remove(only)
         event = ending_event(outcome)
         for sequence in ended:
             sequence.on(event)
@@ -268,6 +280,7 @@ def _last_update(group: SequenceGroup, last: LastUpdate, now: float) -> JobUpdat
         logprobs=last.logprobs,
         prompt_logprobs=tuple(group.prompt_logprobs),
         score=last.score,
+        token_times=last.times,
         attention=np.stack(group.attention) if group.attention else None,
         has_more=group.num_open_outputs > 0,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import is_
 from typing import NamedTuple
 
@@ -87,8 +88,8 @@ class RunInputs:
 
     def _rows(self, sequences: Sequence[DecodingSequence]) -> _Rows:
         inputs = {
-            "logit_positions": np.arange(len(sequences), dtype=np.int32),
-            "num_new_tokens": np.ones(len(sequences), np.int32),
+            "logit_positions": _numbers(len(sequences)),
+            "num_new_tokens": _ones(len(sequences)),
             **self._sources(sequences),
         }
         for array in inputs.values():
@@ -109,8 +110,26 @@ class RunInputs:
 def _source_rows(sequences: Sequence[DecodingSequence]) -> Array:
     """For each row of a run, the first row of the same job, which has the same source."""
     first: dict[int, int] = {}
+    if len({id(sequence.job) for sequence in sequences}) == len(sequences):
+        return _numbers(len(sequences))
     rows = [first.setdefault(id(sequence.job), index) for index, sequence in enumerate(sequences)]
     return np.array(rows, np.int32)
+
+
+@cache
+def _numbers(count: int) -> Array:
+    """``0 … count-1``, read-only: the same array each time stays bound."""
+    numbers = np.arange(count, dtype=np.int32)
+    numbers.flags.writeable = False
+    return numbers
+
+
+@cache
+def _ones(count: int) -> Array:
+    """As many ones, read-only."""
+    ones = np.ones(count, np.int32)
+    ones.flags.writeable = False
+    return ones
 
 
 def pad(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:

@@ -8,6 +8,7 @@ Slots: decodable sequences run in slots ``0 … d-1``; at most one sequence is
 in the middle of its prompt, and it has slot ``d``, the last.
 """
 
+import math
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -49,12 +50,15 @@ class StepLimits:
         min_chunk: tokens that prompts get in every step, even if decoding uses up the budget. A
             prompt is not split if its first chunk would be smaller.
         max_padding: the largest ratio of padded to real tokens in a batch of prompts.
+        encode_interval: steps from one run of the encoder to the next while at least half of the
+            slots decode: it is faster over many sources at once.
     """
 
     num_slots: int
     max_batched_tokens: int
     min_chunk: int = 16
     max_padding: float = 1.25
+    encode_interval: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ def sequences_to_end(items: Iterable[Schedulable], now: float) -> tuple[int, ...
     return tuple(
         item.id
         for item in items
-        if item.phase == Phase.CANCELLING or (item.deadline is not None and item.deadline <= now)
+        if item.phase is Phase.CANCELLING or (item.deadline is not None and item.deadline <= now)
     )
 
 
@@ -99,12 +103,14 @@ def schedule(
     running: Sequence[Schedulable],
     limits: StepLimits,
     held: Container[int] = (),
+    steps_since_encode: float = math.inf,
 ) -> Plan:
     """Plans one step.
 
     No sequence starves: every decodable sequence decodes in every step, prompts get at least
-    ``min_chunk`` tokens of every step, and sequences are admitted strictly in their order. Those
-    after a held sequence may overtake it, but leave it the slots that it needs.
+    ``min_chunk`` tokens of every step, and sequences are admitted strictly in their order (those of
+    an encoder-decoder at least every ``encode_interval`` steps). Those after a held sequence may
+    overtake it, but leave it the slots that it needs.
 
     Args:
         waiting: in the order to serve. A prefix that will be copied from another slot counts as
@@ -113,8 +119,12 @@ def schedule(
         limits: of a step.
         held: ids of waiting sequences that are not admitted in this step, because they wait for a
             prefill to share.
+        steps_since_encode: the last run of the encoder was in the step so many before this one.
     """
     decode = tuple(item.id for item in running if is_decodable(item))
+    is_full = 2 * len(decode) >= limits.num_slots
+    if waiting and waiting[0].num_source_tokens and is_full:
+        waiting = waiting if steps_since_encode >= limits.encode_interval else ()
     if not waiting and len(decode) == len(running):
         return Plan(decode=decode)
     budget = max(limits.max_batched_tokens - len(decode), limits.min_chunk)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from server.engine.decoding.sampling import TokenLogprob
-from server.engine.requests.job_handle import Delivery, JobHandle
+from server.engine.requests.job import Delivery
+from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion, JobUpdate
 from server.models.registry import Model
@@ -23,7 +24,7 @@ from server.service.generation_request import (
     TextChunk,
 )
 from server.service.join_sentences import join_sentences
-from server.service.merge_streams import merge
+from server.service.merge_streams import in_turn, merge
 from server.service.prepare import PreparedRequest
 from server.service.usage import Timing, Usage, failure_of
 from server.telemetry.metrics import Metrics
@@ -50,7 +51,7 @@ def stream(
     Args:
         prepared: the request.
         context: the server's components.
-        whole: whether the caller wants whole outputs: a chunk may have many tokens.
+        whole: whether the caller wants whole outputs, each in one chunk.
 
     Raises:
         ServeError: the first failure of any job.
@@ -66,14 +67,17 @@ async def _run_jobs(
     delivery = Delivery.WHOLE if whole else Delivery.STREAM
     if prepared.stop_strings:  # no token after one is part of the output
         delivery = Delivery.EACH
-    handles = context.engine.submit(
-        prepared.model.key, prepared.jobs, prepared.client, delivery=delivery
-    )
+    jobs, order = prepared.jobs, list(range(len(prepared.jobs)))
+    if whole:  # the longest first: none is left for the end, and the encoder pads little
+        order.sort(key=lambda index: -len(jobs[index].source))
+    ordered = [jobs[index] for index in order]
+    handles = context.engine.submit(prepared.model.key, ordered, prepared.client, delivery=delivery)
     try:
         streams = [
-            _chunks(prepared, index, handle, context) for index, handle in enumerate(handles)
+            _chunks(prepared, index, handle, context)
+            for index, handle in zip(order, handles, strict=True)
         ]
-        merging = streams[0] if len(streams) == 1 else merge(streams)
+        merging = in_turn(streams) if whole or len(streams) == 1 else merge(streams)
         async with contextlib.aclosing(merging) as merged:
             async for chunk in merged:
                 yield chunk
@@ -190,15 +194,16 @@ class _OutputText:
             token_ids = prefix.token_ids + token_ids
         generated = update.tokens if logprobs or token_ids else ()
         times = update.token_times or itertools.repeat(time.monotonic())
-        for token, moment in zip(generated, times, strict=False):
+        for _, moment in zip(generated, times, strict=False):
             self._clock.tick(moment)
-            text += self._stops.push(self._text.push(token))
         self.token_ids += token_ids
         finish = None
         if update.completion is not None:
-            text += self._last_text(update.completion)
+            text += self._last_text(generated, update.completion)
             finish = self._finish(update, update.completion)
-        elif not text and not (token_ids and prepared.sends_tokens_without_text):
+        else:
+            text += self._stops.push("".join(map(self._text.push, generated)))
+        if finish is None and not (text or (token_ids and prepared.sends_tokens_without_text)):
             return None
         return TextChunk(
             prepared.model.manifest.name,
@@ -218,14 +223,14 @@ class _OutputText:
         job = self._prepared.jobs[self._index]
         return 0 if self._hypothesis else len(job.source) or len(job.prompt)
 
-    def _last_text(self, completion: Completion) -> str:
-        """The text held back until the end. Raises ``ServeError`` if the job failed."""
+    def _last_text(self, token_ids: tuple[int, ...], completion: Completion) -> str:
+        """The text of the last tokens, and that held back. Raises ``ServeError`` on failure."""
         if self.is_stopped:
             return ""
         failure = failure_of(completion)
         if failure is not None:
             raise failure
-        return self._stops.push(self._text.finish()) + self._stops.finish()
+        return self._stops.push(self._text.finish(token_ids)) + self._stops.finish()
 
     def _scored(
         self, token_ids: tuple[int, ...], logprobs: Sequence[TokenLogprob]

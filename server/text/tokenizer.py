@@ -202,8 +202,9 @@ class StreamingDetokenizer:
         self._num_characters += len(piece)
         return piece
 
-    def finish(self) -> str:
-        """The rest of the text."""
+    def finish(self, ids: Sequence[int] = ()) -> str:
+        """Adds the last tokens, at less cost than :meth:`push`. Returns the rest of the text."""
+        self._ids += ids
         return self._tokenizer.decode(self._ids)[self._num_characters :]
 
 

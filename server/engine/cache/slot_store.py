@@ -83,6 +83,8 @@ class SlotStore:
 
     def discard_matches(self, waiting: Sequence[DecodingSequence]) -> None:
         """Drops all matches: sequences that still wait have nothing cached."""
+        if not self._plan.matches:
+            return
         for sequence in waiting:
             if sequence.id in self._plan.matches:
                 sequence.num_cached_tokens = 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Self
 
 import msgspec
@@ -51,6 +52,22 @@ def total_cost(costs: Iterable[Cost]) -> Cost:
     return Cost(sum(sequences), sum(tokens), sum(new_tokens))
 
 
+class Delivery(Enum):
+    """When the tokens of an output reach their reader."""
+
+    EACH = auto()
+    """Each at once."""
+    STREAM = auto()
+    """At once; while many sequences run, those of ``JOIN_SECONDS`` together."""
+    WHOLE = auto()
+    """All at the end."""
+
+
+# Messages of a stream come this far apart while many sequences run: 25 a second are more than a
+# person can tell apart.
+JOIN_SECONDS = 0.04
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationJob:
     """One prompt or source, and what to generate after it.
@@ -75,6 +92,7 @@ class GenerationJob:
         finish_by: when to stop and return the partial output, in the same clock (seconds).
         cache_scope: only jobs of the same scope share cached prefixes and prefills.
         client: clients get equal shares of the slots while their jobs wait.
+        delivery: of new tokens.
     """
 
     prompt: tuple[int, ...]
@@ -94,6 +112,7 @@ class GenerationJob:
     finish_by: float | None = None
     cache_scope: str = ""
     client: str = ""
+    delivery: Delivery = Delivery.EACH
 
     @property
     def num_sequences(self) -> int:
@@ -109,9 +128,9 @@ class GenerationJob:
         """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
         return None if self.deadline is None or self.priority > 0 else self.deadline - now
 
-    def of_client(self, client: str) -> Self:
-        """The job with its client."""
-        return replace(self, client=client)
+    def of_client(self, client: str, delivery: Delivery) -> Self:
+        """The job with its client and the delivery that it wants."""
+        return replace(self, client=client, delivery=delivery)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +167,9 @@ class EncodingJob:
         """Seconds until the deadline; None if there is none."""
         return None if self.deadline is None else self.deadline - now
 
-    def of_client(self, client: str) -> Self:
-        """The job itself: encoders run texts in the order of arrival."""
-        del client
+    def of_client(self, client: str, delivery: Delivery) -> Self:
+        """The job itself: encoders run texts in the order of arrival, each to one result."""
+        del client, delivery
         return self
 
 

@@ -1,5 +1,7 @@
 """A generated sequence: its tokens, how many of them are cached, and its phase."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,8 +13,31 @@ from server.engine.decoding.logits_processors import (
     TokenHistory,
     logits_processors,
 )
-from server.engine.requests.job import GenerationJob
+from server.engine.decoding.sampling import TokenLogprob
+from server.engine.requests.job import JOIN_SECONDS, Delivery, GenerationJob
 from server.engine.requests.lifecycle import Event, Outcome, Phase, advance, has_ended
+
+
+@dataclass(slots=True, eq=False)
+class Unpublished:
+    """Generated tokens, their log-probabilities if the job wants them, and when each was chosen."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def add(self, token: int, logprobs: Sequence[TokenLogprob], now: float) -> None:
+        self.tokens.append(token)
+        self.logprobs += logprobs
+        self.times.append(now)
+
+    def take(self) -> tuple[tuple[int, ...], tuple[TokenLogprob, ...], tuple[float, ...]]:
+        """Removes and returns all tokens, log-probabilities and times."""
+        taken = tuple(self.tokens), tuple(self.logprobs), tuple(self.times)
+        self.tokens.clear()
+        self.logprobs.clear()
+        self.times.clear()
+        return taken
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +57,8 @@ class DecodingSequence:
         tokens: the prompt's, then the generated ones.
         num_cached_tokens: the first of ``tokens``, whose keys and values are in the slot.
         num_reserved_slots: slots kept free for the sequences that will fork from it.
+        unpublished: its last tokens, which no update has yet.
+        last_published: when an update had its tokens, in the engine's clock (seconds).
     """
 
     id: int
@@ -46,6 +73,8 @@ class DecodingSequence:
     tokens: list[int] = field(default_factory=list)
     num_cached_tokens: int = 0
     num_reserved_slots: int = 0
+    unpublished: Unpublished = field(default_factory=Unpublished)
+    last_published: float = -math.inf
 
     @classmethod
     def first_of(cls, id_: int, job: GenerationJob) -> "DecodingSequence":
@@ -122,6 +151,13 @@ class DecodingSequence:
             edit.apply(logits)
         if self.constraint is not None:
             self.constraint.mask(logits)
+
+    def may_wait(self, now: float, *, is_busy: bool) -> bool:
+        """Whether new tokens may wait for later ones. ``is_busy``: many sequences run."""
+        delivery = self.job.delivery
+        if delivery is Delivery.STREAM:
+            return is_busy and now < self.last_published + JOIN_SECONDS
+        return delivery is Delivery.WHOLE
 
     def append(self, token: int) -> Outcome | None:
         """Appends the next token. Returns the outcome if the sequence ends with it.
