@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -22,7 +23,7 @@ from server.engine.decoding.sampling import TokenLogprob
 from server.engine.engine import Engine
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.job import EncodingJob, GenerationJob, Job
+from server.engine.requests.job import Candidates, EncodingJob, GenerationJob, Job
 from server.engine.requests.job_handle import JobHandle
 from server.installation import check_installation
 from server.json_lines import Message, serve
@@ -237,7 +238,9 @@ class Bench:
             input_.num_new_tokens,
             source=input_.ids,
             beams=search,
-            candidates=None if shortlist is None else shortlist.candidates(input_.ids, [start]),
+            candidates=None
+            if shortlist is None
+            else Candidates(partial(shortlist.candidates, input_.ids, [start])),
             logprob_options=logprob_options,
         )
 

@@ -103,7 +103,7 @@ class CandidateBatches:
 
         Valid until the next call.
         """
-        lists = [job.candidates for job in jobs if job.candidates is not None]
+        lists = [job.candidates.ids for job in jobs if job.candidates is not None]
         widest = max(map(len, lists), default=0)
         if len(lists) < len(jobs) or not 0 < widest < self._vocabulary_size:
             return None
@@ -137,6 +137,6 @@ def mask(logits: Floats, jobs: Sequence[GenerationJob]) -> None:
     """Sets the logits ``[rows, vocabulary]`` that are not of a row's candidates to -inf."""
     for row, job in zip(logits, jobs, strict=True):
         if job.candidates is not None:
-            kept = row[job.candidates]
+            kept = row[job.candidates.ids]
             row.fill(-np.inf)
-            row[job.candidates] = kept
+            row[job.candidates.ids] = kept

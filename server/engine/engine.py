@@ -17,7 +17,7 @@ from server.engine.lane import Add, Cancel, Lane, ReleaseMemory, Remove, Stop, S
 from server.engine.observer import Observer
 from server.engine.requests.admission import Admission, AdmissionLimits, ClientBuckets, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.job import Cost, Delivery, EncodingJob, Job, total_cost
+from server.engine.requests.job import Cost, EncodingJob, Job, total_cost
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.placement import Placement
 from server.engine.requests.update import Completion, JobUpdate
@@ -139,8 +139,6 @@ class Engine:
         model: str,
         jobs: Sequence[Job],
         client: str | None = None,
-        *,
-        delivery: Delivery = Delivery.EACH,
     ) -> list[JobHandle]:
         """Accepts all jobs of a request, or none.
 
@@ -148,13 +146,12 @@ class Engine:
             model: its name.
             jobs: at least one.
             client: charged for the tokens; None for follow-up jobs of an accepted request.
-            delivery: of new tokens.
 
         Raises:
             OverloadedError: also if the client is at its limit, or the deadline cannot be met.
             ServeError: as :meth:`check`.
         """
-        parts = self._submit(model, jobs, client, 1, delivery)
+        parts = self._submit(model, jobs, client, 1)
         return [handle for part in parts for handle in part]
 
     def submit_texts(
@@ -172,7 +169,6 @@ class Engine:
         jobs: Sequence[Job],
         client: str | None,
         jobs_per_handle: int,
-        delivery: Delivery = Delivery.EACH,
     ) -> Iterator[list[JobHandle]]:
         if self._is_closed:
             raise ShuttingDownError
@@ -194,9 +190,7 @@ class Engine:
             handles = []
             commands: dict[int, list[Submit]] = {}
             for start in range(first, min(first + jobs_at_once, len(jobs)), jobs_per_handle):
-                own = [
-                    job.of_client(name, delivery) for job in jobs[start : start + jobs_per_handle]
-                ]
+                own = jobs[start : start + jobs_per_handle]
                 handle = self._accept(model_id, own)
                 handles.append(handle)
                 command = Submit(model_id, handle.id, own)

@@ -6,6 +6,7 @@ from functools import partial
 
 from model.bundle import Task
 from model.config import Kind
+from server.engine.requests.job import Delivery
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.service import validation
@@ -25,7 +26,7 @@ _INPUT_FIELDS = ("inputs", "token_inputs", "messages")
 
 
 async def prepare_generate(
-    request: GenerateRequest, context: ServiceContext, caller: Caller
+    request: GenerateRequest, context: ServiceContext, caller: Caller, delivery: Delivery
 ) -> PreparedRequest:
     """Validates and tokenizes a request.
 
@@ -33,9 +34,9 @@ async def prepare_generate(
         ServeError: an option or input is invalid, the model is unknown, or its queue is full.
     """
     started = time.monotonic()
+    num_inputs = len(request.inputs) + len(request.token_inputs)
     template = await job_template(
-        *(request, Task.GENERATE, len(request.inputs) + len(request.token_inputs)),
-        *(context, caller, started),
+        request, Task.GENERATE, num_inputs, context, caller, started, delivery
     )
     model = template.model
     field, prompts = await _prompts(request, model, context, caller)

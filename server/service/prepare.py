@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from model.bundle import Task
-from model.shortlist import Ids, Shortlist
+from model.shortlist import Shortlist
 from server.bounds import MAX_BAD_WORD_TOKENS
 from server.constraint import Constraint
 from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions, Sampling
-from server.engine.requests.job import GenerationJob
+from server.engine.requests.job import Candidates, Delivery, GenerationJob
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.service import generation_options as checks
@@ -87,6 +87,8 @@ class JobTemplate:
     deadline: float | None
     finish_by: float | None
     cache_scope: str
+    client: str
+    delivery: Delivery
 
     @property
     def num_sequences(self) -> int:
@@ -120,14 +122,17 @@ class JobTemplate:
             deadline=self.deadline,
             finish_by=self.finish_by,
             cache_scope=self.cache_scope,
+            client=self.client,
+            delivery=self.delivery,
         )
 
-    def _candidates(self, prompt: tuple[int, ...], source: tuple[int, ...]) -> Ids | None:
+    def _candidates(self, prompt: tuple[int, ...], source: tuple[int, ...]) -> Candidates | None:
         """The shortlist of ``source``, with all tokens that the request names."""
         if self.shortlist is None:
             return None
         biased = [id_ for id_, _ in self.logits.logit_bias]
-        return self.shortlist.candidates(source, [*prompt, *self.eos, *biased])
+        others = [*prompt, *self.eos, *biased]
+        return Candidates(partial(self.shortlist.candidates, source, others))
 
 
 async def job_template(
@@ -137,6 +142,7 @@ async def job_template(
     context: ServiceContext,
     caller: Caller,
     started: float,
+    delivery: Delivery,
 ) -> JobTemplate:
     """Validates the model and all options of a request, and compiles its grammar.
 
@@ -175,6 +181,9 @@ async def job_template(
         deadline=caller.deadline,
         finish_by=finish_by(stopping, started, caller.deadline),
         cache_scope=context.cache_scope(caller),
+        client=caller.client,
+        # No token after a stop string is part of the output.
+        delivery=Delivery.EACH if stopping.stop_strings else delivery,
     )
 
 

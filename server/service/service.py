@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from model.bundle import Manifest
 from server.bounds import check_name
+from server.engine.requests.job import Delivery
 from server.errors import Code, InternalError, ServeError
 from server.service.answer import AnswerRequest, AnswerResult
 from server.service.answer import answer as answer_questions
@@ -127,26 +128,26 @@ class Service:
 
     async def generate(self, request: GenerateRequest, caller: Caller) -> GenerationResult:
         """Continues prompts with a decoder, or maps texts to texts with an encoder-decoder."""
-        prepared = await prepare_generate(request, self._context, caller)
+        prepared = await prepare_generate(request, self._context, caller, Delivery.WHOLE)
         return await collect(prepared, self._context)
 
     async def generate_stream(
         self, request: GenerateRequest, caller: Caller
     ) -> AsyncGenerator[TextChunk, None]:
         """The same, but streams text as it is generated."""
-        prepared = await prepare_generate(request, self._context, caller)
+        prepared = await prepare_generate(request, self._context, caller, Delivery.STREAM)
         return stream(prepared, self._context)
 
     async def translate(self, request: TranslateRequest, caller: Caller) -> GenerationResult:
         """Translates texts with an encoder-decoder."""
-        prepared = await prepare_translate(request, self._context, caller)
+        prepared = await prepare_translate(request, self._context, caller, Delivery.WHOLE)
         return await collect(prepared, self._context)
 
     async def translate_stream(
         self, request: TranslateRequest, caller: Caller
     ) -> AsyncGenerator[TextChunk, None]:
         """The same, but streams text as it is generated."""
-        prepared = await prepare_translate(request, self._context, caller)
+        prepared = await prepare_translate(request, self._context, caller, Delivery.STREAM)
         return stream(prepared, self._context)
 
     async def translate_by_language(

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 
 from server.engine.decoding.sampling import TokenLogprob
-from server.engine.requests.job import Delivery
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion, JobUpdate
@@ -64,14 +63,11 @@ async def _run_jobs(
     prepared: PreparedRequest, context: ServiceContext, *, whole: bool
 ) -> AsyncGenerator[TextChunk, None]:
     """The chunks of all jobs; their ``index`` is that of the job."""
-    delivery = Delivery.WHOLE if whole else Delivery.STREAM
-    if prepared.stop_strings:  # no token after one is part of the output
-        delivery = Delivery.EACH
     jobs, order = prepared.jobs, list(range(len(prepared.jobs)))
     if whole:  # the longest first: none is left for the end, and the encoder pads little
         order.sort(key=lambda index: -len(jobs[index].source))
     ordered = [jobs[index] for index in order]
-    handles = context.engine.submit(prepared.model.key, ordered, prepared.client, delivery=delivery)
+    handles = context.engine.submit(prepared.model.key, ordered, prepared.client)
     try:
         streams = [
             _chunks(prepared, index, handle, context)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from model.bundle import Task
+from server.engine.requests.job import Delivery
 from server.service import validation
 from server.service.attention import check_joined_size
 from server.service.caller import Caller
@@ -22,7 +23,7 @@ from server.service.sentences import plan_sentences, should_split
 
 
 async def prepare_translate(
-    request: TranslateRequest, context: ServiceContext, caller: Caller
+    request: TranslateRequest, context: ServiceContext, caller: Caller, delivery: Delivery
 ) -> PreparedRequest:
     """Validates, splits into sentences and tokenizes a request.
 
@@ -31,7 +32,7 @@ async def prepare_translate(
     """
     started = time.monotonic()
     template = await job_template(
-        request, Task.TRANSLATE, len(request.inputs), context, caller, started
+        request, Task.TRANSLATE, len(request.inputs), context, caller, started, delivery
     )
     model = template.model
     validation.check_texts(request.inputs, context.config.max_input_bytes)

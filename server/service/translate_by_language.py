@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from server.engine.requests.job import Delivery
 from server.errors import InvalidArgumentError
 from server.service import validation
 from server.service.caller import Caller
@@ -103,7 +104,7 @@ async def _translate(
         decoding=DecodingOptions(num_hypotheses=count, alternatives=count > 1),
         response=ResponseOptions(attention=attention),
     )
-    prepared = await prepare_translate(request, context, caller)
+    prepared = await prepare_translate(request, context, caller, Delivery.WHOLE)
     return (await collect(prepared, context)).outputs
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions,
 from server.engine.generation_worker import GenerationWorker
 from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
-from server.engine.requests.job import GenerationJob
+from server.engine.requests.job import Candidates, GenerationJob
 from server.engine.requests.update import JobUpdate
 from server.engine.scheduler import StepLimits
 from server.models.registry import Model, load_bundle
@@ -58,13 +58,13 @@ def make_job(
     assert special.decoder_start is not None
     assert model.shortlist is not None
     prompt = (special.decoder_start, *forced)
-    candidates = model.shortlist.candidates(source, [*prompt, *special.eos])
+    find = partial(model.shortlist.candidates, source, [*prompt, *special.eos])
     return GenerationJob(
         prompt,
         12,
         source,
         frozenset(special.eos),
-        candidates=candidates if short else None,
+        candidates=Candidates(find) if short else None,
         **options,
     )
 
@@ -159,7 +159,8 @@ def test_only_candidates_are_generated(model: Model) -> None:
     for text in TEXTS[:10]:
         short, free = (make_job(model, text, {}, short=short) for short in (True, False))
         tokens, all_tokens = (run_alone(make_worker(model), job)[0][:-1] for job in (short, free))
-        allowed = set(np.asarray(short.candidates).tolist())
+        assert short.candidates is not None
+        allowed = set(short.candidates.ids.tolist())
         assert {token for token in tokens if token is not None} <= allowed
         num_changed += tokens != all_tokens
     assert num_changed  # the shortlist forbids what the model would have said
@@ -173,7 +174,8 @@ def test_a_masked_row_equals_the_row_of_candidates(model: Model) -> None:
     (update,) = [update for update in drain(worker) if update.logprobs]
     top = dict(update.logprobs[0].top)
     possible = {token: logprob for token, logprob in top.items() if logprob > -np.inf}
-    assert set(possible) <= set(np.asarray(job.candidates).tolist())
+    assert job.candidates is not None
+    assert set(possible) <= set(job.candidates.ids.tolist())
     assert sum(np.exp(list(possible.values()))) == pytest.approx(1, abs=1e-5)
 
 

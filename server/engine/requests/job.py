@@ -1,9 +1,9 @@
 """Jobs: the units of work that callers submit to an engine, and their maximum cost."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Self
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -68,6 +68,20 @@ class Delivery(Enum):
 JOIN_SECONDS = 0.04
 
 
+class Candidates:
+    """The only tokens that an output may have: the logits of all others are -inf.
+
+    ``find``: returns them, ascending. The lane calls it once, not the event loop.
+    """
+
+    def __init__(self, find: Callable[[], npt.NDArray[np.int32]]) -> None:
+        self._find = find
+
+    @cached_property
+    def ids(self) -> npt.NDArray[np.int32]:
+        return self._find()
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationJob:
     """One prompt or source, and what to generate after it.
@@ -84,14 +98,14 @@ class GenerationJob:
             samples, each with its own random generator (``seed + output``).
         alternatives: the outputs begin with the likeliest first tokens, one each.
         constraint: a grammar that each output follows.
-        candidates: the only tokens that are generated, ascending; None for all. The logits of all
-            others are -inf. They include ``eos``, and no tokens that the model suppresses.
+        candidates: the only tokens that are generated; None for all. They include ``eos``, and no
+            tokens that the model suppresses.
         logprob_options: which log-probabilities and attention to return.
         priority: jobs of higher priority are served earlier.
         deadline: the client's timeout, in the engine's clock (seconds).
         finish_by: when to stop and return the partial output, in the same clock (seconds).
         cache_scope: only jobs of the same scope share cached prefixes and prefills.
-        client: clients get equal shares of the slots while their jobs wait.
+        client: clients get equal shares of the slots while their jobs wait; empty if there is none.
         delivery: of new tokens.
     """
 
@@ -105,7 +119,7 @@ class GenerationJob:
     num_outputs: int = 1
     alternatives: bool = False
     constraint: Constraint | None = None
-    candidates: npt.NDArray[np.int32] | None = None
+    candidates: Candidates | None = None
     logprob_options: LogprobOptions = NO_LOGPROBS
     priority: int = 0
     deadline: float | None = None
@@ -127,10 +141,6 @@ class GenerationJob:
     def remaining_seconds(self, now: float) -> float | None:
         """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
         return None if self.deadline is None or self.priority > 0 else self.deadline - now
-
-    def of_client(self, client: str, delivery: Delivery) -> Self:
-        """The job with its client and the delivery that it wants."""
-        return replace(self, client=client, delivery=delivery)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +176,6 @@ class EncodingJob:
     def remaining_seconds(self, now: float) -> float | None:
         """Seconds until the deadline; None if there is none."""
         return None if self.deadline is None else self.deadline - now
-
-    def of_client(self, client: str, delivery: Delivery) -> Self:
-        """The job itself: encoders run texts in the order of arrival, each to one result."""
-        del client, delivery
-        return self
 
 
 Job = GenerationJob | EncodingJob
