@@ -1,7 +1,7 @@
 """Reports of an engine's runs and steps. ``server.telemetry.metrics`` implements the observer."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +14,7 @@ class RunReport:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStats:
+class WorkerStats(NamedTuple):
     """A worker's queue, slots and cache after a step. An encoder has no slots and no cache."""
 
     num_waiting: int

@@ -100,10 +100,13 @@ class TokenSelector:
         Sequences that need their whole rows come first: selecting the others' argmax may reuse
         the memory of the rows.
         """
+        if all(sequence.needs_only_argmax for sequence in sequences):
+            best = logits.best(indices)
+            return list(map(self._append_best, sequences, best))
         whole: list[int] = []
         plain: list[int] = []
         for i, sequence in enumerate(sequences):
-            (whole if _needs_row(sequence) else plain).append(i)
+            (plain if sequence.needs_only_argmax else whole).append(i)
         selected = []
         if whole:
             rows = logits.rows([indices[i] for i in whole])
@@ -113,10 +116,18 @@ class TokenSelector:
         if plain:
             best = logits.best([indices[i] for i in plain])
             selected += [
-                self._append_finite(sequences[i], token, None, None)
-                for i, token in zip(plain, best, strict=True)
+                self._append_best(sequences[i], token) for i, token in zip(plain, best, strict=True)
             ]
         return selected
+
+    def _append_best(self, sequence: DecodingSequence, token: int | None) -> NextToken:
+        """Appends the argmax: as :meth:`_append_finite`, in less time."""
+        if token is None:
+            return NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
+        outcome = sequence.append(token)
+        if outcome is None and sequence.num_cached_tokens == self._max_length:
+            outcome = Outcome.LENGTH
+        return NextToken(sequence, token, outcome)
 
     def _append_finite(
         self,
@@ -155,11 +166,6 @@ class TokenSelector:
         except Exception as error:
             outcome, message = selection_failure(error)
             return NextToken(sequence, None, outcome, failure=message)
-
-
-def _needs_row(sequence: DecodingSequence) -> bool:
-    """Whether the next token needs more than the argmax of the unprocessed logits."""
-    return not sequence.takes_argmax or sequence.job.logprob_options.top_logprobs is not None
 
 
 def choose(sequence: DecodingSequence, logits: Floats, uniform: float) -> int:

@@ -36,6 +36,7 @@ _STATISTICS = (
     "triune_failed_request_seconds_total",
     "triune_last_request_timestamp_seconds",
 )
+_NOTHING_SHOWN = WorkerStats(*[-1] * len(WorkerStats._fields))
 ROWS_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 
 
@@ -75,17 +76,25 @@ class Metrics:
         self._reused = self._count(
             "reused_tokens", "Prompt tokens copied from the cache instead of prefilled.", "model"
         )
-        self._running = self._per_lane("sequences_running", "Sequences that hold a slot.")
-        self._waiting = self._per_lane("sequences_waiting", "Sequences and texts in the queue.")
-        self._slots = self._per_lane("slots", "Slots: the most sequences that run at a time.")
-        self._cached = self._per_lane("cache_tokens", "Tokens of running sequences in the cache.")
-        self._capacity = self._per_lane("cache_capacity_tokens", "Tokens that fit into the cache.")
-        self._cuda_graphs = self._per_lane(
-            "cuda_graphs", "Decode step sizes recorded as CUDA graphs."
-        )
-        self._cuda_graph_bytes = self._per_lane(
-            "cuda_graph_bytes", "GPU memory of the recorded CUDA graphs."
-        )
+        self._of_lane = {  # by the names in WorkerStats
+            "num_waiting": self._per_lane("sequences_waiting", "Sequences and texts in the queue."),
+            "num_running": self._per_lane("sequences_running", "Sequences that hold a slot."),
+            "num_slots": self._per_lane("slots", "Slots: the most sequences that run at a time."),
+            "num_cached_tokens": self._per_lane(
+                "cache_tokens", "Tokens of running sequences in the cache."
+            ),
+            "cache_capacity_tokens": self._per_lane(
+                "cache_capacity_tokens", "Tokens that fit into the cache."
+            ),
+            "num_cuda_graphs": self._per_lane(
+                "cuda_graphs", "Decode step sizes recorded as CUDA graphs."
+            ),
+            "cuda_graph_bytes": self._per_lane(
+                "cuda_graph_bytes", "GPU memory of the recorded CUDA graphs."
+            ),
+        }
+        # By model and lane. Gauges are set only where a value changes: most never do.
+        self._shown_stats: dict[tuple[str, int], WorkerStats] = {}
         self._run_rows = functools.cache(
             Histogram(
                 "triune_run_rows",
@@ -145,15 +154,12 @@ class Metrics:
         self._run_seconds(model, report.phase).observe(report.seconds)
 
     def on_step(self, model: str, lane: int, stats: WorkerStats, seconds: float) -> None:
-        labels = (model, str(lane))
         self._step_seconds(model).observe(seconds)
-        self._running.labels(*labels).set(stats.num_running)
-        self._waiting.labels(*labels).set(stats.num_waiting)
-        self._slots.labels(*labels).set(stats.num_slots)
-        self._cached.labels(*labels).set(stats.num_cached_tokens)
-        self._capacity.labels(*labels).set(stats.cache_capacity_tokens)
-        self._cuda_graphs.labels(*labels).set(stats.num_cuda_graphs)
-        self._cuda_graph_bytes.labels(*labels).set(stats.cuda_graph_bytes)
+        shown = self._shown_stats.get((model, lane), _NOTHING_SHOWN)
+        for name, value, before in zip(stats._fields, stats, shown, strict=True):
+            if value != before:
+                self._of_lane[name].labels(model, str(lane)).set(value)
+        self._shown_stats[model, lane] = stats
 
     def on_memory(
         self, model: str, *, weights: int, cache_reserved: int, cache_resident: int, working: int
@@ -170,12 +176,11 @@ class Metrics:
 
     def forget(self, model: str) -> None:
         """Removes the gauges of an unloaded model. Its counters and histograms stay."""
-        gauges = (
-            *(self._running, self._waiting, self._slots, self._cached, self._capacity),
-            *(self._cuda_graphs, self._cuda_graph_bytes, self._memory),
-        )
-        for gauge in gauges:
+        for gauge in (*self._of_lane.values(), self._memory):
             gauge.remove_by_labels({"model": model})
+        for key in list(self._shown_stats):
+            if key[0] == model:
+                del self._shown_stats[key]
 
     def on_request(self, model: str, method: str, status: str, seconds: float) -> None:
         """Counts a finished call. ``status``: a name of ``server.errors.Code``."""

@@ -46,7 +46,6 @@ class SlotStore:
         self._slots = SlotTable(capacity.num_slots, capacity.max_length, capacity.num_prefix_slots)
         self._prefixes = PrefixCache(is_enabled=cache.holds_prefixes)
         self._sequences: dict[int, DecodingSequence] = {}
-        self._slot_of: dict[int, int] = {}
         self._plan = AdmissionPlan()
         self._idle = IdleRows()
 
@@ -59,7 +58,7 @@ class SlotStore:
 
     def slot_of(self, sequence: DecodingSequence) -> int:
         """The slot that ``sequence`` owns. Raises ``KeyError`` if it does not run."""
-        return self._slot_of[sequence.id]
+        return self._slots.slot_of(sequence.id)
 
     def match_prefixes(self, waiting: Sequence[DecodingSequence]) -> set[int]:
         """Finds which first tokens of the next sequences to admit can be copied from another row.
@@ -172,7 +171,7 @@ class SlotStore:
 
         Call it before any slot moves: values that are not finite must not reach another slot.
         """
-        if sequence.id in self._slot_of:
+        if sequence.id in self._sequences:
             self._cache.clear(self.slot_of(sequence))
 
     def release(self, sequence: DecodingSequence) -> None:
@@ -234,8 +233,6 @@ class SlotStore:
         self._slots.check()
         if self._slots.ids != tuple(sequence.id for sequence in self.running):
             raise RuntimeError(f"{self._slots.ids} own slots, {self.running} run")
-        if self._slot_of != {sequence.id: slot for slot, sequence in enumerate(self.running)}:
-            raise RuntimeError(f"{self._slot_of} does not match {self.running}")
         for sequence in self.running:
             limit = min(len(sequence.tokens), self._max_length)
             if not 0 <= sequence.num_cached_tokens <= limit:
@@ -249,9 +246,8 @@ class SlotStore:
             raise RuntimeError(f"the cached prefixes {held} are not those of {self._slots!r}")
 
     def _refresh(self) -> None:
-        """Derives ``running`` and the slots of its sequences from the table."""
-        self.running = tuple(self._sequences[id_] for id_ in self._slots.ids)
-        self._slot_of = {sequence.id: slot for slot, sequence in enumerate(self.running)}
+        """Derives ``running`` from the table."""
+        self.running = tuple(map(self._sequences.__getitem__, self._slots.ids))
 
     def _is_last_prefilling(self) -> bool:
         return bool(self.running) and self.running[-1].num_remaining_tokens > 1

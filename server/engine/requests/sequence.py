@@ -49,6 +49,7 @@ class DecodingSequence:
         job: to which its output belongs.
         deadline: the earlier of the job's ``deadline`` and ``finish_by``, in seconds.
         takes_argmax: its next token is the argmax of the unprocessed logits.
+        needs_only_argmax: and nothing else is told of the logits.
         output: index of its output in the job.
         generator: random numbers for sampling.
         constraint: the state of its grammar.
@@ -75,6 +76,11 @@ class DecodingSequence:
     num_reserved_slots: int = 0
     unpublished: Unpublished = field(default_factory=Unpublished)
     last_published: float = -math.inf
+    needs_only_argmax: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        wants_logprobs = self.job.logprob_options.top_logprobs is not None
+        self.needs_only_argmax = self.takes_argmax and not wants_logprobs
 
     @classmethod
     def first_of(cls, id_: int, job: GenerationJob) -> "DecodingSequence":
@@ -165,13 +171,14 @@ class DecodingSequence:
         Raises:
             ConstraintError: the constraint does not allow the token.
         """
-        self.on(Event.TOKEN)
+        if self.phase is not Phase.DECODING:
+            self.on(Event.TOKEN)
         self.tokens.append(token)
         if token in self.job.eos:
             return Outcome.STOP
         if self.constraint is not None:
             self.constraint.advance(token)
-        if self.num_generated_tokens >= self.job.max_new_tokens:
+        if len(self.tokens) - len(self.job.prompt) >= self.job.max_new_tokens:
             return Outcome.LENGTH
         return None
 
