@@ -27,7 +27,7 @@ async def collect(prepared: PreparedRequest, context: ServiceContext) -> Generat
     """
     check_reply_size(prepared.jobs)
     outputs: list[dict[int, list[TextChunk]]] = [{} for _ in range(prepared.num_inputs)]
-    async with contextlib.aclosing(stream(prepared, context, whole=True)) as chunks:
+    async with contextlib.aclosing(stream(prepared, context)) as chunks:
         async for chunk in chunks:
             outputs[chunk.index].setdefault(chunk.hypothesis, []).append(chunk)
     has_several = prepared.jobs[0].num_outputs > 1

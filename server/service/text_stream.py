@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from server.engine.decoding.sampling import TokenLogprob
+from server.engine.requests.job import Delivery
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion, JobUpdate
@@ -40,9 +41,7 @@ _FINISH_REASONS = {
 }
 
 
-def stream(
-    prepared: PreparedRequest, context: ServiceContext, *, whole: bool = False
-) -> AsyncGenerator[TextChunk, None]:
+def stream(prepared: PreparedRequest, context: ServiceContext) -> AsyncGenerator[TextChunk, None]:
     """Runs the jobs of a request and yields chunks as soon as their text is final.
 
     Closing the generator early cancels unfinished jobs.
@@ -50,21 +49,21 @@ def stream(
     Args:
         prepared: the request.
         context: the server's components.
-        whole: whether the caller wants whole outputs, each in one chunk.
 
     Raises:
         ServeError: the first failure of any job.
     """
-    chunks = _run_jobs(prepared, context, whole=whole)
+    chunks = _run_jobs(prepared, context)
     return chunks if prepared.sentences is None else join_sentences(chunks, prepared.sentences)
 
 
 async def _run_jobs(
-    prepared: PreparedRequest, context: ServiceContext, *, whole: bool
+    prepared: PreparedRequest, context: ServiceContext
 ) -> AsyncGenerator[TextChunk, None]:
     """The chunks of all jobs; their ``index`` is that of the job."""
     jobs, order = prepared.jobs, list(range(len(prepared.jobs)))
-    if whole:  # the longest first: none is left for the end, and the encoder pads little
+    is_whole = jobs[0].delivery is Delivery.WHOLE
+    if is_whole:  # the longest first: none is left for the end, and the encoder pads little
         order.sort(key=lambda index: -len(jobs[index].source))
     ordered = [jobs[index] for index in order]
     handles = context.engine.submit(prepared.model.key, ordered, prepared.client)
@@ -73,7 +72,7 @@ async def _run_jobs(
             _chunks(prepared, index, handle, context)
             for index, handle in zip(order, handles, strict=True)
         ]
-        merging = in_turn(streams) if whole or len(streams) == 1 else merge(streams)
+        merging = in_turn(streams) if is_whole or len(streams) == 1 else merge(streams)
         async with contextlib.aclosing(merging) as merged:
             async for chunk in merged:
                 yield chunk

@@ -86,6 +86,25 @@ def test_stops_at_strings_and_limits(client: Client) -> None:
     assert continued.finish_reason == FinishReason.LENGTH
 
 
+def num_decoded_tokens(server: ServerProcess, model: str) -> float:
+    with urllib.request.urlopen(server.metrics_url, timeout=60) as response:
+        text = response.read().decode()
+    name = f'triune_run_rows_sum{{model="{model}",phase="decode"}}'
+    return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
+
+
+def test_each_input_stops_at_its_stop_string(client: Client, server: ServerProcess) -> None:
+    """While earlier inputs go on, later ones are not decoded after their stop string."""
+    client.generate(DECODER, "1", max_new_tokens=2)
+    before = num_decoded_tokens(server, DECODER)
+    goes_on, *stopped = client.generate(
+        DECODER, ["1", *["7,"] * 3], stop_strings=["8,"], max_new_tokens=250, ignore_eos=True
+    ).outputs
+    assert goes_on.finish_reason == FinishReason.LENGTH
+    assert [output.finish_reason for output in stopped] == [FinishReason.STOP_STRING] * 3
+    assert num_decoded_tokens(server, DECODER) - before < 2 * 250
+
+
 def test_seed_reproduces_a_sample(client: Client) -> None:
     def sample(seed: int) -> str:
         result = client.generate(
