@@ -72,7 +72,9 @@ async def _run_jobs(
             _chunks(prepared, index, handle, context)
             for index, handle in zip(order, handles, strict=True)
         ]
-        merging = in_turn(streams) if is_whole or len(streams) == 1 else merge(streams)
+        # Attention needs another run for each output: those run side by side.
+        reads_in_turn = len(streams) == 1 or (is_whole and prepared.attention is None)
+        merging = in_turn(streams) if reads_in_turn else merge(streams)
         async with contextlib.aclosing(merging) as merged:
             async for chunk in merged:
                 yield chunk
