@@ -11,6 +11,7 @@ from torch import Tensor
 
 from export.apply_recipe import apply_recipe, cpu_runnable
 from export.attention_graph import add_attention_graph
+from export.calibration_rows import calibration_rows
 from export.checkpoint import Checkpoint, HeldOutSet, check_vocabulary, check_weights
 from export.encoder_attention_graph import add_encoder_attention_graph
 from export.errors import BundleExistsError, ExportError
@@ -59,6 +60,7 @@ from model.bundle import (
 from model.bundle_files import sha256_of, to_json
 
 ProgressCallback = Callable[[str], None]
+MAX_SMOOTHING_TOKENS = 1024
 
 # The minimum cosine to fp32 of the worst row, with an int8 cache.
 INT8_CACHE_MIN_COSINE = 0.9
@@ -237,10 +239,10 @@ def _smooth(
     checkpoint: Checkpoint, weights: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], SmoothingFactors]:
     """The weights with smaller activations, and the factors by which residuals shrank."""
-    samples = tokenize_samples(checkpoint)
-    factors = residual_smoothing_factors(checkpoint.config, weights, samples)
+    rows = calibration_rows(checkpoint, MAX_SMOOTHING_TOKENS) or tokenize_samples(checkpoint)
+    factors = residual_smoothing_factors(checkpoint.config, weights, rows)
     smoothing_factors = {name: values.numpy() for name, values in factors.items()}
-    return smooth_activations(checkpoint.config, weights, samples), smoothing_factors
+    return smooth_activations(checkpoint.config, weights, rows), smoothing_factors
 
 
 def _write_records(

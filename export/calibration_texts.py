@@ -1,8 +1,10 @@
-"""Texts on which exports measure activations for calibrated rounding.
+"""Texts on which exports measure activations, for smoothing and for calibrated rounding.
 
 Written for this repository, under its licence (Apache-2.0). No text that a bundle is measured on
 (:mod:`export.evaluation_texts`, :mod:`export.fidelity.texts`) is among them.
 """
+
+import itertools
 
 ENGLISH = (
     "This library reads and writes compressed archives. It supports several formats, checks "
@@ -141,7 +143,8 @@ _BY_LANGUAGE = {"en": ENGLISH, "pt": PORTUGUESE}
 
 
 def calibration_texts(source_language: str | None) -> tuple[str, ...]:
-    """Texts in the language that a translator reads; English if there are none, all for None."""
+    """Texts in the language that a translator reads, if any; in all languages for None."""
     if source_language is None:
-        return (*ENGLISH, *PORTUGUESE)
-    return _BY_LANGUAGE.get(source_language, ENGLISH)
+        mixed = itertools.chain.from_iterable(itertools.zip_longest(*_BY_LANGUAGE.values()))
+        return tuple(text for text in mixed if text is not None)
+    return _BY_LANGUAGE.get(source_language, ())

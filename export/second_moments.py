@@ -7,7 +7,7 @@ from torch import Tensor
 
 from export.activations import linear_maps, observe_inputs
 from export.blocks import can_have_blocks, exact_4_bits, in_blocks
-from export.calibration_texts import calibration_texts
+from export.calibration_rows import calibration_rows
 from export.checkpoint import Checkpoint
 from export.decoding import DecodingInputs, greedy_answers, prefill_source
 from export.fidelity.subject import GraphFolder, Subject
@@ -17,7 +17,7 @@ from export.recipes import Recipe, WeightFormat
 from model.config import Kind, ModelConfig
 
 MAX_BYTES = 2 << 30  # of all moments: those of Llama models of 1 B parameters have 1.1 GB
-MAX_TOKENS = 96  # of a text
+MAX_TOKENS = 96  # of an answer
 BATCH = 16  # sources that are answered together
 
 
@@ -43,8 +43,7 @@ def measure_second_moments(
     names = set(_rounded_maps(config, weights))
     sizes = [weights[f"{name}.weight"].shape[0] for name in names]
     subject = Subject.of(checkpoint)
-    texts = calibration_texts(subject.source_language)
-    rows = [row for row in (subject.encode(text)[:MAX_TOKENS] for text in texts) if row]
+    rows = calibration_rows(checkpoint)
     if not names or not rows or 4 * sum(size**2 for size in sizes) > MAX_BYTES:
         return NO_MOMENTS
     sums: dict[str, Tensor] = {}

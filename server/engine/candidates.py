@@ -122,9 +122,10 @@ class CandidateBatches:
         return batch
 
     def _make_room(self, num_jobs: int, widest: int) -> None:
-        """Makes a new array if the present one is too small, or much too wide."""
+        """Makes a new array if the present one is too small, or much too wide for most rows."""
         num_rows, width = self._ids.shape
-        if num_jobs <= num_rows and widest <= width <= 2 * widest + _WIDTH_STEP:
+        is_too_wide = width > 2 * widest + _WIDTH_STEP and 2 * num_jobs >= num_rows
+        if num_jobs <= num_rows and widest <= width and not is_too_wide:
             return
         width = min(-(-widest // _WIDTH_STEP) * _WIDTH_STEP, self._vocabulary_size - 1)
         num_rows = max(num_jobs, num_rows)

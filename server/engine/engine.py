@@ -145,7 +145,8 @@ class Engine:
         Args:
             model: its name.
             jobs: at least one.
-            client: charged for the tokens; None for follow-up jobs of an accepted request.
+            client: charged for the tokens; None for follow-up jobs of an accepted request. The
+                jobs name it too, for their share of the slots.
 
         Raises:
             OverloadedError: also if the client is at its limit, or the deadline cannot be met.

@@ -85,7 +85,7 @@ class Forking:
             if group.search is None:
                 tokens = self._fork_outputs(group, rows[0], forked)
             else:
-                self._advance_search(group, group.search, rows, top_tokens, forked)
+                self._advance_search(group, group.search, rows, top_tokens, forked, now)
         except Exception as error:
             outcome, message = selection_failure(error)
             group.sequences = [*before, *forked]
@@ -153,6 +153,7 @@ class Forking:
         rows: Sequence[Floats],
         top_tokens: Sequence[TopTokens],
         forked: list[DecodingSequence],
+        now: float,
     ) -> None:
         """One step of a beam search. Publishes the tokens on which all hypotheses agree.
 
@@ -174,12 +175,15 @@ class Forking:
             return
         live = self._assign_branches(group, branches, forked)
         agreed, start = search.agreed(), group.num_published_tokens
+        group.agreed_times += [now] * (len(agreed) - len(group.agreed_times))
         if len(agreed) > start and group.job.delivery != Delivery.WHOLE:
             group.num_published_tokens = len(agreed)
             logprobs: tuple[TokenLogprob, ...] = ()
             if group.job.logprob_options.top_logprobs is not None:
                 logprobs = tuple(map(TokenLogprob, search.live[0].logprobs[start : len(agreed)]))
-            self._jobs.publish(JobUpdate(group.id, agreed[start:], logprobs=logprobs))
+            times = tuple(group.agreed_times[start:])
+            update = JobUpdate(group.id, agreed[start:], logprobs=logprobs, token_times=times)
+            self._jobs.publish(update)
         self._jobs.replace_sequences(group, live)
 
     def _assign_branches(

@@ -37,6 +37,7 @@ class SequenceGroup:
             search.
         num_open_outputs: outputs that have not ended.
         num_published_tokens: tokens of the search's best hypothesis that were published.
+        agreed_times: when all of the search's hypotheses agreed on each of their first tokens.
         num_reused_tokens: prompt tokens copied from a cached prefix.
         attention: weights of each token, ``[layers, heads, source]``.
     """
@@ -49,6 +50,7 @@ class SequenceGroup:
     is_independent: bool
     num_open_outputs: int
     num_published_tokens: int = 0
+    agreed_times: list[float] = field(default_factory=list)
     num_reused_tokens: int = 0
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     attention: list[Floats] = field(default_factory=list)
@@ -69,12 +71,12 @@ class SequenceGroup:
             num_open_outputs=job.num_outputs,
         )
 
-    def last_updates(self, outcome: Outcome, failure: str) -> list["LastUpdate"]:
-        """The last update of every open output when the job ends with ``outcome``."""
+    def last_updates(self, outcome: Outcome, failure: str, now: float) -> list["LastUpdate"]:
+        """The last update of every open output when the job ends ``now`` with ``outcome``."""
         if self.is_independent:
             return [last_update(sequence, outcome, failure) for sequence in self.sequences]
         if self.search is not None and outcome in {Outcome.STOP, Outcome.TIME_LIMIT}:
-            hypotheses = self._hypotheses(self.search)
+            hypotheses = self._hypotheses(self.search, now)
             if hypotheses:  # a constraint may allow fewer than the job wants
                 return hypotheses
             if self.search.is_over:
@@ -82,7 +84,7 @@ class SequenceGroup:
         outputs = range(self.job.num_outputs)
         return [LastUpdate(output, outcome, failure=failure) for output in outputs]
 
-    def _hypotheses(self, search: BeamSearch) -> list["LastUpdate"]:
+    def _hypotheses(self, search: BeamSearch, now: float) -> list["LastUpdate"]:
         """The best hypotheses; of the first, only the tokens that were not published."""
         updates = []
         for output, hypothesis in enumerate(search.best(self.job.num_outputs)):
@@ -95,7 +97,10 @@ class SequenceGroup:
                 is_full = len(hypothesis.tokens) >= self.job.max_new_tokens
                 outcome = Outcome.LENGTH if is_full or search.is_over else Outcome.TIME_LIMIT
             logprobs = tuple(map(TokenLogprob, values))
-            updates.append(LastUpdate(output, outcome, tokens, logprobs, hypothesis.score))
+            agreed = () if output else self.agreed_times[published:]
+            times = (*agreed, *[now] * (len(tokens) - len(agreed)))
+            last = LastUpdate(output, outcome, tokens, logprobs, hypothesis.score, times=times)
+            updates.append(last)
         return updates
 
 
@@ -181,7 +186,10 @@ class JobTable:
         self.finish(group, outcome, now, failure, only)
 
     def record(self, selected: NextToken, now: float) -> None:
-        """Publishes the next token of an independent sequence, and ends it if that is its last."""
+        """Adds the next token of an independent sequence; publishes its tokens if that is due.
+
+        Ends the sequence if the token is its last.
+        """
         sequence, token, outcome, logprobs, failure = selected
         group = self._group_of[sequence.id]
         if group.times.first_token is None:
@@ -218,7 +226,7 @@ class JobTable:
         their slots. The slots of failed sequences are cleared now, before any slot moves.
         """
         if only is None:
-            ended, last_updates = group.sequences, group.last_updates(outcome, failure)
+            ended, last_updates = group.sequences, group.last_updates(outcome, failure, now)
             group.sequences = []
             group.num_open_outputs = len(last_updates)
         else:

@@ -1,20 +1,9 @@
 """Merges the streams of a request with several inputs."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
 
 from server.service.generation_request import TextChunk
-
-
-async def in_turn(
-    streams: Sequence[AsyncGenerator[TextChunk, None]],
-) -> AsyncGenerator[TextChunk, None]:
-    """Yields the chunks of one stream after the other. Raises ``ServeError``, as a stream does."""
-    for stream in streams:
-        async with aclosing(stream):
-            async for chunk in stream:
-                yield chunk
 
 
 async def merge(streams: list[AsyncGenerator[TextChunk, None]]) -> AsyncGenerator[TextChunk, None]:

@@ -26,9 +26,9 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_options import PRIORITIES, ResponseOptions, check_priority
 from server.service.generation_request import ScoredToken
+from server.service.job_outputs import scored_tokens
 from server.service.languages import target_start, with_source_language
 from server.service.requests import ModelRequest
-from server.service.text_stream import scored_tokens
 from server.service.threads import slices_of
 from server.service.usage import Timing, Usage, completion_of
 from server.text.windows import TooLongError

@@ -1,44 +1,18 @@
-"""Turns engine updates into text: chunks of a stream, or whole outputs."""
+"""Runs the jobs of a request, and yields their text: chunks of streams, or whole outputs."""
 
+import asyncio
 import contextlib
-import itertools
-import time
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
 from functools import partial
 
-from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.job import Delivery
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.lifecycle import Outcome
-from server.engine.requests.update import Completion, JobUpdate
-from server.models.registry import Model
-from server.service.attention import read_attention
-from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.generation_request import (
-    Attention,
-    Finish,
-    FinishReason,
-    ScoredToken,
-    TextChunk,
-)
+from server.service.generation_request import TextChunk
+from server.service.job_outputs import JobOutputs
 from server.service.join_sentences import join_sentences
-from server.service.merge_streams import in_turn, merge
+from server.service.merge_streams import merge
 from server.service.prepare import PreparedRequest
-from server.service.usage import Timing, Usage, failure_of
-from server.telemetry.metrics import Metrics
-from server.text.stop_strings import StopStrings
-
-# Updates with more values are read in a thread.
-MAX_INLINE_VALUES = 1024
-
-_FINISH_REASONS = {
-    Outcome.STOP: FinishReason.STOP,
-    Outcome.LENGTH: FinishReason.LENGTH,
-    Outcome.TIME_LIMIT: FinishReason.DEADLINE,
-    Outcome.CANCELLED: FinishReason.CANCELLED,
-}
 
 
 def stream(prepared: PreparedRequest, context: ServiceContext) -> AsyncGenerator[TextChunk, None]:
@@ -67,14 +41,14 @@ async def _run_jobs(
         order.sort(key=lambda index: -len(jobs[index].source))
     ordered = [jobs[index] for index in order]
     handles = context.engine.submit(prepared.model.key, ordered, prepared.client)
+    outputs = [JobOutputs(prepared, index, context) for index in order]
     try:
-        streams = [
-            _chunks(prepared, index, handle, context)
-            for index, handle in zip(order, handles, strict=True)
-        ]
         # Attention needs another run for each output: those run side by side.
-        reads_in_turn = len(streams) == 1 or (is_whole and prepared.attention is None)
-        merging = in_turn(streams) if reads_in_turn else merge(streams)
+        if is_whole and prepared.attention is None:
+            merging = _as_they_end(outputs, handles)
+        else:
+            streams = list(map(_chunks, outputs, handles))
+            merging = streams[0] if len(streams) == 1 else merge(streams)
         async with contextlib.aclosing(merging) as merged:
             async for chunk in merged:
                 yield chunk
@@ -82,201 +56,30 @@ async def _run_jobs(
         context.engine.cancel(handles)
 
 
-def scored_tokens(
-    model: Model, token_ids: Sequence[int], values: Sequence[TokenLogprob]
-) -> tuple[ScoredToken, ...]:
-    """Tokens as spelled in the vocabulary, with their log-probabilities: one value per id."""
-    spellings = model.tokenizer.tokens(token_ids)
-    return tuple(
-        ScoredToken(
-            id_,
-            spelling,
-            value.logprob,
-            tuple(
-                ScoredToken(other, name, logprob)
-                for (other, logprob), name in zip(
-                    value.top,
-                    model.tokenizer.tokens([other for other, _ in value.top]),
-                    strict=True,
-                )
-            ),
-        )
-        for id_, spelling, value in zip(token_ids, spellings, values, strict=True)
-    )
-
-
-async def _chunks(
-    prepared: PreparedRequest, index: int, handle: JobHandle, context: ServiceContext
-) -> AsyncGenerator[TextChunk, None]:
-    """The chunks of one job's outputs. An output ends at its last token or a stop string."""
-    outputs: dict[int, _OutputText] = {}
-    caller = Caller(prepared.client, None)
-    while True:
+async def _chunks(outputs: JobOutputs, handle: JobHandle) -> AsyncGenerator[TextChunk, None]:
+    """The chunks of one job."""
+    is_last = False
+    while not is_last:
         update = await handle.next()
-        number = update.output
-        if number not in outputs:
-            outputs[number] = _OutputText(prepared, index, number, context.metrics)
-        output = outputs[number]
-        cost = _num_values(update)
-        if number == update.output and not output.token_ids:
-            cost += len(prepared.prefixes[index].token_ids)
-        push = partial(output.push, update)
-        chunk = await context.build(cost, push, caller) if cost > MAX_INLINE_VALUES else push()
-        if chunk is not None and chunk.finish is not None and number == 0:
-            attention = await _attention(prepared, index, output.token_ids, context)
-            chunk = replace(chunk, finish=replace(chunk.finish, attention=attention))
-        if output.is_stopped and update.completion is None:
-            context.engine.cancel([handle], number)
-        if chunk is not None:
+        async for chunk in outputs.chunks(update, handle):
             yield chunk
-        if update.is_last:
-            return
+        is_last = update.is_last
 
 
-def _num_values(update: JobUpdate) -> int:
-    """Tokens of an update to detokenize or to spell."""
-    scored = (*update.logprobs, *update.prompt_logprobs)
-    return len(update.tokens) + sum(1 + len(value.top) for value in scored)
+async def _as_they_end(
+    outputs: Sequence[JobOutputs], handles: Sequence[JobHandle]
+) -> AsyncGenerator[TextChunk, None]:
+    """The chunks of jobs with whole outputs, in the order in which the outputs end.
 
-
-async def _attention(
-    prepared: PreparedRequest, index: int, token_ids: tuple[int, ...], context: ServiceContext
-) -> Attention | None:
-    if prepared.attention is None or not token_ids:
-        return None
-    job, prefix = prepared.jobs[index], prepared.prefixes[index]
-    return await read_attention(
-        context,
-        prepared.client,
-        prepared.model,
-        prepared.attention,
-        job,
-        len(job.prompt) - len(prefix.token_ids),
-        token_ids,
-        prefix.source_text,
-    )
-
-
-class _OutputText:
-    """The state of one output: incremental detokenization and stop strings."""
-
-    def __init__(
-        self, prepared: PreparedRequest, index: int, hypothesis: int, metrics: Metrics
-    ) -> None:
-        self._prepared = prepared
-        self._index = index
-        self._hypothesis = hypothesis
-        self._metrics = metrics
-        self._clock = _TokenClock(prepared, metrics)
-        self._text = prepared.model.tokenizer.detokenizer()
-        self._stops = StopStrings(prepared.stop_strings)
-        self._has_started = False
-        self.token_ids: tuple[int, ...] = ()
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a stop string ended the text. Later tokens are dropped."""
-        return self._stops.is_matched
-
-    def push(self, update: JobUpdate) -> TextChunk | None:
-        """The chunk for an update; ``None`` if no text is final yet. Raises ``ServeError``."""
-        prepared = self._prepared
-        text, token_ids, logprobs = "", update.tokens, update.logprobs
-        if self.is_stopped:
-            token_ids, logprobs = (), ()
-        if not self._has_started:
-            self._has_started = True
-            prefix = prepared.prefixes[self._index]
-            text += prefix.echo + "".join(map(self._text.push, prefix.token_ids))
-            token_ids = prefix.token_ids + token_ids
-        generated = update.tokens if logprobs or token_ids else ()
-        times = update.token_times or itertools.repeat(time.monotonic())
-        for _, moment in zip(generated, times, strict=False):
-            self._clock.tick(moment)
-        self.token_ids += token_ids
-        finish = None
-        if update.completion is not None:
-            text += self._last_text(generated, update.completion)
-            finish = self._finish(update, update.completion)
-        else:
-            text += self._stops.push("".join(map(self._text.push, generated)))
-        if finish is None and not (text or (token_ids and prepared.sends_tokens_without_text)):
-            return None
-        return TextChunk(
-            prepared.model.manifest.name,
-            self._index,
-            self._hypothesis,
-            text,
-            token_ids if prepared.wants_token_ids else (),
-            self._scored(token_ids, logprobs) if logprobs else (),
-            finish,
-            self._num_input_tokens,
-            self._clock.num_tokens,
-        )
-
-    @property
-    def _num_input_tokens(self) -> int:
-        """0 but for the first output: the outputs of a job share its input."""
-        job = self._prepared.jobs[self._index]
-        return 0 if self._hypothesis else len(job.source) or len(job.prompt)
-
-    def _last_text(self, token_ids: tuple[int, ...], completion: Completion) -> str:
-        """The text of the last tokens, and that held back. Raises ``ServeError`` on failure."""
-        if self.is_stopped:
-            return ""
-        failure = failure_of(completion)
-        if failure is not None:
-            raise failure
-        return self._stops.push(self._text.finish(token_ids)) + self._stops.finish()
-
-    def _scored(
-        self, token_ids: tuple[int, ...], logprobs: Sequence[TokenLogprob]
-    ) -> tuple[ScoredToken, ...]:
-        """Scores the generated tokens: the last ones of ``token_ids``, after the target prefix."""
-        generated = token_ids[len(token_ids) - len(logprobs) :]
-        return scored_tokens(self._prepared.model, generated, logprobs)
-
-    def _finish(self, update: JobUpdate, completion: Completion) -> Finish:
-        prepared = self._prepared
-        name = prepared.model.manifest.name
-        usage = Usage(output_tokens=self._clock.num_tokens)
-        prompt_logprobs: tuple[ScoredToken, ...] = ()
-        job = prepared.jobs[self._index]
-        if self._hypothesis == 0:
-            usage = replace(
-                usage,
-                input_tokens=self._num_input_tokens,
-                reused_tokens=completion.num_reused_tokens,
-            )
-            self._metrics.on_phases(
-                name,
-                completion.queue_seconds,
-                completion.prefill_seconds,
-                completion.decode_seconds,
-            )
-            if update.prompt_logprobs:
-                prompt_logprobs = scored_tokens(
-                    prepared.model, job.prompt[1:], update.prompt_logprobs
-                )
-        self._metrics.on_tokens(name, usage.input_tokens, usage.output_tokens, usage.reused_tokens)
-        reason = FinishReason.STOP_STRING
-        if not self.is_stopped:
-            reason = _FINISH_REASONS[completion.outcome]
-        timing = Timing.of([completion], prepared.tokenize_seconds, prepared.started)
-        return Finish(reason, usage, timing, completion, update.score, prompt_logprobs)
-
-
-class _TokenClock:
-    """Counts the tokens of one output, and reports time to first token and between tokens."""
-
-    def __init__(self, prepared: PreparedRequest, metrics: Metrics) -> None:
-        self.num_tokens = 0
-        self._model = prepared.model.manifest.name
-        self._metrics = metrics
-        self._last = prepared.started
-
-    def tick(self, now: float) -> None:
-        report = self._metrics.on_next_token if self.num_tokens else self._metrics.on_first_token
-        report(self._model, now - self._last)
-        self.num_tokens += 1
-        self._last = now
+    It needs no task for each job, unlike ``merge``.
+    """
+    arrived: asyncio.Queue[int] = asyncio.Queue()
+    for index, handle in enumerate(handles):
+        handle.on_update = partial(arrived.put_nowait, index)
+    num_open = len(handles)
+    while num_open:
+        index = await arrived.get()
+        update = await handles[index].next()
+        async for chunk in outputs[index].chunks(update, handles[index]):
+            yield chunk
+        num_open -= update.is_last

@@ -74,6 +74,11 @@ def test_a_whole_output_is_one_update(options: dict[str, Any]) -> None:
         assert list(last.tokens) == tokens_of(parts)
         assert list(last.logprobs) == [row for update in parts for row in update.logprobs]
         assert last.score == parts[-1].score
+        assert len(last.token_times) == len(last.tokens)
+        if output == 0:  # of other hypotheses, the end is known only
+            assert list(last.token_times) == [
+                time for update in parts for time in update.token_times
+            ]
 
 
 @pytest.mark.parametrize("delivery", [Delivery.WHOLE, Delivery.STREAM])

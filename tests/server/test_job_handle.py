@@ -69,6 +69,17 @@ def test_cancels_a_slow_reader_once(monkeypatch: pytest.MonkeyPatch) -> None:
         read_all(handle)
 
 
+def test_the_end_of_a_large_output_cancels_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handles, "MAX_UNREAD_VALUES", 10)
+    handle = make_handle()
+    sent = [
+        JobUpdate(7, (1,) * 20, completion=COMPLETION, output=output, has_more=output == 0)
+        for output in (0, 1)
+    ]
+    assert not any(map(handle.push, sent))
+    assert read_all(handle) == sent
+
+
 def test_never_cancels_a_reader_that_keeps_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handles, "MAX_UNREAD_VALUES", 640)
 

@@ -58,7 +58,8 @@ class Delivery(Enum):
     EACH = auto()
     """Each at once."""
     STREAM = auto()
-    """At once; while many sequences run, those of ``JOIN_SECONDS`` together."""
+    """At once; while many sequences run, those of ``JOIN_SECONDS`` together, but those on which the
+    hypotheses of a beam search agree at once."""
     WHOLE = auto()
     """All at the end."""
 

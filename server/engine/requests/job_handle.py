@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -26,6 +27,7 @@ class JobHandle:
         num_jobs: texts have one update each, in the order in which they end.
         is_done: the last update was pushed, or the engine stopped.
         is_overrun: the reader was too slow; the jobs are cancelled.
+        on_update: called when :meth:`next` has an update or an error, once for each.
     """
 
     id: int
@@ -35,6 +37,7 @@ class JobHandle:
     num_jobs: int = 1
     is_done: bool = False
     is_overrun: bool = False
+    on_update: Callable[[], object] | None = None
     _num_ended: int = 0
     _first_queue_seconds: float = 0.0  # of the job that ended first
     _num_unread_values: int = 0
@@ -93,7 +96,8 @@ class JobHandle:
         num_values = _num_values(update)
         self._num_unread_values += num_values
         self._put((update, num_values))
-        if self._num_unread_values > MAX_UNREAD_VALUES and not update.is_last:
+        # The last update of an output is as large as the request allows, and needs no cancelling.
+        if self._num_unread_values > MAX_UNREAD_VALUES and update.completion is None:
             self.is_overrun = True
             self.close()
             return True
@@ -107,6 +111,8 @@ class JobHandle:
         self._updates.append(queued)
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
+        if self.on_update is not None:
+            self.on_update()
 
 
 def _num_values(update: JobUpdate) -> int:

@@ -49,7 +49,7 @@ class DecodingSequence:
         job: to which its output belongs.
         deadline: the earlier of the job's ``deadline`` and ``finish_by``, in seconds.
         takes_argmax: its next token is the argmax of the unprocessed logits.
-        needs_only_argmax: and nothing else is told of the logits.
+        needs_only_argmax: ``takes_argmax``, and the job wants no log-probabilities.
         output: index of its output in the job.
         generator: random numbers for sampling.
         constraint: the state of its grammar.

@@ -41,8 +41,8 @@ class JobUpdate(msgspec.Struct, frozen=True):
         score: in the last update, the score of a beam search's hypothesis.
         attention: in the last update, ``[tokens, layers, heads, source]``, if the job wants it;
             the source of an encoder is the same tokens.
-        token_times: when each of ``tokens`` was chosen, in the engine's clock (seconds); empty in a
-            beam search.
+        token_times: when each of ``tokens`` was chosen, in the engine's clock (seconds). In a beam
+            search, when all hypotheses agreed on it.
         has_more: other outputs of the job continue after this one's end.
     """
 

@@ -1,0 +1,259 @@
+"""Turns the engine's updates of a job into chunks of text."""
+
+import dataclasses
+import itertools
+import time
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+
+from msgspec import structs
+
+from server.engine.decoding.sampling import TokenLogprob
+from server.engine.requests.job_handle import JobHandle
+from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.update import Completion, JobUpdate
+from server.models.registry import Model
+from server.service.attention import read_attention
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.generation_request import (
+    Attention,
+    Finish,
+    FinishReason,
+    ScoredToken,
+    TextChunk,
+)
+from server.service.prepare import PreparedRequest
+from server.service.usage import Timing, Usage, failure_of
+from server.telemetry.metrics import Metrics
+from server.text.stop_strings import StopStrings
+
+# Updates with more values are read in a thread.
+MAX_INLINE_VALUES = 1024
+
+_FINISH_REASONS = {
+    Outcome.STOP: FinishReason.STOP,
+    Outcome.LENGTH: FinishReason.LENGTH,
+    Outcome.TIME_LIMIT: FinishReason.DEADLINE,
+    Outcome.CANCELLED: FinishReason.CANCELLED,
+}
+
+
+def scored_tokens(
+    model: Model, token_ids: Sequence[int], values: Sequence[TokenLogprob]
+) -> tuple[ScoredToken, ...]:
+    """Tokens as spelled in the vocabulary, with their log-probabilities: one value per id."""
+    spellings = model.tokenizer.tokens(token_ids)
+    return tuple(
+        ScoredToken(
+            id_,
+            spelling,
+            value.logprob,
+            tuple(
+                ScoredToken(other, name, logprob)
+                for (other, logprob), name in zip(
+                    value.top,
+                    model.tokenizer.tokens([other for other, _ in value.top]),
+                    strict=True,
+                )
+            ),
+        )
+        for id_, spelling, value in zip(token_ids, spellings, values, strict=True)
+    )
+
+
+class JobOutputs:
+    """Turns the updates of one job into chunks of its outputs."""
+
+    def __init__(self, prepared: PreparedRequest, index: int, context: ServiceContext) -> None:
+        self._prepared = prepared
+        self._index = index
+        self._context = context
+        self._caller = Caller(prepared.client, None)
+        self._outputs: dict[int, _OutputText] = {}
+
+    async def chunks(self, update: JobUpdate, handle: JobHandle) -> AsyncGenerator[TextChunk, None]:
+        """The chunks for an update: none if no text is final yet.
+
+        An output ends at its last token or a stop string, which cancels it in the engine.
+
+        Raises:
+            ServeError: the output failed; a chunk has the tokens before.
+        """
+        if update.tokens and update.completion is not None and failure_of(update.completion):
+            before = structs.replace(update, completion=None)
+            async for earlier in self.chunks(before, handle):
+                yield earlier
+            update = structs.replace(update, tokens=(), logprobs=(), token_times=())
+        number = update.output
+        if number not in self._outputs:
+            self._outputs[number] = _OutputText(
+                self._prepared, self._index, number, self._context.metrics
+            )
+        output = self._outputs[number]
+        cost = _num_values(update)
+        if not output.token_ids:
+            cost += len(self._prepared.prefixes[self._index].token_ids)
+        push = partial(output.push, update)
+        is_large = cost > MAX_INLINE_VALUES
+        chunk = await self._context.build(cost, push, self._caller) if is_large else push()
+        if chunk is not None and chunk.finish is not None and number == 0:
+            attention = await _attention(
+                self._prepared, self._index, output.token_ids, self._context
+            )
+            chunk = dataclasses.replace(
+                chunk, finish=dataclasses.replace(chunk.finish, attention=attention)
+            )
+        if output.is_stopped and update.completion is None:
+            self._context.engine.cancel([handle], number)
+        if chunk is not None:
+            yield chunk
+
+
+def _num_values(update: JobUpdate) -> int:
+    """Tokens of an update to detokenize or to spell."""
+    scored = (*update.logprobs, *update.prompt_logprobs)
+    return len(update.tokens) + sum(1 + len(value.top) for value in scored)
+
+
+async def _attention(
+    prepared: PreparedRequest, index: int, token_ids: tuple[int, ...], context: ServiceContext
+) -> Attention | None:
+    if prepared.attention is None or not token_ids:
+        return None
+    job, prefix = prepared.jobs[index], prepared.prefixes[index]
+    return await read_attention(
+        context,
+        prepared.client,
+        prepared.model,
+        prepared.attention,
+        job,
+        len(job.prompt) - len(prefix.token_ids),
+        token_ids,
+        prefix.source_text,
+    )
+
+
+class _OutputText:
+    """The state of one output: incremental detokenization and stop strings."""
+
+    def __init__(
+        self, prepared: PreparedRequest, index: int, hypothesis: int, metrics: Metrics
+    ) -> None:
+        self._prepared = prepared
+        self._index = index
+        self._hypothesis = hypothesis
+        self._metrics = metrics
+        self._clock = _TokenClock(prepared, metrics)
+        self._text = prepared.model.tokenizer.detokenizer()
+        self._stops = StopStrings(prepared.stop_strings)
+        self._has_started = False
+        self.token_ids: tuple[int, ...] = ()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a stop string ended the text. Later tokens are dropped."""
+        return self._stops.is_matched
+
+    def push(self, update: JobUpdate) -> TextChunk | None:
+        """The chunk for an update; ``None`` if no text is final yet. Raises ``ServeError``."""
+        prepared = self._prepared
+        text, token_ids, logprobs = "", update.tokens, update.logprobs
+        if self.is_stopped:
+            token_ids, logprobs = (), ()
+        if not self._has_started:
+            self._has_started = True
+            prefix = prepared.prefixes[self._index]
+            text += prefix.echo + "".join(map(self._text.push, prefix.token_ids))
+            token_ids = prefix.token_ids + token_ids
+        generated = update.tokens if logprobs or token_ids else ()
+        times = update.token_times or itertools.repeat(time.monotonic())
+        for _, moment in zip(generated, times, strict=False):
+            self._clock.tick(moment)
+        self.token_ids += token_ids
+        finish = None
+        if update.completion is not None:
+            text += self._last_text(generated, update.completion)
+            finish = self._finish(update, update.completion)
+        else:
+            text += self._stops.push("".join(map(self._text.push, generated)))
+        if finish is None and not (text or (token_ids and prepared.sends_tokens_without_text)):
+            return None
+        return TextChunk(
+            prepared.model.manifest.name,
+            self._index,
+            self._hypothesis,
+            text,
+            token_ids if prepared.wants_token_ids else (),
+            self._scored(token_ids, logprobs) if logprobs else (),
+            finish,
+            self._num_input_tokens,
+            self._clock.num_tokens,
+        )
+
+    @property
+    def _num_input_tokens(self) -> int:
+        """0 but for the first output: the outputs of a job share its input."""
+        job = self._prepared.jobs[self._index]
+        return 0 if self._hypothesis else len(job.source) or len(job.prompt)
+
+    def _last_text(self, token_ids: tuple[int, ...], completion: Completion) -> str:
+        """The text of the last tokens, and that held back. Raises ``ServeError`` on failure."""
+        if self.is_stopped:
+            return ""
+        failure = failure_of(completion)
+        if failure is not None:
+            raise failure
+        return self._stops.push(self._text.finish(token_ids)) + self._stops.finish()
+
+    def _scored(
+        self, token_ids: tuple[int, ...], logprobs: Sequence[TokenLogprob]
+    ) -> tuple[ScoredToken, ...]:
+        """Scores the generated tokens: the last ones of ``token_ids``, after the target prefix."""
+        generated = token_ids[len(token_ids) - len(logprobs) :]
+        return scored_tokens(self._prepared.model, generated, logprobs)
+
+    def _finish(self, update: JobUpdate, completion: Completion) -> Finish:
+        prepared = self._prepared
+        name = prepared.model.manifest.name
+        usage = Usage(output_tokens=self._clock.num_tokens)
+        prompt_logprobs: tuple[ScoredToken, ...] = ()
+        job = prepared.jobs[self._index]
+        if self._hypothesis == 0:
+            usage = dataclasses.replace(
+                usage,
+                input_tokens=self._num_input_tokens,
+                reused_tokens=completion.num_reused_tokens,
+            )
+            self._metrics.on_phases(
+                name,
+                completion.queue_seconds,
+                completion.prefill_seconds,
+                completion.decode_seconds,
+            )
+            if update.prompt_logprobs:
+                prompt_logprobs = scored_tokens(
+                    prepared.model, job.prompt[1:], update.prompt_logprobs
+                )
+        self._metrics.on_tokens(name, usage.input_tokens, usage.output_tokens, usage.reused_tokens)
+        reason = FinishReason.STOP_STRING
+        if not self.is_stopped:
+            reason = _FINISH_REASONS[completion.outcome]
+        timing = Timing.of([completion], prepared.tokenize_seconds, prepared.started)
+        return Finish(reason, usage, timing, completion, update.score, prompt_logprobs)
+
+
+class _TokenClock:
+    """Counts the tokens of one output, and reports time to first token and between tokens."""
+
+    def __init__(self, prepared: PreparedRequest, metrics: Metrics) -> None:
+        self.num_tokens = 0
+        self._model = prepared.model.manifest.name
+        self._metrics = metrics
+        self._last = prepared.started
+
+    def tick(self, now: float) -> None:
+        report = self._metrics.on_next_token if self.num_tokens else self._metrics.on_first_token
+        report(self._model, now - self._last)
+        self.num_tokens += 1
+        self._last = now
