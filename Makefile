@@ -81,7 +81,6 @@ bench: setup bundles
 	$(VENV)/python -m tests.benchmarks.engine --json loadtest/results/engine-smollm2-int8.json
 	$(VENV)/python -m scripts.engine_figures
 	$(VENV)/python -m scripts.export_fidelity
-	cp bundles/smollm2/1/parity.json loadtest/results/compared-smollm2-int8.json
 	for task in generate translate embed; do \
 		$(VENV)/python -m loadtest compare --task $$task --prepare; \
 		$(VENV)/python -m loadtest compare --task $$task --json loadtest/results/compare-$$task.json \

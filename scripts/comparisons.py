@@ -29,10 +29,11 @@ SUMMARY = (
     ("generate", "engine", "decode, 128 cached", "fp32", "tokens/s"),
     ("generate", "engine", "decode, 128 cached", "int8", "tokens/s"),
     ("generate", "engine", "prefill of 512", "int8", "tokens/s"),
+    ("generate", "engine", "decode, 128 cached", "int4", "tokens/s"),
     ("generate", "server", "128 in, 64 out", "int8", "tokens/s"),
     ("generate", "server", "128 in, 64 out", "int8", "1 / seconds to first token, p50"),
     ("translate", "engine", "30 to 30, greedy", "int8", "tokens/s"),
-    ("translate", "engine", "30 to 30, beam 4", "int8", "tokens/s"),
+    ("translate", "text", "en-pt, text to text", "int8", "sentences/s"),
     ("translate", "server", "30 to 30, greedy", "int8", "tokens/s"),
 )
 """Task, level, work, precision and metric of each row of the README's table."""
@@ -135,7 +136,8 @@ def _size(row: Row) -> Any:
 
 
 def _sizes(level: str, rows: Sequence[Row]) -> str:
-    return f"{_joined(map(_size, rows))} {'clients' if level == 'server' else 'together'}"
+    units = {"server": "clients", "text": "sentences"}
+    return f"{_joined(map(_size, rows))} {units.get(level, 'together')}"
 
 
 def _ratios(rows: Sequence[Row]) -> str:

@@ -1,66 +1,68 @@
-"""How close each measured model's output is to fp32, from the committed reports.
+"""How close each measured model's output is to fp32, from the reports of comparisons.
 
-Encoders: the worst cosine of a vector to its fp32 vector, which ``loadtest compare`` measures.
-Decoders: perplexity over that of fp32, and the share of tokens of fp32's answers with the same
-best token, which ``python -m export`` writes to a bundle's ``parity.json``. The translator that is
-compared has random weights, so it has no such figure.
+Encoders: the lowest cosine of a vector to its fp32 vector. Decoders: over fp32's greedy answers,
+the share of tokens that stay the likeliest, and the rms difference of log-probabilities.
+Translations of texts: chrF to fp32's, and the share of the same texts. ``loadtest compare``
+measures all of them for engines; the translator of other rows has random weights, so it has none.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scripts.generated_sections import ROOT
-
 Row = dict[str, Any]
 UNKNOWN = "–"
-DECODER_PARITY = ROOT / "loadtest" / "results" / "compared-smollm2-int8.json"
-"""``parity.json`` of the bundle that the comparisons measured; ``make bench`` copies it."""
+Figures = Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fidelity:
-    """``min_cosines``: of our vectors, by precision. ``parity``: of the int8 decoder's export."""
+    """``by_model``: our figures, by task and precision; the lowest cosine of all rows."""
 
-    min_cosines: Mapping[str, float]
-    parity: Mapping[str, Any]
+    by_model: Mapping[tuple[str, str], Figures]
 
     @classmethod
     def committed(cls, rows: Sequence[Row]) -> "Fidelity":
-        """From ``rows`` of comparisons and the committed parity report."""
-        min_cosines: dict[str, float] = {}
+        """From ``rows`` of comparisons."""
+        by_model: dict[tuple[str, str], Figures] = {}
         for row in rows:
-            if (cosine := _cosine(row, "ours")) is not None:
-                precision = row["precision"]
-                min_cosines[precision] = min(cosine, min_cosines.get(precision, 1.0))
-        return cls(min_cosines=min_cosines, parity=json.loads(DECODER_PARITY.read_text("utf-8")))
+            key, found = (row["task"], row["precision"]), _figures(row, "ours")
+            # Both sides of a server row run the model of the engine's rows, except for texts.
+            if found and row["level"] != "text":
+                before = by_model.get(key, found)
+                by_model[key] = min(found, before, key=lambda each: each.get("min_cosine", 1))
+        return cls(by_model=by_model)
 
     def of(self, row: Row) -> str:
         """The fidelity of ``row``'s model, and of the best peer where it was measured."""
-        if row["task"] == "embed" and row["precision"] in self.min_cosines:
-            own = _cosine(row, "ours")
-            if own is None:
-                return f"cosine ≥ {_floor(self.min_cosines[row['precision']])}"
-            peer = _cosine(row, row["best_peer"])
-            beside = "" if peer is None else f" (peer {_floor(peer)})"
-            return f"cosine ≥ {_floor(own)}{beside}"
-        if row["task"] == "generate" and row["precision"] == "int8":
-            ratio = self.parity["perplexity"] / self.parity["fp32_perplexity"]
-            fidelity = self.parity.get("fidelity")
-            agreement = f", top-1 {fidelity['top1_agreement']:.3f}" if fidelity else ""
-            return f"perplexity × {ratio:.3f}{agreement}"
-        if row["task"] == "generate" and row["precision"] == "fp32":
-            return f"logits within {self.parity['max_absolute_error']:.0e}"
-        return UNKNOWN
+        own = _figures(row, "ours")
+        if own:
+            peer = _figures(row, str(row["best_peer"]))
+            return _described(own) + (f" (peer {_values(peer)})" if peer else "")
+        model = self.by_model.get((row["task"], row["precision"]))
+        return UNKNOWN if model is None else _described(model)
 
 
-def _cosine(row: Row, engine: str) -> float | None:
-    measured = row.get("fidelity", {}).get(engine, {})
-    # Reports made before 2026-11-22 have random texts, under another name.
-    before = row.get("min_cosine_to_fp32", {}).get(engine)
-    cosine: float | None = measured.get("min_cosine", before)
-    return cosine
+def _figures(row: Row, engine: str) -> Figures:
+    measured: Figures = row.get("fidelity", {}).get(engine, {})
+    return measured
+
+
+def _described(figures: Figures) -> str:
+    """As in ``top-1 0.965, rms 0.070``."""
+    if "min_cosine" in figures:
+        return f"cosine ≥ {_values(figures)}"
+    names = ("top-1", "rms") if "top_1" in figures else ("chrF", "identical")
+    return ", ".join(map(" ".join, zip(names, _values(figures).split(", "), strict=True)))
+
+
+def _values(figures: Figures) -> str:
+    """As in ``0.965, 0.070``."""
+    if "min_cosine" in figures:
+        return _floor(figures["min_cosine"])
+    if "top_1" in figures:
+        return f"{figures['top_1']:.3f}, {figures['rms_nats']:.3f}"
+    return f"{figures['chrf']:.1f}, {figures['identical']:.0%}"
 
 
 def _floor(cosine: float) -> str:

@@ -8,9 +8,10 @@ from scripts import comparisons
 from scripts.comparisons import committed, machines, newest, summary, table
 from scripts.fidelity import UNKNOWN, Fidelity, Row
 
+ANSWERS = {"top_1": 0.9651, "rms_nats": 0.0701}
+TEXTS = {"chrf": 98.76, "identical": 0.905}
 FIDELITY = Fidelity(
-    min_cosines={"int8": 0.99467},
-    parity={"perplexity": 10.23, "fp32_perplexity": 10.0, "max_absolute_error": 5.9e-05},
+    by_model={("embed", "int8"): {"min_cosine": 0.99467}, ("generate", "int8"): ANSWERS}
 )
 
 
@@ -34,7 +35,7 @@ def test_a_line_has_all_batches_that_were_measured() -> None:
     ]
     assert table(rows, FIDELITY).splitlines()[-1] == (
         "| generate, engine | decode | int8 | 1 · 4 together | 96 · 254 tokens/s "
-        "| 1.02 · 1.79 | a, b | perplexity × 1.023 |"
+        "| 1.02 · 1.79 | a, b | top-1 0.965, rms 0.070 |"
     )
 
 
@@ -97,13 +98,25 @@ def test_the_summary_names_the_options_that_measure_a_row_again(
     ("row", "fidelity"),
     [
         (
-            measured(task="embed", min_cosine_to_fp32={"ours": 0.99749, "a": 0.98999}),
+            measured(
+                task="embed",
+                fidelity={"ours": {"min_cosine": 0.99749}, "a": {"min_cosine": 0.98999}},
+            ),
             "cosine ≥ 0.9974 (peer 0.9899)",
         ),
-        (measured(task="embed", min_cosine_to_fp32={"ours": 0.99749}), "cosine ≥ 0.9974"),
+        (measured(task="embed", fidelity={"ours": {"min_cosine": 0.99749}}), "cosine ≥ 0.9974"),
         (measured(task="embed", level="server"), "cosine ≥ 0.9946"),
         (measured(task="embed", precision="fp32"), UNKNOWN),
-        (measured(precision="fp32"), "logits within 6e-05"),
+        (measured(level="server"), "top-1 0.965, rms 0.070"),
+        (
+            measured(fidelity={"ours": ANSWERS, "a": {"top_1": 0.91, "rms_nats": 0.2}}),
+            "top-1 0.965, rms 0.070 (peer 0.910, 0.200)",
+        ),
+        (
+            measured(task="translate", level="text", fidelity={"ours": TEXTS, "a": TEXTS}),
+            "chrF 98.8, identical 90% (peer 98.8, 90%)",
+        ),
+        (measured(precision="fp32"), UNKNOWN),
         (measured(task="translate"), UNKNOWN),
     ],
 )
