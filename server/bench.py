@@ -18,6 +18,7 @@ import uvloop
 from server.app import SWITCH_SECONDS, make_backends
 from server.config import ServerConfig
 from server.config_defaults import BATCHED_TOKENS, PADDED_TOKENS
+from server.constraint import Floats
 from server.engine.decoding.options import NO_LOGPROBS, Beams, LogprobOptions
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.engine import Engine
@@ -44,7 +45,7 @@ class Result:
     token_times: list[float] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    vector: list[float] = field(default_factory=list)
+    vector: Floats | None = None
 
 
 WITH_LOGPROBS = LogprobOptions(top_logprobs=0)
@@ -160,7 +161,8 @@ class Bench:
     async def vectors(self, message: Message) -> Message:
         """Answers with the vector of each input."""
         results = await self._results(_inputs({**message, "max_new_tokens": 0}), message)
-        return {"vectors": [result.vector for result in results]}
+        vectors = [result.vector for result in results if result.vector is not None]
+        return {"vectors": [vector.tolist() for vector in vectors]}
 
     async def tokens(self, message: Message) -> Message:
         """Greedy tokens after each input; with ``with_logprobs``, their log-probabilities too."""
@@ -266,7 +268,7 @@ async def _follow(handle: JobHandle, result: Result) -> Result:
         result.logprobs += [token.logprob for token in update.logprobs]
         result.prompt_logprobs += update.prompt_logprobs
         if update.vector is not None:
-            result.vector = update.vector.tolist()
+            result.vector = update.vector
         if update.completion is not None and not update.completion.is_success:
             raise RuntimeError(
                 f"a job ended with outcome {update.completion.outcome}: {update.completion.failure}"
