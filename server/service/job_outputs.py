@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from msgspec import structs
@@ -62,6 +62,14 @@ def scored_tokens(
     )
 
 
+def parts_of(update: JobUpdate) -> Iterator[JobUpdate]:
+    """The update; if its output failed, first its tokens, which are text all the same."""
+    if update.tokens and update.completion is not None and failure_of(update.completion):
+        yield structs.replace(update, completion=None)
+        update = structs.replace(update, tokens=(), logprobs=(), token_times=())
+    yield update
+
+
 class JobOutputs:
     """Turns the updates of one job into chunks of its outputs."""
 
@@ -72,19 +80,14 @@ class JobOutputs:
         self._caller = Caller(prepared.client, None)
         self._outputs: dict[int, _OutputText] = {}
 
-    async def chunks(self, update: JobUpdate, handle: JobHandle) -> AsyncGenerator[TextChunk, None]:
-        """The chunks for an update: none if no text is final yet.
+    async def chunk(self, update: JobUpdate, handle: JobHandle) -> TextChunk | None:
+        """The chunk for an update; None if no text is final yet.
 
         An output ends at its last token or a stop string, which cancels it in the engine.
 
         Raises:
-            ServeError: the output failed; a chunk has the tokens before.
+            ServeError: the output failed.
         """
-        if update.tokens and update.completion is not None and failure_of(update.completion):
-            before = structs.replace(update, completion=None)
-            async for earlier in self.chunks(before, handle):
-                yield earlier
-            update = structs.replace(update, tokens=(), logprobs=(), token_times=())
         number = update.output
         if number not in self._outputs:
             self._outputs[number] = _OutputText(
@@ -106,8 +109,7 @@ class JobOutputs:
             )
         if output.is_stopped and update.completion is None:
             self._context.engine.cancel([handle], number)
-        if chunk is not None:
-            yield chunk
+        return chunk
 
 
 def _num_values(update: JobUpdate) -> int:

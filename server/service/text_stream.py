@@ -9,7 +9,7 @@ from server.engine.requests.job import Delivery
 from server.engine.requests.job_handle import JobHandle
 from server.service.context import ServiceContext
 from server.service.generation_request import TextChunk
-from server.service.job_outputs import JobOutputs
+from server.service.job_outputs import JobOutputs, parts_of
 from server.service.join_sentences import join_sentences
 from server.service.merge_streams import merge
 from server.service.prepare import PreparedRequest
@@ -61,8 +61,10 @@ async def _chunks(outputs: JobOutputs, handle: JobHandle) -> AsyncGenerator[Text
     is_last = False
     while not is_last:
         update = await handle.next()
-        async for chunk in outputs.chunks(update, handle):
-            yield chunk
+        for part in parts_of(update):
+            chunk = await outputs.chunk(part, handle)
+            if chunk is not None:
+                yield chunk
         is_last = update.is_last
 
 
@@ -80,6 +82,7 @@ async def _as_they_end(
     while num_open:
         index = await arrived.get()
         update = await handles[index].next()
-        async for chunk in outputs[index].chunks(update, handles[index]):
+        chunk = await outputs[index].chunk(update, handles[index])
+        if chunk is not None:
             yield chunk
         num_open -= update.is_last
