@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests import bundles
 
 # For the tests that import ONNX Runtime themselves.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+# No test is timed: the machine may be busy.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 # Folders and files whose tests train, export or start whole programs: half of the total time.
 SLOW = (

@@ -79,7 +79,7 @@ def test_results_do_not_depend_on_the_batch(
     graphs = apply_recipe(ARCHITECTURES[exported.name], recipe, exported.graphs, directory)
     runner = Runner(exported.name, directory, graphs)
 
-    @settings(max_examples=12, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=12, database=None, derandomize=True)
     @given(ROWS)
     def check(rows: list[list[int]]) -> None:
         batched = runner.run(rows)

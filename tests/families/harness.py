@@ -5,7 +5,7 @@ A family's test is a few lines; ``tests/families/test_gpt2.py`` is one to copy::
 
     SMALL = {"vocab_size": VOCABULARY_SIZE, "n_embd": 64, ...}     # at least 96 positions
 
-    @settings(max_examples=8, deadline=None)
+    @settings(max_examples=8)
     @given(st.fixed_dictionaries({...one strategy for each axis...}))
     def test_eager_matches_transformers(changes):  # many configurations: milliseconds each
         check_eager(GPT2LMHeadModel(GPT2Config(**SMALL | changes)))

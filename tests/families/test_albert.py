@@ -16,7 +16,7 @@ SHARING = {
 }
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.fixed_dictionaries({**FACTORISED, **SHARING}))
 def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(AlbertModel(AlbertConfig(**SMALL | changes)))

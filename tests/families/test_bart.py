@@ -62,7 +62,7 @@ def model_of(family: str, **changes: Any) -> Any:
     return model
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.sampled_from(tuple(FAMILIES)),
     st.fixed_dictionaries(

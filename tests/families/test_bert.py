@@ -10,7 +10,7 @@ from tests.families.encoders import SEGMENTED, SMALL
 from tests.families.harness import check_eager, check_graphs
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.fixed_dictionaries(SEGMENTED))
 def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(BertModel(BertConfig(**SMALL | changes)))

@@ -21,7 +21,7 @@ V3: dict[str, Any] = {
 }
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.fixed_dictionaries(
         {

@@ -18,7 +18,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(
     st.fixed_dictionaries(
         {

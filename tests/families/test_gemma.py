@@ -31,7 +31,7 @@ ROTARIES = {
 }
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.fixed_dictionaries(GEMMA | {"hidden_act": st.sampled_from(("gelu", "relu"))}))
 def test_gemma_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(GemmaForCausalLM(GemmaConfig(**SMALL | changes)))
@@ -41,7 +41,7 @@ def test_gemma_graphs_match_transformers() -> None:
     check_graphs("Gemma", GemmaForCausalLM(GemmaConfig(**SMALL, head_dim=32)))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.fixed_dictionaries(SANDWICHED | {"attn_logit_softcapping": CAPS}))
 def test_gemma2_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(Gemma2ForCausalLM(Gemma2Config(**SMALL | changes)))
@@ -57,7 +57,7 @@ def test_gemma2_graphs_match_transformers() -> None:
     check_graphs("Gemma 2", model)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.fixed_dictionaries(SANDWICHED | {"rope_parameters": st.none() | st.just(ROTARIES)}))
 def test_gemma3_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(Gemma3ForCausalLM(Gemma3TextConfig(**SMALL | changes)))

@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.fixed_dictionaries(
         {

@@ -40,7 +40,7 @@ def model(changes: dict[str, Any]) -> Any:
     return LlamaForCausalLM(LlamaConfig(**SMALL | changes))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.fixed_dictionaries(
         AXES
@@ -82,7 +82,7 @@ VARIED: tuple[dict[str, st.SearchStrategy[Any]], ...] = (
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.one_of([st.fixed_dictionaries(varied) for varied in VARIED]),
     st.sampled_from((None, 8, 24)),

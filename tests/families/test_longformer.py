@@ -43,7 +43,7 @@ def longformer(**changes: Any) -> Any:
     return LongformerModel(LongformerConfig(**SMALL | {"max_position_embeddings": 80} | changes))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     st.fixed_dictionaries(
         {

@@ -10,7 +10,7 @@ from tests.families.gated import AXES, SMALL, WINDOWS
 from tests.families.harness import check_eager, check_graphs
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.fixed_dictionaries(
         AXES | {"sliding_window": st.none() | WINDOWS, "head_dim": st.sampled_from((None, 16, 32))}

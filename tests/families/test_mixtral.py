@@ -17,7 +17,7 @@ from tests.families.harness import check_eager, check_graphs
 EXPERTS = st.sampled_from((3, 4))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.fixed_dictionaries(
         AXES
@@ -37,7 +37,7 @@ def test_mixtral_graphs_match_transformers() -> None:
     check_graphs("Mixtral", model)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.fixed_dictionaries(
         AXES

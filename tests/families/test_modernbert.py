@@ -28,7 +28,7 @@ AXES = {
 }
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.fixed_dictionaries(AXES))
 def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(ModernBertModel(ModernBertConfig(**SMALL | SPECIAL | changes)))

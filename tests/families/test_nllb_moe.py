@@ -49,7 +49,7 @@ def model_of(**changes: Any) -> Any:
     return NllbMoeForConditionalGeneration(NllbMoeConfig(**SPARSE | changes))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.fixed_dictionaries(
         {

@@ -26,7 +26,7 @@ def parameters(fraction: float, *, long: bool, size: int = 16) -> dict[str, Any]
 LONG = {"max_position_embeddings": 384, "original_max_position_embeddings": 96}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.fixed_dictionaries(
         AXES

@@ -17,7 +17,7 @@ QWEN = AXES | {
 }
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.fixed_dictionaries(QWEN))
 def test_qwen2_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(Qwen2ForCausalLM(Qwen2Config(**SMALL | changes)))
@@ -28,7 +28,7 @@ def test_qwen2_graphs_match_transformers() -> None:
     check_graphs("Qwen2", model)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.fixed_dictionaries(
         QWEN | {"attention_bias": st.booleans(), "head_dim": st.sampled_from((16, 24, 32))}

@@ -15,7 +15,7 @@ from tests.families.encoders import (
 from tests.families.harness import check_eager, check_graphs
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.fixed_dictionaries({**SEGMENTED, "pad_token_id": st.integers(0, 2)}))
 def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(

@@ -40,7 +40,7 @@ def t5(*, tied: bool = True, **changes: Any) -> Any:
     return model
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.booleans(),
     st.fixed_dictionaries(

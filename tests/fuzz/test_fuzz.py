@@ -55,7 +55,6 @@ def test_targets_accept_mutated_seeds(name: str) -> None:
     @settings(
         max_examples=NUM_EXAMPLES,
         derandomize=True,
-        deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
     )

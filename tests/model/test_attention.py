@@ -86,7 +86,7 @@ def test_attention_ignores_padding() -> None:
     torch.testing.assert_close(after[1:, :3], alone)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(window=st.integers(1, 8), length=st.integers(1, 8), position=st.integers(0, 7))
 def test_bidirectional_window_limits_attention(window: int, length: int, position: int) -> None:
     """Changing the value of one token changes exactly the outputs within the window."""
@@ -100,7 +100,7 @@ def test_bidirectional_window_limits_attention(window: int, length: int, positio
     assert changed == [abs(i - position) < window for i in range(length)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     lengths=st.lists(st.integers(2, 9), min_size=1, max_size=4),
     cuts=st.lists(st.floats(0, 0.99), min_size=4, max_size=4),

@@ -33,7 +33,7 @@ def test_skew_equals_indexing(length: int) -> None:
     assert torch.equal(skew(x), torch.stack([torch.stack(row, -1) for row in expected], -2))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     span=st.integers(1, 12),
     length=st.integers(1, 11),

@@ -11,7 +11,7 @@ from model.position_config import RelativeBiasConfig, RelativeBiasKind
 from model.relative_bias import BucketedBias, distance_buckets
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     num_buckets=st.integers(2, 20).map(lambda half: 2 * half),
     beyond=st.integers(1, 300),

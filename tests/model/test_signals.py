@@ -83,7 +83,7 @@ def i32(*values: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), seed=st.integers(0, 999))
 @pytest.mark.parametrize("name", DECODERS)
 def test_chunks_of_any_size_give_the_same_logits(name: str, sizes: list[int], seed: int) -> None:

@@ -61,7 +61,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(case=cases(), num_threads=st.integers(1, 2))
 def test_matches_the_standard_operator(
     tmp_path_factory: pytest.TempPathFactory, case: Case, num_threads: int

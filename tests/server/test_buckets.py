@@ -90,7 +90,7 @@ def test_padding_trims_one_token_of_a_full_cached_prefix() -> None:
 
 
 @pytest.mark.parametrize("memory", ["host", "device"])
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     arrivals=mixed_batches(),
     max_batched_tokens=st.integers(1, 64),
@@ -115,7 +115,7 @@ def test_padding_does_not_change_tokens(
         assert_same_output(batched, id_, run_alone_with_faults(job, **options))
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     shared=st.lists(st.integers(1, 96), min_size=32, max_size=MAX_LENGTH - 2),
     tails=st.lists(

@@ -60,7 +60,7 @@ def sampled_jobs(draw: st.DrawFn) -> GenerationJob:
     return job
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     arrivals=mixed_batches(sampled_jobs()),
     max_batched_tokens=st.integers(1, 64),

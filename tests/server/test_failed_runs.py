@@ -29,7 +29,7 @@ from tests.server.test_forking import assert_same_output
 from tests.server.worker_harness import make_harness, make_job
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     arrivals=mixed_batches(),
     max_batched_tokens=st.integers(1, 64),

@@ -95,7 +95,7 @@ def assert_same_output(mixed: WorkerHarness, id_: int, alone: WorkerHarness) -> 
         assert mixed.last_update_of(id_, output).score == alone.last_update_of(0, output).score
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(
     mixed_jobs=st.lists(st.tuples(generation_jobs(), st.integers(0, 4)), min_size=1, max_size=9),
     max_batched_tokens=st.integers(1, 64),
@@ -115,7 +115,7 @@ def test_output_does_not_depend_on_the_batch(mixed_jobs, max_batched_tokens, is_
         assert_same_output(batched, id_, run_alone(job, is_recurrent=is_recurrent))
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     mixed_jobs=st.lists(generation_jobs(), min_size=2, max_size=9),
     cancels=st.lists(
@@ -143,7 +143,7 @@ def test_cancelling_does_not_change_other_jobs(mixed_jobs, cancels, is_recurrent
             assert_same_output(batched, id_, run_alone(job, is_recurrent=is_recurrent))
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(prompt=prompts, beams=beam_options, max_new_tokens=st.integers(1, 15))
 def test_beam_search_matches_the_reference(prompt, beams, max_new_tokens) -> None:
     job = replace(make_job(prompt, max_new_tokens), beams=beams, num_outputs=beams.size)

@@ -14,7 +14,7 @@ prompts = st.lists(st.integers(1, 96), min_size=1, max_size=40)
 budgets = st.integers(1, 20)
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(
     jobs=st.lists(st.tuples(prompts, budgets, st.integers(0, 6)), min_size=1, max_size=14),
     num_slots=st.integers(1, 6),
@@ -32,7 +32,7 @@ def test_output_does_not_depend_on_the_batch(jobs, num_slots, max_batched_tokens
         assert len(batched.outcomes[id_]) == 1
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     jobs=st.lists(st.tuples(prompts, budgets, st.integers(0, 3)), min_size=1, max_size=14),
     num_slots=st.integers(1, 6),
@@ -48,7 +48,7 @@ def test_encoder_decoder_output_does_not_depend_on_the_batch(jobs, num_slots) ->
         assert batched.tokens[id_] == reference([1], budget, source)
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(
     jobs=st.lists(st.tuples(prompts, budgets), min_size=2, max_size=12),
     cancels=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 20)), max_size=8),

@@ -120,7 +120,7 @@ def test_follows_a_choice_list(compiler: GrammarCompiler, tokenizer: Tokenizer) 
     assert seen == set(values)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000))
 def test_follows_a_json_schema(compiler: GrammarCompiler, tokenizer: Tokenizer, seed: int) -> None:
     schema = {

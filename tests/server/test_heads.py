@@ -66,9 +66,7 @@ def test_omits_labels_and_scores_on_request(client: Client) -> None:
     assert list(filtered.entities) == expected
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(RANDOM_TEXTS)
 def test_entity_text_matches_its_offsets(client: Client, text: str) -> None:
     (output,) = client.tag("tagger", text, ignored_labels=["nothing"]).outputs

@@ -91,7 +91,7 @@ def test_prefixes_expire_unless_they_are_used() -> None:
     assert rows.expired_prefixes([(5, 9), (6, 7), (7, 8)], pressed, 161.0) == [6, 7]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), is_recurrent=st.booleans())
 def test_outputs_do_not_change(seed: int, is_recurrent: bool) -> None:
     """Memory is given back at random moments; the fake graph reads every cached token."""

@@ -45,7 +45,7 @@ def test_matches_the_standard_operators(
         np.testing.assert_array_equal(native.run({"x": x})["y"], expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     x=st.lists(
         st.lists(st.floats(-(2.0**60), 2.0**60, width=32), min_size=9, max_size=9), min_size=1

@@ -58,7 +58,7 @@ def move_lists(draw: st.DrawFn) -> list[Move]:
 
 
 @pytest.mark.parametrize("memory_kind", MEMORIES)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(moves=move_lists(), dtype=st.sampled_from(DTYPES))
 def test_moves_read_all_sources_before_writing(
     memory_kind: str, moves: list[Move], dtype: type

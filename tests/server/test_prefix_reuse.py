@@ -13,7 +13,7 @@ from tests.server.test_forking import reference_beam_search
 from tests.server.worker_harness import make_harness, make_job
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     requests=st.lists(
         st.tuples(

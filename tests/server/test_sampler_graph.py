@@ -87,7 +87,7 @@ def logits_of(draw: st.DrawFn, spec: LogitsSpec) -> Array:
     return table.astype(TYPES[spec.element_type])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_graph_samples_the_same_token_as_the_host(data: st.DataObject) -> None:
     spec = data.draw(st.sampled_from(specs()))

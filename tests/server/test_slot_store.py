@@ -132,7 +132,7 @@ class SlotStoreMachine(RuleBasedStateMachine):
 
 
 TestStore = SlotStoreMachine.TestCase
-TestStore.settings = settings(deadline=None, max_examples=50)
+TestStore.settings = settings(max_examples=50)
 
 
 def _lose_a_free_slot(store: Any) -> None:

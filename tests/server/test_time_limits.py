@@ -17,7 +17,7 @@ from tests.server.test_forking import NUM_SLOTS, generation_jobs, run_alone
 from tests.server.worker_harness import make_harness, make_job
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     mixed_jobs=st.lists(
         st.tuples(generation_jobs(), st.none() | st.integers(0, 14), st.booleans()),

@@ -114,7 +114,7 @@ def test_shared_weights_do_not_count_as_unshared(tmp_path: Path) -> None:
     assert backend.unshared_bytes(file) < matrix.nbytes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     weight_format=st.sampled_from(
         [
