@@ -27,7 +27,7 @@ class Fidelity:
         by_model: dict[tuple[str, str], Figures] = {}
         for row in rows:
             key, found = (row["task"], row["precision"]), _figures(row, "ours")
-            # Both sides of a server row run the model of the engine's rows, except for texts.
+            # Texts are translated by another model than the other rows.
             if found and row["level"] != "text":
                 before = by_model.get(key, found)
                 by_model[key] = min(found, before, key=lambda each: each.get("min_cosine", 1))
@@ -44,8 +44,8 @@ class Fidelity:
 
 
 def _figures(row: Row, engine: str) -> Figures:
-    measured: Figures = row.get("fidelity", {}).get(engine, {})
-    return measured
+    figures: Figures = row.get("fidelity", {}).get(engine, {})
+    return figures
 
 
 def _described(figures: Figures) -> str:

@@ -110,10 +110,8 @@ class RunInputs:
 def _source_rows(sequences: Sequence[DecodingSequence]) -> Array:
     """For each row of a run, the first row of the same job, which has the same source."""
     first: dict[int, int] = {}
-    if len({id(sequence.job) for sequence in sequences}) == len(sequences):
-        return _numbers(len(sequences))
     rows = [first.setdefault(id(sequence.job), index) for index, sequence in enumerate(sequences)]
-    return np.array(rows, np.int32)
+    return _numbers(len(rows)) if len(first) == len(rows) else np.array(rows, np.int32)
 
 
 @cache

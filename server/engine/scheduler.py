@@ -122,9 +122,10 @@ def schedule(
         steps_since_encode: the last run of the encoder was in the step so many before this one.
     """
     decode = tuple(item.id for item in running if is_decodable(item))
-    is_full = 2 * len(decode) >= limits.num_slots
-    if waiting and waiting[0].num_source_tokens and is_full:
-        waiting = waiting if steps_since_encode >= limits.encode_interval else ()
+    is_busy = 2 * len(decode) >= limits.num_slots
+    encodes_later = is_busy and steps_since_encode < limits.encode_interval
+    if encodes_later and any(item.num_source_tokens for item in waiting[:1]):
+        waiting = ()
     if not waiting and len(decode) == len(running):
         return Plan(decode=decode)
     budget = max(limits.max_batched_tokens - len(decode), limits.min_chunk)

@@ -100,9 +100,6 @@ class TokenSelector:
         Sequences that need their whole rows come first: selecting the others' argmax may reuse
         the memory of the rows.
         """
-        if all(sequence.needs_only_argmax for sequence in sequences):
-            best = logits.best(indices)
-            return list(map(self._append_best, sequences, best))
         whole: list[int] = []
         plain: list[int] = []
         for i, sequence in enumerate(sequences):
@@ -121,13 +118,17 @@ class TokenSelector:
         return selected
 
     def _append_best(self, sequence: DecodingSequence, token: int | None) -> NextToken:
-        """Appends the argmax: as :meth:`_append_finite`, in less time."""
+        """Appends the argmax, which no constraint refuses; fails if it is None."""
         if token is None:
             return NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
+        return NextToken(sequence, token, self._outcome_of(sequence, token))
+
+    def _outcome_of(self, sequence: DecodingSequence, token: int) -> Outcome | None:
+        """Appends ``token``; how the sequence ends with it, None if it goes on."""
         outcome = sequence.append(token)
         if outcome is None and sequence.num_cached_tokens == self._max_length:
             outcome = Outcome.LENGTH
-        return NextToken(sequence, token, outcome)
+        return outcome
 
     def _append_finite(
         self,
@@ -155,9 +156,7 @@ class TokenSelector:
         try:
             if uniform is not None and logits is not None:
                 token = choose(sequence, logits, uniform)
-            outcome = sequence.append(token)
-            if outcome is None and sequence.num_cached_tokens == self._max_length:
-                outcome = Outcome.LENGTH
+            outcome = self._outcome_of(sequence, token)
             num_top = sequence.job.logprob_options.top_logprobs
             if num_top is None or logits is None:
                 return NextToken(sequence, token, outcome)

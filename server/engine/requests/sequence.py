@@ -49,7 +49,6 @@ class DecodingSequence:
         job: to which its output belongs.
         deadline: the earlier of the job's ``deadline`` and ``finish_by``, in seconds.
         takes_argmax: its next token is the argmax of the unprocessed logits.
-        needs_only_argmax: ``takes_argmax``, and the job wants no log-probabilities.
         output: index of its output in the job.
         generator: random numbers for sampling.
         constraint: the state of its grammar.
@@ -76,11 +75,6 @@ class DecodingSequence:
     num_reserved_slots: int = 0
     unpublished: Unpublished = field(default_factory=Unpublished)
     last_published: float = -math.inf
-    needs_only_argmax: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        wants_logprobs = self.job.logprob_options.top_logprobs is not None
-        self.needs_only_argmax = self.takes_argmax and not wants_logprobs
 
     @classmethod
     def first_of(cls, id_: int, job: GenerationJob) -> "DecodingSequence":
@@ -122,6 +116,11 @@ class DecodingSequence:
     @property
     def prefills_alone(self) -> bool:
         return self.job.logprob_options.prefills_alone
+
+    @property
+    def needs_only_argmax(self) -> bool:
+        """Whether its next token is the argmax, and the job wants no log-probabilities."""
+        return self.takes_argmax and self.job.logprob_options.top_logprobs is None
 
     @property
     def num_source_tokens(self) -> int:
@@ -178,7 +177,7 @@ class DecodingSequence:
             return Outcome.STOP
         if self.constraint is not None:
             self.constraint.advance(token)
-        if len(self.tokens) - len(self.job.prompt) >= self.job.max_new_tokens:
+        if self.num_generated_tokens >= self.job.max_new_tokens:
             return Outcome.LENGTH
         return None
 
