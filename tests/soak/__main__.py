@@ -169,7 +169,8 @@ def main(
         float, typer.Option(min=0, help="Share of the time to leave out of the slope.")
     ] = 0.2,
     max_growth: Annotated[
-        float, typer.Option(help="Largest accepted growth in MB per hour.")
+        float,
+        typer.Option(help="Largest accepted growth in MB per hour, without what gRPC loses."),
     ] = 16.0,
     plant_leak: Annotated[
         int, typer.Option(min=0, help="Kilobytes that the server leaks with each call, on purpose.")
@@ -187,7 +188,10 @@ def main(
     slope = report.megabytes_per_hour
     by_call = report.kilobytes_per_call
     print(f"{sum(sum(row.values()) for row in report.requests.values())} calls, {report.errors}")
-    print(f"{slope.value:.1f} MB/hour (95 %: {slope.low:.1f} to {slope.high:.1f})")
+    print(
+        f"{slope.value:.1f} MB/hour (95 %: {slope.low:.1f} to {slope.high:.1f}), "
+        f"of which gRPC may lose {report.lost_megabytes_per_hour:.1f}"
+    )
     print(f"{by_call.value:.2f} kB/call (95 %: {by_call.low:.2f} to {by_call.high:.2f})")
     print(
         f"{report.last_threads} threads, {report.last_descriptors} descriptors at the end; "

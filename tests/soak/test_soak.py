@@ -83,6 +83,13 @@ def test_growth_is_distinguished_from_noise() -> None:
     assert verdict(samples(60, 5), statuses={"OK": 1}).faults
 
 
+def test_limit_leaves_room_for_what_grpc_loses_with_cancelled_calls() -> None:
+    growing = samples(25, 1)
+    assert verdict(growing, statuses={"OK": 1}).faults
+    assert verdict(growing, statuses={"OK": 1, "CANCELLED": 60_000}).faults == ()
+    assert verdict(growing, statuses={"OK": 1, "CANCELLED": 20_000}).faults
+
+
 def test_open_slots_and_unexpected_statuses_are_faults() -> None:
     good = samples(0, 1)
     assert verdict(good, statuses={"OK": 1}, open_slots=1).faults == (
