@@ -10,7 +10,7 @@ namespace attention {
 constexpr int64_t kMaxLanes = 16;  // floats of the widest register
 
 // All queries of a QueryBlock for one key head, ordered [row][token][head of the group]. The arrays
-// lie in scratch.
+// lie in scratch, with space for a multiple of kMaxLanes queries.
 struct QueryState {
   QueryBlock block;
   int64_t kv_head, num_queries;
@@ -28,7 +28,7 @@ struct QueryState {
         num_queries(block.num_rows * block.num_tokens() * params.group_size()) {
     const auto take = [&](int64_t size) {
       float* taken = scratch;
-      scratch += round_up(num_queries * size, kMaxLanes);
+      scratch += round_up(num_queries, kMaxLanes) * size;
       return taken;
     };
     queries = take(params.head_size);
@@ -43,9 +43,8 @@ struct QueryState {
 
   // Floats that the arrays take; each begins at a multiple of kMaxLanes.
   static size_t scratch_size(const Params& params, int64_t num_queries) {
-    return 2 * round_up(num_queries * params.head_size, kMaxLanes) +
-           num_queries * (params.keys_per_block() + kMaxLanes) +
-           4 * round_up(num_queries, kMaxLanes);
+    return round_up(num_queries, kMaxLanes) *
+           (2 * params.head_size + params.keys_per_block() + kMaxLanes + 4);
   }
 };
 

@@ -6,6 +6,7 @@
 #include "../attention_state.h"
 #include "../integers.h"
 #include "attention_kv.h"
+#include "attention_lanes.h"
 #include "attention_microkernels.h"
 #include "attention_softmax.h"
 
@@ -116,6 +117,9 @@ void attend_cached(const Params& params, const QueryState& state, int64_t row,
                       block_start) *
                      size;
   const float *keys = params.cache.keys + at, *values = params.cache.values + at;
+  if (uses_lanes(params, state)) {
+    return attend_block_in_lanes(params, state, block_start, keys, values);
+  }
   switch (size) {
     case 32: return attend_block<32 / kLanes, Floats>(params, state, block_start, keys, values);
     case 64: return attend_block<64 / kLanes, Floats>(params, state, block_start, keys, values);
@@ -172,13 +176,14 @@ void attend(const Params& params, const QueryBlock& block, int64_t kv_head, floa
   const QueryBlock valid = clear_padding(params, block, first_head);
   if (valid.num_tokens() == 0) return;
 
-  const QueryState state(params, valid, kv_head, scratch);
+  QueryState state(params, valid, kv_head, scratch);
   init_state(params, state);
   int64_t begin = params.length(row), end = 0;
   for (int64_t query = 0; query < state.num_queries; query++) {
     begin = min(begin, state.key_begin[query]);
     end = max(end, state.key_end[query]);
   }
+  if (uses_lanes(params, state)) state = spread_over_lanes(params, state);
   const int64_t num_keys = params.keys_per_block();
   float* packed = scratch + QueryState::scratch_size(params, state.num_queries);
   for (int64_t start = begin / num_keys * num_keys; start < end; start += num_keys) {
@@ -188,6 +193,7 @@ void attend(const Params& params, const QueryBlock& block, int64_t kv_head, floa
       attend_packed(params, state, row, start, end, packed);
     }
   }
+  if (uses_lanes(params, state)) state = gather_from_lanes(params, state);
   write_outputs(params, state, first_head);
 }
 

@@ -6,9 +6,7 @@
 #include "begin_target.h"
 
 namespace attention::SIMD {
-namespace {
 
-// [num_keys] of a query; null without a bias.
 const float* bias_row(const Params& params, const QueryState& state, int64_t query) {
   if (!params.bias.data) return nullptr;
   const int64_t group_size = params.group_size();
@@ -18,6 +16,8 @@ const float* bias_row(const Params& params, const QueryState& state, int64_t que
          head * params.bias.head_stride +
          (state.block.first_token + token % num_tokens) * params.bias.num_keys;
 }
+
+namespace {
 
 // Applies soft cap and bias to a query's scores; keys that it does not see get -inf.
 void cap_bias_and_mask(const Params& params, const QueryState& state, int64_t query,

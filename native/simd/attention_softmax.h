@@ -11,6 +11,9 @@ namespace attention::SIMD {
 
 using namespace ::SIMD;
 
+// The bias of a query for each key of the row; null without a bias.
+const float* bias_row(const Params& params, const QueryState& state, int64_t query);
+
 // Applies the soft cap, bias and mask to the scores of queries first_query .. last_query - 1, and
 // turns them into exp(score - maximum). They are scores of keys from .. to - 1 of the block that
 // begins at position `block_start`; `from` and `to` are multiples of kLanes. Updates the maximum,

@@ -81,7 +81,13 @@ def test_matches_the_standard_operator(
 
 
 @pytest.fixture(
-    params=[(32, {}), (64, {}), (64, {"local_window_size": 90}), (40, {"softcap": 5.0})]
+    params=[
+        (32, {}),
+        (64, {}),
+        (64, {"local_window_size": 90}),
+        (40, {"softcap": 5.0}),
+        (128, {}),
+    ]
 )
 def decoder(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, int]:
     """A graph with 6 query and 2 KV heads, and its head size. Uses RoPE if the size allows."""

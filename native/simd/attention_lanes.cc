@@ -1,0 +1,306 @@
+#include "attention_lanes.h"
+
+#include <float.h>
+#include <math.h>
+
+#include "attention_softmax.h"
+
+#include "begin_target.h"
+
+namespace attention::SIMD {
+namespace {
+
+constexpr int kMaxVectors = 3;  // of queries in a micro-tile
+constexpr int kKeys = 2;        // of a micro-tile of scores
+constexpr int kDimensions = 8;  // of a micro-tile of accumulators
+
+// Some vectors of queries and what belongs to them.
+struct QueryVectors {
+  const float* queries;                // [vectors][head_size][kLanes]
+  float* accumulators;                 // the same
+  float* scores;                       // [vectors][keys_per_block][kLanes], in memory of all
+  float* denominators;                 // [vectors][kLanes of keys][kLanes]
+  float *max_scores, *rescale;         // [vectors][kLanes]
+  const int32_t *key_begin, *key_end;  // the same
+
+  QueryVectors(const Params& params, const QueryState& state, int64_t vector) {
+    const int64_t first = vector * kLanes;
+    queries = state.queries + first * params.head_size;
+    accumulators = state.accumulators + first * params.head_size;
+    scores = state.scores + vector % kMaxVectors * kLanes * params.keys_per_block();
+    denominators = state.denominators + first * kMaxLanes;
+    max_scores = state.max_scores + first;
+    rescale = state.rescale + first;
+    key_begin = state.key_begin + first;
+    key_end = state.key_end + first;
+  }
+};
+
+// Sums of a micro-tile of scores: Q vectors of queries times K keys.
+template <int Q, int K>
+struct Sums {
+  Floats at[Q][K];
+
+  INLINE Sums operator+(const Sums& other) const {
+    Sums total;
+#pragma unroll
+    for (int q = 0; q < Q; q++) {
+#pragma unroll
+      for (int k = 0; k < K; k++) total.at[q][k] = at[q][k] + other.at[q][k];
+    }
+    return total;
+  }
+};
+
+// Sums over dimensions first, first + step, .. of queries [Q][size][kLanes] and keys [K][size].
+template <int Q, int K>
+INLINE Sums<Q, K> multiply(const float* queries, const float* keys, int64_t size, int64_t first,
+                           int64_t step) {
+  Sums<Q, K> sums;
+#pragma unroll
+  for (int q = 0; q < Q; q++) {
+#pragma unroll
+    for (int k = 0; k < K; k++) sums.at[q][k] = 0.0f;
+  }
+  for (int64_t i = first; i < size; i += step) {
+    Floats query[Q];
+#pragma unroll
+    for (int q = 0; q < Q; q++) query[q] = load(queries + (q * size + i) * kLanes);
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+      const Floats key = keys[k * size + i];
+#pragma unroll
+      for (int q = 0; q < Q; q++) sums.at[q][k] = fma(query[q], key, sums.at[q][k]);
+    }
+  }
+  return sums;
+}
+
+// Adds up what kCount lanes of a V of score_4_keys have, in the order of its reduce_sum_4. kWidth:
+// the lanes of V.
+template <int Q, int K, int kWidth, int kLane = 0, int kCount = 8>
+INLINE Sums<Q, K> multiply_by_lane(const float* queries, const float* keys, int64_t size) {
+  if constexpr (kCount > 1) {
+    constexpr int kHalf = kCount / 2;
+    return multiply_by_lane<Q, K, kWidth, kLane, kHalf>(queries, keys, size) +
+           multiply_by_lane<Q, K, kWidth, kLane + kHalf, kHalf>(queries, keys, size);
+  } else if constexpr (kWidth == kLanes8) {
+    return multiply<Q, K>(queries, keys, size, kLane, kWidth);
+  } else {
+    return multiply<Q, K>(queries, keys, size, kLane, kWidth) +
+           multiply<Q, K>(queries, keys, size, kLane + kWidth / 2, kWidth);
+  }
+}
+
+// Scores of keys first .. last - 1, K at once. N: head_size, or 0 if it is not constant.
+template <int Q, int K, int N, int kWidth>
+INLINE int64_t score_tiles(const Params& params, const QueryVectors& vectors, const float* keys,
+                           int64_t first, int64_t last) {
+  const int64_t size = N ? N : params.head_size, stride = params.keys_per_block() * kLanes;
+  for (; first + K <= last; first += K) {
+    const Sums<Q, K> sums =
+        multiply_by_lane<Q, K, kWidth>(vectors.queries, keys + first * size, size);
+#pragma unroll
+    for (int q = 0; q < Q; q++) {
+#pragma unroll
+      for (int k = 0; k < K; k++) {
+        store(vectors.scores + q * stride + (first + k) * kLanes, sums.at[q][k]);
+      }
+    }
+  }
+  return first;
+}
+
+template <int Q, int N, int kWidth>
+void score_keys(const Params& params, const QueryVectors& vectors, const float* keys,
+                int64_t first, int64_t last) {
+  first = score_tiles<Q, kKeys, N, kWidth>(params, vectors, keys, first, last);
+  score_tiles<Q, 1, N, kWidth>(params, vectors, keys, first, last);
+}
+
+// Scores of keys first .. last - 1. The cases are those of attend_cached in attention.cc.
+template <int Q>
+void score_keys(const Params& params, const QueryVectors& vectors, const float* keys,
+                int64_t first, int64_t last) {
+  switch (params.head_size) {
+    case 32: return score_keys<Q, 32, kLanes>(params, vectors, keys, first, last);
+    case 64: return score_keys<Q, 64, kLanes>(params, vectors, keys, first, last);
+    case 128: return score_keys<Q, 128, kLanes>(params, vectors, keys, first, last);
+    default: return score_keys<Q, 0, kLanes8>(params, vectors, keys, first, last);
+  }
+}
+
+// Applies soft cap and bias, and gives keys that a query does not see -inf.
+void cap_bias_and_mask(const Params& params, const QueryState& state, int64_t vector,
+                       const QueryVectors& vectors, int64_t block_start, int64_t from,
+                       int64_t to) {
+  const float* bias[kLanes];
+  for (int64_t lane = 0; lane < kLanes; lane++) {
+    bias[lane] = bias_row(params, state, min(vector * kLanes + lane, state.num_queries - 1));
+  }
+  const int32_t start = static_cast<int32_t>(block_start);
+  const Ints begin = load<Ints>(vectors.key_begin) - start;
+  const Ints end = load<Ints>(vectors.key_end) - start;
+  for (int64_t i = from; i < to; i++) {
+    float* const at = vectors.scores + i * kLanes;
+    Floats score = load(at);
+    if (params.soft_cap > 0) score = params.soft_cap * tanh(score / params.soft_cap);
+    if (params.bias.data && block_start + i < params.bias.num_keys) {
+      for (int64_t lane = 0; lane < kLanes; lane++) score[lane] += bias[lane][block_start + i];
+    }
+    const Ints key = static_cast<int32_t>(i);
+    store(at, (key >= begin & key < end) ? score : Floats(-INFINITY));
+  }
+}
+
+// softmax_block for one vector of queries.
+void softmax_vector(const Params& params, const QueryState& state, int64_t vector,
+                    int64_t block_start, int64_t from, int64_t to) {
+  const QueryVectors vectors(params, state, vector);
+  const Ints sees_all = load<Ints>(vectors.key_begin) <= static_cast<int32_t>(block_start + from) &
+                        load<Ints>(vectors.key_end) >= static_cast<int32_t>(block_start + to);
+  if (any_true(~sees_all) || params.soft_cap > 0 || params.bias.data) {
+    cap_bias_and_mask(params, state, vector, vectors, block_start, from, to);
+  }
+  float* const scores = vectors.scores;
+  const Floats old_max = load(vectors.max_scores);
+  Floats new_max = old_max;
+  for (int64_t i = from; i < to; i++) new_max = max(load(scores + i * kLanes), new_max);
+  Floats rescale = exp(old_max - new_max);
+  rescale = old_max == Floats(-FLT_MAX) ? Floats(0.0f) : rescale;
+  rescale = old_max == new_max ? Floats(1.0f) : rescale;
+  // Key by key, each denominator adds the keys that share a lane in softmax_block.
+  for (int64_t lane = 0; lane < kLanes; lane++) {
+    float* const at = vectors.denominators + lane * kLanes;
+    Floats denominator = load(at) * rescale;
+    for (int64_t i = from + lane; i < to; i += kLanes) {
+      const Floats weight = exp(load(scores + i * kLanes) - new_max);
+      store(scores + i * kLanes, weight);
+      denominator += weight;
+    }
+    store(at, denominator);
+  }
+  store(vectors.max_scores, new_max);
+  store(vectors.rescale, rescale);
+}
+
+// accumulators = accumulators * rescale + weights * values, for kDimensions of Q vectors.
+template <int Q>
+INLINE void accumulate_tile(const float* weights, int64_t weights_stride, const float* values,
+                            int64_t size, int64_t num_keys, const float* rescale, float* out) {
+  Floats sums[Q][kDimensions];
+#pragma unroll
+  for (int q = 0; q < Q; q++) {
+    const Floats factor = load(rescale + q * kLanes);
+#pragma unroll
+    for (int d = 0; d < kDimensions; d++) {
+      sums[q][d] = load(out + (q * size + d) * kLanes) * factor;
+    }
+  }
+  for (int64_t key = 0; key < num_keys; key++, values += size) {
+    Floats weight[Q];
+#pragma unroll
+    for (int q = 0; q < Q; q++) weight[q] = load(weights + q * weights_stride + key * kLanes);
+#pragma unroll
+    for (int d = 0; d < kDimensions; d++) {
+      const Floats value = values[d];
+#pragma unroll
+      for (int q = 0; q < Q; q++) sums[q][d] = fma(weight[q], value, sums[q][d]);
+    }
+  }
+#pragma unroll
+  for (int q = 0; q < Q; q++) {
+#pragma unroll
+    for (int d = 0; d < kDimensions; d++) store(out + (q * size + d) * kLanes, sums[q][d]);
+  }
+}
+
+// Adds a block to the state of Q vectors of queries.
+template <int Q>
+void attend_vectors(const Params& params, const QueryState& state, int64_t vector,
+                    int64_t block_start, const float* keys, const float* values) {
+  const int64_t size = params.head_size, keys_per_block = params.keys_per_block();
+  const QueryVectors vectors(params, state, vector);
+  int64_t from = keys_per_block, to = 0;
+  for (int64_t i = 0; i < Q * kLanes; i++) {
+    from = min(from, vectors.key_begin[i] - block_start);
+    to = max(to, vectors.key_end[i] - block_start);
+  }
+  from = max(from, 0) / kLanes * kLanes;
+  to = min(to, keys_per_block);
+  if (from >= to) return;
+  score_keys<Q>(params, vectors, keys, from, to);
+  for (int q = 0; q < Q; q++) softmax_vector(params, state, vector + q, block_start, from, to);
+  for (int64_t i = 0; i < size; i += kDimensions) {
+    accumulate_tile<Q>(vectors.scores + from * kLanes, keys_per_block * kLanes,
+                       values + from * size + i, size, to - from, vectors.rescale,
+                       vectors.accumulators + i * kLanes);
+  }
+}
+
+int64_t num_vectors(const QueryState& state) { return div_ceil(state.num_queries, kLanes); }
+
+// y[c][r] = x[r][c], for kLanes columns or rows.
+void transpose(const float* x, int64_t num_rows, int64_t num_columns, float* y) {
+  for (int64_t row = 0; row < num_rows; row += kLanes8) {
+    for (int64_t column = 0; column < num_columns; column += kLanes8) {
+      transpose_8x8(x + row * num_columns + column, num_columns, y + column * num_rows + row,
+                    num_rows);
+    }
+  }
+}
+
+}  // namespace
+
+QueryState spread_over_lanes(const Params& params, const QueryState& state) {
+  const int64_t size = params.head_size, last = state.num_queries - 1;
+  const int64_t end = num_vectors(state) * kLanes;
+  for (int64_t query = state.num_queries; query < end; query++) {
+    memcpy(state.queries + query * size, state.queries + last * size, size * sizeof(float));
+    state.max_scores[query] = -FLT_MAX;
+    state.key_begin[query] = state.key_begin[last];
+    state.key_end[query] = state.key_end[last];
+  }
+  QueryState spread = state;
+  spread.queries = state.accumulators;
+  spread.accumulators = state.queries;
+  for (int64_t query = 0; query < end; query += kLanes) {
+    transpose(state.queries + query * size, kLanes, size, spread.queries + query * size);
+  }
+  memset(spread.accumulators, 0, end * size * sizeof(float));
+  memset(spread.denominators, 0, end * kMaxLanes * sizeof(float));
+  return spread;
+}
+
+void attend_block_in_lanes(const Params& params, const QueryState& state, int64_t block_start,
+                           const float* keys, const float* values) {
+  const int64_t count = num_vectors(state);
+  for (int64_t vector = 0; vector < count; vector += kMaxVectors) {
+    with_static_count<kMaxVectors>(min(count - vector, kMaxVectors), [&](auto q) {
+      attend_vectors<q.kCount>(params, state, vector, block_start, keys, values);
+    });
+  }
+}
+
+QueryState gather_from_lanes(const Params& params, const QueryState& state) {
+  const int64_t size = params.head_size;
+  QueryState gathered = state;
+  gathered.accumulators = state.queries;
+  gathered.denominators = state.scores;
+  for (int64_t query = 0; query < num_vectors(state) * kLanes; query += kLanes) {
+    transpose(state.accumulators + query * size, size, kLanes,
+              gathered.accumulators + query * size);
+    const float* const denominators = state.denominators + query * kMaxLanes;
+    for (int64_t row = 0; row < kLanes; row += kLanes8) {
+      for (int64_t column = 0; column < kLanes; column += kLanes8) {
+        transpose_8x8(denominators + row * kLanes + column, kLanes,
+                      gathered.denominators + (query + column) * kMaxLanes + row, kMaxLanes);
+      }
+    }
+  }
+  return gathered;
+}
+
+}  // namespace attention::SIMD
+
+#include "end_target.h"

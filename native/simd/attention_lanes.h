@@ -1,0 +1,40 @@
+// Attention with one query per lane, for blocks of many queries that read the cache, as prompts do.
+// It needs no sums across lanes.
+//
+// Every sum has the terms and the order of attention_microkernels.h and attention_softmax.h, so
+// that a query's result has the same bits either way.
+//
+// Queries, accumulators and scores of QueryState are transposed here, kLanes queries at a time:
+// [num_queries / kLanes][head_size][kLanes] and [..][keys_per_block][kLanes].
+// Denominators are [num_queries / kLanes][kLanes of keys][kLanes].
+#pragma once
+
+#include "../attention_state.h"
+#include "vectors.h"
+
+#include "begin_target.h"
+
+namespace attention::SIMD {
+
+using namespace ::SIMD;
+
+// Whether the queries of a block are computed here. With AVX2's 16 registers, this is slower; with
+// fewer queries, most lanes would be empty.
+inline bool uses_lanes(const Params& params, const QueryState& state) {
+  constexpr int64_t kMinQueries = 9;
+  return SIMD_BITS == 512 && params.cache.keys && state.num_queries >= kMinQueries;
+}
+
+// The state after init_state, transposed. The last query fills the lanes after it.
+QueryState spread_over_lanes(const Params& params, const QueryState& state);
+
+// Adds a block of keys and values, [keys][head_size] both, to the state of all queries.
+void attend_block_in_lanes(const Params& params, const QueryState& state, int64_t block_start,
+                           const float* keys, const float* values);
+
+// Transposes accumulators and denominators back; returns the state that write_output reads.
+QueryState gather_from_lanes(const Params& params, const QueryState& state);
+
+}  // namespace attention::SIMD
+
+#include "end_target.h"
