@@ -66,11 +66,15 @@ INLINE void quantize_block(const float* x, bool has_8_bits, RowBlock& out) {
 template <int P, Source kSource, bool kHasOffsets>
 void multiply_panels(const RowBlock* blocks, int64_t num_blocks, int64_t num_rows,
                      const Panel* panels, PanelEpilogue* epilogues) {
+  // Spread over the whole run, so that memory is read all the time.
+  const int64_t panel_bytes = num_blocks * panels[0].halves_stride;
+  RangePrefetcher next_panels(panels[0].halves + P * panel_bytes, P * panel_bytes,
+                              div_ceil(num_rows, kMr) * num_blocks);
   while (num_rows) {
     const int64_t count = div_ceil(num_rows, div_ceil(num_rows, kMr));
     with_static_count<kMr>(count, [&](auto mr) {
       multiply_micro_tile<mr.kCount, P, kSource, kHasOffsets>(blocks, num_blocks, panels,
-                                                               epilogues, count == num_rows);
+                                                               epilogues, next_panels);
     });
     blocks += count * num_blocks;
     num_rows -= count;

@@ -146,7 +146,7 @@ INLINE void multiply_block(const RowPointers<R>& rows, const uint8_t* numbers,
 // The micro-kernel: R rows times one panel.
 template <int R, int P, Source kSource, bool kHasOffsets>
 void multiply_micro_tile(const RowBlock* blocks, int64_t num_blocks, const Panel* panels,
-                         const PanelEpilogue* epilogues, bool) {
+                         const PanelEpilogue* epilogues, RangePrefetcher&) {
   static_assert(P == 1);
   Floats totals[R][2];
 #pragma unroll

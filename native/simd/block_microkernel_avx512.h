@@ -64,10 +64,10 @@ INLINE void multiply_block(const RowPointers<R>& rows, const uint8_t* const* num
   }
 }
 
-// The micro-kernel: R rows times P panels. `is_last`: the next panels follow.
+// The micro-kernel: R rows times P panels. Prefetches a part of the next panels with each block.
 template <int R, int P, Source kSource, bool kHasOffsets>
 void multiply_micro_tile(const RowBlock* blocks, int64_t num_blocks, const Panel* panels,
-                         const PanelEpilogue* epilogues, bool is_last) {
+                         const PanelEpilogue* epilogues, RangePrefetcher& next_panels) {
   Floats totals[R][P];
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -94,10 +94,7 @@ void multiply_micro_tile(const RowBlock* blocks, int64_t num_blocks, const Panel
         sums[r][p] = _mm512_set1_epi32(rows.template at<int32_t>(r, offsetof(RowBlock, start)));
       }
     }
-    if (is_last) {
-#pragma unroll
-      for (int p = 0; p < P; p++) panels[p].prefetch_after(P, num_blocks, block);
-    }
+    next_panels.step();
     multiply_block<R, P, kHasOffsets && kSource == Source::kStored>(rows, numbers, sums);
     Floats scales[P], offsets[P];
 #pragma unroll

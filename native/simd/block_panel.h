@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../block_matmul.h"
+#include "prefetch.h"
 #include "vectors.h"
 
 #include "begin_target.h"
@@ -16,8 +17,6 @@ constexpr int64_t kKr = 4;  // adjacent inputs of an output, whose four products
 constexpr int64_t kBlockGroups = kBlockInputs / kKr;
 constexpr int64_t kGroupBytes = kKr * kPanelWidth;
 constexpr int64_t kBlockBytes = kBlockGroups * kGroupBytes;
-
-constexpr int kToL2 = 2;  // locality argument of __builtin_prefetch
 
 // From where a micro-kernel reads a panel: as it is stored, or as `expand` wrote it to scratch.
 enum class Source { kStored, kExpanded };
@@ -35,14 +34,6 @@ struct Panel {
     const bool has_4_bits = matrix.format == WeightFormat::kInt4Blocks;
     numbers = halves + (has_4_bits ? offsetof(Int4Block, words) : offsetof(Int8Block, words));
     numbers_stride = halves_stride = has_4_bits ? sizeof(Int4Block) : sizeof(Int8Block);
-  }
-
-  // Prefetches block `block` of the panel `distance` panels further, of `num_blocks` blocks. It may
-  // be past the end of the matrix.
-  INLINE void prefetch_after(int64_t distance, int64_t num_blocks, int64_t block) const {
-    constexpr int64_t kLineBytes = 64;
-    const uint8_t* const next = halves + (distance * num_blocks + block) * halves_stride;
-    for (int64_t i = 0; i < halves_stride; i += kLineBytes) __builtin_prefetch(next + i, 0, kToL2);
   }
 
   const uint16_t* scales(int64_t block) const {

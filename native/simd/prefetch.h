@@ -1,6 +1,7 @@
 // Software prefetch of the packed panels that come next, for the micro-kernels of two panels.
 #pragma once
 
+#include "../integers.h"
 #include "vectors.h"
 
 #include "begin_target.h"
@@ -10,6 +11,8 @@ namespace SIMD {
 // Prefetches consecutive cache lines into L2, one per call.
 class LinePrefetcher {
  public:
+  static constexpr int64_t kLineBytes = 64;
+
   INLINE explicit LinePrefetcher(const void* begin) : next_(static_cast<const char*>(begin)) {}
 
   INLINE void fetch() {
@@ -20,8 +23,27 @@ class LinePrefetcher {
 
  private:
   static constexpr int kToL2 = 2;  // locality argument of __builtin_prefetch
-  static constexpr int64_t kLineBytes = 64;
   const char* next_;
+};
+
+// Prefetches a range of memory into L2, in steps of as many lines each.
+class RangePrefetcher {
+ public:
+  RangePrefetcher() = default;
+  INLINE RangePrefetcher(const void* begin, int64_t num_bytes, int64_t num_steps)
+      : lines_(begin),
+        num_left_(div_ceil(num_bytes, LinePrefetcher::kLineBytes)),
+        lines_per_step_(div_ceil(num_left_, num_steps)) {}
+
+  INLINE void step() {
+    const int64_t count = min(num_left_, lines_per_step_);
+    for (int64_t i = 0; i < count; i++) lines_.fetch();
+    num_left_ -= count;
+  }
+
+ private:
+  LinePrefetcher lines_{nullptr};
+  int64_t num_left_ = 0, lines_per_step_ = 0;
 };
 
 }  // namespace SIMD
