@@ -251,6 +251,10 @@ class Backend(Protocol):
         """Bytes of weights of which each load of this file has its own copy."""
         ...
 
+    def product_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
+        """Bytes of the weights that a token is multiplied by; None if that is not known."""
+        ...
+
     def load_model(self, model: onnx.ModelProto) -> Graph:
         """Loads a graph built in memory, without optimizing it."""
         ...

@@ -1,7 +1,7 @@
 """Loads each graph twice: with one lane's share of the threads, and with all cores.
 
-A run uses all cores while only one lane is active, and its lane's share otherwise. ONNX Runtime
-fixes the number of threads when it loads a graph, hence the two copies.
+A long run uses all cores while only one lane is active; any other uses its lane's share. ONNX
+Runtime fixes the number of threads when it loads a graph, hence the two copies.
 Measurements: docs/decisions/0008-lanes.md.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from server.runtime.contract import (
@@ -22,8 +23,27 @@ from server.runtime.contract import (
     Memory,
     Tensor,
 )
+from server.runtime.kernels.graph import TOKENS
 
 log = logging.getLogger(__name__)
+
+# A run of one thread takes as long as to read its weights, or for more tokens than this, longer.
+_TOKENS_PER_READ = 20
+# The weights that one thread reads in a third of a millisecond. Shorter runs lose more by waiting
+# for other threads than they gain.
+_MIN_BYTES = 8_000_000
+
+
+def is_long(product_bytes: int | None, num_tokens: int) -> bool:
+    """Whether several threads make a run faster.
+
+    Args:
+        product_bytes: of the graph: see :meth:`server.runtime.contract.Backend.product_bytes`.
+        num_tokens: in the batch.
+    """
+    if product_bytes is None:
+        return True
+    return product_bytes * max(1.0, num_tokens / _TOKENS_PER_READ) >= _MIN_BYTES
 
 
 class ThreadSwitchingBackend:
@@ -69,10 +89,14 @@ class ThreadSwitchingBackend:
             log.info("%s is too large to load twice: every run uses one lane's threads", label)
             return per_lane
         all_cores = self._all_cores.load(path, disabled_optimizers, **options)
-        return _ThreadSwitchingGraph(per_lane, all_cores, self._is_alone)
+        product_bytes = self.product_bytes(path, takes_candidates=takes_candidates)
+        return _ThreadSwitchingGraph(per_lane, all_cores, self._is_alone, product_bytes)
 
     def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
         return self._per_lane.unshared_bytes(path, takes_candidates=takes_candidates)
+
+    def product_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
+        return self._per_lane.product_bytes(path, takes_candidates=takes_candidates)
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
         return _ThreadSwitchingGraph(
@@ -95,6 +119,7 @@ class _ThreadSwitchingGraph:
     per_lane: Graph
     all_cores: Graph
     is_alone: Callable[[], bool]
+    product_bytes: int | None = None
 
     @property
     def kernel_nodes(self) -> KernelNodes:
@@ -121,10 +146,10 @@ class _ThreadSwitchingBoundGraph:
         self._all_cores: BoundGraph | None = None
 
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
-        return self._select().run(inputs)
+        return self._select(inputs).run(inputs)
 
     def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
-        return self._select().run_on_device(inputs)
+        return self._select(inputs).run_on_device(inputs)
 
     def run_into(
         self,
@@ -133,10 +158,12 @@ class _ThreadSwitchingBoundGraph:
         *,
         repeats: bool = False,
     ) -> bool:
-        return self._select().run_into(inputs, outputs, repeats=repeats)
+        return self._select(inputs).run_into(inputs, outputs, repeats=repeats)
 
-    def _select(self) -> BoundGraph:
-        if self._graph.is_alone():
+    def _select(self, inputs: Mapping[str, Array | Tensor]) -> BoundGraph:
+        tokens = inputs.get(TOKENS)
+        num_tokens = tokens.size if isinstance(tokens, np.ndarray) else 1
+        if is_long(self._graph.product_bytes, num_tokens) and self._graph.is_alone():
             self._all_cores = self._all_cores or self._graph.all_cores.bind(*self._arguments)
             return self._all_cores
         self._per_lane = self._per_lane or self._graph.per_lane.bind(*self._arguments)

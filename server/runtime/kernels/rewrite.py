@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx
 
-from server.runtime.contract import Array, KernelNodes
+from server.runtime.contract import CANDIDATES, Array, KernelNodes
 from server.runtime.kernels import attention, blocks, int8, matmul, norms, pooling
 from server.runtime.kernels.candidates import make_width_dynamic
 from server.runtime.kernels.graph import GraphIndex, Replacement
@@ -35,12 +35,14 @@ PATTERNS: dict[Kernels, Pattern] = {
 class RewrittenGraph:
     """A rewritten graph: a serialized model, and its packed constants by name.
 
-    ``unpacked_bytes``: the size of all other constants. ``declared_shapes``: of outputs whose
-    last dimension became dynamic, the shapes in the file.
+    ``unpacked_bytes``: the size of all other constants. ``product_bytes``: the size of the packed
+    weights that each token is multiplied by. ``declared_shapes``: of outputs whose last dimension
+    became dynamic, the shapes in the file.
     """
 
     model: bytes
     unpacked_bytes: int
+    product_bytes: int
     packed: dict[str, Array] = field(repr=False)
     kernel_nodes: KernelNodes
     declared_shapes: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
@@ -111,7 +113,22 @@ def rewrite(
     _declare_packed(model.graph, packed)
     model.opset_import.append(onnx.helper.make_opsetid(DOMAIN, 1))
     return RewrittenGraph(
-        model.SerializeToString(), unpacked_bytes, packed, counted, declared_shapes
+        model.SerializeToString(),
+        unpacked_bytes,
+        _product_bytes(found),
+        packed,
+        counted,
+        declared_shapes,
+    )
+
+
+def _product_bytes(replacements: Iterable[Replacement]) -> int:
+    """Bytes of the weights of all products, but of the one that computes candidates only."""
+    return sum(
+        array.nbytes
+        for replacement in replacements
+        if CANDIDATES not in replacement.node.input
+        for array in replacement.initializers.values()
     )
 
 

@@ -64,6 +64,10 @@ class _Backend:
         del takes_candidates
         return path.stat().st_size
 
+    def product_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
+        del path, takes_candidates
+        return None
+
     def load_model(self, model: onnx.ModelProto) -> _Graph:
         del model
         return _Graph()
