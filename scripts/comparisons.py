@@ -24,7 +24,7 @@ SUMMARY = (
     ("embed", "engine", "32×128", "fp32", "tokens/s"),
     ("embed", "engine", "32×128", "int8", "tokens/s"),
     ("embed", "server", "32 tokens", "int8", "requests/s"),
-    ("embed", "server", "8–256 tokens, steady", "fp32", "1 / seconds to answer, p99"),
+    ("embed", "server", "8–256 tokens, flood", "int8", "requests/s"),
     ("generate", "engine", "decode, 128 cached", "int8", "tokens/s"),
     ("generate", "engine", "prefill of 512", "int8", "tokens/s"),
     ("generate", "engine", "decode, 128 cached", "int4", "tokens/s"),

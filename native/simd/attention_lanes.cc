@@ -18,7 +18,7 @@ constexpr int kDimensions = 8;  // of a micro-tile of accumulators
 struct QueryVectors {
   const float* queries;                // [vectors][head_size][kLanes]
   float* accumulators;                 // the same
-  float* scores;                       // [vectors][keys_per_block][kLanes], in memory of all
+  float* scores;                       // [kMaxVectors][keys_per_block][kLanes], reused
   float* denominators;                 // [vectors][kLanes of keys][kLanes]
   float *max_scores, *rescale;         // [vectors][kLanes]
   const int32_t *key_begin, *key_end;  // the same

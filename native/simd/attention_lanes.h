@@ -1,8 +1,9 @@
-// Attention with one query per lane, for blocks of many queries that read the cache, as prompts do.
-// It needs no sums across lanes.
+// Attention with one query per lane, for blocks of many queries that read the cache: those of
+// prompts, and of tokens with many heads per key head. It needs no sums across lanes.
 //
 // Every sum has the terms and the order of attention_microkernels.h and attention_softmax.h, so
-// that a query's result has the same bits either way.
+// that a query's result has the same bits either way. Only a value that is not finite reaches other
+// tokens of its row, since a masked key counts with weight 0.
 //
 // Queries, accumulators and scores of QueryState are transposed here, kLanes queries at a time:
 // [num_queries / kLanes][head_size][kLanes] and [..][keys_per_block][kLanes].
@@ -32,7 +33,7 @@ QueryState spread_over_lanes(const Params& params, const QueryState& state);
 void attend_block_in_lanes(const Params& params, const QueryState& state, int64_t block_start,
                            const float* keys, const float* values);
 
-// Transposes accumulators and denominators back; returns the state that write_output reads.
+// Transposes accumulators and denominators back; returns the state that write_outputs reads.
 QueryState gather_from_lanes(const Params& params, const QueryState& state);
 
 }  // namespace attention::SIMD

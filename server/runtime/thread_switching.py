@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 # A run of one thread takes as long as to read its weights, or for more tokens than this, longer.
 _TOKENS_PER_READ = 20
-# The weights that one thread reads in a third of a millisecond. Shorter runs lose more by waiting
-# for other threads than they gain.
+# The weights that one thread reads in 0.4 ms. Shorter runs lose more by waiting for other threads
+# than they gain.
 _MIN_BYTES = 8_000_000
 
 

@@ -11,8 +11,8 @@ HOUR = 3600.0
 # More threads or descriptors at the end than after the warm-up: clients come and go.
 MAX_MORE = 40
 # What gRPC loses with a cancelled stream: https://github.com/grpc/grpc/issues/43360. It is 85 in
-# this load, and up to 272, if the client cancels while the server writes (test_grpc_leak.py).
-LOST_BYTES_PER_CANCELLED_CALL = 100
+# this load, and up to 290 if each client cancels while the server writes (test_grpc_leak.py).
+LOST_BYTES_PER_CANCELLED_STREAM = 100
 # Statuses that this load may cause. Any other is a fault.
 EXPECTED = frozenset(
     {"OK", "CANCELLED", "DEADLINE_EXCEEDED", "INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED"}
@@ -45,7 +45,7 @@ class Report:
         requests: finished calls by method and status, as the server counts them.
         megabytes_per_hour, kilobytes_per_call: slopes of the resident memory after the warm-up.
         max_megabytes_per_hour: the limit of our own growth; ``lost_megabytes_per_hour``, what gRPC
-            loses with the cancelled calls, comes on top.
+            loses with cancelled streams, comes on top.
         faults: why the run failed; empty if it passed.
         first_threads, first_descriptors, last_threads, last_descriptors: medians of the first and
             of the last tenth of the samples after the warm-up.
@@ -104,7 +104,8 @@ def make_report(
     for statuses in requests.values():
         for status, count in statuses.items():
             by_status[status] = by_status.get(status, 0) + count
-    lost = LOST_BYTES_PER_CANCELLED_CALL * by_status.get("CANCELLED", 0) / MEGABYTE
+    cancelled = sum(row.get("CANCELLED", 0) for name, row in requests.items() if "Stream" in name)
+    lost = LOST_BYTES_PER_CANCELLED_STREAM * cancelled / MEGABYTE
     lost_by_hour = lost * HOUR / samples[-1].seconds
     faults = []
     # Only an interval entirely above the limit is a leak; the rest may be noise.
@@ -115,7 +116,7 @@ def make_report(
         if bound is not None and slope.low > bound:
             faults.append(
                 f"memory grows by {slope.low:.1f} to {slope.high:.1f} {unit}, "
-                f"the limit is {bound:.3g}"
+                f"the limit is {bound:.4g}"
             )
     if open_slots_at_end:
         faults.append(f"{open_slots_at_end} slots are in use without calls")

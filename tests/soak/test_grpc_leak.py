@@ -1,7 +1,7 @@
 """gRPC loses memory with each cancelled stream, so the soak's limit leaves room for it.
 
 https://github.com/grpc/grpc/issues/43360. If this test fails, gRPC is mended: remove
-``LOST_BYTES_PER_CANCELLED_CALL`` and this file.
+``LOST_BYTES_PER_CANCELLED_STREAM`` and this file.
 """
 
 import asyncio
@@ -12,8 +12,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 
-from tests.soak.report import LOST_BYTES_PER_CANCELLED_CALL
+from tests.soak.report import LOST_BYTES_PER_CANCELLED_STREAM
 
 NUM_CALLS = 1000
 CLIENT = f"""
@@ -72,5 +73,6 @@ async def lost_bytes() -> float:
     return (allocated[1] - allocated[0]) / NUM_CALLS
 
 
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
 def test_grpc_loses_memory_with_each_cancelled_stream() -> None:
-    assert asyncio.run(lost_bytes()) > LOST_BYTES_PER_CANCELLED_CALL
+    assert asyncio.run(lost_bytes()) > LOST_BYTES_PER_CANCELLED_STREAM

@@ -68,7 +68,7 @@ def samples(megabytes_per_hour: float, noise_mb: float, open_slots: int = 0) -> 
 def verdict(samples: list[Sample], *, statuses: dict[str, int], open_slots: int = 0) -> Report:
     return make_report(
         samples,
-        {"Generate": statuses},
+        {"GenerateStream": statuses},
         warm_up_seconds=360,
         max_megabytes_per_hour=16,
         killed_clients=0,
@@ -83,7 +83,7 @@ def test_growth_is_distinguished_from_noise() -> None:
     assert verdict(samples(60, 5), statuses={"OK": 1}).faults
 
 
-def test_limit_leaves_room_for_what_grpc_loses_with_cancelled_calls() -> None:
+def test_limit_leaves_room_for_what_grpc_loses_with_cancelled_streams() -> None:
     growing = samples(25, 1)
     assert verdict(growing, statuses={"OK": 1}).faults
     assert verdict(growing, statuses={"OK": 1, "CANCELLED": 60_000}).faults == ()
