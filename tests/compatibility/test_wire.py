@@ -46,12 +46,13 @@ def responses(request: pytest.FixtureRequest, bundles: Path) -> Iterator[dict[st
     """The server's responses by call name."""
     num_lanes, num_at_a_time = request.param
     with open_server(bundles, num_lanes) as targets, Caller(targets) as caller:
-        # Requests over a limit are refused for another reason while the queue has others.
+        # Requests over a limit are refused for another reason while the queue has others, even
+        # others of these.
         refused = [line for line in OPEN if line["name"].startswith("refused/")]
         others = [line for line in OPEN if line not in refused]
         received = [
-            caller.send_all([Call.from_json(line) for line in lines], num_at_a_time)
-            for lines in (others, refused)
+            caller.send_all([Call.from_json(line) for line in lines], at_a_time)
+            for lines, at_a_time in ((others, num_at_a_time), (refused, 1))
         ]
         yield received[0] | received[1]
 
