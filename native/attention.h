@@ -1,7 +1,7 @@
 // softmax(Q K^T scale) V over a key/value cache, with grouped query heads (Vaswani et al. 2017,
 // Ainslie et al. 2023), one block of keys at a time with a running maximum, as in FlashAttention
 // (Milakov and Gimelshein 2018; Dao et al. 2022). simd/attention.cc has the kernel,
-// simd/attention_microkernels.h its micro-kernels.
+// simd/attention_microkernels.h its micro-kernels, simd/attention_lanes.h those of prompts (AVX-512).
 //
 // A row is a sequence of the batch. Blocks of keys begin at multiples of their size in a row's
 // positions, so that a token's result depends neither on other rows, nor on threads, nor on how a

@@ -117,9 +117,11 @@ void attend_cached(const Params& params, const QueryState& state, int64_t row,
                       block_start) *
                      size;
   const float *keys = params.cache.keys + at, *values = params.cache.values + at;
+#if SIMD_BITS == 512
   if (uses_lanes(params, state)) {
     return attend_block_in_lanes(params, state, block_start, keys, values);
   }
+#endif
   switch (size) {
     case 32: return attend_block<32 / kLanes, Floats>(params, state, block_start, keys, values);
     case 64: return attend_block<64 / kLanes, Floats>(params, state, block_start, keys, values);
@@ -183,7 +185,10 @@ void attend(const Params& params, const QueryBlock& block, int64_t kv_head, floa
     begin = min(begin, state.key_begin[query]);
     end = max(end, state.key_end[query]);
   }
-  if (uses_lanes(params, state)) state = spread_over_lanes(params, state);
+#if SIMD_BITS == 512
+  const bool is_spread = uses_lanes(params, state);
+  if (is_spread) state = spread_over_lanes(params, state);
+#endif
   const int64_t num_keys = params.keys_per_block();
   float* packed = scratch + QueryState::scratch_size(params, state.num_queries);
   for (int64_t start = begin / num_keys * num_keys; start < end; start += num_keys) {
@@ -193,7 +198,9 @@ void attend(const Params& params, const QueryBlock& block, int64_t kv_head, floa
       attend_packed(params, state, row, start, end, packed);
     }
   }
-  if (uses_lanes(params, state)) state = gather_from_lanes(params, state);
+#if SIMD_BITS == 512
+  if (is_spread) state = gather_from_lanes(params, state);
+#endif
   write_outputs(params, state, first_head);
 }
 

@@ -1,3 +1,5 @@
+#if SIMD_BITS == 512
+
 #include "attention_lanes.h"
 
 #include <float.h>
@@ -28,7 +30,7 @@ struct QueryVectors {
     queries = state.queries + first * params.head_size;
     accumulators = state.accumulators + first * params.head_size;
     scores = state.scores + vector % kMaxVectors * kLanes * params.keys_per_block();
-    denominators = state.denominators + first * kMaxLanes;
+    denominators = state.denominators + first * kLanes;
     max_scores = state.max_scores + first;
     rescale = state.rescale + first;
     key_begin = state.key_begin + first;
@@ -268,7 +270,7 @@ QueryState spread_over_lanes(const Params& params, const QueryState& state) {
     transpose(state.queries + query * size, kLanes, size, spread.queries + query * size);
   }
   memset(spread.accumulators, 0, end * size * sizeof(float));
-  memset(spread.denominators, 0, end * kMaxLanes * sizeof(float));
+  memset(spread.denominators, 0, end * kLanes * sizeof(float));
   return spread;
 }
 
@@ -290,13 +292,8 @@ QueryState gather_from_lanes(const Params& params, const QueryState& state) {
   for (int64_t query = 0; query < num_vectors(state) * kLanes; query += kLanes) {
     transpose(state.accumulators + query * size, size, kLanes,
               gathered.accumulators + query * size);
-    const float* const denominators = state.denominators + query * kMaxLanes;
-    for (int64_t row = 0; row < kLanes; row += kLanes8) {
-      for (int64_t column = 0; column < kLanes; column += kLanes8) {
-        transpose_8x8(denominators + row * kLanes + column, kLanes,
-                      gathered.denominators + (query + column) * kMaxLanes + row, kMaxLanes);
-      }
-    }
+    transpose(state.denominators + query * kLanes, kLanes, kLanes,
+              gathered.denominators + query * kLanes);
   }
   return gathered;
 }
@@ -304,3 +301,5 @@ QueryState gather_from_lanes(const Params& params, const QueryState& state) {
 }  // namespace attention::SIMD
 
 #include "end_target.h"
+
+#endif

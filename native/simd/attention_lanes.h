@@ -1,5 +1,6 @@
 // Attention with one query per lane, for blocks of many queries that read the cache: those of
-// prompts, and of tokens with many heads per key head. It needs no sums across lanes.
+// prompts, and of tokens with many heads per key head. It needs no sums across lanes. AVX-512 only:
+// with AVX2's 16 registers, it is slower.
 //
 // Every sum has the terms and the order of attention_microkernels.h and attention_softmax.h, so
 // that a query's result has the same bits either way. Only a value that is not finite reaches other
@@ -19,11 +20,10 @@ namespace attention::SIMD {
 
 using namespace ::SIMD;
 
-// Whether the queries of a block are computed here. With AVX2's 16 registers, this is slower; with
-// fewer queries, most lanes would be empty.
+// Whether the queries of a block are computed here. With fewer, most lanes would be empty.
 inline bool uses_lanes(const Params& params, const QueryState& state) {
   constexpr int64_t kMinQueries = 9;
-  return SIMD_BITS == 512 && params.cache.keys && state.num_queries >= kMinQueries;
+  return params.cache.keys && state.num_queries >= kMinQueries;
 }
 
 // The state after init_state, transposed. The last query fills the lanes after it.
