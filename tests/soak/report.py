@@ -109,14 +109,14 @@ def make_report(
     lost_by_hour = lost * HOUR / samples[-1].seconds
     faults = []
     # Only an interval entirely above the limit is a leak; the rest may be noise.
-    for slope, bound, unit in (
-        (by_hour, _sum(max_megabytes_per_hour, lost_by_hour), "MB/hour"),
-        (by_call, max_kilobytes_per_call, "kB/call"),
+    for slope, bound, lost_by_grpc, unit in (
+        (by_hour, max_megabytes_per_hour, lost_by_hour, "MB/hour"),
+        (by_call, max_kilobytes_per_call, 0.0, "kB/call"),
     ):
-        if bound is not None and slope.low > bound:
+        if bound is not None and slope.low > bound + lost_by_grpc:
             faults.append(
                 f"memory grows by {slope.low:.1f} to {slope.high:.1f} {unit}, "
-                f"the limit is {bound:.4g}"
+                f"the limit is {bound + lost_by_grpc:.4g}"
             )
     if open_slots_at_end:
         faults.append(f"{open_slots_at_end} slots are in use without calls")
@@ -166,7 +166,3 @@ def make_report(
             for x in samples
         ),
     )
-
-
-def _sum(limit: float | None, more: float) -> float | None:
-    return None if limit is None else limit + more
