@@ -41,7 +41,8 @@ def figures(report: dict[str, Any]) -> str:
         f"- 16 sequences together decode {report['batch_16_over_batch_1']:.1f} × the tokens/s of "
         "one.",
         f"- 16 streaming gRPC clients on the same cores get "
-        f"{100 * report['grpc_over_bare_engine']:.0f} % of the tokens/s of the engine alone.",
+        f"{100 * report['grpc_over_bare_engine']:.0f} % of the tokens/s of the engine alone, "
+        "which runs one lane on all cores; a server runs one lane per core.",
     ]
     return "\n".join(lines)
 

@@ -157,8 +157,8 @@ def _watch(config: ServerConfig, catalog: Catalog) -> Watch | None:
 def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
     """One backend per device.
 
-    On a CPU, a single active lane uses all threads, and several active lanes divide them. On
-    other devices, every run has the same number of threads.
+    On a CPU, longer runs of a single active lane use all threads, and several active lanes divide
+    them. On other devices, every run has the same number of threads.
 
     Raises:
         StartupError: a device is unknown, or this installation cannot use it.

@@ -251,7 +251,7 @@ class Backend(Protocol):
         """Bytes of weights of which each load of this file has its own copy."""
         ...
 
-    def product_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
+    def weight_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
         """Bytes of the weights that a token is multiplied by; None if that is not known."""
         ...
 

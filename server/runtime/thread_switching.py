@@ -34,16 +34,16 @@ _TOKENS_PER_READ = 20
 _MIN_BYTES = 8_000_000
 
 
-def is_long(product_bytes: int | None, num_tokens: int) -> bool:
+def is_long(weight_bytes: int | None, num_tokens: int) -> bool:
     """Whether several threads make a run faster.
 
     Args:
-        product_bytes: of the graph: see :meth:`server.runtime.contract.Backend.product_bytes`.
+        weight_bytes: of the graph: see :meth:`server.runtime.contract.Backend.weight_bytes`.
         num_tokens: in the batch.
     """
-    if product_bytes is None:
+    if weight_bytes is None:
         return True
-    return product_bytes * max(1.0, num_tokens / _TOKENS_PER_READ) >= _MIN_BYTES
+    return weight_bytes * max(1.0, num_tokens / _TOKENS_PER_READ) >= _MIN_BYTES
 
 
 class ThreadSwitchingBackend:
@@ -89,14 +89,14 @@ class ThreadSwitchingBackend:
             log.info("%s is too large to load twice: every run uses one lane's threads", label)
             return per_lane
         all_cores = self._all_cores.load(path, disabled_optimizers, **options)
-        product_bytes = self.product_bytes(path, takes_candidates=takes_candidates)
-        return _ThreadSwitchingGraph(per_lane, all_cores, self._is_alone, product_bytes)
+        weight_bytes = self.weight_bytes(path, takes_candidates=takes_candidates)
+        return _ThreadSwitchingGraph(per_lane, all_cores, self._is_alone, weight_bytes)
 
     def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
         return self._per_lane.unshared_bytes(path, takes_candidates=takes_candidates)
 
-    def product_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
-        return self._per_lane.product_bytes(path, takes_candidates=takes_candidates)
+    def weight_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
+        return self._per_lane.weight_bytes(path, takes_candidates=takes_candidates)
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
         return _ThreadSwitchingGraph(
@@ -119,7 +119,7 @@ class _ThreadSwitchingGraph:
     per_lane: Graph
     all_cores: Graph
     is_alone: Callable[[], bool]
-    product_bytes: int | None = None
+    weight_bytes: int | None = None
 
     @property
     def kernel_nodes(self) -> KernelNodes:
@@ -163,7 +163,7 @@ class _ThreadSwitchingBoundGraph:
     def _select(self, inputs: Mapping[str, Array | Tensor]) -> BoundGraph:
         tokens = inputs.get(TOKENS)
         num_tokens = tokens.size if isinstance(tokens, np.ndarray) else 1
-        if is_long(self._graph.product_bytes, num_tokens) and self._graph.is_alone():
+        if is_long(self._graph.weight_bytes, num_tokens) and self._graph.is_alone():
             self._all_cores = self._all_cores or self._graph.all_cores.bind(*self._arguments)
             return self._all_cores
         self._per_lane = self._per_lane or self._graph.per_lane.bind(*self._arguments)

@@ -75,8 +75,8 @@ class FaultyBackend:
     def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
         return self.real.unshared_bytes(path, takes_candidates=takes_candidates)
 
-    def product_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
-        return self.real.product_bytes(path, takes_candidates=takes_candidates)
+    def weight_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
+        return self.real.weight_bytes(path, takes_candidates=takes_candidates)
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
         return self.real.load_model(model)

@@ -40,14 +40,14 @@ from tests.serving import ServerProcess, server_process
 class NumberedBackend(HostBoundGraph):
     """A backend whose graphs return the backend's number.
 
-    ``num_product_bytes``: of each graph.
+    ``num_weight_bytes``: of each graph.
     """
 
     version = "0"
     kernel_nodes = KernelNodes()
 
-    def __init__(self, value: float, num_product_bytes: int | None = None) -> None:
-        self.value, self.num_product_bytes = value, num_product_bytes
+    def __init__(self, value: float, num_weight_bytes: int | None = None) -> None:
+        self.value, self.num_weight_bytes = value, num_weight_bytes
 
     def load(
         self,
@@ -76,9 +76,9 @@ class NumberedBackend(HostBoundGraph):
         del takes_candidates
         return path.stat().st_size
 
-    def product_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
+    def weight_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
         del path, takes_candidates
-        return self.num_product_bytes
+        return self.num_weight_bytes
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
         raise NotImplementedError
@@ -109,17 +109,17 @@ def test_single_active_lane_uses_all_cores(tmp_path: Path) -> None:
 def test_short_run_uses_one_lanes_threads(tmp_path: Path) -> None:
     (tmp_path / "decode.onnx").write_bytes(b"12345678")
 
-    def selected_backend(num_product_bytes: int, num_tokens: int) -> float:
-        per_lane, all_cores = (NumberedBackend(x, num_product_bytes) for x in (1.0, 2.0))
+    def selected_backend(num_weight_bytes: int, num_tokens: int) -> float:
+        per_lane, all_cores = (NumberedBackend(x, num_weight_bytes) for x in (1.0, 2.0))
         backend = ThreadSwitchingBackend(per_lane, all_cores, lambda: True, max_bytes=8)
         bound = backend.load(tmp_path / "decode.onnx", ()).bind({})
         inputs = {"token_ids": np.zeros((1, num_tokens), np.int64)}
         return float(bound.run(inputs)["logits"][0, 0])
 
-    assert selected_backend(num_product_bytes=1_000_000, num_tokens=1) == 1.0
-    assert selected_backend(num_product_bytes=100_000_000, num_tokens=1) == 2.0  # to be read
-    assert selected_backend(num_product_bytes=1_000_000, num_tokens=20) == 1.0
-    assert selected_backend(num_product_bytes=1_000_000, num_tokens=1000) == 2.0
+    assert selected_backend(num_weight_bytes=1_000_000, num_tokens=1) == 1.0
+    assert selected_backend(num_weight_bytes=100_000_000, num_tokens=1) == 2.0  # to be read
+    assert selected_backend(num_weight_bytes=1_000_000, num_tokens=20) == 1.0
+    assert selected_backend(num_weight_bytes=1_000_000, num_tokens=1000) == 2.0
 
 
 def test_lane_is_busy_once_a_job_is_submitted() -> None:

@@ -112,7 +112,7 @@ def test_shared_weights_do_not_count_as_unshared(tmp_path: Path) -> None:
     backend = OrtBackend("cpu", 1)
     backend.load(file, ())
     assert backend.unshared_bytes(file) < matrix.nbytes
-    assert backend.product_bytes(file) == matrix.nbytes + 64  # the bias
+    assert backend.weight_bytes(file) == matrix.nbytes + 64  # the bias
 
 
 @settings(max_examples=60)

@@ -35,14 +35,14 @@ PATTERNS: dict[Kernels, Pattern] = {
 class RewrittenGraph:
     """A rewritten graph: a serialized model, and its packed constants by name.
 
-    ``unpacked_bytes``: the size of all other constants. ``product_bytes``: the size of the packed
+    ``unpacked_bytes``: the size of all other constants. ``weight_bytes``: the size of the packed
     weights that each token is multiplied by. ``declared_shapes``: of outputs whose last dimension
     became dynamic, the shapes in the file.
     """
 
     model: bytes
     unpacked_bytes: int
-    product_bytes: int
+    weight_bytes: int
     packed: dict[str, Array] = field(repr=False)
     kernel_nodes: KernelNodes
     declared_shapes: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
@@ -115,14 +115,14 @@ def rewrite(
     return RewrittenGraph(
         model.SerializeToString(),
         unpacked_bytes,
-        _product_bytes(found),
+        _weight_bytes(found),
         packed,
         counted,
         declared_shapes,
     )
 
 
-def _product_bytes(replacements: Iterable[Replacement]) -> int:
+def _weight_bytes(replacements: Iterable[Replacement]) -> int:
     """Bytes of the weights of all products, but of the one that computes candidates only."""
     return sum(
         array.nbytes

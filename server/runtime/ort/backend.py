@@ -123,9 +123,9 @@ class OrtBackend:
             return with_kernels.unpacked_bytes
         return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
 
-    def product_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
+    def weight_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
         with_kernels = self._rewritten(path, takes_candidates)
-        return None if with_kernels is None else with_kernels.product_bytes
+        return None if with_kernels is None else with_kernels.weight_bytes
 
     def _rewritten(self, path: Path, takes_candidates: bool) -> RewrittenGraph | None:
         if self._device.kind != "cpu":

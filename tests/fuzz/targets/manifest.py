@@ -64,7 +64,7 @@ class _Backend:
         del takes_candidates
         return path.stat().st_size
 
-    def product_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
+    def weight_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
         del path, takes_candidates
         return None
 
