@@ -1,7 +1,8 @@
 // softmax(Q K^T scale) V over a key/value cache, with grouped query heads (Vaswani et al. 2017,
 // Ainslie et al. 2023), one block of keys at a time with a running maximum, as in FlashAttention
 // (Milakov and Gimelshein 2018; Dao et al. 2022). simd/attention.cc has the kernel,
-// simd/attention_microkernels.h its micro-kernels, simd/attention_lanes.h those of prompts (AVX-512).
+// simd/attention_microkernels.h its micro-kernels. With AVX-512, simd/attention_lanes.h has those of
+// prompts, simd/attention_bfloat16.h those of encoders in int8.
 //
 // A row is a sequence of the batch. Blocks of keys begin at multiples of their size in a row's
 // positions, so that a token's result depends neither on other rows, nor on threads, nor on how a
@@ -66,6 +67,7 @@ struct Params {
   const int32_t* cache_rows;  // [rows]: the row whose cache each reads; null: its own
   const float* sinks;         // [heads]: logits of an extra key without a value; null: none
   bool has_zero_sink;         // a sink of logit 0 (smooth softmax)
+  bool uses_bfloat16;         // products may round their factors to bfloat16
   float* output;              // [rows][tokens][heads][head_size]
 
   // Small heads have larger blocks. The block size affects rounding.

@@ -53,6 +53,10 @@ bool has_vnni() {
   if (has_bit(cpuid(7).c, 11)) return true;  // AVX512_VNNI
   return cpuid(7).a >= 1 && has_bit(cpuid(7, 1).a, 4);
 }
+bool has_avx512_bf16() {
+  static const bool found = has_avx512() && cpuid(7).a >= 1 && has_bit(cpuid(7, 1).a, 5);
+  return found;
+}
 
 bool has_amx_int8() {
   static const bool found = os_saves(kAmxState) && has_bit(cpuid(7).d, 24) &&

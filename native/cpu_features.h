@@ -12,6 +12,8 @@ bool has_avx512();
 bool has_avx512_and_vnni();
 // AVX-VNNI or AVX512-VNNI: int8 dot products in ONNX Runtime's own kernels.
 bool has_vnni();
+// AVX512_BF16.
+bool has_avx512_bf16();
 
 // AMX-TILE and AMX-INT8, with the operating system's permission.
 bool has_amx_int8();

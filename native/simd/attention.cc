@@ -5,6 +5,7 @@
 
 #include "../attention_state.h"
 #include "../integers.h"
+#include "attention_bfloat16.h"
 #include "attention_kv.h"
 #include "attention_lanes.h"
 #include "attention_microkernels.h"
@@ -177,6 +178,9 @@ void attend(const Params& params, const QueryBlock& block, int64_t kv_head, floa
   const int64_t row = block.rows[0], first_head = kv_head * params.group_size();
   const QueryBlock valid = clear_padding(params, block, first_head);
   if (valid.num_tokens() == 0) return;
+#if SIMD_BITS == 512
+  if (uses_bfloat16(params)) return attend_in_bfloat16(params, valid, kv_head, scratch);
+#endif
 
   QueryState state(params, valid, kv_head, scratch);
   init_state(params, state);

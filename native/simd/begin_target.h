@@ -1,6 +1,7 @@
 // Opens the code of one target. The build compiles every source of this folder once per register
-// width, SIMD_BITS 256 (AVX2, FMA, F16C) and 512 (AVX-512 F, BW, DQ, VL, VNNI). With 512 bits, AMX's
-// intrinsics are available too, for tile_kernel_table only.
+// width, SIMD_BITS 256 (AVX2, FMA, F16C) and 512 (AVX-512 F, BW, DQ, VL, VNNI). With 512 bits, the
+// intrinsics of AMX and AVX-512 BF16 are available too, for tile_kernel_table and
+// attention_bfloat16.cc only, which a CPU with AVX-512 may lack.
 //
 // Code between this header and end_target.h is in a namespace SIMD (avx2 or avx512) and uses that
 // target's instructions. Include system headers and headers shared by both targets before this one:
@@ -9,7 +10,7 @@
 #define SIMD avx512
 #pragma clang attribute push(                                                              \
     __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni," \
-                          "amx-tile,amx-int8"))),                                          \
+                          "avx512bf16,amx-tile,amx-int8"))),                                       \
     apply_to = function)
 #elif SIMD_BITS == 256
 #define SIMD avx2

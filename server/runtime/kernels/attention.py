@@ -1,6 +1,6 @@
 """Replaces ``com.microsoft.GroupQueryAttention`` in fp32: native/attention_operator.h.
 
-Results differ by rounding only. Nodes with unsupported attributes or inputs are not replaced.
+Results differ by rounding only. Beside int8 products, an encoder's may be in bfloat16. Nodes with unsupported attributes or inputs are not replaced.
 """
 
 from collections.abc import Iterator
@@ -55,7 +55,13 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
             continue
         inputs = _native_inputs(graph, node)
         made = onnx.helper.make_node(
-            OPERATOR, inputs, outputs, name=node.name, domain=DOMAIN, **settings
+            OPERATOR,
+            inputs,
+            outputs,
+            name=node.name,
+            domain=DOMAIN,
+            uses_bfloat16=int(graph.has_int8_products),
+            **settings,
         )
         yield Replacement(node, made, inputs=(_SOURCE_ROWS_INPUT,) if SOURCE_ROWS in inputs else ())
 

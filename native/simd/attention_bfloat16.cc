@@ -1,0 +1,294 @@
+#if SIMD_BITS == 512
+
+#include "attention_bfloat16.h"
+
+#include <float.h>
+
+#include "../integers.h"
+#include "attention_kv.h"
+#include "vector_math.h"
+
+#include "begin_target.h"
+
+namespace attention::SIMD {
+namespace {
+
+constexpr int kMaxVectors = 3;  // of queries in a micro-tile
+constexpr int kKeys = 8;        // of a micro-tile of scores
+constexpr int kDimensions = 8;  // of a micro-tile of accumulators
+constexpr float kLog2e = 1.442695041f;
+
+// Pairs of bfloat16, as vdpbf16ps multiplies them: the first in the lower half of a lane.
+using Pairs = Ints;
+
+INLINE Pairs round_to_pairs(Floats first, Floats second) {
+  const __m512 a = reinterpret_cast<__m512>(first), b = reinterpret_cast<__m512>(second);
+  const __m256i low = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a));
+  const __m256i high = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(b));
+  const Pairs upper = reinterpret_cast<Pairs>(_mm512_cvtepu16_epi32(high)) << 16;
+  return reinterpret_cast<Pairs>(_mm512_cvtepu16_epi32(low)) | upper;
+}
+
+// sum + x[0] y[0] + x[1] y[1] in each lane.
+INLINE Floats multiply_add(Floats sum, Pairs x, Pairs y) {
+  return reinterpret_cast<Floats>(
+      _mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(x),
+                       reinterpret_cast<__m512bh>(y)));
+}
+
+// 2^x to 8e-5, a thirtieth of a bfloat16's rounding. Minimax polynomial for |r| <= 1/2.
+INLINE Floats exp2(Floats x) {
+  constexpr float p[] = {0.99992807f, 0.69326099f, 0.24261113f, 0.05517167f};
+  const __m512 n = _mm512_roundscale_ps(reinterpret_cast<__m512>(x), _MM_FROUND_TO_NEAREST_INT);
+  const Floats power = polynomial(x - reinterpret_cast<Floats>(n), p, 3);
+  return reinterpret_cast<Floats>(_mm512_scalef_ps(reinterpret_cast<__m512>(power), n));
+}
+
+// Keys of a block as pairs of dimensions [num_keys][size / 2], values as pairs of keys
+// [num_keys / 2][size]. Both end with zeros, up to a multiple of kKeys keys.
+struct Block {
+  int64_t num_keys;
+  int32_t *keys, *values;
+};
+
+// Rounds rows of `size` floats, `stride` floats apart.
+void round_keys(const float* from, int64_t stride, int64_t num_keys, int64_t size, int32_t* to) {
+  for (int64_t key = 0; key < num_keys; key++, from += stride) {
+    for (int64_t i = 0; i < size; i += 2 * kLanes, to += kLanes) {
+      const __m512 low = _mm512_loadu_ps(from + i), high = _mm512_loadu_ps(from + i + kLanes);
+      store(to, _mm512_cvtne2ps_pbh(high, low));
+    }
+  }
+  memset(to, 0, (round_up(num_keys, kKeys) - num_keys) * size / 2 * sizeof(int32_t));
+}
+
+void round_values(const float* from, int64_t stride, int64_t num_keys, int64_t size, int32_t* to) {
+  for (int64_t key = 0; key < num_keys; key += 2, from += 2 * stride) {
+    const bool has_second = key + 1 < num_keys;
+    for (int64_t i = 0; i < size; i += kLanes, to += kLanes) {
+      const Floats second = has_second ? load(from + stride + i) : Floats(0.0f);
+      store(to, round_to_pairs(load(from + i), second));
+    }
+  }
+}
+
+// Rounds keys and values first .. last - 1 of a row into `scratch`.
+Block make_block(const Params& params, int64_t row, int64_t head, int64_t first, int64_t last,
+                 float* scratch) {
+  const int64_t size = params.head_size, num_keys = last - first;
+  const float *keys = params.key.at(row, first) + head * size,
+              *values = params.value.at(row, first) + head * size;
+  int64_t key_stride = params.key.token_stride, value_stride = params.value.token_stride;
+  if (params.rotary.cos) {  // rounds in place
+    float* const gathered = scratch + params.keys_per_block() * size;
+    gather_kv(params, row, head, 0, first, last, scratch, gathered);
+    keys = scratch, values = gathered;
+    key_stride = value_stride = size;
+  }
+  Block block{num_keys, reinterpret_cast<int32_t*>(scratch),
+              reinterpret_cast<int32_t*>(scratch + params.keys_per_block() * size)};
+  round_keys(keys, key_stride, num_keys, size, block.keys);
+  round_values(values, value_stride, num_keys, size, block.values);
+  return block;
+}
+
+// Tokens first .. first + kLanes - 1 of a block; those after its last are copies of the last.
+struct Tokens {
+  int64_t first, count;  // count: in the block
+
+  Tokens(const QueryBlock& block, int64_t vector)
+      : first(block.first_token + vector * kLanes),
+        count(min(block.last_token - first, kLanes)) {}
+};
+
+// y[c][r] = x[r][c], with strides in floats.
+void transpose(const float* x, int64_t x_stride, int64_t num_rows, int64_t num_columns, float* y,
+               int64_t y_stride) {
+  for (int64_t row = 0; row < num_rows; row += kLanes8) {
+    for (int64_t column = 0; column < num_columns; column += kLanes8) {
+      transpose_8x8(x + row * x_stride + column, x_stride, y + column * y_stride + row, y_stride);
+    }
+  }
+}
+
+// Starts the state of a vector of queries, which become pairs of dimensions [size / 2][kLanes].
+// `rows`: scratch [kLanes][size].
+void init_vector(const Params& params, const QueryState& state, int64_t vector, float* rows) {
+  const int64_t size = params.head_size, row = state.block.rows[0], first = vector * kLanes;
+  const Tokens tokens(state.block, vector);
+  const float* from = params.query.at(row, tokens.first) + state.kv_head * size;
+  int64_t stride = params.query.token_stride;
+  if (params.rotary.cos || tokens.count < kLanes) {
+    for (int64_t lane = 0; lane < kLanes; lane++) {
+      const int64_t token = tokens.first + min(lane, tokens.count - 1);
+      apply_rotary(params, params.query.at(row, token) + state.kv_head * size, token, 1.0f,
+                   rows + lane * size);
+    }
+    from = rows, stride = size;
+  }
+  float* const columns = state.accumulators + first * size;
+  transpose(from, stride, kLanes, size, columns, kLanes);
+  const float factor = params.scale * kLog2e;
+  for (int64_t i = 0; i < size; i += 2) {
+    store(state.queries + (first * size) + i / 2 * kLanes,
+          round_to_pairs(load(columns + i * kLanes) * factor,
+                         load(columns + (i + 1) * kLanes) * factor));
+  }
+  memset(columns, 0, kLanes * size * sizeof(float));
+  memset(state.denominators + first * 2, 0, 2 * kLanes * sizeof(float));
+  store(state.max_scores + first, Floats(-FLT_MAX));
+}
+
+// Divides a vector's sums by their denominators, and writes them to the output.
+void write_vector(const Params& params, const QueryState& state, int64_t vector, float* rows) {
+  const int64_t size = params.head_size, first = vector * kLanes;
+  const float* const denominators = state.denominators + first * 2;
+  const Floats factor = 1.0f / (load(denominators) + load(denominators + kLanes));
+  float* const columns = state.accumulators + first * size;
+  for (int64_t i = 0; i < size; i++) {
+    store(columns + i * kLanes, load(columns + i * kLanes) * factor);
+  }
+  const Tokens tokens(state.block, vector);
+  float* const output = params.output_at(state.block.rows[0], tokens.first, state.kv_head);
+  const int64_t stride = params.num_heads * size;
+  if (tokens.count == kLanes) return transpose(columns, kLanes, size, kLanes, output, stride);
+  transpose(columns, kLanes, size, kLanes, rows, size);
+  for (int64_t lane = 0; lane < tokens.count; lane++) {
+    memcpy(output + lane * stride, rows + lane * size, size * sizeof(float));
+  }
+}
+
+// Scores of Q vectors of queries [Q][num_pairs][kLanes] with kKeys keys [kKeys][num_pairs].
+template <int Q>
+INLINE void score_tile(const float* queries, const int32_t* keys, int64_t num_pairs, float* scores,
+                       int64_t scores_stride) {
+  Floats sums[Q][kKeys];
+#pragma unroll
+  for (int q = 0; q < Q; q++) {
+#pragma unroll
+    for (int k = 0; k < kKeys; k++) sums[q][k] = 0.0f;
+  }
+  for (int64_t i = 0; i < num_pairs; i++) {
+    Pairs query[Q];
+#pragma unroll
+    for (int q = 0; q < Q; q++) query[q] = load<Pairs>(queries + (2 * q * num_pairs + i) * kLanes);
+#pragma unroll
+    for (int k = 0; k < kKeys; k++) {
+      const Pairs key = keys[k * num_pairs + i];
+#pragma unroll
+      for (int q = 0; q < Q; q++) sums[q][k] = multiply_add(sums[q][k], query[q], key);
+    }
+  }
+#pragma unroll
+  for (int q = 0; q < Q; q++) {
+#pragma unroll
+    for (int k = 0; k < kKeys; k++) store(scores + q * scores_stride + k * kLanes, sums[q][k]);
+  }
+}
+
+// Replaces the scores [num_keys][kLanes] of kLanes queries by pairs of weights
+// [div_ceil(num_keys, 2)][kLanes], and updates maxima, denominators and factors.
+void softmax_vector(float* scores, int64_t num_keys, float* denominators, float* max_scores,
+                    float* rescale) {
+  const Floats old_max = load(max_scores);
+  Floats new_max = old_max;
+  for (int64_t key = 0; key < num_keys; key++) new_max = max(load(scores + key * kLanes), new_max);
+  const Floats factor = old_max == Floats(-FLT_MAX) ? Floats(0.0f) : exp2(old_max - new_max);
+  Floats even = load(denominators) * factor, odd = load(denominators + kLanes) * factor;
+  for (int64_t key = 0; key < num_keys; key += 2) {
+    const Floats first = exp2(load(scores + key * kLanes) - new_max);
+    Floats second = 0.0f;
+    if (key + 1 < num_keys) second = exp2(load(scores + (key + 1) * kLanes) - new_max);
+    store(scores + key / 2 * kLanes, round_to_pairs(first, second));
+    even += first;
+    odd += second;
+  }
+  store(denominators, even);
+  store(denominators + kLanes, odd);
+  store(max_scores, new_max);
+  store(rescale, factor);
+}
+
+// accumulators = accumulators * rescale + weights * values, for kDimensions of Q vectors.
+template <int Q>
+INLINE void accumulate_tile(const float* weights, int64_t weights_stride, const int32_t* values,
+                            int64_t size, int64_t num_pairs, const float* rescale, float* out) {
+  Floats sums[Q][kDimensions];
+#pragma unroll
+  for (int q = 0; q < Q; q++) {
+    const Floats factor = load(rescale + q * kLanes);
+#pragma unroll
+    for (int d = 0; d < kDimensions; d++) {
+      sums[q][d] = load(out + (q * size + d) * kLanes) * factor;
+    }
+  }
+  for (int64_t pair = 0; pair < num_pairs; pair++, values += size) {
+    Pairs weight[Q];
+#pragma unroll
+    for (int q = 0; q < Q; q++) {
+      weight[q] = load<Pairs>(weights + q * weights_stride + pair * kLanes);
+    }
+#pragma unroll
+    for (int d = 0; d < kDimensions; d++) {
+      const Pairs value = values[d];
+#pragma unroll
+      for (int q = 0; q < Q; q++) sums[q][d] = multiply_add(sums[q][d], weight[q], value);
+    }
+  }
+#pragma unroll
+  for (int q = 0; q < Q; q++) {
+#pragma unroll
+    for (int d = 0; d < kDimensions; d++) store(out + (q * size + d) * kLanes, sums[q][d]);
+  }
+}
+
+// Adds a block to the state of Q vectors of queries.
+template <int Q>
+void attend_vectors(const Params& params, const QueryState& state, int64_t vector,
+                    const Block& block) {
+  const int64_t size = params.head_size, first = vector * kLanes;
+  const int64_t scores_stride = params.keys_per_block() * kLanes;
+  for (int64_t key = 0; key < block.num_keys; key += kKeys) {
+    score_tile<Q>(state.queries + first * size, block.keys + key * size / 2, size / 2,
+                  state.scores + key * kLanes, scores_stride);
+  }
+  for (int64_t q = 0; q < Q; q++) {
+    const int64_t query = first + q * kLanes;
+    softmax_vector(state.scores + q * scores_stride, block.num_keys,
+                   state.denominators + query * 2, state.max_scores + query,
+                   state.rescale + query);
+  }
+  for (int64_t i = 0; i < size; i += kDimensions) {
+    accumulate_tile<Q>(state.scores, scores_stride, block.values + i, size,
+                       div_ceil(block.num_keys, 2), state.rescale + first,
+                       state.accumulators + first * size + i * kLanes);
+  }
+}
+
+}  // namespace
+
+void attend_in_bfloat16(const Params& params, const QueryBlock& block, int64_t head,
+                        float* scratch) {
+  const QueryState state(params, block, head, scratch);
+  const int64_t num_keys = params.keys_per_block(), row = block.rows[0];
+  float* const packed = scratch + QueryState::scratch_size(params, state.num_queries);
+  float* const rows = packed + 2 * num_keys * params.head_size;
+  const int64_t count = div_ceil(state.num_queries, kLanes);
+  for (int64_t vector = 0; vector < count; vector++) init_vector(params, state, vector, rows);
+  for (int64_t start = 0; start < params.length(row); start += num_keys) {
+    const Block keys =
+        make_block(params, row, head, start, min(start + num_keys, params.length(row)), packed);
+    for (int64_t vector = 0; vector < count; vector += kMaxVectors) {
+      with_static_count<kMaxVectors>(min(count - vector, kMaxVectors), [&](auto q) {
+        attend_vectors<q.kCount>(params, state, vector, keys);
+      });
+    }
+  }
+  for (int64_t vector = 0; vector < count; vector++) write_vector(params, state, vector, rows);
+}
+
+}  // namespace attention::SIMD
+
+#include "end_target.h"
+
+#endif

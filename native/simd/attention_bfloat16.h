@@ -1,0 +1,29 @@
+// Attention with products of bfloat16 and sums in fp32, for encoders whose other products are in
+// int8 anyway: vdpbf16ps has twice the products of an fp32 multiply-add. AVX-512 BF16 only.
+//
+// A lane holds one query, as in attention_lanes.h.
+#pragma once
+
+#include "../attention_state.h"
+#include "vectors.h"
+
+#include "begin_target.h"
+
+namespace attention::SIMD {
+
+using namespace ::SIMD;
+
+// Whether this kernel can compute a call: all queries of a row see all its keys.
+inline bool uses_bfloat16(const Params& params) {
+  return params.uses_bfloat16 && !params.cache.keys && !params.is_causal && params.window == 0 &&
+         params.soft_cap == 0 && !params.bias.data && !params.sinks && !params.has_zero_sink &&
+         params.group_size() == 1 && params.head_size % (2 * kLanes) == 0;
+}
+
+// Attend, for a block without padding.
+void attend_in_bfloat16(const Params& params, const QueryBlock& block, int64_t head,
+                        float* scratch);
+
+}  // namespace attention::SIMD
+
+#include "end_target.h"
