@@ -1,8 +1,10 @@
 """Compares engines at one precision, without a network."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from statistics import median
 
 from loadtest.compare.candidates import Candidate, Level
 from loadtest.compare.engine_runner import EngineRunner
@@ -15,6 +17,8 @@ from loadtest.compare.paths import Paths
 from loadtest.compare.time_budget import TimeBudget
 from loadtest.compare.workloads import Workload, WorkloadKind
 from loadtest.tasks import Task
+
+MIN_TURN_SECONDS = 0.25
 
 Log = Callable[[str], None]
 
@@ -102,7 +106,7 @@ def measure(
     """Measurements by candidate. A candidate that fails gets a reason; the others continue.
 
     First each candidate runs in each layout, to warm up and to find its best layout. Then the
-    candidates take turns, and each round starts with another one.
+    candidates take turns, and each round starts with another one. A turn repeats short work.
 
     Args:
         until: a time of the budget's clock. The first round always runs; a later one only if it
@@ -122,7 +126,7 @@ def measure(
                 continue
             layout = layouts[runner.name]
             try:
-                rate = runner.run(layout, workload, next(seeds))
+                rate = _rate(runner, layout, workload, seeds)
             except (WorkerError, InvalidResultError) as error:
                 reasons[runner.name] = str(error)
                 continue
@@ -157,13 +161,25 @@ def _best_layouts(
                 log(_message(workload, runner, layout, "trial", rates[layout]))
                 # The first run only warms up. Mixed workloads are long: one run must do.
                 if len(layouts) > 1 and workload.kind != WorkloadKind.MIXED:
-                    rates[layout] = runner.run(layout, workload, next(seeds))
+                    rates[layout] = _rate(runner, layout, workload, seeds)
             except (WorkerError, InvalidResultError) as error:
                 reasons[runner.name] = str(error)
         if rates:
             best[runner.name] = max(rates, key=lambda name: rates[name])
             reasons.pop(runner.name, None)
     return best
+
+
+def _rate(runner: EngineRunner, layout: str, workload: Workload, seeds: Iterator[int]) -> float:
+    """The median rate of a turn, which repeats short work.
+
+    Otherwise, what is measured of short work is how fast the weights come back to the caches.
+    """
+    rates: list[float] = []
+    until = time.monotonic() + MIN_TURN_SECONDS
+    while not rates or time.monotonic() < until:
+        rates.append(runner.run(layout, workload, next(seeds)))
+    return median(rates)
 
 
 def _message(workload: Workload, runner: EngineRunner, layout: str, phase: str, rate: float) -> str:
