@@ -24,7 +24,7 @@ from server.engine.decoding.sampling import TokenLogprob
 from server.engine.engine import Engine
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.job import Candidates, EncodingJob, GenerationJob, Job
+from server.engine.requests.job import Candidates, EncodingJob, GenerationJob
 from server.engine.requests.job_handle import JobHandle
 from server.installation import check_installation
 from server.json_lines import Message, serve
@@ -220,12 +220,13 @@ class Bench:
     ) -> list[JobHandle]:
         if self._engine is None or self._model is None:
             raise ValueError("nothing is loaded")
+        if not inputs[0].num_new_tokens:
+            texts = [EncodingJob(input_.ids, num_texts=len(inputs)) for input_ in inputs]
+            return self._engine.submit(self._model.key, texts)
         jobs = [self._job(input_, message.get("beams", 1), logprob_options) for input_ in inputs]
         return self._engine.submit(self._model.key, jobs)
 
-    def _job(self, input_: Input, beams: int, logprob_options: LogprobOptions) -> Job:
-        if not input_.num_new_tokens:
-            return EncodingJob(input_.ids)
+    def _job(self, input_: Input, beams: int, logprob_options: LogprobOptions) -> GenerationJob:
         assert self._model is not None
         start = self._model.manifest.special_tokens.decoder_start
         search = None if beams == 1 else Beams(beams)

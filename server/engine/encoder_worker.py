@@ -115,7 +115,12 @@ class EncoderWorker:
         texts = self._waiting.next_candidates()
         if not texts:
             return []
-        chosen = form_batch([len(text.job.token_ids) for text in texts], self._limits)
+        # A caller waits for all texts of a request: half of them would give it nothing to do.
+        chosen = form_batch(
+            [len(text.job.token_ids) for text in texts],
+            self._limits,
+            leaves_half=texts[0].job.num_texts == 1,
+        )
         batch = [texts[index] for index in chosen]
         for text in batch:
             text.on(Event.ENCODE)

@@ -192,12 +192,16 @@ class EncoderCall:
     def job(
         self,
         window: Window,
+        num_texts: int,
         *,
         logit_positions: tuple[int, ...] = (),
         wants_tokens: bool = False,
         attention: AttentionSelection | None = None,
     ) -> EncodingJob:
-        """The job that encodes one window. :class:`EncodingJob` describes the arguments."""
+        """The job that encodes one window of a request with ``num_texts`` in all.
+
+        :class:`EncodingJob` describes the other arguments.
+        """
         return EncodingJob(
             token_ids=window.token_ids,
             segment_ids=window.segment_ids,
@@ -206,6 +210,7 @@ class EncoderCall:
             attention=attention,
             is_bulk=self.is_bulk,
             deadline=self.caller.deadline,
+            num_texts=num_texts,
         )
 
     async def jobs(
@@ -220,7 +225,7 @@ class EncoderCall:
         def build() -> list[list[EncodingJob]]:
             return [
                 [
-                    self.job(window, wants_tokens=wants_tokens, attention=attention)
+                    self.job(window, num_jobs, wants_tokens=wants_tokens, attention=attention)
                     for window in text.windows
                 ]
                 for text in tokenized

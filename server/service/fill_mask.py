@@ -130,7 +130,7 @@ async def fill_mask(
     validation.check_reply("top_k", num_candidates, MAX_REPLY_VALUES, "candidates")
     outputs = await call.run(
         [
-            [call.job(text.windows[0], logit_positions=masks)]
+            [call.job(text.windows[0], len(tokenized), logit_positions=masks)]
             for text, masks in zip(tokenized, positions, strict=True)
         ]
     )

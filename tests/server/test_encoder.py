@@ -44,6 +44,17 @@ def test_takes_half_of_a_short_queue() -> None:
     assert sizes == [1, 3, 4, 4, 5, 6, 8, 8]
 
 
+def test_takes_all_texts_of_a_request_that_fit() -> None:
+    """Its caller can send no more before all have ended."""
+    worker = make_encoder_worker(FakeEncoder(), LIMITS)
+    for id_ in range(6):
+        worker.submit(id_, EncodingJob((2,) * 8, num_texts=6))
+    assert len(worker.step()) == 6
+    for id_ in range(6):
+        worker.submit(id_, EncodingJob((2,) * 8))
+    assert len(worker.step()) == 4
+
+
 @given(st.lists(st.booleans(), min_size=1))
 def test_overtakes_only_bulk_work(are_bulk: list[bool]) -> None:
     """The oldest interactive text is first, and the oldest of all after some batches."""

@@ -156,6 +156,7 @@ class EncodingJob:
         attention: also return these attention weights. The text then runs alone.
         is_bulk: background work, which other texts may overtake.
         deadline: the client's timeout, in the engine's clock (seconds).
+        num_texts: of the request, this one included.
     """
 
     token_ids: tuple[int, ...]
@@ -165,6 +166,7 @@ class EncodingJob:
     attention: AttentionSelection | None = None
     is_bulk: bool = False
     deadline: float | None = None
+    num_texts: int = 1
 
     @property
     def num_sequences(self) -> int:

@@ -1,6 +1,7 @@
 """Replaces ``com.microsoft.GroupQueryAttention`` in fp32: native/attention_operator.h.
 
-Results differ by rounding only. Beside int8 products, an encoder's may be in bfloat16. Nodes with unsupported attributes or inputs are not replaced.
+Results differ by rounding only; beside int8 products, an encoder's products may round to bfloat16.
+Nodes with unsupported attributes or inputs are not replaced.
 """
 
 from collections.abc import Iterator
