@@ -22,11 +22,12 @@ constexpr float kLog2e = 1.442695041f;
 using Pairs = Ints;
 
 INLINE Pairs round_to_pairs(Floats first, Floats second) {
+  using Halves = uint16_t __attribute__((ext_vector_type(2 * kLanes)));
   const __m512 a = reinterpret_cast<__m512>(first), b = reinterpret_cast<__m512>(second);
-  const __m256i low = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a));
-  const __m256i high = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(b));
-  const Pairs upper = reinterpret_cast<Pairs>(_mm512_cvtepu16_epi32(high)) << 16;
-  return reinterpret_cast<Pairs>(_mm512_cvtepu16_epi32(low)) | upper;
+  const Halves x = reinterpret_cast<Halves>(_mm512_cvtne2ps_pbh(b, a));
+  return reinterpret_cast<Pairs>(__builtin_shufflevector(
+      x, x, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10, 26, 11, 27,
+      12, 28, 13, 29, 14, 30, 15, 31));
 }
 
 // sum + x[0] y[0] + x[1] y[1] in each lane.
@@ -186,13 +187,29 @@ INLINE void score_tile(const float* queries, const int32_t* keys, int64_t num_pa
   }
 }
 
+// The largest of `least` and of scores [num_keys][kLanes] in each lane; ignores NaN.
+INLINE Floats max_score(const float* scores, int64_t num_keys, Floats least) {
+  constexpr int kChains = 4;  // that do not wait for each other
+  Floats largest[kChains];
+#pragma unroll
+  for (int i = 0; i < kChains; i++) largest[i] = least;
+  int64_t key = 0;
+  for (; key + kChains <= num_keys; key += kChains) {
+#pragma unroll
+    for (int i = 0; i < kChains; i++) {
+      largest[i] = max(load(scores + (key + i) * kLanes), largest[i]);
+    }
+  }
+  for (; key < num_keys; key++) largest[0] = max(load(scores + key * kLanes), largest[0]);
+  return max(max(largest[0], largest[1]), max(largest[2], largest[3]));
+}
+
 // Replaces the scores [num_keys][kLanes] of kLanes queries by pairs of weights
 // [div_ceil(num_keys, 2)][kLanes], and updates maxima, denominators and factors.
 void softmax_vector(float* scores, int64_t num_keys, float* denominators, float* max_scores,
                     float* rescale) {
   const Floats old_max = load(max_scores);
-  Floats new_max = old_max;
-  for (int64_t key = 0; key < num_keys; key++) new_max = max(load(scores + key * kLanes), new_max);
+  const Floats new_max = max_score(scores, num_keys, old_max);
   const Floats factor = old_max == Floats(-FLT_MAX) ? Floats(0.0f) : exp2(old_max - new_max);
   Floats even = load(denominators) * factor, odd = load(denominators + kLanes) * factor;
   for (int64_t key = 0; key < num_keys; key += 2) {

@@ -18,7 +18,9 @@ namespace {
 
 using namespace ::SIMD;
 
-constexpr int64_t kMc = SIMD_BITS == 512 ? 96 : 64;  // rows whose bytes stay cached beside panels
+// Rows whose bytes stay cached beside panels: whole micro-tiles.
+template <bool kUsesTiles>
+constexpr int64_t kMc = kUsesTiles ? 96 : SIMD_BITS == 512 ? 132 : 64;
 constexpr float kMinMaxAbs = 1e-9f;                  // avoids division by zero in a row of zeros
 constexpr float kStep = 1.0f / 127.0f;
 
@@ -112,8 +114,8 @@ void multiply_all(const uint8_t* bytes, const float* max_abs, const Rows& rows,
                   const PackedMatrix& matrix, const Epilogue& epilogue, int64_t first_panel,
                   int64_t last_panel, float* y) {
   const int64_t stride = matrix.num_groups() * kKr;
-  for (int64_t row = 0; row < rows.count; row += kMc) {
-    const Rows mc_rows = rows.slice(row, min(kMc, rows.count - row));
+  for (int64_t row = 0; row < rows.count; row += kMc<kUsesTiles>) {
+    const Rows mc_rows = rows.slice(row, min(kMc<kUsesTiles>, rows.count - row));
     const auto panel_epilogue = [&](int64_t index) {
       return PanelEpilogue(epilogue, matrix.num_outputs, mc_rows, index, y);
     };

@@ -12,8 +12,8 @@
 namespace int8_matmul::SIMD {
 
 constexpr int kMr = 12, kNrPanels = 2;  // sums in 24 of 32 registers
-// Groups per iteration of the inner loop. Two panels hold eight cache lines for four groups. The
-// eight micro-tiles of mc rows prefetch one line each, so that they fetch all of the next panels.
+// Groups per iteration of the inner loop. Two panels hold eight cache lines for four groups. Eight
+// micro-tiles, which prefetch one line each, fetch all of the next panels.
 constexpr int kUnroll = 4;
 
 // The micro-kernel: R rows times P panels.
