@@ -6,6 +6,7 @@ server's own engine with its lanes and scheduler, from submission to the update 
 """
 
 import asyncio
+import itertools
 import os
 import sys
 from dataclasses import dataclass, field, fields, replace
@@ -148,7 +149,7 @@ class Bench:
             while clock() < end:
                 (handles[number],) = self._submit([next(inputs)], message, NO_LOGPROBS)
                 results.append(Result())
-                await _follow(handles[number], results[-1])
+                await _follow(handles[number], results[-1:])
 
         tasks = [asyncio.create_task(client(number)) for number in range(message["clients"])]
         await asyncio.wait(tasks, timeout=end - clock())
@@ -213,7 +214,8 @@ class Bench:
         self, inputs: list[Input], message: Message, logprob_options: LogprobOptions = NO_LOGPROBS
     ) -> list[Result]:
         handles = self._submit(inputs, message, logprob_options)
-        return await asyncio.gather(*(_follow(handle, Result()) for handle in handles))
+        parts = [_follow(handle, [Result() for _ in handle.ids]) for handle in handles]
+        return list(itertools.chain.from_iterable(await asyncio.gather(*parts)))
 
     def _submit(
         self, inputs: list[Input], message: Message, logprob_options: LogprobOptions
@@ -222,7 +224,8 @@ class Bench:
             raise ValueError("nothing is loaded")
         if not inputs[0].num_new_tokens:
             texts = [EncodingJob(input_.ids, num_texts=len(inputs)) for input_ in inputs]
-            return self._engine.submit(self._model.key, texts)
+            parts = self._engine.submit_texts(self._model.key, texts, client="")
+            return list(itertools.chain.from_iterable(parts))
         jobs = [self._job(input_, message.get("beams", 1), logprob_options) for input_ in inputs]
         return self._engine.submit(self._model.key, jobs)
 
@@ -260,10 +263,12 @@ def _exit(error: BaseException) -> None:
     os._exit(1)
 
 
-async def _follow(handle: JobHandle, result: Result) -> Result:
-    """Collects a job's updates in ``result`` until the job ends."""
-    while True:
+async def _follow(handle: JobHandle, results: list[Result]) -> list[Result]:
+    """Collects the updates of a handle's jobs in ``results``, one for each, until all end."""
+    num_ended = 0
+    while num_ended < handle.num_jobs:
         update = await handle.next()
+        result = results[update.id - handle.id]
         result.tokens += update.tokens
         result.token_times += [clock()] * len(update.tokens)
         result.logprobs += [token.logprob for token in update.logprobs]
@@ -274,8 +279,8 @@ async def _follow(handle: JobHandle, result: Result) -> Result:
             raise RuntimeError(
                 f"a job ended with outcome {update.completion.outcome}: {update.completion.failure}"
             )
-        if update.is_last:
-            return result
+        num_ended += update.is_last
+    return results
 
 
 async def main() -> None:

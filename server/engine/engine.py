@@ -27,7 +27,9 @@ from server.errors import ShuttingDownError
 
 # The loop's work for one handle takes some 20 µs.
 HANDLES_AT_ONCE = 32
-MAX_HANDLES = 64  # of a request's texts
+# Of a request's texts: enough for lanes to share them evenly, few for the loop.
+MIN_HANDLES, MAX_HANDLES = 8, 64
+_SMALL_HANDLE = 8  # texts: of more, a request has more than MIN_HANDLES handles
 log = logging.getLogger(__name__)
 
 
@@ -162,7 +164,7 @@ class Engine:
 
         Many texts share a handle, so that the loop's work for each is small.
         """
-        return self._submit(model, jobs, client, -(-len(jobs) // MAX_HANDLES))
+        return self._submit(model, jobs, client, texts_per_handle(len(jobs)))
 
     def _submit(
         self,
@@ -284,6 +286,11 @@ class Engine:
             handle.is_done = True
             handle.close()
         self._handles.clear()
+
+
+def texts_per_handle(num_texts: int) -> int:
+    """How many of a request's texts share a handle."""
+    return max(-(-num_texts // MAX_HANDLES), min(_SMALL_HANDLE, -(-num_texts // MIN_HANDLES)))
 
 
 def _complete_future(done: "asyncio.Future[None]") -> None:
