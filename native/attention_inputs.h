@@ -7,7 +7,7 @@
 namespace ort {
 
 struct AttentionAttributes {
-  int64_t num_heads, num_kv_heads, is_causal, window, is_interleaved, is_smooth, uses_bfloat16;
+  int64_t num_heads, num_kv_heads, is_causal, window, is_interleaved, is_smooth, allows_bfloat16;
   float scale, soft_cap;
 
   Status* read(const Api& api, const KernelInfo* info);

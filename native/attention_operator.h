@@ -3,8 +3,8 @@
 // https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 //
 // Attributes, all required: num_heads, kv_num_heads, scale, softcap, causal, local_window_size,
-// rotary_interleaved, smooth_softmax; not in GroupQueryAttention: uses_bfloat16, whether products
-// of an encoder may round their factors to bfloat16.
+// rotary_interleaved, smooth_softmax; not in GroupQueryAttention: allows_bfloat16, whether
+// products of an encoder may round their factors to bfloat16.
 // Inputs (? is optional):
 //   query [rows, tokens, heads * head_size], or with keys and values after each token's queries
 //   key?, value? [rows, tokens or 0, kv_heads * head_size]

@@ -46,7 +46,7 @@ INLINE Floats exp2(Floats x) {
 }
 
 // Keys of a block as pairs of dimensions [num_keys][size / 2], values as pairs of keys
-// [num_keys / 2][size]. Both end with zeros, up to a multiple of kKeys keys.
+// [div_ceil(num_keys, 2)][size]. Keys end with zeros, up to a multiple of kKeys.
 struct Block {
   int64_t num_keys;
   int32_t *keys, *values;
@@ -210,7 +210,8 @@ void softmax_vector(float* scores, int64_t num_keys, float* denominators, float*
                     float* rescale) {
   const Floats old_max = load(max_scores);
   const Floats new_max = max_score(scores, num_keys, old_max);
-  const Floats factor = old_max == Floats(-FLT_MAX) ? Floats(0.0f) : exp2(old_max - new_max);
+  Floats factor = old_max == Floats(-FLT_MAX) ? Floats(0.0f) : exp2(old_max - new_max);
+  factor = old_max == new_max ? Floats(1.0f) : factor;  // exp2 is not exact, and blocks are many
   Floats even = load(denominators) * factor, odd = load(denominators + kLanes) * factor;
   for (int64_t key = 0; key < num_keys; key += 2) {
     const Floats first = exp2(load(scores + key * kLanes) - new_max);

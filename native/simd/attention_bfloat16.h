@@ -15,7 +15,7 @@ using namespace ::SIMD;
 
 // Whether this kernel can compute a call: all queries of a row see all its keys.
 inline bool uses_bfloat16(const Params& params) {
-  return params.uses_bfloat16 && !params.cache.keys && !params.is_causal && params.window == 0 &&
+  return params.allows_bfloat16 && !params.cache.keys && !params.is_causal && params.window == 0 &&
          params.soft_cap == 0 && !params.bias.data && !params.sinks && !params.has_zero_sink &&
          params.group_size() == 1 && params.head_size % (2 * kLanes) == 0;
 }

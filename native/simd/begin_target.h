@@ -10,7 +10,7 @@
 #define SIMD avx512
 #pragma clang attribute push(                                                              \
     __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni," \
-                          "avx512bf16,amx-tile,amx-int8"))),                                       \
+                          "avx512bf16,amx-tile,amx-int8"))),                                                   \
     apply_to = function)
 #elif SIMD_BITS == 256
 #define SIMD avx2

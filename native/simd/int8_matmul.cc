@@ -21,7 +21,7 @@ using namespace ::SIMD;
 // Rows whose bytes stay cached beside panels: whole micro-tiles.
 template <bool kUsesTiles>
 constexpr int64_t kMc = kUsesTiles ? 96 : SIMD_BITS == 512 ? 132 : 64;
-constexpr float kMinMaxAbs = 1e-9f;                  // avoids division by zero in a row of zeros
+constexpr float kMinMaxAbs = 1e-9f;  // avoids division by zero in a row of zeros
 constexpr float kStep = 1.0f / 127.0f;
 
 // A NaN stays NaN.

@@ -115,11 +115,11 @@ class EncoderWorker:
         texts = self._waiting.next_candidates()
         if not texts:
             return []
-        # A caller waits for all texts of a request: half of them would give it nothing to do.
+        # The caller of several texts cannot go on before all have ended.
         chosen = form_batch(
             [len(text.job.token_ids) for text in texts],
             self._limits,
-            leaves_half=texts[0].job.num_texts == 1,
+            leaves_half=len(texts) > texts[0].job.num_texts,
         )
         batch = [texts[index] for index in chosen]
         for text in batch:

@@ -19,7 +19,7 @@ from server.engine.requests.admission import Admission, AdmissionLimits, ClientB
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Cost, EncodingJob, Job, total_cost
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.placement import Placement
+from server.engine.requests.placement import Placement, count_handles
 from server.engine.requests.update import Completion, JobUpdate
 from server.engine.served_model import ServedModel
 from server.engine.watchdog import StuckLaneError, Watchdog, stacks_of_threads
@@ -27,9 +27,6 @@ from server.errors import ShuttingDownError
 
 # The loop's work for one handle takes some 20 µs.
 HANDLES_AT_ONCE = 32
-# Of a request's texts: enough for lanes to share them evenly, few for the loop.
-MIN_HANDLES, MAX_HANDLES = 8, 64
-_SMALL_HANDLE = 8  # texts: of more, a request has more than MIN_HANDLES handles
 log = logging.getLogger(__name__)
 
 
@@ -154,7 +151,7 @@ class Engine:
             OverloadedError: also if the client is at its limit, or the deadline cannot be met.
             ServeError: as :meth:`check`.
         """
-        parts = self._submit(model, jobs, client, 1)
+        parts = self._submit(model, jobs, client, len(jobs))
         return [handle for part in parts for handle in part]
 
     def submit_texts(
@@ -164,14 +161,14 @@ class Engine:
 
         Many texts share a handle, so that the loop's work for each is small.
         """
-        return self._submit(model, jobs, client, texts_per_handle(len(jobs)))
+        return self._submit(model, jobs, client, count_handles(len(jobs), len(self._lanes)))
 
     def _submit(
         self,
         model: str,
         jobs: Sequence[Job],
         client: str | None,
-        jobs_per_handle: int,
+        num_handles: int,
     ) -> Iterator[list[JobHandle]]:
         if self._is_closed:
             raise ShuttingDownError
@@ -186,14 +183,14 @@ class Engine:
             nanoseconds = time.monotonic_ns()
             self._buckets.check(client, cost, nanoseconds)
             self._buckets.spend(client, cost, nanoseconds)
-        jobs_at_once = HANDLES_AT_ONCE * jobs_per_handle
-        for first in range(0, len(jobs), jobs_at_once):
+        starts = [len(jobs) * index // num_handles for index in range(num_handles + 1)]
+        for first in range(0, num_handles, HANDLES_AT_ONCE):
             if self._is_closed:
                 raise ShuttingDownError
             handles = []
             commands: dict[int, list[Submit]] = {}
-            for start in range(first, min(first + jobs_at_once, len(jobs)), jobs_per_handle):
-                own = jobs[start : start + jobs_per_handle]
+            for start, stop in itertools.pairwise(starts[first : first + HANDLES_AT_ONCE + 1]):
+                own = jobs[start:stop]
                 handle = self._accept(model_id, own)
                 handles.append(handle)
                 command = Submit(model_id, handle.id, own)
@@ -286,11 +283,6 @@ class Engine:
             handle.is_done = True
             handle.close()
         self._handles.clear()
-
-
-def texts_per_handle(num_texts: int) -> int:
-    """How many of a request's texts share a handle."""
-    return max(-(-num_texts // MAX_HANDLES), min(_SMALL_HANDLE, -(-num_texts // MIN_HANDLES)))
 
 
 def _complete_future(done: "asyncio.Future[None]") -> None:

@@ -136,6 +136,17 @@ def test_other_attention_stays_in_fp32(tmp_path: Path, register_bits: int, chang
 
 
 @pytest.mark.skipif(not HAS_BFLOAT16, reason="this CPU lacks AVX-512 BF16")
+def test_all_blocks_of_keys_have_the_same_weight(tmp_path: Path) -> None:
+    """With equal scores, an output is the mean of all values: 1 in the first half of the keys."""
+    case = Case("encoder", 4096, (4096,), heads=(1, 1))
+    file = save(case, tmp_path / "graph.onnx", has_int8_product=True)
+    inputs = case.inputs()
+    inputs["query"][..., :32] = 0.0
+    inputs["query"][..., 64:] = (np.arange(4096) < 2048)[:, None]
+    np.testing.assert_allclose(run(native_session(file), inputs)[0], 0.5, atol=1e-4)
+
+
+@pytest.mark.skipif(not HAS_BFLOAT16, reason="this CPU lacks AVX-512 BF16")
 def test_a_score_that_is_not_finite_stays_in_its_row(tmp_path: Path) -> None:
     case = Case("encoder", 20, (20, 20), heads=(2, 2))
     file = save(case, tmp_path / "graph.onnx", has_int8_product=True)

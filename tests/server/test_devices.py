@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.sync import Client
-from server.engine.requests.placement import PrefixLanes, block_hashes, choose_lane
+from server.engine.requests.job import EncodingJob
+from server.engine.requests.placement import (
+    Placement,
+    PrefixLanes,
+    block_hashes,
+    choose_lane,
+    count_handles,
+)
 from server.errors import StartupError
 from server.runtime import devices
 from server.runtime.devices import Device, NodePlacement
@@ -143,3 +150,15 @@ def test_forgets_the_prefixes_used_longest_ago() -> None:
     assert lanes.find(block_hashes(0, "", [0] * 32)) is None
     assert lanes.find(block_hashes(0, "", [(1 << 15) - 1] * 32)) == 1
     assert lanes.find(block_hashes(0, "", [1 << 20] * 32)) == 2
+
+
+@given(st.integers(1, 2000), st.integers(1, 8))
+def test_lanes_share_the_texts_of_a_request_evenly(num_texts: int, num_lanes: int) -> None:
+    placement, loads = Placement(num_lanes, 1, 0), [0] * num_lanes
+    num_handles = count_handles(num_texts, num_lanes)
+    assert num_handles <= max(64, 4 * num_lanes)
+    for index in range(num_handles):
+        start, stop = (num_texts * i // num_handles for i in (index, index + 1))
+        loads[placement.place(0, EncodingJob((2,)), stop - start)] += stop - start
+    assert max(loads) - min(loads) <= max(1, -(-num_texts // num_handles))
+    assert max(loads) <= 1.1 * num_texts / num_lanes + 1

@@ -156,7 +156,7 @@ class EncodingJob:
         attention: also return these attention weights. The text then runs alone.
         is_bulk: background work, which other texts may overtake.
         deadline: the client's timeout, in the engine's clock (seconds).
-        num_texts: of the request, this one included.
+        num_texts: of the request, this one included, and windows of long texts.
     """
 
     token_ids: tuple[int, ...]

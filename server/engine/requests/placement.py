@@ -7,9 +7,22 @@ from server.engine.requests.job import GenerationJob, Job
 
 # The lane that may have a job's prefix gets the job unless another one has as many sequences less.
 MAX_IMBALANCE = 2
+# Of texts: the handles of a small request for each lane, and of a large one in all.
+_HANDLES_PER_LANE, _MAX_HANDLES = 4, 64
+_TEXTS_PER_HANDLE = 8
 _BLOCK_TOKENS = 32
 _MAX_BLOCKS = 64  # of a prompt
 _MAX_KNOWN_BLOCKS = 1 << 14
+
+
+def count_handles(num_texts: int, num_lanes: int) -> int:
+    """How many handles the texts of a request have.
+
+    Each takes the event loop some 20 µs, so they are few; but enough, and a multiple of the lanes,
+    for the lanes to share the texts evenly.
+    """
+    count = max(_HANDLES_PER_LANE * num_lanes, min(_MAX_HANDLES, num_texts // _TEXTS_PER_HANDLE))
+    return min(num_texts, count // num_lanes * num_lanes)
 
 
 class Placement:

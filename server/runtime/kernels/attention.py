@@ -61,7 +61,7 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
             outputs,
             name=node.name,
             domain=DOMAIN,
-            uses_bfloat16=int(graph.has_int8_products),
+            allows_bfloat16=int(graph.has_int8_products),
             **settings,
         )
         yield Replacement(node, made, inputs=(_SOURCE_ROWS_INPUT,) if SOURCE_ROWS in inputs else ())

@@ -13,7 +13,7 @@ from server.runtime.contract import Array
 # Inputs of exported graphs (export/signatures.py): the tokens, and the length of each row.
 TOKENS, LENGTHS = "token_ids", ("lengths", "num_new_tokens")
 
-# Operators of exported graphs (export/matrices.py, export/block_matmul.py).
+# Operators of exported graphs (export/quantized_matmul.py, export/block_matmul.py).
 _INT8_PRODUCTS = frozenset({"MatMulInteger", "MatMulNBits"})
 
 

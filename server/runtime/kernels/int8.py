@@ -1,7 +1,8 @@
 """Replaces int8 products by one operator each: native/int8_matmul_operator.h.
 
 The export writes such a product, with dynamic quantization of its rows, as nine standard operators
-(``export.matrices.multiply``). The native operator computes the same numbers, bit for bit.
+(``export.quantized_matmul.dynamic_matmul_int8``). The native operator computes the same numbers,
+bit for bit.
 """
 
 import ctypes
