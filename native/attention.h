@@ -67,7 +67,7 @@ struct Params {
   const int32_t* cache_rows;  // [rows]: the row whose cache each reads; null: its own
   const float* sinks;         // [heads]: logits of an extra key without a value; null: none
   bool has_zero_sink;         // a sink of logit 0 (smooth softmax)
-  bool allows_bfloat16;         // products may round their factors to bfloat16
+  bool allows_bfloat16;       // products may round their factors to bfloat16
   float* output;              // [rows][tokens][heads][head_size]
 
   // Small heads have larger blocks. The block size affects rounding.

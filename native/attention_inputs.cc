@@ -16,6 +16,7 @@ Status* AttentionAttributes::read(const Api& api, const KernelInfo* info) {
   RETURN_IF_FAILED(api.Attribute(info, "rotary_interleaved", &is_interleaved));
   RETURN_IF_FAILED(api.Attribute(info, "smooth_softmax", &is_smooth));
   RETURN_IF_FAILED(api.Attribute(info, "allows_bfloat16", &allows_bfloat16));
+  allows_bfloat16 = allows_bfloat16 && cpu_features::has_avx512_bf16();
   RETURN_IF_FAILED(api.Attribute(info, "scale", &scale));
   RETURN_IF_FAILED(api.Attribute(info, "softcap", &soft_cap));
   if (num_heads < 1 || num_kv_heads < 1 || num_heads % num_kv_heads) {
@@ -194,7 +195,7 @@ const char* AttentionInputs::fill_cache_rows(Params& params) const {
 
 void AttentionInputs::fill_settings(Params& params) const {
   params.has_zero_sink = attributes_.is_smooth == 1;
-  params.allows_bfloat16 = attributes_.allows_bfloat16 && cpu_features::has_avx512_bf16();
+  params.allows_bfloat16 = attributes_.allows_bfloat16 != 0;
   params.is_causal = attributes_.is_causal != 0;
   params.window = attributes_.window > 0 ? attributes_.window : 0;
   params.soft_cap = attributes_.soft_cap;

@@ -54,8 +54,7 @@ bool has_vnni() {
   return cpuid(7).a >= 1 && has_bit(cpuid(7, 1).a, 4);
 }
 bool has_avx512_bf16() {
-  static const bool found = has_avx512() && cpuid(7).a >= 1 && has_bit(cpuid(7, 1).a, 5);
-  return found;
+  return has_avx512() && cpuid(7).a >= 1 && has_bit(cpuid(7, 1).a, 5);
 }
 
 bool has_amx_int8() {

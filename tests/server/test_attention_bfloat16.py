@@ -128,7 +128,7 @@ def test_a_row_depends_neither_on_others_nor_on_padding(
 
 
 @pytest.mark.parametrize("change", ["", "decoder", "grouped heads", "bias", "cap"])
-def test_other_attention_stays_in_fp32(tmp_path: Path, register_bits: int, change: str) -> None:
+def test_only_plain_encoders_round(tmp_path: Path, register_bits: int, change: str) -> None:
     case = Case(
         kind="prompt" if change == "decoder" else "encoder",
         num_tokens=40,

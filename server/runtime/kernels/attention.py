@@ -10,6 +10,7 @@ from typing import Any
 import onnx
 
 from server.runtime.contract import SOURCE_ROWS
+from server.runtime.kernels import blocks, int8
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN
 
@@ -34,6 +35,8 @@ _REQUIRED: dict[str, Any] = {
     "k_quant_type": b"NONE",
     "v_quant_type": b"NONE",
 }
+# Products with weights that round their inputs to 8 bits.
+_INT8_PRODUCTS = frozenset({int8.STANDARD_OPERATOR, blocks.STANDARD_OPERATOR})
 # Inputs of the standard operator.
 _QUERY, _PAST, _COS, _SIN, _POSITIONS, _SINKS = 0, 3, 7, 8, 9, 11
 _NUM_OUTPUTS = 3
@@ -46,6 +49,7 @@ _SOURCE_ROWS_INPUT = onnx.helper.make_tensor_value_info(
 
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
     """Replaces each ``GroupQueryAttention`` that the native operator supports."""
+    allows_bfloat16 = any(node.op_type in _INT8_PRODUCTS for node in graph.nodes)
     for node in graph.nodes:
         if node.op_type != STANDARD_OPERATOR:
             continue
@@ -61,7 +65,7 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
             outputs,
             name=node.name,
             domain=DOMAIN,
-            allows_bfloat16=int(graph.has_int8_products),
+            allows_bfloat16=int(allows_bfloat16),
             **settings,
         )
         yield Replacement(node, made, inputs=(_SOURCE_ROWS_INPUT,) if SOURCE_ROWS in inputs else ())

@@ -13,9 +13,6 @@ from server.runtime.contract import Array
 # Inputs of exported graphs (export/signatures.py): the tokens, and the length of each row.
 TOKENS, LENGTHS = "token_ids", ("lengths", "num_new_tokens")
 
-# Operators of exported graphs (export/quantized_matmul.py, export/block_matmul.py).
-_INT8_PRODUCTS = frozenset({"MatMulInteger", "MatMulNBits"})
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replacement:
@@ -53,11 +50,6 @@ class GraphIndex:
         for node in graph.node:
             for name in node.input:
                 self._consumers.setdefault(name, []).append(node)
-
-    @property
-    def has_int8_products(self) -> bool:
-        """Whether products with weights round their inputs to 8 bits."""
-        return any(node.op_type in _INT8_PRODUCTS for node in self.nodes)
 
     def producer(
         self, consumer: onnx.NodeProto | None, index: int, operator: str
