@@ -6,6 +6,7 @@
 
 #include "../integers.h"
 #include "attention_kv.h"
+#include "attention_lane_tiles.h"
 #include "vector_math.h"
 
 #include "begin_target.h"
@@ -13,13 +14,8 @@
 namespace attention::SIMD {
 namespace {
 
-constexpr int kMaxVectors = 3;  // of queries in a micro-tile
-constexpr int kKeys = 8;        // of a micro-tile of scores
-constexpr int kDimensions = 8;  // of a micro-tile of accumulators
+constexpr int kKeys = 8;  // of a micro-tile of scores
 constexpr float kLog2e = 1.442695041f;
-
-// Pairs of bfloat16, as vdpbf16ps multiplies them: the first in the lower half of a lane.
-using Pairs = Ints;
 
 INLINE Pairs round_to_pairs(Floats first, Floats second) {
   using Halves = uint16_t __attribute__((ext_vector_type(2 * kLanes)));
@@ -28,13 +24,6 @@ INLINE Pairs round_to_pairs(Floats first, Floats second) {
   return reinterpret_cast<Pairs>(__builtin_shufflevector(
       x, x, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10, 26, 11, 27,
       12, 28, 13, 29, 14, 30, 15, 31));
-}
-
-// sum + x[0] y[0] + x[1] y[1] in each lane.
-INLINE Floats multiply_add(Floats sum, Pairs x, Pairs y) {
-  return reinterpret_cast<Floats>(
-      _mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(x),
-                       reinterpret_cast<__m512bh>(y)));
 }
 
 // 2^x to 8e-5, a thirtieth of a bfloat16's rounding. Minimax polynomial for |r| <= 1/2.
@@ -102,16 +91,6 @@ struct Tokens {
         count(min(block.last_token - first, kLanes)) {}
 };
 
-// y[c][r] = x[r][c], with strides in floats.
-void transpose(const float* x, int64_t x_stride, int64_t num_rows, int64_t num_columns, float* y,
-               int64_t y_stride) {
-  for (int64_t row = 0; row < num_rows; row += kLanes8) {
-    for (int64_t column = 0; column < num_columns; column += kLanes8) {
-      transpose_8x8(x + row * x_stride + column, x_stride, y + column * y_stride + row, y_stride);
-    }
-  }
-}
-
 // Starts the state of a vector of queries, which become pairs of dimensions [size / 2][kLanes].
 // `rows`: scratch [kLanes][size].
 void init_vector(const Params& params, const QueryState& state, int64_t vector, float* rows) {
@@ -131,7 +110,7 @@ void init_vector(const Params& params, const QueryState& state, int64_t vector, 
   transpose(from, stride, kLanes, size, columns, kLanes);
   const float factor = params.scale * kLog2e;
   for (int64_t i = 0; i < size; i += 2) {
-    store(state.queries + (first * size) + i / 2 * kLanes,
+    store(state.queries + first * size / 2 + i / 2 * kLanes,
           round_to_pairs(load(columns + i * kLanes) * factor,
                          load(columns + (i + 1) * kLanes) * factor));
   }
@@ -156,34 +135,6 @@ void write_vector(const Params& params, const QueryState& state, int64_t vector,
   transpose(columns, kLanes, size, kLanes, rows, size);
   for (int64_t lane = 0; lane < tokens.count; lane++) {
     memcpy(output + lane * stride, rows + lane * size, size * sizeof(float));
-  }
-}
-
-// Scores of Q vectors of queries [Q][num_pairs][kLanes] with kKeys keys [kKeys][num_pairs].
-template <int Q>
-INLINE void score_tile(const float* queries, const int32_t* keys, int64_t num_pairs, float* scores,
-                       int64_t scores_stride) {
-  Floats sums[Q][kKeys];
-#pragma unroll
-  for (int q = 0; q < Q; q++) {
-#pragma unroll
-    for (int k = 0; k < kKeys; k++) sums[q][k] = 0.0f;
-  }
-  for (int64_t i = 0; i < num_pairs; i++) {
-    Pairs query[Q];
-#pragma unroll
-    for (int q = 0; q < Q; q++) query[q] = load<Pairs>(queries + (2 * q * num_pairs + i) * kLanes);
-#pragma unroll
-    for (int k = 0; k < kKeys; k++) {
-      const Pairs key = keys[k * num_pairs + i];
-#pragma unroll
-      for (int q = 0; q < Q; q++) sums[q][k] = multiply_add(sums[q][k], query[q], key);
-    }
-  }
-#pragma unroll
-  for (int q = 0; q < Q; q++) {
-#pragma unroll
-    for (int k = 0; k < kKeys; k++) store(scores + q * scores_stride + k * kLanes, sums[q][k]);
   }
 }
 
@@ -227,48 +178,16 @@ void softmax_vector(float* scores, int64_t num_keys, float* denominators, float*
   store(rescale, factor);
 }
 
-// accumulators = accumulators * rescale + weights * values, for kDimensions of Q vectors.
-template <int Q>
-INLINE void accumulate_tile(const float* weights, int64_t weights_stride, const int32_t* values,
-                            int64_t size, int64_t num_pairs, const float* rescale, float* out) {
-  Floats sums[Q][kDimensions];
-#pragma unroll
-  for (int q = 0; q < Q; q++) {
-    const Floats factor = load(rescale + q * kLanes);
-#pragma unroll
-    for (int d = 0; d < kDimensions; d++) {
-      sums[q][d] = load(out + (q * size + d) * kLanes) * factor;
-    }
-  }
-  for (int64_t pair = 0; pair < num_pairs; pair++, values += size) {
-    Pairs weight[Q];
-#pragma unroll
-    for (int q = 0; q < Q; q++) {
-      weight[q] = load<Pairs>(weights + q * weights_stride + pair * kLanes);
-    }
-#pragma unroll
-    for (int d = 0; d < kDimensions; d++) {
-      const Pairs value = values[d];
-#pragma unroll
-      for (int q = 0; q < Q; q++) sums[q][d] = multiply_add(sums[q][d], weight[q], value);
-    }
-  }
-#pragma unroll
-  for (int q = 0; q < Q; q++) {
-#pragma unroll
-    for (int d = 0; d < kDimensions; d++) store(out + (q * size + d) * kLanes, sums[q][d]);
-  }
-}
-
 // Adds a block to the state of Q vectors of queries.
 template <int Q>
 void attend_vectors(const Params& params, const QueryState& state, int64_t vector,
                     const Block& block) {
   const int64_t size = params.head_size, first = vector * kLanes;
-  const int64_t scores_stride = params.keys_per_block() * kLanes;
+  const int64_t scores_stride = params.keys_per_block() * kLanes, num_pairs = size / 2;
+  const float* const queries = state.queries + first * num_pairs;
   for (int64_t key = 0; key < block.num_keys; key += kKeys) {
-    score_tile<Q>(state.queries + first * size, block.keys + key * size / 2, size / 2,
-                  state.scores + key * kLanes, scores_stride);
+    multiply<Q, kKeys>(queries, block.keys + key * num_pairs, num_pairs, 0, 1)
+        .store_to(state.scores + key * kLanes, scores_stride);
   }
   for (int64_t q = 0; q < Q; q++) {
     const int64_t query = first + q * kLanes;
@@ -296,11 +215,9 @@ void attend_in_bfloat16(const Params& params, const QueryBlock& block, int64_t h
   for (int64_t start = 0; start < params.length(row); start += num_keys) {
     const Block keys =
         make_block(params, row, head, start, min(start + num_keys, params.length(row)), packed);
-    for (int64_t vector = 0; vector < count; vector += kMaxVectors) {
-      with_static_count<kMaxVectors>(min(count - vector, kMaxVectors), [&](auto q) {
-        attend_vectors<q.kCount>(params, state, vector, keys);
-      });
-    }
+    for_each_vector_tile(state.num_queries, [&](int64_t vector, auto q) {
+      attend_vectors<q.kCount>(params, state, vector, keys);
+    });
   }
   for (int64_t vector = 0; vector < count; vector++) write_vector(params, state, vector, rows);
 }

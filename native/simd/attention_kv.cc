@@ -84,16 +84,12 @@ void pack_kv(const Params& params, int64_t row, int64_t kv_head, int64_t first, 
         copy(params.value.at(row, token) + head_offset, size, values + (token - first) * size);
       }
       const float* key = params.key.at(row, begin) + head_offset;
-      for (int64_t i = 0; i < size; i += kLanes8) {
-        transpose_8x8(key + i, params.key.token_stride, keys + i * stride + column, stride);
-      }
+      transpose(key, params.key.token_stride, kLanes8, size, keys + column, stride);
       continue;
     }
     gather_kv(params, row, kv_head, 0, begin, end, rows, values + column * size);
     memset(rows + count * size, 0, (kLanes8 - count) * size * sizeof(float));
-    for (int64_t i = 0; i < size; i += kLanes8) {
-      transpose_8x8(rows + i, size, keys + i * stride + column, stride);
-    }
+    transpose(rows, size, kLanes8, size, keys + column, stride);
   }
 }
 

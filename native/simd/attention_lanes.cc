@@ -5,6 +5,7 @@
 #include <float.h>
 #include <math.h>
 
+#include "attention_lane_tiles.h"
 #include "attention_softmax.h"
 
 #include "begin_target.h"
@@ -12,9 +13,7 @@
 namespace attention::SIMD {
 namespace {
 
-constexpr int kMaxVectors = 3;  // of queries in a micro-tile
-constexpr int kKeys = 2;        // of a micro-tile of scores
-constexpr int kDimensions = 8;  // of a micro-tile of accumulators
+constexpr int kKeys = 2;  // of a micro-tile of scores
 
 // Some vectors of queries and what belongs to them.
 struct QueryVectors {
@@ -38,46 +37,6 @@ struct QueryVectors {
   }
 };
 
-// Sums of a micro-tile of scores: Q vectors of queries times K keys.
-template <int Q, int K>
-struct Sums {
-  Floats at[Q][K];
-
-  INLINE Sums operator+(const Sums& other) const {
-    Sums total;
-#pragma unroll
-    for (int q = 0; q < Q; q++) {
-#pragma unroll
-      for (int k = 0; k < K; k++) total.at[q][k] = at[q][k] + other.at[q][k];
-    }
-    return total;
-  }
-};
-
-// Sums over dimensions first, first + step, .. of queries [Q][size][kLanes] and keys [K][size].
-template <int Q, int K>
-INLINE Sums<Q, K> multiply(const float* queries, const float* keys, int64_t size, int64_t first,
-                           int64_t step) {
-  Sums<Q, K> sums;
-#pragma unroll
-  for (int q = 0; q < Q; q++) {
-#pragma unroll
-    for (int k = 0; k < K; k++) sums.at[q][k] = 0.0f;
-  }
-  for (int64_t i = first; i < size; i += step) {
-    Floats query[Q];
-#pragma unroll
-    for (int q = 0; q < Q; q++) query[q] = load(queries + (q * size + i) * kLanes);
-#pragma unroll
-    for (int k = 0; k < K; k++) {
-      const Floats key = keys[k * size + i];
-#pragma unroll
-      for (int q = 0; q < Q; q++) sums.at[q][k] = fma(query[q], key, sums.at[q][k]);
-    }
-  }
-  return sums;
-}
-
 // Adds up what kCount lanes of a V of score_4_keys have, in the order of its reduce_sum_4. kWidth:
 // the lanes of V.
 template <int Q, int K, int kWidth, int kLane = 0, int kCount = 8>
@@ -100,15 +59,8 @@ INLINE int64_t score_tiles(const Params& params, const QueryVectors& vectors, co
                            int64_t first, int64_t last) {
   const int64_t size = N ? N : params.head_size, stride = params.keys_per_block() * kLanes;
   for (; first + K <= last; first += K) {
-    const Sums<Q, K> sums =
-        multiply_by_lane<Q, K, kWidth>(vectors.queries, keys + first * size, size);
-#pragma unroll
-    for (int q = 0; q < Q; q++) {
-#pragma unroll
-      for (int k = 0; k < K; k++) {
-        store(vectors.scores + q * stride + (first + k) * kLanes, sums.at[q][k]);
-      }
-    }
+    multiply_by_lane<Q, K, kWidth>(vectors.queries, keys + first * size, size)
+        .store_to(vectors.scores + first * kLanes, stride);
   }
   return first;
 }
@@ -186,37 +138,6 @@ void softmax_vector(const Params& params, const QueryState& state, int64_t vecto
   store(vectors.rescale, rescale);
 }
 
-// accumulators = accumulators * rescale + weights * values, for kDimensions of Q vectors.
-template <int Q>
-INLINE void accumulate_tile(const float* weights, int64_t weights_stride, const float* values,
-                            int64_t size, int64_t num_keys, const float* rescale, float* out) {
-  Floats sums[Q][kDimensions];
-#pragma unroll
-  for (int q = 0; q < Q; q++) {
-    const Floats factor = load(rescale + q * kLanes);
-#pragma unroll
-    for (int d = 0; d < kDimensions; d++) {
-      sums[q][d] = load(out + (q * size + d) * kLanes) * factor;
-    }
-  }
-  for (int64_t key = 0; key < num_keys; key++, values += size) {
-    Floats weight[Q];
-#pragma unroll
-    for (int q = 0; q < Q; q++) weight[q] = load(weights + q * weights_stride + key * kLanes);
-#pragma unroll
-    for (int d = 0; d < kDimensions; d++) {
-      const Floats value = values[d];
-#pragma unroll
-      for (int q = 0; q < Q; q++) sums[q][d] = fma(weight[q], value, sums[q][d]);
-    }
-  }
-#pragma unroll
-  for (int q = 0; q < Q; q++) {
-#pragma unroll
-    for (int d = 0; d < kDimensions; d++) store(out + (q * size + d) * kLanes, sums[q][d]);
-  }
-}
-
 // Adds a block to the state of Q vectors of queries.
 template <int Q>
 void attend_vectors(const Params& params, const QueryState& state, int64_t vector,
@@ -240,23 +161,11 @@ void attend_vectors(const Params& params, const QueryState& state, int64_t vecto
   }
 }
 
-int64_t num_vectors(const QueryState& state) { return div_ceil(state.num_queries, kLanes); }
-
-// y[c][r] = x[r][c], for kLanes columns or rows.
-void transpose(const float* x, int64_t num_rows, int64_t num_columns, float* y) {
-  for (int64_t row = 0; row < num_rows; row += kLanes8) {
-    for (int64_t column = 0; column < num_columns; column += kLanes8) {
-      transpose_8x8(x + row * num_columns + column, num_columns, y + column * num_rows + row,
-                    num_rows);
-    }
-  }
-}
-
 }  // namespace
 
 QueryState spread_over_lanes(const Params& params, const QueryState& state) {
   const int64_t size = params.head_size, last = state.num_queries - 1;
-  const int64_t end = num_vectors(state) * kLanes;
+  const int64_t end = round_up(state.num_queries, kLanes);
   for (int64_t query = state.num_queries; query < end; query++) {
     memcpy(state.queries + query * size, state.queries + last * size, size * sizeof(float));
     state.max_scores[query] = -FLT_MAX;
@@ -267,7 +176,8 @@ QueryState spread_over_lanes(const Params& params, const QueryState& state) {
   spread.queries = state.accumulators;
   spread.accumulators = state.queries;
   for (int64_t query = 0; query < end; query += kLanes) {
-    transpose(state.queries + query * size, kLanes, size, spread.queries + query * size);
+    transpose(state.queries + query * size, size, kLanes, size, spread.queries + query * size,
+              kLanes);
   }
   memset(spread.accumulators, 0, end * size * sizeof(float));
   memset(spread.denominators, 0, end * kLanes * sizeof(float));
@@ -276,12 +186,9 @@ QueryState spread_over_lanes(const Params& params, const QueryState& state) {
 
 void attend_block_in_lanes(const Params& params, const QueryState& state, int64_t block_start,
                            const float* keys, const float* values) {
-  const int64_t count = num_vectors(state);
-  for (int64_t vector = 0; vector < count; vector += kMaxVectors) {
-    with_static_count<kMaxVectors>(min(count - vector, kMaxVectors), [&](auto q) {
-      attend_vectors<q.kCount>(params, state, vector, block_start, keys, values);
-    });
-  }
+  for_each_vector_tile(state.num_queries, [&](int64_t vector, auto q) {
+    attend_vectors<q.kCount>(params, state, vector, block_start, keys, values);
+  });
 }
 
 QueryState gather_from_lanes(const Params& params, const QueryState& state) {
@@ -289,11 +196,11 @@ QueryState gather_from_lanes(const Params& params, const QueryState& state) {
   QueryState gathered = state;
   gathered.accumulators = state.queries;
   gathered.denominators = state.scores;
-  for (int64_t query = 0; query < num_vectors(state) * kLanes; query += kLanes) {
-    transpose(state.accumulators + query * size, size, kLanes,
-              gathered.accumulators + query * size);
-    transpose(state.denominators + query * kLanes, kLanes, kLanes,
-              gathered.denominators + query * kLanes);
+  for (int64_t query = 0; query < round_up(state.num_queries, kLanes); query += kLanes) {
+    transpose(state.accumulators + query * size, kLanes, size, kLanes,
+              gathered.accumulators + query * size, size);
+    transpose(state.denominators + query * kLanes, kLanes, kLanes, kLanes,
+              gathered.denominators + query * kLanes, kLanes);
   }
   return gathered;
 }

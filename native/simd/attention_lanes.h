@@ -1,4 +1,4 @@
-// Attention with one query per lane, for blocks of many queries that read the cache: those of
+// Attention with one query per SIMD lane, for blocks of many queries that read the cache: those of
 // prompts, and of tokens with many heads per key head. It needs no sums across lanes. AVX-512 only:
 // with AVX2's 16 registers, it is slower.
 //

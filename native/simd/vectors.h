@@ -191,6 +191,16 @@ inline void transpose_8x8(const float* x, int64_t x_stride, float* y, int64_t y_
   }
 }
 
+// y[c][r] = x[r][c] for num_rows and num_columns that are multiples of 8; strides in floats.
+inline void transpose(const float* x, int64_t x_stride, int64_t num_rows, int64_t num_columns,
+                      float* y, int64_t y_stride) {
+  for (int64_t row = 0; row < num_rows; row += kLanes8) {
+    for (int64_t column = 0; column < num_columns; column += kLanes8) {
+      transpose_8x8(x + row * x_stride + column, x_stride, y + column * y_stride + row, y_stride);
+    }
+  }
+}
+
 // A count that is a template argument, so that loops over it unroll and arrays stay in registers.
 template <int N>
 struct StaticCount {
