@@ -79,15 +79,14 @@ class Shortlist:
 
         ``others``: tokens that may appear too, such as those that end an output.
         """
-        is_candidate = np.zeros(self.vocabulary_size, np.bool_)
-        is_candidate[self.frequent] = True
-        is_candidate[list(others)] = True
-        starts = self._starts
-        lists = [self.ids[starts[s] : starts[s + 1]] for s in set(source) if s < self.num_sources]
-        if lists:
-            is_candidate[np.concatenate(lists)] = True
-        is_candidate[list(self.excluded)] = False
-        return np.flatnonzero(is_candidate).astype(np.int32)
+        frequent, ids, starts = self._allowed
+        lists = [ids[starts[s] : starts[s + 1]] for s in set(source) if s < self.num_sources]
+        given = np.array([id_ for id_ in others if id_ not in self.excluded], np.int32)
+        found = np.concatenate([frequent, given, *lists])
+        found.sort()
+        is_first = np.ones(len(found), np.bool_)  # of equal ones
+        np.not_equal(found[1:], found[:-1], out=is_first[1:])
+        return found[is_first]
 
     def to_bytes(self) -> bytes:
         """The file's content."""
@@ -134,6 +133,9 @@ class Shortlist:
         )
 
     @cached_property
-    def _starts(self) -> list[int]:
-        starts: list[int] = self.offsets.tolist()
-        return starts
+    def _allowed(self) -> tuple[Ids, Ids, list[int]]:
+        """``frequent``, ``ids`` and ``offsets`` without the excluded tokens."""
+        is_allowed = np.isin(self.ids, self.excluded, invert=True)
+        starts: list[int] = np.concatenate([[0], np.cumsum(is_allowed)])[self.offsets].tolist()
+        frequent = self.frequent[np.isin(self.frequent, self.excluded, invert=True)]
+        return frequent, self.ids[is_allowed], starts
