@@ -112,6 +112,14 @@ INLINE void multiply_candidates(const uint8_t* x, float max_abs, const int32_t* 
   }
 }
 
+// Starts to read the columns of candidates.
+INLINE void prefetch_columns(const int32_t* ids, int64_t count, const Matrix& matrix) {
+  for (int64_t c = 0; c < count; c++) {
+    const int8_t* const column = matrix.columns + ids[c] * matrix.stride;
+    for (int64_t i = 0; i < matrix.stride; i += kBlock) __builtin_prefetch(column + i);
+  }
+}
+
 // How many of the ids [width] are candidates.
 int64_t num_candidates(const int32_t* ids, int64_t width) {
   while (width && ids[width - 1] < 0) width--;
@@ -139,6 +147,8 @@ void multiply_rows(const Rows& rows, int64_t first, int64_t count, const Matrix&
       while (at < size[r]) {
         const int64_t group = min(kLanes, size[r] - at);
         if (ids[at + group - 1] >= end) break;
+        const int64_t next = at + group;
+        prefetch_columns(ids + next, min(kLanes, size[r] - next), matrix);
         multiply_candidates(x, rows.max_abs[first + r], ids + at, group, matrix, y + row + at);
         at += group;
       }
