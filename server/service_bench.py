@@ -28,8 +28,6 @@ from server.service.serving_state import ServingState
 from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
 
-_SLOTS = 32  # as the engine's process: server/bench.py
-
 
 class ServiceBench:
     """Handles the requests of :func:`server.json_lines.serve`, one at a time, on one event loop."""
@@ -40,10 +38,17 @@ class ServiceBench:
         self._model = ""
 
     async def load(self, message: Message) -> Message:
-        """Serves a bundle. Fields: ``model`` (its folder, ``DIR/NAME/VERSION``) and ``threads``."""
+        """Serves a bundle.
+
+        Fields: ``model`` (its folder, ``DIR/NAME/VERSION``), ``threads``, and ``slots`` (of each
+        lane, 32 unless given).
+        """
         folder, threads = Path(message["model"]), message["threads"]
         config = ServerConfig(
-            bundles=folder.parents[1], num_lanes=threads, num_threads=threads, num_slots=_SLOTS
+            bundles=folder.parents[1],
+            num_lanes=threads,
+            num_threads=threads,
+            num_slots=message.get("slots", 32),
         )
         busy, metrics = BusyLanes(), Metrics()
         backends = make_backends(config, busy)

@@ -37,7 +37,7 @@ def engine_command() -> list[str]:
 def our_engine(task: Task, level: Level = Level.ENGINE) -> Candidate:
     """Our own engine, without a server around it."""
     if level == Level.TEXT:
-        return _ours("server.service_bench", "en-pt", {})
+        return _ours("server.service_bench", "en-pt", {"slots": 64})
     bundle = {
         Task.GENERATE: "smollm2",
         Task.TRANSLATE: "transformer-base",

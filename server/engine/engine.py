@@ -174,7 +174,8 @@ class Engine:
             raise ShuttingDownError
         model_id = self._id_of_model[model]
         admission = self._models[model_id].admission
-        cost = total_cost(job.cost for job in jobs)
+        costs = [job.cost for job in jobs]
+        cost = total_cost(costs)
         is_bulk = isinstance(jobs[0], EncodingJob) and jobs[0].is_bulk
         now = time.monotonic()
         remaining, name = jobs[0].remaining_seconds(now), client or ""
@@ -191,7 +192,7 @@ class Engine:
             commands: dict[int, list[Submit]] = {}
             for start, stop in itertools.pairwise(starts[first : first + HANDLES_AT_ONCE + 1]):
                 own = jobs[start:stop]
-                handle = self._accept(model_id, own)
+                handle = self._accept(model_id, own, total_cost(costs[start:stop]))
                 handles.append(handle)
                 command = Submit(model_id, handle.id, own)
                 commands.setdefault(handle.lane, []).append(command)
@@ -226,8 +227,7 @@ class Engine:
         """Returns a callback that a lane's thread calls to complete ``done`` on the loop."""
         return partial(self._loop.call_soon_threadsafe, _complete_future, done)
 
-    def _accept(self, model_id: int, jobs: Sequence[Job]) -> JobHandle:
-        cost = total_cost(job.cost for job in jobs)
+    def _accept(self, model_id: int, jobs: Sequence[Job], cost: Cost) -> JobHandle:
         lane = self._placement.place(model_id, jobs[0], cost.num_sequences)
         id_, self._next_id = self._next_id, self._next_id + len(jobs)
         handle = JobHandle(id_, lane, model_id, cost, len(jobs))

@@ -49,12 +49,11 @@ class TokenSelector:
         self, sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
     ) -> list[NextToken]:
         """Selects and appends each sequence's next token by the row of ``logits`` at its index."""
-        uniforms = [
-            0.0 if sequence.generator is None else sequence.generator.random()
-            for sequence in sequences
-        ]
         if self._device_sampler is None:
-            return self._select_on_host(sequences, uniforms, indices, logits)
+            if all(sequence.needs_only_argmax for sequence in sequences):
+                return self._select_argmax(sequences, indices, logits)
+            return self._select_on_host(sequences, _uniforms(sequences), indices, logits)
+        uniforms = _uniforms(sequences)
         requests = list(map(SampleRequest, indices, sequences, uniforms))
         tokens = self._device_sampler.sample(logits, requests)
         selected = [
@@ -111,17 +110,20 @@ class TokenSelector:
                 uniform = None if sequences[i].takes_argmax else uniforms[i]
                 selected.append(self._append_finite(sequences[i], token, row, uniform))
         if plain:
-            best = logits.best([indices[i] for i in plain])
-            selected += [
-                self._append_best(sequences[i], token) for i, token in zip(plain, best, strict=True)
-            ]
+            chosen = [sequences[i] for i in plain]
+            selected += self._select_argmax(chosen, [indices[i] for i in plain], logits)
         return selected
 
-    def _append_best(self, sequence: DecodingSequence, token: int | None) -> NextToken:
-        """Appends the argmax, which no constraint refuses; fails if it is None."""
-        if token is None:
-            return NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
-        return NextToken(sequence, token, self._outcome_of(sequence, token))
+    def _select_argmax(
+        self, sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
+    ) -> list[NextToken]:
+        """Appends the argmax of each row, which no constraint refuses."""
+        return [
+            NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
+            if token is None
+            else NextToken(sequence, token, self._outcome_of(sequence, token))
+            for sequence, token in zip(sequences, logits.best(indices), strict=True)
+        ]
 
     def _outcome_of(self, sequence: DecodingSequence, token: int) -> Outcome | None:
         """Appends ``token``; how the sequence ends with it, None if it goes on."""
@@ -165,6 +167,13 @@ class TokenSelector:
         except Exception as error:
             outcome, message = selection_failure(error)
             return NextToken(sequence, None, outcome, failure=message)
+
+
+def _uniforms(sequences: Sequence[DecodingSequence]) -> list[float]:
+    """A random number in [0, 1) for each sequence that samples; 0 for the others."""
+    return [
+        0.0 if sequence.generator is None else sequence.generator.random() for sequence in sequences
+    ]
 
 
 def choose(sequence: DecodingSequence, logits: Floats, uniform: float) -> int:

@@ -1,10 +1,10 @@
 """Turns the engine's updates of a job into chunks of text."""
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 
 from msgspec import structs
 
@@ -104,9 +104,9 @@ class JobOutputs:
             attention = await _attention(
                 self._prepared, self._index, output.token_ids, self._context
             )
-            chunk = dataclasses.replace(
-                chunk, finish=dataclasses.replace(chunk.finish, attention=attention)
-            )
+            if attention is not None:
+                finish = dataclasses.replace(chunk.finish, attention=attention)
+                chunk = dataclasses.replace(chunk, finish=finish)
         if output.is_stopped and update.completion is None:
             self._context.engine.cancel([handle], number)
         return chunk
@@ -169,9 +169,9 @@ class _OutputText:
             text += prefix.echo + "".join(map(self._text.push, prefix.token_ids))
             token_ids = prefix.token_ids + token_ids
         generated = update.tokens if logprobs or token_ids else ()
-        times = update.token_times or itertools.repeat(time.monotonic())
-        for _, moment in zip(generated, times, strict=False):
-            self._clock.tick(moment)
+        if generated:
+            times = update.token_times or [time.monotonic()] * len(generated)
+            self._clock.add(times[: len(generated)])
         self.token_ids += token_ids
         finish = None
         if update.completion is not None:
@@ -218,15 +218,15 @@ class _OutputText:
     def _finish(self, update: JobUpdate, completion: Completion) -> Finish:
         prepared = self._prepared
         name = prepared.model.manifest.name
-        usage = Usage(output_tokens=self._clock.num_tokens)
+        is_first = self._hypothesis == 0
+        usage = Usage(
+            self._num_input_tokens,
+            self._clock.num_tokens,
+            completion.num_reused_tokens if is_first else 0,
+        )
         prompt_logprobs: tuple[ScoredToken, ...] = ()
         job = prepared.jobs[self._index]
-        if self._hypothesis == 0:
-            usage = dataclasses.replace(
-                usage,
-                input_tokens=self._num_input_tokens,
-                reused_tokens=completion.num_reused_tokens,
-            )
+        if is_first:
             self._metrics.on_phases(
                 name,
                 completion.queue_seconds,
@@ -254,8 +254,11 @@ class _TokenClock:
         self._metrics = metrics
         self._last = prepared.started
 
-    def tick(self, now: float) -> None:
-        report = self._metrics.on_next_token if self.num_tokens else self._metrics.on_first_token
-        report(self._model, now - self._last)
-        self.num_tokens += 1
-        self._last = now
+    def add(self, moments: Sequence[float]) -> None:
+        """``moments``: of the next tokens, at least one."""
+        intervals = [after - before for before, after in pairwise((self._last, *moments))]
+        if not self.num_tokens:
+            self._metrics.on_first_token(self._model, intervals.pop(0))
+        self._metrics.on_next_tokens(self._model, intervals)
+        self.num_tokens += len(moments)
+        self._last = moments[-1]

@@ -103,14 +103,15 @@ class JobTemplate:
         source: tuple[int, ...] = (),
     ) -> GenerationJob:
         """The job of input ``index``. Output ``i`` of the request uses seed ``seed + i``."""
-        seed = self.sampling.seed
-        own_seed = None if seed is None else seed + index * self.num_outputs
+        sampling = self.sampling
+        if sampling.seed is not None:
+            sampling = replace(sampling, seed=sampling.seed + index * self.num_outputs)
         return GenerationJob(
             prompt=prompt,
             max_new_tokens=max_new_tokens,
             source=source,
             eos=self.eos,
-            sampling=replace(self.sampling, seed=own_seed),
+            sampling=sampling,
             logits_options=self.logits,
             beams=self.beams,
             num_outputs=self.num_outputs,

@@ -20,12 +20,12 @@ class Usage:
     @classmethod
     def total(cls, usages: Iterable["Usage"]) -> "Usage":
         """The sum over several outputs."""
-        each = tuple(usages)
-        return cls(
-            sum(usage.input_tokens for usage in each),
-            sum(usage.output_tokens for usage in each),
-            sum(usage.reused_tokens for usage in each),
-        )
+        input_tokens = output_tokens = reused_tokens = 0
+        for usage in usages:
+            input_tokens += usage.input_tokens
+            output_tokens += usage.output_tokens
+            reused_tokens += usage.reused_tokens
+        return cls(input_tokens, output_tokens, reused_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,12 @@ class Timing:
         cls, completions: Sequence[Completion], tokenize_seconds: float, started: float
     ) -> "Timing":
         """The timing of a call that arrived at ``started`` (seconds of ``time.monotonic``)."""
-        return cls(
-            queue_seconds=max(done.queue_seconds for done in completions),
-            tokenize_seconds=tokenize_seconds,
-            prefill_seconds=max(done.prefill_seconds for done in completions),
-            decode_seconds=max(done.decode_seconds for done in completions),
-            total_seconds=time.monotonic() - started,
-        )
+        queue = prefill = decode = 0.0
+        for done in completions:
+            queue = max(queue, done.queue_seconds)
+            prefill = max(prefill, done.prefill_seconds)
+            decode = max(decode, done.decode_seconds)
+        return cls(queue, tokenize_seconds, prefill, decode, time.monotonic() - started)
 
     @classmethod
     def longest(cls, timings: Iterable["Timing"]) -> "Timing":

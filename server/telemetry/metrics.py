@@ -4,7 +4,7 @@ import functools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
@@ -12,13 +12,15 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     generate_latest,
     start_http_server,
 )
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 from server.engine.observer import RunReport, WorkerStats
 from server.errors import Code, StartupError
+from server.telemetry.histogram import Histogram
 from server.telemetry.statistics import ModelStatistics, Total
 
 # Calls that run no model.
@@ -95,14 +97,8 @@ class Metrics:
         }
         # By model and lane. Gauges are set only where a value changes: most never do.
         self._shown_stats: dict[tuple[str, int], WorkerStats] = {}
-        self._run_rows = functools.cache(
-            Histogram(
-                "triune_run_rows",
-                "Batch size of a model run.",
-                ["model", "phase"],
-                buckets=ROWS_BUCKETS,
-                registry=self.registry,
-            ).labels
+        self._run_rows = self._histograms(
+            "triune_run_rows", "Batch size of a model run.", ROWS_BUCKETS, "model", "phase"
         )
         self._kernels = Gauge(
             "triune_native_kernels",
@@ -150,11 +146,11 @@ class Metrics:
         return generate_latest(self.registry)
 
     def on_run(self, model: str, report: RunReport) -> None:
-        self._run_rows(model, report.phase).observe(report.num_sequences)
-        self._run_seconds(model, report.phase).observe(report.seconds)
+        self._run_rows(model, report.phase).add(report.num_sequences)
+        self._run_seconds(model, report.phase).add(report.seconds)
 
     def on_step(self, model: str, lane: int, stats: WorkerStats, seconds: float) -> None:
-        self._step_seconds(model).observe(seconds)
+        self._step_seconds(model).add(seconds)
         shown = self._shown_stats.get((model, lane), _NOTHING_SHOWN)
         for name, value, before in zip(stats._fields, stats, shown, strict=True):
             if value != before:
@@ -185,7 +181,7 @@ class Metrics:
     def on_request(self, model: str, method: str, status: str, seconds: float) -> None:
         """Counts a finished call. ``status``: a name of ``server.errors.Code``."""
         self._requests(model, method, status).inc()
-        self._total(model, method).observe(seconds)
+        self._total(model, method).add(seconds)
         self._last_call(model).set(time.time())
         if status != Code.OK:
             self._failed(model).inc(seconds)
@@ -222,9 +218,9 @@ class Metrics:
         self, model: str, queue_seconds: float, prefill_seconds: float, decode_seconds: float
     ) -> None:
         """Reports the phases of a finished sequence."""
-        self._queue(model).observe(queue_seconds)
-        self._prefill(model).observe(prefill_seconds)
-        self._decode(model).observe(decode_seconds)
+        self._queue(model).add(queue_seconds)
+        self._prefill(model).add(prefill_seconds)
+        self._decode(model).add(decode_seconds)
 
     def on_tokens(
         self,
@@ -239,10 +235,11 @@ class Metrics:
         self._reused(model).inc(num_reused_tokens)
 
     def on_first_token(self, model: str, seconds: float) -> None:
-        self._first_token(model).observe(seconds)
+        self._first_token(model).add(seconds)
 
-    def on_next_token(self, model: str, seconds: float) -> None:
-        self._inter_token(model).observe(seconds)
+    def on_next_tokens(self, model: str, seconds: Sequence[float]) -> None:
+        """``seconds``: from the token before each."""
+        self._inter_token(model).add_all(seconds)
 
     def _count(self, name: str, documentation: str, *labels: str) -> Callable[..., Counter]:
         """A counter by label values. The lookup is cached: it costs more than the increment."""
@@ -251,19 +248,48 @@ class Metrics:
         )
 
     def _seconds(self, name: str, documentation: str, *labels: str) -> Callable[..., Histogram]:
-        """A histogram of durations by label values, cached as in :meth:`_count`."""
-        return functools.cache(
-            Histogram(
-                f"triune_{name}_seconds",
-                documentation,
-                ["model", *labels],
-                buckets=SECONDS_BUCKETS,
-                registry=self.registry,
-            ).labels
-        )
+        """A histogram of durations by label values."""
+        name = f"triune_{name}_seconds"
+        return self._histograms(name, documentation, SECONDS_BUCKETS, "model", *labels)
+
+    def _histograms(
+        self, name: str, documentation: str, bounds: Sequence[float], *labels: str
+    ) -> Callable[..., Histogram]:
+        """A histogram by label values."""
+        made = _Histograms(name, documentation, bounds, labels)
+        self.registry.register(made)
+        return made.of
 
     def _per_lane(self, name: str, documentation: str) -> Gauge:
         return Gauge(f"triune_{name}", documentation, ["model", "lane"], registry=self.registry)
+
+
+class _Histograms(Collector):
+    """The histograms of a metric, one for each combination of label values."""
+
+    def __init__(
+        self, name: str, documentation: str, bounds: Sequence[float], labels: Sequence[str]
+    ) -> None:
+        self._family = functools.partial(HistogramMetricFamily, name, documentation, labels=labels)
+        self._bounds = bounds
+        self._of: dict[tuple[str, ...], Histogram] = {}
+
+    def of(self, *values: str) -> Histogram:
+        """The histogram of these label values."""
+        found = self._of.get(values)
+        return self._of.setdefault(values, Histogram(self._bounds)) if found is None else found
+
+    def describe(self) -> Iterator[HistogramMetricFamily]:
+        yield self._family()
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        family = self._family()
+        names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        for values, histogram in self._of.copy().items():
+            counts, total = histogram.totals()
+            buckets = list(zip(names, counts, strict=True))
+            family.add_metric(values, buckets, total)
+        yield family
 
 
 class MetricsServer:

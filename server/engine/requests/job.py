@@ -1,6 +1,6 @@
 """Jobs: the units of work that callers submit to an engine, and their maximum cost."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
@@ -44,8 +44,10 @@ class Cost(msgspec.Struct, frozen=True):
         )
 
 
-def total_cost(costs: Iterable[Cost]) -> Cost:
-    """The sum of ``costs``."""
+def total_cost(costs: Sequence[Cost]) -> Cost:
+    """The sum of ``costs``, at least one."""
+    if len(costs) == 1:
+        return costs[0]
     sequences, tokens, new_tokens = zip(
         *((cost.num_sequences, cost.num_tokens, cost.num_new_tokens) for cost in costs), strict=True
     )

@@ -133,11 +133,9 @@ def choose_lane(
     if preferred is not None and loads[preferred] <= min(loads) + MAX_IMBALANCE:
         return preferred
     per_device = len(loads) // num_devices
-    devices = [loads[first : first + per_device] for first in range(0, len(loads), per_device)]
-    device = min(range(num_devices), key=lambda index: sum(devices[index]))
-    lanes = list(devices[device])
-    busiest = lanes.index(max(lanes))
-    lane = lanes.index(min(lanes))
-    if lanes[busiest] == sum(lanes) and lanes[busiest] + num_sequences <= single_lane_max_sequences:
-        lane = busiest
-    return device * per_device + lane
+    devices = range(0, len(loads), per_device)  # the first lane of each
+    first = min(devices, key=lambda first: sum(loads[first : first + per_device]))
+    lanes = loads[first : first + per_device]
+    least, most = min(lanes), max(lanes)
+    one_has_all = most == sum(lanes) and most + num_sequences <= single_lane_max_sequences
+    return first + lanes.index(most if one_has_all else least)
