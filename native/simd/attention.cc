@@ -23,6 +23,11 @@ void init_state(const Params& params, const QueryState& state) {
   const QueryBlock& block = state.block;
   const int64_t group_size = params.group_size(), size = params.head_size;
   const int64_t head_offset = state.kv_head * group_size * size;
+#if SIMD_BITS == 512
+  const float scale = rounds_to_bfloat16(params) ? params.scale * kLog2e : params.scale;
+#else
+  const float scale = params.scale;
+#endif
   int64_t query = 0;
   for (int64_t index = 0; index < block.num_rows; index++) {
     const int64_t row = block.rows[index], length = params.length(row);
@@ -36,7 +41,7 @@ void init_state(const Params& params, const QueryState& state) {
       }
       for (int64_t head = 0; head < group_size; head++, query++) {
         apply_rotary(params, params.query.at(row, token) + head_offset + head * size, position,
-                     params.scale, state.queries + query * size);
+                     scale, state.queries + query * size);
         state.max_scores[query] = -FLT_MAX;
         state.key_begin[query] = static_cast<int32_t>(begin);
         state.key_end[query] = static_cast<int32_t>(end);
@@ -75,7 +80,65 @@ INLINE void for_each_tile(int64_t num_queries, const Step& step) {
   }
 }
 
+// Where the cache has the key and the value of a position.
+int64_t cached_at(const Params& params, const QueryState& state, int64_t row, int64_t position) {
+  const int64_t head = params.cache_row(row) * params.num_kv_heads + state.kv_head;
+  return (head * params.cache.capacity + position) * params.head_size;
+}
+
 constexpr int kPacked = -1;
+
+#if SIMD_BITS == 512
+
+// Adds pairs of keys and values to the state of all queries, which are pairs too: keys
+// [head_size / 2][keys_per_block], values [keys_per_block / 2][head_size].
+void attend_pairs(const Params& params, const QueryState& state, int64_t block_start,
+                  const int32_t* keys, const int32_t* values) {
+  const int64_t size = params.head_size, scores_stride = params.keys_per_block();
+  const auto* const queries = reinterpret_cast<const int32_t*>(state.queries);
+  for_each_tile(state.num_queries, [&](int64_t query, auto mr) {
+    constexpr int kRows = decltype(mr)::kCount;
+    const KeyRange seen = visible_keys(params, state, query, kRows, block_start);
+    if (seen.from >= seen.to) return;
+    const int64_t from = seen.from / (2 * kLanes) * 2 * kLanes;
+    const int64_t to = round_up(seen.to, 2 * kLanes);
+    float* const scores = state.scores + query * scores_stride;
+    score_packed_keys<kRows>(queries + query * size / 2, size / 2, keys, from, to, scores,
+                             scores_stride);
+    softmax_block<int32_t>(params, state, query, query + kRows, block_start, from, to);
+    for (int r = 0; r < kRows; r++) {
+      float* const weights = scores + r * scores_stride;
+      round_neighbours(weights + from, to - from, weights + from / 2);
+    }
+    accumulate_values<kRows, Floats>(
+        reinterpret_cast<const int32_t*>(scores) + from / 2, scores_stride,
+        values + from / 2 * size, size, (seen.to - from + 1) / 2, state.rescale + query,
+        state.accumulators + query * size);
+  });
+}
+
+// Keys and values up to position `end` come from the cache, and are rounded into `scratch`.
+void attend_rounded(const Params& params, const QueryState& state, int64_t row,
+                    int64_t block_start, int64_t end, float* scratch) {
+  const int64_t size = params.head_size, num_keys = params.keys_per_block();
+  const int64_t at = cached_at(params, state, row, block_start);
+  const int64_t count = min(num_keys, end - block_start);
+  auto* const value_pairs = reinterpret_cast<int32_t*>(scratch);
+  auto* const key_pairs = value_pairs + num_keys / 2 * size;
+  round_keys(params.cache.keys + at, size, count, size, key_pairs);
+  round_values(params.cache.values + at, size, count, size, value_pairs);
+  memset(key_pairs + count * size / 2, 0,
+         (round_up(count, kLanes) - count) * size / 2 * sizeof(int32_t));
+  if (uses_lanes(params, state)) {
+    return attend_block_in_lanes(params, state, block_start, key_pairs, value_pairs);
+  }
+  auto* const columns = key_pairs + num_keys * size / 2;
+  transpose(reinterpret_cast<const float*>(key_pairs), size / 2, round_up(count, kLanes), size / 2,
+            reinterpret_cast<float*>(columns), num_keys);
+  attend_pairs(params, state, block_start, columns, value_pairs);
+}
+
+#endif
 
 // Adds a block of keys and values to the state of all queries. N: the template argument of
 // score_keys, or kPacked for packed keys.
@@ -96,8 +159,8 @@ void attend_block(const Params& params, const QueryState& state, int64_t block_s
       score_keys<kRows, N, V>(queries, size, keys, seen.from, seen.to, query ? nullptr : values,
                               scores, scores_stride);
     }
-    softmax_block(params, state, query, query + kRows, block_start, seen.from,
-                  round_up(seen.to, kLanes));
+    softmax_block<float>(params, state, query, query + kRows, block_start, seen.from,
+                         round_up(seen.to, kLanes));
   });
   for_each_tile(state.num_queries, [&](int64_t query, auto mr) {
     constexpr int kRows = decltype(mr)::kCount;
@@ -112,11 +175,7 @@ void attend_block(const Params& params, const QueryState& state, int64_t block_s
 // Keys and values come from the cache.
 void attend_cached(const Params& params, const QueryState& state, int64_t row,
                    int64_t block_start) {
-  const int64_t size = params.head_size;
-  const int64_t at = ((params.cache_row(row) * params.num_kv_heads + state.kv_head) *
-                          params.cache.capacity +
-                      block_start) *
-                     size;
+  const int64_t size = params.head_size, at = cached_at(params, state, row, block_start);
   const float *keys = params.cache.keys + at, *values = params.cache.values + at;
 #if SIMD_BITS == 512
   if (uses_lanes(params, state)) {
@@ -191,11 +250,21 @@ void attend(const Params& params, const QueryBlock& block, int64_t kv_head, floa
   }
 #if SIMD_BITS == 512
   const bool is_spread = uses_lanes(params, state);
-  if (is_spread) state = spread_over_lanes(params, state);
+  if (is_spread) {
+    state = spread_over_lanes(params, state);
+  } else if (rounds_to_bfloat16(params)) {
+    round_neighbours(state.queries, state.num_queries * params.head_size, state.queries);
+  }
 #endif
   const int64_t num_keys = params.keys_per_block();
   float* packed = scratch + QueryState::scratch_size(params, state.num_queries);
   for (int64_t start = begin / num_keys * num_keys; start < end; start += num_keys) {
+#if SIMD_BITS == 512
+    if (rounds_to_bfloat16(params)) {
+      attend_rounded(params, state, row, start, end, packed);
+      continue;
+    }
+#endif
     if (params.cache.keys) {
       attend_cached(params, state, row, start);
     } else {

@@ -15,24 +15,6 @@ namespace attention::SIMD {
 namespace {
 
 constexpr int kKeys = 8;  // of a micro-tile of scores
-constexpr float kLog2e = 1.442695041f;
-
-INLINE Pairs round_to_pairs(Floats first, Floats second) {
-  using Halves = uint16_t __attribute__((ext_vector_type(2 * kLanes)));
-  const __m512 a = reinterpret_cast<__m512>(first), b = reinterpret_cast<__m512>(second);
-  const Halves x = reinterpret_cast<Halves>(_mm512_cvtne2ps_pbh(b, a));
-  return reinterpret_cast<Pairs>(__builtin_shufflevector(
-      x, x, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10, 26, 11, 27,
-      12, 28, 13, 29, 14, 30, 15, 31));
-}
-
-// 2^x to 8e-5, a thirtieth of a bfloat16's rounding. Minimax polynomial for |r| <= 1/2.
-INLINE Floats exp2(Floats x) {
-  constexpr float p[] = {0.99992807f, 0.69326099f, 0.24261113f, 0.05517167f};
-  const __m512 n = _mm512_roundscale_ps(reinterpret_cast<__m512>(x), _MM_FROUND_TO_NEAREST_INT);
-  const Floats power = polynomial(x - reinterpret_cast<Floats>(n), p, 3);
-  return reinterpret_cast<Floats>(_mm512_scalef_ps(reinterpret_cast<__m512>(power), n));
-}
 
 // Keys of a block as pairs of dimensions [num_keys][size / 2], values as pairs of keys
 // [div_ceil(num_keys, 2)][size]. Keys end with zeros, up to a multiple of kKeys.
@@ -40,27 +22,6 @@ struct Block {
   int64_t num_keys;
   int32_t *keys, *values;
 };
-
-// Rounds rows of `size` floats, `stride` floats apart.
-void round_keys(const float* from, int64_t stride, int64_t num_keys, int64_t size, int32_t* to) {
-  for (int64_t key = 0; key < num_keys; key++, from += stride) {
-    for (int64_t i = 0; i < size; i += 2 * kLanes, to += kLanes) {
-      const __m512 low = _mm512_loadu_ps(from + i), high = _mm512_loadu_ps(from + i + kLanes);
-      store(to, _mm512_cvtne2ps_pbh(high, low));
-    }
-  }
-  memset(to, 0, (round_up(num_keys, kKeys) - num_keys) * size / 2 * sizeof(int32_t));
-}
-
-void round_values(const float* from, int64_t stride, int64_t num_keys, int64_t size, int32_t* to) {
-  for (int64_t key = 0; key < num_keys; key += 2, from += 2 * stride) {
-    const bool has_second = key + 1 < num_keys;
-    for (int64_t i = 0; i < size; i += kLanes, to += kLanes) {
-      const Floats second = has_second ? load(from + stride + i) : Floats(0.0f);
-      store(to, round_to_pairs(load(from + i), second));
-    }
-  }
-}
 
 // Rounds keys and values first .. last - 1 of a row into `scratch`.
 Block make_block(const Params& params, int64_t row, int64_t head, int64_t first, int64_t last,
@@ -78,6 +39,8 @@ Block make_block(const Params& params, int64_t row, int64_t head, int64_t first,
   Block block{num_keys, reinterpret_cast<int32_t*>(scratch),
               reinterpret_cast<int32_t*>(scratch + params.keys_per_block() * size)};
   round_keys(keys, key_stride, num_keys, size, block.keys);
+  memset(block.keys + num_keys * size / 2, 0,
+         (round_up(num_keys, kKeys) - num_keys) * size / 2 * sizeof(int32_t));
   round_values(values, value_stride, num_keys, size, block.values);
   return block;
 }

@@ -13,11 +13,11 @@
 namespace attention::SIMD {
 namespace {
 
-constexpr int kKeys = 2;  // of a micro-tile of scores
+constexpr int kKeys = 2, kPairKeys = 8;  // of a micro-tile of scores
 
 // Some vectors of queries and what belongs to them.
 struct QueryVectors {
-  const float* queries;                // [vectors][head_size][kLanes]
+  const float* queries;                // [vectors][head_size or pairs of it][kLanes]
   float* accumulators;                 // the same
   float* scores;                       // [kMaxVectors][keys_per_block][kLanes], reused
   float* denominators;                 // [vectors][kLanes of keys][kLanes]
@@ -26,7 +26,7 @@ struct QueryVectors {
 
   QueryVectors(const Params& params, const QueryState& state, int64_t vector) {
     const int64_t first = vector * kLanes;
-    queries = state.queries + first * params.head_size;
+    queries = state.queries + first * params.head_size / (rounds_to_bfloat16(params) ? 2 : 1);
     accumulators = state.accumulators + first * params.head_size;
     scores = state.scores + vector % kMaxVectors * kLanes * params.keys_per_block();
     denominators = state.denominators + first * kLanes;
@@ -84,6 +84,17 @@ void score_keys(const Params& params, const QueryVectors& vectors, const float* 
   }
 }
 
+// Scores of pairs. Up to kPairKeys - 1 keys after `last` are read too.
+template <int Q>
+void score_keys(const Params& params, const QueryVectors& vectors, const int32_t* keys,
+                int64_t first, int64_t last) {
+  const int64_t num_pairs = params.head_size / 2, stride = params.keys_per_block() * kLanes;
+  for (; first < last; first += kPairKeys) {
+    multiply<Q, kPairKeys>(vectors.queries, keys + first * num_pairs, num_pairs, 0, 1)
+        .store_to(vectors.scores + first * kLanes, stride);
+  }
+}
+
 // Applies soft cap and bias, and gives keys that a query does not see -inf.
 void cap_bias_and_mask(const Params& params, const QueryState& state, int64_t vector,
                        const QueryVectors& vectors, int64_t block_start, int64_t from,
@@ -108,6 +119,7 @@ void cap_bias_and_mask(const Params& params, const QueryState& state, int64_t ve
 }
 
 // softmax_block for one vector of queries.
+template <typename T>
 void softmax_vector(const Params& params, const QueryState& state, int64_t vector,
                     int64_t block_start, int64_t from, int64_t to) {
   const QueryVectors vectors(params, state, vector);
@@ -120,7 +132,7 @@ void softmax_vector(const Params& params, const QueryState& state, int64_t vecto
   const Floats old_max = load(vectors.max_scores);
   Floats new_max = old_max;
   for (int64_t i = from; i < to; i++) new_max = max(load(scores + i * kLanes), new_max);
-  Floats rescale = exp(old_max - new_max);
+  Floats rescale = power<T>(old_max - new_max);
   rescale = old_max == Floats(-FLT_MAX) ? Floats(0.0f) : rescale;
   rescale = old_max == new_max ? Floats(1.0f) : rescale;
   // Key by key, each denominator adds the keys that share a lane in softmax_block.
@@ -128,7 +140,7 @@ void softmax_vector(const Params& params, const QueryState& state, int64_t vecto
     float* const at = vectors.denominators + lane * kLanes;
     Floats denominator = load(at) * rescale;
     for (int64_t i = from + lane; i < to; i += kLanes) {
-      const Floats weight = exp(load(scores + i * kLanes) - new_max);
+      const Floats weight = power<T>(load(scores + i * kLanes) - new_max);
       store(scores + i * kLanes, weight);
       denominator += weight;
     }
@@ -138,10 +150,19 @@ void softmax_vector(const Params& params, const QueryState& state, int64_t vecto
   store(vectors.rescale, rescale);
 }
 
-// Adds a block to the state of Q vectors of queries.
-template <int Q>
+// Weights of keys from .. to - 1 [keys][kLanes] become pairs of keys; `from` is even.
+void round_weights(float* weights, int64_t from, int64_t to) {
+  for (int64_t i = from; i < to; i += 2) {
+    const float* const at = weights + i * kLanes;
+    const Floats second = i + 1 < to ? load(at + kLanes) : Floats(0.0f);
+    store(weights + i / 2 * kLanes, round_to_pairs(load(at), second));
+  }
+}
+
+// Adds a block to the state of Q vectors of queries. T: float, or int32_t for pairs.
+template <int Q, typename T>
 void attend_vectors(const Params& params, const QueryState& state, int64_t vector,
-                    int64_t block_start, const float* keys, const float* values) {
+                    int64_t block_start, const T* keys, const T* values) {
   const int64_t size = params.head_size, keys_per_block = params.keys_per_block();
   const QueryVectors vectors(params, state, vector);
   int64_t from = keys_per_block, to = 0;
@@ -153,10 +174,15 @@ void attend_vectors(const Params& params, const QueryState& state, int64_t vecto
   to = min(to, keys_per_block);
   if (from >= to) return;
   score_keys<Q>(params, vectors, keys, from, to);
-  for (int q = 0; q < Q; q++) softmax_vector(params, state, vector + q, block_start, from, to);
+  constexpr bool kRounds = __is_same(T, int32_t);
+  for (int q = 0; q < Q; q++) {
+    softmax_vector<T>(params, state, vector + q, block_start, from, to);
+    if constexpr (kRounds) round_weights(vectors.scores + q * keys_per_block * kLanes, from, to);
+  }
+  const int64_t first = kRounds ? from / 2 : from, last = kRounds ? div_ceil(to, 2) : to;
   for (int64_t i = 0; i < size; i += kDimensions) {
-    accumulate_tile<Q>(vectors.scores + from * kLanes, keys_per_block * kLanes,
-                       values + from * size + i, size, to - from, vectors.rescale,
+    accumulate_tile<Q>(vectors.scores + first * kLanes, keys_per_block * kLanes,
+                       values + first * size + i, size, last - first, vectors.rescale,
                        vectors.accumulators + i * kLanes);
   }
 }
@@ -179,17 +205,28 @@ QueryState spread_over_lanes(const Params& params, const QueryState& state) {
     transpose(state.queries + query * size, size, kLanes, size, spread.queries + query * size,
               kLanes);
   }
+  if (rounds_to_bfloat16(params)) {
+    for (int64_t i = 0; i < end * size; i += 2 * kLanes) {
+      store(spread.queries + i / 2,
+            round_to_pairs(load(spread.queries + i), load(spread.queries + i + kLanes)));
+    }
+  }
   memset(spread.accumulators, 0, end * size * sizeof(float));
   memset(spread.denominators, 0, end * kLanes * sizeof(float));
   return spread;
 }
 
+template <typename T>
 void attend_block_in_lanes(const Params& params, const QueryState& state, int64_t block_start,
-                           const float* keys, const float* values) {
+                           const T* keys, const T* values) {
   for_each_vector_tile(state.num_queries, [&](int64_t vector, auto q) {
     attend_vectors<q.kCount>(params, state, vector, block_start, keys, values);
   });
 }
+template void attend_block_in_lanes(const Params&, const QueryState&, int64_t, const float*,
+                                    const float*);
+template void attend_block_in_lanes(const Params&, const QueryState&, int64_t, const int32_t*,
+                                    const int32_t*);
 
 QueryState gather_from_lanes(const Params& params, const QueryState& state) {
   const int64_t size = params.head_size;

@@ -29,9 +29,11 @@ inline bool uses_lanes(const Params& params, const QueryState& state) {
 // The state after init_state, transposed. The last query fills the lanes after it.
 QueryState spread_over_lanes(const Params& params, const QueryState& state);
 
-// Adds a block of keys and values, [keys][head_size] both, to the state of all queries.
+// Adds a block of keys and values to the state of all queries: [keys][head_size] both, or int32_t
+// pairs as attention_pairs.h rounds them, of which kLanes keys more can be read.
+template <typename T>
 void attend_block_in_lanes(const Params& params, const QueryState& state, int64_t block_start,
-                           const float* keys, const float* values);
+                           const T* keys, const T* values);
 
 // Transposes accumulators and denominators back; returns the state that write_outputs reads.
 QueryState gather_from_lanes(const Params& params, const QueryState& state);

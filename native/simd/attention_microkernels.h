@@ -7,7 +7,7 @@
 #pragma once
 
 #include "../integers.h"
-#include "vectors.h"
+#include "attention_pairs.h"
 
 #include "begin_target.h"
 
@@ -65,10 +65,11 @@ void score_keys(const float* queries, int64_t runtime_size, const float* keys, i
   }
 }
 
-// Scores of R queries with K vectors of packed keys [head_size][stride].
-template <int R, int K>
-INLINE void score_packed_tile(const float* queries, int64_t size, const float* keys,
-                              int64_t stride, float* scores, int64_t scores_stride) {
+// Scores of R queries [R][size] with K vectors of packed keys [size][stride]. T: float, or int32_t
+// for pairs of dimensions.
+template <int R, int K, typename T>
+INLINE void score_packed_tile(const T* queries, int64_t size, const T* keys, int64_t stride,
+                              float* scores, int64_t scores_stride) {
   Floats sums[R][K];
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -76,14 +77,14 @@ INLINE void score_packed_tile(const float* queries, int64_t size, const float* k
     for (int k = 0; k < K; k++) sums[r][k] = 0.0f;
   }
   for (int64_t i = 0; i < size; i++, keys += stride) {
-    Floats query[R];
+    VectorOf<T, kLanes> query[R];
 #pragma unroll
     for (int r = 0; r < R; r++) query[r] = queries[r * size + i];
 #pragma unroll
     for (int k = 0; k < K; k++) {
-      const Floats key = load(keys + k * kLanes);
+      const auto key = load<VectorOf<T, kLanes>>(keys + k * kLanes);
 #pragma unroll
-      for (int r = 0; r < R; r++) sums[r][k] = fma(query[r], key, sums[r][k]);
+      for (int r = 0; r < R; r++) sums[r][k] = multiply_add(sums[r][k], query[r], key);
     }
   }
 #pragma unroll
@@ -94,9 +95,9 @@ INLINE void score_packed_tile(const float* queries, int64_t size, const float* k
 }
 
 // Scores of R queries with packed keys first .. last - 1, both multiples of kLanes.
-template <int R>
-void score_packed_keys(const float* queries, int64_t size, const float* keys, int64_t first,
-                       int64_t last, float* scores, int64_t stride) {
+template <int R, typename T>
+void score_packed_keys(const T* queries, int64_t size, const T* keys, int64_t first, int64_t last,
+                       float* scores, int64_t stride) {
   int64_t key = first;
   const auto step = [&](auto count) __attribute__((always_inline)) {
     for (; key + count.kCount * kLanes <= last; key += count.kCount * kLanes) {
@@ -109,11 +110,13 @@ void score_packed_keys(const float* queries, int64_t size, const float* keys, in
 }
 
 // out = out * rescale + weights * values, for R queries and D vectors of dimensions: out [R][size],
-// weights [R][weights_stride], values [num_keys][size], rescale [R].
-template <int R, int D, typename V>
-INLINE void accumulate_values_tile(const float* weights, int64_t weights_stride,
-                                   const float* values, int64_t size, int64_t num_keys,
-                                   const float* rescale, float* out) {
+// weights [R][weights_stride], values [num_keys][size], rescale [R]. T: float, or int32_t for pairs
+// of keys, of which there are `num_keys`.
+template <int R, int D, typename V, typename T>
+INLINE void accumulate_values_tile(const T* weights, int64_t weights_stride, const T* values,
+                                   int64_t size, int64_t num_keys, const float* rescale,
+                                   float* out) {
+  using Factors = VectorOf<T, kLanesOf<V>>;
   V sums[R][D];
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -123,14 +126,14 @@ INLINE void accumulate_values_tile(const float* weights, int64_t weights_stride,
     }
   }
   for (int64_t key = 0; key < num_keys; key++, values += size) {
-    V weight[R];
+    Factors weight[R];
 #pragma unroll
     for (int r = 0; r < R; r++) weight[r] = weights[r * weights_stride + key];
 #pragma unroll
     for (int d = 0; d < D; d++) {
-      const V value = load<V>(values + d * kLanesOf<V>);
+      const Factors value = load<Factors>(values + d * kLanesOf<V>);
 #pragma unroll
-      for (int r = 0; r < R; r++) sums[r][d] = fma(weight[r], value, sums[r][d]);
+      for (int r = 0; r < R; r++) sums[r][d] = multiply_add(sums[r][d], weight[r], value);
     }
   }
 #pragma unroll
@@ -141,9 +144,9 @@ INLINE void accumulate_values_tile(const float* weights, int64_t weights_stride,
 }
 
 // accumulate_values_tile for all dimensions; `size` is a multiple of V's lanes.
-template <int R, typename V>
-void accumulate_values(const float* weights, int64_t weights_stride, const float* values,
-                       int64_t size, int64_t num_keys, const float* rescale, float* out) {
+template <int R, typename V, typename T>
+void accumulate_values(const T* weights, int64_t weights_stride, const T* values, int64_t size,
+                       int64_t num_keys, const float* rescale, float* out) {
   int64_t i = 0;
   const auto step = [&](auto count) __attribute__((always_inline)) {
     constexpr int64_t kDimensions = count.kCount * kLanesOf<V>;

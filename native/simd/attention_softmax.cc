@@ -40,6 +40,7 @@ void cap_bias_and_mask(const Params& params, const QueryState& state, int64_t qu
 }
 
 // softmax_block for one query.
+template <typename T>
 INLINE void softmax_query(const Params& params, const QueryState& state, int64_t query,
                           int64_t block_start, int64_t from, int64_t to) {
   const bool sees_all =
@@ -53,11 +54,11 @@ INLINE void softmax_query(const Params& params, const QueryState& state, int64_t
   for (int64_t i = from; i < to; i += kLanes) maxima = max(load(scores + i), maxima);
   const float new_max = reduce_max(maxima);
   float rescale = 1.0f;  // 0 if this is the first block
-  if (old_max != new_max) rescale = old_max == -FLT_MAX ? 0.0f : exp_scalar(old_max - new_max);
+  if (old_max != new_max) rescale = old_max == -FLT_MAX ? 0.0f : power<T>(Floats(old_max - new_max))[0];
   float* denominators = state.denominators + query * kMaxLanes;
   Floats denominator = load(denominators) * rescale;
   for (int64_t i = from; i < to; i += kLanes) {
-    const Floats weight = exp(load(scores + i) - new_max);
+    const Floats weight = power<T>(load(scores + i) - new_max);
     store(scores + i, weight);
     denominator += weight;
   }
@@ -68,12 +69,19 @@ INLINE void softmax_query(const Params& params, const QueryState& state, int64_t
 
 }  // namespace
 
+template <typename T>
 void softmax_block(const Params& params, const QueryState& state, int64_t first_query,
                    int64_t last_query, int64_t block_start, int64_t from, int64_t to) {
   for (int64_t query = first_query; query < last_query; query++) {
-    softmax_query(params, state, query, block_start, from, to);
+    softmax_query<T>(params, state, query, block_start, from, to);
   }
 }
+template void softmax_block<float>(const Params&, const QueryState&, int64_t, int64_t, int64_t,
+                                   int64_t, int64_t);
+#if SIMD_BITS == 512
+template void softmax_block<int32_t>(const Params&, const QueryState&, int64_t, int64_t, int64_t,
+                                     int64_t, int64_t);
+#endif
 
 void write_output(const Params& params, int64_t head, const QueryState& state, int64_t query,
                   float* output) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../attention_state.h"
-#include "vector_math.h"
+#include "attention_pairs.h"
 
 #include "begin_target.h"
 
@@ -15,9 +15,10 @@ using namespace ::SIMD;
 const float* bias_row(const Params& params, const QueryState& state, int64_t query);
 
 // Applies the soft cap, bias and mask to the scores of queries first_query .. last_query - 1, and
-// turns them into exp(score - maximum). They are scores of keys from .. to - 1 of the block that
+// turns them into power<T>(score - maximum). They are scores of keys from .. to - 1 of the block that
 // begins at position `block_start`; `from` and `to` are multiples of kLanes. Updates the maximum,
-// denominator and rescale of each query.
+// denominator and rescale of each query. T: float, or int32_t for scores of pairs.
+template <typename T>
 void softmax_block(const Params& params, const QueryState& state, int64_t first_query,
                    int64_t last_query, int64_t block_start, int64_t from, int64_t to);
 

@@ -1,0 +1,110 @@
+// Pairs of bfloat16, which vdpbf16ps multiplies: twice the products of an fp32 multiply-add. A pair
+// is in a lane of 32 bits, its first number in the lower half. AVX-512 BF16 only.
+#pragma once
+
+#include <string.h>
+
+#include "../attention.h"
+#include "../integers.h"
+#include "vector_math.h"
+
+#include "begin_target.h"
+
+namespace attention::SIMD {
+
+using namespace ::SIMD;
+
+using Pairs = Ints;
+
+template <typename T, int kCount>
+using VectorOf = T __attribute__((ext_vector_type(kCount)));
+
+template <typename V>
+INLINE V multiply_add(V sum, V x, V y) {
+  return fma(x, y, sum);
+}
+
+// Whether the factors of a call's products round to bfloat16: those of a decoder that allows it.
+inline bool rounds_to_bfloat16(const Params& params) {
+  return SIMD_BITS == 512 && params.allows_bfloat16 && params.cache.keys && params.is_causal &&
+         !params.cache_rows && params.soft_cap == 0 && !params.bias.data && !params.sinks &&
+         !params.has_zero_sink && params.head_size % (2 * kLanes) == 0;
+}
+
+#if SIMD_BITS == 512
+
+constexpr float kLog2e = 1.442695041f;
+
+// sum + x[0] y[0] + x[1] y[1] in each lane.
+INLINE Floats multiply_add(Floats sum, Pairs x, Pairs y) {
+  return reinterpret_cast<Floats>(
+      _mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(x),
+                       reinterpret_cast<__m512bh>(y)));
+}
+
+// A pair in each lane.
+INLINE Pairs round_to_pairs(Floats first, Floats second) {
+  using Halves = uint16_t __attribute__((ext_vector_type(2 * kLanes)));
+  const __m512 a = reinterpret_cast<__m512>(first), b = reinterpret_cast<__m512>(second);
+  const Halves x = reinterpret_cast<Halves>(_mm512_cvtne2ps_pbh(b, a));
+  return reinterpret_cast<Pairs>(__builtin_shufflevector(
+      x, x, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23, 8, 24, 9, 25, 10, 26, 11, 27,
+      12, 28, 13, 29, 14, 30, 15, 31));
+}
+
+// Neighbours become pairs: x [size] to [size / 2], which may begin where x does. `size`: a multiple
+// of 2 * kLanes.
+INLINE void round_neighbours(const float* x, int64_t size, void* to) {
+  for (int64_t i = 0; i < size; i += 2 * kLanes) {
+    const __m512 low = _mm512_loadu_ps(x + i), high = _mm512_loadu_ps(x + i + kLanes);
+    store(static_cast<int32_t*>(to) + i / 2, _mm512_cvtne2ps_pbh(high, low));
+  }
+}
+
+// Keys as pairs of dimensions, `stride` floats apart: to [num_keys][size / 2].
+inline void round_keys(const float* keys, int64_t stride, int64_t num_keys, int64_t size,
+                       int32_t* to) {
+  for (int64_t key = 0; key < num_keys; key++) {
+    round_neighbours(keys + key * stride, size, to + key * size / 2);
+  }
+}
+
+// Values as pairs of keys, `stride` floats apart: to [div_ceil(num_keys, 2)][size]. A last value
+// without another is paired with 0.
+inline void round_values(const float* values, int64_t stride, int64_t num_keys, int64_t size,
+                         int32_t* to) {
+  for (int64_t key = 0; key < num_keys; key += 2, values += 2 * stride) {
+    const bool has_second = key + 1 < num_keys;
+    for (int64_t i = 0; i < size; i += kLanes, to += kLanes) {
+      const Floats second = has_second ? load(values + stride + i) : Floats(0.0f);
+      store(to, round_to_pairs(load(values + i), second));
+    }
+  }
+}
+
+// 2^x to 8e-5, a thirtieth of a bfloat16's rounding; 0 for x = -inf. NaN gives NaN. Minimax
+// polynomial for |r| <= 1/2.
+INLINE Floats exp2(Floats x) {
+  constexpr float p[] = {0.99992807f, 0.69326099f, 0.24261113f, 0.05517167f};
+  constexpr float kLowest = -200.0f;  // 2^x is 0 below -150
+  const __m512 bounded = reinterpret_cast<__m512>(max<Floats>(kLowest, x));
+  const __m512 n = _mm512_roundscale_ps(bounded, _MM_FROUND_TO_NEAREST_INT);
+  const Floats rest = reinterpret_cast<Floats>(_mm512_sub_ps(bounded, n));
+  return reinterpret_cast<Floats>(
+      _mm512_scalef_ps(reinterpret_cast<__m512>(polynomial(rest, p, 3)), n));
+}
+
+#endif
+
+// What the softmax takes of scores: e^x, or 2^x of those of pairs, which include log2(e).
+template <typename T>
+INLINE Floats power(Floats x) {
+#if SIMD_BITS == 512
+  if constexpr (__is_same(T, int32_t)) return exp2(x);
+#endif
+  return exp(x);
+}
+
+}  // namespace attention::SIMD
+
+#include "end_target.h"
