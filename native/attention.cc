@@ -30,7 +30,7 @@ int64_t max_block_rows(const Params& params) {
 size_t scratch_size(const Params& params) {
   const int64_t num_queries =
       max_block_rows(params) * max_block_tokens(params) * params.group_size();
-  // Of a cache, only keys and values that round to bfloat16 are copied, the keys twice.
+  // Of a cache, only keys and values that round to bfloat16 are copied.
   const int64_t num_gathered = params.cache.keys && !params.allows_bfloat16
                                    ? 0
                                    : 2 * params.keys_per_block() + kMaxLanes;

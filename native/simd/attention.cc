@@ -9,14 +9,14 @@
 #include "attention_kv.h"
 #include "attention_lanes.h"
 #include "attention_microkernels.h"
+#include "attention_query_tiles.h"
+#include "attention_rounded.h"
 #include "attention_softmax.h"
 
 #include "begin_target.h"
 
 namespace attention::SIMD {
 namespace {
-
-constexpr int kMr = SIMD_BITS == 512 ? 6 : 3;  // queries of a micro-tile
 
 // Rotates and scales the queries, and sets which keys each sees.
 void init_state(const Params& params, const QueryState& state) {
@@ -52,93 +52,7 @@ void init_state(const Params& params, const QueryState& state) {
   memset(state.denominators, 0, state.num_queries * kMaxLanes * sizeof(float));
 }
 
-struct KeyRange {
-  int64_t from, to;
-};
-
-// The keys of a block that any of some queries sees, relative to the block; `from` is rounded down
-// to a vector. Empty if from >= to.
-KeyRange visible_keys(const Params& params, const QueryState& state, int64_t query, int count,
-                      int64_t block_start) {
-  int64_t from = params.keys_per_block(), to = 0;
-  for (int64_t q = query; q < query + count; q++) {
-    from = min(from, state.key_begin[q] - block_start);
-    to = max(to, state.key_end[q] - block_start);
-  }
-  return {max(from, 0) / kLanes * kLanes, min(to, params.keys_per_block())};
-}
-
-// Calls step(query, StaticCount) for micro-tiles of queries; the last is never a single query if it
-// can share.
-template <typename Step>
-INLINE void for_each_tile(int64_t num_queries, const Step& step) {
-  for (int64_t query = 0; query < num_queries;) {
-    const int64_t left = num_queries - query;
-    const int64_t tile = left == kMr + 1 ? left / 2 : min(left, kMr);
-    with_static_count<kMr>(tile, [&](auto mr) { step(query, mr); });
-    query += tile;
-  }
-}
-
-// Where the cache has the key and the value of a position.
-int64_t cached_at(const Params& params, const QueryState& state, int64_t row, int64_t position) {
-  const int64_t head = params.cache_row(row) * params.num_kv_heads + state.kv_head;
-  return (head * params.cache.capacity + position) * params.head_size;
-}
-
 constexpr int kPacked = -1;
-
-#if SIMD_BITS == 512
-
-// Adds pairs of keys and values to the state of all queries, which are pairs too: keys
-// [head_size / 2][keys_per_block], values [keys_per_block / 2][head_size].
-void attend_pairs(const Params& params, const QueryState& state, int64_t block_start,
-                  const int32_t* keys, const int32_t* values) {
-  const int64_t size = params.head_size, scores_stride = params.keys_per_block();
-  const auto* const queries = reinterpret_cast<const int32_t*>(state.queries);
-  for_each_tile(state.num_queries, [&](int64_t query, auto mr) {
-    constexpr int kRows = decltype(mr)::kCount;
-    const KeyRange seen = visible_keys(params, state, query, kRows, block_start);
-    if (seen.from >= seen.to) return;
-    const int64_t from = seen.from / (2 * kLanes) * 2 * kLanes;
-    const int64_t to = round_up(seen.to, 2 * kLanes);
-    float* const scores = state.scores + query * scores_stride;
-    score_packed_keys<kRows>(queries + query * size / 2, size / 2, keys, from, to, scores,
-                             scores_stride);
-    softmax_block<int32_t>(params, state, query, query + kRows, block_start, from, to);
-    for (int r = 0; r < kRows; r++) {
-      float* const weights = scores + r * scores_stride;
-      round_neighbours(weights + from, to - from, weights + from / 2);
-    }
-    accumulate_values<kRows, Floats>(
-        reinterpret_cast<const int32_t*>(scores) + from / 2, scores_stride,
-        values + from / 2 * size, size, (seen.to - from + 1) / 2, state.rescale + query,
-        state.accumulators + query * size);
-  });
-}
-
-// Keys and values up to position `end` come from the cache, and are rounded into `scratch`.
-void attend_rounded(const Params& params, const QueryState& state, int64_t row,
-                    int64_t block_start, int64_t end, float* scratch) {
-  const int64_t size = params.head_size, num_keys = params.keys_per_block();
-  const int64_t at = cached_at(params, state, row, block_start);
-  const int64_t count = min(num_keys, end - block_start);
-  auto* const value_pairs = reinterpret_cast<int32_t*>(scratch);
-  auto* const key_pairs = value_pairs + num_keys / 2 * size;
-  round_keys(params.cache.keys + at, size, count, size, key_pairs);
-  round_values(params.cache.values + at, size, count, size, value_pairs);
-  memset(key_pairs + count * size / 2, 0,
-         (round_up(count, kLanes) - count) * size / 2 * sizeof(int32_t));
-  if (uses_lanes(params, state)) {
-    return attend_block_in_lanes(params, state, block_start, key_pairs, value_pairs);
-  }
-  auto* const columns = key_pairs + num_keys * size / 2;
-  transpose(reinterpret_cast<const float*>(key_pairs), size / 2, round_up(count, kLanes), size / 2,
-            reinterpret_cast<float*>(columns), num_keys);
-  attend_pairs(params, state, block_start, columns, value_pairs);
-}
-
-#endif
 
 // Adds a block of keys and values to the state of all queries. N: the template argument of
 // score_keys, or kPacked for packed keys.

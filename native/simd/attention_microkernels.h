@@ -110,13 +110,11 @@ void score_packed_keys(const T* queries, int64_t size, const T* keys, int64_t fi
 }
 
 // out = out * rescale + weights * values, for R queries and D vectors of dimensions: out [R][size],
-// weights [R][weights_stride], values [num_keys][size], rescale [R]. T: float, or int32_t for pairs
-// of keys, of which there are `num_keys`.
-template <int R, int D, typename V, typename T>
-INLINE void accumulate_values_tile(const T* weights, int64_t weights_stride, const T* values,
-                                   int64_t size, int64_t num_keys, const float* rescale,
-                                   float* out) {
-  using Factors = VectorOf<T, kLanesOf<V>>;
+// weights [R][weights_stride], values [num_keys][size], rescale [R].
+template <int R, int D, typename V>
+INLINE void accumulate_values_tile(const float* weights, int64_t weights_stride,
+                                   const float* values, int64_t size, int64_t num_keys,
+                                   const float* rescale, float* out) {
   V sums[R][D];
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -126,14 +124,14 @@ INLINE void accumulate_values_tile(const T* weights, int64_t weights_stride, con
     }
   }
   for (int64_t key = 0; key < num_keys; key++, values += size) {
-    Factors weight[R];
+    V weight[R];
 #pragma unroll
     for (int r = 0; r < R; r++) weight[r] = weights[r * weights_stride + key];
 #pragma unroll
     for (int d = 0; d < D; d++) {
-      const Factors value = load<Factors>(values + d * kLanesOf<V>);
+      const V value = load<V>(values + d * kLanesOf<V>);
 #pragma unroll
-      for (int r = 0; r < R; r++) sums[r][d] = multiply_add(sums[r][d], weight[r], value);
+      for (int r = 0; r < R; r++) sums[r][d] = fma(weight[r], value, sums[r][d]);
     }
   }
 #pragma unroll
@@ -144,9 +142,9 @@ INLINE void accumulate_values_tile(const T* weights, int64_t weights_stride, con
 }
 
 // accumulate_values_tile for all dimensions; `size` is a multiple of V's lanes.
-template <int R, typename V, typename T>
-void accumulate_values(const T* weights, int64_t weights_stride, const T* values, int64_t size,
-                       int64_t num_keys, const float* rescale, float* out) {
+template <int R, typename V>
+void accumulate_values(const float* weights, int64_t weights_stride, const float* values,
+                       int64_t size, int64_t num_keys, const float* rescale, float* out) {
   int64_t i = 0;
   const auto step = [&](auto count) __attribute__((always_inline)) {
     constexpr int64_t kDimensions = count.kCount * kLanesOf<V>;
