@@ -13,7 +13,9 @@
 namespace attention::SIMD {
 namespace {
 
-constexpr int kKeys = 2, kPairKeys = 8;  // of a micro-tile of scores
+// Of a micro-tile of scores. With more, sums of pairs spill to memory.
+template <typename T>
+constexpr int kKeys = __is_same(T, float) ? 2 : 1;
 
 // Some vectors of queries and what belongs to them.
 struct QueryVectors {
@@ -39,8 +41,8 @@ struct QueryVectors {
 
 // Adds up what kCount lanes of a V of score_4_keys have, in the order of its reduce_sum_4. kWidth:
 // the lanes of V.
-template <int Q, int K, int kWidth, int kLane = 0, int kCount = 8>
-INLINE Sums<Q, K> multiply_by_lane(const float* queries, const float* keys, int64_t size) {
+template <int Q, int K, int kWidth, int kLane = 0, int kCount = 8, typename T>
+INLINE Sums<Q, K> multiply_by_lane(const float* queries, const T* keys, int64_t size) {
   if constexpr (kCount > 1) {
     constexpr int kHalf = kCount / 2;
     return multiply_by_lane<Q, K, kWidth, kLane, kHalf>(queries, keys, size) +
@@ -53,11 +55,12 @@ INLINE Sums<Q, K> multiply_by_lane(const float* queries, const float* keys, int6
   }
 }
 
-// Scores of keys first .. last - 1, K at once. N: head_size, or 0 if it is not constant.
-template <int Q, int K, int N, int kWidth>
-INLINE int64_t score_tiles(const Params& params, const QueryVectors& vectors, const float* keys,
+// Scores of keys first .. last - 1, K at once. N: factors of a key, or 0 if it is not constant.
+template <int Q, int K, int N, int kWidth, typename T>
+INLINE int64_t score_tiles(const Params& params, const QueryVectors& vectors, const T* keys,
                            int64_t first, int64_t last) {
-  const int64_t size = N ? N : params.head_size, stride = params.keys_per_block() * kLanes;
+  const int64_t size = N ? N : params.head_size / (__is_same(T, float) ? 1 : 2);
+  const int64_t stride = params.keys_per_block() * kLanes;
   for (; first + K <= last; first += K) {
     multiply_by_lane<Q, K, kWidth>(vectors.queries, keys + first * size, size)
         .store_to(vectors.scores + first * kLanes, stride);
@@ -65,10 +68,10 @@ INLINE int64_t score_tiles(const Params& params, const QueryVectors& vectors, co
   return first;
 }
 
-template <int Q, int N, int kWidth>
-void score_keys(const Params& params, const QueryVectors& vectors, const float* keys,
-                int64_t first, int64_t last) {
-  first = score_tiles<Q, kKeys, N, kWidth>(params, vectors, keys, first, last);
+template <int Q, int N, int kWidth, typename T>
+void score_keys(const Params& params, const QueryVectors& vectors, const T* keys, int64_t first,
+                int64_t last) {
+  first = score_tiles<Q, kKeys<T>, N, kWidth>(params, vectors, keys, first, last);
   score_tiles<Q, 1, N, kWidth>(params, vectors, keys, first, last);
 }
 
@@ -84,14 +87,14 @@ void score_keys(const Params& params, const QueryVectors& vectors, const float* 
   }
 }
 
-// Scores of pairs. Up to kPairKeys - 1 keys after `last` are read too.
+// Scores of pairs of dimensions.
 template <int Q>
 void score_keys(const Params& params, const QueryVectors& vectors, const int32_t* keys,
                 int64_t first, int64_t last) {
-  const int64_t num_pairs = params.head_size / 2, stride = params.keys_per_block() * kLanes;
-  for (; first < last; first += kPairKeys) {
-    multiply<Q, kPairKeys>(vectors.queries, keys + first * num_pairs, num_pairs, 0, 1)
-        .store_to(vectors.scores + first * kLanes, stride);
+  switch (params.head_size) {
+    case 64: return score_keys<Q, 32, kLanes>(params, vectors, keys, first, last);
+    case 128: return score_keys<Q, 64, kLanes>(params, vectors, keys, first, last);
+    default: return score_keys<Q, 0, kLanes>(params, vectors, keys, first, last);
   }
 }
 

@@ -30,7 +30,7 @@ inline bool uses_lanes(const Params& params, const QueryState& state) {
 QueryState spread_over_lanes(const Params& params, const QueryState& state);
 
 // Adds a block of keys and values to the state of all queries: [keys][head_size] both, or int32_t
-// pairs as attention_pairs.h rounds them, of which kLanes keys more can be read.
+// pairs as attention_pairs.h rounds them.
 template <typename T>
 void attend_block_in_lanes(const Params& params, const QueryState& state, int64_t block_start,
                            const T* keys, const T* values);

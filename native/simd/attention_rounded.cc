@@ -2,6 +2,7 @@
 
 #include "attention_rounded.h"
 
+#include "attention_kv.h"
 #include "attention_lanes.h"
 #include "attention_microkernels.h"
 #include "attention_query_tiles.h"
@@ -12,52 +13,38 @@
 namespace attention::SIMD {
 namespace {
 
-// y[c][r] = x[r][c] of 16 x 16 lanes; y is `y_stride` lanes apart.
-INLINE void transpose_16x16(const __m512i* x, int32_t* y, int64_t y_stride) {
-  __m512i pairs[16], fours[16];
+// Scores of R queries, pairs of dimensions [R][size / 2], with keys [keys][size] first .. last - 1 of
+// a block, in fours: those after `last` repeat the last key's score. Reads no other key. Prefetches
+// the values of these keys unless `values` is null. N: size, or 0 if it is not constant.
+template <int R, int N>
+void score_keys(const int32_t* queries, int64_t runtime_size, const float* keys, int64_t first,
+                int64_t last, const float* values, float* scores, int64_t scores_stride) {
+  const int64_t size = N ? N : runtime_size;
+  for (int64_t key = first; key < last; key += 4) {
+    if (values) prefetch_vector(values + key * size, 4 * size);
+    Floats sums[R][4];
 #pragma unroll
-  for (int i = 0; i < 16; i += 2) {
-    pairs[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-    pairs[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-  }
+    for (int r = 0; r < R; r++) {
 #pragma unroll
-  for (int i = 0; i < 16; i += 4) {
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-      fours[i + 2 * k] = _mm512_unpacklo_epi64(pairs[i + k], pairs[i + k + 2]);
-      fours[i + 2 * k + 1] = _mm512_unpackhi_epi64(pairs[i + k], pairs[i + k + 2]);
+      for (int c = 0; c < 4; c++) sums[r][c] = 0.0f;
     }
-  }
-  constexpr int kEven = 0x88, kOdd = 0xdd;  // 128-bit parts 0 and 2, or 1 and 3, of both
-#pragma unroll
-  for (int c = 0; c < 4; c++) {
-    const __m512i even_low = _mm512_shuffle_i32x4(fours[c], fours[c + 4], kEven);
-    const __m512i even_high = _mm512_shuffle_i32x4(fours[c + 8], fours[c + 12], kEven);
-    const __m512i odd_low = _mm512_shuffle_i32x4(fours[c], fours[c + 4], kOdd);
-    const __m512i odd_high = _mm512_shuffle_i32x4(fours[c + 8], fours[c + 12], kOdd);
-    store(y + c * y_stride, _mm512_shuffle_i32x4(even_low, even_high, kEven));
-    store(y + (c + 4) * y_stride, _mm512_shuffle_i32x4(odd_low, odd_high, kEven));
-    store(y + (c + 8) * y_stride, _mm512_shuffle_i32x4(even_low, even_high, kOdd));
-    store(y + (c + 12) * y_stride, _mm512_shuffle_i32x4(odd_low, odd_high, kOdd));
-  }
-}
-
-// Rounds keys [num_keys][size] to pairs of dimensions [size / 2][stride], and zeros up to a multiple
-// of kLanes keys.
-void round_columns(const float* keys, int64_t num_keys, int64_t size, int64_t stride,
-                   int32_t* to) {
-  for (int64_t first = 0; first < num_keys; first += kLanes) {
     for (int64_t i = 0; i < size; i += 2 * kLanes) {
-      __m512i rows[kLanes];
 #pragma unroll
-      for (int64_t k = 0; k < kLanes; k++) {
-        const float* const key = keys + (first + k) * size + i;
-        rows[k] = first + k < num_keys
-                      ? reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(
-                            _mm512_loadu_ps(key + kLanes), _mm512_loadu_ps(key)))
-                      : _mm512_setzero_si512();
+      for (int c = 0; c < 4; c++) {
+        const float* const from = keys + min(key + c, last - 1) * size + i;
+        const Pairs pairs = reinterpret_cast<Pairs>(
+            _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + kLanes), _mm512_loadu_ps(from)));
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+          const auto query = load<Pairs>(queries + (r * size + i) / 2);
+          sums[r][c] = multiply_add(sums[r][c], query, pairs);
+        }
       }
-      transpose_16x16(rows, to + i / 2 * stride + first, stride);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+      store(scores + r * scores_stride + key,
+            reduce_sum_4(sums[r][0], sums[r][1], sums[r][2], sums[r][3]));
     }
   }
 }
@@ -95,10 +82,24 @@ INLINE void accumulate_tile(const int32_t* weights, int64_t weights_stride, cons
   }
 }
 
-// Adds a block of keys, pairs of dimensions [head_size / 2][keys_per_block], and values
-// [keys][head_size] to the state of a few queries.
+// accumulate_tile for all dimensions; `size` is a multiple of 2 * kLanes.
+template <int R>
+void accumulate_values(const int32_t* weights, int64_t weights_stride, const float* values,
+                       int64_t size, int64_t num_keys, const float* rescale, float* out) {
+  int64_t i = 0;
+  const auto step = [&](auto count) __attribute__((always_inline)) {
+    for (; i + count.kCount * kLanes <= size; i += count.kCount * kLanes) {
+      accumulate_tile<R, count.kCount>(weights, weights_stride, values + i, size, num_keys,
+                                       rescale, out + i);
+    }
+  };
+  step(StaticCount<4>());
+  step(StaticCount<2>());
+}
+
+// Adds a block of keys and values, [keys][head_size] both, to the state of a few queries.
 void attend_few(const Params& params, const QueryState& state, int64_t block_start,
-                const int32_t* keys, const float* values) {
+                const float* keys, const float* values) {
   constexpr int64_t kStep = 2 * kLanes;  // keys whose weights become pairs together
   const int64_t size = params.head_size, stride = params.keys_per_block();
   const auto* const queries = reinterpret_cast<const int32_t*>(state.queries);
@@ -108,17 +109,17 @@ void attend_few(const Params& params, const QueryState& state, int64_t block_sta
     if (seen.from >= seen.to) return;
     const int64_t from = seen.from / kStep * kStep, to = round_up(seen.to, kStep);
     float* const scores = state.scores + query * stride;
-    score_packed_keys<kRows>(queries + query * size / 2, size / 2, keys, from, to, scores, stride);
+    const auto score = size == 64 ? score_keys<kRows, 64> : score_keys<kRows, 0>;
+    score(queries + query * size / 2, size, keys, from, seen.to, query ? nullptr : values, scores,
+          stride);
     softmax_block<int32_t>(params, state, query, query + kRows, block_start, from, to);
     for (int r = 0; r < kRows; r++) {
       float* const weights = scores + r * stride;
       round_neighbours(weights + from, to - from, weights + from / 2);
     }
     const auto* const weights = reinterpret_cast<const int32_t*>(scores) + from / 2;
-    for (int64_t i = 0; i < size; i += 2 * kLanes) {
-      accumulate_tile<kRows, 2>(weights, stride, values + from * size + i, size, seen.to - from,
-                                state.rescale + query, state.accumulators + query * size + i);
-    }
+    accumulate_values<kRows>(weights, stride, values + from * size, size, seen.to - from,
+                             state.rescale + query, state.accumulators + query * size);
   });
 }
 
@@ -130,15 +131,10 @@ void attend_rounded(const Params& params, const QueryState& state, int64_t row,
   const int64_t at = cached_at(params, state, row, block_start);
   const int64_t count = min(num_keys, end - block_start);
   const float *keys = params.cache.keys + at, *values = params.cache.values + at;
+  if (!uses_lanes(params, state)) return attend_few(params, state, block_start, keys, values);
   auto* const key_pairs = reinterpret_cast<int32_t*>(scratch);
-  if (!uses_lanes(params, state)) {
-    round_columns(keys, count, size, num_keys, key_pairs);
-    return attend_few(params, state, block_start, key_pairs, values);
-  }
   auto* const value_pairs = key_pairs + num_keys * size / 2;
   round_keys(keys, size, count, size, key_pairs);
-  memset(key_pairs + count * size / 2, 0,
-         (round_up(count, kLanes) - count) * size / 2 * sizeof(int32_t));
   round_values(values, size, count, size, value_pairs);
   attend_block_in_lanes(params, state, block_start, key_pairs, value_pairs);
 }
