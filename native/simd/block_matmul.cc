@@ -5,6 +5,7 @@
 #include "../integers.h"
 #if SIMD_BITS == 512
 #include "block_microkernel_avx512.h"
+#include "reduce_16.h"
 #else
 #include "block_microkernel_avx2.h"
 #endif
@@ -61,6 +62,51 @@ INLINE void quantize_block(const float* x, bool has_8_bits, RowBlock& out) {
   out.start = static_cast<int32_t>(has_8_bits ? kFloatBias - 128 * sum : kFloatBias);
   out.sum = out.scale * static_cast<float>(static_cast<int32_t>(sum));
 }
+
+#if SIMD_BITS == 512
+
+constexpr int64_t kGroupBlocks = 16;  // that are quantized together
+
+// As quantize_block, for kGroupBlocks neighbours.
+INLINE void quantize_group(const float* x, bool has_8_bits, RowBlock* out) {
+  const auto load_half = [&](int64_t block, int64_t half) __attribute__((always_inline)) {
+    return load(x + block * kBlockInputs + half * kLanes);
+  };
+  __m512i partial[kGroupBlocks];
+#pragma unroll
+  for (int64_t b = 0; b < kGroupBlocks; b++) {
+    // As unsigned numbers, magnitudes have the same order, and a NaN is the largest.
+    partial[b] = _mm512_max_epu32(reinterpret_cast<__m512i>(abs(load_half(b, 0))),
+                                  reinterpret_cast<__m512i>(abs(load_half(b, 1))));
+  }
+  const Floats found = reinterpret_cast<Floats>(max_16(partial));
+  const Floats max_abs = found < Floats(kMinMaxAbs) ? Floats(kMinMaxAbs) : found;
+  const Floats inverses = 127.0f / max_abs;
+#pragma unroll
+  for (int64_t b = 0; b < kGroupBlocks; b++) {
+    const Floats inverse = inverses[b];
+    const Ints low = nearest_int(load_half(b, 0) * inverse);
+    const Ints high = nearest_int(load_half(b, 1) * inverse);
+    store_low_bytes(out[b].numbers, low);
+    store_low_bytes(out[b].numbers + kLanes, high);
+    partial[b] = reinterpret_cast<__m512i>(low + high);
+  }
+  const Ints sums = sum_16(partial);
+  const Floats scales = reinterpret_cast<Floats>(
+      reinterpret_cast<Ints>(max_abs * (1.0f / 127.0f)) & static_cast<int32_t>(~3u));
+  const Floats shifts = -kBias * scales;
+  const Ints starts = static_cast<int32_t>(kFloatBias) - (has_8_bits ? sums << 7 : Ints(0));
+  const Floats scaled_sums = scales * __builtin_convertvector(sums, Floats);
+#pragma unroll
+  for (int64_t b = 0; b < kGroupBlocks; b++) {
+    out[b].scale = scales[b];
+    out[b].shift = shifts[b];
+    out[b].start = starts[b];
+    out[b].sum = scaled_sums[b];
+  }
+}
+
+#endif
 
 // P panels times up to mc rows.
 template <int P, Source kSource, bool kHasOffsets>
@@ -131,9 +177,14 @@ void quantize(const float* x, const Rows& rows, int64_t num_inputs, WeightFormat
   const bool has_8_bits = format == WeightFormat::kInt8Blocks;
   for (int64_t row = 0; row < rows.count; row++) {
     const float* const from = x + rows[row] * num_inputs;
-    for (int64_t i = 0; i < num_inputs; i += kBlockInputs) {
-      quantize_block(from + i, has_8_bits, *blocks++);
+    int64_t i = 0;
+#if SIMD_BITS == 512
+    for (; i + kGroupBlocks * kBlockInputs <= num_inputs; i += kGroupBlocks * kBlockInputs) {
+      quantize_group(from + i, has_8_bits, blocks);
+      blocks += kGroupBlocks;
     }
+#endif
+    for (; i < num_inputs; i += kBlockInputs) quantize_block(from + i, has_8_bits, *blocks++);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "../integers.h"
+#include "reduce_16.h"
 #include "vectors.h"
 
 #include "begin_target.h"
@@ -17,28 +18,6 @@ constexpr int64_t kMaxRows = 64;         // that pass over a tile together
 
 #if SIMD_BITS == 512
 
-// {the sum of a[0], .., of a[15]}.
-INLINE Ints transposed_sum(const __m512i* a) {
-  __m512i fours[4];
-#pragma unroll
-  for (int i = 0; i < 4; i++) {
-    __m512i pairs[2];
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-      const __m512i even = a[4 * i + 2 * k], odd = a[4 * i + 2 * k + 1];
-      pairs[k] = _mm512_add_epi32(_mm512_unpacklo_epi32(even, odd),
-                                  _mm512_unpackhi_epi32(even, odd));
-    }
-    fours[i] = _mm512_add_epi32(_mm512_unpacklo_epi64(pairs[0], pairs[1]),
-                                _mm512_unpackhi_epi64(pairs[0], pairs[1]));
-  }
-  const auto fold = [](__m512i low, __m512i high) __attribute__((always_inline)) {
-    return _mm512_add_epi32(_mm512_shuffle_i32x4(low, high, 0x88),
-                            _mm512_shuffle_i32x4(low, high, 0xdd));
-  };
-  return reinterpret_cast<Ints>(fold(fold(fours[0], fours[1]), fold(fours[2], fours[3])));
-}
-
 // The products of one row with kLanes columns.
 INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int64_t stride) {
   __m512i sums[kLanes];
@@ -51,7 +30,7 @@ INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int
       sums[c] = _mm512_dpbusd_epi32(sums[c], values, _mm512_loadu_si512(columns[c] + i));
     }
   }
-  return transposed_sum(sums);
+  return sum_16(sums);
 }
 
 #else
