@@ -2,7 +2,8 @@
 // Ainslie et al. 2023), one block of keys at a time with a running maximum, as in FlashAttention
 // (Milakov and Gimelshein 2018; Dao et al. 2022). simd/attention.cc has the kernel,
 // simd/attention_microkernels.h its micro-kernels. With AVX-512, simd/attention_lanes.h has those of
-// prompts, simd/attention_bfloat16.h those of encoders in int8.
+// prompts. Beside int8 products, simd/attention_bfloat16.h has encoders, simd/attention_rounded.h
+// decoders.
 //
 // A row is a sequence of the batch. Blocks of keys begin at multiples of their size in a row's
 // positions, so that a token's result depends neither on other rows, nor on threads, nor on how a

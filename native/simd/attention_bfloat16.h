@@ -1,5 +1,5 @@
 // Attention with products of bfloat16 and sums in fp32, for encoders whose other products are in
-// int8 anyway: vdpbf16ps has twice the products of an fp32 multiply-add. AVX-512 BF16 only.
+// int8 anyway: attention_pairs.h. AVX-512 BF16 only. attention_rounded.h is that of decoders.
 //
 // A SIMD lane holds one query, as in attention_lanes.h: both use attention_lane_tiles.h.
 #pragma once

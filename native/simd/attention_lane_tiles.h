@@ -1,5 +1,5 @@
-// The micro-kernels of attention with one query per SIMD lane: of factors in fp32
-// (attention_lanes.cc), and of pairs in bfloat16 (attention_bfloat16.cc). They need AVX-512.
+// The micro-kernels of attention with one query per SIMD lane, of factors in fp32 or of pairs in
+// bfloat16. They need AVX-512.
 //
 // T is float, or int32_t for a pair; arrays of float hold either. Sums are in fp32.
 #pragma once

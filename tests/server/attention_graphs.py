@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from server.runtime.contract import Array
 from server.runtime.kernels.library import LIBRARY, Kernels, supported_kernels
@@ -71,6 +71,15 @@ def graph(
     return helper.make_model(
         helper.make_graph([node], "g", values, graph_outputs), opset_imports=opsets, ir_version=10
     )
+
+
+def add_int8_product(model: onnx.ModelProto) -> None:
+    """Adds a product in int8 that nothing reads: beside one, attention may round to bfloat16."""
+    factors = {"a": np.ones((2, 3), np.uint8), "b": np.ones((3, 2), np.int8)}
+    model.graph.initializer.extend(numpy_helper.from_array(x, name) for name, x in factors.items())
+    model.graph.node.append(helper.make_node("MatMulInteger", list(factors), ["product"]))
+    product = helper.make_tensor_value_info("product", TensorProto.INT32, [2, 2])
+    model.graph.output.append(product)
 
 
 def session(model: str | bytes, num_threads: int = 1) -> ort.InferenceSession:

@@ -1,4 +1,7 @@
-"""Beside int8 products, an encoder's attention rounds the factors of its products to bfloat16."""
+"""Beside int8 products, attention rounds the factors of its products to bfloat16.
+
+That decoders give the same bits however a prompt is cut is tested in test_attention_kernel.py.
+"""
 
 from pathlib import Path
 
@@ -7,10 +10,17 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
 
 from server.runtime.contract import Array
-from tests.server.attention_graphs import NEEDS_KERNEL, Case, graph, native_session, run
+from tests.server.attention_graphs import (
+    NEEDS_KERNEL,
+    OUTPUTS,
+    Case,
+    add_int8_product,
+    graph,
+    native_session,
+    run,
+)
 
 pytestmark = NEEDS_KERNEL
 
@@ -19,14 +29,11 @@ HAS_BFLOAT16 = "avx512_bf16" in Path("/proc/cpuinfo").read_text(encoding="ascii"
 
 
 def save(case: Case, file: Path, *, has_int8_product: bool) -> Path:
-    """A graph of the case's attention, and of an int8 product that nothing else reads."""
-    model = graph(case.inputs(), case.all_attributes(), outputs=("y",))
+    """A graph of the case's attention and, if it ``has_int8_product``, of such a product."""
+    outputs = OUTPUTS if case.capacity else OUTPUTS[:1]
+    model = graph(case.inputs(), case.all_attributes(), outputs=outputs)
     if has_int8_product:
-        factors = {"a": np.ones((2, 3), np.uint8), "b": np.ones((3, 2), np.int8)}
-        model.graph.initializer.extend(numpy_helper.from_array(x, n) for n, x in factors.items())
-        model.graph.node.append(helper.make_node("MatMulInteger", list(factors), ["product"]))
-        product = helper.make_tensor_value_info("product", onnx.TensorProto.INT32, [2, 2])
-        model.graph.output.append(product)
+        add_int8_product(model)
     onnx.save(model, file)
     return file
 
@@ -39,29 +46,41 @@ def rounded(x: Array) -> Array:
 
 
 def reference(case: Case, row: int) -> tuple[Array, Array]:
-    """``y [length, heads * size]`` in float64, with each factor of a product rounded.
+    """``y [tokens, heads * size]`` in float64, with each factor of a product rounded.
 
     Also how far ``y`` may be off: by four steps of bfloat16 of every weight. A weight may round the
     other way, since the kernel's powers are off by up to 8e-5; and so may a factor of its score.
     """
-    inputs, heads, size = case.inputs(), case.heads[0], case.size
+    inputs, (heads, kv_heads), size = case.inputs(), case.heads, case.size
     length = case.lengths[row]
-    vectors = [inputs["query"]] if case.packed else [inputs[x] for x in ("query", "key", "value")]
+    start = 0 if case.is_fresh else length - case.num_tokens
+    num_new = length - start
     if case.packed:
-        vectors = np.split(vectors[0], 3, axis=-1)
-    query, key, value = (x[row, :length].reshape(length, heads, size) for x in vectors)
+        edges = np.cumsum([heads, kv_heads]) * size
+        vectors = np.split(inputs["query"], edges, axis=-1)
+    else:
+        vectors = [inputs[name] for name in ("query", "key", "value")]
+    query, key, value = (x[row, :num_new].reshape(num_new, -1, size) for x in vectors)
     if case.angles:
-        cos, sin = (inputs[name][:length, None] for name in ("cos", "sin"))
+        cos, sin = (inputs[name][start:length, None] for name in ("cos", "sin"))
         query, key = (rotated(x, cos, sin) for x in (query, key))
+    if start:
+        pasts = (inputs[name][row, :, :start].swapaxes(0, 1) for name in ("past_key", "past_value"))
+        key, value = (np.concatenate(x) for x in zip(pasts, (key, value), strict=True))
+    key, value = (np.repeat(x, heads // kv_heads, axis=1) for x in (key, value))
     log2e = np.float32(1.442695041)
     query = query * (np.float32(size**-0.5) * log2e)
     scores = np.einsum("qhd,khd->hqk", rounded(query), rounded(key))
+    if case.kind != "encoder":
+        position, seen = np.arange(start, length)[:, None], np.arange(length)
+        window = case.attributes.get("local_window_size", length)
+        scores[:, (seen > position) | (seen <= position - window)] = -np.inf
     weights = np.exp2(scores - scores.max(-1, keepdims=True))
     denominators = weights.sum(-1).T[:, :, None]
 
     def mean_of(values: Array) -> Array:
         sums: Array = np.einsum("hqk,khd->qhd", rounded(weights), values)
-        return np.reshape(sums / denominators, (length, -1))
+        return np.reshape(sums / denominators, (num_new, -1))
 
     return mean_of(rounded(value)), 4 * BFLOAT16_STEP * mean_of(np.abs(value)) + 1e-5
 
@@ -90,18 +109,44 @@ def encoders(draw: st.DrawFn) -> Case:
     )
 
 
+@st.composite
+def decoders(draw: st.DrawFn) -> Case:
+    kind = draw(st.sampled_from(["decode", "prompt", "chunk"]))
+    kv_heads, group = draw(st.integers(1, 2)), draw(st.sampled_from([1, 2, 3, 4, 7]))
+    lengths = st.integers(1, draw(st.sampled_from([9, 70, 200])))
+    rows = tuple(draw(st.lists(lengths, min_size=1, max_size=1 if kind == "chunk" else 3)))
+    size = draw(st.sampled_from([32, 64, 96, 128]))
+    windows = st.none() | st.integers(1, max(rows) + 5)
+    window = draw(windows)
+    num_tokens = {"decode": 1, "prompt": max(rows), "chunk": draw(st.integers(1, rows[0]))}[kind]
+    return Case(
+        kind=kind,
+        num_tokens=num_tokens,
+        lengths=rows,
+        heads=(kv_heads * group, kv_heads),
+        size=size,
+        capacity=max(rows) + draw(st.integers(0, 80)),
+        packed=draw(st.booleans()),
+        in_place=draw(st.booleans()),
+        angles=draw(st.sampled_from([0, 8, size // 2])),
+        attributes={} if window is None else {"local_window_size": window},
+        seed=draw(st.integers(0, 2**32 - 1)),
+    )
+
+
 @pytest.mark.skipif(not HAS_BFLOAT16, reason="this CPU lacks AVX-512 BF16")
-@settings(max_examples=80)
-@given(case=encoders(), num_threads=st.integers(1, 2))
+@settings(max_examples=200)
+@given(case=encoders() | decoders(), num_threads=st.integers(1, 2))
 def test_rounds_the_factors_of_products(
     tmp_path_factory: pytest.TempPathFactory, case: Case, num_threads: int
 ) -> None:
     file = save(case, tmp_path_factory.mktemp("any") / "graph.onnx", has_int8_product=True)
-    actual = run(native_session(file, num_threads), case.inputs())[0]
-    for row, length in enumerate(case.lengths):
+    actual = run(native_session(file, num_threads), case.inputs(), in_place=case.in_place)[0]
+    for row in range(len(case.lengths)):
         expected, tolerance = reference(case, row)
-        assert (np.abs(actual[row, :length] - expected) <= tolerance).all()
-        assert not actual[row, length:].any()
+        num_tokens = len(expected)
+        assert (np.abs(actual[row, :num_tokens] - expected) <= tolerance).all()
+        assert not actual[row, num_tokens:].any()
 
 
 @settings(max_examples=40)
@@ -127,15 +172,31 @@ def test_a_row_depends_neither_on_others_nor_on_padding(
         np.testing.assert_array_equal(run(native, alone)[0][0], together[row, :length])
 
 
-@pytest.mark.parametrize("change", ["", "decoder", "grouped heads", "bias", "cap"])
-def test_only_plain_encoders_round(tmp_path: Path, register_bits: int, change: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        *(("encoder", change) for change in ("", "grouped heads", "bias", "cap")),
+        *(("decode", change) for change in ("", "bias", "cap", "sinks", "small heads")),
+        ("prompt", "no cache"),
+    ],
+)
+def test_only_plain_attention_rounds(
+    tmp_path: Path, register_bits: int, kind: str, change: str
+) -> None:
+    attributes: dict[str, dict[str, int | float]] = {
+        "cap": {"softcap": 5.0},
+        "sinks": {"smooth_softmax": 1},
+    }
     case = Case(
-        kind="prompt" if change == "decoder" else "encoder",
-        num_tokens=40,
+        kind=kind,
+        num_tokens=1 if kind == "decode" else 40,
         lengths=(40, 17),
         heads=(4, 2) if change == "grouped heads" else (4, 4),
+        size=24 if change == "small heads" else 32,
+        capacity=50 if kind == "decode" else 0,
         bias=(True, True) if change == "bias" else None,
-        attributes={"softcap": 5.0} if change == "cap" else {},
+        has_sinks=change == "sinks",
+        attributes=attributes.get(change, {}),
     )
     int8 = save(case, tmp_path / "int8.onnx", has_int8_product=True)
     fp32 = save(case, tmp_path / "fp32.onnx", has_int8_product=False)

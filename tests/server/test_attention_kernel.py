@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.runtime.contract import Array
-from tests.server.attention_graphs import NEEDS_KERNEL, Case, graph, native_session, run, session
+from tests.server.attention_graphs import (
+    NEEDS_KERNEL,
+    Case,
+    add_int8_product,
+    graph,
+    native_session,
+    run,
+    session,
+)
 
 pytestmark = [NEEDS_KERNEL, pytest.mark.usefixtures("register_bits")]
 
@@ -82,21 +90,30 @@ def test_matches_the_standard_operator(
 
 @pytest.fixture(
     params=[
-        (32, {}),
-        (64, {}),
-        (64, {"local_window_size": 90}),
-        (40, {"softcap": 5.0}),
-        (128, {}),
+        (32, {}, False),
+        (64, {}, False),
+        (64, {"local_window_size": 90}, False),
+        (40, {"softcap": 5.0}, False),
+        (128, {}, False),
+        (64, {}, True),
+        (96, {"local_window_size": 90}, True),
+        (128, {}, True),
     ]
 )
 def decoder(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, int]:
-    """A graph with 6 query and 2 KV heads, and its head size. Uses RoPE if the size allows."""
-    size, attributes = request.param
+    """A graph with 6 query and 2 KV heads, and its head size. Uses RoPE if the size allows.
+
+    The last ones have a product in int8, so that attention may round to bfloat16.
+    """
+    size, attributes, has_int8_product = request.param
     names = ["query", "past_key", "past_value", "last", "total"]
     names += ["cos", "sin"] if size % 16 == 0 else []
     base_attributes = {"num_heads": 6, "kv_num_heads": 2, "do_rotary": int(size % 16 == 0)}
     file = tmp_path / "graph.onnx"
-    onnx.save(graph(dict.fromkeys(names), base_attributes | attributes), file)
+    model = graph(dict.fromkeys(names), base_attributes | attributes)
+    if has_int8_product:
+        add_int8_product(model)
+    onnx.save(model, file)
     return file, size
 
 

@@ -1,6 +1,6 @@
 """Replaces ``com.microsoft.GroupQueryAttention`` in fp32: native/attention_operator.h.
 
-Results differ by rounding only; beside int8 products, an encoder's products may round to bfloat16.
+Results differ by rounding only. Beside int8 products, attention may round its factors to bfloat16.
 Nodes with unsupported attributes or inputs are not replaced.
 """
 
