@@ -31,10 +31,9 @@ int64_t max_block_rows(const Params& params) {
 size_t scratch_size(const Params& params) {
   const int64_t num_queries =
       max_block_rows(params) * max_block_tokens(params) * params.group_size();
-  // Of a cache, only keys and values that round to bfloat16 are copied.
-  const int64_t num_gathered = params.cache.keys && !params.allows_bfloat16
-                                   ? 0
-                                   : 2 * params.keys_per_block() + kMaxLanes;
+  int64_t num_gathered = 2 * params.keys_per_block() + kMaxLanes;
+  // Of a cache, only those that round to bfloat16 are copied: keys and values, in half of the bytes.
+  if (params.cache.keys) num_gathered = params.allows_bfloat16 ? params.keys_per_block() : 0;
   return QueryState::scratch_size(params, num_queries) + num_gathered * params.head_size;
 }
 

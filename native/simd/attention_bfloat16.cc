@@ -3,11 +3,11 @@
 #include "attention_bfloat16.h"
 
 #include <float.h>
+#include <string.h>
 
 #include "../integers.h"
 #include "attention_kv.h"
 #include "attention_lane_tiles.h"
-#include "vector_math.h"
 
 #include "begin_target.h"
 

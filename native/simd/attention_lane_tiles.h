@@ -16,6 +16,9 @@ using namespace ::SIMD;
 constexpr int kMaxVectors = 3;  // of queries in a micro-tile
 constexpr int kDimensions = 8;  // of a micro-tile of accumulators
 
+template <typename T>
+using VectorOf = T __attribute__((ext_vector_type(kLanes)));
+
 // Sums of a micro-tile of scores: Q vectors of queries times K keys.
 template <int Q, int K>
 struct Sums {
@@ -52,12 +55,12 @@ INLINE Sums<Q, K> multiply(const float* queries, const T* keys, int64_t size, in
     for (int k = 0; k < K; k++) sums.at[q][k] = 0.0f;
   }
   for (int64_t i = first; i < size; i += step) {
-    VectorOf<T, kLanes> query[Q];
+    VectorOf<T> query[Q];
 #pragma unroll
-    for (int q = 0; q < Q; q++) query[q] = load<VectorOf<T, kLanes>>(queries + (q * size + i) * kLanes);
+    for (int q = 0; q < Q; q++) query[q] = load<VectorOf<T>>(queries + (q * size + i) * kLanes);
 #pragma unroll
     for (int k = 0; k < K; k++) {
-      const VectorOf<T, kLanes> key = keys[k * size + i];
+      const VectorOf<T> key = keys[k * size + i];
 #pragma unroll
       for (int q = 0; q < Q; q++) sums.at[q][k] = multiply_add(sums.at[q][k], query[q], key);
     }
@@ -81,14 +84,14 @@ INLINE void accumulate_tile(const float* weights, int64_t weights_stride, const 
     }
   }
   for (int64_t i = 0; i < count; i++, values += size) {
-    VectorOf<T, kLanes> weight[Q];
+    VectorOf<T> weight[Q];
 #pragma unroll
     for (int q = 0; q < Q; q++) {
-      weight[q] = load<VectorOf<T, kLanes>>(weights + q * weights_stride + i * kLanes);
+      weight[q] = load<VectorOf<T>>(weights + q * weights_stride + i * kLanes);
     }
 #pragma unroll
     for (int d = 0; d < kDimensions; d++) {
-      const VectorOf<T, kLanes> value = values[d];
+      const VectorOf<T> value = values[d];
 #pragma unroll
       for (int q = 0; q < Q; q++) sums[q][d] = multiply_add(sums[q][d], weight[q], value);
     }

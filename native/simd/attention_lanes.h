@@ -2,9 +2,10 @@
 // prompts, and of tokens with many heads per key head. It needs no sums across lanes. AVX-512 only:
 // with AVX2's 16 registers, it is slower.
 //
-// Every sum has the terms and the order of attention_microkernels.h (attention_rounded.cc, of
-// pairs) and attention_softmax.h, so that a query's result has the same bits either way. Only a value that is not finite reaches other
-// tokens of its row, since a masked key counts with weight 0.
+// Every sum has the terms and the order of attention_microkernels.h (of pairs, those of
+// attention_rounded.cc) and attention_softmax.h, so that a query's result has the same bits either
+// way. Only a value that is not finite reaches other tokens of its row, since a masked key counts
+// with weight 0.
 //
 // Queries, accumulators and scores of QueryState are transposed here, kLanes queries at a time:
 // [num_queries / kLanes][head_size][kLanes] and [..][keys_per_block][kLanes].

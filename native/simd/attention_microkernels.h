@@ -7,7 +7,7 @@
 #pragma once
 
 #include "../integers.h"
-#include "attention_pairs.h"
+#include "vectors.h"
 
 #include "begin_target.h"
 
@@ -65,11 +65,10 @@ void score_keys(const float* queries, int64_t runtime_size, const float* keys, i
   }
 }
 
-// Scores of R queries [R][size] with K vectors of packed keys [size][stride]. T: float, or int32_t
-// for pairs of dimensions.
-template <int R, int K, typename T>
-INLINE void score_packed_tile(const T* queries, int64_t size, const T* keys, int64_t stride,
-                              float* scores, int64_t scores_stride) {
+// Scores of R queries with K vectors of packed keys [head_size][stride].
+template <int R, int K>
+INLINE void score_packed_tile(const float* queries, int64_t size, const float* keys,
+                              int64_t stride, float* scores, int64_t scores_stride) {
   Floats sums[R][K];
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -77,14 +76,14 @@ INLINE void score_packed_tile(const T* queries, int64_t size, const T* keys, int
     for (int k = 0; k < K; k++) sums[r][k] = 0.0f;
   }
   for (int64_t i = 0; i < size; i++, keys += stride) {
-    VectorOf<T, kLanes> query[R];
+    Floats query[R];
 #pragma unroll
     for (int r = 0; r < R; r++) query[r] = queries[r * size + i];
 #pragma unroll
     for (int k = 0; k < K; k++) {
-      const auto key = load<VectorOf<T, kLanes>>(keys + k * kLanes);
+      const Floats key = load(keys + k * kLanes);
 #pragma unroll
-      for (int r = 0; r < R; r++) sums[r][k] = multiply_add(sums[r][k], query[r], key);
+      for (int r = 0; r < R; r++) sums[r][k] = fma(query[r], key, sums[r][k]);
     }
   }
 #pragma unroll
@@ -95,9 +94,9 @@ INLINE void score_packed_tile(const T* queries, int64_t size, const T* keys, int
 }
 
 // Scores of R queries with packed keys first .. last - 1, both multiples of kLanes.
-template <int R, typename T>
-void score_packed_keys(const T* queries, int64_t size, const T* keys, int64_t first, int64_t last,
-                       float* scores, int64_t stride) {
+template <int R>
+void score_packed_keys(const float* queries, int64_t size, const float* keys, int64_t first,
+                       int64_t last, float* scores, int64_t stride) {
   int64_t key = first;
   const auto step = [&](auto count) __attribute__((always_inline)) {
     for (; key + count.kCount * kLanes <= last; key += count.kCount * kLanes) {

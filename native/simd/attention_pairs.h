@@ -1,8 +1,6 @@
-// Pairs of bfloat16, which vdpbf16ps multiplies: twice the products of an fp32 multiply-add. A pair
-// is in a lane of 32 bits, its first number in the lower half. AVX-512 BF16 only.
+// Pairs of bfloat16, which vdpbf16ps (AVX-512 BF16) multiplies: twice the products of an fp32
+// multiply-add. A pair is in a lane of 32 bits, its first number in the lower half.
 #pragma once
-
-#include <string.h>
 
 #include "../attention.h"
 #include "../integers.h"
@@ -14,16 +12,6 @@ namespace attention::SIMD {
 
 using namespace ::SIMD;
 
-using Pairs = Ints;
-
-template <typename T, int kCount>
-using VectorOf = T __attribute__((ext_vector_type(kCount)));
-
-template <typename V>
-INLINE V multiply_add(V sum, V x, V y) {
-  return fma(x, y, sum);
-}
-
 // Whether the factors of a call's products round to bfloat16: those of a decoder that allows it.
 inline bool rounds_to_bfloat16(const Params& params) {
   return SIMD_BITS == 512 && params.allows_bfloat16 && params.cache.keys && params.is_causal &&
@@ -33,8 +21,11 @@ inline bool rounds_to_bfloat16(const Params& params) {
 
 #if SIMD_BITS == 512
 
+using Pairs = Ints;
+
 constexpr float kLog2e = 1.442695041f;
 
+INLINE Floats multiply_add(Floats sum, Floats x, Floats y) { return fma(x, y, sum); }
 // sum + x[0] y[0] + x[1] y[1] in each lane.
 INLINE Floats multiply_add(Floats sum, Pairs x, Pairs y) {
   return reinterpret_cast<Floats>(

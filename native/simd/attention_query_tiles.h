@@ -19,8 +19,8 @@ struct KeyRange {
 
 // The keys of a block that any of some queries sees, relative to the block; `from` is rounded down
 // to a vector. Empty if from >= to.
-inline KeyRange visible_keys(const Params& params, const QueryState& state, int64_t query, int count,
-                      int64_t block_start) {
+inline KeyRange visible_keys(const Params& params, const QueryState& state, int64_t query,
+                             int count, int64_t block_start) {
   int64_t from = params.keys_per_block(), to = 0;
   for (int64_t q = query; q < query + count; q++) {
     from = min(from, state.key_begin[q] - block_start);
@@ -42,7 +42,8 @@ INLINE void for_each_tile(int64_t num_queries, const Step& step) {
 }
 
 // Where the cache has the key and the value of a position.
-inline int64_t cached_at(const Params& params, const QueryState& state, int64_t row, int64_t position) {
+inline int64_t cached_at(const Params& params, const QueryState& state, int64_t row,
+                         int64_t position) {
   const int64_t head = params.cache_row(row) * params.num_kv_heads + state.kv_head;
   return (head * params.cache.capacity + position) * params.head_size;
 }

@@ -2,9 +2,9 @@
 
 #include "attention_rounded.h"
 
+#include "../integers.h"
 #include "attention_kv.h"
 #include "attention_lanes.h"
-#include "attention_microkernels.h"
 #include "attention_query_tiles.h"
 #include "attention_softmax.h"
 

@@ -54,7 +54,9 @@ INLINE void softmax_query(const Params& params, const QueryState& state, int64_t
   for (int64_t i = from; i < to; i += kLanes) maxima = max(load(scores + i), maxima);
   const float new_max = reduce_max(maxima);
   float rescale = 1.0f;  // 0 if this is the first block
-  if (old_max != new_max) rescale = old_max == -FLT_MAX ? 0.0f : power<T>(Floats(old_max - new_max))[0];
+  if (old_max != new_max) {
+    rescale = old_max == -FLT_MAX ? 0.0f : power<T>(Floats(old_max - new_max))[0];
+  }
   float* denominators = state.denominators + query * kMaxLanes;
   Floats denominator = load(denominators) * rescale;
   for (int64_t i = from; i < to; i += kLanes) {

@@ -15,9 +15,9 @@ using namespace ::SIMD;
 const float* bias_row(const Params& params, const QueryState& state, int64_t query);
 
 // Applies the soft cap, bias and mask to the scores of queries first_query .. last_query - 1, and
-// turns them into power<T>(score - maximum). They are scores of keys from .. to - 1 of the block that
-// begins at position `block_start`; `from` and `to` are multiples of kLanes. Updates the maximum,
-// denominator and rescale of each query. T: float, or int32_t for scores of pairs.
+// turns them into power<T>(score - maximum). They are scores of keys from .. to - 1 of the block
+// that begins at position `block_start`; `from` and `to` are multiples of kLanes. Updates the
+// maximum, denominator and rescale of each query. T: float, or int32_t for scores of pairs.
 template <typename T>
 void softmax_block(const Params& params, const QueryState& state, int64_t first_query,
                    int64_t last_query, int64_t block_start, int64_t from, int64_t to);

@@ -9,7 +9,7 @@
 
 namespace SIMD {
 
-// {the lanes of a[0] combined, .., the lanes of a[15] combined}. `combine` must not depend on order.
+// {the lanes of a[0] combined, .., the lanes of a[15] combined}. `combine`: any order gives the same.
 template <typename Combine>
 INLINE __m512i reduce_16(const __m512i* a, const Combine& combine) {
   __m512i fours[4];

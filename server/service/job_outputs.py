@@ -259,6 +259,7 @@ class _TokenClock:
         intervals = [after - before for before, after in pairwise((self._last, *moments))]
         if not self.num_tokens:
             self._metrics.on_first_token(self._model, intervals.pop(0))
-        self._metrics.on_next_tokens(self._model, intervals)
+        if intervals:
+            self._metrics.on_next_tokens(self._model, intervals)
         self.num_tokens += len(moments)
         self._last = moments[-1]

@@ -95,20 +95,21 @@ def test_matches_the_standard_operator(
         (64, {"local_window_size": 90}, False),
         (40, {"softcap": 5.0}, False),
         (128, {}, False),
+        (32, {}, True),
         (64, {}, True),
         (96, {"local_window_size": 90}, True),
         (128, {}, True),
     ]
 )
 def decoder(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, int]:
-    """A graph with 6 query and 2 KV heads, and its head size. Uses RoPE if the size allows.
+    """A graph with 8 query and 2 KV heads, and its head size. Uses RoPE if the size allows.
 
     The last ones have a product in int8, so that attention may round to bfloat16.
     """
     size, attributes, has_int8_product = request.param
     names = ["query", "past_key", "past_value", "last", "total"]
     names += ["cos", "sin"] if size % 16 == 0 else []
-    base_attributes = {"num_heads": 6, "kv_num_heads": 2, "do_rotary": int(size % 16 == 0)}
+    base_attributes = {"num_heads": 8, "kv_num_heads": 2, "do_rotary": int(size % 16 == 0)}
     file = tmp_path / "graph.onnx"
     model = graph(dict.fromkeys(names), base_attributes | attributes)
     if has_int8_product:
@@ -147,10 +148,10 @@ def test_output_does_not_depend_on_chunking_or_other_rows(
 ) -> None:
     file, size = decoder
     rng = np.random.default_rng(0)
-    tokens = rng.normal(size=(3, LENGTH, 10 * size)).astype(np.float32)
+    tokens = rng.normal(size=(3, LENGTH, 12 * size)).astype(np.float32)
     whole = Decoder(file, size, 1).run(tokens[:1], [LENGTH])[0]
 
-    for num_threads, step in ((1, 1), (2, 7), (1, 64), (2, 130)):
+    for num_threads, step in ((1, 1), (1, 2), (2, 7), (1, 64), (2, 130)):
         alone = Decoder(file, size, 1, num_threads)
         for start in range(0, LENGTH, step):
             stop = min(start + step, LENGTH)
@@ -172,7 +173,7 @@ def test_does_not_read_past_row_length(decoder: tuple[Path, int]) -> None:
     """Unused cache positions and padding hold NaN."""
     file, size = decoder
     rng = np.random.default_rng(0)
-    tokens = rng.normal(size=(2, 70, 10 * size)).astype(np.float32)
+    tokens = rng.normal(size=(2, 70, 12 * size)).astype(np.float32)
     tokens[1, 5:] = np.nan
     batched = Decoder(file, size, 2)
     y = batched.run(tokens, [70, 5])
@@ -186,7 +187,7 @@ def test_does_not_read_past_row_length(decoder: tuple[Path, int]) -> None:
 def test_nan_row_does_not_affect_other_rows(decoder: tuple[Path, int]) -> None:
     file, size = decoder
     rng = np.random.default_rng(0)
-    tokens = rng.normal(size=(2, 40, 10 * size)).astype(np.float32)
+    tokens = rng.normal(size=(2, 40, 12 * size)).astype(np.float32)
     expected = Decoder(file, size, 2).run(tokens, [40, 40])
     tokens[1, 39, 0] = np.nan
     actual = Decoder(file, size, 2).run(tokens, [40, 40])

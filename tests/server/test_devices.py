@@ -161,4 +161,5 @@ def test_lanes_share_the_texts_of_a_request_evenly(num_texts: int, num_lanes: in
         start, stop = (num_texts * i // num_handles for i in (index, index + 1))
         loads[placement.place(0, EncodingJob((2,)), stop - start)] += stop - start
     assert max(loads) - min(loads) <= max(1, -(-num_texts // num_handles))
+    # The texts of a handle, up to two of a small request, stay together.
     assert max(loads) <= 1.1 * num_texts / num_lanes + 2
