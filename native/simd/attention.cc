@@ -23,11 +23,7 @@ void init_state(const Params& params, const QueryState& state) {
   const QueryBlock& block = state.block;
   const int64_t group_size = params.group_size(), size = params.head_size;
   const int64_t head_offset = state.kv_head * group_size * size;
-#if SIMD_BITS == 512
-  const float scale = rounds_to_bfloat16(params) ? params.scale * kLog2e : params.scale;
-#else
-  const float scale = params.scale;
-#endif
+  const float scale = rounds_decoder(params) ? params.scale * kLog2e : params.scale;
   int64_t query = 0;
   for (int64_t index = 0; index < block.num_rows; index++) {
     const int64_t row = block.rows[index], length = params.length(row);
@@ -152,7 +148,7 @@ void attend(const Params& params, const QueryBlock& block, int64_t kv_head, floa
   const QueryBlock valid = clear_padding(params, block, first_head);
   if (valid.num_tokens() == 0) return;
 #if SIMD_BITS == 512
-  if (uses_bfloat16(params)) return attend_in_bfloat16(params, valid, kv_head, scratch);
+  if (rounds_encoder(params)) return attend_in_bfloat16(params, valid, kv_head, scratch);
 #endif
 
   QueryState state(params, valid, kv_head, scratch);
@@ -166,7 +162,7 @@ void attend(const Params& params, const QueryBlock& block, int64_t kv_head, floa
   const bool is_spread = uses_lanes(params, state);
   if (is_spread) {
     state = spread_over_lanes(params, state);
-  } else if (rounds_to_bfloat16(params)) {
+  } else if (rounds_decoder(params)) {
     round_neighbours(state.queries, state.num_queries * params.head_size, state.queries);
   }
 #endif
@@ -174,7 +170,7 @@ void attend(const Params& params, const QueryBlock& block, int64_t kv_head, floa
   float* packed = scratch + QueryState::scratch_size(params, state.num_queries);
   for (int64_t start = begin / num_keys * num_keys; start < end; start += num_keys) {
 #if SIMD_BITS == 512
-    if (rounds_to_bfloat16(params)) {
+    if (rounds_decoder(params)) {
       attend_rounded(params, state, row, start, end, packed);
       continue;
     }

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "../attention_state.h"
-#include "vectors.h"
+#include "attention_pairs.h"
 
 #include "begin_target.h"
 
@@ -13,11 +13,10 @@ namespace attention::SIMD {
 
 using namespace ::SIMD;
 
-// Whether this kernel can compute a call: all queries of a row see all its keys.
-inline bool uses_bfloat16(const Params& params) {
-  return params.allows_bfloat16 && !params.cache.keys && !params.is_causal && params.window == 0 &&
-         params.soft_cap == 0 && !params.bias.data && !params.sinks && !params.has_zero_sink &&
-         params.group_size() == 1 && params.head_size % (2 * kLanes) == 0;
+// Whether this kernel computes a call: all queries of a row see all its keys.
+inline bool rounds_encoder(const Params& params) {
+  return may_round(params) && !params.cache.keys && !params.is_causal && params.window == 0 &&
+         params.group_size() == 1;
 }
 
 // Attend, for a block without padding.

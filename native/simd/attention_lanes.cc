@@ -13,6 +13,9 @@
 namespace attention::SIMD {
 namespace {
 
+template <typename T>
+constexpr int kDimensionsOf = __is_same(T, float) ? 1 : 2;  // of a factor
+
 // Of a micro-tile of scores. With more, sums of pairs spill to memory.
 template <typename T>
 constexpr int kKeys = __is_same(T, float) ? 2 : 1;
@@ -28,7 +31,7 @@ struct QueryVectors {
 
   QueryVectors(const Params& params, const QueryState& state, int64_t vector) {
     const int64_t first = vector * kLanes;
-    queries = state.queries + first * params.head_size / (rounds_to_bfloat16(params) ? 2 : 1);
+    queries = state.queries + first * params.head_size / (rounds_decoder(params) ? 2 : 1);
     accumulators = state.accumulators + first * params.head_size;
     scores = state.scores + vector % kMaxVectors * kLanes * params.keys_per_block();
     denominators = state.denominators + first * kLanes;
@@ -59,7 +62,7 @@ INLINE Sums<Q, K> multiply_by_lane(const float* queries, const T* keys, int64_t 
 template <int Q, int K, int N, int kWidth, typename T>
 INLINE int64_t score_tiles(const Params& params, const QueryVectors& vectors, const T* keys,
                            int64_t first, int64_t last) {
-  const int64_t size = N ? N : params.head_size / (__is_same(T, float) ? 1 : 2);
+  const int64_t size = N ? N : params.head_size / kDimensionsOf<T>;
   const int64_t stride = params.keys_per_block() * kLanes;
   for (; first + K <= last; first += K) {
     multiply_by_lane<Q, K, kWidth>(vectors.queries, keys + first * size, size)
@@ -76,25 +79,16 @@ void score_keys(const Params& params, const QueryVectors& vectors, const T* keys
 }
 
 // Scores of keys first .. last - 1. The cases are those of attend_cached in attention.cc.
-template <int Q>
-void score_keys(const Params& params, const QueryVectors& vectors, const float* keys,
-                int64_t first, int64_t last) {
+template <int Q, typename T>
+void score_keys(const Params& params, const QueryVectors& vectors, const T* keys, int64_t first,
+                int64_t last) {
+  constexpr int kWidth = __is_same(T, float) ? kLanes8 : kLanes;
   switch (params.head_size) {
-    case 32: return score_keys<Q, 32, kLanes>(params, vectors, keys, first, last);
-    case 64: return score_keys<Q, 64, kLanes>(params, vectors, keys, first, last);
-    case 128: return score_keys<Q, 128, kLanes>(params, vectors, keys, first, last);
-    default: return score_keys<Q, 0, kLanes8>(params, vectors, keys, first, last);
-  }
-}
-
-// Scores of pairs of dimensions.
-template <int Q>
-void score_keys(const Params& params, const QueryVectors& vectors, const int32_t* keys,
-                int64_t first, int64_t last) {
-  switch (params.head_size) {
-    case 64: return score_keys<Q, 32, kLanes>(params, vectors, keys, first, last);
-    case 128: return score_keys<Q, 64, kLanes>(params, vectors, keys, first, last);
-    default: return score_keys<Q, 0, kLanes>(params, vectors, keys, first, last);
+    case 32: return score_keys<Q, 32 / kDimensionsOf<T>, kLanes>(params, vectors, keys, first, last);
+    case 64: return score_keys<Q, 64 / kDimensionsOf<T>, kLanes>(params, vectors, keys, first, last);
+    case 128:
+      return score_keys<Q, 128 / kDimensionsOf<T>, kLanes>(params, vectors, keys, first, last);
+    default: return score_keys<Q, 0, kWidth>(params, vectors, keys, first, last);
   }
 }
 
@@ -208,7 +202,7 @@ QueryState spread_over_lanes(const Params& params, const QueryState& state) {
     transpose(state.queries + query * size, size, kLanes, size, spread.queries + query * size,
               kLanes);
   }
-  if (rounds_to_bfloat16(params)) {
+  if (rounds_decoder(params)) {
     for (int64_t i = 0; i < end * size; i += 2 * kLanes) {
       store(spread.queries + i / 2,
             round_to_pairs(load(spread.queries + i), load(spread.queries + i + kLanes)));

@@ -12,18 +12,22 @@ namespace attention::SIMD {
 
 using namespace ::SIMD;
 
-// Whether the factors of a call's products round to bfloat16: those of a decoder that allows it.
-inline bool rounds_to_bfloat16(const Params& params) {
-  return SIMD_BITS == 512 && params.allows_bfloat16 && params.cache.keys && params.is_causal &&
-         !params.cache_rows && params.soft_cap == 0 && !params.bias.data && !params.sinks &&
-         !params.has_zero_sink && params.head_size % (2 * kLanes) == 0;
+constexpr float kLog2e = 1.442695041f;
+
+// Whether the factors of a call's products may round to bfloat16.
+inline bool may_round(const Params& params) {
+  return SIMD_BITS == 512 && params.allows_bfloat16 && params.soft_cap == 0 && !params.bias.data &&
+         !params.sinks && !params.has_zero_sink && params.head_size % (2 * kLanes) == 0;
+}
+
+// Whether they do over a cache: attention_rounded.h.
+inline bool rounds_decoder(const Params& params) {
+  return may_round(params) && params.cache.keys && params.is_causal && !params.cache_rows;
 }
 
 #if SIMD_BITS == 512
 
 using Pairs = Ints;
-
-constexpr float kLog2e = 1.442695041f;
 
 INLINE Floats multiply_add(Floats sum, Floats x, Floats y) { return fma(x, y, sum); }
 // sum + x[0] y[0] + x[1] y[1] in each lane.

@@ -21,12 +21,12 @@ static_assert(kMaxStoredRows >= kMinExpandedRows - 1, "there is no scratch for f
 
 constexpr float kBias = 12582912.0f;  // the float whose bits are kFloatBias
 constexpr float kMinMaxAbs = 1e-9f;   // avoids division by zero in a block of zeros
+constexpr uint32_t kScaleBits = ~3u;  // clears the two lowest bits of the mantissa
 
-// Clears the two lowest bits of the mantissa.
 float round_scale(float scale) {
   uint32_t bits;
   memcpy(&bits, &scale, sizeof bits);
-  bits &= ~3u;
+  bits &= kScaleBits;
   memcpy(&scale, &bits, sizeof bits);
   return scale;
 }
@@ -93,7 +93,7 @@ INLINE void quantize_group(const float* x, bool has_8_bits, RowBlock* out) {
   }
   const Ints sums = sum_16(partial);
   const Floats scales = reinterpret_cast<Floats>(
-      reinterpret_cast<Ints>(max_abs * (1.0f / 127.0f)) & static_cast<int32_t>(~3u));
+      reinterpret_cast<Ints>(max_abs * (1.0f / 127.0f)) & static_cast<int32_t>(kScaleBits));
   const Floats shifts = -kBias * scales;
   const Ints starts = static_cast<int32_t>(kFloatBias) - (has_8_bits ? sums << 7 : Ints(0));
   const Floats scaled_sums = scales * __builtin_convertvector(sums, Floats);
