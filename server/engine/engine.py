@@ -19,7 +19,7 @@ from server.engine.requests.admission import Admission, AdmissionLimits, ClientB
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Cost, EncodingJob, Job, total_cost
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.placement import Placement, count_handles
+from server.engine.requests.placement import Placement, count_handles, divide_texts
 from server.engine.requests.update import Completion, JobUpdate
 from server.engine.served_model import ServedModel
 from server.engine.watchdog import StuckLaneError, Watchdog, stacks_of_threads
@@ -184,7 +184,7 @@ class Engine:
             nanoseconds = time.monotonic_ns()
             self._buckets.check(client, cost, nanoseconds)
             self._buckets.spend(client, cost, nanoseconds)
-        starts = [len(jobs) * index // num_handles for index in range(num_handles + 1)]
+        starts = divide_texts(len(jobs), num_handles)
         for first in range(0, num_handles, HANDLES_AT_ONCE):
             if self._is_closed:
                 raise ShuttingDownError

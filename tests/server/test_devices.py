@@ -1,5 +1,6 @@
 """Device names, replicas on several devices, and operators placed on the wrong device."""
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
@@ -17,6 +18,7 @@ from server.engine.requests.placement import (
     block_hashes,
     choose_lane,
     count_handles,
+    divide_texts,
 )
 from server.errors import StartupError
 from server.runtime import devices
@@ -157,9 +159,9 @@ def test_lanes_share_the_texts_of_a_request_evenly(num_texts: int, num_lanes: in
     placement, loads = Placement(num_lanes, 1, 0), [0] * num_lanes
     num_handles = count_handles(num_texts, num_lanes)
     assert num_handles <= max(64, 4 * num_lanes)
-    for index in range(num_handles):
-        start, stop = (num_texts * i // num_handles for i in (index, index + 1))
+    starts = divide_texts(num_texts, num_handles)
+    assert (starts[0], starts[-1], len(starts)) == (0, num_texts, num_handles + 1)
+    for start, stop in itertools.pairwise(starts):
         loads[placement.place(0, EncodingJob((2,)), stop - start)] += stop - start
     assert max(loads) - min(loads) <= max(1, -(-num_texts // num_handles))
-    # The texts of a handle, up to two of a small request, stay together.
-    assert max(loads) <= 1.1 * num_texts / num_lanes + 2
+    assert max(loads) <= 1.1 * num_texts / num_lanes + 1

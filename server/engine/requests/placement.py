@@ -25,6 +25,15 @@ def count_handles(num_texts: int, num_lanes: int) -> int:
     return min(num_texts, count // num_lanes * num_lanes)
 
 
+def divide_texts(num_texts: int, num_handles: int) -> list[int]:
+    """Where the texts of each handle begin, and the end: the larger handles first.
+
+    The smaller ones then even out the loads of the lanes.
+    """
+    size, num_larger = divmod(num_texts, num_handles)
+    return [index * size + min(index, num_larger) for index in range(num_handles + 1)]
+
+
 class Placement:
     """The load of each lane, and which prompts it got.
 
