@@ -24,10 +24,7 @@ class Histogram:
 
     def add(self, value: float) -> None:
         """Counts one value."""
-        bucket = bisect_left(self._bounds, value)
-        with self._lock:
-            self._counts[bucket] += 1
-            self._sum += value
+        self.add_all((value,))
 
     def add_all(self, values: Iterable[float]) -> None:
         """Counts several values."""
