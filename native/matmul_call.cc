@@ -92,13 +92,13 @@ TaskGrid::TaskGrid(const MatMulCall& call, int64_t rows_per_task, int64_t min_pr
                    int64_t min_rows)
     : rows_(call.rows),
       num_panels_(div_ceil(call.num_outputs, kPanelWidth)),
-      rows_per_task_(rows_per_task),
-      num_row_tasks_(div_ceil(call.rows.count, rows_per_task)) {
+      rows_per_task_(rows_per_task) {
   const int64_t num_rows = max(min_rows, min(rows_per_task, rows_.count));
   const int64_t products_per_panel = num_rows * call.num_inputs * kPanelWidth;
   const int64_t worthwhile = div_ceil(min_products, max(1, products_per_panel));
   const int64_t min_panels = max(worthwhile, div_ceil(num_panels_, kMaxPanelTasks));
   panels_per_task_ = min(num_panels_, round_up(max(1, min_panels), kMaxNrPanels));
+  num_panel_tasks_ = div_ceil(num_panels_, panels_per_task_);
 }
 
 }  // namespace ort

@@ -45,7 +45,7 @@ struct MatMulCall {
   Status* skip_padding(const Api& api, const int32_t* lengths, int64_t batch, int64_t length);
 };
 
-// A grid of tasks, each a block of rows times a range of panels. Tasks of the same panels are
+// A grid of tasks, each a block of rows times a range of panels. Tasks of the same rows are
 // consecutive.
 class TaskGrid {
  public:
@@ -54,19 +54,19 @@ class TaskGrid {
   // takes most of their time.
   TaskGrid(const MatMulCall& call, int64_t rows_per_task, int64_t min_products, int64_t min_rows);
 
-  int64_t count() const { return num_row_tasks_ * div_ceil(num_panels_, panels_per_task_); }
+  int64_t count() const { return div_ceil(rows_.count, rows_per_task_) * num_panel_tasks_; }
   Rows rows(int64_t task) const {
-    const int64_t begin = task % num_row_tasks_ * rows_per_task_;
+    const int64_t begin = task / num_panel_tasks_ * rows_per_task_;
     return rows_.slice(begin, min(rows_per_task_, rows_.count - begin));
   }
-  int64_t first_panel(int64_t task) const { return task / num_row_tasks_ * panels_per_task_; }
+  int64_t first_panel(int64_t task) const { return task % num_panel_tasks_ * panels_per_task_; }
   int64_t last_panel(int64_t task) const {
     return min(first_panel(task) + panels_per_task_, num_panels_);
   }
 
  private:
   Rows rows_;
-  int64_t num_panels_, rows_per_task_, panels_per_task_, num_row_tasks_;
+  int64_t num_panels_, rows_per_task_, panels_per_task_, num_panel_tasks_;
 };
 
 }  // namespace ort

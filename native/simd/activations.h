@@ -38,6 +38,17 @@ INLINE V gelu(V x) {
   return fma(half, erf<V>(x * 0.70710678118654752f), half);
 }
 
+// gelu(x) with an error of at most 2e-4 for |x| <= 8, beside products whose factors are rounded to 8
+// bits: x (1/2 + x P(x^2)), where P is the minimax polynomial on (0, 4).
+template <typename V>
+INLINE V gelu_coarse(V x) {
+  constexpr float kEnd = 4.0f;
+  constexpr float kP[] = {0.397883352f,     -0.0645731146f,  0.00877239014f,  -0.000814015866f,
+                          4.79555611e-05f, -1.59860448e-06f, 2.27814829e-08f};
+  const V bounded = min<V>(kEnd, max<V>(-kEnd, x));
+  return x * fma<V>(bounded, polynomial(bounded * bounded, kP, 6), 0.5f);
+}
+
 // x / (1 + e^-x): Elfwing et al. 2017.
 template <typename V>
 INLINE V silu(V x) {

@@ -157,7 +157,7 @@ void multiply_at(int64_t index, const RowBlock* blocks, const Rows& rows,
     }
   };
   const auto panel_epilogue = [&](int64_t i) {
-    return PanelEpilogue(epilogue, matrix.num_outputs, rows, i, y);
+    return PanelEpilogue(epilogue, Factors::kRounded, matrix.num_outputs, rows, i, y);
   };
   if constexpr (P == 2) {
     Panel panels[] = {{matrix, index}, {matrix, index + 1}};

@@ -125,8 +125,7 @@ void multiply_micro_tile(const RowBlock* blocks, int64_t num_blocks, const Panel
       halves[p] += panels[p].halves_stride;
     }
   }
-#pragma unroll
-  for (int p = 0; p < P; p++) epilogues[p].template apply<R>(totals[0] + p, P);
+  PanelEpilogue::apply_all<R, P>(epilogues, totals[0]);
 }
 
 }  // namespace block_matmul::SIMD

@@ -111,10 +111,7 @@ void multiply_micro_tile(const float* x, const Panels& panels, int64_t num_input
       for (int v = 0; v < kVectors; v++) totals[r][v] += sums[r][v];
     }
   }
-#pragma unroll
-  for (int p = 0; p < P; p++) {
-    epilogues[p].template apply<R>(totals[0] + p * kPanelVectors, kVectors);
-  }
+  PanelEpilogue::apply_all<R, P>(epilogues, totals[0]);
 }
 
 // Rows of the next micro-tile: adjacent ones, divided evenly over the tiles they need.
@@ -146,7 +143,7 @@ void multiply_fp32_panels(const float* x, const Rows& rows, const PackedMatrix& 
                           const float* floats, float* y) {
   const int64_t num_inputs = matrix.num_inputs;
   const auto panel_epilogue = [&](int64_t index) {
-    return PanelEpilogue(epilogue, matrix.num_outputs, rows, index, y);
+    return PanelEpilogue(epilogue, Factors::kExact, matrix.num_outputs, rows, index, y);
   };
   int64_t index = first;
   if constexpr (kNrPanels == 2) {
@@ -172,7 +169,7 @@ void multiply(const float* x, const Rows& rows, const PackedMatrix& matrix,
   const bool is_compressed = matrix.format != WeightFormat::kFloat32;
   if (is_compressed && rows.count <= kMaxStreamedRows) {
     for (int64_t index = first_panel; index < last_panel; index++) {
-      PanelEpilogue epilogues[] = {PanelEpilogue(epilogue, matrix.num_outputs, rows, index, y)};
+      PanelEpilogue epilogues[] = {PanelEpilogue(epilogue, Factors::kExact, matrix.num_outputs, rows, index, y)};
       multiply_panels<1>(x, rows, {matrix, index, scratch}, num_inputs, epilogues);
     }
     return;

@@ -13,13 +13,17 @@ namespace SIMD {
 
 constexpr int kPanelVectors = kPanelWidth / kLanes;
 
+// Whether the factors of the products are exact or rounded to 8 bits.
+enum class Factors { kExact, kRounded };
+
 class PanelEpilogue {
  public:
   // For the given rows of y [.., width]; `num_outputs` is the width of W, without padding.
-  INLINE PanelEpilogue(const Epilogue& epilogue, int64_t num_outputs, const Rows& rows,
-                       int64_t panel, float* y)
+  INLINE PanelEpilogue(const Epilogue& epilogue, Factors factors, int64_t num_outputs,
+                       const Rows& rows, int64_t panel, float* y)
       : rows_(rows),
         activation_(epilogue.activation),
+        factors_(factors),
         stride_(epilogue.width_of(num_outputs)) {
     const int64_t panel_width = epilogue.is_gated() ? kPanelWidth / 2 : kPanelWidth;
     const int64_t column = panel * panel_width;
@@ -31,20 +35,32 @@ class PanelEpilogue {
 
   // Skips `num_rows` rows.
   INLINE void advance(int64_t num_rows) { rows_.first += num_rows; }
-  INLINE void prefetch(int64_t row) const { __builtin_prefetch(y_ + offset(row), 1); }
+  INLINE void prefetch(int64_t row) const {
+    const int64_t at = offset(row);
+    __builtin_prefetch(y_ + at, 1);
+    if (residual_) __builtin_prefetch(residual_ + at);
+  }
+
+  // Applies those of P adjacent panels to the sums [R][P][kPanelVectors] of the next R rows.
+  template <int R, int P>
+  INLINE static void apply_all(const PanelEpilogue* epilogues, Floats* sums) {
+    if constexpr (P == 2 && kPanelVectors == 1) {
+      const PanelEpilogue& last = epilogues[1];
+      if (last.activation_ == Activation::kSiluGate && last.width_ == kPanelWidth / 2) {
+        return apply_gates<R>(epilogues, sums);
+      }
+    }
+#pragma unroll
+    for (int p = 0; p < P; p++) {
+      epilogues[p].template apply<R>(sums + p * kPanelVectors, P * kPanelVectors);
+    }
+  }
 
   // Sums [R][stride], in vectors, of the next R rows. Without an activation, sums go from registers
   // straight to y.
   template <int R>
   INLINE void apply(Floats* sums, int64_t stride) const {
-    Floats bias[kPanelVectors];
-#pragma unroll
-    for (int v = 0; v < kPanelVectors; v++) bias[v] = bias_ ? load(bias_ + v * kLanes) : -0.0f;
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-#pragma unroll
-      for (int v = 0; v < kPanelVectors; v++) sums[r * stride + v] += bias[v];
-    }
+    add_bias<R>(sums, stride);
     if (activation_ != Activation::kNone || width_ != kPanelWidth) {
       Floats spilled[R][kPanelVectors];
 #pragma unroll
@@ -65,6 +81,40 @@ class PanelEpilogue {
  private:
   int64_t offset(int64_t row) const { return rows_[row] * stride_; }
 
+  template <int R>
+  INLINE void add_bias(Floats* sums, int64_t stride) const {
+    Floats bias[kPanelVectors];
+#pragma unroll
+    for (int v = 0; v < kPanelVectors; v++) bias[v] = bias_ ? load(bias_ + v * kLanes) : -0.0f;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+#pragma unroll
+      for (int v = 0; v < kPanelVectors; v++) sums[r * stride + v] += bias[v];
+    }
+  }
+
+  // Two gated panels with a vector [8 gates, 8 inputs] of each row: full vectors of 16 gates.
+  template <int R>
+  INLINE static void apply_gates(const PanelEpilogue* epilogues, Floats* sums) {
+#pragma unroll
+    for (int p = 0; p < 2; p++) epilogues[p].add_bias<R>(sums + p, 2);
+    Floats gates[R], inputs[R];
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+      const Floats first = sums[2 * r], second = sums[2 * r + 1];
+      gates[r].lo = first.lo, gates[r].hi = second.lo;
+      inputs[r].lo = first.hi, inputs[r].hi = second.hi;
+    }
+    epilogues[0].store_gated(R, gates, inputs);
+  }
+
+  __attribute__((noinline)) void store_gated(int64_t num_rows, const Floats* gates,
+                                             const Floats* inputs) const {
+    for (int64_t row = 0; row < num_rows; row++) {
+      store_full(offset(row), silu(gates[row]) * inputs[row]);
+    }
+  }
+
   // sums [num_rows][kPanelVectors], bias added.
   void activate_and_store(int64_t num_rows, const Floats* sums) const {
     switch (activation_) {
@@ -76,6 +126,9 @@ class PanelEpilogue {
         }
         break;
       case Activation::kGelu:
+        if (factors_ == Factors::kRounded) {
+          return map_and_store(num_rows, sums, [](Floats x) { return gelu_coarse(x); });
+        }
         return map_and_store(num_rows, sums, [](Floats x) { return gelu(x); });
       case Activation::kRelu:
         return map_and_store(num_rows, sums, [](Floats x) { return relu(x); });
@@ -86,6 +139,16 @@ class PanelEpilogue {
 
   template <typename Function>
   INLINE void map_and_store(int64_t num_rows, const Floats* sums, const Function& activate) const {
+    if (width_ == kPanelWidth) {
+      for (int64_t row = 0; row < num_rows; row++) {
+        const int64_t at = offset(row);
+#pragma unroll
+        for (int v = 0; v < kPanelVectors; v++) {
+          store_full(at + v * kLanes, activate(sums[row * kPanelVectors + v]));
+        }
+      }
+      return;
+    }
     for (int64_t row = 0; row < num_rows; row++) {
       for (int v = 0; v < kPanelVectors; v++) {
         store_clipped(row, v * kLanes, activate(sums[row * kPanelVectors + v]));
@@ -116,6 +179,7 @@ class PanelEpilogue {
   float* y_;
   const float *residual_, *bias_;
   Activation activation_;
+  Factors factors_;
   int64_t stride_, width_;
 };
 
