@@ -2,9 +2,9 @@
 // at run time to 8 bits in the same blocks. Each block of each row and of each output has a scale,
 // as in GGUF's Q8_0 and Q4_1, so that an outlier coarsens 32 values only.
 //
-// y = sum over blocks of scale_x (scale_w sum(number_x number_w) + offset_w sum(number_x)). The sum
-// of products is exact and the blocks are added in order, so that every micro-kernel gives the same
-// bits, for any number of rows.
+// y = sum over blocks of scale_x scale_w sum(number_x (number_w - zero_w)). The sum of products is
+// exact and the blocks are added in order, so that each target gives the same bits for any number of
+// rows.
 #pragma once
 
 #include <stdint.h>
@@ -23,13 +23,18 @@ constexpr uint32_t kFloatBias = 0x4b400000;
 // 32 inputs of a row of x.
 struct RowBlock {
   int8_t numbers[kBlockInputs];
-  float scale;   // of the numbers; its two lowest bits are 0, so that 1.5 * 2^23 * scale is exact
-  float shift;   // -1.5 * 2^23 * scale
-  int32_t start;  // kFloatBias; with 8-bit weights, which are stored + 128, - 128 * sum(numbers)
-  float sum;      // scale * sum(numbers)
+  float scale;    // of the numbers; its two lowest bits are 0, so that 1.5 * 2^23 * scale is exact
+  float shift;    // -1.5 * 2^23 * scale
+  int32_t start;  // kFloatBias - 128 * sum(numbers): the micro-kernels' bytes of weights are + 128
+  // scale * sum(numbers). AVX2: a float. AVX-512: in bfloat16, of this block and of the next, or 0
+  // after the last one; only the first, third, .. block has them.
+  uint16_t sums[2];
 };
 
-// W [num_inputs, num_outputs] as panels in kInt8Blocks or kInt4Blocks.
+constexpr int kZeroPointBits = 9;  // after the point; zero points are from -56 to 56
+
+// W [num_inputs, num_outputs] as panels in kInt8Blocks, or in kInt4Blocks with zero points instead of
+// offsets: int16, in units of 2^-kZeroPointBits.
 struct PackedMatrix {
   const uint8_t* data;
   WeightFormat format;
@@ -46,18 +51,17 @@ struct PackedMatrix {
 // a target may first expand a panel to scratch, in a form that takes fewer instructions to read.
 constexpr int64_t kMinExpandedRows = 7;
 constexpr int64_t kMaxNrPanels = 2;
-constexpr int64_t kMaxExpandedBytes = 640;  // of a panel's block
+constexpr int64_t kExpandedBytes = 640;  // of a panel's block
 
 // Bytes of scratch to multiply `num_rows` rows.
 inline int64_t scratch_size(const PackedMatrix& matrix, int64_t num_rows) {
   const bool may_expand =
       num_rows >= kMinExpandedRows && matrix.format == WeightFormat::kInt4Blocks;
-  return may_expand ? kMaxNrPanels * matrix.num_blocks() * kMaxExpandedBytes : 0;
+  return may_expand ? kMaxNrPanels * matrix.num_blocks() * kExpandedBytes : 0;
 }
 
 // Quantizes rows of x [.., num_inputs] to blocks [rows.count][num_inputs / 32].
-using Quantize = void(const float* x, const Rows& rows, int64_t num_inputs, WeightFormat format,
-                      RowBlock* blocks);
+using Quantize = void(const float* x, const Rows& rows, int64_t num_inputs, RowBlock* blocks);
 
 // Computes panels first_panel .. last_panel - 1 of the given rows of y [.., width]. `blocks` begins
 // with the first of those rows.

@@ -27,7 +27,7 @@ void quantize_task(void* data, size_t index) {
   const Rows& rows = work.call.rows;
   kernels().block_quantize(work.call.x,
                            rows.slice(begin, min(kQuantizeTaskRows, rows.count - begin)),
-                           work.call.num_inputs, work.matrix.format,
+                           work.call.num_inputs,
                            work.blocks + begin * work.matrix.num_blocks());
 }
 

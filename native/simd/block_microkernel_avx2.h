@@ -16,49 +16,28 @@ constexpr int kMr = 3, kNrPanels = 1;
 // 4-bit panels are expanded for more rows than these.
 constexpr int64_t kMaxStoredRows = 32;
 
-// A block of 4-bit weights as many rows read it.
-struct ExpandedBlock {
-  float parameters[2 * kPanelWidth];  // scales, then offsets
-  uint8_t numbers[kBlockBytes];
-};
-static_assert(sizeof(ExpandedBlock) <= kMaxExpandedBytes);
-
-// The type of a panel's blocks.
-template <Source kSource, bool kHasOffsets>
-struct BlockOf {
-  using Type = ExpandedBlock;
-};
-template <bool kHasOffsets>
-struct BlockOf<Source::kStored, kHasOffsets> {
-  using Type = weight_format::QuantizedBlock<kHasOffsets ? 4 : 8>;
-};
-
-INLINE const uint8_t* numbers_of(const ExpandedBlock& block) { return block.numbers; }
-template <int kBits>
-INLINE const uint8_t* numbers_of(const weight_format::QuantizedBlock<kBits>& block) {
-  return reinterpret_cast<const uint8_t*>(block.words);
+// Offsets of outputs half * 8 and on: minus the zero points, times the scales.
+INLINE Floats offsets_of(const Int4Block& block, int half) {
+  return __builtin_convertvector(zero_points_of(block, half), Floats) *
+         (scales_of(block, half) * -kZeroPointUnit);
+}
+INLINE Floats offsets_of(const ExpandedBlock& block, int half) {
+  return load(reinterpret_cast<const float*>(block.offsets) + half * kLanes);
 }
 
-// Scales (v is 0 or 1) or offsets (2 or 3) of eight outputs.
-INLINE Floats parameters_of(const ExpandedBlock& block, int v) {
-  return load(block.parameters + v * kLanes);
-}
-template <int kBits>
-INLINE Floats parameters_of(const weight_format::QuantizedBlock<kBits>& block, int v) {
-  return load_halves(block.halves, v);
-}
-
-// Writes `panel` to scratch as ExpandedBlock [num_blocks], from where it is then read.
+// Writes `panel` to scratch as ExpandedBlock [num_blocks], from where it is then read: numbers from 0
+// to 15, and the offsets as floats.
 inline void expand(Panel& panel, int64_t num_blocks, uint8_t* scratch) {
-  for (int64_t block = 0; block < num_blocks; block++) {
-    auto& to = reinterpret_cast<ExpandedBlock*>(scratch)[block];
-    const uint16_t* const halves = panel.scales(block);
-    for (int v = 0; v < 2 * kPanelVectors; v++) {
-      store(to.parameters + v * kLanes, load_halves(halves, v));
+  const auto* from = reinterpret_cast<const Int4Block*>(panel.blocks);
+  auto* to = reinterpret_cast<ExpandedBlock*>(scratch);
+  for (int64_t i = 0; i < num_blocks; i++, from++, to++) {
+    for (int half = 0; half < 2; half++) {
+      store(to->scales + half * kLanes, scales_of(*from, half));
+      store(to->offsets + half * kLanes, offsets_of(*from, half));
     }
-    expand_4_bits(panel.numbers + block * panel.numbers_stride, to.numbers);
+    expand_4_bits(numbers_of(*from), to->numbers, Ints(0));
   }
-  panel.halves = scratch;
+  panel = {scratch, num_blocks * kExpandedBytes};
 }
 
 // sums[r][half] += x[r] . the weights of eight outputs, for a group of 8-bit weights, stored + 128.
@@ -144,10 +123,11 @@ INLINE void multiply_block(const RowPointers<R>& rows, const uint8_t* numbers,
 }
 
 // The micro-kernel: R rows times one panel.
-template <int R, int P, Source kSource, bool kHasOffsets>
+template <int R, int P, Source kSource, bool kHasOffsets, bool>
 void multiply_micro_tile(const RowBlock* blocks, int64_t num_blocks, const Panel* panels,
                          const PanelEpilogue* epilogues, RangePrefetcher&) {
   static_assert(P == 1);
+  using Block = typename BlockOf<kSource, kHasOffsets>::Type;
   Floats totals[R][2];
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -155,17 +135,15 @@ void multiply_micro_tile(const RowBlock* blocks, int64_t num_blocks, const Panel
     epilogues->prefetch(r);
   }
   RowPointers<R> rows(blocks, num_blocks * sizeof(RowBlock));
-  const auto* panel =
-      reinterpret_cast<const typename BlockOf<kSource, kHasOffsets>::Type*>(panels->halves);
-  for (int64_t i = 0; i < num_blocks; i++) {
-    const auto& block = *panel++;
+  const auto* block = reinterpret_cast<const Block*>(panels->blocks);
+  for (int64_t i = 0; i < num_blocks; i++, block++) {
     __m256i sums[R][2];
 #pragma unroll
     for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
-    multiply_block<R, kSource, kHasOffsets>(rows, numbers_of(block), sums);
+    multiply_block<R, kSource, kHasOffsets>(rows, numbers_of(*block), sums);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      const Floats scales = parameters_of(block, half);
+      const Floats scales = scales_of(*block, half);
 #pragma unroll
       for (int r = 0; r < R; r++) {
         const Floats scale = rows.template at<float>(r, offsetof(RowBlock, scale));
@@ -174,10 +152,10 @@ void multiply_micro_tile(const RowBlock* blocks, int64_t num_blocks, const Panel
         totals[r][half] = fma(product, scales, totals[r][half]);
       }
       if constexpr (kHasOffsets) {
-        const Floats offsets = parameters_of(block, 2 + half);
+        const Floats offsets = offsets_of(*block, half);
 #pragma unroll
         for (int r = 0; r < R; r++) {
-          const Floats row_sum = rows.template at<float>(r, offsetof(RowBlock, sum));
+          const Floats row_sum = rows.template at<float>(r, offsetof(RowBlock, sums));
           totals[r][half] = fma(row_sum, offsets, totals[r][half]);
         }
       }

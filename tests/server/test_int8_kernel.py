@@ -105,7 +105,8 @@ def test_fuses_the_epilogue(tmp_path: Path, activation: str, num_inputs: int) ->
         actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run(inputs)["z"]
         if activation == "Relu":
             np.testing.assert_array_equal(actual, expected)
-        np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=2e-5)
+        atol = 2.2e-4 if activation == "Gelu" else 2e-5  # gelu_coarse in activations.h
+        np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=atol)
 
 
 def test_tied_matrix_still_supports_lookup(tmp_path: Path) -> None:

@@ -20,12 +20,13 @@ STANDARD_OPERATOR = "MatMulNBits"
 BLOCK = 32  # inputs that share a scale: native/weight_format.h
 _KR = 4  # adjacent inputs of an output in packed weights
 _FORMATS = {8: WeightFormat.INT8_BLOCKS, 4: WeightFormat.INT4_BLOCKS}
-# The offset of a 4-bit block, -zero point * scale, was computed in fp32 from a float16.
-_MAX_RELATIVE_ROUNDING = 1e-6
+_MAX_RELATIVE_ROUNDING = 1e-6  # of a float16 scale that was computed in fp32
+_MAX_ZERO_POINT = 56
+_ZERO_POINT_UNIT = 2.0**-9  # kZeroPointBits of native/block_matmul.h
 
 
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
-    """Replaces each product whose scales and offsets are float16 numbers."""
+    """Replaces each product with float16 scales and zero points that the operator can have."""
     for node in graph.nodes:
         if node.op_type != STANDARD_OPERATOR:
             continue
@@ -33,23 +34,24 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
         if x is None or settings is None:
             continue
         num_outputs, bits = settings
-        halves = _halves(graph, node, num_outputs, bits)
-        if halves is None:
+        parameters = _parameters(graph, node, num_outputs, bits)
+        if parameters is None:
             continue
         numbers = _constant(graph, node.input[1]).reshape(num_outputs, -1, BLOCK * bits // 8)
         epilogue = find_epilogue(graph, node, num_outputs)
-        packed = pack(numbers, halves, bits, epilogue)
+        packed = pack(numbers, parameters, bits, epilogue)
         yield epilogue.replacement(
             graph, OPERATOR, x, {"packed": packed}, weight_format=int(_FORMATS[bits])
         )
 
 
-def pack(numbers: Array, halves: Array, bits: int, epilogue: Epilogue) -> Array:
-    """Packs a matrix as panels of native/weight_format.h.
+def pack(numbers: Array, parameters: Array, bits: int, epilogue: Epilogue) -> Array:
+    """Packs a matrix as panels of native/block_matmul.h.
 
     Args:
         numbers: ``[outputs, blocks, bytes]`` as in ``MatMulNBits``.
-        halves: float16 ``[1 or 2, outputs, blocks]``: scales; with 4 bits also offsets.
+        parameters: uint16 ``[1 or 2, outputs, blocks]``: the bits of float16 scales; with 4 bits
+            also those of int16 zero points.
         bits: 8 or 4.
         epilogue: orders the outputs.
 
@@ -62,7 +64,7 @@ def pack(numbers: Array, halves: Array, bits: int, epilogue: Epilogue) -> Array:
     num_blocks, num_bytes, num_panels, width = columns.shape
     words = columns.reshape(num_blocks, num_bytes // _KR, _KR, num_panels, width)
     words = words.transpose(3, 0, 1, 4, 2).reshape(num_panels, num_blocks, -1)
-    by_panel = epilogue.panels(halves.swapaxes(-2, -1)).transpose(2, 1, 0, 3)
+    by_panel = epilogue.panels(parameters.swapaxes(-2, -1)).transpose(2, 1, 0, 3)
     by_panel = np.ascontiguousarray(by_panel).reshape(num_panels, num_blocks, -1)
     return np.concatenate([by_panel.view(np.uint8), words], -1).reshape(-1)
 
@@ -104,25 +106,24 @@ def _quantized_input(graph: GraphIndex, product: onnx.NodeProto) -> str | None:
     return str(blocks.input[0])
 
 
-def _halves(graph: GraphIndex, node: onnx.NodeProto, num_outputs: int, bits: int) -> Array | None:
-    """Scales, and offsets of 4-bit weights, ``[.., outputs, blocks]``, if they are float16."""
-    scales = _constant(graph, node.input[2]).reshape(num_outputs, -1)
-    found = [scales]
-    if bits == 4:
-        if len(node.input) < 4 or not node.input[3]:
-            return None
-        zeros = _constant(graph, node.input[3])
-        if zeros.dtype != np.float32:
-            return None
-        found.append(-zeros.reshape(num_outputs, -1) * scales)
-    elif len(node.input) > 3 and node.input[3]:
+def _parameters(
+    graph: GraphIndex, node: onnx.NodeProto, num_outputs: int, bits: int
+) -> Array | None:
+    """The parameters for :func:`pack`, if the native operator can have them."""
+    exact = _constant(graph, node.input[2]).reshape(num_outputs, -1)
+    scales = exact.astype(np.float16)
+    if np.any(np.abs(scales - exact) > _MAX_RELATIVE_ROUNDING * np.abs(exact)):
         return None
-    exact = np.stack(found)
-    halves = exact.astype(np.float16)
-    error = np.abs(halves.astype(np.float32) - exact)
-    if np.any(error > _MAX_RELATIVE_ROUNDING * np.abs(exact)):
+    has_zeros = len(node.input) > 3 and bool(node.input[3])
+    if has_zeros != (bits == 4):
         return None
-    return halves
+    if not has_zeros:
+        return scales[None].view(np.uint16)
+    zeros = _constant(graph, node.input[3])
+    if zeros.dtype != np.float32 or np.abs(zeros).max(initial=0) > _MAX_ZERO_POINT:
+        return None
+    units = np.rint(zeros.reshape(num_outputs, -1) / _ZERO_POINT_UNIT).astype(np.int16)
+    return np.stack([scales.view(np.uint16), units.view(np.uint16)])
 
 
 def _constant(graph: GraphIndex, name: str) -> Array:
