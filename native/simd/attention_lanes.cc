@@ -16,9 +16,8 @@ namespace {
 template <typename T>
 constexpr int kDimensionsOf = __is_same(T, float) ? 1 : 2;  // of a factor
 
-// Of a micro-tile of scores. With more, sums of pairs spill to memory.
-template <typename T>
-constexpr int kKeys = __is_same(T, float) ? 2 : 1;
+// Of a micro-tile of scores.
+constexpr int kKeys = 2;
 
 // Some vectors of queries and what belongs to them.
 struct QueryVectors {
@@ -74,7 +73,7 @@ INLINE int64_t score_tiles(const Params& params, const QueryVectors& vectors, co
 template <int Q, int N, int kWidth, typename T>
 void score_keys(const Params& params, const QueryVectors& vectors, const T* keys, int64_t first,
                 int64_t last) {
-  first = score_tiles<Q, kKeys<T>, N, kWidth>(params, vectors, keys, first, last);
+  first = score_tiles<Q, kKeys, N, kWidth>(params, vectors, keys, first, last);
   score_tiles<Q, 1, N, kWidth>(params, vectors, keys, first, last);
 }
 
@@ -170,8 +169,14 @@ void attend_vectors(const Params& params, const QueryState& state, int64_t vecto
   from = max(from, 0) / kLanes * kLanes;
   to = min(to, keys_per_block);
   if (from >= to) return;
-  score_keys<Q>(params, vectors, keys, from, to);
   constexpr bool kRounds = __is_same(T, int32_t);
+  if constexpr (kRounds && Q == 3) {
+    // Sums of pairs in a tile of three would spill to memory.
+    score_keys<2>(params, vectors, keys, from, to);
+    score_keys<1>(params, QueryVectors(params, state, vector + 2), keys, from, to);
+  } else {
+    score_keys<Q>(params, vectors, keys, from, to);
+  }
   for (int q = 0; q < Q; q++) {
     softmax_vector<T>(params, state, vector + q, block_start, from, to);
     if constexpr (kRounds) round_weights(vectors.scores + q * keys_per_block * kLanes, from, to);
