@@ -41,37 +41,69 @@ struct ScaledRow {
   float scalar(int64_t i) const { return x[i] * factors[i]; }
 };
 
-// The largest magnitude; NaN if the row has one.
+constexpr int kChains = 4;  // vectors that do not wait for each other
+
+// The largest magnitude; NaN if the row has one: as integers, magnitudes have the same order, and a
+// NaN is the largest.
 template <typename Row>
 float row_max_abs(const Row& row, int64_t size) {
-  Floats best = 0.0f;
-  Ints is_nan = 0;
+  Ints largest[kChains] = {};
+  const auto add = [&](int64_t i, int chain) __attribute__((always_inline)) {
+    largest[chain] = max(largest[chain], reinterpret_cast<Ints>(abs(row.vector(i))));
+  };
   int64_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) {
-    const Floats value = row.vector(i);
-    is_nan |= value != value;
-    best = max(best, abs(value));
+  for (; i + kChains * kLanes <= size; i += kChains * kLanes) {
+#pragma unroll
+    for (int chain = 0; chain < kChains; chain++) add(i + chain * kLanes, chain);
   }
-  float found = reduce_max(best);
-  bool has_nan = any_true(is_nan);
+  for (; i + kLanes <= size; i += kLanes) add(i, 0);
+  const Ints all = max(max(largest[0], largest[1]), max(largest[2], largest[3]));
+  int32_t found = 0;
+  for (int64_t lane = 0; lane < kLanes; lane++) found = max<int64_t>(found, all[lane]);
   for (; i < size; i++) {
-    has_nan |= isnan(row.scalar(i));
-    found = fmaxf(found, fabsf(row.scalar(i)));
+    const float magnitude = fabsf(row.scalar(i));
+    int32_t bits;
+    memcpy(&bits, &magnitude, sizeof bits);
+    found = max<int64_t>(found, bits);
   }
-  return has_nan ? NAN : found;
+  float result;
+  memcpy(&result, &found, sizeof result);
+  return result;
 }
 
-// bytes[i] = round(row[i] / max_abs / kStep) + 128, as the standard operators round it. The product
+// Quotients value / max_abs / kStep, rounded to integers as the standard operators do. The product
 // with the reciprocal is off by less than 4e-5, which matters only near a tie: there, it divides.
+template <int kVectors, typename Row>
+INLINE void round_quotients(const Row& row, int64_t i, float max_abs, float factor, Ints* steps) {
+  Floats errors[kVectors];
+#pragma unroll
+  for (int v = 0; v < kVectors; v++) {
+    const Floats approximate = row.vector(i + v * kLanes) * factor;
+    steps[v] = nearest_int(approximate);
+    errors[v] = abs(approximate - __builtin_convertvector(steps[v], Floats));
+  }
+#pragma unroll
+  for (int v = 1; v < kVectors; v++) errors[0] = max(errors[0], errors[v]);
+  if (!any_true(errors[0] > 0.4999f)) return;
+#pragma unroll
+  for (int v = 0; v < kVectors; v++) {
+    steps[v] = nearest_int(row.vector(i + v * kLanes) / max_abs / kStep);
+  }
+}
+
+// bytes[i] = the rounded quotient + 128, saturated.
 template <typename Row>
 void quantize_values(const Row& row, int64_t size, float max_abs, uint8_t* bytes) {
   const float factor = static_cast<float>(1.0 / (double{max_abs} * kStep));
   int64_t i = 0;
+  for (; i + kChains * kLanes <= size; i += kChains * kLanes) {
+    Ints steps[kChains];
+    round_quotients<kChains>(row, i, max_abs, factor, steps);
+    store_4_biased_bytes(bytes + i, steps);
+  }
   for (; i + kLanes <= size; i += kLanes) {
-    const Floats value = row.vector(i), approximate = value * factor;
-    Ints steps = nearest_int(approximate);
-    const Floats error = abs(approximate - __builtin_convertvector(steps, Floats));
-    if (any_true(!(error <= 0.4999f))) steps = nearest_int(value / max_abs / kStep);  // also NaN
+    Ints steps;
+    round_quotients<1>(row, i, max_abs, factor, &steps);
     store_saturated_u8(bytes + i, steps + 128);
   }
   for (; i < size; i++) {

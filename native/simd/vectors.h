@@ -154,7 +154,25 @@ INLINE void store_saturated_u8(uint8_t* to, IntsOf<8> x) {
   store<int32_t>(to + 4, _mm256_extract_epi32(bytes, 4));
 }
 
+// Bytes of four vectors + 128, saturated.
+INLINE void store_4_biased_bytes(uint8_t* to, const IntsOf<8>* x) {
+  const auto vector = [&](int i) { return reinterpret_cast<__m256i>(x[i]); };
+  const __m256i first = _mm256_packs_epi32(vector(0), vector(1));
+  const __m256i second = _mm256_packs_epi32(vector(2), vector(3));
+  const __m256i bytes = _mm256_permutevar8x32_epi32(
+      _mm256_packs_epi16(first, second), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  store(to, _mm256_xor_si256(bytes, _mm256_set1_epi8(-128)));
+}
+
 #if SIMD_BITS == 512
+INLINE void store_4_biased_bytes(uint8_t* to, const IntsOf<16>* x) {
+  const auto vector = [&](int i) { return reinterpret_cast<__m512i>(x[i]); };
+  const __m512i first = _mm512_packs_epi32(vector(0), vector(1));
+  const __m512i second = _mm512_packs_epi32(vector(2), vector(3));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i bytes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(first, second));
+  store(to, _mm512_xor_si512(bytes, _mm512_set1_epi8(-128)));
+}
 INLINE bool any_true(IntsOf<16> mask) {
   return _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask)) != 0;
 }
