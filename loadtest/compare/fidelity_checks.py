@@ -12,7 +12,7 @@ from loadtest.compare.engine_runner import EngineRunner
 from loadtest.prompts import questions, sentences
 from loadtest.tasks import Task
 
-ANSWER_TOKENS = 48
+ANSWER_TOKENS = 200
 _END_OF_TURN = "<|im_end|>"
 _CHAT = "<|im_start|>user\n{}" + _END_OF_TURN + "\n<|im_start|>assistant\n"
 
