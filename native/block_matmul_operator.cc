@@ -8,7 +8,7 @@ namespace ort {
 namespace {
 
 constexpr int64_t kTaskProducts = 1'000'000;  // multiply-adds: about 10 microseconds
-constexpr int64_t kTaskRows = 256, kMinRows = 4;
+constexpr int64_t kTaskRows = 128, kMinRows = 4;
 constexpr int64_t kQuantizeTaskRows = 16;
 
 enum Input : size_t { kX, kWeights, kFirstParameter };
