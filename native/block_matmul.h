@@ -2,9 +2,9 @@
 // at run time to 8 bits in the same blocks. Each block of each row and of each output has a scale,
 // as in GGUF's Q8_0 and Q4_1, so that an outlier coarsens 32 values only.
 //
-// y = sum over blocks of scale_x scale_w sum(number_x (number_w - zero_w)). The sum of products is
-// exact and the blocks are added in order, so that each target gives the same bits for any number of
-// rows.
+// y = sum over blocks of scale_x scale_w sum(number_x (number_w - zero_w)). Sums of products of integers
+// are exact and the blocks are added in order, so that each target gives the same bits for any number
+// of rows.
 #pragma once
 
 #include <stdint.h>
@@ -31,7 +31,8 @@ struct RowBlock {
   uint16_t sums[2];
 };
 
-constexpr int kZeroPointBits = 9;  // after the point; zero points are from -56 to 56
+// After the point. Zero points are from -112 to 112, so that 128 + number - zero point is a byte.
+constexpr int kZeroPointBits = 8;
 
 // W [num_inputs, num_outputs] as panels in kInt8Blocks, or in kInt4Blocks with zero points instead of
 // offsets: int16, in units of 2^-kZeroPointBits.

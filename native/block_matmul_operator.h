@@ -2,7 +2,8 @@
 // server/runtime/kernels/blocks.py makes its nodes.
 //
 // Inputs: x [.., num_inputs]; the packed matrix, uint8; then those of matmul_call.h. Attributes:
-// weight_format, 3 or 4 (weight_format.h), and those of matmul_call.h.
+// weight_format, 3 or 4 (weight_format.h; 4 with zero points: block_matmul.h), and those of
+// matmul_call.h.
 #pragma once
 
 #include "ort_api.h"

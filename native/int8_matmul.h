@@ -2,7 +2,8 @@
 // quantization), W was quantized per output by the export. int8_pairing.cc orders W;
 // simd/int8_microkernel_avx2.h and simd/int8_microkernel_avx512.h have the micro-kernels.
 //
-// Sums of products are exact, so that results equal those of the standard operators bit by bit.
+// Sums of products are exact, so that results equal those of the standard operators bit by bit, but
+// for GELU (gelu_coarse in simd/activations.h).
 #pragma once
 
 #include <stddef.h>

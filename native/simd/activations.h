@@ -38,8 +38,8 @@ INLINE V gelu(V x) {
   return fma(half, erf<V>(x * 0.70710678118654752f), half);
 }
 
-// gelu(x) with an absolute error of at most 2e-4, beside products whose factors are rounded to 8 bits:
-// x (1/2 + x P(x^2)), where P is the minimax polynomial on (0, 3.9) with the values 0 and x beyond.
+// gelu(x) for sums of products whose factors are rounded to 8 bits, with an absolute error of at most
+// 2e-4 for |x| < 1000: x (1/2 + x P(x^2)), P the minimax polynomial on (0, 3.9) that ends at 0 and x.
 template <typename V>
 INLINE V gelu_coarse(V x) {
   constexpr float kEnd = 3.9f;

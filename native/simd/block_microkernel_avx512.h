@@ -16,8 +16,8 @@ constexpr int kMr = 6, kNrPanels = 2;  // exact sums and totals in 24 of 32 regi
 constexpr int64_t kMaxStoredRows = kMinExpandedRows - 1;
 
 // A zero point has a whole part, which is subtracted from the numbers, and a rest from -1/2 to 1/2
-// step, whose products with sums of x are added as an offset. It is small, so that bfloat16 is fine
-// enough, and AVX-512 BF16 adds those of two blocks at once.
+// step, whose product with the sum of x is added as an offset. Offsets are small, so that bfloat16 is
+// fine enough for them, and one instruction of AVX-512 BF16 adds the offsets of two blocks.
 INLINE Ints whole_part(Ints zero_points) {
   return (zero_points + (1 << kZeroPointBits >> 1)) >> kZeroPointBits;
 }

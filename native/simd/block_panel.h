@@ -72,7 +72,8 @@ INLINE Ints zero_points_of(const Int4Block& block, int v) {
   return __builtin_convertvector(load<Shorts>(block.halves + Int4Block::kOffsets + v * kLanes), Ints);
 }
 
-// x >> 16 is bfloat16, rounded to nearest, ties to even. A NaN need not stay one.
+// The upper halves of the result are `bits`, of floats, in bfloat16: rounded to nearest, ties to even.
+// A NaN need not stay one.
 template <typename V>
 INLINE V round_to_upper_half(V bits) {
   return bits + 0x7fff + (bits >> 16 & 1);

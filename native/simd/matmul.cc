@@ -169,7 +169,8 @@ void multiply(const float* x, const Rows& rows, const PackedMatrix& matrix,
   const bool is_compressed = matrix.format != WeightFormat::kFloat32;
   if (is_compressed && rows.count <= kMaxStreamedRows) {
     for (int64_t index = first_panel; index < last_panel; index++) {
-      PanelEpilogue epilogues[] = {PanelEpilogue(epilogue, Factors::kExact, matrix.num_outputs, rows, index, y)};
+      PanelEpilogue epilogues[] = {
+          PanelEpilogue(epilogue, Factors::kExact, matrix.num_outputs, rows, index, y)};
       multiply_panels<1>(x, rows, {matrix, index, scratch}, num_inputs, epilogues);
     }
     return;

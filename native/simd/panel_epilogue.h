@@ -1,7 +1,7 @@
 // The epilogue of one panel: adds bias, applies the activation, adds the residual, stores.
 //
-// The fp32 and int8 micro-kernels call apply() with the sums of a micro-tile, [rows][vectors],
-// while those are in registers.
+// Micro-kernels call apply(), or apply_all() of adjacent panels, with the sums of a micro-tile,
+// [rows][vectors], while those are in registers.
 #pragma once
 
 #include "../epilogue.h"
