@@ -24,6 +24,23 @@ struct Move {
   int64_t source, target, start, stop, num_rows;
 };
 
+// Of a page, as release_pages() and populate() count.
+uintptr_t page_size() {
+  static const uintptr_t size = sysconf(_SC_PAGESIZE);
+  return size;
+}
+
+// Maps all pages that will be written in one call, which takes half the time of a fault for each. An
+// error changes nothing: they are mapped when they are written.
+void populate(char* begin, int64_t num_bytes) {
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE of Linux 5.14
+  constexpr int64_t kMinBytes = 64 * 1024;
+  if (num_bytes < kMinBytes) return;
+  const uintptr_t first = reinterpret_cast<uintptr_t>(begin) / page_size() * page_size();
+  madvise(reinterpret_cast<void*>(first), reinterpret_cast<uintptr_t>(begin) + num_bytes - first,
+          kPopulateWrite);
+}
+
 void copy_row(const Tensor& tensor, int64_t source, int64_t target, const Move& move) {
   const char* from = tensor.data + source * tensor.row_bytes;
   char* to = tensor.data + target * tensor.row_bytes;
@@ -35,13 +52,14 @@ void copy_row(const Tensor& tensor, int64_t source, int64_t target, const Move& 
   const int64_t num_bytes = (move.stop - move.start) * tensor.token_bytes;
   for (int64_t part = 0; part < tensor.num_parts; part++) {
     const int64_t at = part * tensor.part_bytes + first;
+    populate(to + at, num_bytes);
     memmove(to + at, from + at, num_bytes);
   }
 }
 
 // Gives back the whole pages between `begin` and `end`; reading them again yields zeros.
 void release_pages(char* begin, char* end) {
-  static const uintptr_t page = sysconf(_SC_PAGESIZE);
+  const uintptr_t page = page_size();
   const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
   const uintptr_t last = reinterpret_cast<uintptr_t>(end) / page * page;
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
