@@ -24,7 +24,7 @@ struct Move {
   int64_t source, target, start, stop, num_rows;
 };
 
-// Of a page, as release_pages() and populate() count.
+// Bytes of a page.
 uintptr_t page_size() {
   static const uintptr_t size = sysconf(_SC_PAGESIZE);
   return size;

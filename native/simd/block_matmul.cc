@@ -33,15 +33,12 @@ float round_scale(float scale) {
 
 // The largest of 32 magnitudes; NaN if one is.
 INLINE float max_abs_of(const float* x) {
-  Floats best = 0.0f, sum = 0.0f;
+  Ints largest = 0;
 #pragma unroll
   for (int64_t i = 0; i < kBlockInputs; i += kLanes) {
-    const Floats value = abs(load(x + i));
-    best = max(best, value);
-    sum += value;
+    largest = max(largest, magnitude_bits(load(x + i)));
   }
-  const Ints is_nan = sum != sum;
-  return any_true(is_nan) ? __builtin_nanf("") : reduce_max(best);
+  return float_of(reduce_max(largest));
 }
 
 // `index`: of the block in its row.
@@ -112,9 +109,8 @@ INLINE void quantize_group(const float* x, RowBlock* out) {
   __m512i partial[kGroupBlocks];
 #pragma unroll
   for (int64_t b = 0; b < kGroupBlocks; b++) {
-    // As unsigned numbers, magnitudes have the same order, and a NaN is the largest.
-    partial[b] = _mm512_max_epu32(reinterpret_cast<__m512i>(abs(load_half(b, 0))),
-                                  reinterpret_cast<__m512i>(abs(load_half(b, 1))));
+    partial[b] = reinterpret_cast<__m512i>(
+        max(magnitude_bits(load_half(b, 0)), magnitude_bits(load_half(b, 1))));
   }
   const Floats found = reinterpret_cast<Floats>(max_16(partial));
   const Floats max_abs = found < Floats(kMinMaxAbs) ? Floats(kMinMaxAbs) : found;

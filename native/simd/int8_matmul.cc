@@ -43,13 +43,12 @@ struct ScaledRow {
 
 constexpr int kChains = 4;  // vectors that do not wait for each other
 
-// The largest magnitude; NaN if the row has one: as integers, magnitudes have the same order, and a
-// NaN is the largest.
+// The largest magnitude; NaN if the row has one.
 template <typename Row>
 float row_max_abs(const Row& row, int64_t size) {
   Ints largest[kChains] = {};
   const auto add = [&](int64_t i, int chain) __attribute__((always_inline)) {
-    largest[chain] = max(largest[chain], reinterpret_cast<Ints>(abs(row.vector(i))));
+    largest[chain] = max(largest[chain], magnitude_bits(row.vector(i)));
   };
   int64_t i = 0;
   for (; i + kChains * kLanes <= size; i += kChains * kLanes) {
@@ -57,18 +56,11 @@ float row_max_abs(const Row& row, int64_t size) {
     for (int chain = 0; chain < kChains; chain++) add(i + chain * kLanes, chain);
   }
   for (; i + kLanes <= size; i += kLanes) add(i, 0);
-  const Ints all = max(max(largest[0], largest[1]), max(largest[2], largest[3]));
-  int32_t found = 0;
-  for (int64_t lane = 0; lane < kLanes; lane++) found = max<int64_t>(found, all[lane]);
+  int32_t found = reduce_max(max(max(largest[0], largest[1]), max(largest[2], largest[3])));
   for (; i < size; i++) {
-    const float magnitude = fabsf(row.scalar(i));
-    int32_t bits;
-    memcpy(&bits, &magnitude, sizeof bits);
-    found = max<int64_t>(found, bits);
+    found = max(found, magnitude_bits(FloatsOf<2>(row.scalar(i)))[0]);
   }
-  float result;
-  memcpy(&result, &found, sizeof result);
-  return result;
+  return float_of(found);
 }
 
 // Quotients value / max_abs / kStep, rounded to integers as the standard operators do. The product

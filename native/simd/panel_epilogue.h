@@ -139,16 +139,6 @@ class PanelEpilogue {
 
   template <typename Function>
   INLINE void map_and_store(int64_t num_rows, const Floats* sums, const Function& activate) const {
-    if (width_ == kPanelWidth) {
-      for (int64_t row = 0; row < num_rows; row++) {
-        const int64_t at = offset(row);
-#pragma unroll
-        for (int v = 0; v < kPanelVectors; v++) {
-          store_full(at + v * kLanes, activate(sums[row * kPanelVectors + v]));
-        }
-      }
-      return;
-    }
     for (int64_t row = 0; row < num_rows; row++) {
       for (int v = 0; v < kPanelVectors; v++) {
         store_clipped(row, v * kLanes, activate(sums[row * kPanelVectors + v]));

@@ -109,9 +109,22 @@ INLINE auto reduce_sum(V x) {
 
 // Ignores a NaN, or returns it: callers that care test for NaN themselves.
 INLINE float reduce_max(FloatsOf<2> x) { return x[0] > x[1] ? x[0] : x[1]; }
+INLINE int32_t reduce_max(IntsOf<2> x) { return x[0] > x[1] ? x[0] : x[1]; }
 template <typename V>
-INLINE float reduce_max(V x) {
+INLINE auto reduce_max(V x) {
   return reduce_max(max(x.lo, x.hi));
+}
+
+INLINE float float_of(int32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// The bits of |x|: as integers, they have the order of the magnitudes, and those of NaN are larger.
+template <typename V>
+INLINE auto magnitude_bits(V x) {
+  return reinterpret_cast<decltype(x < x)>(abs(x));
 }
 
 // Adds the upper 256 bits of a vector to its lower 256 bits.
