@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from onnx_ir.tape import Tape
 
-from export.block_matmul import block_matmul, gather_rows, multiply
+from export.block_matmul import block_matmul, gather_rows, multiply, quantize
 from export.blocks import rounded_to_8_bits
 from export.quantized_matmul import constant
 from server.runtime.contract import Array
@@ -19,7 +20,7 @@ from server.runtime.ort.backend import OrtBackend
 from tests.server.conftest import WIDTHS
 from tests.server.int8_graphs import append_epilogue, save, standard_session
 
-# Of the largest input times the square root of their number. Zero points of 4 bits are rounded.
+# Of the largest input times the square root of their number. The operator rounds 4-bit zero points.
 TOLERANCE = {8: 1e-6, 4: 5e-4}
 pytestmark = pytest.mark.skipif(
     Kernels.BLOCK_MATMUL not in supported_kernels(), reason="this CPU cannot run the kernel"
@@ -67,6 +68,51 @@ def test_matches_the_standard_operators(
         actual = native.run({"x": x})["y"]
         scale = np.abs(x).max(1, keepdims=True) * np.sqrt(num_inputs)
         assert (np.abs(actual - expected) <= TOLERANCE[bits] * scale).all()
+
+
+def bfloat16(x: Array) -> Array:
+    rounded: Array = x.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
+    return rounded
+
+
+def formula(x: Array, weight: Array, register_bits: int) -> Array:
+    """``y`` of native/block_matmul.h with 4-bit weights, summed in float64.
+
+    With AVX-512, what is left of a zero point without its whole part is an offset, and bfloat16.
+    """
+    blocks = quantize(weight, 4)
+    assert blocks.offsets is not None
+    scales = blocks.scales.astype(np.float64)  # [outputs, blocks]
+    scales[scales == 0] = np.abs(blocks.offsets[scales == 0])
+    scales[scales == 0] = 1
+    zeros = np.rint(-blocks.offsets / scales * 256) / 256
+    whole = np.floor(zeros + 0.5) if register_bits > 256 else np.zeros_like(zeros)
+    rows = x.reshape(len(x), -1, 32)  # [rows, blocks, 32]
+    largest = np.maximum(np.abs(rows).max(-1, keepdims=True), np.float32(1e-9))
+    numbers = np.rint(rows * (np.float32(127) / largest)).astype(np.float64)
+    x_scales = (largest[..., 0] * np.float32(1 / 127)).view(np.uint32) & ~np.uint32(3)
+    x_scales = x_scales.view(np.float32).astype(np.float64)  # [rows, blocks]
+    products = np.einsum("rbi,obi->rob", numbers, blocks.numbers - whole[..., None])
+    sums, offsets = x_scales * numbers.sum(-1), (whole - zeros) * scales
+    if register_bits > 256:
+        sums, offsets = bfloat16(sums), bfloat16(offsets)
+    y: Array = np.einsum("rob,rb,ob->ro", products, x_scales, scales) + sums @ offsets.T
+    return y
+
+
+@pytest.mark.parametrize(("num_inputs", "num_outputs"), [(32, 1), (64, 16), (96, 40), (576, 300)])
+def test_4_bits_follow_the_formula(
+    tmp_path: Path, register_bits: int, num_inputs: int, num_outputs: int
+) -> None:
+    rng = np.random.default_rng(num_inputs)
+    weight = rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
+    weight[:32, 0] = 0.25
+    native = OrtBackend("cpu", 2).load(block_product(tmp_path / "a" / "1", weight, 4), ()).bind({})
+    for num_rows in (1, 6, 7, 65):
+        x = outliers(rng, num_rows, num_inputs)
+        scale = np.abs(x).max(1, keepdims=True) * np.sqrt(num_inputs)
+        error = np.abs(native.run({"x": x})["y"] - formula(x, weight, register_bits))
+        assert (error <= 1e-6 * scale).all()
 
 
 @pytest.mark.parametrize("bits", [8, 4])
