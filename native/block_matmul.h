@@ -1,6 +1,6 @@
-// y = epilogue(x W), W in blocks of 32 inputs with 8 or 4 bits each (weight_format.h), x quantized
-// at run time to 8 bits in the same blocks. Each block of each row and of each output has a scale,
-// as in GGUF's Q8_0 and Q4_1, so that an outlier coarsens 32 values only.
+// y = epilogue(x W), W in blocks of 32 inputs with 8 or 4 bits each, x quantized at run time to 8 bits
+// in the same blocks. Each block of each row and of each output has a scale, as in GGUF's Q8_0 and
+// Q4_1, so that an outlier coarsens 32 values only.
 //
 // y = sum over blocks of scale_x scale_w sum(number_x (number_w - zero_w)). Sums of products of integers
 // are exact and the blocks are added in order, so that each target gives the same bits for any number
@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "epilogue.h"
+#include "integers.h"
 #include "weight_format.h"
 
 namespace block_matmul {
@@ -20,53 +21,83 @@ using weight_format::kBlockInputs;
 // without a conversion.
 constexpr uint32_t kFloatBias = 0x4b400000;
 
-// 32 inputs of a row of x.
+// 32 inputs of a row of x, as all kernels but RowPair's read them.
 struct RowBlock {
   int8_t numbers[kBlockInputs];
   float scale;    // of the numbers; its two lowest bits are 0, so that 1.5 * 2^23 * scale is exact
   float shift;    // -1.5 * 2^23 * scale
-  int32_t start;  // kFloatBias - 128 * sum(numbers): the micro-kernels' bytes of weights are + 128
-  // scale * sum(numbers). AVX2: a float. AVX-512: in bfloat16, of this block and of the next, or 0
-  // after the last one; only the first, third, .. block has them.
-  uint16_t sums[2];
+  int32_t start;  // kFloatBias - 128 * sum(numbers): bytes of 8-bit weights are + 128
+  float sum;      // scale * sum(numbers)
 };
 
-// After the point. Zero points are from -112 to 112, so that 128 + number - zero point is a byte.
-constexpr int kZeroPointBits = 8;
+// Two blocks of a row of x for 4-bit weights with AVX-512, which adds both blocks in integers. A block
+// has the scale scales[b] 2^(exponent of the pair - 15), and a row adds pairs in units of its largest
+// exponent.
+struct RowPair {
+  int8_t numbers[2][kBlockInputs];
+  int32_t starts[2];  // -128 * sum(numbers): the micro-kernel's bytes of weights are + 128
+  int16_t scales[2];  // the larger one is at least 2^14
+  int16_t sums[2];    // scale * sum(numbers) / 2^15
+  int32_t shift;      // the row's exponent - the pair's
+  float row_scale;    // 2^(the row's exponent); NaN if an input of the row is not finite
+  int32_t padding[2];
+};
+static_assert(sizeof(RowPair) == 2 * sizeof(RowBlock));
 
-// W [num_inputs, num_outputs] as panels in kInt8Blocks, or in kInt4Blocks with zero points instead of
-// offsets: int16, in units of 2^-kZeroPointBits.
+// Two blocks of a panel of 4-bit weights.
+struct Int4Pair {
+  static constexpr int kZeroPointBits = 8;  // after the point
+
+  int16_t scales[kPanelWidth][2];       // in units of the output
+  int16_t zero_points[kPanelWidth][2];  // in 2^-kZeroPointBits
+  uint32_t words[2][kBlockInputs / 8][kPanelWidth];  // as in weight_format::QuantizedBlock<4>
+};
+
+constexpr int64_t kMaxInt4Inputs = 65536;
+
+// W [num_inputs, num_outputs] as panels: in kInt8Blocks, or in kInt4Blocks as float units [16], then
+// Int4Pair [num_pairs]; the second block after an odd last one is zero.
 struct PackedMatrix {
+  static constexpr int64_t kUnitBytes = kPanelWidth * sizeof(float);
+
   const uint8_t* data;
   WeightFormat format;
-  int64_t num_inputs;  // a multiple of 32
+  int64_t num_inputs;  // a multiple of 32; with 4 bits, up to kMaxInt4Inputs
   int64_t num_outputs;
+  // About the largest sum of |numbers| of a block of x. With AVX-512 and 4 bits, the sums of its
+  // products with number - zero point then fit into 16 bits.
+  int64_t max_sum;
 
+  bool has_4_bits() const { return format == WeightFormat::kInt4Blocks; }
   int64_t num_blocks() const { return num_inputs / kBlockInputs; }
-  const uint8_t* panel(int64_t index) const {
-    return data + index * weight_format::panel_bytes(format, num_inputs);
+  int64_t num_pairs() const { return div_ceil(num_blocks(), 2); }
+  int64_t panel_bytes() const {
+    return has_4_bits() ? kUnitBytes + num_pairs() * static_cast<int64_t>(sizeof(Int4Pair))
+                        : weight_format::panel_bytes(format, num_inputs);
   }
+  const uint8_t* panel(int64_t index) const { return data + index * panel_bytes(); }
+  // Of a row of x: RowPair [num_pairs] or RowBlock [num_blocks].
+  int64_t row_bytes() const { return num_pairs() * static_cast<int64_t>(sizeof(RowPair)); }
 };
 
 // With fewer rows than these, 4-bit panels are multiplied as they are stored. From so many rows on,
 // a target may first expand a panel to scratch, in a form that takes fewer instructions to read.
-constexpr int64_t kMinExpandedRows = 7;
-constexpr int64_t kMaxNrPanels = 2;
-constexpr int64_t kExpandedBytes = 640;  // of a panel's block
+constexpr int64_t kMinExpandedRows = 9;
+constexpr int64_t kExpandedBytes = 1280;  // of a panel's pair
 
 // Bytes of scratch to multiply `num_rows` rows.
 inline int64_t scratch_size(const PackedMatrix& matrix, int64_t num_rows) {
-  const bool may_expand =
-      num_rows >= kMinExpandedRows && matrix.format == WeightFormat::kInt4Blocks;
-  return may_expand ? kMaxNrPanels * matrix.num_blocks() * kExpandedBytes : 0;
+  const bool may_expand = num_rows >= kMinExpandedRows && matrix.has_4_bits();
+  return may_expand ? PackedMatrix::kUnitBytes + matrix.num_pairs() * kExpandedBytes : 0;
 }
 
-// Quantizes rows of x [.., num_inputs] to blocks [rows.count][num_inputs / 32].
-using Quantize = void(const float* x, const Rows& rows, int64_t num_inputs, RowBlock* blocks);
+// Quantizes rows of x [.., num_inputs] for products with `matrix`: quantized [rows.count][row_bytes].
+using Quantize = void(const float* x, const Rows& rows, const PackedMatrix& matrix,
+                      uint8_t* quantized);
 
-// Computes panels first_panel .. last_panel - 1 of the given rows of y [.., width]. `blocks` begins
+// Computes panels first_panel .. last_panel - 1 of the given rows of y [.., width]. `quantized` begins
 // with the first of those rows.
-using Multiply = void(const RowBlock* blocks, const Rows& rows, const PackedMatrix& matrix,
+using Multiply = void(const uint8_t* quantized, const Rows& rows, const PackedMatrix& matrix,
                       const Epilogue& epilogue, int64_t first_panel, int64_t last_panel,
                       uint8_t* scratch, float* y);
 

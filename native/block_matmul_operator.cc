@@ -17,7 +17,7 @@ struct Work {
   const MatMulCall& call;
   block_matmul::PackedMatrix matrix;
   TaskGrid tasks;
-  block_matmul::RowBlock* blocks;  // [rows][num_blocks]
+  uint8_t* quantized;  // [rows][row_bytes]
   int is_out_of_memory;
 };
 
@@ -27,8 +27,7 @@ void quantize_task(void* data, size_t index) {
   const Rows& rows = work.call.rows;
   kernels().block_quantize(work.call.x,
                            rows.slice(begin, min(kQuantizeTaskRows, rows.count - begin)),
-                           work.call.num_inputs,
-                           work.blocks + begin * work.matrix.num_blocks());
+                           work.matrix, work.quantized + begin * work.matrix.row_bytes());
 }
 
 void multiply_task(void* data, size_t index) {
@@ -42,7 +41,7 @@ void multiply_task(void* data, size_t index) {
     if (!memory) return __atomic_store_n(&work.is_out_of_memory, 1, __ATOMIC_RELAXED);
   }
   const int64_t begin = rows.first - work.call.rows.first;
-  kernels().block_multiply(work.blocks + begin * work.matrix.num_blocks(), rows, work.matrix,
+  kernels().block_multiply(work.quantized + begin * work.matrix.row_bytes(), rows, work.matrix,
                            work.call.epilogue, work.tasks.first_panel(task),
                            work.tasks.last_panel(task), memory, work.call.y);
 }
@@ -54,9 +53,12 @@ struct DynamicBlockMatMul {
 
   MatMulAttributes attributes;
   WeightFormat format;
+  int64_t max_sum;
 
   Status* create(const Api& api, const KernelInfo* info) {
     RETURN_IF_FAILED(attributes.read(api, info));
+    RETURN_IF_FAILED(api.Attribute(info, "max_sum", &max_sum));
+    if (max_sum < 1) return api.CreateStatus(kInvalidArgument, "max_sum must be positive");
     return read_weight_format(api, info, WeightFormat::kInt8Blocks, format);
   }
 
@@ -66,19 +68,21 @@ struct DynamicBlockMatMul {
     if (call.num_inputs % block_matmul::kBlockInputs) {
       return api.CreateStatus(kInvalidArgument, "the inputs must be a multiple of 32");
     }
+    if (format == WeightFormat::kInt4Blocks && call.num_inputs > block_matmul::kMaxInt4Inputs) {
+      return api.CreateStatus(kInvalidArgument, "weights of 4 bits have at most 65536 inputs");
+    }
     const uint8_t* weights = nullptr;
     RETURN_IF_FAILED(input_data(api, context, kWeights, weights));
     Work work{call,
-              {weights, format, call.num_inputs, call.num_outputs},
+              {weights, format, call.num_inputs, call.num_outputs, max_sum},
               TaskGrid(call, kTaskRows, kTaskProducts, kMinRows),
               nullptr,
               0};
     const int64_t num_rows = call.rows.count;
     Scratch scratch;
-    void* const memory =
-        scratch.allocate(num_rows * work.matrix.num_blocks() * sizeof(block_matmul::RowBlock));
+    void* const memory = scratch.allocate(num_rows * work.matrix.row_bytes());
     if (!memory) return out_of_memory(api);
-    work.blocks = static_cast<block_matmul::RowBlock*>(memory);
+    work.quantized = static_cast<uint8_t*>(memory);
     RETURN_IF_FAILED(
         run_tasks(api, context, quantize_task, div_ceil(num_rows, kQuantizeTaskRows), &work));
     RETURN_IF_FAILED(run_tasks(api, context, multiply_task, work.tasks.count(), &work));

@@ -7,7 +7,7 @@ namespace avx2 {
 extern const KernelTable kernel_table;
 }
 namespace avx512 {
-extern const KernelTable kernel_table, bfloat16_kernel_table, tile_kernel_table;
+extern const KernelTable kernel_table, tile_kernel_table;
 }
 
 namespace {
@@ -16,15 +16,13 @@ const KernelTable* chosen = nullptr;  // until the first call
 
 constexpr int kTileBits = 8192;
 
-// `bits`: 256; 512; 8192, AMX's tiles, with vectors of 512; or 0 for the widest, with AVX-512 BF16
-// if this CPU has that. Null if it lacks them.
+// `bits`: 256; 512; 8192, AMX's tiles, with vectors of 512; or 0 for the widest. Null if this CPU
+// lacks them.
 const KernelTable* table_for(int bits) {
   const bool has_512_bits = cpu_features::has_avx512_and_vnni();
-  const bool has_bfloat16 = has_512_bits && cpu_features::has_avx512_bf16();
-  if ((bits == 0 || bits == kTileBits) && has_bfloat16 && cpu_features::has_amx_int8()) {
+  if ((bits == 0 || bits == kTileBits) && has_512_bits && cpu_features::has_amx_int8()) {
     return &avx512::tile_kernel_table;
   }
-  if (bits == 0 && has_bfloat16) return &avx512::bfloat16_kernel_table;
   if ((bits == 0 || bits == 512) && has_512_bits) return &avx512::kernel_table;
   return bits == 0 || bits == 256 ? &avx2::kernel_table : nullptr;
 }

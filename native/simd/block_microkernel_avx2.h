@@ -1,4 +1,4 @@
-// The AVX2 micro-kernel of blocks: up to 3 rows times one panel. vpmaddubsw adds two products of an
+// The AVX2 micro-kernels of blocks: up to 3 rows times one panel. vpmaddubsw adds two products of an
 // unsigned and a signed byte in each 16-bit lane. 4-bit weights leave room for a block's eight
 // groups in those lanes; 8-bit weights give their sign to x, so that two products fit.
 #pragma once
@@ -11,42 +11,22 @@
 
 namespace block_matmul::SIMD {
 
-constexpr int kMr = 3, kNrPanels = 1;
+template <int R>
+using Sums = __m256i[R][2];
 
-// 4-bit panels are expanded for more rows than these.
-constexpr int64_t kMaxStoredRows = 32;
-
-// Offsets of outputs half * 8 and on: minus the zero points, times the scales.
-INLINE Floats offsets_of(const Int4Block& block, int half) {
-  return __builtin_convertvector(zero_points_of(block, half), Floats) *
-         (scales_of(block, half) * -kZeroPointUnit);
-}
-INLINE Floats offsets_of(const ExpandedBlock& block, int half) {
-  return load(reinterpret_cast<const float*>(block.offsets) + half * kLanes);
-}
-
-// Writes `panel` to scratch as ExpandedBlock [num_blocks], from where it is then read: numbers from 0
-// to 15, and the offsets as floats.
-inline void expand(Panel& panel, int64_t num_blocks, uint8_t* scratch) {
-  const auto* from = reinterpret_cast<const Int4Block*>(panel.blocks);
-  auto* to = reinterpret_cast<ExpandedBlock*>(scratch);
-  for (int64_t i = 0; i < num_blocks; i++, from++, to++) {
-    for (int half = 0; half < 2; half++) {
-      store(to->scales + half * kLanes, scales_of(*from, half));
-      store(to->offsets + half * kLanes, offsets_of(*from, half));
-    }
-    expand_4_bits(numbers_of(*from), to->numbers, Ints(0));
-  }
-  panel = {scratch, num_blocks * kExpandedBytes};
+INLINE __m256i ones() {
+  __m256i value = _mm256_set1_epi16(1);
+  asm("" : "+x"(value));  // keeps it in a register
+  return value;
 }
 
 // sums[r][half] += x[r] . the weights of eight outputs, for a group of 8-bit weights, stored + 128.
 template <int R>
-INLINE void multiply_group(const RowPointers<R>& rows, int64_t group, const uint8_t* numbers,
-                           __m256i ones, __m256i (*sums)[2]) {
+INLINE void multiply_8_bits(const RowPointers<R>& rows, int64_t group, const uint32_t* words,
+                            __m256i ones, Sums<R>& sums) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    const __m256i stored = load<__m256i>(numbers + group * kGroupBytes + half * sizeof(__m256i));
+    const __m256i stored = load<__m256i>(words + group * kPanelWidth + half * kLanes);
     const __m256i weights = _mm256_xor_si256(stored, _mm256_set1_epi8(-128));
     const __m256i magnitudes = _mm256_abs_epi8(weights);
 #pragma unroll
@@ -61,7 +41,7 @@ INLINE void multiply_group(const RowPointers<R>& rows, int64_t group, const uint
 // The same for a group of 4-bit weights, one a byte; sums are in 16-bit lanes.
 template <int R>
 INLINE void multiply_bytes(const RowPointers<R>& rows, int64_t group, const uint8_t* numbers,
-                           __m256i (*sums)[2]) {
+                           Sums<R>& sums) {
   const uint8_t* const from = numbers + group * kGroupBytes;
   const __m256i first = load<__m256i>(from), second = load<__m256i>(from + sizeof(__m256i));
 #pragma unroll
@@ -74,14 +54,14 @@ INLINE void multiply_bytes(const RowPointers<R>& rows, int64_t group, const uint
 
 // The same for two groups, two weights a byte.
 template <int R>
-INLINE void multiply_packed(const RowPointers<R>& rows, int64_t group, const uint8_t* numbers,
-                            __m256i (*sums)[2]) {
+INLINE void multiply_packed(const RowPointers<R>& rows, int64_t group, const uint32_t* words,
+                            Sums<R>& sums) {
   const __m256i mask = _mm256_set1_epi8(15);
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    const __m256i words = load<__m256i>(numbers + group / 2 * kGroupBytes + half * sizeof(__m256i));
-    const __m256i low = _mm256_and_si256(words, mask);
-    const __m256i high = _mm256_and_si256(_mm256_srli_epi32(words, 4), mask);
+    const __m256i both = load<__m256i>(words + half * kLanes);
+    const __m256i low = _mm256_and_si256(both, mask);
+    const __m256i high = _mm256_and_si256(_mm256_srli_epi32(both, 4), mask);
 #pragma unroll
     for (int r = 0; r < R; r++) {
       const __m256i x0 = _mm256_set1_epi32(rows.template at<int32_t>(r, group * kKr));
@@ -93,77 +73,161 @@ INLINE void multiply_packed(const RowPointers<R>& rows, int64_t group, const uin
   }
 }
 
-// Adds one block's products as int32 to sums [R][2], which are zero.
-template <int R, Source kSource, bool kHasOffsets>
-INLINE void multiply_block(const RowPointers<R>& rows, const uint8_t* numbers,
-                           __m256i (*sums)[2]) {
-  __m256i ones = _mm256_set1_epi16(1);
-  asm("" : "+x"(ones));  // keeps it in a register
-  if constexpr (!kHasOffsets) {
-#pragma unroll
-    for (int64_t group = 0; group < kBlockGroups; group++) {
-      multiply_group<R>(rows, group, numbers, ones, sums);
-    }
-    return;
-  }
-#pragma unroll
-  for (int64_t group = 0; group < kBlockGroups; group += 2) {
-    if constexpr (kSource == Source::kStored) {
-      multiply_packed<R>(rows, group, numbers, sums);
-    } else {
-      multiply_bytes<R>(rows, group, numbers, sums);
-      multiply_bytes<R>(rows, group + 1, numbers, sums);
-    }
-  }
+// totals += sums times the scales of rows and outputs.
+template <int R>
+INLINE void add_products(const RowPointers<R>& rows, const Sums<R>& sums, int half, Floats scales,
+                         Floats (*totals)[2]) {
 #pragma unroll
   for (int r = 0; r < R; r++) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) sums[r][half] = _mm256_madd_epi16(sums[r][half], ones);
+    const Floats scale = rows.template at<float>(r, offsetof(RowBlock, scale));
+    const Ints sum = reinterpret_cast<Ints>(sums[r][half]);
+    const Floats product = __builtin_convertvector(sum, Floats) * scale;
+    totals[r][half] = fma(product, scales, totals[r][half]);
   }
 }
 
-// The micro-kernel: R rows times one panel.
-template <int R, int P, Source kSource, bool kHasOffsets, bool>
-void multiply_micro_tile(const RowBlock* blocks, int64_t num_blocks, const Panel* panels,
-                         const PanelEpilogue* epilogues, RangePrefetcher&) {
-  static_assert(P == 1);
-  using Block = typename BlockOf<kSource, kHasOffsets>::Type;
-  Floats totals[R][2];
+struct Int8Kernel {
+  static constexpr int kMr = 3, kNrPanels = 1;
+  static constexpr bool kExpands = false;
+
+  template <int R, int, Source>
+  static void multiply(const uint8_t* quantized, const PackedMatrix& matrix,
+                       const uint8_t* const* panels, const PanelEpilogue* epilogues,
+                       RangePrefetcher&) {
+    Floats totals[R][2];
 #pragma unroll
-  for (int r = 0; r < R; r++) {
-    totals[r][0] = totals[r][1] = 0.0f;
-    epilogues->prefetch(r);
-  }
-  RowPointers<R> rows(blocks, num_blocks * sizeof(RowBlock));
-  const auto* block = reinterpret_cast<const Block*>(panels->blocks);
-  for (int64_t i = 0; i < num_blocks; i++, block++) {
-    __m256i sums[R][2];
+    for (int r = 0; r < R; r++) {
+      totals[r][0] = totals[r][1] = 0.0f;
+      epilogues->prefetch(r);
+    }
+    RowPointers<R> rows(quantized, matrix.row_bytes());
+    const auto* block = reinterpret_cast<const Int8Block*>(*panels);
+    for (int64_t i = 0; i < matrix.num_blocks(); i++, block++) {
+      Sums<R> sums = {};
+      const __m256i one = ones();
 #pragma unroll
-    for (int r = 0; r < R; r++) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
-    multiply_block<R, kSource, kHasOffsets>(rows, numbers_of(*block), sums);
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      const Floats scales = scales_of(*block, half);
-#pragma unroll
-      for (int r = 0; r < R; r++) {
-        const Floats scale = rows.template at<float>(r, offsetof(RowBlock, scale));
-        const Ints sum = reinterpret_cast<Ints>(sums[r][half]);
-        const Floats product = __builtin_convertvector(sum, Floats) * scale;
-        totals[r][half] = fma(product, scales, totals[r][half]);
+      for (int64_t group = 0; group < kBlockGroups; group++) {
+        multiply_8_bits<R>(rows, group, block->words, one, sums);
       }
-      if constexpr (kHasOffsets) {
-        const Floats offsets = offsets_of(*block, half);
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        add_products<R>(rows, sums, half, load_float16(block->halves + half * kLanes), totals);
+      }
+      rows.advance(sizeof(RowBlock));
+    }
+    epilogues->apply<R>(totals[0], 2);
+  }
+};
+
+// Two blocks of a panel of 4-bit weights as many rows read them.
+struct ExpandedPair {
+  float scales[2][kPanelWidth], offsets[2][kPanelWidth];
+  uint8_t numbers[2][kBlockBytes];
+};
+static_assert(sizeof(ExpandedPair) <= kExpandedBytes);
+
+// Of block `block`, outputs half * 8 and on: values that alternate with those of the other block.
+INLINE Floats alternate_of(const int16_t (*values)[2], int block, int half) {
+  const Ints both = load<Ints>(values + half * kLanes);
+  return __builtin_convertvector((block ? both : both << 16) >> 16, Floats);
+}
+
+INLINE Floats scales_of(const Int4Pair& pair, int block, int half) {
+  return alternate_of(pair.scales, block, half);
+}
+INLINE Floats scales_of(const ExpandedPair& pair, int block, int half) {
+  return load(pair.scales[block] + half * kLanes);
+}
+
+// Minus the zero points, times the scales.
+INLINE Floats offsets_of(const Int4Pair& pair, int block, int half) {
+  constexpr float kUnit = 1.0f / (1 << Int4Pair::kZeroPointBits);
+  return alternate_of(pair.zero_points, block, half) * (scales_of(pair, block, half) * -kUnit);
+}
+INLINE Floats offsets_of(const ExpandedPair& pair, int block, int half) {
+  return load(pair.offsets[block] + half * kLanes);
+}
+
+// Adds one block's products as int32 to sums, which are zero.
+template <int R>
+INLINE void multiply_block(const RowPointers<R>& rows, const Int4Pair& pair, int block,
+                           Sums<R>& sums) {
+#pragma unroll
+  for (int64_t group = 0; group < kBlockGroups; group += 2) {
+    multiply_packed<R>(rows, group, pair.words[block][group / 2], sums);
+  }
+}
+template <int R>
+INLINE void multiply_block(const RowPointers<R>& rows, const ExpandedPair& pair, int block,
+                           Sums<R>& sums) {
+#pragma unroll
+  for (int64_t group = 0; group < kBlockGroups; group++) {
+    multiply_bytes<R>(rows, group, pair.numbers[block], sums);
+  }
+}
+
+struct Int4Kernel {
+  static constexpr int kMr = 3, kNrPanels = 1;
+  static constexpr bool kExpands = true;
+  static constexpr int64_t kMaxStoredRows = 32;  // expands panels for more rows
+
+  // Writes a panel to scratch: its units, then ExpandedPair [num_pairs].
+  static void expand(const PackedMatrix& matrix, const uint8_t* panel, uint8_t* scratch) {
+    memcpy(scratch, panel, PackedMatrix::kUnitBytes);
+    const auto* from = pairs_of<Int4Pair>(panel);
+    auto* to = reinterpret_cast<ExpandedPair*>(scratch + PackedMatrix::kUnitBytes);
+    for (int64_t i = 0; i < matrix.num_pairs(); i++, from++, to++) {
+      for (int block = 0; block < 2; block++) {
+        for (int half = 0; half < 2; half++) {
+          store(to->scales[block] + half * kLanes, scales_of(*from, block, half));
+          store(to->offsets[block] + half * kLanes, offsets_of(*from, block, half));
+        }
+        expand_block(from->words[block], to->numbers[block], Ints(0));
+      }
+    }
+  }
+
+  template <int R, int, Source kSource>
+  static void multiply(const uint8_t* quantized, const PackedMatrix& matrix,
+                       const uint8_t* const* panels, const PanelEpilogue* epilogues,
+                       RangePrefetcher&) {
+    using Pair = typename PairOf<kSource, Int4Pair, ExpandedPair>::Type;
+    Floats totals[R][2];
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+      totals[r][0] = totals[r][1] = 0.0f;
+      epilogues->prefetch(r);
+    }
+    RowPointers<R> rows(quantized, matrix.row_bytes());
+    const auto* pairs = pairs_of<Pair>(*panels);
+    for (int64_t i = 0; i < matrix.num_blocks(); i++) {
+      const Pair& pair = pairs[i / 2];
+      const int block = i % 2;
+      Sums<R> sums = {};
+      multiply_block<R>(rows, pair, block, sums);
+      const __m256i one = ones();
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+#pragma unroll
+        for (int r = 0; r < R; r++) sums[r][half] = _mm256_madd_epi16(sums[r][half], one);
+        add_products<R>(rows, sums, half, scales_of(pair, block, half), totals);
+        const Floats offsets = offsets_of(pair, block, half);
 #pragma unroll
         for (int r = 0; r < R; r++) {
-          const Floats row_sum = rows.template at<float>(r, offsetof(RowBlock, sums));
+          const Floats row_sum = rows.template at<float>(r, offsetof(RowBlock, sum));
           totals[r][half] = fma(row_sum, offsets, totals[r][half]);
         }
       }
+      rows.advance(sizeof(RowBlock));
     }
-    rows.advance(sizeof(RowBlock));
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+#pragma unroll
+      for (int half = 0; half < 2; half++) totals[r][half] *= units_of(*panels, half);
+    }
+    epilogues->apply<R>(totals[0], 2);
   }
-  epilogues->apply<R>(totals[0], 2);
-}
+};
 
 }  // namespace block_matmul::SIMD
 

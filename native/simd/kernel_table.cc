@@ -14,7 +14,7 @@ Multiply multiply, multiply_in_tiles;
 }
 namespace block_matmul::SIMD {
 Quantize quantize;
-Multiply multiply, multiply_with_bfloat16;
+Multiply multiply;
 }
 namespace candidate_matmul::SIMD {
 Multiply multiply;
@@ -39,8 +39,7 @@ namespace SIMD {
 
 namespace {
 
-constexpr KernelTable table_with(int8_matmul::Multiply* int8_multiply,
-                                 block_matmul::Multiply* block_multiply) {
+constexpr KernelTable table_with(int8_matmul::Multiply* int8_multiply) {
   return {
       .matmul_multiply = matmul::SIMD::multiply,
       .compress = weight_format::SIMD::compress,
@@ -49,7 +48,7 @@ constexpr KernelTable table_with(int8_matmul::Multiply* int8_multiply,
       .candidate_multiply = candidate_matmul::SIMD::multiply,
       .uses_group_pairs = SIMD_BITS == 256,
       .block_quantize = block_matmul::SIMD::quantize,
-      .block_multiply = block_multiply,
+      .block_multiply = block_matmul::SIMD::multiply,
       .write_cache = attention::SIMD::write_cache,
       .attend = attention::SIMD::attend,
       .normalize = norm::SIMD::normalize,
@@ -63,14 +62,10 @@ constexpr KernelTable table_with(int8_matmul::Multiply* int8_multiply,
 }  // namespace
 
 extern const KernelTable kernel_table;
-constexpr KernelTable kernel_table =
-    table_with(int8_matmul::SIMD::multiply, block_matmul::SIMD::multiply);
+constexpr KernelTable kernel_table = table_with(int8_matmul::SIMD::multiply);
 #if SIMD_BITS == 512
-extern const KernelTable bfloat16_kernel_table, tile_kernel_table;
-constexpr KernelTable bfloat16_kernel_table =
-    table_with(int8_matmul::SIMD::multiply, block_matmul::SIMD::multiply_with_bfloat16);
-constexpr KernelTable tile_kernel_table =
-    table_with(int8_matmul::SIMD::multiply_in_tiles, block_matmul::SIMD::multiply_with_bfloat16);
+extern const KernelTable tile_kernel_table;
+constexpr KernelTable tile_kernel_table = table_with(int8_matmul::SIMD::multiply_in_tiles);
 #endif
 
 }  // namespace SIMD

@@ -44,12 +44,6 @@ class PanelEpilogue {
   // Applies those of P adjacent panels to the sums [R][P][kPanelVectors] of the next R rows.
   template <int R, int P>
   INLINE static void apply_all(const PanelEpilogue* epilogues, Floats* sums) {
-    if constexpr (P == 2 && kPanelVectors == 1) {
-      const PanelEpilogue& last = epilogues[1];
-      if (last.activation_ == Activation::kSiluGate && last.width_ == kPanelWidth / 2) {
-        return apply_gates<R>(epilogues, sums);
-      }
-    }
 #pragma unroll
     for (int p = 0; p < P; p++) {
       epilogues[p].template apply<R>(sums + p * kPanelVectors, P * kPanelVectors);
@@ -93,38 +87,10 @@ class PanelEpilogue {
     }
   }
 
-  // Two gated panels with a vector [8 gates, 8 inputs] of each row: full vectors of 16 gates.
-  template <int R>
-  INLINE static void apply_gates(const PanelEpilogue* epilogues, Floats* sums) {
-#pragma unroll
-    for (int p = 0; p < 2; p++) epilogues[p].add_bias<R>(sums + p, 2);
-    Floats gates[R], inputs[R];
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-      const Floats first = sums[2 * r], second = sums[2 * r + 1];
-      gates[r].lo = first.lo, gates[r].hi = second.lo;
-      inputs[r].lo = first.hi, inputs[r].hi = second.hi;
-    }
-    epilogues[0].store_gated(R, gates, inputs);
-  }
-
-  __attribute__((noinline)) void store_gated(int64_t num_rows, const Floats* gates,
-                                             const Floats* inputs) const {
-    for (int64_t row = 0; row < num_rows; row++) {
-      store_full(offset(row), silu(gates[row]) * inputs[row]);
-    }
-  }
-
   // sums [num_rows][kPanelVectors], bias added.
   void activate_and_store(int64_t num_rows, const Floats* sums) const {
     switch (activation_) {
-      case Activation::kSiluGate:
-        for (int64_t row = 0; row < num_rows; row++) {
-          Floats8 halves[2];
-          memcpy(halves, sums + row * kPanelVectors, sizeof halves);
-          store_clipped(row, 0, silu(halves[0]) * halves[1]);
-        }
-        break;
+      case Activation::kSiluGate: return gate_and_store(num_rows, sums);
       case Activation::kGelu:
         if (factors_ == Factors::kRounded) {
           return map_and_store(num_rows, sums, [](Floats x) { return gelu_coarse(x); });
@@ -135,6 +101,26 @@ class PanelEpilogue {
       case Activation::kNone:
         return map_and_store(num_rows, sums, [](Floats x) { return x; });
     }
+  }
+
+  // The first eight sums of a row are the gates of the others.
+  void gate_and_store(int64_t num_rows, const Floats* sums) const {
+    const auto half = [&](int64_t row, int index) {
+      return load<Floats8>(reinterpret_cast<const char*>(sums + row * kPanelVectors) +
+                           index * sizeof(Floats8));
+    };
+    int64_t row = 0;
+#if SIMD_BITS == 512
+    for (; row + 2 <= num_rows; row += 2) {
+      Floats gates, inputs;
+      gates.lo = half(row, 0), gates.hi = half(row + 1, 0);
+      inputs.lo = half(row, 1), inputs.hi = half(row + 1, 1);
+      const Floats products = silu(gates) * inputs;
+      store_clipped<Floats8>(row, 0, products.lo);
+      store_clipped<Floats8>(row + 1, 0, products.hi);
+    }
+#endif
+    for (; row < num_rows; row++) store_clipped(row, 0, silu(half(row, 0)) * half(row, 1));
   }
 
   template <typename Function>

@@ -2,7 +2,8 @@
 
 The export writes such a product (``export.block_matmul``) as nodes that round each block of 32
 inputs to 8 bits, and a ``MatMulNBits``. The native operator quantizes to the same numbers; results
-differ by the rounding of sums, and of 4-bit zero points to 1/256 step.
+differ by the rounding of sums and, with 4 bits, of scales to 16 bits and of zero points to 1/256
+step.
 """
 
 from collections.abc import Iterator
@@ -20,8 +21,9 @@ STANDARD_OPERATOR = "MatMulNBits"
 BLOCK = 32  # inputs that share a scale: native/weight_format.h
 _KR = 4  # adjacent inputs of an output in packed weights
 _FORMATS = {8: WeightFormat.INT8_BLOCKS, 4: WeightFormat.INT4_BLOCKS}
-_MAX_ZERO_POINT = 112
 _ZERO_POINT_UNIT = 2.0**-8  # kZeroPointBits of native/block_matmul.h
+_MAX_NUMBER = 31  # of number - zero point, so that x need not be much coarser
+_LARGEST_SUM = 32 * 127  # of |numbers| of a block of x
 
 
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
@@ -33,39 +35,107 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
         if x is None or settings is None:
             continue
         num_outputs, bits = settings
-        parameters = _parameters(graph, node, num_outputs, bits)
-        if parameters is None:
-            continue
         numbers = _constant(graph, node.input[1]).reshape(num_outputs, -1, BLOCK * bits // 8)
+        scales = _scales(graph, node, num_outputs)
+        zeros = _zero_points(graph, node, num_outputs)
+        if scales is None or (zeros is None) != (bits == 8):
+            continue
         epilogue = find_epilogue(graph, node, num_outputs)
-        packed = pack(numbers, parameters, bits, epilogue)
+        max_sum = _LARGEST_SUM
+        if zeros is None:
+            packed = pack_8_bits(numbers, scales, epilogue)
+        else:
+            largest = _largest_number(numbers, zeros)
+            if not largest <= _MAX_NUMBER:  # also NaN
+                continue
+            max_sum = _max_sum(largest)
+            packed = pack_4_bits(numbers, scales, zeros, epilogue)
         yield epilogue.replacement(
-            graph, OPERATOR, x, {"packed": packed}, weight_format=int(_FORMATS[bits])
+            graph,
+            OPERATOR,
+            x,
+            {"packed": packed},
+            weight_format=int(_FORMATS[bits]),
+            max_sum=max_sum,
         )
 
 
-def pack(numbers: Array, parameters: Array, bits: int, epilogue: Epilogue) -> Array:
-    """Packs a matrix as panels of native/block_matmul.h.
+def pack_8_bits(numbers: Array, scales: Array, epilogue: Epilogue) -> Array:
+    """Packs a matrix in ``kInt8Blocks`` of native/block_matmul.h.
 
     Args:
-        numbers: ``[outputs, blocks, bytes]`` as in ``MatMulNBits``.
-        parameters: uint16 ``[1 or 2, outputs, blocks]``: the bits of float16 scales; with 4 bits
-            also those of int16 zero points.
-        bits: 8 or 4.
+        numbers: uint8 ``[outputs, blocks, bytes]`` as in ``MatMulNBits``.
+        scales: float16 ``[outputs, blocks]``
         epilogue: orders the outputs.
 
     Returns:
         uint8 ``[n]``
     """
-    if bits == 4:
-        numbers = _reorder_4_bits(numbers)
+    words = _words(numbers, epilogue)  # [panels, blocks, words, 16, 4]
+    halves = epilogue.panels(scales.T).swapaxes(0, 1)  # [panels, blocks, 16]
+    parts = [np.ascontiguousarray(halves).view(np.uint8), words.reshape(*words.shape[:2], -1)]
+    return np.concatenate(parts, -1).reshape(-1)
+
+
+def pack_4_bits(numbers: Array, scales: Array, zeros: Array, epilogue: Epilogue) -> Array:
+    """Packs a matrix in ``kInt4Blocks`` of native/block_matmul.h.
+
+    Args:
+        numbers: uint8 ``[outputs, blocks, bytes]`` as in ``MatMulNBits``.
+        scales: float16 ``[outputs, blocks]``
+        zeros: zero points, float32 ``[outputs, blocks]``
+        epilogue: orders the outputs.
+
+    Returns:
+        uint8 ``[n]``
+    """
+    padding = [(0, 0), (0, numbers.shape[1] % 2)]  # to pairs of blocks
+    words = _words(_reorder_4_bits(np.pad(numbers, [*padding, (0, 0)])), epilogue)
+    exact = scales.astype(np.float64)
+    units = np.abs(exact).max(1) / np.iinfo(np.int16).max
+    fixed = np.rint(exact / np.where(units, units, 1)[:, None])
+    halves = [
+        _pairs(np.pad(values, padding).astype(np.int16), epilogue)
+        for values in (fixed, np.rint(zeros / _ZERO_POINT_UNIT))
+    ]
+    num_panels, num_blocks = words.shape[:2]
+    parts = [*halves, words.reshape(num_panels, num_blocks // 2, -1)]
+    pairs = np.concatenate([part.view(np.uint8) for part in parts], -1).reshape(num_panels, -1)
+    by_panel = epilogue.panels(units.astype(np.float32)).view(np.uint8)
+    return np.concatenate([by_panel, pairs], -1).reshape(-1)
+
+
+def _words(numbers: Array, epilogue: Epilogue) -> Array:
+    """``[outputs, blocks, bytes]`` as ``[panels, blocks, words, 16, 4]``."""
     columns = epilogue.panels(np.moveaxis(numbers, 0, -1))  # [blocks, bytes, panels, 16]
     num_blocks, num_bytes, num_panels, width = columns.shape
     words = columns.reshape(num_blocks, num_bytes // _KR, _KR, num_panels, width)
-    words = words.transpose(3, 0, 1, 4, 2).reshape(num_panels, num_blocks, -1)
-    by_panel = epilogue.panels(parameters.swapaxes(-2, -1)).transpose(2, 1, 0, 3)
-    by_panel = np.ascontiguousarray(by_panel).reshape(num_panels, num_blocks, -1)
-    return np.concatenate([by_panel.view(np.uint8), words], -1).reshape(-1)
+    packed: Array = np.ascontiguousarray(words.transpose(3, 0, 1, 4, 2))
+    return packed
+
+
+def _pairs(values: Array, epilogue: Epilogue) -> Array:
+    """``[outputs, blocks]`` as ``[panels, pairs, 16 * 2]``."""
+    panels = epilogue.panels(values.T)  # [blocks, panels, 16]
+    pairs = panels.reshape(-1, 2, *panels.shape[1:]).transpose(2, 0, 3, 1)
+    packed: Array = np.ascontiguousarray(pairs).reshape(*pairs.shape[:2], -1)
+    return packed
+
+
+def _largest_number(numbers: Array, zeros: Array) -> float:
+    """The largest magnitude of a 4-bit number minus its zero point."""
+    nibbles = np.stack([numbers & 15, numbers >> 4])
+    low, high = nibbles.min((0, -1)), nibbles.max((0, -1))
+    return float(np.maximum(zeros - low, high - zeros).max())
+
+
+def _max_sum(largest: float) -> int:
+    """``max_sum`` of native/block_matmul.h.
+
+    Rounding a block of 32 may add 32 halves twice, and the whole part of a zero point up to 1/2.
+    What int16 leaves beyond 32,000 covers the rounding of scales.
+    """
+    return int(32_000 / (largest + 0.5)) - BLOCK
 
 
 def _reorder_4_bits(numbers: Array) -> Array:
@@ -105,24 +175,19 @@ def _quantized_input(graph: GraphIndex, product: onnx.NodeProto) -> str | None:
     return str(blocks.input[0])
 
 
-def _parameters(
-    graph: GraphIndex, node: onnx.NodeProto, num_outputs: int, bits: int
-) -> Array | None:
-    """The parameters for :func:`pack`, if the native operator can have them."""
+def _scales(graph: GraphIndex, node: onnx.NodeProto, num_outputs: int) -> Array | None:
+    """float16 ``[outputs, blocks]``, if they are."""
     exact = _constant(graph, node.input[2]).reshape(num_outputs, -1)
-    scales = exact.astype(np.float16)
-    if np.any(scales != exact):
+    scales: Array = exact.astype(np.float16)
+    return scales if np.all(scales == exact) else None
+
+
+def _zero_points(graph: GraphIndex, node: onnx.NodeProto, num_outputs: int) -> Array | None:
+    """float32 ``[outputs, blocks]``, if the node has such."""
+    if len(node.input) < 4 or not node.input[3]:
         return None
-    has_zeros = len(node.input) > 3 and bool(node.input[3])
-    if has_zeros != (bits == 4):
-        return None
-    if not has_zeros:
-        return scales[None].view(np.uint16)
     zeros = _constant(graph, node.input[3])
-    if zeros.dtype != np.float32 or not np.all(np.abs(zeros) <= _MAX_ZERO_POINT):  # also NaN
-        return None
-    units = np.rint(zeros.reshape(num_outputs, -1) / _ZERO_POINT_UNIT).astype(np.int16)
-    return np.stack([scales.view(np.uint16), units.view(np.uint16)])
+    return zeros.reshape(num_outputs, -1) if zeros.dtype == np.float32 else None
 
 
 def _constant(graph: GraphIndex, name: str) -> Array:

@@ -81,7 +81,7 @@ def use_registers(bits: int) -> bool:
 
     Args:
         bits: 256, 512, or 8192 for AMX's tiles; 0 restores the default, the widest that this CPU
-            has, with AVX-512 BF16 where it has that.
+            has.
 
     Returns:
         Whether this CPU has such registers.
