@@ -2,9 +2,9 @@
 // in the same blocks. Each block of each row and of each output has a scale, as in GGUF's Q8_0 and
 // Q4_1, so that an outlier coarsens 32 values only.
 //
-// y = sum over blocks of scale_x scale_w sum(number_x (number_w - zero_w)). Sums of products of integers
-// are exact and the blocks are added in order, so that each target gives the same bits for any number
-// of rows.
+// y = sum over blocks of scale_x scale_w sum(number_x (number_w - zero_w)). The blocks are added in order,
+// so that each target gives the same bits for any number of rows. AVX2 adds them as floats. AVX-512
+// rounds scales, and the sums of 8-bit weights, to 16 bits, and adds two blocks in integers.
 #pragma once
 
 #include <stdint.h>
@@ -17,25 +17,21 @@ namespace block_matmul {
 
 using weight_format::kBlockInputs;
 
-// An int32 sum s below 2^22 added to the bits of the float 1.5 * 2^23 gives the float 1.5 * 2^23 + s
-// without a conversion.
-constexpr uint32_t kFloatBias = 0x4b400000;
-
-// 32 inputs of a row of x, as all kernels but RowPair's read them.
+// 32 inputs of a row of x for AVX2.
 struct RowBlock {
   int8_t numbers[kBlockInputs];
-  float scale;    // of the numbers; its two lowest bits are 0, so that 1.5 * 2^23 * scale is exact
-  float shift;    // -1.5 * 2^23 * scale
-  int32_t start;  // kFloatBias - 128 * sum(numbers): bytes of 8-bit weights are + 128
-  float sum;      // scale * sum(numbers)
+  float scale;  // of the numbers
+  float sum;    // scale * sum(numbers)
+  int32_t padding[2];
 };
 
-// Two blocks of a row of x for 4-bit weights with AVX-512, which adds both blocks in integers. A block
-// has the scale scales[b] 2^(exponent of the pair - 15), and a row adds pairs in units of its largest
-// exponent.
+// Two blocks of a row of x for AVX-512, which adds both in integers. A block has the scale
+// scales[b] 2^(exponent of the pair - 15), and a row adds pairs in units of its largest exponent.
 struct RowPair {
   int8_t numbers[2][kBlockInputs];
-  int32_t starts[2];  // -128 * sum(numbers): the micro-kernel's bytes of weights are + 128
+  // -128 * sum(numbers), since the micro-kernels' bytes of weights are + 128. With 8-bit weights, plus
+  // half of what is rounded away.
+  int32_t starts[2];
   int16_t scales[2];  // the larger one is at least 2^14
   int16_t sums[2];    // scale * sum(numbers) / 2^15
   int32_t shift;      // the row's exponent - the pair's
@@ -44,25 +40,32 @@ struct RowPair {
 };
 static_assert(sizeof(RowPair) == 2 * sizeof(RowBlock));
 
-// Two blocks of a panel of 4-bit weights.
+// Two blocks of a panel.
+struct Int8Pair {
+  int16_t scales[kPanelWidth][2];                    // in units of the output
+  uint32_t words[2][kBlockInputs / 4][kPanelWidth];  // as in weight_format::QuantizedBlock<8>
+};
 struct Int4Pair {
   static constexpr int kZeroPointBits = 8;  // after the point
 
-  int16_t scales[kPanelWidth][2];       // in units of the output
-  int16_t zero_points[kPanelWidth][2];  // in 2^-kZeroPointBits
+  int16_t scales[kPanelWidth][2];
+  int16_t zero_points[kPanelWidth][2];               // in 2^-kZeroPointBits
   uint32_t words[2][kBlockInputs / 8][kPanelWidth];  // as in weight_format::QuantizedBlock<4>
 };
 
-constexpr int64_t kMaxInt4Inputs = 65536;
+constexpr int64_t kMaxInputs = 65536;
 
-// W [num_inputs, num_outputs] as panels: in kInt8Blocks, or in kInt4Blocks as float units [16], then
-// Int4Pair [num_pairs]; the second block after an odd last one is zero.
+// Of a block's sum of products with 8-bit weights, below 2^19 - 2^12, AVX-512 rounds so many bits away.
+constexpr int kRoundedBits = 4;
+
+// W [num_inputs, num_outputs] as panels: float units [16], then Int8Pair or Int4Pair [num_pairs]. The
+// second block after an odd last one is zero.
 struct PackedMatrix {
   static constexpr int64_t kUnitBytes = kPanelWidth * sizeof(float);
 
   const uint8_t* data;
-  WeightFormat format;
-  int64_t num_inputs;  // a multiple of 32; with 4 bits, up to kMaxInt4Inputs
+  WeightFormat format;  // kInt8Blocks or kInt4Blocks
+  int64_t num_inputs;   // a multiple of 32, up to kMaxInputs
   int64_t num_outputs;
   // About the largest sum of |numbers| of a block of x. With AVX-512 and 4 bits, the sums of its
   // products with number - zero point then fit into 16 bits.
@@ -72,8 +75,7 @@ struct PackedMatrix {
   int64_t num_blocks() const { return num_inputs / kBlockInputs; }
   int64_t num_pairs() const { return div_ceil(num_blocks(), 2); }
   int64_t panel_bytes() const {
-    return has_4_bits() ? kUnitBytes + num_pairs() * static_cast<int64_t>(sizeof(Int4Pair))
-                        : weight_format::panel_bytes(format, num_inputs);
+    return kUnitBytes + num_pairs() * (has_4_bits() ? sizeof(Int4Pair) : sizeof(Int8Pair));
   }
   const uint8_t* panel(int64_t index) const { return data + index * panel_bytes(); }
   // Of a row of x: RowPair [num_pairs] or RowBlock [num_blocks].

@@ -65,11 +65,8 @@ struct DynamicBlockMatMul {
   Status* run(const Api& api, KernelContext* context) const {
     MatMulCall call{};
     RETURN_IF_FAILED(call.read(api, context, attributes, kFirstParameter));
-    if (call.num_inputs % block_matmul::kBlockInputs) {
-      return api.CreateStatus(kInvalidArgument, "the inputs must be a multiple of 32");
-    }
-    if (format == WeightFormat::kInt4Blocks && call.num_inputs > block_matmul::kMaxInt4Inputs) {
-      return api.CreateStatus(kInvalidArgument, "weights of 4 bits have at most 65536 inputs");
+    if (call.num_inputs % block_matmul::kBlockInputs || call.num_inputs > block_matmul::kMaxInputs) {
+      return api.CreateStatus(kInvalidArgument, "the inputs must be a multiple of 32, up to 65536");
     }
     const uint8_t* weights = nullptr;
     RETURN_IF_FAILED(input_data(api, context, kWeights, weights));

@@ -77,16 +77,14 @@ inline void round_values(const float* values, int64_t stride, int64_t num_keys, 
   }
 }
 
-// 2^x to 8e-5, a thirtieth of a bfloat16's rounding; 0 for x = -inf. NaN gives NaN. Minimax
-// polynomial for |r| <= 1/2.
+// 2^x to 8e-5, a thirtieth of a bfloat16's rounding; 0 for x = -inf. NaN gives NaN.
 INLINE Floats exp2(Floats x) {
-  constexpr float p[] = {0.99992807f, 0.69326099f, 0.24261113f, 0.05517167f};
   constexpr float kLowest = -200.0f;  // 2^x is 0 below -150
   const __m512 bounded = reinterpret_cast<__m512>(max<Floats>(kLowest, x));
   const __m512 n = _mm512_roundscale_ps(bounded, _MM_FROUND_TO_NEAREST_INT);
   const Floats rest = reinterpret_cast<Floats>(_mm512_sub_ps(bounded, n));
   return reinterpret_cast<Floats>(
-      _mm512_scalef_ps(reinterpret_cast<__m512>(polynomial(rest, p, 3)), n));
+      _mm512_scalef_ps(reinterpret_cast<__m512>(polynomial(rest, kCoarseExp2, 3)), n));
 }
 
 #endif

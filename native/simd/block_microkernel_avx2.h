@@ -26,7 +26,7 @@ INLINE void multiply_8_bits(const RowPointers<R>& rows, int64_t group, const uin
                             __m256i ones, Sums<R>& sums) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    const __m256i stored = load<__m256i>(words + group * kPanelWidth + half * kLanes);
+    const __m256i stored = load<__m256i>(words + half * kLanes);
     const __m256i weights = _mm256_xor_si256(stored, _mm256_set1_epi8(-128));
     const __m256i magnitudes = _mm256_abs_epi8(weights);
 #pragma unroll
@@ -86,39 +86,6 @@ INLINE void add_products(const RowPointers<R>& rows, const Sums<R>& sums, int ha
   }
 }
 
-struct Int8Kernel {
-  static constexpr int kMr = 3, kNrPanels = 1;
-  static constexpr bool kExpands = false;
-
-  template <int R, int, Source>
-  static void multiply(const uint8_t* quantized, const PackedMatrix& matrix,
-                       const uint8_t* const* panels, const PanelEpilogue* epilogues,
-                       RangePrefetcher&) {
-    Floats totals[R][2];
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-      totals[r][0] = totals[r][1] = 0.0f;
-      epilogues->prefetch(r);
-    }
-    RowPointers<R> rows(quantized, matrix.row_bytes());
-    const auto* block = reinterpret_cast<const Int8Block*>(*panels);
-    for (int64_t i = 0; i < matrix.num_blocks(); i++, block++) {
-      Sums<R> sums = {};
-      const __m256i one = ones();
-#pragma unroll
-      for (int64_t group = 0; group < kBlockGroups; group++) {
-        multiply_8_bits<R>(rows, group, block->words, one, sums);
-      }
-#pragma unroll
-      for (int half = 0; half < 2; half++) {
-        add_products<R>(rows, sums, half, load_float16(block->halves + half * kLanes), totals);
-      }
-      rows.advance(sizeof(RowBlock));
-    }
-    epilogues->apply<R>(totals[0], 2);
-  }
-};
-
 // Two blocks of a panel of 4-bit weights as many rows read them.
 struct ExpandedPair {
   float scales[2][kPanelWidth], offsets[2][kPanelWidth];
@@ -132,9 +99,11 @@ INLINE Floats alternate_of(const int16_t (*values)[2], int block, int half) {
   return __builtin_convertvector((block ? both : both << 16) >> 16, Floats);
 }
 
-INLINE Floats scales_of(const Int4Pair& pair, int block, int half) {
+template <typename Pair>
+INLINE Floats scales_of(const Pair& pair, int block, int half) {
   return alternate_of(pair.scales, block, half);
 }
+template <>
 INLINE Floats scales_of(const ExpandedPair& pair, int block, int half) {
   return load(pair.scales[block] + half * kLanes);
 }
@@ -150,12 +119,31 @@ INLINE Floats offsets_of(const ExpandedPair& pair, int block, int half) {
 
 // Adds one block's products as int32 to sums, which are zero.
 template <int R>
+INLINE void multiply_block(const RowPointers<R>& rows, const Int8Pair& pair, int block,
+                           Sums<R>& sums) {
+  const __m256i one = ones();
+#pragma unroll
+  for (int64_t group = 0; group < kBlockGroups; group++) {
+    multiply_8_bits<R>(rows, group, pair.words[block][group], one, sums);
+  }
+}
+template <int R>
+INLINE void add_halves(Sums<R>& sums) {
+  const __m256i one = ones();
+#pragma unroll
+  for (int r = 0; r < R; r++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) sums[r][half] = _mm256_madd_epi16(sums[r][half], one);
+  }
+}
+template <int R>
 INLINE void multiply_block(const RowPointers<R>& rows, const Int4Pair& pair, int block,
                            Sums<R>& sums) {
 #pragma unroll
   for (int64_t group = 0; group < kBlockGroups; group += 2) {
     multiply_packed<R>(rows, group, pair.words[block][group / 2], sums);
   }
+  add_halves<R>(sums);
 }
 template <int R>
 INLINE void multiply_block(const RowPointers<R>& rows, const ExpandedPair& pair, int block,
@@ -164,12 +152,61 @@ INLINE void multiply_block(const RowPointers<R>& rows, const ExpandedPair& pair,
   for (int64_t group = 0; group < kBlockGroups; group++) {
     multiply_bytes<R>(rows, group, pair.numbers[block], sums);
   }
+  add_halves<R>(sums);
 }
 
+// R rows times a panel.
+template <int R, typename Pair>
+void multiply_panel(const uint8_t* quantized, const PackedMatrix& matrix, const uint8_t* panel,
+                    const PanelEpilogue& epilogue) {
+  Floats totals[R][2];
+#pragma unroll
+  for (int r = 0; r < R; r++) {
+    totals[r][0] = totals[r][1] = 0.0f;
+    epilogue.prefetch(r);
+  }
+  RowPointers<R> rows(quantized, matrix.row_bytes());
+  const auto* pairs = pairs_of<Pair>(panel);
+  for (int64_t i = 0; i < matrix.num_blocks(); i++) {
+    const Pair& pair = pairs[i / 2];
+    const int block = i % 2;
+    Sums<R> sums = {};
+    multiply_block<R>(rows, pair, block, sums);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      add_products<R>(rows, sums, half, scales_of(pair, block, half), totals);
+      if constexpr (!__is_same(Pair, Int8Pair)) {
+        const Floats offsets = offsets_of(pair, block, half);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+          const Floats row_sum = rows.template at<float>(r, offsetof(RowBlock, sum));
+          totals[r][half] = fma(row_sum, offsets, totals[r][half]);
+        }
+      }
+    }
+    rows.advance(sizeof(RowBlock));
+  }
+#pragma unroll
+  for (int r = 0; r < R; r++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) totals[r][half] *= units_of(panel, half);
+  }
+  epilogue.apply<R>(totals[0], 2);
+}
+
+struct Int8Kernel {
+  static constexpr int kMr = 3;
+
+  template <int R, Source>
+  static void multiply(const uint8_t* quantized, const PackedMatrix& matrix, const uint8_t* panel,
+                       const PanelEpilogue& epilogue, RangePrefetcher&) {
+    multiply_panel<R, Int8Pair>(quantized, matrix, panel, epilogue);
+  }
+};
+
 struct Int4Kernel {
-  static constexpr int kMr = 3, kNrPanels = 1;
-  static constexpr bool kExpands = true;
-  static constexpr int64_t kMaxStoredRows = 32;  // expands panels for more rows
+  static constexpr int kMr = 3;
+  static constexpr int64_t kMaxStoredRows = 32;
 
   // Writes a panel to scratch: its units, then ExpandedPair [num_pairs].
   static void expand(const PackedMatrix& matrix, const uint8_t* panel, uint8_t* scratch) {
@@ -187,45 +224,11 @@ struct Int4Kernel {
     }
   }
 
-  template <int R, int, Source kSource>
-  static void multiply(const uint8_t* quantized, const PackedMatrix& matrix,
-                       const uint8_t* const* panels, const PanelEpilogue* epilogues,
-                       RangePrefetcher&) {
+  template <int R, Source kSource>
+  static void multiply(const uint8_t* quantized, const PackedMatrix& matrix, const uint8_t* panel,
+                       const PanelEpilogue& epilogue, RangePrefetcher&) {
     using Pair = typename PairOf<kSource, Int4Pair, ExpandedPair>::Type;
-    Floats totals[R][2];
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-      totals[r][0] = totals[r][1] = 0.0f;
-      epilogues->prefetch(r);
-    }
-    RowPointers<R> rows(quantized, matrix.row_bytes());
-    const auto* pairs = pairs_of<Pair>(*panels);
-    for (int64_t i = 0; i < matrix.num_blocks(); i++) {
-      const Pair& pair = pairs[i / 2];
-      const int block = i % 2;
-      Sums<R> sums = {};
-      multiply_block<R>(rows, pair, block, sums);
-      const __m256i one = ones();
-#pragma unroll
-      for (int half = 0; half < 2; half++) {
-#pragma unroll
-        for (int r = 0; r < R; r++) sums[r][half] = _mm256_madd_epi16(sums[r][half], one);
-        add_products<R>(rows, sums, half, scales_of(pair, block, half), totals);
-        const Floats offsets = offsets_of(pair, block, half);
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-          const Floats row_sum = rows.template at<float>(r, offsetof(RowBlock, sum));
-          totals[r][half] = fma(row_sum, offsets, totals[r][half]);
-        }
-      }
-      rows.advance(sizeof(RowBlock));
-    }
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-#pragma unroll
-      for (int half = 0; half < 2; half++) totals[r][half] *= units_of(*panels, half);
-    }
-    epilogues->apply<R>(totals[0], 2);
+    multiply_panel<R, Pair>(quantized, matrix, panel, epilogue);
   }
 };
 

@@ -1,5 +1,5 @@
-// A panel in blocks, as the micro-kernels read it. They are members of Int8Kernel and Int4Kernel, each
-// of which says how many rows and panels a micro-tile has.
+// A panel in blocks, as the micro-kernels read it. They are members of Int8Kernel and Int4Kernel: of
+// up to kMr rows times a panel. Int4Kernel expands panels for more than kMaxStoredRows rows.
 #pragma once
 
 #include "../block_matmul.h"
@@ -11,7 +11,6 @@
 namespace block_matmul::SIMD {
 
 using namespace ::SIMD;
-using Int8Block = weight_format::QuantizedBlock<8>;
 
 constexpr int64_t kKr = 4;  // adjacent inputs of an output, whose four products one lane adds
 constexpr int64_t kBlockGroups = kBlockInputs / kKr;
@@ -32,7 +31,7 @@ struct PairOf<Source::kExpanded, Stored, Expanded> {
   using Type = Expanded;
 };
 
-// What follows the units of a panel of 4 bits.
+// What follows the units of a panel.
 template <typename Pair>
 INLINE const Pair* pairs_of(const uint8_t* panel) {
   return reinterpret_cast<const Pair*>(panel + PackedMatrix::kUnitBytes);

@@ -13,46 +13,34 @@ namespace {
 
 using namespace ::SIMD;
 
-constexpr float kBias = 12582912.0f;  // the float whose bits are kFloatBias
-constexpr float kMinMaxAbs = 1e-9f;   // avoids division by zero in a block of zeros
-constexpr uint32_t kScaleBits = ~3u;  // clears the two lowest bits of the mantissa
+constexpr float kMinMaxAbs = 1e-9f;  // avoids division by zero in a block of zeros
 constexpr float kMaxNumber = 127.0f;
 
-// The bits of the largest of `size` magnitudes, a multiple of kLanes; those of a NaN if one is.
-INLINE int32_t max_abs_bits(const float* x, int64_t size) {
-  Ints largest = 0;
-  for (int64_t i = 0; i < size; i += kLanes) largest = max(largest, magnitude_bits(load(x + i)));
-  return reduce_max(largest);
-}
+#if SIMD_BITS == 256
 
-float round_scale(float scale) {
-  uint32_t bits;
-  memcpy(&bits, &scale, sizeof bits);
-  bits &= kScaleBits;
-  memcpy(&scale, &bits, sizeof bits);
-  return scale;
-}
-
-INLINE void quantize_block(const float* x, RowBlock* out) {
-  const float found = float_of(max_abs_bits(x, kBlockInputs));
-  const float max_abs = found < kMinMaxAbs ? kMinMaxAbs : found;  // a NaN stays NaN
-  const float inverse = kMaxNumber / max_abs;
-  Ints total = 0;
+void quantize_row(const float* x, const PackedMatrix& matrix, RowBlock* out) {
+  for (const float* end = x + matrix.num_inputs; x < end; x += kBlockInputs, out++) {
+    Ints largest = 0;
 #pragma unroll
-  for (int64_t i = 0; i < kBlockInputs; i += kLanes) {
-    const Ints numbers = nearest_int(load(x + i) * inverse);
-    store_low_bytes(out->numbers + i, numbers);
-    total += numbers;
+    for (int64_t i = 0; i < kBlockInputs; i += kLanes) {
+      largest = max(largest, magnitude_bits(load(x + i)));
+    }
+    const float found = float_of(reduce_max(largest));
+    const float max_abs = found < kMinMaxAbs ? kMinMaxAbs : found;  // a NaN stays NaN
+    const float inverse = kMaxNumber / max_abs;
+    Ints total = 0;
+#pragma unroll
+    for (int64_t i = 0; i < kBlockInputs; i += kLanes) {
+      const Ints numbers = nearest_int(load(x + i) * inverse);
+      store_low_bytes(out->numbers + i, numbers);
+      total += numbers;
+    }
+    out->scale = max_abs * (1.0f / kMaxNumber);
+    out->sum = out->scale * static_cast<float>(reduce_sum(total));
   }
-  // Unsigned: the numbers of a block with an infinity are arbitrary.
-  const uint32_t sum = static_cast<uint32_t>(reduce_sum(total));
-  out->scale = round_scale(max_abs * (1.0f / kMaxNumber));
-  out->shift = -kBias * out->scale;
-  out->start = static_cast<int32_t>(kFloatBias - 128 * sum);
-  out->sum = out->scale * static_cast<float>(static_cast<int32_t>(sum));
 }
 
-#if SIMD_BITS == 512
+#else
 
 constexpr int64_t kGroupBlocks = 16;  // that are quantized together
 
@@ -64,23 +52,6 @@ INLINE void store_quarters(__m512i x, char* to, int64_t stride) {
   store(to + 3 * stride, _mm512_extracti32x4_epi32(x, 3));
 }
 
-// Stores what follows the numbers of kGroupBlocks blocks: a transposition.
-INLINE void store_parameters(Floats scales, Floats shifts, Ints starts, Floats sums, RowBlock* out) {
-  const __m512i a = reinterpret_cast<__m512i>(scales), b = reinterpret_cast<__m512i>(shifts);
-  const __m512i c = reinterpret_cast<__m512i>(starts), d = reinterpret_cast<__m512i>(sums);
-  const __m512i low_ab = _mm512_unpacklo_epi32(a, b), high_ab = _mm512_unpackhi_epi32(a, b);
-  const __m512i low_cd = _mm512_unpacklo_epi32(c, d), high_cd = _mm512_unpackhi_epi32(c, d);
-  const auto store_from = [&](__m512i blocks, int64_t first) __attribute__((always_inline)) {
-    constexpr int64_t kBegin = offsetof(RowBlock, scale);
-    static_assert(sizeof(RowBlock) == kBegin + sizeof(__m128i));
-    store_quarters(blocks, reinterpret_cast<char*>(out + first) + kBegin, 4 * sizeof(RowBlock));
-  };
-  store_from(_mm512_unpacklo_epi64(low_ab, low_cd), 0);
-  store_from(_mm512_unpackhi_epi64(low_ab, low_cd), 1);
-  store_from(_mm512_unpacklo_epi64(high_ab, high_cd), 2);
-  store_from(_mm512_unpackhi_epi64(high_ab, high_cd), 3);
-}
-
 INLINE Floats at_least_min(Floats max_abs) {  // a NaN stays NaN
   return max_abs < Floats(kMinMaxAbs) ? Floats(kMinMaxAbs) : max_abs;
 }
@@ -88,31 +59,6 @@ INLINE Floats at_least_min(Floats max_abs) {  // a NaN stays NaN
 // The bits of the magnitudes of a block: the larger one of each lane.
 INLINE Ints larger_magnitudes(const float* block) {
   return max(magnitude_bits(load(block)), magnitude_bits(load(block + kLanes)));
-}
-
-// As quantize_block, for kGroupBlocks neighbours.
-INLINE void quantize_group(const float* x, RowBlock* out) {
-  __m512i partial[kGroupBlocks];
-#pragma unroll
-  for (int64_t b = 0; b < kGroupBlocks; b++) {
-    partial[b] = reinterpret_cast<__m512i>(larger_magnitudes(x + b * kBlockInputs));
-  }
-  const Floats max_abs = at_least_min(reinterpret_cast<Floats>(max_16(partial)));
-  const Floats inverses = kMaxNumber / max_abs;
-#pragma unroll
-  for (int64_t b = 0; b < kGroupBlocks; b++) {
-    const float* const from = x + b * kBlockInputs;
-    const Ints low = nearest_int(load(from) * inverses[b]);
-    const Ints high = nearest_int(load(from + kLanes) * inverses[b]);
-    store_low_bytes(out[b].numbers, low);
-    store_low_bytes(out[b].numbers + kLanes, high);
-    partial[b] = reinterpret_cast<__m512i>(low + high);
-  }
-  const Ints sums = sum_16(partial);
-  const Floats scales = reinterpret_cast<Floats>(
-      reinterpret_cast<Ints>(max_abs * (1.0f / kMaxNumber)) & static_cast<int32_t>(kScaleBits));
-  store_parameters(scales, -kBias * scales, static_cast<int32_t>(kFloatBias) - (sums << 7),
-                   scales * __builtin_convertvector(sums, Floats), out);
 }
 
 constexpr int kMantissaBits = 23, kExponentBias = 127;  // of a float
@@ -179,12 +125,14 @@ INLINE Ints round_pairs(const float* x, Floats inverses, RowPair* out) {
 // What the pairs of a row have in common.
 struct PairedRow {
   float max_sum;     // PackedMatrix::max_sum
+  int32_t rounding;  // to add to sums
   int32_t exponent;  // 2^exponent exceeds the scales of the blocks
   float scale;       // RowPair::row_scale
 
   // `max_abs`: of the row.
   INLINE PairedRow(float max_abs, const PackedMatrix& matrix)
-      : max_sum(static_cast<float>(matrix.max_sum)) {
+      : max_sum(static_cast<float>(matrix.max_sum)),
+        rounding(matrix.has_4_bits() ? 0 : 1 << (kRoundedBits - 1)) {
     constexpr float kMargin = 1.0001f, kLargestSum = kBlockInputs * kMaxNumber;
     const float coarsest = kLargestSum > max_sum ? kLargestSum / max_sum : 1.0f;
     const float max_scale = max_abs * (kMargin / kMaxNumber) * coarsest;
@@ -228,8 +176,8 @@ INLINE void quantize_pairs(const float* x, Floats max_abs, const PairedRow& row,
   const Floats factors = reinterpret_cast<Floats>(bits_of_power(15 - exponents));
   const Ints fixed = min(Ints(INT16_MAX), nearest_int(scales * factors));
   const Ints products = (sums * fixed + (1 << 14)) >> 15;
-  // A transposition, as store_parameters.
-  const __m512i a = reinterpret_cast<__m512i>(-(sums << 7));
+  // Stores what follows the numbers: a transposition.
+  const __m512i a = reinterpret_cast<__m512i>(row.rounding - (sums << 7));
   const __m512i b = alternate(pair_halves(fixed), pair_halves(products));
   const __m512i c =
       alternate(row.exponent - exponents, reinterpret_cast<Ints>(Floats(row.scale)));
@@ -263,7 +211,7 @@ INLINE void for_each_group(int64_t num_blocks, const Step& step) {
 
 void quantize_row(const float* x, const PackedMatrix& matrix, RowPair* out) {
   // Of each block, then some lanes that are not read.
-  float max_abs[kMaxInt4Inputs / kBlockInputs + kLanes];
+  float max_abs[kMaxInputs / kBlockInputs + kLanes];
   Ints largest = 0;  // bits
   for_each_group(matrix.num_blocks(), [&](int64_t pair, auto count, auto has_second) {
     const float* const from = x + 2 * pair * kBlockInputs;
@@ -280,28 +228,16 @@ void quantize_row(const float* x, const PackedMatrix& matrix, RowPair* out) {
 
 #endif
 
-void quantize_row(const float* x, const PackedMatrix& matrix, RowBlock* out) {
-  int64_t i = 0;
-#if SIMD_BITS == 512
-  for (; i + kGroupBlocks <= matrix.num_blocks(); i += kGroupBlocks) {
-    quantize_group(x + i * kBlockInputs, out + i);
-  }
-#endif
-  for (; i < matrix.num_blocks(); i++) quantize_block(x + i * kBlockInputs, out + i);
-}
-
 }  // namespace
 
 void quantize(const float* x, const Rows& rows, const PackedMatrix& matrix, uint8_t* quantized) {
   for (int64_t row = 0; row < rows.count; row++, quantized += matrix.row_bytes()) {
-    const float* const from = x + rows[row] * matrix.num_inputs;
-#if SIMD_BITS == 512
-    if (matrix.has_4_bits()) {
-      quantize_row(from, matrix, reinterpret_cast<RowPair*>(quantized));
-      continue;
-    }
+#if SIMD_BITS == 256
+    auto* const out = reinterpret_cast<RowBlock*>(quantized);
+#else
+    auto* const out = reinterpret_cast<RowPair*>(quantized);
 #endif
-    quantize_row(from, matrix, reinterpret_cast<RowBlock*>(quantized));
+    quantize_row(x + rows[row] * matrix.num_inputs, matrix, out);
   }
 }
 

@@ -90,7 +90,11 @@ class PanelEpilogue {
   // sums [num_rows][kPanelVectors], bias added.
   void activate_and_store(int64_t num_rows, const Floats* sums) const {
     switch (activation_) {
-      case Activation::kSiluGate: return gate_and_store(num_rows, sums);
+      case Activation::kSiluGate:
+        if (factors_ == Factors::kRounded) {
+          return gate_and_store(num_rows, sums, [](auto x) { return silu_coarse(x); });
+        }
+        return gate_and_store(num_rows, sums, [](auto x) { return silu(x); });
       case Activation::kGelu:
         if (factors_ == Factors::kRounded) {
           return map_and_store(num_rows, sums, [](Floats x) { return gelu_coarse(x); });
@@ -104,23 +108,25 @@ class PanelEpilogue {
   }
 
   // The first eight sums of a row are the gates of the others.
-  void gate_and_store(int64_t num_rows, const Floats* sums) const {
-    const auto half = [&](int64_t row, int index) {
-      return load<Floats8>(reinterpret_cast<const char*>(sums + row * kPanelVectors) +
-                           index * sizeof(Floats8));
-    };
-    int64_t row = 0;
+  template <typename Function>
+  INLINE void gate_and_store(int64_t num_rows, const Floats* sums, const Function& activate) const {
 #if SIMD_BITS == 512
+    int64_t row = 0;
     for (; row + 2 <= num_rows; row += 2) {
+      const Floats first = sums[row], second = sums[row + 1];
       Floats gates, inputs;
-      gates.lo = half(row, 0), gates.hi = half(row + 1, 0);
-      inputs.lo = half(row, 1), inputs.hi = half(row + 1, 1);
-      const Floats products = silu(gates) * inputs;
+      gates.lo = first.lo, gates.hi = second.lo;
+      inputs.lo = first.hi, inputs.hi = second.hi;
+      const Floats products = activate(gates) * inputs;
       store_clipped<Floats8>(row, 0, products.lo);
       store_clipped<Floats8>(row + 1, 0, products.hi);
     }
+    if (row < num_rows) store_clipped<Floats8>(row, 0, activate(sums[row].lo) * sums[row].hi);
+#else
+    for (int64_t row = 0; row < num_rows; row++) {
+      store_clipped(row, 0, activate(sums[2 * row]) * sums[2 * row + 1]);
+    }
 #endif
-    for (; row < num_rows; row++) store_clipped(row, 0, silu(half(row, 0)) * half(row, 1));
   }
 
   template <typename Function>

@@ -74,12 +74,6 @@ INLINE Ints sum_16(const __m512i* a) {
                                                  always_inline)) { return _mm512_add_epi32(x, y); }));
 }
 
-// Of unsigned numbers.
-INLINE Ints max_16(const __m512i* a) {
-  return reinterpret_cast<Ints>(reduce_16(a, [](__m512i x, __m512i y) __attribute__((
-                                                 always_inline)) { return _mm512_max_epu32(x, y); }));
-}
-
 }  // namespace SIMD
 
 #include "end_target.h"

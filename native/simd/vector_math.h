@@ -38,6 +38,20 @@ INLINE V exp(V x) {
   return x < kLowest ? V(0.0f) : polynomial(r, p, 6) * reinterpret_cast<V>(power);
 }
 
+// 2^r to 8e-5 for |r| <= 1/2: minimax.
+constexpr float kCoarseExp2[] = {0.99992807f, 0.69326099f, 0.24261113f, 0.05517167f};
+
+// 2^x to 8e-5 for x from -126 to 127. NaN gives NaN. kRound as in exp().
+template <typename V>
+INLINE V exp2_coarse(V x) {
+  using Bits = decltype(x < x);
+  constexpr float kRound = 12582912.0f + 127.0f;
+  const V shifted = x + kRound;
+  const V rest = x - (shifted - kRound);
+  const Bits power = reinterpret_cast<Bits>(shifted) << 23;
+  return polynomial(rest, kCoarseExp2, 3) * reinterpret_cast<V>(power);
+}
+
 INLINE float exp_scalar(float x) { return exp(FloatsOf<4>(x))[0]; }
 
 // tanh to 1.3 ulp: 1 - 2 / (e^(2 |x|) + 1) with the sign of x; for |x| < 0.625, x + x^3 p(x^2).

@@ -1,9 +1,9 @@
 """Replaces products with weights in blocks by one operator each: native/block_matmul_operator.h.
 
 The export writes such a product (``export.block_matmul``) as nodes that round each block of 32
-inputs to 8 bits, and a ``MatMulNBits``. The native operator quantizes to the same numbers; results
-differ by the rounding of sums and, with 4 bits, of scales to 16 bits and of zero points to 1/256
-step.
+inputs to 8 bits, and a ``MatMulNBits``. The native operator quantizes to the same numbers, or to
+coarser ones where most of a block are large. Results differ by the rounding of scales and sums to
+16 bits, and of zero points to 1/256 step.
 """
 
 from collections.abc import Iterator
@@ -23,6 +23,7 @@ _KR = 4  # adjacent inputs of an output in packed weights
 _FORMATS = {8: WeightFormat.INT8_BLOCKS, 4: WeightFormat.INT4_BLOCKS}
 _ZERO_POINT_UNIT = 2.0**-8  # kZeroPointBits of native/block_matmul.h
 _MAX_NUMBER = 31  # of number - zero point, so that x need not be much coarser
+_MAX_INPUTS = 65536
 _LARGEST_SUM = 32 * 127  # of |numbers| of a block of x
 
 
@@ -42,67 +43,47 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
             continue
         epilogue = find_epilogue(graph, node, num_outputs)
         max_sum = _LARGEST_SUM
-        if zeros is None:
-            packed = pack_8_bits(numbers, scales, epilogue)
-        else:
+        if zeros is not None:
             largest = _largest_number(numbers, zeros)
             if not largest <= _MAX_NUMBER:  # also NaN
                 continue
             max_sum = _max_sum(largest)
-            packed = pack_4_bits(numbers, scales, zeros, epilogue)
         yield epilogue.replacement(
             graph,
             OPERATOR,
             x,
-            {"packed": packed},
+            {"packed": pack(numbers, scales, zeros, epilogue)},
             weight_format=int(_FORMATS[bits]),
             max_sum=max_sum,
         )
 
 
-def pack_8_bits(numbers: Array, scales: Array, epilogue: Epilogue) -> Array:
-    """Packs a matrix in ``kInt8Blocks`` of native/block_matmul.h.
+def pack(numbers: Array, scales: Array, zeros: Array | None, epilogue: Epilogue) -> Array:
+    """Packs a matrix as panels of native/block_matmul.h.
 
     Args:
         numbers: uint8 ``[outputs, blocks, bytes]`` as in ``MatMulNBits``.
         scales: float16 ``[outputs, blocks]``
+        zeros: with 4 bits, zero points: float32 ``[outputs, blocks]``.
         epilogue: orders the outputs.
 
     Returns:
         uint8 ``[n]``
     """
-    words = _words(numbers, epilogue)  # [panels, blocks, words, 16, 4]
-    halves = epilogue.panels(scales.T).swapaxes(0, 1)  # [panels, blocks, 16]
-    parts = [np.ascontiguousarray(halves).view(np.uint8), words.reshape(*words.shape[:2], -1)]
-    return np.concatenate(parts, -1).reshape(-1)
-
-
-def pack_4_bits(numbers: Array, scales: Array, zeros: Array, epilogue: Epilogue) -> Array:
-    """Packs a matrix in ``kInt4Blocks`` of native/block_matmul.h.
-
-    Args:
-        numbers: uint8 ``[outputs, blocks, bytes]`` as in ``MatMulNBits``.
-        scales: float16 ``[outputs, blocks]``
-        zeros: zero points, float32 ``[outputs, blocks]``
-        epilogue: orders the outputs.
-
-    Returns:
-        uint8 ``[n]``
-    """
-    padding = [(0, 0), (0, numbers.shape[1] % 2)]  # to pairs of blocks
-    words = _words(_reorder_4_bits(np.pad(numbers, [*padding, (0, 0)])), epilogue)
+    num_blocks = scales.shape[1]
+    padding = [(0, 0), (0, num_blocks % 2)]  # to pairs of blocks
     exact = scales.astype(np.float64)
     units = np.abs(exact).max(1) / np.iinfo(np.int16).max
-    fixed = np.rint(exact / np.where(units, units, 1)[:, None])
-    halves = [
-        _pairs(np.pad(values, padding).astype(np.int16), epilogue)
-        for values in (fixed, np.rint(zeros / _ZERO_POINT_UNIT))
-    ]
-    num_panels, num_blocks = words.shape[:2]
-    parts = [*halves, words.reshape(num_panels, num_blocks // 2, -1)]
-    pairs = np.concatenate([part.view(np.uint8) for part in parts], -1).reshape(num_panels, -1)
+    halves = [np.rint(exact / np.where(units, units, 1)[:, None])]
+    if zeros is not None:
+        numbers = _reorder_4_bits(numbers)
+        halves.append(np.rint(zeros / _ZERO_POINT_UNIT))
+    parts = [_pairs(np.pad(values, padding).astype(np.int16), epilogue) for values in halves]
+    words = _words(np.pad(numbers, [*padding, (0, 0)]), epilogue)
+    parts.append(words.reshape(*parts[0].shape[:2], -1))
+    pairs = np.concatenate([part.view(np.uint8) for part in parts], -1)
     by_panel = epilogue.panels(units.astype(np.float32)).view(np.uint8)
-    return np.concatenate([by_panel, pairs], -1).reshape(-1)
+    return np.concatenate([by_panel, pairs.reshape(len(pairs), -1)], -1).reshape(-1)
 
 
 def _words(numbers: Array, epilogue: Epilogue) -> Array:
@@ -149,7 +130,10 @@ def _settings(node: onnx.NodeProto) -> tuple[int, int] | None:
     """The numbers of outputs and of bits, if the native operator can have them."""
     given = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
     bits = given.get("bits", 4)
-    if given["block_size"] != BLOCK or given["K"] % BLOCK or bits not in _FORMATS:
+    num_inputs = given["K"]
+    if num_inputs % BLOCK or num_inputs > _MAX_INPUTS:
+        return None
+    if given["block_size"] != BLOCK or bits not in _FORMATS:
         return None
     return given["N"], bits
 
