@@ -2,8 +2,8 @@
 
     python -m scripts.comparisons [--check]
 
-The reports come from ``python -m loadtest compare``. All rows go to ``docs/performance.md``, and a
-selection to ``README.md``. ``--check`` changes nothing and fails if a document differs from the
+The reports come from ``python -m loadtest compare``. All rows go to ``docs/performance.md``, those of
+a Zen 4 to a table of their own, and a selection to ``README.md``. ``--check`` changes nothing and fails if a document differs from the
 reports.
 """
 
@@ -93,9 +93,9 @@ def machines(rows: Sequence[Row]) -> str:
     return "\n".join(f"Measured on {name}: {', '.join(tasks)}." for name, tasks in found.items())
 
 
-def committed() -> list[Row]:
-    """The rows of all committed comparison reports, by task, level and precision."""
-    files = sorted(RESULTS.glob("compare-*.json"), key=lambda path: path.stem)
+def committed(prefix: str = "compare") -> list[Row]:
+    """The rows of the committed reports ``PREFIX-….json``, by task, level and precision."""
+    files = sorted(RESULTS.glob(f"{prefix}-*.json"), key=lambda path: path.stem)
     return newest([json.loads(path.read_text("utf-8")) for path in files])
 
 
@@ -167,6 +167,11 @@ def _render_table() -> str:
     return f"{table(rows, Fidelity.committed(rows))}\n\n{machines(rows)}"
 
 
+def _render_zen4() -> str:
+    rows = committed("zen4")
+    return table(rows, Fidelity.committed(rows))
+
+
 def _render_summary() -> str:
     rows = committed()
     return summary(rows, Fidelity.committed(rows))
@@ -174,6 +179,7 @@ def _render_summary() -> str:
 
 SECTIONS = (
     Section(document=ROOT / "docs" / "performance.md", name="comparisons", render=_render_table),
+    Section(document=ROOT / "docs" / "performance.md", name="zen4", render=_render_zen4),
     Section(document=ROOT / "README.md", name="summary", render=_render_summary),
 )
 
