@@ -63,7 +63,9 @@ void attend_units(const Work& work, int64_t first, int64_t last, float* scratch)
   const int64_t max_tokens = attention::max_block_tokens(params);
   const bool is_decode = params.cache.keys && params.num_tokens == 1;
   for (int64_t unit = first; unit < last; unit++) {
-    const int64_t head = unit / work.token_blocks, token_block = unit % work.token_blocks;
+    const int64_t head = unit / work.token_blocks;
+    // Those of a causal prompt that see most keys come first, so that threads end together.
+    const int64_t token_block = work.token_blocks - 1 - unit % work.token_blocks;
     const int32_t* starts = work.row_blocks.starts + head / params.num_kv_heads;
     const int64_t kv_head = head % params.num_kv_heads;
     const QueryBlock block{work.row_blocks.rows + starts[0], starts[1] - starts[0],

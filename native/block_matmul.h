@@ -17,7 +17,7 @@ namespace block_matmul {
 
 using weight_format::kBlockInputs;
 
-// 32 inputs of a row of x for AVX2.
+// 32 inputs of a row of x for AVX2. After an odd number comes one of zeros.
 struct RowBlock {
   int8_t numbers[kBlockInputs];
   float scale;  // of the numbers
@@ -78,7 +78,7 @@ struct PackedMatrix {
     return kUnitBytes + num_pairs() * (has_4_bits() ? sizeof(Int4Pair) : sizeof(Int8Pair));
   }
   const uint8_t* panel(int64_t index) const { return data + index * panel_bytes(); }
-  // Of a row of x: RowPair [num_pairs] or RowBlock [num_blocks].
+  // Of a row of x: RowPair [num_pairs] or RowBlock [2 * num_pairs].
   int64_t row_bytes() const { return num_pairs() * static_cast<int64_t>(sizeof(RowPair)); }
 };
 

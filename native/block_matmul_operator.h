@@ -2,7 +2,7 @@
 // server/runtime/kernels/blocks.py makes its nodes.
 //
 // Inputs: x [.., num_inputs]; the packed matrix, uint8; then those of matmul_call.h. Attributes, all
-// required: weight_format, 3 or 4 (weight_format.h; 4 with zero points: block_matmul.h); max_sum
+// required: weight_format, 3 or 4 (weight_format.h), for the packing of block_matmul.h; max_sum
 // (block_matmul.h); and those of matmul_call.h.
 #pragma once
 

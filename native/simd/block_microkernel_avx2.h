@@ -86,12 +86,12 @@ INLINE void add_products(const RowPointers<R>& rows, const Sums<R>& sums, int ha
   }
 }
 
-// Two blocks of a panel of 4-bit weights as many rows read them.
-struct ExpandedPair {
-  float scales[2][kPanelWidth], offsets[2][kPanelWidth];
-  uint8_t numbers[2][kBlockBytes];
+// A block of a panel of 4-bit weights as many rows read it.
+struct ExpandedBlock {
+  float scales[kPanelWidth], offsets[kPanelWidth];
+  uint8_t numbers[kBlockBytes];
 };
-static_assert(sizeof(ExpandedPair) <= kExpandedBytes);
+static_assert(2 * sizeof(ExpandedBlock) <= kExpandedBytes);
 
 // Of block `block`, outputs half * 8 and on: values that alternate with those of the other block.
 INLINE Floats alternate_of(const int16_t (*values)[2], int block, int half) {
@@ -104,8 +104,8 @@ INLINE Floats scales_of(const Pair& pair, int block, int half) {
   return alternate_of(pair.scales, block, half);
 }
 template <>
-INLINE Floats scales_of(const ExpandedPair& pair, int block, int half) {
-  return load(pair.scales[block] + half * kLanes);
+INLINE Floats scales_of(const ExpandedBlock& block, int, int half) {
+  return load(block.scales + half * kLanes);
 }
 
 // Minus the zero points, times the scales.
@@ -113,8 +113,8 @@ INLINE Floats offsets_of(const Int4Pair& pair, int block, int half) {
   constexpr float kUnit = 1.0f / (1 << Int4Pair::kZeroPointBits);
   return alternate_of(pair.zero_points, block, half) * (scales_of(pair, block, half) * -kUnit);
 }
-INLINE Floats offsets_of(const ExpandedPair& pair, int block, int half) {
-  return load(pair.offsets[block] + half * kLanes);
+INLINE Floats offsets_of(const ExpandedBlock& block, int, int half) {
+  return load(block.offsets + half * kLanes);
 }
 
 // Adds one block's products as int32 to sums, which are zero.
@@ -146,17 +146,17 @@ INLINE void multiply_block(const RowPointers<R>& rows, const Int4Pair& pair, int
   add_halves<R>(sums);
 }
 template <int R>
-INLINE void multiply_block(const RowPointers<R>& rows, const ExpandedPair& pair, int block,
+INLINE void multiply_block(const RowPointers<R>& rows, const ExpandedBlock& block, int,
                            Sums<R>& sums) {
 #pragma unroll
   for (int64_t group = 0; group < kBlockGroups; group++) {
-    multiply_bytes<R>(rows, group, pair.numbers[block], sums);
+    multiply_bytes<R>(rows, group, block.numbers, sums);
   }
   add_halves<R>(sums);
 }
 
-// R rows times a panel.
-template <int R, typename Pair>
+// R rows times a panel. Part: Int8Pair, Int4Pair or ExpandedBlock.
+template <int R, typename Part>
 void multiply_panel(const uint8_t* quantized, const PackedMatrix& matrix, const uint8_t* panel,
                     const PanelEpilogue& epilogue) {
   Floats totals[R][2];
@@ -166,17 +166,14 @@ void multiply_panel(const uint8_t* quantized, const PackedMatrix& matrix, const 
     epilogue.prefetch(r);
   }
   RowPointers<R> rows(quantized, matrix.row_bytes());
-  const auto* pairs = pairs_of<Pair>(panel);
-  for (int64_t i = 0; i < matrix.num_blocks(); i++) {
-    const Pair& pair = pairs[i / 2];
-    const int block = i % 2;
+  const auto add_block = [&](const Part& part, int block) __attribute__((always_inline)) {
     Sums<R> sums = {};
-    multiply_block<R>(rows, pair, block, sums);
+    multiply_block<R>(rows, part, block, sums);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      add_products<R>(rows, sums, half, scales_of(pair, block, half), totals);
-      if constexpr (!__is_same(Pair, Int8Pair)) {
-        const Floats offsets = offsets_of(pair, block, half);
+      add_products<R>(rows, sums, half, scales_of(part, block, half), totals);
+      if constexpr (!__is_same(Part, Int8Pair)) {
+        const Floats offsets = offsets_of(part, block, half);
 #pragma unroll
         for (int r = 0; r < R; r++) {
           const Floats row_sum = rows.template at<float>(r, offsetof(RowBlock, sum));
@@ -185,6 +182,12 @@ void multiply_panel(const uint8_t* quantized, const PackedMatrix& matrix, const 
       }
     }
     rows.advance(sizeof(RowBlock));
+  };
+  constexpr int kBlocks = __is_same(Part, ExpandedBlock) ? 1 : 2;
+  const auto* part = parts_of<Part>(panel);
+  for (int64_t i = 0; i < matrix.num_blocks(); i += kBlocks, part++) {
+    add_block(*part, 0);
+    if constexpr (kBlocks == 2) add_block(*part, 1);
   }
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -208,27 +211,27 @@ struct Int4Kernel {
   static constexpr int kMr = 3;
   static constexpr int64_t kMaxStoredRows = 32;
 
-  // Writes a panel to scratch: its units, then ExpandedPair [num_pairs].
+  // Writes a panel to scratch: its units, then ExpandedBlock [num_blocks].
   static void expand(const PackedMatrix& matrix, const uint8_t* panel, uint8_t* scratch) {
     memcpy(scratch, panel, PackedMatrix::kUnitBytes);
-    const auto* from = pairs_of<Int4Pair>(panel);
-    auto* to = reinterpret_cast<ExpandedPair*>(scratch + PackedMatrix::kUnitBytes);
-    for (int64_t i = 0; i < matrix.num_pairs(); i++, from++, to++) {
-      for (int block = 0; block < 2; block++) {
-        for (int half = 0; half < 2; half++) {
-          store(to->scales[block] + half * kLanes, scales_of(*from, block, half));
-          store(to->offsets[block] + half * kLanes, offsets_of(*from, block, half));
-        }
-        expand_block(from->words[block], to->numbers[block], Ints(0));
+    const auto* from = parts_of<Int4Pair>(panel);
+    auto* to = reinterpret_cast<ExpandedBlock*>(scratch + PackedMatrix::kUnitBytes);
+    for (int64_t i = 0; i < matrix.num_blocks(); i++, to++) {
+      const Int4Pair& pair = from[i / 2];
+      const int block = i % 2;
+      for (int half = 0; half < 2; half++) {
+        store(to->scales + half * kLanes, scales_of(pair, block, half));
+        store(to->offsets + half * kLanes, offsets_of(pair, block, half));
       }
+      expand_block(pair.words[block], to->numbers, Ints(0));
     }
   }
 
   template <int R, Source kSource>
   static void multiply(const uint8_t* quantized, const PackedMatrix& matrix, const uint8_t* panel,
                        const PanelEpilogue& epilogue, RangePrefetcher&) {
-    using Pair = typename PairOf<kSource, Int4Pair, ExpandedPair>::Type;
-    multiply_panel<R, Pair>(quantized, matrix, panel, epilogue);
+    using Part = typename PartOf<kSource, Int4Pair, ExpandedBlock>::Type;
+    multiply_panel<R, Part>(quantized, matrix, panel, epilogue);
   }
 };
 

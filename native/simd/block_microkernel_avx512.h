@@ -115,7 +115,7 @@ void multiply_panel(const uint8_t* quantized, const PackedMatrix& matrix, const 
     epilogue.prefetch(r);
   }
   RowPointers<R> rows(quantized, matrix.row_bytes());
-  const auto* pair = pairs_of<Pair>(panel);
+  const auto* pair = parts_of<Pair>(panel);
   const int64_t num_pairs = matrix.num_pairs();
 #pragma nounroll
   for (int64_t i = 0; i < num_pairs; i++, pair++) {
@@ -168,7 +168,7 @@ struct Int4Kernel {
   // Writes a panel to scratch: its units, then ExpandedPair [num_pairs].
   static void expand(const PackedMatrix& matrix, const uint8_t* panel, uint8_t* scratch) {
     memcpy(scratch, panel, PackedMatrix::kUnitBytes);
-    const auto* from = pairs_of<Int4Pair>(panel);
+    const auto* from = parts_of<Int4Pair>(panel);
     auto* to = reinterpret_cast<ExpandedPair*>(scratch + PackedMatrix::kUnitBytes);
     for (int64_t i = 0; i < matrix.num_pairs(); i++, from++, to++) {
       memcpy(to->scales, from->scales, sizeof to->scales);
@@ -181,7 +181,7 @@ struct Int4Kernel {
   template <int R, Source kSource>
   static void multiply(const uint8_t* quantized, const PackedMatrix& matrix, const uint8_t* panel,
                        const PanelEpilogue& epilogue, RangePrefetcher& next_panel) {
-    using Pair = typename PairOf<kSource, Int4Pair, ExpandedPair>::Type;
+    using Pair = typename PartOf<kSource, Int4Pair, ExpandedPair>::Type;
     multiply_panel<R, Pair>(quantized, matrix, panel, epilogue, next_panel);
   }
 };

@@ -21,20 +21,19 @@ constexpr int64_t kBlockBytes = kBlockGroups * kGroupBytes;
 // scratch.
 enum class Source { kStored, kExpanded };
 
-// The type of a panel's pairs.
+// The type of what follows a panel's units.
 template <Source, typename Stored, typename Expanded>
-struct PairOf {
+struct PartOf {
   using Type = Stored;
 };
 template <typename Stored, typename Expanded>
-struct PairOf<Source::kExpanded, Stored, Expanded> {
+struct PartOf<Source::kExpanded, Stored, Expanded> {
   using Type = Expanded;
 };
 
-// What follows the units of a panel.
-template <typename Pair>
-INLINE const Pair* pairs_of(const uint8_t* panel) {
-  return reinterpret_cast<const Pair*>(panel + PackedMatrix::kUnitBytes);
+template <typename Part>
+INLINE const Part* parts_of(const uint8_t* panel) {
+  return reinterpret_cast<const Part*>(panel + PackedMatrix::kUnitBytes);
 }
 
 // Of outputs v * kLanes and on.

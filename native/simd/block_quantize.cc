@@ -38,6 +38,7 @@ void quantize_row(const float* x, const PackedMatrix& matrix, RowBlock* out) {
     out->scale = max_abs * (1.0f / kMaxNumber);
     out->sum = out->scale * static_cast<float>(reduce_sum(total));
   }
+  if (matrix.num_blocks() % 2) memset(out, 0, sizeof *out);
 }
 
 #else

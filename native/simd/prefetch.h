@@ -1,4 +1,4 @@
-// Software prefetch of the packed panels that come next, for the micro-kernels of two panels.
+// Software prefetch of the packed panels that come next.
 #pragma once
 
 #include "../integers.h"

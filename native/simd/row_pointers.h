@@ -1,4 +1,4 @@
-// Pointers to the rows of a micro-tile, for the fp32 and the AVX-512 int8 micro-kernels.
+// Pointers to the rows of a micro-tile.
 #pragma once
 
 #include "vectors.h"
