@@ -2,9 +2,9 @@
 
     python -m scripts.comparisons [--check]
 
-The reports come from ``python -m loadtest compare``. All rows go to ``docs/performance.md``, those of
-a Zen 4 to a table of their own, and a selection to ``README.md``. ``--check`` changes nothing and fails if a document differs from the
-reports.
+The reports come from ``python -m loadtest compare``. All rows go to ``docs/performance.md``, those
+of a Zen 4 to a table of their own, and a selection to ``README.md``. ``--check`` changes nothing
+and fails if a document differs from the reports.
 """
 
 import json
