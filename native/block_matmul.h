@@ -1,10 +1,12 @@
-// y = epilogue(x W), W in blocks of 32 inputs with 8 or 4 bits each, x quantized at run time to 8 bits
-// in the same blocks. Each block of each row and of each output has a scale, as in GGUF's Q8_0 and
-// Q4_1, so that an outlier coarsens 32 values only.
+// y = epilogue(x W), W in blocks of 32 inputs with 8 or 4 bits each, x quantized at run time to 8
+// bits in the same blocks. Each block of each row and of each output has a scale, as in GGUF's Q8_0
+// and Q4_1, so that an outlier coarsens 32 values only.
 //
-// y = sum over blocks of scale_x scale_w sum(number_x (number_w - zero_w)). The blocks are added in order,
-// so that each target gives the same bits for any number of rows. AVX2 adds them as floats. AVX-512
-// rounds scales, and the sums of 8-bit weights, to 16 bits, and adds two blocks in integers.
+// y = sum over blocks of scale_x scale_w sum(number_x (number_w - zero_w)). Blocks are added in
+// order, so that each target gives the same bits for any number of rows. Scales of an output are
+// 16-bit numbers of one unit: a scale that is 1000 times smaller than the largest is off by up to
+// 1.5 %. AVX2 adds blocks as floats. AVX-512 rounds scales of x, and the sums of 8-bit weights, to
+// 16 bits too, and adds two blocks in integers.
 #pragma once
 
 #include <stdint.h>
@@ -20,17 +22,17 @@ using weight_format::kBlockInputs;
 // 32 inputs of a row of x for AVX2. After an odd number comes one of zeros.
 struct RowBlock {
   int8_t numbers[kBlockInputs];
-  float scale;  // of the numbers
+  float scale;  // of the numbers, / kScaleUnit
   float sum;    // scale * sum(numbers)
   int32_t padding[2];
 };
 
 // Two blocks of a row of x for AVX-512, which adds both in integers. A block has the scale
-// scales[b] 2^(exponent of the pair - 15), and a row adds pairs in units of its largest exponent.
+// scales[b] 2^(exponent of the pair - 15). The exponent of the row is at least that of each pair.
 struct RowPair {
   int8_t numbers[2][kBlockInputs];
-  // -128 * sum(numbers), since the micro-kernels' bytes of weights are + 128. With 8-bit weights, plus
-  // half of what is rounded away.
+  // -128 * sum(numbers), since the micro-kernels' bytes of weights are + 128. With 8-bit weights,
+  // plus half of 2^kRoundedBits, so that dropping those bits rounds.
   int32_t starts[2];
   int16_t scales[2];  // the larger one is at least 2^14
   int16_t sums[2];    // scale * sum(numbers) / 2^15
@@ -54,12 +56,17 @@ struct Int4Pair {
 };
 
 constexpr int64_t kMaxInputs = 65536;
+constexpr int64_t kMinMaxSum = 256;  // of PackedMatrix::max_sum
 
-// Of a block's sum of products with 8-bit weights, below 2^19 - 2^12, AVX-512 rounds so many bits away.
+// Scales of outputs are below this, so that AVX2 divides those of x by it: products stay finite.
+constexpr float kScaleUnit = 32768.0f;
+
+// The lowest bits of a block's sum with 8-bit weights that AVX-512 rounds away. At most 2^19 -
+// 2^12, it then fits into 16 bits.
 constexpr int kRoundedBits = 4;
 
-// W [num_inputs, num_outputs] as panels: float units [16], then Int8Pair or Int4Pair [num_pairs]. The
-// second block after an odd last one is zero.
+// W [num_inputs, num_outputs] as panels: float units [16], then Int8Pair or Int4Pair [num_pairs].
+// The second block after an odd last one is zero.
 struct PackedMatrix {
   static constexpr int64_t kUnitBytes = kPanelWidth * sizeof(float);
 
@@ -67,8 +74,8 @@ struct PackedMatrix {
   WeightFormat format;  // kInt8Blocks or kInt4Blocks
   int64_t num_inputs;   // a multiple of 32, up to kMaxInputs
   int64_t num_outputs;
-  // About the largest sum of |numbers| of a block of x. With AVX-512 and 4 bits, the sums of its
-  // products with number - zero point then fit into 16 bits.
+  // AVX-512 makes blocks of x coarser whose sum of |numbers| is larger, to about this sum. With 4
+  // bits, the sums of their products with number - zero point then fit into 16 bits.
   int64_t max_sum;
 
   bool has_4_bits() const { return format == WeightFormat::kInt4Blocks; }
@@ -93,12 +100,13 @@ inline int64_t scratch_size(const PackedMatrix& matrix, int64_t num_rows) {
   return may_expand ? PackedMatrix::kUnitBytes + matrix.num_pairs() * kExpandedBytes : 0;
 }
 
-// Quantizes rows of x [.., num_inputs] for products with `matrix`: quantized [rows.count][row_bytes].
+// Quantizes rows of x [.., num_inputs] for products with `matrix`: quantized
+// [rows.count][row_bytes].
 using Quantize = void(const float* x, const Rows& rows, const PackedMatrix& matrix,
                       uint8_t* quantized);
 
-// Computes panels first_panel .. last_panel - 1 of the given rows of y [.., width]. `quantized` begins
-// with the first of those rows.
+// Computes panels first_panel .. last_panel - 1 of the given rows of y [.., width]. `quantized`
+// begins with the first of those rows.
 using Multiply = void(const uint8_t* quantized, const Rows& rows, const PackedMatrix& matrix,
                       const Epilogue& epilogue, int64_t first_panel, int64_t last_panel,
                       uint8_t* scratch, float* y);

@@ -58,14 +58,17 @@ struct DynamicBlockMatMul {
   Status* create(const Api& api, const KernelInfo* info) {
     RETURN_IF_FAILED(attributes.read(api, info));
     RETURN_IF_FAILED(api.Attribute(info, "max_sum", &max_sum));
-    if (max_sum < 1) return api.CreateStatus(kInvalidArgument, "max_sum must be positive");
+    if (max_sum < block_matmul::kMinMaxSum) {
+      return api.CreateStatus(kInvalidArgument, "max_sum must be at least 256");
+    }
     return read_weight_format(api, info, WeightFormat::kInt8Blocks, format);
   }
 
   Status* run(const Api& api, KernelContext* context) const {
     MatMulCall call{};
     RETURN_IF_FAILED(call.read(api, context, attributes, kFirstParameter));
-    if (call.num_inputs % block_matmul::kBlockInputs || call.num_inputs > block_matmul::kMaxInputs) {
+    const int64_t num_inputs = call.num_inputs;
+    if (num_inputs % block_matmul::kBlockInputs || num_inputs > block_matmul::kMaxInputs) {
       return api.CreateStatus(kInvalidArgument, "the inputs must be a multiple of 32, up to 65536");
     }
     const uint8_t* weights = nullptr;

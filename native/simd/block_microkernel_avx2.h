@@ -1,5 +1,5 @@
-// The AVX2 micro-kernels of blocks: up to 3 rows times one panel. vpmaddubsw adds two products of an
-// unsigned and a signed byte in each 16-bit lane. 4-bit weights leave room for a block's eight
+// The AVX2 micro-kernels of blocks: up to 3 rows times one panel. vpmaddubsw adds two products of
+// an unsigned and a signed byte in each 16-bit lane. 4-bit weights leave room for a block's eight
 // groups in those lanes; 8-bit weights give their sign to x, so that two products fit.
 #pragma once
 
@@ -192,7 +192,7 @@ void multiply_panel(const uint8_t* quantized, const PackedMatrix& matrix, const 
 #pragma unroll
   for (int r = 0; r < R; r++) {
 #pragma unroll
-    for (int half = 0; half < 2; half++) totals[r][half] *= units_of(panel, half);
+    for (int half = 0; half < 2; half++) totals[r][half] *= units_of(panel, half) * kScaleUnit;
   }
   epilogue.apply<R>(totals[0], 2);
 }

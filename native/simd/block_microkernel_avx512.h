@@ -1,8 +1,8 @@
 // The AVX-512 micro-kernels of blocks: up to 8 rows times one panel.
 //
-// vpdpbusd adds four products of an unsigned weight and a signed number of x to each 32-bit lane. The
-// sums of two blocks, as 16 bits, then meet their scales in one vpdpwssd, since whatever follows the
-// products of a block takes their place on the ports that multiply.
+// vpdpbusd adds four products of an unsigned weight and a signed number of x to each 32-bit lane.
+// One vpdpwssd then multiplies the sums of two blocks, in 16 bits, by their scales: what follows
+// the products competes with them for the same execution ports.
 #pragma once
 
 #include "block_panel.h"

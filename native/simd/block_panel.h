@@ -1,5 +1,6 @@
-// A panel in blocks, as the micro-kernels read it. They are members of Int8Kernel and Int4Kernel: of
-// up to kMr rows times a panel. Int4Kernel expands panels for more than kMaxStoredRows rows.
+// A panel in blocks, as the micro-kernels read it. Int8Kernel and Int4Kernel, one for each number
+// of bits, multiply up to kMr rows by a panel. Int4Kernel expands panels for more than
+// kMaxStoredRows.
 #pragma once
 
 #include "../block_matmul.h"

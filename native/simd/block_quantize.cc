@@ -35,7 +35,7 @@ void quantize_row(const float* x, const PackedMatrix& matrix, RowBlock* out) {
       store_low_bytes(out->numbers + i, numbers);
       total += numbers;
     }
-    out->scale = max_abs * (1.0f / kMaxNumber);
+    out->scale = max_abs * (1.0f / kMaxNumber / kScaleUnit);
     out->sum = out->scale * static_cast<float>(reduce_sum(total));
   }
   if (matrix.num_blocks() % 2) memset(out, 0, sizeof *out);
@@ -83,8 +83,8 @@ INLINE Ints fold_halves(Ints a, Ints b, const Combine& combine) {
                  reinterpret_cast<Ints>(_mm512_shuffle_i64x2(x, y, 0xee)));
 }
 
-// The largest magnitudes of the blocks of N pairs, in the first 2 N lanes; the others get kMinMaxAbs,
-// and so does the second block of a pair that has none.
+// The largest magnitudes of the blocks of N pairs, in the first 2 N lanes; the others get
+// kMinMaxAbs, and so does the second block of a pair that has none.
 template <int N, bool kHasSecond>
 INLINE Floats max_abs_of_pairs(const float* x) {
   const auto larger = [](auto a, auto b) __attribute__((always_inline)) { return max(a, b); };
@@ -98,8 +98,8 @@ INLINE Floats max_abs_of_pairs(const float* x) {
   return at_least_min(reinterpret_cast<Floats>(reduce_halves<N>(partial, larger)));
 }
 
-// Rounds the blocks of N pairs to out[..].numbers. Returns for each block the sum of its numbers plus
-// 2^16 times that of their magnitudes.
+// Rounds the blocks of N pairs to out[..].numbers. Returns for each block the sum of its numbers
+// plus 2^16 times that of their magnitudes.
 template <int N, bool kHasSecond>
 INLINE Ints round_pairs(const float* x, Floats inverses, RowPair* out) {
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);

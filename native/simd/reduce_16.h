@@ -1,4 +1,5 @@
-// Reductions of 16 vectors at once, with a third of the shuffles of one after another. AVX-512 only.
+// Reductions of 16 vectors at once, with a third of the shuffles of one after another. AVX-512
+// only.
 #pragma once
 
 #if SIMD_BITS == 512
@@ -9,7 +10,7 @@
 
 namespace SIMD {
 
-// {the lanes of a[0] combined, .., the lanes of a[15] combined}. `combine`: any order gives the same.
+// {the lanes of a[0] combined, .., the lanes of a[15] combined}. `combine` is associative.
 template <typename Combine>
 INLINE __m512i reduce_16(const __m512i* a, const Combine& combine) {
   __m512i fours[4];
@@ -30,8 +31,8 @@ INLINE __m512i reduce_16(const __m512i* a, const Combine& combine) {
   return fold(fold(fours[0], fours[1]), fold(fours[2], fours[3]));
 }
 
-// Lanes 2 i and 2 i + 1 of the result: the lower and the upper eight lanes of partial[i] combined, for N
-// vectors, eight or one; further lanes are 0.
+// Lanes 2 i and 2 i + 1 of the result: the lower and the upper eight lanes of partial[i] combined,
+// for N vectors, eight or one; further lanes are 0.
 template <int N, typename Combine>
 INLINE Ints reduce_halves(const Ints* partial, const Combine& combine) {
   static_assert(N == 1 || N == 8);
@@ -70,8 +71,10 @@ INLINE Ints reduce_halves(const Ints* partial, const Combine& combine) {
 }
 
 INLINE Ints sum_16(const __m512i* a) {
-  return reinterpret_cast<Ints>(reduce_16(a, [](__m512i x, __m512i y) __attribute__((
-                                                 always_inline)) { return _mm512_add_epi32(x, y); }));
+  const auto add = [](__m512i x, __m512i y) __attribute__((always_inline)) {
+    return _mm512_add_epi32(x, y);
+  };
+  return reinterpret_cast<Ints>(reduce_16(a, add));
 }
 
 }  // namespace SIMD

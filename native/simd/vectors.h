@@ -1,8 +1,8 @@
 // Vectors of one register's width: loads, stores, reductions, conversions. Floats and Ints hold
 // kLanes values; Floats8 is always 256 bits wide, for head sizes that are multiples of 8 only.
 //
-// Every micro-kernel in this folder is written over these types; intrinsics appear here, in the
-// int8 micro-kernels and in weight_format.cc, where clang's vector extensions have no operator.
+// Every micro-kernel in this folder is written over these types; intrinsics appear where clang's
+// vector extensions have no operator.
 #pragma once
 
 #include <immintrin.h>

@@ -1,6 +1,7 @@
 """The operator for weights in blocks equals the standard operators, up to rounding."""
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.fixture
+def registers() -> Iterator[Callable[[int], bool]]:
+    """``use_registers``; afterwards, the default is restored."""
+    yield use_registers
+    use_registers(0)
+
+
 @pytest.fixture(autouse=True)
 def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
@@ -43,11 +51,13 @@ def block_product(path: Path, weight: Array, bits: int) -> Path:
 
 
 def outliers(rng: np.random.Generator, num_rows: int, num_inputs: int) -> Array:
-    """Rows with large, tiny and zero values."""
+    """Rows with outliers, of very different sizes, with blocks of zeros, and of zeros only."""
     x = rng.normal(size=(num_rows, num_inputs)).astype(np.float32)
     x[:, 3] *= 80
-    x[::3] *= 1e-20
-    x[1::5, :40] = 0
+    x[1::3] *= 1e-5
+    x[2::7] *= 1e25
+    x[3::5, :64] = 0
+    x[4::9] *= 1e-35
     return x
 
 
@@ -98,7 +108,7 @@ class Weights:
 
     @classmethod
     def in_pairs(cls, numbers: Array, scales: Array, zeros: Array, **settings: int) -> "Weights":
-        units = scales.max(1) / 32767
+        units = np.abs(scales).max(1) / 32767
         padding = [(0, 0), (0, zeros.shape[1] % 2)]
         return cls(
             np.pad(numbers, [*padding, (0, 0)]),
@@ -175,13 +185,14 @@ def formula_in_integers(x: Array, weights: Weights) -> Array:
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize(("num_inputs", "num_outputs"), [(32, 1), (64, 16), (96, 40), (576, 300)])
+@pytest.mark.parametrize(("num_inputs", "num_outputs"), [(32, 3), (64, 16), (96, 40), (576, 300)])
 def test_follows_the_formula(
     tmp_path: Path, register_bits: int, num_inputs: int, num_outputs: int, bits: int
 ) -> None:
     rng = np.random.default_rng(num_inputs)
     weight = rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
     weight[:32, 0] = 0.25
+    weight[:, 1] = 0.125 * (8 - np.arange(num_inputs) % 16)  # negative scales with 4 bits
     file = block_product(tmp_path / "a" / "1", weight, bits)
     native = OrtBackend("cpu", 2).load(file, ()).bind({})
     formula = formula_in_floats if register_bits == 256 else formula_in_integers
@@ -195,14 +206,17 @@ def test_follows_the_formula(
 
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("num_inputs", [576, 96])
-def test_bits_do_not_depend_on_companions(tmp_path: Path, bits: int, num_inputs: int) -> None:
+def test_bits_do_not_depend_on_companions(
+    tmp_path: Path, registers: Callable[[int], bool], bits: int, num_inputs: int
+) -> None:
     """Nor on the CPU, except that AVX-512 adds in integers, AVX2 in floats."""
     rng = np.random.default_rng(0)
     file = block_product(tmp_path / "1", rng.normal(size=(num_inputs, 50)).astype(np.float32), bits)
     x = outliers(rng, 40, num_inputs)
+    x[5::6] = np.sign(x[5::6])
     results = {}
     for width in (*WIDTHS, 0):
-        use_registers(width)
+        registers(width)
         native = OrtBackend("cpu", 1).load(file, ()).bind({})
         results[width] = native.run({"x": x})["y"].copy()
         for rows in (slice(0, 1), slice(7, 8), slice(33, 39), slice(20, 40)):
@@ -297,15 +311,20 @@ def test_non_finite_row_does_not_affect_other_rows(tmp_path: Path, bad: float, b
 
 
 def test_does_not_replace_other_products(tmp_path: Path) -> None:
-    """Cases: inputs that are not rounded; scales that are no float16 numbers."""
+    """Cases: inputs that are not rounded; scales that are no float16 numbers; zero points."""
     file = block_product(
         tmp_path / "1", np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32), 8
     )
-    for change in ("inputs", "scales"):
+    for change in ("inputs", "scales", "zeros"):
         model = onnx.load(file)
         (node,) = [node for node in model.graph.node if node.op_type == "MatMulNBits"]
         if change == "inputs":
             node.input[0] = "x"
+        elif change == "zeros":
+            model.graph.initializer.append(
+                onnx.numpy_helper.from_array(np.full((32, 2), 128, np.uint8), "other")
+            )
+            node.input.append("other")
         else:
             model.graph.initializer.append(
                 onnx.numpy_helper.from_array(np.full((32, 2), 0.1, np.float32), "other")

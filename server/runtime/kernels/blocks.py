@@ -38,16 +38,19 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
         num_outputs, bits = settings
         numbers = _constant(graph, node.input[1]).reshape(num_outputs, -1, BLOCK * bits // 8)
         scales = _scales(graph, node, num_outputs)
-        zeros = _zero_points(graph, node, num_outputs)
-        if scales is None or (zeros is None) != (bits == 8):
+        has_zeros = len(node.input) > 3 and bool(node.input[3])
+        if scales is None or has_zeros != (bits == 4):
             continue
-        epilogue = find_epilogue(graph, node, num_outputs)
-        max_sum = _LARGEST_SUM
-        if zeros is not None:
+        zeros, max_sum = None, _LARGEST_SUM
+        if has_zeros:
+            zeros = _constant(graph, node.input[3]).reshape(num_outputs, -1)
+            if zeros.dtype != np.float32:
+                continue
             largest = _largest_number(numbers, zeros)
             if not largest <= _MAX_NUMBER:  # also NaN
                 continue
             max_sum = _max_sum(largest)
+        epilogue = find_epilogue(graph, node, num_outputs)
         yield epilogue.replacement(
             graph,
             OPERATOR,
@@ -114,7 +117,7 @@ def _max_sum(largest: float) -> int:
     """``max_sum`` of native/block_matmul.h.
 
     Rounding a block of 32 may add 32 halves twice, and the whole part of a zero point up to 1/2.
-    What int16 leaves beyond 32,000 covers the rounding of scales.
+    What int16 leaves beyond 32,000 covers all other rounding.
     """
     return int(32_000 / (largest + 0.5)) - BLOCK
 
@@ -164,14 +167,6 @@ def _scales(graph: GraphIndex, node: onnx.NodeProto, num_outputs: int) -> Array 
     exact = _constant(graph, node.input[2]).reshape(num_outputs, -1)
     scales: Array = exact.astype(np.float16)
     return scales if np.all(scales == exact) else None
-
-
-def _zero_points(graph: GraphIndex, node: onnx.NodeProto, num_outputs: int) -> Array | None:
-    """float32 ``[outputs, blocks]``, if the node has such."""
-    if len(node.input) < 4 or not node.input[3]:
-        return None
-    zeros = _constant(graph, node.input[3])
-    return zeros.reshape(num_outputs, -1) if zeros.dtype == np.float32 else None
 
 
 def _constant(graph: GraphIndex, name: str) -> Array:
