@@ -11,6 +11,9 @@
 
 namespace block_matmul::SIMD {
 
+constexpr int kMr = 3;
+constexpr int64_t kMaxStoredRows = 32;
+
 template <int R>
 using Sums = __m256i[R][2];
 
@@ -92,6 +95,7 @@ struct ExpandedBlock {
   uint8_t numbers[kBlockBytes];
 };
 static_assert(2 * sizeof(ExpandedBlock) <= kExpandedBytes);
+using Expanded = ExpandedBlock;
 
 // Of block `block`, outputs half * 8 and on: values that alternate with those of the other block.
 INLINE Floats alternate_of(const int16_t (*values)[2], int block, int half) {
@@ -155,10 +159,10 @@ INLINE void multiply_block(const RowPointers<R>& rows, const ExpandedBlock& bloc
   add_halves<R>(sums);
 }
 
-// R rows times a panel. Part: Int8Pair, Int4Pair or ExpandedBlock.
+// R rows times a panel of Int8Pair, Int4Pair or ExpandedBlock.
 template <int R, typename Part>
 void multiply_panel(const uint8_t* quantized, const PackedMatrix& matrix, const uint8_t* panel,
-                    const PanelEpilogue& epilogue) {
+                    const PanelEpilogue& epilogue, RangePrefetcher&) {
   Floats totals[R][2];
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -197,43 +201,21 @@ void multiply_panel(const uint8_t* quantized, const PackedMatrix& matrix, const 
   epilogue.apply<R>(totals[0], 2);
 }
 
-struct Int8Kernel {
-  static constexpr int kMr = 3;
-
-  template <int R, Source>
-  static void multiply(const uint8_t* quantized, const PackedMatrix& matrix, const uint8_t* panel,
-                       const PanelEpilogue& epilogue, RangePrefetcher&) {
-    multiply_panel<R, Int8Pair>(quantized, matrix, panel, epilogue);
-  }
-};
-
-struct Int4Kernel {
-  static constexpr int kMr = 3;
-  static constexpr int64_t kMaxStoredRows = 32;
-
-  // Writes a panel to scratch: its units, then ExpandedBlock [num_blocks].
-  static void expand(const PackedMatrix& matrix, const uint8_t* panel, uint8_t* scratch) {
-    memcpy(scratch, panel, PackedMatrix::kUnitBytes);
-    const auto* from = parts_of<Int4Pair>(panel);
-    auto* to = reinterpret_cast<ExpandedBlock*>(scratch + PackedMatrix::kUnitBytes);
-    for (int64_t i = 0; i < matrix.num_blocks(); i++, to++) {
-      const Int4Pair& pair = from[i / 2];
-      const int block = i % 2;
-      for (int half = 0; half < 2; half++) {
-        store(to->scales + half * kLanes, scales_of(pair, block, half));
-        store(to->offsets + half * kLanes, offsets_of(pair, block, half));
-      }
-      expand_block(pair.words[block], to->numbers, Ints(0));
+// Writes a panel of 4 bits to scratch: its units, then ExpandedBlock [num_blocks].
+inline void expand(const PackedMatrix& matrix, const uint8_t* panel, uint8_t* scratch) {
+  memcpy(scratch, panel, PackedMatrix::kUnitBytes);
+  const auto* from = parts_of<Int4Pair>(panel);
+  auto* to = reinterpret_cast<ExpandedBlock*>(scratch + PackedMatrix::kUnitBytes);
+  for (int64_t i = 0; i < matrix.num_blocks(); i++, to++) {
+    const Int4Pair& pair = from[i / 2];
+    const int block = i % 2;
+    for (int half = 0; half < 2; half++) {
+      store(to->scales + half * kLanes, scales_of(pair, block, half));
+      store(to->offsets + half * kLanes, offsets_of(pair, block, half));
     }
+    expand_block(pair.words[block], to->numbers, Ints(0));
   }
-
-  template <int R, Source kSource>
-  static void multiply(const uint8_t* quantized, const PackedMatrix& matrix, const uint8_t* panel,
-                       const PanelEpilogue& epilogue, RangePrefetcher&) {
-    using Part = typename PartOf<kSource, Int4Pair, ExpandedBlock>::Type;
-    multiply_panel<R, Part>(quantized, matrix, panel, epilogue);
-  }
-};
+}
 
 }  // namespace block_matmul::SIMD
 

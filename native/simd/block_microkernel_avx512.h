@@ -13,12 +13,16 @@
 
 namespace block_matmul::SIMD {
 
+constexpr int kMr = 8;  // sums of two blocks and totals in 24 of 32 registers
+constexpr int64_t kMaxStoredRows = kMinExpandedRows - 1;
+
 // Two blocks of a panel of 4 bits as many rows read them.
 struct ExpandedPair {
   int16_t scales[kPanelWidth][2], offsets[kPanelWidth][2];
   uint8_t numbers[2][kBlockBytes];  // with their biases
 };
 static_assert(sizeof(ExpandedPair) <= kExpandedBytes);
+using Expanded = ExpandedPair;
 
 // 16 outputs, two blocks each.
 using Shorts = int16_t __attribute__((ext_vector_type(2 * kPanelWidth)));
@@ -102,7 +106,8 @@ INLINE __m512i join_sums(__m512i first, __m512i second) {
   return _mm512_mask_mov_epi16(first, 0xaaaaaaaa, _mm512_slli_epi32(second, 16 - kBits));
 }
 
-// R rows times a panel. Prefetches a part of the next panel with each pair.
+// R rows times a panel of Int8Pair, Int4Pair or ExpandedPair. Prefetches a part of the next panel
+// with each pair.
 template <int R, typename Pair>
 void multiply_panel(const uint8_t* quantized, const PackedMatrix& matrix, const uint8_t* panel,
                     const PanelEpilogue& epilogue, RangePrefetcher& next_panel) {
@@ -151,40 +156,18 @@ void multiply_panel(const uint8_t* quantized, const PackedMatrix& matrix, const 
   epilogue.apply<R>(totals, 1);
 }
 
-struct Int8Kernel {
-  static constexpr int kMr = 8;  // sums of two blocks and totals in 24 of 32 registers
-
-  template <int R, Source>
-  static void multiply(const uint8_t* quantized, const PackedMatrix& matrix, const uint8_t* panel,
-                       const PanelEpilogue& epilogue, RangePrefetcher& next_panel) {
-    multiply_panel<R, Int8Pair>(quantized, matrix, panel, epilogue, next_panel);
+// Writes a panel of 4 bits to scratch: its units, then ExpandedPair [num_pairs].
+inline void expand(const PackedMatrix& matrix, const uint8_t* panel, uint8_t* scratch) {
+  memcpy(scratch, panel, PackedMatrix::kUnitBytes);
+  const auto* from = parts_of<Int4Pair>(panel);
+  auto* to = reinterpret_cast<ExpandedPair*>(scratch + PackedMatrix::kUnitBytes);
+  for (int64_t i = 0; i < matrix.num_pairs(); i++, from++, to++) {
+    memcpy(to->scales, from->scales, sizeof to->scales);
+    store(to->offsets, offsets_of(*from));
+    expand_block(from->words[0], to->numbers[0], biases_of<0>(*from));
+    expand_block(from->words[1], to->numbers[1], biases_of<1>(*from));
   }
-};
-
-struct Int4Kernel {
-  static constexpr int kMr = 8;
-  static constexpr int64_t kMaxStoredRows = kMinExpandedRows - 1;
-
-  // Writes a panel to scratch: its units, then ExpandedPair [num_pairs].
-  static void expand(const PackedMatrix& matrix, const uint8_t* panel, uint8_t* scratch) {
-    memcpy(scratch, panel, PackedMatrix::kUnitBytes);
-    const auto* from = parts_of<Int4Pair>(panel);
-    auto* to = reinterpret_cast<ExpandedPair*>(scratch + PackedMatrix::kUnitBytes);
-    for (int64_t i = 0; i < matrix.num_pairs(); i++, from++, to++) {
-      memcpy(to->scales, from->scales, sizeof to->scales);
-      store(to->offsets, offsets_of(*from));
-      expand_block(from->words[0], to->numbers[0], biases_of<0>(*from));
-      expand_block(from->words[1], to->numbers[1], biases_of<1>(*from));
-    }
-  }
-
-  template <int R, Source kSource>
-  static void multiply(const uint8_t* quantized, const PackedMatrix& matrix, const uint8_t* panel,
-                       const PanelEpilogue& epilogue, RangePrefetcher& next_panel) {
-    using Pair = typename PartOf<kSource, Int4Pair, ExpandedPair>::Type;
-    multiply_panel<R, Pair>(quantized, matrix, panel, epilogue, next_panel);
-  }
-};
+}
 
 }  // namespace block_matmul::SIMD
 

@@ -1,6 +1,5 @@
-// A panel in blocks, as the micro-kernels read it. Int8Kernel and Int4Kernel, one for each number
-// of bits, multiply up to kMr rows by a panel. Int4Kernel expands panels for more than
-// kMaxStoredRows.
+// A panel in blocks, as the micro-kernels read it. They multiply up to kMr rows by a panel. For more
+// than kMaxStoredRows rows, a panel of 4 bits is expanded first.
 #pragma once
 
 #include "../block_matmul.h"
@@ -18,20 +17,7 @@ constexpr int64_t kBlockGroups = kBlockInputs / kKr;
 constexpr int64_t kGroupBytes = kKr * kPanelWidth;
 constexpr int64_t kBlockBytes = kBlockGroups * kGroupBytes;
 
-// From where a micro-kernel reads a panel of 4 bits: as it is stored, or as `expand` wrote it to
-// scratch.
-enum class Source { kStored, kExpanded };
-
-// The type of what follows a panel's units.
-template <Source, typename Stored, typename Expanded>
-struct PartOf {
-  using Type = Stored;
-};
-template <typename Stored, typename Expanded>
-struct PartOf<Source::kExpanded, Stored, Expanded> {
-  using Type = Expanded;
-};
-
+// What follows the units of a panel.
 template <typename Part>
 INLINE const Part* parts_of(const uint8_t* panel) {
   return reinterpret_cast<const Part*>(panel + PackedMatrix::kUnitBytes);

@@ -30,7 +30,10 @@ INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int
       sums[c] = _mm512_dpbusd_epi32(sums[c], values, _mm512_loadu_si512(columns[c] + i));
     }
   }
-  return sum_16(sums);
+  Ints partial[kLanes];
+#pragma unroll
+  for (int c = 0; c < kLanes; c++) partial[c] = reinterpret_cast<Ints>(sums[c]);
+  return sum_16(partial);
 }
 
 #else

@@ -111,7 +111,10 @@ void multiply_micro_tile(const float* x, const Panels& panels, int64_t num_input
       for (int v = 0; v < kVectors; v++) totals[r][v] += sums[r][v];
     }
   }
-  PanelEpilogue::apply_all<R, P>(epilogues, totals[0]);
+#pragma unroll
+  for (int p = 0; p < P; p++) {
+    epilogues[p].template apply<R>(totals[0] + p * kPanelVectors, kVectors);
+  }
 }
 
 // Rows of the next micro-tile: adjacent ones, divided evenly over the tiles they need.

@@ -1,7 +1,7 @@
 // The epilogue of one panel: adds bias, applies the activation, adds the residual, stores.
 //
-// Micro-kernels call apply(), or apply_all() of adjacent panels, with the sums of a micro-tile,
-// [rows][vectors], while those are in registers.
+// Micro-kernels call apply() with the sums of a micro-tile, [rows][vectors], while those are in
+// registers.
 #pragma once
 
 #include "../epilogue.h"
@@ -39,15 +39,6 @@ class PanelEpilogue {
     const int64_t at = offset(row);
     __builtin_prefetch(y_ + at, 1);
     if (residual_) __builtin_prefetch(residual_ + at);
-  }
-
-  // Applies those of P adjacent panels to the sums [R][P][kPanelVectors] of the next R rows.
-  template <int R, int P>
-  INLINE static void apply_all(const PanelEpilogue* epilogues, Floats* sums) {
-#pragma unroll
-    for (int p = 0; p < P; p++) {
-      epilogues[p].template apply<R>(sums + p * kPanelVectors, P * kPanelVectors);
-    }
   }
 
   // Sums [R][stride], in vectors, of the next R rows. Without an activation, sums go from registers

@@ -10,31 +10,47 @@
 
 namespace SIMD {
 
-// {the lanes of a[0] combined, .., the lanes of a[15] combined}. `combine` is associative.
+// Quarters of the lanes of a[0], .., a[3] combined: {those of a[0], .., of a[3]} in each quarter.
+// `combine` is associative and commutative.
 template <typename Combine>
-INLINE __m512i reduce_16(const __m512i* a, const Combine& combine) {
-  __m512i fours[4];
+INLINE __m512i reduce_to_quarters(const Ints* a, const Combine& combine) {
+  Ints pairs[2];
 #pragma unroll
-  for (int i = 0; i < 4; i++) {
-    __m512i pairs[2];
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-      const __m512i even = a[4 * i + 2 * k], odd = a[4 * i + 2 * k + 1];
-      pairs[k] = combine(_mm512_unpacklo_epi32(even, odd), _mm512_unpackhi_epi32(even, odd));
-    }
-    fours[i] = combine(_mm512_unpacklo_epi64(pairs[0], pairs[1]),
-                       _mm512_unpackhi_epi64(pairs[0], pairs[1]));
+  for (int i = 0; i < 2; i++) {
+    const auto even = reinterpret_cast<__m512i>(a[2 * i]);
+    const auto odd = reinterpret_cast<__m512i>(a[2 * i + 1]);
+    pairs[i] = combine(reinterpret_cast<Ints>(_mm512_unpacklo_epi32(even, odd)),
+                       reinterpret_cast<Ints>(_mm512_unpackhi_epi32(even, odd)));
   }
-  const auto fold = [&](__m512i low, __m512i high) __attribute__((always_inline)) {
-    return combine(_mm512_shuffle_i32x4(low, high, 0x88), _mm512_shuffle_i32x4(low, high, 0xdd));
-  };
-  return fold(fold(fours[0], fours[1]), fold(fours[2], fours[3]));
+  const auto first = reinterpret_cast<__m512i>(pairs[0]);
+  const auto second = reinterpret_cast<__m512i>(pairs[1]);
+  return reinterpret_cast<__m512i>(
+      combine(reinterpret_cast<Ints>(_mm512_unpacklo_epi64(first, second)),
+              reinterpret_cast<Ints>(_mm512_unpackhi_epi64(first, second))));
 }
 
-// Lanes 2 i and 2 i + 1 of the result: the lower and the upper eight lanes of partial[i] combined,
-// for N vectors, eight or one; further lanes are 0.
+// {two halves of `low`, of `high`}, each of two neighbouring quarters combined.
+template <typename Combine>
+INLINE __m512i fold_quarters(__m512i low, __m512i high, const Combine& combine) {
+  return reinterpret_cast<__m512i>(
+      combine(reinterpret_cast<Ints>(_mm512_shuffle_i32x4(low, high, 0x88)),
+              reinterpret_cast<Ints>(_mm512_shuffle_i32x4(low, high, 0xdd))));
+}
+
+// {the sum of a[0], .., of a[15]}.
+INLINE Ints sum_16(const Ints* a) {
+  const auto add = [](Ints x, Ints y) __attribute__((always_inline)) { return x + y; };
+  __m512i fours[4];
+#pragma unroll
+  for (int i = 0; i < 4; i++) fours[i] = reduce_to_quarters(a + 4 * i, add);
+  return reinterpret_cast<Ints>(fold_quarters(fold_quarters(fours[0], fours[1], add),
+                                              fold_quarters(fours[2], fours[3], add), add));
+}
+
+// Lanes 2 i and 2 i + 1 of the result: the lower and the upper eight lanes of a[i] combined, for N
+// vectors, eight or one; further lanes are 0.
 template <int N, typename Combine>
-INLINE Ints reduce_halves(const Ints* partial, const Combine& combine) {
+INLINE Ints reduce_halves(const Ints* a, const Combine& combine) {
   static_assert(N == 1 || N == 8);
   if constexpr (N == 1) {
     const auto reduce = [&](IntsOf<8> x) __attribute__((always_inline)) {
@@ -43,38 +59,14 @@ INLINE Ints reduce_halves(const Ints* partial, const Combine& combine) {
       return combine(IntsOf<2>(twos[0]), IntsOf<2>(twos[1]))[0];
     };
     Ints result = 0;
-    result[0] = reduce(partial[0].lo), result[1] = reduce(partial[0].hi);
+    result[0] = reduce(a[0].lo), result[1] = reduce(a[0].hi);
     return result;
   } else {
-    const auto vector = [&](int i) { return reinterpret_cast<__m512i>(partial[i]); };
-    const auto combined = [&](__m512i x, __m512i y) __attribute__((always_inline)) {
-      return reinterpret_cast<__m512i>(
-          combine(reinterpret_cast<Ints>(x), reinterpret_cast<Ints>(y)));
-    };
-    __m512i fours[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      __m512i pairs[2];
-#pragma unroll
-      for (int k = 0; k < 2; k++) {
-        const __m512i even = vector(4 * i + 2 * k), odd = vector(4 * i + 2 * k + 1);
-        pairs[k] = combined(_mm512_unpacklo_epi32(even, odd), _mm512_unpackhi_epi32(even, odd));
-      }
-      fours[i] = combined(_mm512_unpacklo_epi64(pairs[0], pairs[1]),
-                          _mm512_unpackhi_epi64(pairs[0], pairs[1]));
-    }
-    const __m512i halves = combined(_mm512_shuffle_i32x4(fours[0], fours[1], 0x88),
-                                    _mm512_shuffle_i32x4(fours[0], fours[1], 0xdd));
+    const __m512i halves = fold_quarters(reduce_to_quarters(a, combine),
+                                         reduce_to_quarters(a + 4, combine), combine);
     const __m512i order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
     return reinterpret_cast<Ints>(_mm512_permutexvar_epi32(order, halves));
   }
-}
-
-INLINE Ints sum_16(const __m512i* a) {
-  const auto add = [](__m512i x, __m512i y) __attribute__((always_inline)) {
-    return _mm512_add_epi32(x, y);
-  };
-  return reinterpret_cast<Ints>(reduce_16(a, add));
 }
 
 }  // namespace SIMD

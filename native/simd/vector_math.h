@@ -16,16 +16,18 @@ INLINE V polynomial(V x, const float* coefficients, int degree) {
   return y;
 }
 
+// Added to a float, rounds it to an integer in the lowest bits of the significand, and adds the bias
+// of an exponent.
+constexpr float kRound = 12582912.0f + 127.0f;
+
 // e^x for x <= 88, to 0.9 ulp; 0 where the result would be subnormal. NaN gives NaN.
 //
 // x = n ln 2 + r with ln 2 in two parts, the first of few bits (Cody and Waite 1980), and
-// e^r = 1 + r + r^2 p(r), where p is the minimax polynomial for |r| <= ln 2 / 2. Adding kRound
-// rounds n to an integer in the lowest bits of the significand, and adds the exponent's bias.
+// e^r = 1 + r + r^2 p(r), where p is the minimax polynomial for |r| <= ln 2 / 2.
 template <typename V>
 INLINE V exp(V x) {
   using Bits = decltype(x < x);
   constexpr float kHigh = 0.693359375f, kLow = -2.1219444e-4f, kLog2e = 1.442695041f;
-  constexpr float kRound = 12582912.0f + 127.0f;
   constexpr float kLowest = -87.33654f;  // ln of the smallest normal number
   constexpr float p[] = {1.0f, 1.0f, 0.49999994f, 0.16666521f, 0.04166839f, 0.008368745f,
                          0.0013814539f};
@@ -41,11 +43,10 @@ INLINE V exp(V x) {
 // 2^r to 8e-5 for |r| <= 1/2: minimax.
 constexpr float kCoarseExp2[] = {0.99992807f, 0.69326099f, 0.24261113f, 0.05517167f};
 
-// 2^x to 8e-5 for x from -126 to 127. NaN gives NaN. kRound as in exp().
+// 2^x to 8e-5 for x from -126 to 127. NaN gives NaN.
 template <typename V>
 INLINE V exp2_coarse(V x) {
   using Bits = decltype(x < x);
-  constexpr float kRound = 12582912.0f + 127.0f;
   const V shifted = x + kRound;
   const V rest = x - (shifted - kRound);
   const Bits power = reinterpret_cast<Bits>(shifted) << 23;

@@ -23,7 +23,7 @@ _KR = 4  # adjacent inputs of an output in packed weights
 _FORMATS = {8: WeightFormat.INT8_BLOCKS, 4: WeightFormat.INT4_BLOCKS}
 _ZERO_POINT_UNIT = 2.0**-8  # kZeroPointBits of native/block_matmul.h
 _MAX_NUMBER = 31  # of number - zero point, so that x need not be much coarser
-_MAX_INPUTS = 65536
+_MAX_INPUTS = 65536  # kMaxInputs of native/block_matmul.h
 _LARGEST_SUM = 32 * 127  # of |numbers| of a block of x
 
 
