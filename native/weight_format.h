@@ -23,10 +23,10 @@ namespace weight_format {
 
 constexpr int64_t kBlockInputs = 32;  // inputs that share a scale
 
-// 32 inputs of a panel's 16 outputs: weight = number * scale + offset. Scales are float16, as are the
-// offsets, which only 4-bit numbers have. 8-bit numbers are stored + 128. A word holds consecutive
-// inputs of one output, one a byte; with 4 bits, the first four are in the lower halves of its bytes. 16
-// words, one for each output, come before those of the next inputs.
+// 32 inputs of a panel's 16 outputs: weight = number * scale + offset. Scales are float16, as are
+// the offsets, which only 4-bit numbers have. 8-bit numbers are stored + 128. A word holds
+// consecutive inputs of one output, one a byte; with 4 bits, the first four are in the lower halves
+// of its bytes. 16 words, one for each output, come before those of the next inputs.
 template <int kBits>
 struct QuantizedBlock {
   static constexpr int64_t kInputsPerWord = 32 / kBits;

@@ -1,5 +1,5 @@
-// A panel in blocks, as the micro-kernels read it. They multiply up to kMr rows by a panel. For more
-// than kMaxStoredRows rows, a panel of 4 bits is expanded first.
+// A panel in blocks, as the micro-kernels read it. They multiply up to kMr rows by a panel. For
+// more than kMaxStoredRows rows, a panel of 4 bits is expanded first.
 #pragma once
 
 #include "../block_matmul.h"
