@@ -50,6 +50,7 @@ struct DynamicBlockMatMul {
   static constexpr const char* kName = "DynamicBlockMatMul";
   static constexpr Parameter kInputs[] = {{kFloat}, {kUInt8}, MATMUL_PARAMETERS};
   static constexpr Parameter kOutputs[] = {{kFloat}};
+  static constexpr int kInPlaceInput = kFirstParameter + kResidual;
 
   MatMulAttributes attributes;
   WeightFormat format;

@@ -61,6 +61,7 @@ struct DynamicInt8MatMul {
       {kFloat}, {kInt8}, {kUInt16}, {kFloat}, {kInt32}, {kFloat, true}, MATMUL_PARAMETERS,
       {kInt8, true}, {kInt32, true}};
   static constexpr Parameter kOutputs[] = {{kFloat}};
+  static constexpr int kInPlaceInput = kFirstParameter + kResidual;
 
   MatMulAttributes attributes;
 

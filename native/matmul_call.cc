@@ -44,7 +44,6 @@ Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat 
 
 Status* MatMulCall::read(const Api& api, KernelContext* context,
                          const MatMulAttributes& attributes, size_t first) {
-  enum : size_t { kBias, kResidual, kLengths };
   const Value *value = nullptr, *inputs[kNumMatMulParameters];
   for (size_t i = 0; i < kNumMatMulParameters; i++) {
     RETURN_IF_FAILED(api.Input(context, first + i, &inputs[i]));

@@ -25,7 +25,7 @@ Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat 
 // Inputs of both operators after the matrix, all optional: bias and residual as Epilogue has them;
 // lengths, int32 [batch], for x [batch, length, num_inputs]: rows after a length are padding.
 #define MATMUL_PARAMETERS {kFloat, true}, {kFloat, true}, {kInt32, true}
-constexpr size_t kNumMatMulParameters = 3;
+constexpr size_t kBias = 0, kResidual = 1, kLengths = 2, kNumMatMulParameters = 3;
 
 // One run of a node.
 struct MatMulCall {

@@ -52,6 +52,7 @@ struct PackedMatMul {
   static constexpr const char* kName = "PackedMatMul";
   static constexpr Parameter kInputs[] = {{kFloat}, {kUInt8}, MATMUL_PARAMETERS};
   static constexpr Parameter kOutputs[] = {{kFloat}};
+  static constexpr int kInPlaceInput = kFirstParameter + kResidual;
 
   MatMulAttributes attributes;
   WeightFormat format;

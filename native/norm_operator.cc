@@ -30,6 +30,7 @@ struct Norm {
   static constexpr const char* kName = "Norm";
   static constexpr Parameter kInputs[] = {{kFloat}, {kFloat}, {kFloat, true}};
   static constexpr Parameter kOutputs[] = {{kFloat}};
+  static constexpr int kInPlaceInput = kX;
 
   float epsilon;
   int64_t is_centered;

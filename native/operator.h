@@ -101,12 +101,21 @@ Operator make_signature() {
   op.variadic_output_same = [](const Operator*) { return 1; };
   op.start_version = [](const Operator*) { return 1; };
   op.end_version = [](const Operator*) { return INT32_MAX; };
+  if constexpr (requires { Definition::kInPlaceInput; }) {
+    op.may_in_place = [](int** inputs, int** outputs) -> size_t {
+      static int input = Definition::kInPlaceInput, output = 0;
+      *inputs = &input, *outputs = &output;
+      return 1;
+    };
+    op.release_may_in_place = [](int*, int*) {};
+  }
   return op;
 }
 
 // The operator that Definition defines: kName; kInputs and kOutputs, arrays of Parameter;
 // Status* create(const Api&, const KernelInfo*), which reads a node's attributes into the members;
-// Status* run(const Api&, KernelContext*) const. Each node has a zero-initialized Definition.
+// Status* run(const Api&, KernelContext*) const. Each node has a zero-initialized Definition. With
+// kInPlaceInput, the output may be in the memory of that input, if no other node reads it later.
 template <typename Definition>
 const Operator& make_operator() {
   struct Kernel {

@@ -8,6 +8,7 @@
 #include "../integers.h"
 #include "attention_kv.h"
 #include "attention_lane_tiles.h"
+#include "attention_prefetch.h"
 
 #include "begin_target.h"
 
@@ -144,11 +145,12 @@ void softmax_vector(float* scores, int64_t num_keys, float* denominators, float*
 // Adds a block to the state of Q vectors of queries.
 template <int Q>
 void attend_vectors(const Params& params, const QueryState& state, int64_t vector,
-                    const Block& block) {
+                    const Block& block, HeadPrefetcher& next_head) {
   const int64_t size = params.head_size, first = vector * kLanes;
   const int64_t scores_stride = params.keys_per_block() * kLanes, num_pairs = size / 2;
   const float* const queries = state.queries + first * num_pairs;
   for (int64_t key = 0; key < block.num_keys; key += kKeys) {
+    next_head.step();
     multiply<Q, kKeys>(queries, block.keys + key * num_pairs, num_pairs, 0, 1)
         .store_to(state.scores + key * kLanes, scores_stride);
   }
@@ -175,11 +177,13 @@ void attend_in_bfloat16(const Params& params, const QueryBlock& block, int64_t h
   float* const rows = packed + 2 * num_keys * params.head_size;
   const int64_t count = div_ceil(state.num_queries, kLanes);
   for (int64_t vector = 0; vector < count; vector++) init_vector(params, state, vector, rows);
+  const int64_t num_tiles = div_ceil(count, kMaxVectors) * div_ceil(params.length(row), kKeys);
+  HeadPrefetcher next_head(params, block, head, num_tiles);
   for (int64_t start = 0; start < params.length(row); start += num_keys) {
     const Block keys =
         make_block(params, row, head, start, min(start + num_keys, params.length(row)), packed);
     for_each_vector_tile(state.num_queries, [&](int64_t vector, auto q) {
-      attend_vectors<q.kCount>(params, state, vector, keys);
+      attend_vectors<q.kCount>(params, state, vector, keys, next_head);
     });
   }
   for (int64_t vector = 0; vector < count; vector++) write_vector(params, state, vector, rows);

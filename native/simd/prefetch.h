@@ -8,6 +8,8 @@
 
 namespace SIMD {
 
+constexpr int kToL2 = 2;  // locality argument of __builtin_prefetch
+
 // Prefetches consecutive cache lines into L2, one per call.
 class LinePrefetcher {
  public:
@@ -22,7 +24,6 @@ class LinePrefetcher {
   INLINE void skip(int64_t num_lines) { next_ += num_lines * kLineBytes; }
 
  private:
-  static constexpr int kToL2 = 2;  // locality argument of __builtin_prefetch
   const char* next_;
 };
 
