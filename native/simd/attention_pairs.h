@@ -79,12 +79,13 @@ inline void round_values(const float* values, int64_t stride, int64_t num_keys, 
 
 // 2^x to 8e-5, a thirtieth of a bfloat16's rounding; 0 for x = -inf. NaN gives NaN.
 INLINE Floats exp2(Floats x) {
-  constexpr float kLowest = -200.0f;  // 2^x is 0 below -150
-  const __m512 bounded = reinterpret_cast<__m512>(max<Floats>(kLowest, x));
-  const __m512 n = _mm512_roundscale_ps(bounded, _MM_FROUND_TO_NEAREST_INT);
-  const Floats rest = reinterpret_cast<Floats>(_mm512_sub_ps(bounded, n));
-  return reinterpret_cast<Floats>(
-      _mm512_scalef_ps(reinterpret_cast<__m512>(polynomial(rest, kCoarseExp2, 3)), n));
+  // 2^r for r from 0 to 1: minimax.
+  constexpr float kPowers[] = {0.9999252f, 0.69583356f, 0.22606716f, 0.07802452f};
+  constexpr int kAboveFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+  const __m512 exponent = reinterpret_cast<__m512>(x);
+  const Floats rest = reinterpret_cast<Floats>(_mm512_reduce_ps(exponent, kAboveFloor));
+  const __m512 power = reinterpret_cast<__m512>(polynomial(rest, kPowers, 3));
+  return reinterpret_cast<Floats>(_mm512_scalef_ps(power, exponent));  // takes its floor
 }
 
 #endif
