@@ -1,6 +1,7 @@
 #include "block_matmul_operator.h"
 
 #include "block_matmul.h"
+#include "input_norm.h"
 #include "kernels.h"
 #include "matmul_call.h"
 
@@ -11,11 +12,17 @@ constexpr int64_t kTaskProducts = 1'000'000;  // multiply-adds: about 10 microse
 constexpr int64_t kTaskRows = 128, kMinRows = 4;
 constexpr int64_t kQuantizeTaskRows = 16;
 
-enum Input : size_t { kX, kWeights, kFirstParameter };
+enum Input : size_t {
+  kX,
+  kWeights,
+  kFirstParameter,
+  kFirstNorm = kFirstParameter + kNumMatMulParameters
+};
 
 struct Work {
   const MatMulCall& call;
   block_matmul::PackedMatrix matrix;
+  norm::Norm norm;
   TaskGrid tasks;
   uint8_t* quantized;  // [rows][row_bytes]
   int is_out_of_memory;
@@ -24,10 +31,13 @@ struct Work {
 void quantize_task(void* data, size_t index) {
   const Work& work = *static_cast<Work*>(data);
   const int64_t begin = static_cast<int64_t>(index) * kQuantizeTaskRows;
-  const Rows& rows = work.call.rows;
-  kernels().block_quantize(work.call.x,
-                           rows.slice(begin, min(kQuantizeTaskRows, rows.count - begin)),
-                           work.matrix, work.quantized + begin * work.matrix.row_bytes());
+  const Rows& all = work.call.rows;
+  const auto quantize = [&](const float* x, const Rows& rows, int64_t first) {
+    kernels().block_quantize(x, rows, work.matrix,
+                             work.quantized + (begin + first) * work.matrix.row_bytes());
+  };
+  normalize_and_quantize(work.norm, work.call.x,
+                         all.slice(begin, min(kQuantizeTaskRows, all.count - begin)), quantize);
 }
 
 void multiply_task(void* data, size_t index) {
@@ -48,16 +58,18 @@ void multiply_task(void* data, size_t index) {
 
 struct DynamicBlockMatMul {
   static constexpr const char* kName = "DynamicBlockMatMul";
-  static constexpr Parameter kInputs[] = {{kFloat}, {kUInt8}, MATMUL_PARAMETERS};
+  static constexpr Parameter kInputs[] = {{kFloat}, {kUInt8}, MATMUL_PARAMETERS, NORM_PARAMETERS};
   static constexpr Parameter kOutputs[] = {{kFloat}};
   static constexpr int kInPlaceInput = kFirstParameter + kResidual;
 
   MatMulAttributes attributes;
+  NormAttributes norm_attributes;
   WeightFormat format;
   int64_t max_sum;
 
   Status* create(const Api& api, const KernelInfo* info) {
     RETURN_IF_FAILED(attributes.read(api, info));
+    RETURN_IF_FAILED(norm_attributes.read(api, info));
     RETURN_IF_FAILED(api.Attribute(info, "max_sum", &max_sum));
     if (max_sum < block_matmul::kMinMaxSum) {
       return api.CreateStatus(kInvalidArgument, "max_sum must be at least 256");
@@ -72,10 +84,13 @@ struct DynamicBlockMatMul {
     if (num_inputs % block_matmul::kBlockInputs || num_inputs > block_matmul::kMaxInputs) {
       return api.CreateStatus(kInvalidArgument, "the inputs must be a multiple of 32, up to 65536");
     }
+    norm::Norm norm;
+    RETURN_IF_FAILED(norm_attributes.read(api, context, kFirstNorm, num_inputs, norm));
     const uint8_t* weights = nullptr;
     RETURN_IF_FAILED(input_data(api, context, kWeights, weights));
     Work work{call,
               {weights, format, call.num_inputs, call.num_outputs, max_sum},
+              norm,
               TaskGrid(call, kTaskRows, kTaskProducts, kMinRows),
               nullptr,
               0};

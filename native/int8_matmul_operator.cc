@@ -1,6 +1,7 @@
 #include "int8_matmul_operator.h"
 
 #include "candidate_matmul_call.h"
+#include "input_norm.h"
 #include "int8_matmul.h"
 #include "kernels.h"
 #include "matmul_call.h"
@@ -21,13 +22,15 @@ enum Input : size_t {
   kInputFactors,
   kFirstParameter,
   kColumns = kFirstParameter + kNumMatMulParameters,
-  kCandidates
+  kCandidates,
+  kFirstNorm
 };
 
 struct Work {
   const MatMulCall& call;
   int8_matmul::PackedMatrix matrix;
-  const float* input_factors;
+  norm::Norm norm;
+  const float* input_factors;  // of what is normalized
   TaskGrid tasks;
   float* max_abs;  // [rows]
   uint8_t* bytes;  // [rows][row_bytes]
@@ -38,11 +41,14 @@ struct Work {
 void quantize_task(void* data, size_t index) {
   const Work& work = *static_cast<Work*>(data);
   const int64_t begin = static_cast<int64_t>(index) * kQuantizeTaskRows;
-  const Rows& rows = work.call.rows;
-  kernels().int8_quantize(work.call.x, work.input_factors,
-                          rows.slice(begin, min(kQuantizeTaskRows, rows.count - begin)),
-                          work.call.num_inputs, work.bytes + begin * work.row_bytes(),
-                          work.max_abs + begin);
+  const Rows& all = work.call.rows;
+  const auto quantize = [&](const float* x, const Rows& rows, int64_t first) {
+    first += begin;
+    kernels().int8_quantize(x, work.input_factors, rows, work.call.num_inputs,
+                            work.bytes + first * work.row_bytes(), work.max_abs + first);
+  };
+  normalize_and_quantize(work.norm, work.call.x,
+                         all.slice(begin, min(kQuantizeTaskRows, all.count - begin)), quantize);
 }
 
 void multiply_task(void* data, size_t index) {
@@ -59,13 +65,17 @@ struct DynamicInt8MatMul {
   static constexpr const char* kName = "DynamicInt8MatMul";
   static constexpr Parameter kInputs[] = {
       {kFloat}, {kInt8}, {kUInt16}, {kFloat}, {kInt32}, {kFloat, true}, MATMUL_PARAMETERS,
-      {kInt8, true}, {kInt32, true}};
+      {kInt8, true}, {kInt32, true}, NORM_PARAMETERS};
   static constexpr Parameter kOutputs[] = {{kFloat}};
   static constexpr int kInPlaceInput = kFirstParameter + kResidual;
 
   MatMulAttributes attributes;
+  NormAttributes norm_attributes;
 
-  Status* create(const Api& api, const KernelInfo* info) { return attributes.read(api, info); }
+  Status* create(const Api& api, const KernelInfo* info) {
+    RETURN_IF_FAILED(norm_attributes.read(api, info));
+    return attributes.read(api, info);
+  }
 
   Status* run(const Api& api, KernelContext* context) const {
     const void* inputs[kFirstParameter] = {};
@@ -79,12 +89,15 @@ struct DynamicInt8MatMul {
     if (candidates.width) return multiply_only(api, context, candidates, inputs);
     MatMulCall call{};
     RETURN_IF_FAILED(call.read(api, context, attributes, kFirstParameter));
+    norm::Norm norm;
+    RETURN_IF_FAILED(norm_attributes.read(api, context, kFirstNorm, call.num_inputs, norm));
     Work work{call,
               {static_cast<const int8_t*>(inputs[kWeights]),
                static_cast<const uint16_t*>(inputs[kGroupOrder]),
                static_cast<const float*>(inputs[kScales]),
                static_cast<const int32_t*>(inputs[kZeroPointSums]), call.num_inputs,
                call.num_outputs},
+              norm,
               static_cast<const float*>(inputs[kInputFactors]),
               TaskGrid(call, kTaskRows, kTaskProducts, kMinRows), nullptr, nullptr};
     const int64_t num_rows = call.rows.count;

@@ -7,6 +7,7 @@ import onnx
 from server.runtime.contract import KernelNodes
 from server.runtime.kernels import attention, blocks, int8, matmul, norms, pooling
 from server.runtime.kernels.graph import GraphIndex
+from server.runtime.kernels.input_norms import has_norm
 from server.runtime.kernels.library import DOMAIN, Kernels
 
 _NATIVE = {
@@ -34,9 +35,10 @@ def count_nodes(graph: GraphIndex) -> KernelNodes:
     for node in graph.nodes:
         if node.domain == DOMAIN:
             native[_NATIVE[node.op_type].label] += 1
+            native[Kernels.NORM.label] += has_norm(node)
         elif (kernel := _replacing_kernel(graph, node)) is not None:
             standard[kernel.label] += 1
-    return KernelNodes(dict(sorted(native.items())), dict(sorted(standard.items())))
+    return KernelNodes(dict(sorted((+native).items())), dict(sorted(standard.items())))
 
 
 def _replacing_kernel(graph: GraphIndex, node: onnx.NodeProto) -> Kernels | None:

@@ -17,6 +17,7 @@ from server.runtime.contract import CANDIDATES, Array, KernelNodes
 from server.runtime.kernels import attention, blocks, int8, matmul, norms, pooling
 from server.runtime.kernels.candidates import make_width_dynamic
 from server.runtime.kernels.graph import GraphIndex, Replacement
+from server.runtime.kernels.input_norms import fuse_norms
 from server.runtime.kernels.library import DOMAIN, Kernels, preferred_kernels
 from server.runtime.kernels.node_counts import count_nodes
 
@@ -108,6 +109,7 @@ def rewrite(
     declared_shapes = make_width_dynamic(model.graph)
     packed = {name: array for r in found for name, array in r.initializers.items()}
     _drop_unused(model.graph)
+    fuse_norms(model.graph)
     counted = count_nodes(GraphIndex(model.graph, path.parent))
     unpacked_bytes = sum(_num_bytes(tensor) for tensor in model.graph.initializer)
     _declare_packed(model.graph, packed)

@@ -1,0 +1,136 @@
+"""Products that normalize the rows they quantize give the bits of a norm and a product."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx_ir.tape import Tape
+
+from export.block_matmul import block_matmul
+from server.runtime.contract import CANDIDATES, Array
+from server.runtime.kernels import input_norms, norms
+from server.runtime.kernels import rewrite as rewriting
+from server.runtime.kernels.library import Kernels, supported_kernels
+from server.runtime.kernels.rewrite import rewrite
+from server.runtime.ort.backend import OrtBackend
+from tests.server import int8_graphs
+
+KERNELS = Kernels.INT8_MATMUL | Kernels.BLOCK_MATMUL | Kernels.NORM
+pytestmark = [
+    pytest.mark.skipif(KERNELS not in supported_kernels(), reason="this CPU cannot run them"),
+    pytest.mark.usefixtures("register_bits"),
+]
+EPSILON = 1e-3
+
+
+@pytest.fixture(autouse=True)
+def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
+
+
+def product(path: Path, weight: Array, bits: int | None) -> Path:
+    """Saves ``y = x @ weight``: with ``bits``, in blocks; else in int8."""
+    if bits is None:
+        return int8_graphs.product(path, weight)
+    x = ir.val("x", ir.DataType.FLOAT, ["rows", weight.shape[0]])
+    tape = Tape()
+    y = block_matmul(tape, x, "w", weight, bits)
+    y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["rows", weight.shape[1]])
+    return int8_graphs.save(path, [x], [y], tape)
+
+
+def insert_norm(file: Path, operator: str, num_inputs: int) -> Path:
+    """Saves a copy of a product's graph with a norm of ``x`` before it."""
+    rng = np.random.default_rng(1)
+    model = onnx.load(file, load_external_data=False)
+    graph = model.graph
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            if name == "x":
+                node.input[index] = "normal"
+    inputs = ["x", "scale"]
+    vectors = {"scale": rng.normal(size=num_inputs).astype(np.float32)}
+    if operator == "LayerNormalization":
+        inputs.append("bias")
+        vectors["bias"] = rng.normal(size=num_inputs).astype(np.float32)
+    graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in vectors.items())
+    graph.node.insert(0, helper.make_node(operator, inputs, ["normal"], epsilon=EPSILON))
+    to = file.with_name("normalized.onnx")
+    onnx.save(model, to)
+    return to
+
+
+def give_normal(file: Path, num_inputs: int) -> Path:
+    """Saves a copy that also gives ``normal``, so that the norm has another reader."""
+    model = onnx.load(file, load_external_data=False)
+    model.graph.output.append(
+        helper.make_tensor_value_info("normal", TensorProto.FLOAT, ["rows", num_inputs])
+    )
+    to = file.with_name("given.onnx")
+    onnx.save(model, to)
+    return to
+
+
+def operators(file: Path) -> Counter[str]:
+    rewritten = rewrite(file, KERNELS)
+    assert rewritten is not None
+    nodes = onnx.ModelProto.FromString(rewritten.model).graph.node
+    return Counter(node.op_type for node in nodes)
+
+
+@pytest.mark.parametrize("operator", norms.STANDARD_OPERATORS)
+@pytest.mark.parametrize("bits", [None, 8, 4])
+def test_a_fused_norm_changes_no_bit(tmp_path: Path, operator: str, bits: int | None) -> None:
+    num_inputs, num_outputs = 96, 40
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
+    file = insert_norm(product(tmp_path / "a" / "1", weight, bits), operator, num_inputs)
+    separate = give_normal(file, num_inputs)
+    assert operators(file)[norms.OPERATOR] == 0
+    assert operators(separate)[norms.OPERATOR] == 1
+    backend = OrtBackend("cpu", 2)
+    fused, apart = (backend.load(f, ()).bind({}, ("y",)) for f in (file, separate))
+    for num_rows in (1, 5, 16, 70):
+        x = 3 * rng.normal(size=(num_rows, num_inputs)).astype(np.float32) + 1
+        expected = apart.run({"x": x})["y"]
+        np.testing.assert_array_equal(fused.run({"x": x})["y"], expected)
+
+
+def test_a_norm_of_long_rows_stays_apart(tmp_path: Path) -> None:
+    num_inputs = 8224
+    weight = np.full((num_inputs, 1), 0.5, np.float32)
+    file = insert_norm(product(tmp_path / "a" / "1", weight, 8), "RMSNormalization", num_inputs)
+    assert operators(file)[norms.OPERATOR] == 1
+    x = np.random.default_rng(0).normal(size=(2, num_inputs)).astype(np.float32)
+    actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run({"x": x})["y"]
+    assert np.isfinite(actual).all()
+
+
+def test_the_product_with_candidates_takes_normal_rows(tmp_path: Path) -> None:
+    file = insert_norm(
+        product(tmp_path / "a" / "1", np.ones((32, 16), np.float32), None), "RMSNormalization", 32
+    )
+    model = onnx.load(file)
+    model.graph.output[0].name = "logits"
+    for node in model.graph.node:
+        node.output[:] = ["logits" if name == "y" else name for name in node.output]
+    onnx.save(model, file)
+    rewritten = rewrite(file, KERNELS, takes_candidates=True)
+    assert rewritten is not None
+    nodes = onnx.ModelProto.FromString(rewritten.model).graph.node
+    assert [node.op_type for node in nodes] == ["Norm", "DynamicInt8MatMul"]
+    assert CANDIDATES in nodes[1].input
+
+
+def test_fused_norms_count_as_norms(tmp_path: Path) -> None:
+    weight = np.ones((32, 16), np.float32)
+    file = insert_norm(product(tmp_path / "a" / "1", weight, 8), "RMSNormalization", 32)
+    rewritten = rewrite(file, KERNELS)
+    assert rewritten is not None
+    assert rewritten.kernel_nodes.num_native == {"block_matmul": 1, "norm": 1}
+    (node,) = onnx.ModelProto.FromString(rewritten.model).graph.node
+    assert input_norms.has_norm(node)
