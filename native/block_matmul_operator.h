@@ -1,9 +1,10 @@
 // DynamicBlockMatMul: y = epilogue(x W), W in blocks of 8 or 4 bits (block_matmul.h).
 // server/runtime/kernels/blocks.py makes its nodes.
 //
-// Inputs: x [.., num_inputs]; the packed matrix, uint8; then those of matmul_call.h. Attributes,
-// all required: weight_format, 3 or 4 (weight_format.h), for the packing of block_matmul.h; max_sum
-// (block_matmul.h); and those of matmul_call.h.
+// Inputs: x [.., num_inputs]; the packed matrix, uint8; MATMUL_PARAMETERS (matmul_call.h); then
+// NORM_PARAMETERS (input_norm.h). Attributes, all required: weight_format, 3 or 4
+// (weight_format.h), for the packing of block_matmul.h; max_sum (block_matmul.h); and those of
+// MatMulAttributes and NormAttributes.
 #pragma once
 
 #include "ort_api.h"

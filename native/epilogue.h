@@ -1,6 +1,6 @@
 // The epilogue of a matrix product, applied before its sums are stored: bias, activation, residual.
-// PackedMatMul and DynamicInt8MatMul share it; simd/panel_epilogue.h applies it to the sums while
-// they are in registers.
+// The matrix products share it; simd/panel_epilogue.h applies it to the sums while they are in
+// registers.
 //
 // As a GEMM, y [M, N] = epilogue(x [M, K] W [K, N]): M is num_rows, K is num_inputs and N is
 // num_outputs.
@@ -19,7 +19,7 @@ enum class Activation : int32_t { kNone = 0, kRelu = 1, kGelu = 2, kSiluGate = 3
 // y = activation(sum + bias) + residual; with a gate, silu(first half) * second half + residual.
 struct Epilogue {
   const float* bias;      // [panels][16], or null
-  const float* residual;  // shaped as y, or null
+  const float* residual;  // shaped as y, or null; may be y: each is read just before y is written
   Activation activation;
 
   bool is_gated() const { return activation == Activation::kSiluGate; }

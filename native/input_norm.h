@@ -42,8 +42,8 @@ struct NormAttributes {
   }
 };
 
-// Calls quantize(x, rows, first) for rows of x, `first` of which is the index of the first one in
-// `rows`: once for all, or for each row after its normalization.
+// Calls quantize(x, part, begin), where the first row of `part` is row `begin` of `rows`: once for
+// all rows, or for each row once it is normalized.
 template <typename Quantize>
 void normalize_and_quantize(const norm::Norm& norm, const float* x, const Rows& rows,
                             const Quantize& quantize) {

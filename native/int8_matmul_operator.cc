@@ -30,7 +30,7 @@ struct Work {
   const MatMulCall& call;
   int8_matmul::PackedMatrix matrix;
   norm::Norm norm;
-  const float* input_factors;  // of what is normalized
+  const float* input_factors;  // or null; applied after the norm
   TaskGrid tasks;
   float* max_abs;  // [rows]
   uint8_t* bytes;  // [rows][row_bytes]
@@ -73,8 +73,8 @@ struct DynamicInt8MatMul {
   NormAttributes norm_attributes;
 
   Status* create(const Api& api, const KernelInfo* info) {
-    RETURN_IF_FAILED(norm_attributes.read(api, info));
-    return attributes.read(api, info);
+    RETURN_IF_FAILED(attributes.read(api, info));
+    return norm_attributes.read(api, info);
   }
 
   Status* run(const Api& api, KernelContext* context) const {

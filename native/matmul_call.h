@@ -1,4 +1,4 @@
-// Code shared by PackedMatMul and DynamicInt8MatMul: attributes, the inputs after the matrix,
+// Code shared by the matrix products: attributes, the inputs after the matrix,
 // skipping of padding rows, and the division into tasks.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace ort {
 
-// Attributes of both operators, all required: num_outputs, of W without padding; activation, a
+// Attributes of all of them, required: num_outputs, of W without padding; activation, a
 // number of Activation.
 struct MatMulAttributes {
   int64_t num_outputs;
@@ -22,9 +22,10 @@ struct MatMulAttributes {
 Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat first,
                            WeightFormat& out);
 
-// Inputs of both operators after the matrix, all optional: bias and residual as Epilogue has them;
+// Inputs of all of them after the matrix, optional: bias and residual as Epilogue has them;
 // lengths, int32 [batch], for x [batch, length, num_inputs]: rows after a length are padding.
 #define MATMUL_PARAMETERS {kFloat, true}, {kFloat, true}, {kInt32, true}
+// Indices among MATMUL_PARAMETERS.
 constexpr size_t kBias = 0, kResidual = 1, kLengths = 2, kNumMatMulParameters = 3;
 
 // One run of a node.

@@ -14,7 +14,7 @@ struct Norm {
   bool is_centered;  // LayerNormalization: subtracts the mean
 };
 
-// y [num_rows, size] of x [num_rows, size]. A row's sums are added in an order that does not depend
+// y [num_rows, size] of x [num_rows, size]; y may be x. A row's sums are added in an order that does not depend
 // on the other rows.
 using Normalize = void(const Norm& norm, const float* x, int64_t num_rows, float* y);
 

@@ -115,7 +115,8 @@ Operator make_signature() {
 // The operator that Definition defines: kName; kInputs and kOutputs, arrays of Parameter;
 // Status* create(const Api&, const KernelInfo*), which reads a node's attributes into the members;
 // Status* run(const Api&, KernelContext*) const. Each node has a zero-initialized Definition. With
-// kInPlaceInput, the output may be in the memory of that input, if no other node reads it later.
+// kInPlaceInput, the output may be in the memory of that input, if no other node reads it later:
+// run() must read each element there before it writes it.
 template <typename Definition>
 const Operator& make_operator() {
   struct Kernel {

@@ -77,7 +77,7 @@ inline void round_values(const float* values, int64_t stride, int64_t num_keys, 
   }
 }
 
-// 2^x to 8e-5, a thirtieth of a bfloat16's rounding; 0 for x = -inf. NaN gives NaN.
+// 2^x to 8e-5, a 24th of a bfloat16's rounding; 0 for x = -inf. NaN gives NaN.
 INLINE Floats exp2(Floats x) {
   // 2^r for r from 0 to 1: minimax.
   constexpr float kPowers[] = {0.9999252f, 0.69583356f, 0.22606716f, 0.07802452f};

@@ -1,4 +1,4 @@
-// Software prefetch of what attention without a cache reads and writes next.
+// Software prefetch of what attention in bfloat16 without a cache reads and writes next.
 #pragma once
 
 #include "../attention.h"
@@ -32,18 +32,17 @@ class HeadPrefetcher {
   INLINE void step() {
     const int64_t end = min(next_ + tokens_per_step_, last_), offset = head_ * params_.head_size;
     for (; next_ < end; next_++) {
-      fetch<0>(params_.query.at(row_, next_) + offset);
-      fetch<0>(params_.key.at(row_, next_) + offset);
-      fetch<0>(params_.value.at(row_, next_) + offset);
-      fetch<1>(params_.output_at(row_, next_, head_));
+      fetch(params_.query.at(row_, next_) + offset);
+      fetch(params_.key.at(row_, next_) + offset);
+      fetch(params_.value.at(row_, next_) + offset);
+      fetch(params_.output_at(row_, next_, head_));
     }
   }
 
  private:
-  template <int kIsWritten>
   INLINE void fetch(const float* vector) const {
     for (int64_t i = 0; i < params_.head_size; i += kLineFloats) {
-      __builtin_prefetch(vector + i, kIsWritten, kToL2);
+      __builtin_prefetch(vector + i, 0, kToL2);
     }
   }
 

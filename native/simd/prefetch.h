@@ -1,4 +1,4 @@
-// Software prefetch of the packed panels that come next.
+// Software prefetch of memory that comes next.
 #pragma once
 
 #include "../integers.h"

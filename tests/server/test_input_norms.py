@@ -43,33 +43,34 @@ def product(path: Path, weight: Array, bits: int | None) -> Path:
     return int8_graphs.save(path, [x], [y], tape)
 
 
-def insert_norm(file: Path, operator: str, num_inputs: int) -> Path:
-    """Saves a copy of a product's graph with a norm of ``x`` before it."""
+def insert_norm(
+    file: Path, operator: str, num_inputs: int, *, has_bias: bool = False, has_factors: bool = False
+) -> Path:
+    """Saves a copy of a product's graph with a norm of ``x`` before it, then perhaps factors."""
     rng = np.random.default_rng(1)
-    model = onnx.load(file, load_external_data=False)
+    model = onnx.load(file)
     graph = model.graph
     for node in graph.node:
         for index, name in enumerate(node.input):
             if name == "x":
-                node.input[index] = "normal"
-    inputs = ["x", "scale"]
-    vectors = {"scale": rng.normal(size=num_inputs).astype(np.float32)}
-    if operator == "LayerNormalization":
-        inputs.append("bias")
-        vectors["bias"] = rng.normal(size=num_inputs).astype(np.float32)
-    graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in vectors.items())
+                node.input[index] = "scaled" if has_factors else "normal"
+    names = ["scale", *["bias"][:has_bias], *["factors"][:has_factors]]
+    for name in names:
+        values = rng.normal(size=num_inputs).astype(np.float32)
+        graph.initializer.append(numpy_helper.from_array(values, name))
+    inputs = ["x", "scale", *["bias"][:has_bias]]
+    if has_factors:
+        graph.node.insert(0, helper.make_node("Mul", ["normal", "factors"], ["scaled"]))
     graph.node.insert(0, helper.make_node(operator, inputs, ["normal"], epsilon=EPSILON))
     to = file.with_name("normalized.onnx")
     onnx.save(model, to)
     return to
 
 
-def give_normal(file: Path, num_inputs: int) -> Path:
+def give_normal(file: Path, *shape: str | int) -> Path:
     """Saves a copy that also gives ``normal``, so that the norm has another reader."""
-    model = onnx.load(file, load_external_data=False)
-    model.graph.output.append(
-        helper.make_tensor_value_info("normal", TensorProto.FLOAT, ["rows", num_inputs])
-    )
+    model = onnx.load(file)
+    model.graph.output.append(helper.make_tensor_value_info("normal", TensorProto.FLOAT, shape))
     to = file.with_name("given.onnx")
     onnx.save(model, to)
     return to
@@ -82,22 +83,78 @@ def operators(file: Path) -> Counter[str]:
     return Counter(node.op_type for node in nodes)
 
 
-@pytest.mark.parametrize("operator", norms.STANDARD_OPERATORS)
+@pytest.mark.parametrize(
+    ("operator", "has_bias"),
+    [("RMSNormalization", False), ("LayerNormalization", False), ("LayerNormalization", True)],
+)
 @pytest.mark.parametrize("bits", [None, 8, 4])
-def test_a_fused_norm_changes_no_bit(tmp_path: Path, operator: str, bits: int | None) -> None:
+def test_a_fused_norm_changes_no_bit(
+    tmp_path: Path, operator: str, has_bias: bool, bits: int | None
+) -> None:
     num_inputs, num_outputs = 96, 40
     rng = np.random.default_rng(0)
     weight = rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
-    file = insert_norm(product(tmp_path / "a" / "1", weight, bits), operator, num_inputs)
-    separate = give_normal(file, num_inputs)
+    file = product(tmp_path / "a" / "1", weight, bits)
+    file = insert_norm(file, operator, num_inputs, has_bias=has_bias)
+    separate = give_normal(file, "rows", num_inputs)
     assert operators(file)[norms.OPERATOR] == 0
     assert operators(separate)[norms.OPERATOR] == 1
     backend = OrtBackend("cpu", 2)
     fused, apart = (backend.load(f, ()).bind({}, ("y",)) for f in (file, separate))
     for num_rows in (1, 5, 16, 70):
         x = 3 * rng.normal(size=(num_rows, num_inputs)).astype(np.float32) + 1
-        expected = apart.run({"x": x})["y"]
-        np.testing.assert_array_equal(fused.run({"x": x})["y"], expected)
+        np.testing.assert_array_equal(fused.run({"x": x})["y"], apart.run({"x": x})["y"])
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_with_factors_a_residual_and_padding(tmp_path: Path, num_threads: int) -> None:
+    """Rows past their length in ``[batch, length, size]`` become 0, even where x is NaN."""
+    size, width, of_tokens = 96, 44, ["batch", "length"]
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(size, width)).astype(np.float32)
+    file = product(tmp_path / "a" / "1", weight, None)
+    file = insert_norm(file, "LayerNormalization", size, has_bias=True, has_factors=True)
+    model = onnx.load(file)
+    graph = model.graph
+    table = rng.normal(size=(50, size)).astype(np.float32)
+    table[7] = np.nan
+    graph.initializer.append(numpy_helper.from_array(table, "table"))
+    graph.node.insert(0, helper.make_node("Gather", ["table", "token_ids"], ["x"]))
+    graph.node.extend(
+        [
+            helper.make_node("Neg", ["rest"], ["kept"]),
+            helper.make_node("Add", ["y", "kept"], ["sum"]),
+            helper.make_node("Neg", ["sum"], ["z"]),
+        ]
+    )
+    for values in (graph.input, graph.output, graph.value_info):
+        del values[:]
+    graph.input.extend(
+        [
+            helper.make_tensor_value_info("token_ids", TensorProto.INT64, of_tokens),
+            helper.make_tensor_value_info("lengths", TensorProto.INT32, ["texts"]),
+            helper.make_tensor_value_info("rest", TensorProto.FLOAT, [*of_tokens, width]),
+        ]
+    )
+    graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, [*of_tokens, width]))
+    onnx.save(onnx.shape_inference.infer_shapes(model), file)
+    separate = give_normal(file, *of_tokens, size)
+    assert operators(file) == Counter(Gather=1, Neg=2, DynamicInt8MatMul=1)
+    assert operators(separate)[norms.OPERATOR] == 1
+    lengths = np.array([5, 0, 130, 1], np.int32)
+    token_ids = rng.integers(8, 50, (4, 130))
+    is_padding = np.arange(130) >= lengths[:, None]
+    token_ids[is_padding] = 7
+    inputs = {
+        "token_ids": token_ids,
+        "lengths": lengths,
+        "rest": rng.normal(size=(4, 130, width)).astype(np.float32),
+    }
+    backend = OrtBackend("cpu", num_threads)
+    fused, apart = (backend.load(f, ()).bind({}, ("z",)).run(inputs)["z"] for f in (file, separate))
+    np.testing.assert_array_equal(fused, apart)
+    assert (fused[is_padding] == 0).all()
+    assert np.abs(fused[~is_padding]).min(1).all()
 
 
 def test_a_norm_of_long_rows_stays_apart(tmp_path: Path) -> None:

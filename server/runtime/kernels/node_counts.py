@@ -29,16 +29,20 @@ _STANDARD = {
 
 
 def count_nodes(graph: GraphIndex) -> KernelNodes:
-    """Counts the nodes of a graph as the server runs it, by kernel."""
+    """Counts the nodes of a graph as the server runs it, by kernel.
+
+    A product that normalizes its input counts as a norm too.
+    """
     native: Counter[str] = Counter()
     standard: Counter[str] = Counter()
     for node in graph.nodes:
         if node.domain == DOMAIN:
             native[_NATIVE[node.op_type].label] += 1
-            native[Kernels.NORM.label] += has_norm(node)
+            if has_norm(node):
+                native[Kernels.NORM.label] += 1
         elif (kernel := _replacing_kernel(graph, node)) is not None:
             standard[kernel.label] += 1
-    return KernelNodes(dict(sorted((+native).items())), dict(sorted(standard.items())))
+    return KernelNodes(dict(sorted(native.items())), dict(sorted(standard.items())))
 
 
 def _replacing_kernel(graph: GraphIndex, node: onnx.NodeProto) -> Kernels | None:
