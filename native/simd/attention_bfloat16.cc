@@ -125,13 +125,13 @@ void softmax_vector(float* scores, int64_t num_keys, float* denominators, float*
                     float* rescale) {
   const Floats old_max = load(max_scores);
   const Floats new_max = max_score(scores, num_keys, old_max);
-  Floats factor = old_max == Floats(-FLT_MAX) ? Floats(0.0f) : exp2(old_max - new_max);
-  factor = old_max == new_max ? Floats(1.0f) : factor;  // exp2 is not exact, and blocks are many
+  Floats factor = old_max == Floats(-FLT_MAX) ? Floats(0.0f) : exp2_coarse(old_max - new_max);
+  factor = old_max == new_max ? Floats(1.0f) : factor;  // exp2_coarse(0) is not 1, and blocks are many
   Floats even = load(denominators) * factor, odd = load(denominators + kLanes) * factor;
   for (int64_t key = 0; key < num_keys; key += 2) {
-    const Floats first = exp2(load(scores + key * kLanes) - new_max);
+    const Floats first = exp2_coarse(load(scores + key * kLanes) - new_max);
     Floats second = 0.0f;
-    if (key + 1 < num_keys) second = exp2(load(scores + (key + 1) * kLanes) - new_max);
+    if (key + 1 < num_keys) second = exp2_coarse(load(scores + (key + 1) * kLanes) - new_max);
     store(scores + key / 2 * kLanes, round_to_pairs(first, second));
     even += first;
     odd += second;

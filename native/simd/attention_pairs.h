@@ -77,24 +77,13 @@ inline void round_values(const float* values, int64_t stride, int64_t num_keys, 
   }
 }
 
-// 2^x to 8e-5, a 24th of a bfloat16's rounding; 0 for x = -inf. NaN gives NaN.
-INLINE Floats exp2(Floats x) {
-  // 2^r for r from 0 to 1: minimax.
-  constexpr float kPowers[] = {0.9999252f, 0.69583356f, 0.22606716f, 0.07802452f};
-  constexpr int kAboveFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
-  const __m512 exponent = reinterpret_cast<__m512>(x);
-  const Floats rest = reinterpret_cast<Floats>(_mm512_reduce_ps(exponent, kAboveFloor));
-  const __m512 power = reinterpret_cast<__m512>(polynomial(rest, kPowers, 3));
-  return reinterpret_cast<Floats>(_mm512_scalef_ps(power, exponent));  // takes its floor
-}
-
 #endif
 
 // What the softmax takes of scores: e^x, or 2^x of those of pairs, which include log2(e).
 template <typename T>
 INLINE Floats power(Floats x) {
 #if SIMD_BITS == 512
-  if constexpr (__is_same(T, int32_t)) return exp2(x);
+  if constexpr (__is_same(T, int32_t)) return exp2_coarse(x);  // a 24th of a bfloat16's rounding
 #endif
   return exp(x);
 }

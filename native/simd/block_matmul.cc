@@ -43,7 +43,7 @@ void multiply(const uint8_t* quantized, const Rows& rows, const PackedMatrix& ma
   const int64_t num_rows = rows.count;
   for (int64_t index = first_panel; index < last_panel; index++) {
     const uint8_t *const panel = matrix.panel(index), *const next = matrix.panel(index + 1);
-    PanelEpilogue to(epilogue, Factors::kRounded, matrix.num_outputs, rows, index, y);
+    PanelEpilogue to(epilogue, matrix.num_outputs, rows, index, y);
     if (!matrix.has_4_bits()) {
       multiply_rows<Int8Pair>(quantized, num_rows, matrix, panel, next, to);
     } else if (num_rows > kMaxStoredRows) {

@@ -11,6 +11,8 @@
 
 namespace block_matmul::SIMD {
 
+using PanelEpilogue = ::SIMD::PanelEpilogue<Factors::kRounded>;
+
 constexpr int kMr = 3;
 constexpr int64_t kMaxStoredRows = 32;
 

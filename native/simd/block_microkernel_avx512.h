@@ -13,6 +13,8 @@
 
 namespace block_matmul::SIMD {
 
+using PanelEpilogue = ::SIMD::PanelEpilogue<Factors::kRounded>;
+
 constexpr int kMr = 8;  // sums of two blocks and totals in 24 of 32 registers
 constexpr int64_t kMaxStoredRows = kMinExpandedRows - 1;
 

@@ -141,7 +141,7 @@ void multiply_all(const uint8_t* bytes, const float* max_abs, const Rows& rows,
   for (int64_t row = 0; row < rows.count; row += kMc<kUsesTiles>) {
     const Rows mc_rows = rows.slice(row, min(kMc<kUsesTiles>, rows.count - row));
     const auto panel_epilogue = [&](int64_t index) {
-      return PanelEpilogue(epilogue, Factors::kRounded, matrix.num_outputs, mc_rows, index, y);
+      return PanelEpilogue(epilogue, matrix.num_outputs, mc_rows, index, y);
     };
     const uint8_t* const from = bytes + row * stride;
     int64_t index = first_panel;

@@ -10,6 +10,7 @@
 namespace int8_matmul::SIMD {
 
 using namespace ::SIMD;
+using PanelEpilogue = ::SIMD::PanelEpilogue<Factors::kRounded>;
 
 struct Panel {
   const int8_t* weights;        // [groups][16 outputs][4 inputs]

@@ -12,6 +12,7 @@ namespace matmul::SIMD {
 namespace {
 
 using namespace ::SIMD;
+using PanelEpilogue = ::SIMD::PanelEpilogue<Factors::kExact>;
 
 // The micro-tile is kMr rows by kNrPanels panels: 12 x 32 outputs in 24 of 32 registers, or 6 x 16
 // in 12 of 16.
@@ -146,7 +147,7 @@ void multiply_fp32_panels(const float* x, const Rows& rows, const PackedMatrix& 
                           const float* floats, float* y) {
   const int64_t num_inputs = matrix.num_inputs;
   const auto panel_epilogue = [&](int64_t index) {
-    return PanelEpilogue(epilogue, Factors::kExact, matrix.num_outputs, rows, index, y);
+    return PanelEpilogue(epilogue, matrix.num_outputs, rows, index, y);
   };
   int64_t index = first;
   if constexpr (kNrPanels == 2) {
@@ -173,7 +174,7 @@ void multiply(const float* x, const Rows& rows, const PackedMatrix& matrix,
   if (is_compressed && rows.count <= kMaxStreamedRows) {
     for (int64_t index = first_panel; index < last_panel; index++) {
       PanelEpilogue epilogues[] = {
-          PanelEpilogue(epilogue, Factors::kExact, matrix.num_outputs, rows, index, y)};
+          PanelEpilogue(epilogue, matrix.num_outputs, rows, index, y)};
       multiply_panels<1>(x, rows, {matrix, index, scratch}, num_inputs, epilogues);
     }
     return;

@@ -16,14 +16,14 @@ constexpr int kPanelVectors = kPanelWidth / kLanes;
 // Whether the factors of the products are exact or rounded to 8 bits.
 enum class Factors { kExact, kRounded };
 
+template <Factors kFactors>
 class PanelEpilogue {
  public:
   // For the given rows of y [.., width]; `num_outputs` is the width of W, without padding.
-  INLINE PanelEpilogue(const Epilogue& epilogue, Factors factors, int64_t num_outputs,
-                       const Rows& rows, int64_t panel, float* y)
+  INLINE PanelEpilogue(const Epilogue& epilogue, int64_t num_outputs, const Rows& rows,
+                       int64_t panel, float* y)
       : rows_(rows),
         activation_(epilogue.activation),
-        factors_(factors),
         stride_(epilogue.width_of(num_outputs)) {
     const int64_t panel_width = epilogue.is_gated() ? kPanelWidth / 2 : kPanelWidth;
     const int64_t column = panel * panel_width;
@@ -46,6 +46,12 @@ class PanelEpilogue {
   template <int R>
   INLINE void apply(Floats* sums, int64_t stride) const {
     add_bias<R>(sums, stride);
+#if SIMD_BITS == 512
+    if (activation_ == Activation::kSiluGate) {
+      if (width_ < kPanelWidth / 2) return gate_and_store<R, true>(sums, stride);
+      return gate_and_store<R, false>(sums, stride);
+    }
+#endif
     if (activation_ != Activation::kNone || width_ != kPanelWidth) {
       Floats spilled[R][kPanelVectors];
 #pragma unroll
@@ -82,15 +88,13 @@ class PanelEpilogue {
   void activate_and_store(int64_t num_rows, const Floats* sums) const {
     switch (activation_) {
       case Activation::kSiluGate:
-        if (factors_ == Factors::kRounded) {
-          return gate_and_store(num_rows, sums, [](auto x) { return silu_coarse(x); });
-        }
-        return gate_and_store(num_rows, sums, [](auto x) { return silu(x); });
+#if SIMD_BITS == 256
+        return gate_and_store(num_rows, sums);
+#endif
       case Activation::kGelu:
-        if (factors_ == Factors::kRounded) {
-          return map_and_store(num_rows, sums, [](Floats x) { return gelu_coarse(x); });
-        }
-        return map_and_store(num_rows, sums, [](Floats x) { return gelu(x); });
+        return map_and_store(num_rows, sums, [](Floats x) {
+          return kFactors == Factors::kRounded ? gelu_coarse(x) : gelu(x);
+        });
       case Activation::kRelu:
         return map_and_store(num_rows, sums, [](Floats x) { return relu(x); });
       case Activation::kNone:
@@ -99,25 +103,34 @@ class PanelEpilogue {
   }
 
   // The first eight sums of a row are the gates of the others.
-  template <typename Function>
-  INLINE void gate_and_store(int64_t num_rows, const Floats* sums, const Function& activate) const {
 #if SIMD_BITS == 512
-    int64_t row = 0;
-    for (; row + 2 <= num_rows; row += 2) {
-      const Floats first = sums[row], second = sums[row + 1];
+  // R rows at once, while they are in registers: sums [R][stride], in vectors.
+  template <int R, bool kIsClipped>
+  INLINE void gate_and_store(const Floats* sums, int64_t stride) const {
+    const auto store_row = [&](int64_t row, Floats8 value) __attribute__((always_inline)) {
+      if constexpr (kIsClipped) return store_clipped(row, 0, value);
+      store_full(offset(row), value);
+    };
+#pragma unroll
+    for (int r = 0; r < R; r += 2) {
+      const Floats first = sums[r * stride], second = sums[(r + 1 < R ? r + 1 : r) * stride];
       Floats gates, inputs;
       gates.lo = first.lo, gates.hi = second.lo;
       inputs.lo = first.hi, inputs.hi = second.hi;
-      const Floats products = activate(gates) * inputs;
-      store_clipped<Floats8>(row, 0, products.lo);
-      store_clipped<Floats8>(row + 1, 0, products.hi);
+      const Floats products = gated(gates, inputs);
+      store_row(r, products.lo);
+      if (r + 1 < R) store_row(r + 1, products.hi);
     }
-    if (row < num_rows) store_clipped<Floats8>(row, 0, activate(sums[row].lo) * sums[row].hi);
+  }
 #else
+  INLINE void gate_and_store(int64_t num_rows, const Floats* sums) const {
     for (int64_t row = 0; row < num_rows; row++) {
-      store_clipped(row, 0, activate(sums[2 * row]) * sums[2 * row + 1]);
+      store_clipped(row, 0, gated(sums[2 * row], sums[2 * row + 1]));
     }
+  }
 #endif
+  INLINE static Floats gated(Floats gates, Floats inputs) {
+    return (kFactors == Factors::kRounded ? silu_coarse(gates) : silu(gates)) * inputs;
   }
 
   template <typename Function>
@@ -152,7 +165,6 @@ class PanelEpilogue {
   float* y_;
   const float *residual_, *bias_;
   Activation activation_;
-  Factors factors_;
   int64_t stride_, width_;
 };
 

@@ -40,17 +40,33 @@ INLINE V exp(V x) {
   return x < kLowest ? V(0.0f) : polynomial(r, p, 6) * reinterpret_cast<V>(power);
 }
 
-// 2^r to 8e-5 for |r| <= 1/2: minimax.
-constexpr float kCoarseExp2[] = {0.99992807f, 0.69326099f, 0.24261113f, 0.05517167f};
+// 2^r to 8e-5 for r from 0 to 1: minimax.
+constexpr float kCoarseExp2[] = {0.9999252f, 0.69583356f, 0.22606716f, 0.07802452f};
 
-// 2^x to 8e-5 for x from -126 to 127. NaN gives NaN.
-template <typename V>
-INLINE V exp2_coarse(V x) {
-  using Bits = decltype(x < x);
-  const V shifted = x + kRound;
-  const V rest = x - (shifted - kRound);
-  const Bits power = reinterpret_cast<Bits>(shifted) << 23;
-  return polynomial(rest, kCoarseExp2, 3) * reinterpret_cast<V>(power);
+// 2^x to 8e-5; AVX2 takes x below -125 as -125, above 127 as 127. NaN gives NaN.
+INLINE Floats exp2_coarse(Floats x) {
+#if SIMD_BITS == 512
+  constexpr int kAboveFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+  const __m512 exponent = reinterpret_cast<__m512>(x);
+  const Floats rest = reinterpret_cast<Floats>(_mm512_reduce_ps(exponent, kAboveFloor));
+  const __m512 power = reinterpret_cast<__m512>(polynomial(rest, kCoarseExp2, 3));
+  return reinterpret_cast<Floats>(_mm512_scalef_ps(power, exponent));  // takes its floor
+#else
+  const Floats bounded = min<Floats>(127.0f, max<Floats>(-125.0f, x));
+  const Floats shifted = (bounded - 0.5f) + kRound;  // rounds to the floor, or one below
+  const Floats rest = bounded - (shifted - kRound);
+  const Ints power = reinterpret_cast<Ints>(shifted) << 23;
+  return polynomial(rest, kCoarseExp2, 3) * reinterpret_cast<Floats>(power);
+#endif
+}
+
+// 1 / x to 6.2e-5, for normal results.
+INLINE Floats reciprocal_coarse(Floats x) {
+#if SIMD_BITS == 512
+  return reinterpret_cast<Floats>(_mm512_rcp14_ps(reinterpret_cast<__m512>(x)));
+#else
+  return 1.0f / x;
+#endif
 }
 
 INLINE float exp_scalar(float x) { return exp(FloatsOf<4>(x))[0]; }

@@ -145,7 +145,7 @@ def test_with_factors_a_residual_and_padding(tmp_path: Path, num_threads: int) -
     token_ids = rng.integers(8, 50, (4, 130))
     is_padding = np.arange(130) >= lengths[:, None]
     token_ids[is_padding] = 7
-    inputs = {
+    inputs: dict[str, Array] = {
         "token_ids": token_ids,
         "lengths": lengths,
         "rest": rng.normal(size=(4, 130, width)).astype(np.float32),
