@@ -1,7 +1,7 @@
 #include "block_matmul_operator.h"
 
 #include "block_matmul.h"
-#include "input_norm.h"
+#include "fused_norm.h"
 #include "kernels.h"
 #include "matmul_call.h"
 
@@ -16,7 +16,7 @@ enum Input : size_t {
   kX,
   kWeights,
   kFirstParameter,
-  kFirstNorm = kFirstParameter + kNumMatMulParameters
+  kFirstInputNorm = kFirstParameter + kNumMatMulParameters
 };
 
 struct Work {
@@ -63,13 +63,13 @@ struct DynamicBlockMatMul {
   static constexpr int kInPlaceInput = kFirstParameter + kResidual;
 
   MatMulAttributes attributes;
-  NormAttributes norm_attributes;
+  NormAttributes input_norm;
   WeightFormat format;
   int64_t max_sum;
 
   Status* create(const Api& api, const KernelInfo* info) {
     RETURN_IF_FAILED(attributes.read(api, info));
-    RETURN_IF_FAILED(norm_attributes.read(api, info));
+    RETURN_IF_FAILED(input_norm.read(api, info, "x_norm_epsilon", "x_norm_is_centered"));
     RETURN_IF_FAILED(api.Attribute(info, "max_sum", &max_sum));
     if (max_sum < block_matmul::kMinMaxSum) {
       return api.CreateStatus(kInvalidArgument, "max_sum must be at least 256");
@@ -85,7 +85,8 @@ struct DynamicBlockMatMul {
       return api.CreateStatus(kInvalidArgument, "the inputs must be a multiple of 32, up to 65536");
     }
     norm::Norm norm;
-    RETURN_IF_FAILED(norm_attributes.read(api, context, kFirstNorm, num_inputs, norm));
+    RETURN_IF_FAILED(input_norm.read(api, context, kFirstInputNorm, num_inputs, norm));
+    RETURN_IF_FAILED(check_normalized(api, norm));
     const uint8_t* weights = nullptr;
     RETURN_IF_FAILED(input_data(api, context, kWeights, weights));
     Work work{call,
@@ -102,7 +103,7 @@ struct DynamicBlockMatMul {
     RETURN_IF_FAILED(
         run_tasks(api, context, quantize_task, div_ceil(num_rows, kQuantizeTaskRows), &work));
     RETURN_IF_FAILED(run_tasks(api, context, multiply_task, work.tasks.count(), &work));
-    return work.is_out_of_memory ? out_of_memory(api) : nullptr;
+    return work.is_out_of_memory ? out_of_memory(api) : call.normalize(api, context);
   }
 };
 

@@ -1,7 +1,7 @@
 #include "int8_matmul_operator.h"
 
 #include "candidate_matmul_call.h"
-#include "input_norm.h"
+#include "fused_norm.h"
 #include "int8_matmul.h"
 #include "kernels.h"
 #include "matmul_call.h"
@@ -23,7 +23,7 @@ enum Input : size_t {
   kFirstParameter,
   kColumns = kFirstParameter + kNumMatMulParameters,
   kCandidates,
-  kFirstNorm
+  kFirstInputNorm
 };
 
 struct Work {
@@ -70,11 +70,11 @@ struct DynamicInt8MatMul {
   static constexpr int kInPlaceInput = kFirstParameter + kResidual;
 
   MatMulAttributes attributes;
-  NormAttributes norm_attributes;
+  NormAttributes input_norm;
 
   Status* create(const Api& api, const KernelInfo* info) {
     RETURN_IF_FAILED(attributes.read(api, info));
-    return norm_attributes.read(api, info);
+    return input_norm.read(api, info, "x_norm_epsilon", "x_norm_is_centered");
   }
 
   Status* run(const Api& api, KernelContext* context) const {
@@ -90,7 +90,8 @@ struct DynamicInt8MatMul {
     MatMulCall call{};
     RETURN_IF_FAILED(call.read(api, context, attributes, kFirstParameter));
     norm::Norm norm;
-    RETURN_IF_FAILED(norm_attributes.read(api, context, kFirstNorm, call.num_inputs, norm));
+    RETURN_IF_FAILED(input_norm.read(api, context, kFirstInputNorm, call.num_inputs, norm));
+    RETURN_IF_FAILED(check_normalized(api, norm));
     Work work{call,
               {static_cast<const int8_t*>(inputs[kWeights]),
                static_cast<const uint16_t*>(inputs[kGroupOrder]),
@@ -108,7 +109,8 @@ struct DynamicInt8MatMul {
     work.bytes = reinterpret_cast<uint8_t*>(work.max_abs + num_rows);
     RETURN_IF_FAILED(
         run_tasks(api, context, quantize_task, div_ceil(num_rows, kQuantizeTaskRows), &work));
-    return run_tasks(api, context, multiply_task, work.tasks.count(), &work);
+    RETURN_IF_FAILED(run_tasks(api, context, multiply_task, work.tasks.count(), &work));
+    return call.normalize(api, context);
   }
 
  private:

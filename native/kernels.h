@@ -8,6 +8,7 @@
 #include "logits.h"
 #include "matmul.h"
 #include "norm.h"
+#include "ssru.h"
 #include "token_sum.h"
 #include "weight_format.h"
 
@@ -24,6 +25,7 @@ struct KernelTable {
   attention::WriteCache* write_cache;
   attention::Attend* attend;
   norm::Normalize* normalize;
+  ssru::Advance* ssru_advance;
   token_sum::Sum* token_sum;
   logits::LogSumExp* log_sum_exp;
   logits::TopIndices* top_indices;

@@ -9,6 +9,7 @@
 #include "matmul_operator.h"
 #include "norm_operator.h"
 #include "operator.h"
+#include "ssru_operator.h"
 #include "token_sum_operator.h"
 
 namespace {
@@ -22,7 +23,8 @@ enum Kernels : int {
   kNorm = 16,
   kBlockMatMul = 32,
   kTokenSum = 64,
-  kAll = 127
+  kSsru = 128,
+  kAll = 255
 };
 
 }  // namespace
@@ -57,6 +59,7 @@ EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBas
     RETURN_IF_FAILED(api.Add(domain, &ort::attention()));
     RETURN_IF_FAILED(api.Add(domain, &ort::norm()));
     RETURN_IF_FAILED(api.Add(domain, &ort::token_sum()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::ssru()));
   }
   return api.Add(options, domain);
 }

@@ -1,5 +1,7 @@
 #include "matmul_call.h"
 
+#include "norm_rows.h"
+
 #include <string.h>
 
 namespace ort {
@@ -30,7 +32,7 @@ Status* MatMulAttributes::read(const Api& api, const KernelInfo* info) {
     return api.CreateStatus(kInvalidArgument, "activation must be 0 to 3");
   }
   activation = static_cast<Activation>(number);
-  return nullptr;
+  return norm.read(api, info, "y_norm_epsilon", "y_norm_is_centered");
 }
 
 Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat first,
@@ -44,8 +46,8 @@ Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat 
 
 Status* MatMulCall::read(const Api& api, KernelContext* context,
                          const MatMulAttributes& attributes, size_t first) {
-  const Value *value = nullptr, *inputs[kNumMatMulParameters];
-  for (size_t i = 0; i < kNumMatMulParameters; i++) {
+  const Value *value = nullptr, *inputs[kFirstNorm];
+  for (size_t i = 0; i < kFirstNorm; i++) {
     RETURN_IF_FAILED(api.Input(context, first + i, &inputs[i]));
   }
   Dimensions shape;
@@ -59,8 +61,11 @@ Status* MatMulCall::read(const Api& api, KernelContext* context,
   num_inputs = shape.last();
   num_outputs = attributes.num_outputs;
   epilogue.activation = attributes.activation;
-  rows = {nullptr, 0, shape.num_rows()};
+  num_rows_ = shape.num_rows();
+  rows = {nullptr, 0, num_rows_};
 
+  RETURN_IF_FAILED(attributes.norm.read(api, context, first + kFirstNorm,
+                                        epilogue.width_of(num_outputs), norm));
   shape.sizes[shape.rank - 1] = epilogue.width_of(num_outputs);
   Value* output = nullptr;
   void* data = nullptr;
@@ -69,6 +74,10 @@ Status* MatMulCall::read(const Api& api, KernelContext* context,
   y = static_cast<float*>(data);
   if (!lengths || shape.rank != 3) return nullptr;
   return skip_padding(api, lengths, shape.sizes[0], shape.sizes[1]);
+}
+
+Status* MatMulCall::normalize(const Api& api, const KernelContext* context) const {
+  return norm.scale ? normalize_rows(api, context, norm, y, num_rows_, y) : nullptr;
 }
 
 Status* MatMulCall::skip_padding(const Api& api, const int32_t* lengths, int64_t batch,

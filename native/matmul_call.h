@@ -3,6 +3,7 @@
 #pragma once
 
 #include "epilogue.h"
+#include "fused_norm.h"
 #include "integers.h"
 #include "operator.h"
 #include "weight_format.h"
@@ -10,10 +11,11 @@
 namespace ort {
 
 // Attributes of all of them, required: num_outputs, of W without padding; activation, a
-// number of Activation.
+// number of Activation; y_norm_epsilon and y_norm_is_centered.
 struct MatMulAttributes {
   int64_t num_outputs;
   Activation activation;
+  NormAttributes norm;  // of y
 
   Status* read(const Api& api, const KernelInfo* info);
 };
@@ -24,9 +26,11 @@ Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat 
 
 // Inputs of all of them after the matrix, optional: bias and residual as Epilogue has them;
 // lengths, int32 [batch], for x [batch, length, num_inputs]: rows after a length are padding.
-#define MATMUL_PARAMETERS {kFloat, true}, {kFloat, true}, {kInt32, true}
+// y is then normalized if NORM_PARAMETERS are given.
+#define MATMUL_PARAMETERS {kFloat, true}, {kFloat, true}, {kInt32, true}, NORM_PARAMETERS
 // Indices among MATMUL_PARAMETERS.
-constexpr size_t kBias = 0, kResidual = 1, kLengths = 2, kNumMatMulParameters = 3;
+constexpr size_t kBias = 0, kResidual = 1, kLengths = 2, kFirstNorm = 3,
+                 kNumMatMulParameters = kFirstNorm + kNumNormParameters;
 
 // One run of a node.
 struct MatMulCall {
@@ -34,6 +38,7 @@ struct MatMulCall {
   int64_t num_inputs, num_outputs;
   Rows rows;  // of x and y, without padding
   Epilogue epilogue;
+  norm::Norm norm;  // of y
   float* y;         // [.., width]
   Scratch indices;  // of the rows
 
@@ -41,8 +46,11 @@ struct MatMulCall {
   // padding.
   Status* read(const Api& api, KernelContext* context, const MatMulAttributes& attributes,
                size_t first);
+  // The last step: normalizes y, padding too, if there is a norm.
+  Status* normalize(const Api& api, const KernelContext* context) const;
 
  private:
+  int64_t num_rows_;  // of y
   Status* skip_padding(const Api& api, const int32_t* lengths, int64_t batch, int64_t length);
 };
 

@@ -75,7 +75,7 @@ struct PackedMatMul {
               TaskGrid(call, task.num_rows, task.num_products, kMinRows),
               0};
     RETURN_IF_FAILED(run_tasks(api, context, multiply_task, work.tasks.count(), &work));
-    return work.is_out_of_memory ? out_of_memory(api) : nullptr;
+    return work.is_out_of_memory ? out_of_memory(api) : call.normalize(api, context);
   }
 };
 

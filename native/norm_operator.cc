@@ -1,30 +1,11 @@
 #include "norm_operator.h"
 
-#include "kernels.h"
-#include "norm.h"
-#include "operator.h"
+#include "norm_rows.h"
 
 namespace ort {
 namespace {
 
-constexpr int64_t kTaskFloats = 32 * 1024;  // about 5 microseconds
-
 enum Input : size_t { kX, kScale, kBias, kNumInputs };
-
-struct Work {
-  norm::Norm norm;
-  const float* x;
-  int64_t num_rows, rows_per_task;
-  float* y;
-};
-
-void normalize_task(void* data, size_t index) {
-  const Work& work = *static_cast<Work*>(data);
-  const int64_t first = static_cast<int64_t>(index) * work.rows_per_task;
-  const int64_t count = min(work.rows_per_task, work.num_rows - first);
-  kernels().normalize(work.norm, work.x + first * work.norm.size, count,
-                      work.y + first * work.norm.size);
-}
 
 struct Norm {
   static constexpr const char* kName = "Norm";
@@ -58,14 +39,11 @@ struct Norm {
     void* y = nullptr;
     RETURN_IF_FAILED(api.Output(context, 0, shape.sizes, shape.rank, &output));
     RETURN_IF_FAILED(api.Data(output, &y));
-    Work work{{static_cast<const float*>(inputs[kScale]), static_cast<const float*>(inputs[kBias]),
-               size, epsilon, is_centered != 0},
-              static_cast<const float*>(inputs[kX]),
-              shape.num_rows(),
-              max(1, kTaskFloats / max(1, size)),
-              static_cast<float*>(y)};
-    return run_tasks(api, context, normalize_task, div_ceil(work.num_rows, work.rows_per_task),
-                     &work);
+    const norm::Norm norm{static_cast<const float*>(inputs[kScale]),
+                          static_cast<const float*>(inputs[kBias]), size, epsilon,
+                          is_centered != 0};
+    return normalize_rows(api, context, norm, static_cast<const float*>(inputs[kX]),
+                          shape.num_rows(), static_cast<float*>(y));
   }
 };
 

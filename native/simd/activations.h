@@ -49,6 +49,11 @@ INLINE V gelu_coarse(V x) {
   return x * fma<V>(bounded, polynomial(bounded * bounded, kP, 6), 0.5f);
 }
 
+template <typename V>
+INLINE V sigmoid(V x) {
+  return 1.0f / (1.0f + exp(min<V>(88.0f, -x)));
+}
+
 // x / (1 + e^-x): Elfwing et al. 2017.
 template <typename V>
 INLINE V silu(V x) {

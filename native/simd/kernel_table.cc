@@ -26,6 +26,9 @@ Attend attend;
 namespace norm::SIMD {
 Normalize normalize;
 }
+namespace ssru::SIMD {
+Advance advance;
+}
 namespace token_sum::SIMD {
 Sum sum;
 }
@@ -52,6 +55,7 @@ constexpr KernelTable table_with(int8_matmul::Multiply* int8_multiply) {
       .write_cache = attention::SIMD::write_cache,
       .attend = attention::SIMD::attend,
       .normalize = norm::SIMD::normalize,
+      .ssru_advance = ssru::SIMD::advance,
       .token_sum = token_sum::SIMD::sum,
       .log_sum_exp = logits::SIMD::log_sum_exp,
       .top_indices = logits::SIMD::top_indices,

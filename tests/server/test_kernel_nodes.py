@@ -22,7 +22,7 @@ from server.runtime.thread_switching import copies_of
 from tests import tiny
 from tests.server.in_process_server import serving
 
-ALL_KERNELS = ~Kernels.LOGITS & Kernels(127)
+ALL_KERNELS = ~Kernels.LOGITS & Kernels(255)
 needs_kernels = pytest.mark.skipif(
     ALL_KERNELS not in supported_kernels(), reason="this CPU cannot run the kernels"
 )
@@ -49,9 +49,14 @@ NATIVE = {
     INT4: {"decode": {"attention": 2, "block_matmul": 2 * 4 + 1, "norm": 5}},
     INT8_CACHE: {"decode": {"matmul": 2 * 4 + 1, "norm": 5}},
 }
-# The products normalize their rows before they quantize them: queries, keys and values in one, and
-# the first of the feed-forward network.
-FUSED_NORMS = {INT8: {"encode": 2 * 2}, INT4: {"decode": 2 * 2}}
+# Products compute them. In blocks and int8, they normalize the rows they quantize: queries, keys
+# and values in one, and the first of the feed-forward network.
+FUSED_NORMS = {
+    FP32: {"encode": 1, "decode": 1},
+    INT8: {"encode": 2 * 2 + 1},
+    INT4: {"decode": 2 * 2 + 1},
+    INT8_CACHE: {"decode": 1},
+}
 # The attention kernel reads float caches only.
 STANDARD = {INT8_CACHE: {"decode": {"attention": 2}}}
 

@@ -530,8 +530,8 @@ Global___Model: _TypeAlias = Model  # noqa: Y015
 
 @_typing.final
 class KernelNodes(_message.Message):
-    """Nodes of one graph, by kernel: "int8_matmul", "block_matmul", "matmul", "attention", "norm" and
-    "token_sum".
+    """Nodes of one graph, by kernel: "int8_matmul", "block_matmul", "matmul", "attention", "norm",
+    "token_sum" and "ssru".
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -13,8 +13,8 @@ import onnx
 
 from server.runtime.contract import Array
 from server.runtime.kernels.epilogue import Epilogue, find_epilogue
+from server.runtime.kernels.fused_norms import NO_X_NORM
 from server.runtime.kernels.graph import GraphIndex, Replacement
-from server.runtime.kernels.input_norms import NO_NORM
 from server.runtime.kernels.weights import WeightFormat
 
 OPERATOR = "DynamicBlockMatMul"
@@ -59,7 +59,7 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
             {"packed": pack(numbers, scales, zeros, epilogue)},
             weight_format=int(_FORMATS[bits]),
             max_sum=max_sum,
-            **NO_NORM,
+            **NO_X_NORM,
         )
 
 

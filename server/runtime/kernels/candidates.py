@@ -30,7 +30,7 @@ def with_candidates(replacement: Replacement, weights: Array) -> Replacement:
         return replacement
     made = onnx.NodeProto()
     made.CopyFrom(node)
-    made.input.extend([COLUMNS, CANDIDATES])
+    made.input.extend(["", "", COLUMNS, CANDIDATES])  # no norm of the logits
     return dataclasses.replace(
         replacement,
         node=made,

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 
 from server.runtime.contract import Array
+from server.runtime.kernels.fused_norms import NO_Y_NORM
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN
 
@@ -85,6 +86,7 @@ class Epilogue:
             domain=DOMAIN,
             num_outputs=self.num_outputs,
             activation=int(self.activation),
+            **NO_Y_NORM,
             **attributes,
         )
         return Replacement(self.last, node, constants)

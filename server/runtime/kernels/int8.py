@@ -15,8 +15,8 @@ import onnx
 from server.runtime.contract import Array
 from server.runtime.kernels.candidates import with_candidates
 from server.runtime.kernels.epilogue import Epilogue, find_epilogue
+from server.runtime.kernels.fused_norms import NO_X_NORM
 from server.runtime.kernels.graph import GraphIndex, Replacement
-from server.runtime.kernels.input_norms import NO_NORM
 from server.runtime.kernels.library import load_function
 
 OPERATOR = "DynamicInt8MatMul"
@@ -50,7 +50,7 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
         epilogue = find_epilogue(graph, product.last, weights.shape[1])
         matrix = pack(weights, graph.array(product.scales), epilogue)
         x, factors = _input_factors(graph, product.x, len(weights))
-        replacement = epilogue.replacement(graph, OPERATOR, x, matrix, factors, **NO_NORM)
+        replacement = epilogue.replacement(graph, OPERATOR, x, matrix, factors, **NO_X_NORM)
         yield with_candidates(replacement, weights) if graph.takes_candidates else replacement
 
 

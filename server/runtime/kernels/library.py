@@ -22,6 +22,7 @@ class Kernels(IntFlag):
     NORM = 16
     BLOCK_MATMUL = 32
     TOKEN_SUM = 64
+    SSRU = 128
 
     @property
     def label(self) -> str:

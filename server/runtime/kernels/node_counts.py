@@ -5,9 +5,9 @@ from collections import Counter
 import onnx
 
 from server.runtime.contract import KernelNodes
-from server.runtime.kernels import attention, blocks, int8, matmul, norms, pooling
+from server.runtime.kernels import attention, blocks, int8, matmul, norms, pooling, ssru
+from server.runtime.kernels.fused_norms import count_norms
 from server.runtime.kernels.graph import GraphIndex
-from server.runtime.kernels.input_norms import has_norm
 from server.runtime.kernels.library import DOMAIN, Kernels
 
 _NATIVE = {
@@ -17,6 +17,7 @@ _NATIVE = {
     attention.OPERATOR: Kernels.ATTENTION,
     norms.OPERATOR: Kernels.NORM,
     pooling.OPERATOR: Kernels.TOKEN_SUM,
+    ssru.OPERATOR: Kernels.SSRU,
 }
 _STANDARD = {
     int8.STANDARD_OPERATOR: Kernels.INT8_MATMUL,
@@ -31,18 +32,17 @@ _STANDARD = {
 def count_nodes(graph: GraphIndex) -> KernelNodes:
     """Counts the nodes of a graph as the server runs it, by kernel.
 
-    A product that normalizes its input counts as a norm too.
+    The norms of a product count too.
     """
     native: Counter[str] = Counter()
     standard: Counter[str] = Counter()
     for node in graph.nodes:
         if node.domain == DOMAIN:
             native[_NATIVE[node.op_type].label] += 1
-            if has_norm(node):
-                native[Kernels.NORM.label] += 1
+            native[Kernels.NORM.label] += count_norms(node)
         elif (kernel := _replacing_kernel(graph, node)) is not None:
             standard[kernel.label] += 1
-    return KernelNodes(dict(sorted(native.items())), dict(sorted(standard.items())))
+    return KernelNodes(dict(sorted((+native).items())), dict(sorted(standard.items())))
 
 
 def _replacing_kernel(graph: GraphIndex, node: onnx.NodeProto) -> Kernels | None:

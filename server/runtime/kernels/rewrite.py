@@ -14,10 +14,10 @@ from pathlib import Path
 import onnx
 
 from server.runtime.contract import CANDIDATES, Array, KernelNodes
-from server.runtime.kernels import attention, blocks, int8, matmul, norms, pooling
+from server.runtime.kernels import attention, blocks, int8, matmul, norms, pooling, ssru
 from server.runtime.kernels.candidates import make_width_dynamic
+from server.runtime.kernels.fused_norms import fuse_norms
 from server.runtime.kernels.graph import GraphIndex, Replacement
-from server.runtime.kernels.input_norms import fuse_norms
 from server.runtime.kernels.library import DOMAIN, Kernels, preferred_kernels
 from server.runtime.kernels.node_counts import count_nodes
 
@@ -29,6 +29,7 @@ PATTERNS: dict[Kernels, Pattern] = {
     Kernels.ATTENTION: attention.replacements,
     Kernels.NORM: norms.replacements,
     Kernels.TOKEN_SUM: pooling.replacements,
+    Kernels.SSRU: ssru.replacements,
 }
 
 
@@ -137,7 +138,12 @@ def _weight_bytes(replacements: Iterable[Replacement]) -> int:
 def _replace_nodes(graph: onnx.GraphProto, replacements: Iterable[Replacement]) -> None:
     """Puts each node where the last one it replaces was, and adds the inputs."""
     by_last = {id(replacement.last): replacement for replacement in replacements}
-    nodes = [by_last[id(node)].node if id(node) in by_last else node for node in graph.node]
+    removed = {id(node) for replacement in by_last.values() for node in replacement.removed}
+    nodes = [
+        by_last[id(node)].node if id(node) in by_last else node
+        for node in graph.node
+        if id(node) not in removed
+    ]
     inputs = {value.name: value for r in by_last.values() for value in r.inputs}
     graph.input.extend(inputs.values())
     del graph.node[:]

@@ -1,4 +1,4 @@
-// Normalization of rows of x just before they are quantized, for the operators that quantize.
+// Normalization by the matrix products: of rows of x just before they are quantized, and of y.
 #pragma once
 
 #include "epilogue.h"
@@ -8,39 +8,45 @@
 
 namespace ort {
 
-// Inputs of such an operator, both optional: scale and bias as Norm has them. Without scale, x is
-// not normalized.
+// Inputs of a product for one norm, both optional: scale and bias as Norm has them. Without scale,
+// there is no norm.
 #define NORM_PARAMETERS {kFloat, true}, {kFloat, true}
+constexpr size_t kNumNormParameters = 2;
 
-constexpr int64_t kMaxNormalizedInputs = 8192;  // a row's buffer is on the stack
-
-// Attributes of such an operator, both required: norm_epsilon and norm_is_centered.
+// Attributes of a norm, both required.
 struct NormAttributes {
   float epsilon;
   int64_t is_centered;
 
-  Status* read(const Api& api, const KernelInfo* info) {
-    RETURN_IF_FAILED(api.Attribute(info, "norm_epsilon", &epsilon));
-    return api.Attribute(info, "norm_is_centered", &is_centered);
+  Status* read(const Api& api, const KernelInfo* info, const char* epsilon_name,
+               const char* is_centered_name) {
+    RETURN_IF_FAILED(api.Attribute(info, epsilon_name, &epsilon));
+    return api.Attribute(info, is_centered_name, &is_centered);
   }
 
-  // Reads the inputs from `first` on.
-  Status* read(const Api& api, const KernelContext* context, size_t first, int64_t num_inputs,
+  // Reads the inputs from `first` on. `size`: of a row.
+  Status* read(const Api& api, const KernelContext* context, size_t first, int64_t size,
                norm::Norm& out) const {
-    out = {nullptr, nullptr, num_inputs, epsilon, is_centered != 0};
+    out = {nullptr, nullptr, size, epsilon, is_centered != 0};
     const Value* scale = nullptr;
     RETURN_IF_FAILED(api.Input(context, first, &scale));
     if (!scale) return nullptr;
     Dimensions shape;
     RETURN_IF_FAILED(dimensions(api, scale, shape));
-    if (shape.last() != num_inputs || num_inputs > kMaxNormalizedInputs) {
-      return api.CreateStatus(kInvalidArgument,
-                              "the norm's scale must be as long as a row, up to 8192");
+    if (shape.last() != size) {
+      return api.CreateStatus(kInvalidArgument, "the norm's scale must be as long as a row");
     }
     RETURN_IF_FAILED(data_of(api, scale, out.scale));
     return input_data(api, context, first + 1, out.bias);
   }
 };
+
+constexpr int64_t kMaxNormalizedInputs = 8192;  // a row's buffer is on the stack
+
+inline Status* check_normalized(const Api& api, const norm::Norm& norm) {
+  if (!norm.scale || norm.size <= kMaxNormalizedInputs) return nullptr;
+  return api.CreateStatus(kInvalidArgument, "at most 8192 inputs can be normalized");
+}
 
 // Calls quantize(x, part, begin), where the first row of `part` is row `begin` of `rows`: once for
 // all rows, or for each row once it is normalized.

@@ -11,15 +11,16 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_ir.tape import Tape
 
 from export.block_matmul import block_matmul
+from export.quantized_matmul import constant
 from server.runtime.contract import CANDIDATES, Array
-from server.runtime.kernels import input_norms, norms
+from server.runtime.kernels import fused_norms, norms
 from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.ort.backend import OrtBackend
 from tests.server import int8_graphs
 
-KERNELS = Kernels.INT8_MATMUL | Kernels.BLOCK_MATMUL | Kernels.NORM
+KERNELS = Kernels.INT8_MATMUL | Kernels.BLOCK_MATMUL | Kernels.MATMUL | Kernels.NORM
 pytestmark = [
     pytest.mark.skipif(KERNELS not in supported_kernels(), reason="this CPU cannot run them"),
     pytest.mark.usefixtures("register_bits"),
@@ -33,12 +34,15 @@ def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def product(path: Path, weight: Array, bits: int | None) -> Path:
-    """Saves ``y = x @ weight``: with ``bits``, in blocks; else in int8."""
+    """Saves ``y = x @ weight``: with ``bits``, in blocks or, if 32, in fp32; else in int8."""
     if bits is None:
         return int8_graphs.product(path, weight)
     x = ir.val("x", ir.DataType.FLOAT, ["rows", weight.shape[0]])
     tape = Tape()
-    y = block_matmul(tape, x, "w", weight, bits)
+    if bits == 32:
+        y = tape.op("MatMul", [x, constant(tape, "w", weight)])
+    else:
+        y = block_matmul(tape, x, "w", weight, bits)
     y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["rows", weight.shape[1]])
     return int8_graphs.save(path, [x], [y], tape)
 
@@ -157,6 +161,48 @@ def test_with_factors_a_residual_and_padding(tmp_path: Path, num_threads: int) -
     assert np.abs(fused[~is_padding]).min(1).all()
 
 
+def normalize_output(file: Path, operator: str, width: int) -> Path:
+    """Saves a copy of a product's graph that gives ``z``, the norm of ``y``."""
+    rng = np.random.default_rng(1)
+    model = onnx.load(file)
+    graph = model.graph
+    weights = ["scale", "bias"] if operator == "LayerNormalization" else ["scale"]
+    for name in weights:
+        values = rng.normal(size=width).astype(np.float32)
+        graph.initializer.append(numpy_helper.from_array(values, name))
+    graph.node.append(helper.make_node(operator, ["y", *weights], ["normal"], epsilon=EPSILON))
+    graph.node.append(helper.make_node("Neg", ["normal"], ["z"]))
+    del graph.output[:]
+    graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["rows", width]))
+    to = file.with_name("normalized.onnx")
+    onnx.save(model, to)
+    return to
+
+
+@pytest.mark.parametrize("operator", norms.STANDARD_OPERATORS)
+@pytest.mark.parametrize("bits", [None, 4, 32])
+def test_a_fused_norm_of_the_output_changes_no_bit(
+    tmp_path: Path, operator: str, bits: int | None
+) -> None:
+    num_inputs, width = 96, 44
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(num_inputs, width)).astype(np.float32)
+    file = normalize_output(product(tmp_path / "a" / "1", weight, bits), operator, width)
+    model = onnx.load(file)
+    model.graph.output.append(
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", width])
+    )
+    separate = file.with_name("given.onnx")
+    onnx.save(model, separate)
+    assert sorted(operators(file).values()) == [1, 1]
+    assert operators(separate)[norms.OPERATOR] == 1
+    backend = OrtBackend("cpu", 2)
+    fused, apart = (backend.load(f, ()).bind({}, ("z",)) for f in (file, separate))
+    for num_rows in (1, 5, 16, 70):
+        x = rng.normal(size=(num_rows, num_inputs)).astype(np.float32)
+        np.testing.assert_array_equal(fused.run({"x": x})["z"], apart.run({"x": x})["z"])
+
+
 def test_a_norm_of_long_rows_stays_apart(tmp_path: Path) -> None:
     num_inputs = 8224
     weight = np.full((num_inputs, 1), 0.5, np.float32)
@@ -190,4 +236,4 @@ def test_fused_norms_count_as_norms(tmp_path: Path) -> None:
     assert rewritten is not None
     assert rewritten.kernel_nodes.num_native == {"block_matmul": 1, "norm": 1}
     (node,) = onnx.ModelProto.FromString(rewritten.model).graph.node
-    assert input_norms.has_norm(node)
+    assert fused_norms.count_norms(node) == 1

@@ -1,0 +1,13 @@
+// triune.Ssru: one step of a recurrent unit for each row, in fp32 (ssru.h).
+//
+// Inputs: forget and input, [rows, 1, size]; past, [rows, size]; residual, [rows, 1, size].
+// Outputs: y, shaped as residual; state, shaped as past.
+#pragma once
+
+#include "ort_api.h"
+
+namespace ort {
+
+const Operator& ssru();
+
+}  // namespace ort
