@@ -16,13 +16,13 @@ enum Input : size_t {
   kX,
   kWeights,
   kFirstParameter,
-  kFirstInputNorm = kFirstParameter + kNumMatMulParameters
+  kFirstXNorm = kFirstParameter + kNumMatMulParameters
 };
 
 struct Work {
   const MatMulCall& call;
   block_matmul::PackedMatrix matrix;
-  norm::Norm norm;
+  norm::Norm x_norm;
   TaskGrid tasks;
   uint8_t* quantized;  // [rows][row_bytes]
   int is_out_of_memory;
@@ -36,7 +36,7 @@ void quantize_task(void* data, size_t index) {
     kernels().block_quantize(x, rows, work.matrix,
                              work.quantized + (begin + first) * work.matrix.row_bytes());
   };
-  normalize_and_quantize(work.norm, work.call.x,
+  normalize_and_quantize(work.x_norm, work.call.x,
                          all.slice(begin, min(kQuantizeTaskRows, all.count - begin)), quantize);
 }
 
@@ -63,13 +63,13 @@ struct DynamicBlockMatMul {
   static constexpr int kInPlaceInput = kFirstParameter + kResidual;
 
   MatMulAttributes attributes;
-  NormAttributes input_norm;
+  NormAttributes x_norm_attributes;
   WeightFormat format;
   int64_t max_sum;
 
   Status* create(const Api& api, const KernelInfo* info) {
     RETURN_IF_FAILED(attributes.read(api, info));
-    RETURN_IF_FAILED(input_norm.read(api, info, "x_norm_epsilon", "x_norm_is_centered"));
+    RETURN_IF_FAILED(x_norm_attributes.read(api, info, "x_norm_epsilon", "x_norm_is_centered"));
     RETURN_IF_FAILED(api.Attribute(info, "max_sum", &max_sum));
     if (max_sum < block_matmul::kMinMaxSum) {
       return api.CreateStatus(kInvalidArgument, "max_sum must be at least 256");
@@ -84,14 +84,14 @@ struct DynamicBlockMatMul {
     if (num_inputs % block_matmul::kBlockInputs || num_inputs > block_matmul::kMaxInputs) {
       return api.CreateStatus(kInvalidArgument, "the inputs must be a multiple of 32, up to 65536");
     }
-    norm::Norm norm;
-    RETURN_IF_FAILED(input_norm.read(api, context, kFirstInputNorm, num_inputs, norm));
-    RETURN_IF_FAILED(check_normalized(api, norm));
+    norm::Norm x_norm;
+    RETURN_IF_FAILED(x_norm_attributes.read(api, context, kFirstXNorm, num_inputs, x_norm));
+    RETURN_IF_FAILED(check_normalized(api, x_norm));
     const uint8_t* weights = nullptr;
     RETURN_IF_FAILED(input_data(api, context, kWeights, weights));
     Work work{call,
               {weights, format, call.num_inputs, call.num_outputs, max_sum},
-              norm,
+              x_norm,
               TaskGrid(call, kTaskRows, kTaskProducts, kMinRows),
               nullptr,
               0};

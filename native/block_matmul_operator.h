@@ -3,8 +3,8 @@
 //
 // Inputs: x [.., num_inputs]; the packed matrix, uint8; MATMUL_PARAMETERS (matmul_call.h); then
 // NORM_PARAMETERS (fused_norm.h) of x. Attributes, all required: weight_format, 3 or 4
-// (weight_format.h), for the packing of block_matmul.h; max_sum (block_matmul.h); x_norm_epsilon and
-// x_norm_is_centered; and those of MatMulAttributes.
+// (weight_format.h), for the packing of block_matmul.h; max_sum (block_matmul.h); x_norm_epsilon
+// and x_norm_is_centered; and those of MatMulAttributes.
 #pragma once
 
 #include "ort_api.h"

@@ -23,13 +23,13 @@ enum Input : size_t {
   kFirstParameter,
   kColumns = kFirstParameter + kNumMatMulParameters,
   kCandidates,
-  kFirstInputNorm
+  kFirstXNorm
 };
 
 struct Work {
   const MatMulCall& call;
   int8_matmul::PackedMatrix matrix;
-  norm::Norm norm;
+  norm::Norm x_norm;
   const float* input_factors;  // or null; applied after the norm
   TaskGrid tasks;
   float* max_abs;  // [rows]
@@ -47,7 +47,7 @@ void quantize_task(void* data, size_t index) {
     kernels().int8_quantize(x, work.input_factors, rows, work.call.num_inputs,
                             work.bytes + first * work.row_bytes(), work.max_abs + first);
   };
-  normalize_and_quantize(work.norm, work.call.x,
+  normalize_and_quantize(work.x_norm, work.call.x,
                          all.slice(begin, min(kQuantizeTaskRows, all.count - begin)), quantize);
 }
 
@@ -70,11 +70,11 @@ struct DynamicInt8MatMul {
   static constexpr int kInPlaceInput = kFirstParameter + kResidual;
 
   MatMulAttributes attributes;
-  NormAttributes input_norm;
+  NormAttributes x_norm_attributes;
 
   Status* create(const Api& api, const KernelInfo* info) {
     RETURN_IF_FAILED(attributes.read(api, info));
-    return input_norm.read(api, info, "x_norm_epsilon", "x_norm_is_centered");
+    return x_norm_attributes.read(api, info, "x_norm_epsilon", "x_norm_is_centered");
   }
 
   Status* run(const Api& api, KernelContext* context) const {
@@ -89,16 +89,16 @@ struct DynamicInt8MatMul {
     if (candidates.width) return multiply_only(api, context, candidates, inputs);
     MatMulCall call{};
     RETURN_IF_FAILED(call.read(api, context, attributes, kFirstParameter));
-    norm::Norm norm;
-    RETURN_IF_FAILED(input_norm.read(api, context, kFirstInputNorm, call.num_inputs, norm));
-    RETURN_IF_FAILED(check_normalized(api, norm));
+    norm::Norm x_norm;
+    RETURN_IF_FAILED(x_norm_attributes.read(api, context, kFirstXNorm, call.num_inputs, x_norm));
+    RETURN_IF_FAILED(check_normalized(api, x_norm));
     Work work{call,
               {static_cast<const int8_t*>(inputs[kWeights]),
                static_cast<const uint16_t*>(inputs[kGroupOrder]),
                static_cast<const float*>(inputs[kScales]),
                static_cast<const int32_t*>(inputs[kZeroPointSums]), call.num_inputs,
                call.num_outputs},
-              norm,
+              x_norm,
               static_cast<const float*>(inputs[kInputFactors]),
               TaskGrid(call, kTaskRows, kTaskProducts, kMinRows), nullptr, nullptr};
     const int64_t num_rows = call.rows.count;

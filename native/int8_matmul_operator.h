@@ -3,10 +3,10 @@
 //
 // Inputs: x, float [.., num_inputs]; weights, group order, scales and zero-point sums as
 // int8_matmul::PackedMatrix has them; input factors, float [num_inputs], optional; then
-// MATMUL_PARAMETERS; then, optional, for a product without activation and residual of x [rows,
-// num_inputs]: the columns of W as candidate_matmul::Matrix has them, and candidates, int32 [rows,
-// width]; then NORM_PARAMETERS (fused_norm.h) of x, unless there are candidates. Output: y, float [.., Epilogue::width_of(num_outputs)], or [rows, width] of the candidates
-// unless width is 0.
+// MATMUL_PARAMETERS; then, optional, for a product without activation, residual and norms of x
+// [rows, num_inputs]: the columns of W as candidate_matmul::Matrix has them, and candidates, int32
+// [rows, width]; then NORM_PARAMETERS (fused_norm.h) of x. Output: y, float
+// [.., Epilogue::width_of(num_outputs)], or [rows, width] of the candidates unless width is 0.
 // Attributes, all required: those of MatMulAttributes; x_norm_epsilon and x_norm_is_centered.
 #pragma once
 

@@ -32,7 +32,7 @@ Status* MatMulAttributes::read(const Api& api, const KernelInfo* info) {
     return api.CreateStatus(kInvalidArgument, "activation must be 0 to 3");
   }
   activation = static_cast<Activation>(number);
-  return norm.read(api, info, "y_norm_epsilon", "y_norm_is_centered");
+  return y_norm.read(api, info, "y_norm_epsilon", "y_norm_is_centered");
 }
 
 Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat first,
@@ -46,8 +46,8 @@ Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat 
 
 Status* MatMulCall::read(const Api& api, KernelContext* context,
                          const MatMulAttributes& attributes, size_t first) {
-  const Value *value = nullptr, *inputs[kFirstNorm];
-  for (size_t i = 0; i < kFirstNorm; i++) {
+  const Value *value = nullptr, *inputs[kFirstYNorm];
+  for (size_t i = 0; i < kFirstYNorm; i++) {
     RETURN_IF_FAILED(api.Input(context, first + i, &inputs[i]));
   }
   Dimensions shape;
@@ -64,8 +64,8 @@ Status* MatMulCall::read(const Api& api, KernelContext* context,
   num_rows_ = shape.num_rows();
   rows = {nullptr, 0, num_rows_};
 
-  RETURN_IF_FAILED(attributes.norm.read(api, context, first + kFirstNorm,
-                                        epilogue.width_of(num_outputs), norm));
+  RETURN_IF_FAILED(attributes.y_norm.read(api, context, first + kFirstYNorm,
+                                        epilogue.width_of(num_outputs), y_norm));
   shape.sizes[shape.rank - 1] = epilogue.width_of(num_outputs);
   Value* output = nullptr;
   void* data = nullptr;
@@ -77,7 +77,7 @@ Status* MatMulCall::read(const Api& api, KernelContext* context,
 }
 
 Status* MatMulCall::normalize(const Api& api, const KernelContext* context) const {
-  return norm.scale ? normalize_rows(api, context, norm, y, num_rows_, y) : nullptr;
+  return y_norm.scale ? normalize_rows(api, context, y_norm, y, num_rows_, y) : nullptr;
 }
 
 Status* MatMulCall::skip_padding(const Api& api, const int32_t* lengths, int64_t batch,

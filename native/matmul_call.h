@@ -15,7 +15,7 @@ namespace ort {
 struct MatMulAttributes {
   int64_t num_outputs;
   Activation activation;
-  NormAttributes norm;  // of y
+  NormAttributes y_norm;
 
   Status* read(const Api& api, const KernelInfo* info);
 };
@@ -29,8 +29,8 @@ Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat 
 // y is then normalized if NORM_PARAMETERS are given.
 #define MATMUL_PARAMETERS {kFloat, true}, {kFloat, true}, {kInt32, true}, NORM_PARAMETERS
 // Indices among MATMUL_PARAMETERS.
-constexpr size_t kBias = 0, kResidual = 1, kLengths = 2, kFirstNorm = 3,
-                 kNumMatMulParameters = kFirstNorm + kNumNormParameters;
+constexpr size_t kBias = 0, kResidual = 1, kLengths = 2, kFirstYNorm = 3,
+                 kNumMatMulParameters = kFirstYNorm + kNumNormParameters;
 
 // One run of a node.
 struct MatMulCall {
@@ -38,7 +38,7 @@ struct MatMulCall {
   int64_t num_inputs, num_outputs;
   Rows rows;  // of x and y, without padding
   Epilogue epilogue;
-  norm::Norm norm;  // of y
+  norm::Norm y_norm;
   float* y;         // [.., width]
   Scratch indices;  // of the rows
 

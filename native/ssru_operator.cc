@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kTaskFloats = 16 * 1024;  // about 5 microseconds
 
-enum Input : size_t { kForget, kCandidate, kPast, kResidual, kNumInputs };
+enum Input : size_t { kForget, kInput, kPast, kResidual, kNumInputs };
 
 struct Work {
   ssru::Step step;
@@ -52,7 +52,7 @@ struct Ssru {
     void *y = nullptr, *state = nullptr;
     RETURN_IF_FAILED(output(api, context, 0, residual, y));
     RETURN_IF_FAILED(output(api, context, 1, past, state));
-    Work work{{inputs[kForget], inputs[kCandidate], inputs[kPast], inputs[kResidual],
+    Work work{{inputs[kForget], inputs[kInput], inputs[kPast], inputs[kResidual],
                static_cast<float*>(state), static_cast<float*>(y)},
               size};
     return run_tasks(api, context, advance_task, div_ceil(size, kTaskFloats), &work);

@@ -49,6 +49,7 @@ INLINE V gelu_coarse(V x) {
   return x * fma<V>(bounded, polynomial(bounded * bounded, kP, 6), 0.5f);
 }
 
+// 1 / (1 + e^-x).
 template <typename V>
 INLINE V sigmoid(V x) {
   return 1.0f / (1.0f + exp(min<V>(88.0f, -x)));
@@ -60,7 +61,7 @@ INLINE V silu(V x) {
   return x / (1.0f + exp(min<V>(88.0f, -x)));
 }
 
-// silu(x) to 1.5e-4 of its value, for sums of products whose factors are rounded to 8 bits.
+// silu(x) to 1.5e-4 of its value, or to 1e-35, for sums of products whose factors are rounded to 8 bits.
 INLINE Floats silu_coarse(Floats x) {
   constexpr float kLog2e = 1.442695041f;
   return x * reciprocal_coarse(1.0f + exp2_coarse(x * -kLog2e));

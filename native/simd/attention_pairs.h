@@ -83,7 +83,7 @@ inline void round_values(const float* values, int64_t stride, int64_t num_keys, 
 template <typename T>
 INLINE Floats power(Floats x) {
 #if SIMD_BITS == 512
-  if constexpr (__is_same(T, int32_t)) return exp2_coarse(x);  // a 24th of a bfloat16's rounding
+  if constexpr (__is_same(T, int32_t)) return exp2_coarse(x);  // its error is a 24th of a bfloat16's
 #endif
   return exp(x);
 }

@@ -41,8 +41,8 @@ class PanelEpilogue {
     if (residual_) __builtin_prefetch(residual_ + at);
   }
 
-  // Sums [R][stride], in vectors, of the next R rows. Without an activation, sums go from registers
-  // straight to y.
+  // Sums [R][stride], in vectors, of the next R rows. Without an activation, and with gates of
+  // AVX-512, they go from registers straight to y.
   template <int R>
   INLINE void apply(Floats* sums, int64_t stride) const {
     add_bias<R>(sums, stride);
@@ -87,9 +87,11 @@ class PanelEpilogue {
   // sums [num_rows][kPanelVectors], bias added.
   void activate_and_store(int64_t num_rows, const Floats* sums) const {
     switch (activation_) {
-      case Activation::kSiluGate:
 #if SIMD_BITS == 256
+      case Activation::kSiluGate:
         return gate_and_store(num_rows, sums);
+#else
+      case Activation::kSiluGate: __builtin_unreachable();  // apply() gates
 #endif
       case Activation::kGelu:
         return map_and_store(num_rows, sums, [](Floats x) {
@@ -104,7 +106,7 @@ class PanelEpilogue {
 
   // The first eight sums of a row are the gates of the others.
 #if SIMD_BITS == 512
-  // R rows at once, while they are in registers: sums [R][stride], in vectors.
+  // R rows, two at once, while they are in registers: sums [R][stride], in vectors.
   template <int R, bool kIsClipped>
   INLINE void gate_and_store(const Floats* sums, int64_t stride) const {
     const auto store_row = [&](int64_t row, Floats8 value) __attribute__((always_inline)) {

@@ -43,7 +43,8 @@ INLINE V exp(V x) {
 // 2^r to 8e-5 for r from 0 to 1: minimax.
 constexpr float kCoarseExp2[] = {0.9999252f, 0.69583356f, 0.22606716f, 0.07802452f};
 
-// 2^x to 8e-5; AVX2 takes x below -125 as -125, above 127 as 127. NaN gives NaN.
+// 2^x to 8e-5. AVX-512 gives 0 for x = -inf, and inf from 128 on; AVX2 takes x below -125 as -125,
+// above 127 as 127. NaN gives NaN.
 INLINE Floats exp2_coarse(Floats x) {
 #if SIMD_BITS == 512
   constexpr int kAboveFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;

@@ -1,4 +1,4 @@
-"""Products that normalize the rows they quantize give the bits of a norm and a product."""
+"""Products that normalize what they quantize or compute give the bits of a norm of its own."""
 
 from collections import Counter
 from pathlib import Path

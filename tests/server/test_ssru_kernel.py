@@ -1,12 +1,14 @@
 """The kernel of the simpler simple recurrent unit equals the operators that it replaces."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from server.runtime.contract import Tensor
 from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
@@ -27,14 +29,14 @@ def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
-def graph(path: Path, length: int | str = 1) -> Path:
-    """Saves one step as the export writes it."""
+def graph(path: Path, length: int | str = 1, axis: int = 1, one: float = 1) -> Path:
+    """Saves one step as the export writes it, unless ``axis`` or ``one`` differ from it."""
     nodes = [
         helper.make_node("Neg", ["kept"], ["residual"]),
         helper.make_node("Sigmoid", ["forget"], ["f"]),
         helper.make_node("Sub", ["one", "f"], ["rest"]),
         helper.make_node("Mul", ["rest", "x"], ["weighted"]),
-        helper.make_node("Gather", ["f", "first"], ["f_of_token"], axis=1),
+        helper.make_node("Gather", ["f", "first"], ["f_of_token"], axis=axis),
         helper.make_node("Mul", ["f_of_token", "past"], ["kept_state"]),
         helper.make_node("Gather", ["weighted", "first"], ["new"], axis=1),
         helper.make_node("Add", ["kept_state", "new"], ["present"]),
@@ -57,7 +59,7 @@ def graph(path: Path, length: int | str = 1) -> Path:
         helper.make_tensor_value_info("present", TensorProto.FLOAT, ["rows", SIZE]),
     ]
     initializers = [
-        numpy_helper.from_array(np.array(1, np.float32), "one"),
+        numpy_helper.from_array(np.array(one, np.float32), "one"),
         numpy_helper.from_array(np.array(0), "first"),
         numpy_helper.from_array(np.array([1]), "axes"),
     ]
@@ -87,11 +89,15 @@ def test_matches_the_standard_operators(tmp_path: Path, num_rows: int) -> None:
     inputs["token_ids"] = np.zeros((num_rows, 1), np.int64)
     names = ["z", "present"]
     expected = standard_session(file).run(names, inputs)
-    bound = OrtBackend("cpu", 2).load(file, ()).bind({}, tuple(names))
+    state = inputs.pop("past").copy()
+    bound = OrtBackend("cpu", 2).load(file, ()).bind({("past", "present"): Tensor.of(state)})
     actual = bound.run(inputs)
-    for name, values in zip(names, expected, strict=True):
-        np.testing.assert_allclose(actual[name], values, rtol=0, atol=2e-6)
+    for values, right in zip((actual["z"], state), expected, strict=True):
+        np.testing.assert_allclose(values, right, rtol=0, atol=2e-6)
 
 
-def test_leaves_several_tokens_to_the_standard_operators(tmp_path: Path) -> None:
-    assert rewrite(graph(tmp_path, "length"), Kernels.SSRU) is None
+@pytest.mark.parametrize("changes", [{"length": "length"}, {"axis": 0}, {"one": 2}])
+def test_leaves_other_steps_to_the_standard_operators(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    assert rewrite(graph(tmp_path, **changes), Kernels.SSRU) is None

@@ -32,8 +32,8 @@ _MAX_INPUTS = 8192  # kMaxNormalizedInputs of native/fused_norm.h
 def fuse_norms(graph: onnx.GraphProto) -> None:
     """Lets products normalize: their output, if only a norm reads it, or the rows they quantize.
 
-    A product normalizes its input if nothing else reads the norm. Not the product with candidates,
-    whose kernel does not normalize.
+    A product normalizes the rows it quantizes if nothing else reads the norm; that takes the
+    least time, so it comes first. The kernel for candidates does not normalize.
     """
     sizes = {tensor.name: tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 1}
     num_readers = Counter(name for node in graph.node for name in node.input)
@@ -46,12 +46,12 @@ def fuse_norms(graph: onnx.GraphProto) -> None:
     for norm in [node for node in graph.node if node.op_type == norms.OPERATOR]:
         x, *weights = norm.input
         y = norm.output[0]
-        if x in by_output and num_readers[x] == 1:
-            by_output[x].output[0] = y
-            _add(by_output[x], norm, weights, _OF_Y)
-        elif y in by_input and num_readers[y] == 1 and sizes[weights[0]] <= _MAX_INPUTS:
+        if y in by_input and num_readers[y] == 1 and sizes[weights[0]] <= _MAX_INPUTS:
             by_input[y].input[0] = x
             _add(by_input[y], norm, weights, _OF_X)
+        elif x in by_output and num_readers[x] == 1:
+            by_output[x].output[0] = y
+            _add(by_output[x], norm, weights, _OF_Y)
         else:
             continue
         graph.node.remove(norm)

@@ -106,6 +106,7 @@ def rewrite(
     ]
     if not found:
         return None
+    found = list({id(r.last): r for r in found}.values())  # the later pattern has priority
     _replace_nodes(model.graph, found)
     declared_shapes = make_width_dynamic(model.graph)
     packed = {name: array for r in found for name, array in r.initializers.items()}

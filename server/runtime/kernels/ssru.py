@@ -5,6 +5,7 @@ The export writes it as ten operators between the products, over one token of ea
 
 from collections.abc import Iterator
 
+import numpy as np
 import onnx
 
 from server.runtime.kernels.graph import TOKENS, GraphIndex, Replacement
@@ -14,7 +15,7 @@ OPERATOR = "Ssru"
 
 
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
-    """Replaces each ``residual + relu(f past + (1 - f) input)``, ``f`` the sigmoid of a product."""
+    """Replaces each ``residual + relu(f past + (1 - f) input)``, ``f`` the sigmoid of a value."""
     if graph.shape(TOKENS)[1:] != (1,):
         return
     for node in graph.nodes:
@@ -23,36 +24,39 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
 
 
 def _match(graph: GraphIndex, sigmoid: onnx.NodeProto) -> Replacement | None:
-    forget = sigmoid.output[0]
-    readers = {node.op_type: node for node in graph.consumers(forget)}
-    rest = readers.get("Sub")
+    readers = {node.op_type: node for node in graph.consumers(sigmoid.output[0])}
+    rest, gathered = readers.get("Sub"), readers.get("Gather")
     weighted = graph.only_consumer(rest, "Mul")
     selected = graph.only_consumer(weighted, "Gather")
-    added = graph.only_consumer(selected, "Add")
-    kept = graph.only_consumer(readers.get("Gather"), "Mul")
-    if rest is None or weighted is None or added is None or kept is None:
+    kept = graph.only_consumer(gathered, "Mul")
+    added = graph.only_consumer(kept, "Add")
+    if rest is None or gathered is None or weighted is None or selected is None:
         return None
-    is_state = graph.consumers(kept.output[0]) == [added] and len(graph.consumers(forget)) == 2
-    one = graph.inline_array(rest.input[0])
+    if kept is None or added is None or selected.output[0] not in added.input:
+        return None
     state = added.output[0]
-    unsqueezed = [node for node in graph.consumers(state) if node.op_type == "Unsqueeze"]
-    if not is_state or one is None or one != 1 or len(graph.consumers(state)) != len(unsqueezed):
-        return None
-    relu = graph.only_consumer(unsqueezed[0] if len(unsqueezed) == 1 else None, "Relu")
+    reader = graph.consumers(state)
+    unsqueezed = reader[0] if len(reader) == 1 and reader[0].op_type == "Unsqueeze" else None
+    relu = graph.only_consumer(unsqueezed, "Relu")
     last = graph.only_consumer(relu, "Add")
     if relu is None or last is None:
         return None
-    residual = _other(last, relu.output[0])
-    if not graph.have_same_shape(residual, sigmoid.input[0]):
+    forget, value = sigmoid.input[0], _other(weighted, rest.output[0])
+    past, residual = _other(kept, gathered.output[0]), _other(last, relu.output[0])
+    one = graph.inline_array(rest.input[0])
+    is_one = one is not None and one.dtype == np.float32 and one.size == 1 and one.item() == 1
+    of_tokens, of_rows = graph.shape(forget), graph.shape(past)
+    has_shapes = (
+        of_tokens[:2] == graph.shape(TOKENS)
+        and of_rows == (of_tokens[0], *of_tokens[2:])
+        and all(graph.have_same_shape(forget, x) for x in (value, residual, relu.output[0]))
+        and all(graph.have_same_shape(past, node.output[0]) for node in (gathered, selected, kept))
+    )
+    if not is_one or not has_shapes:
         return None
     made = onnx.helper.make_node(
         OPERATOR,
-        [
-            sigmoid.input[0],
-            _other(weighted, rest.output[0]),
-            _other(kept, readers["Gather"].output[0]),
-            residual,
-        ],
+        [forget, value, past, residual],
         [last.output[0], state],
         name=last.output[0],
         domain=DOMAIN,
