@@ -27,17 +27,11 @@ Status* make_outputs(const Api& api, KernelContext* context, int64_t capacity,
   const int64_t width = params.num_heads * params.head_size;
   const int64_t output_shape[] = {params.num_rows, params.num_tokens, width};
   const int64_t cache_shape[] = {params.num_rows, params.num_kv_heads, capacity, params.head_size};
-  void* data[3] = {};
-  for (size_t index = 0; index < 3; index++) {
-    Value* output = nullptr;
-    RETURN_IF_FAILED(api.Output(context, index, index ? cache_shape : output_shape, index ? 4 : 3,
-                                &output));
-    if (output) RETURN_IF_FAILED(api.Data(output, &data[index]));
-  }
-  params.output = static_cast<float*>(data[0]);
-  if (data[1] && data[2]) {
-    params.cache = {static_cast<float*>(data[1]), static_cast<float*>(data[2]), capacity};
-  }
+  float *keys = nullptr, *values = nullptr;
+  RETURN_IF_FAILED(output_data(api, context, 0, output_shape, 3, params.output));
+  RETURN_IF_FAILED(output_data(api, context, 1, cache_shape, 4, keys));
+  RETURN_IF_FAILED(output_data(api, context, 2, cache_shape, 4, values));
+  if (keys && values) params.cache = {keys, values, capacity};
   return nullptr;
 }
 

@@ -1,7 +1,7 @@
 #include "block_matmul_operator.h"
 
 #include "block_matmul.h"
-#include "fused_norm.h"
+#include "input_norm.h"
 #include "kernels.h"
 #include "matmul_call.h"
 
@@ -63,13 +63,13 @@ struct DynamicBlockMatMul {
   static constexpr int kInPlaceInput = kFirstParameter + kResidual;
 
   MatMulAttributes attributes;
-  NormAttributes x_norm_attributes;
+  InputNorm input_norm;
   WeightFormat format;
   int64_t max_sum;
 
   Status* create(const Api& api, const KernelInfo* info) {
     RETURN_IF_FAILED(attributes.read(api, info));
-    RETURN_IF_FAILED(x_norm_attributes.read(api, info, "x_norm_epsilon", "x_norm_is_centered"));
+    RETURN_IF_FAILED(input_norm.read(api, info));
     RETURN_IF_FAILED(api.Attribute(info, "max_sum", &max_sum));
     if (max_sum < block_matmul::kMinMaxSum) {
       return api.CreateStatus(kInvalidArgument, "max_sum must be at least 256");
@@ -85,8 +85,7 @@ struct DynamicBlockMatMul {
       return api.CreateStatus(kInvalidArgument, "the inputs must be a multiple of 32, up to 65536");
     }
     norm::Norm x_norm;
-    RETURN_IF_FAILED(x_norm_attributes.read(api, context, kFirstXNorm, num_inputs, x_norm));
-    RETURN_IF_FAILED(check_normalized(api, x_norm));
+    RETURN_IF_FAILED(input_norm.norm(api, context, kFirstXNorm, num_inputs, x_norm));
     const uint8_t* weights = nullptr;
     RETURN_IF_FAILED(input_data(api, context, kWeights, weights));
     Work work{call,

@@ -70,11 +70,9 @@ Status* multiply_candidates(const Api& api, KernelContext* context, const Candid
   const int64_t num_rows = shape.num_rows(), num_inputs = shape.last();
   RETURN_IF_FAILED(candidates.check(api, num_rows, num_outputs));
   const int64_t row_bytes = round_up(num_inputs, 4);  // as Quantize writes them
-  Value* output = nullptr;
-  void* y = nullptr;
+  float* y = nullptr;
   const int64_t sizes[] = {num_rows, candidates.width};
-  RETURN_IF_FAILED(api.Output(context, 0, sizes, 2, &output));
-  RETURN_IF_FAILED(api.Data(output, &y));
+  RETURN_IF_FAILED(output_data(api, context, 0, sizes, 2, y));
   Scratch scratch;
   void* const memory =
       scratch.allocate(num_rows * (row_bytes + sizeof(float)) + candidate_matmul::kBlock);
@@ -87,7 +85,7 @@ Status* multiply_candidates(const Api& api, KernelContext* context, const Candid
   work.x = x;
   work.input_factors = input_factors;
   work.num_inputs = num_inputs;
-  work.y = static_cast<float*>(y);
+  work.y = y;
   const int64_t products_per_row = max(1, candidates.width * matrix.stride);
   work.rows_per_task = max(1, div_ceil(kTaskProducts, products_per_row));
   return run_tasks(api, context, run_task, div_ceil(num_rows, work.rows_per_task), &work);

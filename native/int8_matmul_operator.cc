@@ -1,7 +1,7 @@
 #include "int8_matmul_operator.h"
 
 #include "candidate_matmul_call.h"
-#include "fused_norm.h"
+#include "input_norm.h"
 #include "int8_matmul.h"
 #include "kernels.h"
 #include "matmul_call.h"
@@ -70,11 +70,11 @@ struct DynamicInt8MatMul {
   static constexpr int kInPlaceInput = kFirstParameter + kResidual;
 
   MatMulAttributes attributes;
-  NormAttributes x_norm_attributes;
+  InputNorm input_norm;
 
   Status* create(const Api& api, const KernelInfo* info) {
     RETURN_IF_FAILED(attributes.read(api, info));
-    return x_norm_attributes.read(api, info, "x_norm_epsilon", "x_norm_is_centered");
+    return input_norm.read(api, info);
   }
 
   Status* run(const Api& api, KernelContext* context) const {
@@ -90,8 +90,7 @@ struct DynamicInt8MatMul {
     MatMulCall call{};
     RETURN_IF_FAILED(call.read(api, context, attributes, kFirstParameter));
     norm::Norm x_norm;
-    RETURN_IF_FAILED(x_norm_attributes.read(api, context, kFirstXNorm, call.num_inputs, x_norm));
-    RETURN_IF_FAILED(check_normalized(api, x_norm));
+    RETURN_IF_FAILED(input_norm.norm(api, context, kFirstXNorm, call.num_inputs, x_norm));
     Work work{call,
               {static_cast<const int8_t*>(inputs[kWeights]),
                static_cast<const uint16_t*>(inputs[kGroupOrder]),

@@ -5,9 +5,9 @@
 // int8_matmul::PackedMatrix has them; input factors, float [num_inputs], optional; then
 // MATMUL_PARAMETERS; then, optional, for a product without activation, residual and norms of x
 // [rows, num_inputs]: the columns of W as candidate_matmul::Matrix has them, and candidates, int32
-// [rows, width]; then NORM_PARAMETERS (fused_norm.h) of x. Output: y, float
-// [.., Epilogue::width_of(num_outputs)], or [rows, width] of the candidates unless width is 0.
-// Attributes, all required: those of MatMulAttributes; x_norm_epsilon and x_norm_is_centered.
+// [rows, width]; then those of InputNorm. Output: y, float [.., Epilogue::width_of(num_outputs)], or
+// [rows, width] of the candidates unless width is 0.
+// Attributes, all required: those of MatMulAttributes and InputNorm.
 #pragma once
 
 #include "ort_api.h"

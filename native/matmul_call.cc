@@ -1,7 +1,5 @@
 #include "matmul_call.h"
 
-#include "norm_rows.h"
-
 #include <string.h>
 
 namespace ort {
@@ -64,14 +62,10 @@ Status* MatMulCall::read(const Api& api, KernelContext* context,
   num_rows_ = shape.num_rows();
   rows = {nullptr, 0, num_rows_};
 
-  RETURN_IF_FAILED(attributes.y_norm.read(api, context, first + kFirstYNorm,
+  RETURN_IF_FAILED(attributes.y_norm.norm(api, context, first + kFirstYNorm,
                                         epilogue.width_of(num_outputs), y_norm));
   shape.sizes[shape.rank - 1] = epilogue.width_of(num_outputs);
-  Value* output = nullptr;
-  void* data = nullptr;
-  RETURN_IF_FAILED(api.Output(context, 0, shape.sizes, shape.rank, &output));
-  RETURN_IF_FAILED(api.Data(output, &data));
-  y = static_cast<float*>(data);
+  RETURN_IF_FAILED(output_data(api, context, 0, shape.sizes, shape.rank, y));
   if (!lengths || shape.rank != 3) return nullptr;
   return skip_padding(api, lengths, shape.sizes[0], shape.sizes[1]);
 }

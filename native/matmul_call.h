@@ -3,8 +3,8 @@
 #pragma once
 
 #include "epilogue.h"
-#include "fused_norm.h"
 #include "integers.h"
+#include "norm_call.h"
 #include "operator.h"
 #include "weight_format.h"
 
@@ -50,8 +50,9 @@ struct MatMulCall {
   Status* normalize(const Api& api, const KernelContext* context) const;
 
  private:
-  int64_t num_rows_;  // of y
   Status* skip_padding(const Api& api, const int32_t* lengths, int64_t batch, int64_t length);
+
+  int64_t num_rows_;  // of y, with padding
 };
 
 // A grid of tasks, each a block of rows times a range of panels. Tasks of the same rows are

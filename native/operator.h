@@ -63,6 +63,17 @@ Status* input_data(const Api& api, const KernelContext* context, size_t index, c
   return data_of(api, value, out);
 }
 
+// Allocates the output at `index`; its data, or null if the node omits it.
+inline Status* output_data(const Api& api, KernelContext* context, size_t index,
+                           const int64_t* sizes, size_t rank, float*& out) {
+  Value* value = nullptr;
+  void* data = nullptr;
+  RETURN_IF_FAILED(api.Output(context, index, sizes, rank, &value));
+  if (value) RETURN_IF_FAILED(api.Data(value, &data));
+  out = static_cast<float*>(data);
+  return nullptr;
+}
+
 // An input or output in an operator's signature.
 struct Parameter {
   ElementType type;

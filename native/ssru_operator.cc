@@ -49,21 +49,12 @@ struct Ssru {
         return api.CreateStatus(kInvalidArgument, "all inputs must have as many elements");
       }
     }
-    void *y = nullptr, *state = nullptr;
-    RETURN_IF_FAILED(output(api, context, 0, residual, y));
-    RETURN_IF_FAILED(output(api, context, 1, past, state));
-    Work work{{inputs[kForget], inputs[kInput], inputs[kPast], inputs[kResidual],
-               static_cast<float*>(state), static_cast<float*>(y)},
-              size};
+    float *y = nullptr, *state = nullptr;
+    RETURN_IF_FAILED(output_data(api, context, 0, residual.sizes, residual.rank, y));
+    RETURN_IF_FAILED(output_data(api, context, 1, past.sizes, past.rank, state));
+    Work work{
+        {inputs[kForget], inputs[kInput], inputs[kPast], inputs[kResidual], state, y}, size};
     return run_tasks(api, context, advance_task, div_ceil(size, kTaskFloats), &work);
-  }
-
- private:
-  static Status* output(const Api& api, KernelContext* context, size_t index,
-                        const Dimensions& shape, void*& data) {
-    Value* value = nullptr;
-    RETURN_IF_FAILED(api.Output(context, index, shape.sizes, shape.rank, &value));
-    return api.Data(value, &data);
   }
 };
 

@@ -43,11 +43,9 @@ struct TokenSum {
     }
     const int64_t batch = shape.sizes[0], length = shape.sizes[1], size = shape.sizes[2];
     const int64_t sizes[] = {batch, keeps_axis ? 1 : size, size};
-    Value* output = nullptr;
-    void* y = nullptr;
-    RETURN_IF_FAILED(api.Output(context, 0, sizes, keeps_axis ? 3 : 2, &output));
-    RETURN_IF_FAILED(api.Data(output, &y));
-    Work work{static_cast<const float*>(x), length, size, static_cast<float*>(y)};
+    float* y = nullptr;
+    RETURN_IF_FAILED(output_data(api, context, 0, sizes, keeps_axis ? 3 : 2, y));
+    Work work{static_cast<const float*>(x), length, size, y};
     return run_tasks(api, context, sum_task, batch, &work);
   }
 };

@@ -41,17 +41,15 @@ class PanelEpilogue {
     if (residual_) __builtin_prefetch(residual_ + at);
   }
 
-  // Sums [R][stride], in vectors, of the next R rows. Without an activation, and with gates of
-  // AVX-512, they go from registers straight to y.
+  // Sums [R][stride], in vectors, of the next R rows. Without an activation, and with gates, they go
+  // from registers straight to y.
   template <int R>
   INLINE void apply(Floats* sums, int64_t stride) const {
     add_bias<R>(sums, stride);
-#if SIMD_BITS == 512
     if (activation_ == Activation::kSiluGate) {
       if (width_ < kPanelWidth / 2) return gate_and_store<R, true>(sums, stride);
       return gate_and_store<R, false>(sums, stride);
     }
-#endif
     if (activation_ != Activation::kNone || width_ != kPanelWidth) {
       Floats spilled[R][kPanelVectors];
 #pragma unroll
@@ -87,12 +85,8 @@ class PanelEpilogue {
   // sums [num_rows][kPanelVectors], bias added.
   void activate_and_store(int64_t num_rows, const Floats* sums) const {
     switch (activation_) {
-#if SIMD_BITS == 256
       case Activation::kSiluGate:
-        return gate_and_store(num_rows, sums);
-#else
-      case Activation::kSiluGate: __builtin_unreachable();  // apply() gates
-#endif
+        return;  // apply() has stored them
       case Activation::kGelu:
         return map_and_store(num_rows, sums, [](Floats x) {
           return kFactors == Factors::kRounded ? gelu_coarse(x) : gelu(x);
@@ -104,17 +98,17 @@ class PanelEpilogue {
     }
   }
 
-  // The first eight sums of a row are the gates of the others.
-#if SIMD_BITS == 512
-  // R rows, two at once, while they are in registers: sums [R][stride], in vectors.
+  // The first eight sums of a row are the gates of the others. Sums [R][stride], in vectors, are in
+  // registers.
   template <int R, bool kIsClipped>
   INLINE void gate_and_store(const Floats* sums, int64_t stride) const {
     const auto store_row = [&](int64_t row, Floats8 value) __attribute__((always_inline)) {
       if constexpr (kIsClipped) return store_clipped(row, 0, value);
       store_full(offset(row), value);
     };
+#if SIMD_BITS == 512
 #pragma unroll
-    for (int r = 0; r < R; r += 2) {
+    for (int r = 0; r < R; r += 2) {  // two rows fill a register
       const Floats first = sums[r * stride], second = sums[(r + 1 < R ? r + 1 : r) * stride];
       Floats gates, inputs;
       gates.lo = first.lo, gates.hi = second.lo;
@@ -123,14 +117,13 @@ class PanelEpilogue {
       store_row(r, products.lo);
       if (r + 1 < R) store_row(r + 1, products.hi);
     }
-  }
 #else
-  INLINE void gate_and_store(int64_t num_rows, const Floats* sums) const {
-    for (int64_t row = 0; row < num_rows; row++) {
-      store_clipped(row, 0, gated(sums[2 * row], sums[2 * row + 1]));
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+      store_row(r, gated(sums[r * stride], sums[r * stride + 1]));
     }
-  }
 #endif
+  }
   INLINE static Floats gated(Floats gates, Floats inputs) {
     return (kFactors == Factors::kRounded ? silu_coarse(gates) : silu(gates)) * inputs;
   }

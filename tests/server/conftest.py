@@ -1,4 +1,4 @@
-"""Fixtures: SIMD register widths of this CPU, a bundle and access tokens."""
+"""Fixtures: kernels and SIMD register widths of this CPU, a bundle and access tokens."""
 
 import shutil
 from collections.abc import Iterator
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from server.runtime.kernels.library import use_registers
+from server.runtime.kernels import rewrite as rewriting
+from server.runtime.kernels.library import supported_kernels, use_registers
 
 WIDTHS = [bits for bits in (256, 512, 8192) if use_registers(bits)]
 use_registers(0)
@@ -20,6 +21,12 @@ def register_bits(request: pytest.FixtureRequest) -> Iterator[int]:
     assert use_registers(request.param)
     yield request.param
     use_registers(0)
+
+
+@pytest.fixture
+def all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels replace operators that ONNX Runtime computes faster on this CPU too."""
+    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
 @pytest.fixture

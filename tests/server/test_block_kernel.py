@@ -11,22 +11,24 @@ import onnx_ir as ir
 import pytest
 from onnx_ir.tape import Tape
 
-from export.block_matmul import block_matmul, gather_rows, multiply, quantize
+from export.block_matmul import gather_rows, multiply, quantize
 from export.blocks import rounded_to_8_bits
 from export.quantized_matmul import constant
 from server.runtime.contract import Array
-from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import Kernels, supported_kernels, use_registers
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.ort.backend import OrtBackend
 from tests.server.conftest import WIDTHS
-from tests.server.int8_graphs import append_epilogue, save, standard_session
+from tests.server.matmul_graphs import append_epilogue, block_product, save, standard_session
 
 # Of the largest input times the square root of their number: the operator rounds more.
 TOLERANCE = 5e-4
-pytestmark = pytest.mark.skipif(
-    Kernels.BLOCK_MATMUL not in supported_kernels(), reason="this CPU cannot run the kernel"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        Kernels.BLOCK_MATMUL not in supported_kernels(), reason="this CPU cannot run the kernel"
+    ),
+    pytest.mark.usefixtures("all_kernels"),
+]
 
 
 @pytest.fixture
@@ -34,20 +36,6 @@ def registers() -> Iterator[Callable[[int], bool]]:
     """``use_registers``; afterwards, the default is restored."""
     yield use_registers
     use_registers(0)
-
-
-@pytest.fixture(autouse=True)
-def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
-
-
-def block_product(path: Path, weight: Array, bits: int) -> Path:
-    """Saves a graph ``y = x @ weight`` with ``weight [inputs, outputs]`` in blocks."""
-    x = ir.val("x", ir.DataType.FLOAT, ["rows", weight.shape[0]])
-    tape = Tape()
-    y = block_matmul(tape, x, "w", weight, bits)
-    y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["rows", weight.shape[1]])
-    return save(path, [x], [y], tape)
 
 
 def outliers(rng: np.random.Generator, num_rows: int, num_inputs: int) -> Array:

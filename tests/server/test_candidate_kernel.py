@@ -7,18 +7,11 @@ import onnx
 import pytest
 
 from server.runtime.contract import CANDIDATES, Array, BoundGraph, Tensor
-from server.runtime.kernels import rewrite as rewriting
-from server.runtime.kernels.library import supported_kernels
 from server.runtime.ort.backend import OrtBackend
-from tests.server.int8_graphs import NEEDS_KERNEL, product
+from tests.server.matmul_graphs import NEEDS_KERNEL, product
 
-pytestmark = [NEEDS_KERNEL, pytest.mark.usefixtures("register_bits")]
+pytestmark = [NEEDS_KERNEL, pytest.mark.usefixtures("register_bits", "all_kernels")]
 ALL = np.zeros((0, 0), np.int32)
-
-
-@pytest.fixture(autouse=True)
-def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
 def output_product(

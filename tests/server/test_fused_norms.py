@@ -5,46 +5,31 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_ir.tape import Tape
 
-from export.block_matmul import block_matmul
-from export.quantized_matmul import constant
 from server.runtime.contract import CANDIDATES, Array
 from server.runtime.kernels import fused_norms, norms
-from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.ort.backend import OrtBackend
-from tests.server import int8_graphs
+from tests.server import matmul_graphs
 
 KERNELS = Kernels.INT8_MATMUL | Kernels.BLOCK_MATMUL | Kernels.MATMUL | Kernels.NORM
 pytestmark = [
     pytest.mark.skipif(KERNELS not in supported_kernels(), reason="this CPU cannot run them"),
-    pytest.mark.usefixtures("register_bits"),
+    pytest.mark.usefixtures("register_bits", "all_kernels"),
 ]
 EPSILON = 1e-3
-
-
-@pytest.fixture(autouse=True)
-def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
 def product(path: Path, weight: Array, bits: int | None) -> Path:
     """Saves ``y = x @ weight``: with ``bits``, in blocks or, if 32, in fp32; else in int8."""
     if bits is None:
-        return int8_graphs.product(path, weight)
-    x = ir.val("x", ir.DataType.FLOAT, ["rows", weight.shape[0]])
-    tape = Tape()
+        return matmul_graphs.product(path, weight)
     if bits == 32:
-        y = tape.op("MatMul", [x, constant(tape, "w", weight)])
-    else:
-        y = block_matmul(tape, x, "w", weight, bits)
-    y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["rows", weight.shape[1]])
-    return int8_graphs.save(path, [x], [y], tape)
+        return matmul_graphs.fp32_product(path, weight)
+    return matmul_graphs.block_product(path, weight, bits)
 
 
 def insert_norm(
@@ -58,14 +43,13 @@ def insert_norm(
         for index, name in enumerate(node.input):
             if name == "x":
                 node.input[index] = "scaled" if has_factors else "normal"
-    names = ["scale", *["bias"][:has_bias], *["factors"][:has_factors]]
-    for name in names:
+    weights = ["scale", "bias"] if has_bias else ["scale"]
+    for name in [*weights, "factors"] if has_factors else weights:
         values = rng.normal(size=num_inputs).astype(np.float32)
         graph.initializer.append(numpy_helper.from_array(values, name))
-    inputs = ["x", "scale", *["bias"][:has_bias]]
     if has_factors:
         graph.node.insert(0, helper.make_node("Mul", ["normal", "factors"], ["scaled"]))
-    graph.node.insert(0, helper.make_node(operator, inputs, ["normal"], epsilon=EPSILON))
+    graph.node.insert(0, helper.make_node(operator, ["x", *weights], ["normal"], epsilon=EPSILON))
     to = file.with_name("normalized.onnx")
     onnx.save(model, to)
     return to

@@ -5,55 +5,21 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_ir.tape import Tape
 
-from export.block_matmul import block_matmul
-from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.ort.backend import OrtBackend
-from tests.server import int8_graphs
+from tests.server import matmul_graphs
 
 KERNELS = Kernels.INT8_MATMUL | Kernels.BLOCK_MATMUL | Kernels.MATMUL | Kernels.NORM
 pytestmark = [
     pytest.mark.skipif(KERNELS not in supported_kernels(), reason="this CPU cannot run them"),
-    pytest.mark.usefixtures("register_bits"),
+    pytest.mark.usefixtures("register_bits", "all_kernels"),
 ]
 SIZE, WIDTH = 96, 44  # the last panel is not full
-
-
-@pytest.fixture(autouse=True)
-def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
-
-
-def int8_product(path: Path) -> onnx.ModelProto:
-    weight = np.random.default_rng(0).normal(size=(SIZE, WIDTH)).astype(np.float32)
-    return onnx.load(int8_graphs.product(path, weight))
-
-
-def block_product(path: Path) -> onnx.ModelProto:
-    weight = np.random.default_rng(0).normal(size=(SIZE, WIDTH)).astype(np.float32)
-    x, tape = ir.val("x", ir.DataType.FLOAT, ["rows", SIZE]), Tape()
-    y = block_matmul(tape, x, "w", weight, 4)
-    y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["rows", WIDTH])
-    return onnx.load(int8_graphs.save(path, [x], [y], tape))
-
-
-def fp32_product(path: Path) -> onnx.ModelProto:
-    del path
-    weight = np.random.default_rng(0).normal(size=(SIZE, WIDTH)).astype(np.float32)
-    x, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", size])
-        for name, size in (("x", SIZE), ("y", WIDTH))
-    )
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weight, "w")])
-    opset = helper.make_opsetid("", 23)
-    return helper.make_model(graph, opset_imports=[opset], ir_version=10)
+WEIGHT = np.random.default_rng(0).normal(size=(SIZE, WIDTH)).astype(np.float32)
 
 
 def add_residual(model: onnx.ModelProto) -> None:
@@ -73,9 +39,9 @@ def norm(path: Path) -> onnx.ModelProto:
 
 
 CASES: dict[str, Callable[[Path], onnx.ModelProto]] = {
-    "DynamicInt8MatMul": int8_product,
-    "DynamicBlockMatMul": block_product,
-    "PackedMatMul": fp32_product,
+    "DynamicInt8MatMul": lambda path: onnx.load(matmul_graphs.product(path, WEIGHT)),
+    "DynamicBlockMatMul": lambda path: onnx.load(matmul_graphs.block_product(path, WEIGHT, 4)),
+    "PackedMatMul": lambda path: onnx.load(matmul_graphs.fp32_product(path, WEIGHT)),
     "Norm": norm,
 }
 
@@ -112,6 +78,6 @@ def test_only_what_nothing_reads_later_is_overwritten(
     }
     if operator == "Norm":
         del inputs["x"]
-    (expected,) = int8_graphs.standard_session(file).run(None, inputs)
+    (expected,) = matmul_graphs.standard_session(file).run(None, inputs)
     actual = OrtBackend("cpu", 2).load(file, ()).bind({}).run(inputs)["z"]
     np.testing.assert_allclose(actual, expected, rtol=0, atol=0.05)

@@ -12,7 +12,7 @@ from server.runtime.contract import Array
 from server.runtime.kernels.int8 import fit_16_bits, pair_groups
 from server.runtime.kernels.library import Kernels
 from server.runtime.kernels.rewrite import rewrite
-from tests.server.int8_graphs import NEEDS_KERNEL, product
+from tests.server.matmul_graphs import NEEDS_KERNEL, product
 
 pytestmark = [NEEDS_KERNEL, pytest.mark.usefixtures("register_bits")]
 

@@ -93,12 +93,6 @@ async def served(bundles: Path) -> AsyncIterator[tuple[RunningServer, AsyncClien
         yield running, client
 
 
-@pytest.fixture
-def all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels replace operators that ONNX Runtime computes faster on this CPU too."""
-    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
-
-
 def counted_by_hand(bundles: Path, name: str) -> dict[str, dict[str, int]]:
     """For each graph that is loaded at start, its file's nodes by the kernel for their operator."""
     directory = bundles / name / "1"

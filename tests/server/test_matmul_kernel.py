@@ -12,7 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from server.runtime.contract import Array, BoundGraph
 from server.runtime.kernels import matmul
-from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.ort.backend import OrtBackend
@@ -21,14 +20,8 @@ pytestmark = [
     pytest.mark.skipif(
         Kernels.MATMUL not in supported_kernels(), reason="this CPU cannot run the kernel"
     ),
-    pytest.mark.usefixtures("register_bits"),
+    pytest.mark.usefixtures("register_bits", "all_kernels"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uses our kernels even on CPUs where ONNX Runtime's are faster."""
-    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
 def graph(

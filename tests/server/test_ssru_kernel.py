@@ -9,24 +9,18 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from server.runtime.contract import Tensor
-from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.ort.backend import OrtBackend
-from tests.server.int8_graphs import standard_session
+from tests.server.matmul_graphs import standard_session
 
 pytestmark = [
     pytest.mark.skipif(
         Kernels.SSRU not in supported_kernels(), reason="this CPU cannot run the kernel"
     ),
-    pytest.mark.usefixtures("register_bits"),
+    pytest.mark.usefixtures("register_bits", "all_kernels"),
 ]
 SIZE = 44  # not a multiple of any register
-
-
-@pytest.fixture(autouse=True)
-def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
 def graph(path: Path, length: int | str = 1, axis: int = 1, one: float = 1) -> Path:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from server.runtime.contract import Array
 from server.runtime.kernels import matmul, weights
-from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.kernels.weights import WeightFormat, compress
@@ -21,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(
         Kernels.MATMUL not in supported_kernels(), reason="this CPU cannot run the kernel"
     ),
-    pytest.mark.usefixtures("register_bits"),
+    pytest.mark.usefixtures("register_bits", "all_kernels"),
 ]
 BLOCK = 32
 
@@ -63,12 +62,6 @@ def matrix_in(weight_format: WeightFormat, num_inputs: int, num_outputs: int, se
 
 def run(file: Path, x: Array, num_threads: int = 1) -> Array:
     return OrtBackend("cpu", num_threads).load(file, ()).bind({}).run({"x": x})["y"].copy()
-
-
-@pytest.fixture(autouse=True)
-def _prefer_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uses our kernels even on CPUs where ONNX Runtime's are faster."""
-    monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
 
 
 @pytest.mark.parametrize("weight_format", list(WeightFormat))

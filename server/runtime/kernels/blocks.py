@@ -13,7 +13,6 @@ import onnx
 
 from server.runtime.contract import Array
 from server.runtime.kernels.epilogue import Epilogue, find_epilogue
-from server.runtime.kernels.fused_norms import NO_X_NORM
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.weights import WeightFormat
 
@@ -59,7 +58,6 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
             {"packed": pack(numbers, scales, zeros, epilogue)},
             weight_format=int(_FORMATS[bits]),
             max_sum=max_sum,
-            **NO_X_NORM,
         )
 
 

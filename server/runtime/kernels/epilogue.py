@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 
 from server.runtime.contract import Array
-from server.runtime.kernels.fused_norms import NO_Y_NORM
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN
 
@@ -86,7 +85,6 @@ class Epilogue:
             domain=DOMAIN,
             num_outputs=self.num_outputs,
             activation=int(self.activation),
-            **NO_Y_NORM,
             **attributes,
         )
         return Replacement(self.last, node, constants)

@@ -18,15 +18,15 @@ TOKENS, LENGTHS = "token_ids", ("lengths", "num_new_tokens")
 class Replacement:
     """Replaces ``last``, and the nodes that only lead to it, by ``node``, which has its outputs.
 
-    ``removed`` are other nodes whose outputs ``node`` has too. ``initializers`` are new constants
-    of the graph, ``inputs`` new inputs.
+    ``node`` may have outputs of other nodes too, which it replaces as well.
+
+    ``initializers`` are new constants of the graph, ``inputs`` new inputs.
     """
 
     last: onnx.NodeProto
     node: onnx.NodeProto
     initializers: dict[str, Array] = field(default_factory=dict)
     inputs: tuple[onnx.ValueInfoProto, ...] = ()
-    removed: tuple[onnx.NodeProto, ...] = ()
 
 
 class GraphIndex:

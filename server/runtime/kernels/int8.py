@@ -15,7 +15,6 @@ import onnx
 from server.runtime.contract import Array
 from server.runtime.kernels.candidates import with_candidates
 from server.runtime.kernels.epilogue import Epilogue, find_epilogue
-from server.runtime.kernels.fused_norms import NO_X_NORM
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import load_function
 
@@ -50,7 +49,7 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
         epilogue = find_epilogue(graph, product.last, weights.shape[1])
         matrix = pack(weights, graph.array(product.scales), epilogue)
         x, factors = _input_factors(graph, product.x, len(weights))
-        replacement = epilogue.replacement(graph, OPERATOR, x, matrix, factors, **NO_X_NORM)
+        replacement = epilogue.replacement(graph, OPERATOR, x, matrix, factors)
         yield with_candidates(replacement, weights) if graph.takes_candidates else replacement
 
 

@@ -98,16 +98,16 @@ def rewrite(
         return None
     model = onnx.load(str(path), load_external_data=False)
     index = GraphIndex(model.graph, path.parent, takes_candidates=takes_candidates)
-    found = [
-        replacement
+    by_last = {  # of two patterns, the later one has priority
+        id(replacement.last): replacement
         for kernel, pattern in PATTERNS.items()
         if kernel in kernels
         for replacement in pattern(index)
-    ]
-    if not found:
+    }
+    if not by_last:
         return None
-    found = list({id(r.last): r for r in found}.values())  # the later pattern has priority
-    _replace_nodes(model.graph, found)
+    found = by_last.values()
+    _replace_nodes(model.graph, by_last)
     declared_shapes = make_width_dynamic(model.graph)
     packed = {name: array for r in found for name, array in r.initializers.items()}
     _drop_unused(model.graph)
@@ -136,14 +136,16 @@ def _weight_bytes(replacements: Iterable[Replacement]) -> int:
     )
 
 
-def _replace_nodes(graph: onnx.GraphProto, replacements: Iterable[Replacement]) -> None:
-    """Puts each node where the last one it replaces was, and adds the inputs."""
-    by_last = {id(replacement.last): replacement for replacement in replacements}
-    removed = {id(node) for replacement in by_last.values() for node in replacement.removed}
+def _replace_nodes(graph: onnx.GraphProto, by_last: Mapping[int, Replacement]) -> None:
+    """Puts each node where the last one it replaces was, and adds the inputs.
+
+    ``by_last``: by the ``id`` of that last one.
+    """
+    replaced = {name for r in by_last.values() for name in r.node.output}
     nodes = [
         by_last[id(node)].node if id(node) in by_last else node
         for node in graph.node
-        if id(node) not in removed
+        if id(node) in by_last or replaced.isdisjoint(node.output)
     ]
     inputs = {value.name: value for r in by_last.values() for value in r.inputs}
     graph.input.extend(inputs.values())

@@ -61,7 +61,7 @@ def _match(graph: GraphIndex, sigmoid: onnx.NodeProto) -> Replacement | None:
         name=last.output[0],
         domain=DOMAIN,
     )
-    return Replacement(last, made, removed=(added,))
+    return Replacement(last, made)
 
 
 def _other(node: onnx.NodeProto, operand: str) -> str:

@@ -1,5 +1,6 @@
-"""Graphs of one int8 matmul, in the form that the export writes."""
+"""Graphs of one matmul, in the forms that the export writes."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx_ir.tape import Tape
 
+from export.block_matmul import block_matmul
 from export.quantized_matmul import Int8Rows, constant, gather_rows, row_int8, tied_int8
 from server.runtime.contract import Array
 from server.runtime.kernels.library import Kernels, supported_kernels
@@ -37,6 +39,29 @@ def product(path: Path, weight: Array, *, is_tied: bool = False) -> Path:
         outputs = [y]
     y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["rows", weight.shape[1]])
     return save(path, inputs, outputs, tape)
+
+
+def block_product(path: Path, weight: Array, bits: int) -> Path:
+    """Saves a graph ``y = x @ weight`` with ``weight [inputs, outputs]`` in blocks."""
+    tape = Tape()
+    return _save_product(path, weight, tape, lambda x: block_matmul(tape, x, "w", weight, bits))
+
+
+def fp32_product(path: Path, weight: Array) -> Path:
+    """Saves a graph ``y = x @ weight`` with ``weight [inputs, outputs]`` in fp32."""
+    tape = Tape()
+    return _save_product(
+        path, weight, tape, lambda x: tape.op("MatMul", [x, constant(tape, "w", weight)])
+    )
+
+
+def _save_product(
+    path: Path, weight: Array, tape: Tape, multiply: Callable[[ir.Value], ir.Value]
+) -> Path:
+    x = ir.val("x", ir.DataType.FLOAT, ["rows", weight.shape[0]])
+    y = multiply(x)
+    y.name, y.dtype, y.shape = "y", ir.DataType.FLOAT, ir.Shape(["rows", weight.shape[1]])
+    return save(path, [x], [y], tape)
 
 
 def save(path: Path, inputs: list[ir.Value], outputs: list[ir.Value], tape: Tape) -> Path:
