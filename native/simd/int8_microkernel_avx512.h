@@ -12,8 +12,7 @@
 namespace int8_matmul::SIMD {
 
 constexpr int kMr = 12, kNrPanels = 2;  // sums in 24 of 32 registers
-// Groups per iteration of the inner loop. Two panels hold eight cache lines for four groups. Eight
-// micro-tiles, which prefetch one line each, fetch all of the next panels.
+// Groups per iteration of the inner loop, in which panels hold kUnroll * kNrPanels cache lines.
 constexpr int kUnroll = 4;
 
 // The micro-kernel: R rows times P panels.
@@ -52,7 +51,7 @@ void multiply_micro_tile(const uint8_t* bytes, int64_t stride, const float* max_
   };
   int64_t num_left = stride / kKr;
   for (; num_left >= kUnroll; num_left -= kUnroll) {
-    if constexpr (P == 2) prefetcher.fetch();
+    if constexpr (P == 2) prefetcher.step();
 #pragma unroll
     for (int group = 0; group < kUnroll; group++) multiply_add(group);
     advance(kUnroll);

@@ -19,8 +19,7 @@ using PanelEpilogue = ::SIMD::PanelEpilogue<Factors::kExact>;
 constexpr int kMr = SIMD_BITS == 512 ? 12 : 6;
 constexpr int kNrPanels = SIMD_BITS == 512 ? 2 : 1;
 constexpr int64_t kMc = 96;  // rows multiplied with the same panels before the next rows are
-// Inputs per iteration of the inner loop. Two panels hold eight cache lines for four inputs. The
-// eight micro-tiles of mc rows prefetch one line each, so that they fetch all of the next panels.
+// Inputs per iteration of the inner loop, in which panels hold kUnroll * kNrPanels cache lines.
 constexpr int kUnroll = 4;
 
 // A panel, or neighbouring panels, as fp32 [panels][num_inputs][16].
@@ -97,7 +96,7 @@ void multiply_micro_tile(const float* x, const Panels& panels, int64_t num_input
     for (int p = 1; p < P; p++) w[p] = w[p - 1] + panels.stride();
     int64_t i = begin;
     for (; i + kUnroll <= end; i += kUnroll) {
-      if constexpr (P == 2) prefetcher.fetch();
+      if constexpr (P == 2) prefetcher.step();
 #pragma unroll
       for (int input = 0; input < kUnroll; input++) multiply_add(input);
       advance(kUnroll);
@@ -128,14 +127,16 @@ int64_t next_tile_rows(const Rows& rows) {
 template <int P>
 void multiply_panels(const float* x, Rows rows, const Panels& panels, int64_t num_inputs,
                      PanelEpilogue* epilogues) {
-  LinePrefetcher prefetcher(panels.after(P));
+  // All micro-tiles together prefetch the next panels.
+  const int64_t num_lines = div_ceil(kUnroll * kNrPanels, div_ceil(rows.count, kMr));
+  LinePrefetcher prefetcher(panels.after(P), num_lines);
   while (rows.count) {
     const int64_t count = next_tile_rows(rows);
     with_static_count<kMr>(count, [&](auto mr) {
       multiply_micro_tile<mr.kCount, P>(x + rows[0] * num_inputs, panels, num_inputs, epilogues,
                                         prefetcher);
     });
-    prefetcher.skip(num_inputs / kUnroll);
+    prefetcher.skip_steps(num_inputs / kUnroll);
     rows = rows.slice(count, rows.count - count);
     for (int p = 0; p < P; p++) epilogues[p].advance(count);
   }

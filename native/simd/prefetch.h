@@ -10,21 +10,28 @@ namespace SIMD {
 
 constexpr int kToL2 = 2;  // locality argument of __builtin_prefetch
 
-// Prefetches consecutive cache lines into L2, one per call.
+// Prefetches consecutive cache lines into L2, `lines_per_step` with each step().
 class LinePrefetcher {
  public:
   static constexpr int64_t kLineBytes = 64;
 
-  INLINE explicit LinePrefetcher(const void* begin) : next_(static_cast<const char*>(begin)) {}
+  INLINE explicit LinePrefetcher(const void* begin, int64_t lines_per_step = 1)
+      : next_(static_cast<const char*>(begin)), lines_per_step_(lines_per_step) {}
+
+  INLINE void step() {
+    for (int64_t i = 0; i < lines_per_step_; i++) fetch();
+  }
 
   INLINE void fetch() {
     __builtin_prefetch(next_, 0, kToL2);
     skip(1);
   }
   INLINE void skip(int64_t num_lines) { next_ += num_lines * kLineBytes; }
+  INLINE void skip_steps(int64_t count) { skip(count * lines_per_step_); }
 
  private:
   const char* next_;
+  int64_t lines_per_step_;
 };
 
 // Prefetches a range of memory into L2, in steps of as many lines each.
