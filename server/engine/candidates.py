@@ -7,6 +7,7 @@ does not depend on the other rows of its run.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import is_
 
 import numpy as np
 import numpy.typing as npt
@@ -56,14 +57,10 @@ class CandidateLogits:
 
     def best(self, indices: Sequence[int]) -> list[int | None]:
         is_whole = len(indices) == len(self.array)
-        chosen, ids = (
-            (self.array, self.ids)
-            if is_whole
-            else (self.array[list(indices)], self.ids[list(indices)])
-        )
+        columns = greedy(self.array if is_whole else self.array[list(indices)])
         return [
-            None if column is None else int(row[column])
-            for row, column in zip(ids, greedy(chosen), strict=True)
+            None if column is None else self.ids.item(index, column)
+            for index, column in zip(indices, columns, strict=True)
         ]
 
 
@@ -97,12 +94,20 @@ class CandidateBatches:
         self._ids = ALL_TOKENS
         self._jobs: list[GenerationJob | None] = []  # of the rows of ``_ids``
         self._batches: dict[int, CandidateBatch] = {}  # of the first rows of ``_ids``, by number
+        self._latest_jobs: Sequence[GenerationJob] = ()
+        self._latest: CandidateBatch | None = None
 
     def of(self, jobs: Sequence[GenerationJob]) -> CandidateBatch | None:
         """The candidates of a run with one row for each job; None if it needs all logits.
 
         Valid until the next call.
         """
+        latest = self._latest_jobs
+        if len(jobs) != len(latest) or not all(map(is_, jobs, latest)):
+            self._latest_jobs, self._latest = tuple(jobs), self._combine(jobs)
+        return self._latest
+
+    def _combine(self, jobs: Sequence[GenerationJob]) -> CandidateBatch | None:
         lists = [job.candidates.ids for job in jobs if job.candidates is not None]
         widest = max(map(len, lists), default=0)
         if len(lists) < len(jobs) or not 0 < widest < self._vocabulary_size:

@@ -4,8 +4,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -171,19 +170,21 @@ class Lane(threading.Thread):
 
     def _step(self, worker: Worker[Any]) -> None:
         started = time.perf_counter()
-        with self._watched(worker):
-            updates = worker.step()
+        self._watch(worker)
+        updates = worker.step()
+        self._unwatch(worker)
         if updates:
             self._publish(updates)
         seconds = time.perf_counter() - started
         self._observer.on_step(worker.model, self._index, worker.stats, seconds)
 
-    @contextmanager
-    def _watched(self, worker: Worker[Any]) -> Iterator[None]:
-        """Lets the watchdog see the worker's progress within the block."""
+    def _watch(self, worker: Worker[Any]) -> None:
+        """Lets the watchdog see the worker's progress, until :meth:`_unwatch`."""
         worker.progress.begin()
         self.progress = worker.progress
-        yield  # an error ends this thread
+
+    def _unwatch(self, worker: Worker[Any]) -> None:
+        """Not called after an error, which ends this thread."""
         self.progress = None
         worker.progress.end()
 
@@ -210,8 +211,9 @@ class Lane(threading.Thread):
     def _handle(self, command: Add | Remove | Submit | Cancel) -> None:
         match command:
             case Add(model_id, worker, done):
-                with self._watched(worker):
-                    worker.prepare()
+                self._watch(worker)
+                worker.prepare()
+                self._unwatch(worker)
                 self._workers[model_id] = worker
                 done()
             case Remove(model_id, done):

@@ -1,11 +1,9 @@
 """Reports of an engine's runs and steps. ``server.telemetry.metrics`` implements the observer."""
 
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class RunReport:
+class RunReport(NamedTuple):
     """One model run."""
 
     phase: str  # "encode", "prefill" or "decode"

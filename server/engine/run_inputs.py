@@ -1,7 +1,6 @@
 """The inputs of the decoder's runs, from sequences."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from operator import is_
 from typing import NamedTuple
@@ -29,26 +28,51 @@ def split(sequence: DecodingSequence, size: int, max_size: int) -> Iterator[Chun
         yield Chunk(sequence, start, min(max_size, stop - start))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
-    """The sequences of a decode step, and the inputs that are the same while these decode."""
+class _DecodeInputs:
+    """The inputs of decode steps over the same sequences: arrays that each step updates.
 
-    sequences: tuple[DecodingSequence, ...]
-    inputs: Mapping[str, Array]
+    ``sources``: the inputs that describe the sequences' sources.
+    """
+
+    def __init__(self, sequences: Sequence[DecodingSequence], sources: Mapping[str, Array]) -> None:
+        self.sequences = tuple(sequences)
+        num_rows = len(sequences)
+        self._ids = np.empty((num_rows, 1), np.int64)
+        self._num_cached = np.empty(num_rows, np.int32)
+        self._max_total = np.empty((), np.int32)
+        self._inputs: Inputs = {
+            "token_ids": self._ids,
+            "num_cached_tokens": self._num_cached,
+            "max_total_length": self._max_total,
+            "logit_positions": _numbers(num_rows),
+            "num_new_tokens": _ones(num_rows),
+            **sources,
+        }
+
+    def are_of(self, sequences: Sequence[DecodingSequence]) -> bool:
+        return len(sequences) == len(self.sequences) and all(map(is_, sequences, self.sequences))
+
+    def update(self, chunks: Sequence[Chunk]) -> Inputs:
+        """The inputs for the next token of each sequence, valid until the next call."""
+        starts = [chunk.start for chunk in chunks]
+        self._ids[:, 0] = [chunk.sequence.tokens[chunk.start] for chunk in chunks]
+        self._num_cached[:] = starts
+        self._max_total[...] = max(starts) + 1
+        return self._inputs.copy()
 
 
 class RunInputs:
-    """Makes the inputs of runs. Arrays that depend only on the rows are kept, and read-only.
+    """Makes the inputs of runs. Those of decode steps are kept while the same sequences decode.
 
     ``has_source``: whether the model is an encoder-decoder.
     """
 
     def __init__(self, *, has_source: bool) -> None:
         self._has_source = has_source
-        self._latest = _Rows((), {})
+        self._latest = _DecodeInputs((), {})
 
     def of(self, chunks: Sequence[Chunk], *, all_positions: bool = False) -> Inputs:
-        """The inputs of a run, except its states.
+        """The inputs of a run, except its states. Valid until the next call.
 
         ``all_positions``: of a run over one chunk, with logits after each token.
         """
@@ -74,27 +98,9 @@ class RunInputs:
     def _decode_step(self, chunks: Sequence[Chunk]) -> Inputs:
         """The inputs of a run over one token of each sequence."""
         sequences = [chunk.sequence for chunk in chunks]
-        latest = self._latest.sequences
-        if len(sequences) != len(latest) or not all(map(is_, sequences, latest)):
-            self._latest = self._rows(sequences)
-        cached = [chunk.start for chunk in chunks]
-        ids = [[chunk.sequence.tokens[chunk.start]] for chunk in chunks]
-        return {
-            "token_ids": np.array(ids, np.int64),
-            "num_cached_tokens": np.array(cached, np.int32),
-            "max_total_length": np.array(max(cached) + 1, np.int32),
-            **self._latest.inputs,
-        }
-
-    def _rows(self, sequences: Sequence[DecodingSequence]) -> _Rows:
-        inputs = {
-            "logit_positions": _numbers(len(sequences)),
-            "num_new_tokens": _ones(len(sequences)),
-            **self._sources(sequences),
-        }
-        for array in inputs.values():
-            array.flags.writeable = False
-        return _Rows(tuple(sequences), inputs)
+        if not self._latest.are_of(sequences):
+            self._latest = _DecodeInputs(sequences, self._sources(sequences))
+        return self._latest.update(chunks)
 
     def _sources(self, sequences: Sequence[DecodingSequence]) -> dict[str, Array]:
         if not self._has_source:
@@ -116,7 +122,7 @@ def _source_rows(sequences: Sequence[DecodingSequence]) -> Array:
 
 @cache
 def _numbers(count: int) -> Array:
-    """``0 … count-1``, read-only: the same array each time stays bound."""
+    """``0 … count-1``, read-only: the same array each time."""
     numbers = np.arange(count, dtype=np.int32)
     numbers.flags.writeable = False
     return numbers

@@ -15,7 +15,7 @@ from prometheus_client import (
     generate_latest,
     start_http_server,
 )
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from server.engine.observer import RunReport, WorkerStats
@@ -38,7 +38,16 @@ _STATISTICS = (
     "triune_failed_request_seconds_total",
     "triune_last_request_timestamp_seconds",
 )
-_NOTHING_SHOWN = WorkerStats(*[-1] * len(WorkerStats._fields))
+# One for each field of WorkerStats: name and documentation.
+_WORKER_GAUGES = (
+    ("sequences_waiting", "Sequences and texts in the queue."),
+    ("sequences_running", "Sequences that hold a slot."),
+    ("slots", "Slots: the most sequences that run at a time."),
+    ("cache_tokens", "Tokens of running sequences in the cache."),
+    ("cache_capacity_tokens", "Tokens that fit into the cache."),
+    ("cuda_graphs", "Decode step sizes recorded as CUDA graphs."),
+    ("cuda_graph_bytes", "GPU memory of the recorded CUDA graphs."),
+)
 ROWS_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 
 
@@ -78,25 +87,8 @@ class Metrics:
         self._reused = self._count(
             "reused_tokens", "Prompt tokens copied from the cache instead of prefilled.", "model"
         )
-        self._of_lane = {  # by the names in WorkerStats
-            "num_waiting": self._per_lane("sequences_waiting", "Sequences and texts in the queue."),
-            "num_running": self._per_lane("sequences_running", "Sequences that hold a slot."),
-            "num_slots": self._per_lane("slots", "Slots: the most sequences that run at a time."),
-            "num_cached_tokens": self._per_lane(
-                "cache_tokens", "Tokens of running sequences in the cache."
-            ),
-            "cache_capacity_tokens": self._per_lane(
-                "cache_capacity_tokens", "Tokens that fit into the cache."
-            ),
-            "num_cuda_graphs": self._per_lane(
-                "cuda_graphs", "Decode step sizes recorded as CUDA graphs."
-            ),
-            "cuda_graph_bytes": self._per_lane(
-                "cuda_graph_bytes", "GPU memory of the recorded CUDA graphs."
-            ),
-        }
-        # By model and lane. Gauges are set only where a value changes: most never do.
-        self._shown_stats: dict[tuple[str, int], WorkerStats] = {}
+        self._worker_gauges = _WorkerGauges()
+        self.registry.register(self._worker_gauges)
         self._run_rows = self._histograms(
             "triune_run_rows", "Batch size of a model run.", ROWS_BUCKETS, "model", "phase"
         )
@@ -151,11 +143,7 @@ class Metrics:
 
     def on_step(self, model: str, lane: int, stats: WorkerStats, seconds: float) -> None:
         self._step_seconds(model).add(seconds)
-        shown = self._shown_stats.get((model, lane), _NOTHING_SHOWN)
-        for name, value, before in zip(stats._fields, stats, shown, strict=True):
-            if value != before:
-                self._of_lane[name].labels(model, str(lane)).set(value)
-        self._shown_stats[model, lane] = stats
+        self._worker_gauges.latest[model, lane] = stats
 
     def on_memory(
         self, model: str, *, weights: int, cache_reserved: int, cache_resident: int, working: int
@@ -172,11 +160,10 @@ class Metrics:
 
     def forget(self, model: str) -> None:
         """Removes the gauges of an unloaded model. Its counters and histograms stay."""
-        for gauge in (*self._of_lane.values(), self._memory):
-            gauge.remove_by_labels({"model": model})
-        for key in list(self._shown_stats):
+        self._memory.remove_by_labels({"model": model})
+        for key in list(self._worker_gauges.latest):
             if key[0] == model:
-                del self._shown_stats[key]
+                del self._worker_gauges.latest[key]
 
     def on_request(self, model: str, method: str, status: str, seconds: float) -> None:
         """Counts a finished call. ``status``: a name of ``server.errors.Code``."""
@@ -260,9 +247,6 @@ class Metrics:
         self.registry.register(made)
         return made.of
 
-    def _per_lane(self, name: str, documentation: str) -> Gauge:
-        return Gauge(f"triune_{name}", documentation, ["model", "lane"], registry=self.registry)
-
 
 class _Histograms(Collector):
     """The histograms of a metric, one for each combination of label values."""
@@ -290,6 +274,25 @@ class _Histograms(Collector):
             buckets = list(zip(names, counts, strict=True))
             family.add_metric(values, buckets, total)
         yield family
+
+
+class _WorkerGauges(Collector):
+    """Gauges of the latest stats of each worker, made when they are read: steps are many.
+
+    Attributes:
+        latest: by model and lane.
+    """
+
+    def __init__(self) -> None:
+        self.latest: dict[tuple[str, int], WorkerStats] = {}
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        latest = self.latest.copy()
+        for index, (name, documentation) in enumerate(_WORKER_GAUGES):
+            family = GaugeMetricFamily(f"triune_{name}", documentation, labels=("model", "lane"))
+            for (model, lane), stats in latest.items():
+                family.add_metric((model, str(lane)), stats[index])
+            yield family
 
 
 class MetricsServer:

@@ -1,5 +1,6 @@
 """Logits of a run, on the host or on a device: rows are copied to the host only on demand."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -63,10 +64,7 @@ def greedy(logits: Floats) -> list[int | None]:
 
     NumPy's argmax returns the place of a NaN or an infinity, if there is one.
     """
-    best = logits.argmax(axis=-1)
-    values = logits[np.arange(len(best)), best]
-    tokens: list[int | None] = best.tolist()
-    if not np.isfinite(values).all():
-        finite = np.isfinite(values)
-        return [token if good else None for token, good in zip(tokens, finite, strict=True)]
-    return tokens
+    best = logits.argmax(axis=-1).tolist()
+    return [
+        token if math.isfinite(logits.item(row, token)) else None for row, token in enumerate(best)
+    ]

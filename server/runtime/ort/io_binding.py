@@ -1,6 +1,6 @@
 """Graphs with memory bound to them by ONNX Runtime's ``IOBinding``: host or device memory."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,9 +43,8 @@ class Session(Protocol):
 class HostBoundGraph:
     """Implements :class:`server.runtime.contract.BoundGraph` over host memory.
 
-    It keeps the memory that its ``IOBinding`` points to alive. Inputs stay bound while their
-    shapes stay the same: a run copies new values into the bound arrays, except from a tensor or
-    read-only array that it was given before.
+    It keeps the memory that its ``IOBinding`` points to alive. Inputs are not copied, so one that
+    is given again, with new values or not, needs no binding.
 
     Args:
         session: runs the graph.
@@ -61,9 +60,7 @@ class HostBoundGraph:
         self._io_binding = io_binding
         self._outputs = outputs
         self._keep_alive = keep_alive
-        self._inputs: dict[str, Array] = {}
-        # The tensors and read-only arrays that were given last.
-        self._kept: dict[str, Array | Tensor] = {}
+        self._inputs: dict[str, Array | Tensor] = {}
         # Outputs with a known width, kept from run to run.
         self._fixed_outputs: dict[str, Array] = {}
 
@@ -103,29 +100,15 @@ class HostBoundGraph:
         return dict(zip(self._outputs, values[len(values) - len(self._outputs) :], strict=True))
 
     def _bind_inputs(self, inputs: Mapping[str, Array | Tensor]) -> None:
-        for name, value in self._declared(inputs):
-            if self._kept.get(name) is value:
+        bound, declared = self._inputs, self._session.inputs
+        for name, value in inputs.items():
+            if bound.get(name) is value or name not in declared:
                 continue
-            if isinstance(value, Tensor):
-                self._inputs.pop(name, None)
-                self._kept[name] = value
-                self._io_binding.bind_input(name, *binding_arguments(value))
-                continue
-            self._kept.pop(name, None)
-            if not value.flags.writeable:
-                self._kept[name] = value
-            bound = self._inputs.get(name)
-            if bound is not None and (bound.shape, bound.dtype) == (value.shape, value.dtype):
-                bound[...] = value
-                continue
-            bound = self._inputs[name] = np.array(value, order="C")
-            self._io_binding.bind_input(name, *binding_arguments(Tensor.of(bound)))
-
-    def _declared(
-        self, inputs: Mapping[str, Array | Tensor]
-    ) -> Iterator[tuple[str, Array | Tensor]]:
-        """The inputs that the graph declares."""
-        return (item for item in inputs.items() if item[0] in self._session.inputs)
+            # If this makes a contiguous copy, the next run makes another, and binds it.
+            kept = value if isinstance(value, Tensor) else np.asarray(value, order="C")
+            tensor = kept if isinstance(kept, Tensor) else Tensor.of(kept)
+            self._io_binding.bind_input(name, *binding_arguments(tensor))
+            bound[name] = kept
 
     def _width(self, inputs: Mapping[str, Array | Tensor]) -> int:
         """The width of the candidates, if the graph takes them; else 0."""
@@ -172,6 +155,7 @@ class DeviceBoundGraph(HostBoundGraph):
         super().__init__(session, io_binding, outputs, keep_alive)
         self._device = device
         self._host_inputs = host_inputs
+        self._host_values: dict[str, Array] = {}
         self._packing = InputPacking({})
         self._packed: Any = None
 
@@ -195,7 +179,7 @@ class DeviceBoundGraph(HostBoundGraph):
         recording_id = None
         if repeats:
             # A recording fixes addresses, shapes and the values that the host reads.
-            host_values = tuple(value.tobytes() for value in self._inputs.values())
+            host_values = tuple(value.tobytes() for value in self._host_values.values())
             pointers = tuple(tensor.pointer for tensor in outputs.values())
             recording_id = self._session.recording_id((self._packing, host_values, pointers))
         self._session.run(self._io_binding, recording_id)
@@ -210,13 +194,15 @@ class DeviceBoundGraph(HostBoundGraph):
 
     def _bind_inputs(self, inputs: Mapping[str, Array | Tensor]) -> None:
         arrays: dict[str, Array] = {}
-        for name, value in self._declared(inputs):
+        for name, value in inputs.items():
+            if name not in self._session.inputs:
+                continue
             if isinstance(value, Tensor):
                 self._io_binding.bind_input(name, *binding_arguments(value))
             elif value.ndim == 0 or name in self._host_inputs:
-                before = self._inputs.get(name)
+                before = self._host_values.get(name)
                 if before is None or not np.array_equal(before, value):
-                    bound = self._inputs[name] = value.copy()
+                    bound = self._host_values[name] = value.copy()
                     self._io_binding.bind_input(name, *binding_arguments(Tensor.of(bound)))
             else:
                 arrays[name] = value
