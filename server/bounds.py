@@ -7,6 +7,7 @@ service in this order, each before the work that it bounds: bytes, tokens, windo
 from collections.abc import Sequence, Sized
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
+from types import NoneType
 from typing import Any
 
 from server.errors import InvalidArgumentError
@@ -72,11 +73,16 @@ def check_bounds(options: Any) -> None:
     Raises:
         InvalidArgumentError: names the first field that is out of bounds.
     """
-    for option in fields(options):
-        bounds = option.metadata.get(_KEY)
-        value = getattr(options, option.name)
-        if isinstance(bounds, Bounds) and value is not None:
-            bounds.check(option.name, value)
+    for name, bounds in _bounds(options.__class__):
+        value = getattr(options, name)
+        if value is not None:
+            bounds.check(name, value)
+
+
+@cache
+def _bounds(kind: Any) -> tuple[tuple[str, Bounds], ...]:
+    declared = ((option.name, option.metadata.get(_KEY)) for option in fields(kind))
+    return tuple((name, bounds) for name, bounds in declared if isinstance(bounds, Bounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +192,10 @@ def _sizes(kind: Any) -> tuple[tuple[str, Size], ...]:
     )
 
 
+_PLAIN = (str, int, float, NoneType)
+"""Types of most values, told apart first: ``is_dataclass`` is slow."""
+
+
 def check_fields(request: Any, path: str = "") -> None:
     """Checks sizes and bounds of all fields of a dataclass, those of nested ones included.
 
@@ -199,15 +209,20 @@ def check_fields(request: Any, path: str = "") -> None:
         if value is not None:
             size.check(path + name, value)
     check_bounds(request)
-    for option in fields(request):
-        value = getattr(request, option.name)
-        if is_dataclass(value):
-            # Fields of groups of options have no prefix; see the codec.
-            is_group = option.default is not None
-            check_fields(value, path if is_group else f"{path}{option.name}.")
-        elif isinstance(value, tuple) and value and _has_sizes(value[0]):
-            for index, item in enumerate(value):
-                check_fields(item, f"{path}{option.name}[{index}].")
+    for name, is_group in _fields(request.__class__):
+        value = getattr(request, name)
+        if isinstance(value, tuple):
+            if value and _has_sizes(value[0]):
+                for index, item in enumerate(value):
+                    check_fields(item, f"{path}{name}[{index}].")
+        elif not isinstance(value, _PLAIN) and is_dataclass(value):
+            check_fields(value, path if is_group else f"{path}{name}.")
+
+
+@cache
+def _fields(kind: Any) -> tuple[tuple[str, bool], ...]:
+    """The fields of a dataclass, and whether each is a group: its fields have no prefix."""
+    return tuple((option.name, option.default is not None) for option in fields(kind))
 
 
 def _has_sizes(item: Any) -> bool:
