@@ -67,7 +67,8 @@ Status* AttentionInputs::fill(const Api& api, Params& params) const {
 const char* AttentionInputs::fill_query(Params& params) const {
   const Input& query = inputs_[kQuery];
   if (query.shape.rank != 3) return "query must have 3 dimensions";
-  const bool is_packed = !inputs_[kKey].is_given;  // with keys and values
+  const bool reads_source = inputs_[kCacheRows].is_given;
+  const bool is_packed = !inputs_[kKey].is_given && !reads_source;  // with keys and values
   const int64_t width = query.shape.sizes[2];
   const int64_t num_vectors =
       attributes_.num_heads + (is_packed ? 2 * attributes_.num_kv_heads : 0);
@@ -76,13 +77,17 @@ const char* AttentionInputs::fill_query(Params& params) const {
   params.head_size = width / num_vectors;
   if (width % num_vectors || params.head_size % 8) return "head_size must be a multiple of 8";
   params.num_rows = query.shape.sizes[0];
-  params.num_tokens = params.num_new_keys = query.shape.sizes[1];
+  params.num_tokens = query.shape.sizes[1];
+  params.num_new_keys = reads_source ? 0 : params.num_tokens;
   params.query = {query.floats(), params.num_tokens * width, width};
   return nullptr;
 }
 
 const char* AttentionInputs::fill_key_value(Params& params) const {
   const Input &key = inputs_[kKey], &value = inputs_[kValue];
+  if (inputs_[kCacheRows].is_given) {
+    return key.is_given || value.is_given ? "cache_rows take no key and value" : nullptr;
+  }
   if (!key.is_given) {
     params.key = params.value = params.query;
     params.key.data += params.num_heads * params.head_size;
@@ -179,9 +184,7 @@ const char* AttentionInputs::fill_sinks(Params& params) const {
 const char* AttentionInputs::fill_cache_rows(Params& params) const {
   const Input& cache_rows = inputs_[kCacheRows];
   if (!cache_rows.is_given) return nullptr;
-  if (params.num_new_keys || cache_rows.shape.last() != params.num_rows) {
-    return "cache_rows must be [rows], and rows must have no new keys";
-  }
+  if (cache_rows.shape.last() != params.num_rows) return "cache_rows must be [rows]";
   params.cache_rows = cache_rows.integers();
   for (int64_t row = 0; row < params.num_rows; row++) {
     const int64_t source = params.cache_row(row);

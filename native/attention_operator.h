@@ -6,7 +6,8 @@
 // rotary_interleaved, smooth_softmax; not in GroupQueryAttention: allows_bfloat16, whether
 // products of an encoder may round their factors to bfloat16.
 // Inputs (? is optional):
-//   query [rows, tokens, heads * head_size], or with keys and values after each token's queries
+//   query [rows, tokens, heads * head_size]; with keys and values after each token's queries if
+//     neither key nor cache_rows are given
 //   key?, value? [rows, tokens or 0, kv_heads * head_size]
 //   past_key?, past_value? [rows, kv_heads, capacity, head_size]
 //   seqlens_k, int32 [rows]: the position of each row's last key
@@ -14,8 +15,8 @@
 //   cos_cache?, sin_cache? [positions, half]; given only if queries and keys rotate
 //   attention_bias? [rows or 1, heads or 1, tokens, keys]
 //   head_sink? [heads]
-//   cache_rows?, int32 [rows], not in GroupQueryAttention: the row whose cache each row reads; only
-//     for rows without new keys, and of equal length. Rows with one cache share a pass over it.
+//   cache_rows?, int32 [rows], not in GroupQueryAttention: the row, of equal length, whose cache
+//     each row reads; there are no new keys then. Rows with one cache share a pass over it.
 // Outputs: [rows, tokens, heads * head_size]; present keys and values?, written in place if past
 // and present share memory.
 #pragma once

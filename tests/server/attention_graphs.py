@@ -63,14 +63,23 @@ def graph(
         for name, rank in RANKS.items()
         if name in names
     ]
-    for value in values if has_source else ():
-        if value.name.startswith("past_"):
-            value.type.tensor_type.shape.dim[2].dim_param = "source_length"
     graph_outputs = [helper.make_tensor_value_info(name, dtype, None) for name in outputs]
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(
-        helper.make_graph([node], "g", values, graph_outputs), opset_imports=opsets, ir_version=10
-    )
+    made = helper.make_graph([node], "g", values, graph_outputs)
+    if has_source:
+        _slice_to_nothing(made)
+    return helper.make_model(made, opset_imports=opsets, ir_version=10)
+
+
+def _slice_to_nothing(made: onnx.GraphProto) -> None:
+    """Takes no key and no value of those given, as the export writes cross-attention."""
+    numbers = {"zero": np.zeros(1, np.int64), "one": np.ones(1, np.int64)}
+    made.initializer.extend(numpy_helper.from_array(x, name) for name, x in numbers.items())
+    for index in (1, 2):
+        name = made.node[-1].input[index]
+        slice_ = helper.make_node("Slice", [name, "zero", "zero", "one"], [f"no_{name}"])
+        made.node[-1].input[index] = slice_.output[0]
+        made.node.insert(0, slice_)
 
 
 def add_int8_product(model: onnx.ModelProto) -> None:

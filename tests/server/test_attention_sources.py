@@ -8,6 +8,9 @@ import onnx
 import pytest
 
 from server.runtime.contract import SOURCE_ROWS
+from server.runtime.kernels.library import Kernels
+from server.runtime.kernels.rewrite import rewrite
+from tests.benchmarks.bare_engine import newest_version
 from tests.server.attention_graphs import NEEDS_KERNEL, Case, graph, native_session, run
 
 pytestmark = [NEEDS_KERNEL, pytest.mark.usefixtures("register_bits")]
@@ -58,3 +61,14 @@ def test_rejects_invalid_cache_rows(tmp_path: Path, sources: list[int], message:
     inputs = SOURCES.inputs() | {SOURCE_ROWS: np.array(sources, np.int32)}
     with pytest.raises(Exception, match=message):
         run(native_session(file), inputs)
+
+
+def test_exported_cross_attention_reads_shared_sources(tiny_bundles: Path) -> None:
+    """Each cross-attention node of a bundle takes the rows of its sources, and no new keys."""
+    rewritten = rewrite(newest_version(tiny_bundles / "dates") / "decode.onnx", Kernels.ATTENTION)
+    assert rewritten is not None
+    graph = onnx.ModelProto.FromString(rewritten.model).graph
+    readers = [node for node in graph.node if SOURCE_ROWS in node.input]
+    pasts = {value.name for value in graph.input if value.name.startswith("past.cross_key")}
+    assert pasts and {node.input[3] for node in readers} == pasts
+    assert all(list(node.input[1:3]) == ["", ""] for node in readers)

@@ -7,6 +7,7 @@ Nodes with unsupported attributes or inputs are not replaced.
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import onnx
 
 from server.runtime.contract import SOURCE_ROWS
@@ -38,10 +39,8 @@ _REQUIRED: dict[str, Any] = {
 # Products with weights that round their inputs to 8 bits.
 _INT8_PRODUCTS = frozenset({int8.STANDARD_OPERATOR, blocks.STANDARD_OPERATOR})
 # Inputs of the standard operator.
-_QUERY, _PAST, _COS, _SIN, _POSITIONS, _SINKS = 0, 3, 7, 8, 9, 11
+_QUERY, _KEY, _VALUE, _PAST, _COS, _SIN, _POSITIONS, _SINKS = 0, 1, 2, 3, 7, 8, 9, 11
 _NUM_OUTPUTS = 3
-# The length axis of cross-attention keys (model.bundle.StateSpec), all of which are cached.
-_SOURCE_LENGTH = "source_length"
 _SOURCE_ROWS_INPUT = onnx.helper.make_tensor_value_info(
     SOURCE_ROWS, onnx.TensorProto.INT32, ["batch"]
 )
@@ -105,9 +104,20 @@ def _native_inputs(graph: GraphIndex, node: onnx.NodeProto) -> list[str]:
     inputs = _padded_inputs(node)
     if not _attributes(node).get("do_rotary", 0):
         inputs[_COS] = inputs[_SIN] = ""
-    has_source = _SOURCE_LENGTH in graph.shape(inputs[_PAST])
+    reads_source = all(_is_empty(graph, name) for name in (inputs[_KEY], inputs[_VALUE]))
+    if reads_source:
+        inputs[_KEY] = inputs[_VALUE] = ""
     del inputs[_POSITIONS]
-    return [*inputs, SOURCE_ROWS] if has_source else inputs
+    return [*inputs, SOURCE_ROWS] if reads_source else inputs
+
+
+def _is_empty(graph: GraphIndex, name: str) -> bool:
+    """Whether a value has no elements: cross-attention adds no keys to those of the source."""
+    node = graph.producers.get(name)
+    if node is None or node.op_type != "Slice":
+        return False
+    start, end = (graph.inline_array(edge) for edge in node.input[1:3])
+    return start is not None and end is not None and np.array_equal(start, end)
 
 
 def _used_outputs(graph: GraphIndex, node: onnx.NodeProto) -> list[str] | None:
