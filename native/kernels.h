@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "block_matmul.h"
 #include "candidate_matmul.h"
+#include "embedding.h"
 #include "int8_matmul.h"
 #include "logits.h"
 #include "matmul.h"
@@ -26,6 +27,7 @@ struct KernelTable {
   attention::Attend* attend;
   norm::Normalize* normalize;
   ssru::Advance* ssru_advance;
+  embedding::Sum* embedding_sum;
   token_sum::Sum* token_sum;
   logits::LogSumExp* log_sum_exp;
   logits::TopIndices* top_indices;

@@ -4,6 +4,7 @@
 #include "attention_operator.h"
 #include "block_matmul_operator.h"
 #include "cpu_features.h"
+#include "embedding_operator.h"
 #include "exported.h"
 #include "int8_matmul_operator.h"
 #include "matmul_operator.h"
@@ -24,7 +25,8 @@ enum Kernels : int {
   kBlockMatMul = 32,
   kTokenSum = 64,
   kSsru = 128,
-  kAll = 255
+  kEmbedding = 256,
+  kAll = 511
 };
 
 }  // namespace
@@ -60,6 +62,7 @@ EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBas
     RETURN_IF_FAILED(api.Add(domain, &ort::norm()));
     RETURN_IF_FAILED(api.Add(domain, &ort::token_sum()));
     RETURN_IF_FAILED(api.Add(domain, &ort::ssru()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::embedding()));
   }
   return api.Add(options, domain);
 }

@@ -47,7 +47,7 @@ enum ApiIndex {
 };
 
 // ONNXTensorElementDataType.
-enum ElementType { kFloat = 1, kUInt8 = 2, kInt8 = 3, kUInt16 = 4, kInt32 = 6 };
+enum ElementType { kFloat = 1, kUInt8 = 2, kInt8 = 3, kUInt16 = 4, kInt32 = 6, kInt64 = 7 };
 
 // OrtCustomOp: callbacks of ONNX Runtime. Those that are null are not called.
 struct Operator {

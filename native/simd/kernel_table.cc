@@ -29,6 +29,9 @@ Normalize normalize;
 namespace ssru::SIMD {
 Advance advance;
 }
+namespace embedding::SIMD {
+Sum sum;
+}
 namespace token_sum::SIMD {
 Sum sum;
 }
@@ -56,6 +59,7 @@ constexpr KernelTable table_with(int8_matmul::Multiply* int8_multiply) {
       .attend = attention::SIMD::attend,
       .normalize = norm::SIMD::normalize,
       .ssru_advance = ssru::SIMD::advance,
+      .embedding_sum = embedding::SIMD::sum,
       .token_sum = token_sum::SIMD::sum,
       .log_sum_exp = logits::SIMD::log_sum_exp,
       .top_indices = logits::SIMD::top_indices,

@@ -23,6 +23,7 @@ class Kernels(IntFlag):
     BLOCK_MATMUL = 32
     TOKEN_SUM = 64
     SSRU = 128
+    EMBEDDING = 256
 
     @property
     def label(self) -> str:

@@ -5,7 +5,7 @@ from collections import Counter
 import onnx
 
 from server.runtime.contract import KernelNodes
-from server.runtime.kernels import attention, blocks, int8, matmul, norms, pooling, ssru
+from server.runtime.kernels import attention, blocks, embeddings, int8, matmul, norms, pooling, ssru
 from server.runtime.kernels.fused_norms import count_norms
 from server.runtime.kernels.graph import GraphIndex
 from server.runtime.kernels.library import DOMAIN, Kernels
@@ -18,6 +18,7 @@ _NATIVE = {
     norms.OPERATOR: Kernels.NORM,
     pooling.OPERATOR: Kernels.TOKEN_SUM,
     ssru.OPERATOR: Kernels.SSRU,
+    embeddings.OPERATOR: Kernels.EMBEDDING,
 }
 _STANDARD = {
     int8.STANDARD_OPERATOR: Kernels.INT8_MATMUL,
@@ -26,6 +27,7 @@ _STANDARD = {
     attention.STANDARD_OPERATOR: Kernels.ATTENTION,
     **dict.fromkeys(norms.STANDARD_OPERATORS, Kernels.NORM),
     pooling.STANDARD_OPERATOR: Kernels.TOKEN_SUM,
+    embeddings.STANDARD_OPERATOR: Kernels.EMBEDDING,
 }
 
 
@@ -49,6 +51,8 @@ def _replacing_kernel(graph: GraphIndex, node: onnx.NodeProto) -> Kernels | None
     """The kernel that replaces such nodes, whatever their attributes, types and weights."""
     kernel = _STANDARD.get(node.op_type)
     if kernel == Kernels.MATMUL and not _has_constant_matrix(graph, node):
+        return None
+    if kernel == Kernels.EMBEDDING and not embeddings.gathers_rows(graph, node):
         return None
     if kernel == Kernels.TOKEN_SUM and not pooling.sums_tokens(graph, node):
         return None

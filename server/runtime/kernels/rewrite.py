@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 
 from server.runtime.contract import CANDIDATES, Array, KernelNodes
-from server.runtime.kernels import attention, blocks, int8, matmul, norms, pooling, ssru
+from server.runtime.kernels import attention, blocks, embeddings, int8, matmul, norms, pooling, ssru
 from server.runtime.kernels.candidates import make_width_dynamic
 from server.runtime.kernels.fused_norms import fuse_norms
 from server.runtime.kernels.graph import GraphIndex, Replacement
@@ -30,6 +30,7 @@ PATTERNS: dict[Kernels, Pattern] = {
     Kernels.NORM: norms.replacements,
     Kernels.TOKEN_SUM: pooling.replacements,
     Kernels.SSRU: ssru.replacements,
+    Kernels.EMBEDDING: embeddings.replacements,
 }
 
 

@@ -1,0 +1,20 @@
+// triune.Embedding: the sum of each token's embeddings (embedding.h), and a norm of it.
+//
+// Attributes, required: factor; y_norm_epsilon and y_norm_is_centered.
+// Inputs (? is optional):
+//   table, uint8 [tokens, size], 128 added; scales [tokens, 1]
+//   token_ids, int64 [batch, length]
+//   positions? [positions, size]; num_cached?, int32 [batch]: the position of each row's first
+//     token; 0 if absent
+//   segments? [segments, size]; segment_ids?, int64 [batch, length]
+//   norm scale?, bias? [size]
+// Output: [batch, length, size]. An index outside its table is an error.
+#pragma once
+
+#include "ort_api.h"
+
+namespace ort {
+
+const Operator& embedding();
+
+}  // namespace ort
