@@ -194,11 +194,8 @@ class Lane(threading.Thread):
         if is_idle:
             self._busy.leave(self._index)
         waits = is_idle and not self._releasing
-        while True:
-            try:
-                command = self._commands.get(block=waits)
-            except queue.Empty:
-                return True
+        while waits or not self._commands.empty():  # only this thread takes commands
+            command = self._commands.get()
             waits = False
             if isinstance(command, ReleaseMemory):
                 self._releasing = dict.fromkeys(self._workers, command.limits)
@@ -207,6 +204,7 @@ class Lane(threading.Thread):
             if isinstance(command, Stop):
                 return False
             self._handle(command)
+        return True
 
     def _handle(self, command: Add | Remove | Submit | Cancel) -> None:
         match command:

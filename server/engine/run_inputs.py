@@ -1,8 +1,6 @@
 """The inputs of the decoder's runs, from sequences."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from operator import is_
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,47 +27,64 @@ def split(sequence: DecodingSequence, size: int, max_size: int) -> Iterator[Chun
 
 
 class _DecodeInputs:
-    """The inputs of decode steps over the same sequences: arrays that each step updates.
+    """The inputs of decode steps over as many sequences: arrays that each step updates.
 
-    ``sources``: the inputs that describe the sequences' sources.
+    ``has_source``: of :class:`RunInputs`.
     """
 
-    def __init__(self, sequences: Sequence[DecodingSequence], sources: Mapping[str, Array]) -> None:
-        self.sequences = tuple(sequences)
-        num_rows = len(sequences)
+    def __init__(self, num_rows: int, *, has_source: bool) -> None:
+        self._has_source = has_source
+        self._sequence_ids: list[int] = []  # whose sources are in the arrays
         self._ids = np.empty((num_rows, 1), np.int64)
         self._num_cached = np.empty(num_rows, np.int32)
         self._max_total = np.empty((), np.int32)
+        self._source_lengths = np.empty(num_rows, np.int32)
+        self._max_source_length = np.empty((), np.int32)
+        self._source_rows = np.empty(num_rows, np.int32)
         self._inputs: Inputs = {
             "token_ids": self._ids,
             "num_cached_tokens": self._num_cached,
             "max_total_length": self._max_total,
-            "logit_positions": _numbers(num_rows),
-            "num_new_tokens": _ones(num_rows),
-            **sources,
+            "logit_positions": np.arange(num_rows, dtype=np.int32),
+            "num_new_tokens": np.ones(num_rows, np.int32),
         }
-
-    def are_of(self, sequences: Sequence[DecodingSequence]) -> bool:
-        return len(sequences) == len(self.sequences) and all(map(is_, sequences, self.sequences))
+        if has_source:
+            self._inputs |= {
+                "source_lengths": self._source_lengths,
+                "max_source_length": self._max_source_length,
+                SOURCE_ROWS: self._source_rows,
+            }
 
     def update(self, chunks: Sequence[Chunk]) -> Inputs:
         """The inputs for the next token of each sequence, valid until the next call."""
+        if self._has_source:
+            self._update_sources([chunk.sequence for chunk in chunks])
         starts = [chunk.start for chunk in chunks]
         self._ids[:, 0] = [chunk.sequence.tokens[chunk.start] for chunk in chunks]
         self._num_cached[:] = starts
         self._max_total[...] = max(starts) + 1
         return self._inputs.copy()
 
+    def _update_sources(self, sequences: Sequence[DecodingSequence]) -> None:
+        ids = [sequence.id for sequence in sequences]
+        if ids == self._sequence_ids:
+            return
+        self._sequence_ids = ids
+        lengths = [sequence.num_source_tokens for sequence in sequences]
+        self._source_lengths[:] = lengths
+        self._max_source_length[...] = max(lengths)
+        self._source_rows[:] = _source_rows(sequences)
+
 
 class RunInputs:
-    """Makes the inputs of runs. Those of decode steps are kept while the same sequences decode.
+    """Makes the inputs of runs. Decode steps over as many sequences share their arrays.
 
     ``has_source``: whether the model is an encoder-decoder.
     """
 
     def __init__(self, *, has_source: bool) -> None:
         self._has_source = has_source
-        self._latest = _DecodeInputs((), {})
+        self._of_steps: dict[int, _DecodeInputs] = {}  # by number of sequences
 
     def of(self, chunks: Sequence[Chunk], *, all_positions: bool = False) -> Inputs:
         """The inputs of a run, except its states. Valid until the next call.
@@ -77,7 +92,11 @@ class RunInputs:
         ``all_positions``: of a run over one chunk, with logits after each token.
         """
         if not all_positions and all(chunk.size == 1 for chunk in chunks):
-            return self._decode_step(chunks)
+            of_step = self._of_steps.get(len(chunks))
+            if of_step is None:
+                of_step = _DecodeInputs(len(chunks), has_source=self._has_source)
+                self._of_steps[len(chunks)] = of_step
+            return of_step.update(chunks)
         ids, num_new = pad(
             [sequence.tokens[start : start + size] for sequence, start, size in chunks]
         )
@@ -95,13 +114,6 @@ class RunInputs:
             **self._sources([chunk.sequence for chunk in chunks]),
         }
 
-    def _decode_step(self, chunks: Sequence[Chunk]) -> Inputs:
-        """The inputs of a run over one token of each sequence."""
-        sequences = [chunk.sequence for chunk in chunks]
-        if not self._latest.are_of(sequences):
-            self._latest = _DecodeInputs(sequences, self._sources(sequences))
-        return self._latest.update(chunks)
-
     def _sources(self, sequences: Sequence[DecodingSequence]) -> dict[str, Array]:
         if not self._has_source:
             return {}
@@ -109,31 +121,14 @@ class RunInputs:
         return {
             "source_lengths": lengths,
             "max_source_length": np.array(lengths.max(), np.int32),
-            SOURCE_ROWS: _source_rows(sequences),
+            SOURCE_ROWS: np.array(_source_rows(sequences), np.int32),
         }
 
 
-def _source_rows(sequences: Sequence[DecodingSequence]) -> Array:
+def _source_rows(sequences: Sequence[DecodingSequence]) -> list[int]:
     """For each row of a run, the first row of the same job, which has the same source."""
     first: dict[int, int] = {}
-    rows = [first.setdefault(id(sequence.job), index) for index, sequence in enumerate(sequences)]
-    return _numbers(len(rows)) if len(first) == len(rows) else np.array(rows, np.int32)
-
-
-@cache
-def _numbers(count: int) -> Array:
-    """``0 … count-1``, read-only: the same array each time."""
-    numbers = np.arange(count, dtype=np.int32)
-    numbers.flags.writeable = False
-    return numbers
-
-
-@cache
-def _ones(count: int) -> Array:
-    """As many ones, read-only."""
-    ones = np.ones(count, np.int32)
-    ones.flags.writeable = False
-    return ones
+    return [first.setdefault(id(sequence.job), index) for index, sequence in enumerate(sequences)]
 
 
 def pad(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:

@@ -24,7 +24,10 @@ class Histogram:
 
     def add(self, value: float) -> None:
         """Counts one value."""
-        self.add_all((value,))
+        bucket = bisect_left(self._bounds, value)
+        with self._lock:
+            self._counts[bucket] += 1
+            self._sum += value
 
     def add_all(self, values: Iterable[float]) -> None:
         """Counts several values."""
