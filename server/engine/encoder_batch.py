@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
@@ -32,15 +30,14 @@ def form_batch(
     Returns:
         Indices into ``lengths``, 0 before the others.
     """
-    waiting = np.array(lengths, np.int64)
-    full = limits.max_padded_tokens
-    max_padded = full
-    if leaves_half:
-        max_padded = min(full, max(full // 2, int(waiting.sum()) // 2))
-    order = np.argsort(np.abs(waiting - waiting[0]), kind="stable")
-    nearest = waiting[order]
-    padded = np.maximum.accumulate(nearest) * np.arange(1, len(nearest) + 1)
-    fits = (padded <= max_padded) & (padded <= limits.max_padding * nearest.cumsum())
-    fits[0] = True
-    count = len(fits) if fits.all() else int(fits.argmin())
-    return [int(index) for index in order[:count]]
+    first, full = lengths[0], limits.max_padded_tokens
+    max_padded = min(full, max(full // 2, sum(lengths) // 2)) if leaves_half else full
+    chosen: list[int] = []
+    longest = num_tokens = 0
+    for index in sorted(range(len(lengths)), key=lambda index: abs(lengths[index] - first)):
+        longest, num_tokens = max(longest, lengths[index]), num_tokens + lengths[index]
+        padded = longest * (len(chosen) + 1)
+        if chosen and padded > min(max_padded, limits.max_padding * num_tokens):
+            break
+        chosen.append(index)
+    return chosen

@@ -173,9 +173,10 @@ class EncoderWorker:
         ids, lengths = pad([job.token_ids for job in jobs])
         inputs = {"token_ids": ids, "lengths": lengths}
         if "segment_ids" in self._inputs:
-            inputs["segment_ids"], _ = pad(
-                [job.segment_ids or (0,) * len(job.token_ids) for job in jobs]
-            )
+            inputs["segment_ids"] = np.zeros_like(ids)
+            for row, job in enumerate(jobs):
+                if job.segment_ids:
+                    inputs["segment_ids"][row, : len(job.segment_ids)] = job.segment_ids
         if "logit_positions" in self._inputs:
             positions = [
                 row * ids.shape[1] + position

@@ -104,7 +104,8 @@ def _native_inputs(graph: GraphIndex, node: onnx.NodeProto) -> list[str]:
     inputs = _padded_inputs(node)
     if not _attributes(node).get("do_rotary", 0):
         inputs[_COS] = inputs[_SIN] = ""
-    reads_source = all(_is_empty(graph, name) for name in (inputs[_KEY], inputs[_VALUE]))
+    has_no_keys = all(_is_empty(graph, name) for name in (inputs[_KEY], inputs[_VALUE]))
+    reads_source = has_no_keys and graph.is_input(inputs[_PAST])
     if reads_source:
         inputs[_KEY] = inputs[_VALUE] = ""
     del inputs[_POSITIONS]

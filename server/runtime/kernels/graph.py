@@ -92,6 +92,10 @@ class GraphIndex:
                 return lengths
         return ""
 
+    def is_input(self, name: str) -> bool:
+        """Whether a value is an input of the graph."""
+        return name in self._inputs
+
     def is_used(self, name: str) -> bool:
         """Whether a node reads the value, or it is an output of the graph."""
         return name in self._consumers or name in self.outputs

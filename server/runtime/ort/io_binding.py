@@ -104,11 +104,12 @@ class HostBoundGraph:
         for name, value in inputs.items():
             if bound.get(name) is value or name not in declared:
                 continue
-            # If this makes a contiguous copy, the next run makes another, and binds it.
-            kept = value if isinstance(value, Tensor) else np.asarray(value, order="C")
-            tensor = kept if isinstance(kept, Tensor) else Tensor.of(kept)
-            self._io_binding.bind_input(name, *binding_arguments(tensor))
-            bound[name] = kept
+            if isinstance(value, Tensor):
+                self._io_binding.bind_input(name, *binding_arguments(value))
+                bound[name] = value
+            else:  # if this makes a contiguous copy, the next run makes another, and binds it
+                bound[name] = np.asarray(value, order="C")
+                self._io_binding.bind_cpu_input(name, bound[name])
 
     def _width(self, inputs: Mapping[str, Array | Tensor]) -> int:
         """The width of the candidates, if the graph takes them; else 0."""
