@@ -1,5 +1,6 @@
 """Slot tensors in host and device memory: move, zero, and write encoder outputs."""
 
+import threading
 from collections.abc import Mapping
 
 import ml_dtypes
@@ -9,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.runtime.contract import Array, Layout, Memory, Move, Tensor
+from server.runtime.host_memory import HostMemory
+from server.runtime.kernels import copy_rows
 from tests.server.fake_backend import host_view
 from tests.server.worker_harness import MEMORIES
 
@@ -85,6 +88,25 @@ def test_moves_several_rows_in_one_call(memory_kind: str, dtype: type) -> None:
     for name in ("state", "matrix"):
         expected[name][3:5] = expected[name][0:2]
     assert_contents(memory, expected)
+
+
+@pytest.mark.parametrize("helper_is_busy", [False, True])
+def test_moves_many_tokens_in_two_threads(helper_is_busy: bool) -> None:
+    """More tokens than one thread copies alone, in an odd number of tensors."""
+    length = 4000
+    tensor_layouts = {
+        str(index): Layout(NUM_ROWS, (2, length, 1 + index), np.dtype(np.int8), has_tokens=True)
+        for index in range(3)
+    }
+    memory = HostMemory(tensor_layouts)
+    expected = fill(memory, tensor_layouts)
+    lock = copy_rows._HELPER_IS_FREE if helper_is_busy else threading.Lock()
+    with lock:
+        memory.move(list(tensor_layouts), [Move(1, 4, 3, length - 5)])
+    for array in expected.values():
+        array[4, :, 3 : length - 5] = array[1, :, 3 : length - 5]
+    assert_contents(memory, expected)
+    assert not copy_rows._HELPER_IS_FREE.locked()
 
 
 @pytest.mark.parametrize("memory_kind", MEMORIES)
