@@ -70,5 +70,6 @@ def test_exported_cross_attention_reads_shared_sources(tiny_bundles: Path) -> No
     graph = onnx.ModelProto.FromString(rewritten.model).graph
     readers = [node for node in graph.node if SOURCE_ROWS in node.input]
     pasts = {value.name for value in graph.input if value.name.startswith("past.cross_key")}
-    assert pasts and {node.input[3] for node in readers} == pasts
+    assert pasts
+    assert {node.input[3] for node in readers} == pasts
     assert all(list(node.input[1:3]) == ["", ""] for node in readers)

@@ -22,7 +22,7 @@ from server.runtime.thread_switching import copies_of
 from tests import tiny
 from tests.server.in_process_server import serving
 
-ALL_KERNELS = ~Kernels.LOGITS & Kernels(255)
+ALL_KERNELS = ~Kernels.LOGITS & Kernels(511)
 needs_kernels = pytest.mark.skipif(
     ALL_KERNELS not in supported_kernels(), reason="this CPU cannot run the kernels"
 )
@@ -35,6 +35,7 @@ KERNELS = {
     "GroupQueryAttention": "attention",
     "LayerNormalization": "norm",
     "RMSNormalization": "norm",
+    "GatherBlockQuantized": "embedding",
 }
 FP32, INT8, INT4, INT8_CACHE = "dates", "tiny-classifier", "tiny-decoder", "int8-cache"
 # Two layers each. An encoder's layer has 4 matrices and 2 norms; a decoder's with cross-attention
@@ -45,15 +46,15 @@ NATIVE = {
         "encode": {"attention": 2, "matmul": 2 * 4 + 2, "norm": 5},
         "decode": {"attention": 4, "matmul": 2 * 6 + 1, "norm": 7},
     },
-    INT8: {"encode": {"attention": 2, "int8_matmul": 2 * 4 + 2, "norm": 6}},
+    INT8: {"encode": {"attention": 2, "embedding": 1, "int8_matmul": 2 * 4 + 2, "norm": 6}},
     INT4: {"decode": {"attention": 2, "block_matmul": 2 * 4 + 1, "norm": 5}},
     INT8_CACHE: {"decode": {"matmul": 2 * 4 + 1, "norm": 5}},
 }
 # Products compute them. In blocks and int8, they normalize the rows they quantize: queries, keys
-# and values in one, and the first of the feed-forward network.
+# and values in one, and the first of the feed-forward network. The embeddings' norm is theirs too.
 FUSED_NORMS = {
     FP32: {"encode": 1, "decode": 1},
-    INT8: {"encode": 2 * 2 + 1},
+    INT8: {"encode": 2 * 2 + 1 + 1},
     INT4: {"decode": 2 * 2 + 1},
     INT8_CACHE: {"decode": 1},
 }
@@ -106,12 +107,15 @@ def counted_by_hand(bundles: Path, name: str) -> dict[str, dict[str, int]]:
 
 def _kernels(file: Path) -> list[str]:
     graph = onnx.load(file, load_external_data=False).graph
-    constants = {tensor.name for tensor in graph.initializer}
+    num_axes = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    is_replaced = {  # a product with a constant matrix; embeddings in rows, not in blocks
+        "matmul": lambda node: node.input[1] in num_axes,
+        "embedding": lambda node: num_axes[node.input[0]] == 2,
+    }
     return [
         KERNELS[node.op_type]
         for node in graph.node
-        if node.op_type in KERNELS
-        and (KERNELS[node.op_type] != "matmul" or node.input[1] in constants)
+        if node.op_type in KERNELS and is_replaced.get(KERNELS[node.op_type], lambda _: True)(node)
     ]
 
 
@@ -180,9 +184,9 @@ async def test_only_the_kernels_in_use_count_as_native(
     async with served(bundles) as (_, client):
         model = await client.get_model(INT8)
     (nodes,) = model.kernel_nodes
-    assert nodes.num_native == {"attention": 2, "norm": 6}
+    assert nodes.num_native == {"attention": 2, "embedding": 1, "norm": 6}
     assert nodes.num_standard == {"int8_matmul": 10}
-    assert model.native_kernels == ("attention", "norm")
+    assert model.native_kernels == ("attention", "embedding", "norm")
 
 
 @needs_kernels

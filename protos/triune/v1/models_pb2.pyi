@@ -531,7 +531,7 @@ Global___Model: _TypeAlias = Model  # noqa: Y015
 @_typing.final
 class KernelNodes(_message.Message):
     """Nodes of one graph, by kernel: "int8_matmul", "block_matmul", "matmul", "attention", "norm",
-    "token_sum" and "ssru".
+    "token_sum", "ssru" and "embedding".
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -30,6 +30,7 @@ def gathers_rows(graph: GraphIndex, node: onnx.NodeProto) -> bool:
     table, scales = (graph.initializers.get(node.input[index]) for index in (0, 2))
     return (
         list(node.input[1:2]) == [TOKENS]
+        and len(graph.shape(TOKENS)) == 2
         and not any(node.input[3:])  # zero points
         and table is not None
         and scales is not None
@@ -105,7 +106,10 @@ def _counts_tokens(graph: GraphIndex, name: str) -> bool:
 
 
 def _segments(graph: GraphIndex, name: str) -> list[str] | None:
-    """The table of segment embeddings, and the input with the tokens' segments; None if neither."""
+    """A table with a row for each token, and the rows' indices: segments, or computed positions.
+
+    None if ``name`` is something else.
+    """
     lookup = _lookup(graph, name)
     if lookup is None or graph.shape(lookup[1]) != graph.shape(TOKENS):
         return None
