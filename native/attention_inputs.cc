@@ -86,7 +86,7 @@ const char* AttentionInputs::fill_query(Params& params) const {
 const char* AttentionInputs::fill_key_value(Params& params) const {
   const Input &key = inputs_[kKey], &value = inputs_[kValue];
   if (inputs_[kCacheRows].is_given) {
-    return key.is_given || value.is_given ? "cache_rows take no key and value" : nullptr;
+    return key.is_given || value.is_given ? "cache_rows allows neither key nor value" : nullptr;
   }
   if (!key.is_given) {
     params.key = params.value = params.query;

@@ -7,7 +7,7 @@
 // products of an encoder may round their factors to bfloat16.
 // Inputs (? is optional):
 //   query [rows, tokens, heads * head_size]; with keys and values after each token's queries if
-//     neither key nor cache_rows are given
+//     neither key nor cache_rows is given
 //   key?, value? [rows, tokens or 0, kv_heads * head_size]
 //   past_key?, past_value? [rows, kv_heads, capacity, head_size]
 //   seqlens_k, int32 [rows]: the position of each row's last key

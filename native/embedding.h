@@ -7,12 +7,12 @@ namespace embedding {
 
 // The embeddings of one token, each [size].
 struct Token {
-  const uint8_t* numbers;  // of the token, 128 added
+  const uint8_t* quantized;  // with zero point 128
   float scale;
   const float *position, *segment;  // or null
 };
 
-// y [size] = (numbers - 128) scale factor + position + segment, from left to right. The rounding
+// y [size] = (quantized - 128) scale factor + position + segment, from left to right. The rounding
 // is therefore that of separate operators.
 using Sum = void(const Token& token, float factor, int64_t size, float* y);
 

@@ -21,19 +21,20 @@ enum Input : size_t {
   kFirstYNorm
 };
 
-// A table [count, size], or none if `rows` is null.
+// An optional table [count, size].
 template <typename T>
-struct Table {
-  const T* rows;
+struct Embeddings {
+  bool is_given;
+  const T* data;
   int64_t count, size;
 
-  bool has(int64_t index) const { return !rows || (0 <= index && index < count); }
-  const T* row(int64_t index) const { return rows ? rows + index * size : nullptr; }
+  bool has(int64_t index) const { return !is_given || (0 <= index && index < count); }
+  const T* row(int64_t index) const { return is_given ? data + index * size : nullptr; }
 };
 
 struct Work {
-  Table<uint8_t> tokens;
-  Table<float> positions, segments;
+  Embeddings<uint8_t> tokens;
+  Embeddings<float> positions, segments;
   const float* scales;        // [tokens]
   const int64_t* token_ids;   // [batch, length]
   const int64_t* segment_ids;  // the same, or null
@@ -77,20 +78,23 @@ void sum_task(void* data, size_t task) {
   }
 }
 
-// Reads the optional table at `index`, whose rows must have `size` elements.
+// Reads the table at `index`. Its rows must have `size` elements, unless that is 0.
 template <typename T>
 Status* read_table(const Api& api, const KernelContext* context, size_t index, int64_t size,
-                   Table<T>& out) {
+                   Embeddings<T>& out) {
   const Value* value = nullptr;
   Dimensions shape;
   RETURN_IF_FAILED(api.Input(context, index, &value));
   if (!value) return nullptr;
-  RETURN_IF_FAILED(data_of(api, value, out.rows));
+  RETURN_IF_FAILED(data_of(api, value, out.data));
   RETURN_IF_FAILED(dimensions(api, value, shape));
-  out.count = shape.num_rows(), out.size = shape.last();
-  if (shape.rank == 2 && (!size || out.size == size)) return nullptr;
+  out.is_given = true, out.count = shape.num_rows(), out.size = shape.last();
+  if (shape.rank == 2 && out.size > 0 && (!size || out.size == size)) return nullptr;
   return api.CreateStatus(kInvalidArgument, "all tables must have rows of one size");
 }
+
+constexpr const char* kShapes =
+    "scales must be [tokens, 1], num_cached [batch], segment_ids [batch, length]";
 
 // Reads the optional tensor at `index`, which must have `count` elements.
 template <typename T>
@@ -103,7 +107,7 @@ Status* read_values(const Api& api, const KernelContext* context, size_t index, 
   RETURN_IF_FAILED(data_of(api, value, out));
   RETURN_IF_FAILED(dimensions(api, value, shape));
   if (shape.num_rows() * shape.last() == count) return nullptr;
-  return api.CreateStatus(kInvalidArgument, "scales, num_cached and segment_ids must fit the other inputs");
+  return api.CreateStatus(kInvalidArgument, kShapes);
 }
 
 struct Embedding {

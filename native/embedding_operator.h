@@ -2,11 +2,12 @@
 //
 // Attributes, required: factor; y_norm_epsilon and y_norm_is_centered.
 // Inputs (? is optional):
-//   table, uint8 [tokens, size], 128 added; scales [tokens, 1]
+//   table, uint8 [tokens, size], with zero point 128; scales [tokens, 1]
 //   token_ids, int64 [batch, length]
 //   positions? [positions, size]; num_cached?, int32 [batch]: the position of each row's first
 //     token; 0 if absent
-//   segments? [segments, size]; segment_ids?, int64 [batch, length]
+//   segments? [segments, size]; segment_ids?, int64 [batch, length]: segments or whatever else has
+//     an index for each token
 //   norm scale?, bias? [size]
 // Output: [batch, length, size]. An index outside its table is an error.
 #pragma once

@@ -193,7 +193,7 @@ def _sizes(kind: Any) -> tuple[tuple[str, Size], ...]:
 
 
 _PLAIN = (str, int, float, NoneType)
-"""Types of most values, told apart first: ``is_dataclass`` is slow."""
+"""Types of most values, checked first, since ``is_dataclass`` is slow."""
 
 
 def check_fields(request: Any, path: str = "") -> None:

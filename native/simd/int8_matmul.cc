@@ -119,15 +119,14 @@ void multiply_panels(const uint8_t* bytes, int64_t stride, const float* max_abs,
     return multiply_panels_in_tiles<P>(bytes, stride, max_abs, num_rows, panels, epilogues);
   }
 #endif
-  // All micro-tiles together prefetch the next panels.
-  const int64_t num_lines = div_ceil(kUnroll * kNrPanels, div_ceil(num_rows, kMr));
-  LinePrefetcher prefetcher(panels[P - 1].weights + stride * kPanelWidth, num_lines);
+  PanelPrefetcher prefetcher(panels[P - 1].weights + stride * kPanelWidth, kUnroll * kNrPanels,
+                             div_ceil(num_rows, kMr));
   while (num_rows) {
     const int64_t count = div_ceil(num_rows, div_ceil(num_rows, kMr));
     with_static_count<kMr>(count, [&](auto mr) {
       multiply_micro_tile<mr.kCount, P>(bytes, stride, max_abs, panels, epilogues, prefetcher);
     });
-    prefetcher.skip_steps(stride / kKr / kUnroll);
+    prefetcher.next_tile(stride / kKr / kUnroll);
     bytes += count * stride;
     max_abs += count;
     num_rows -= count;

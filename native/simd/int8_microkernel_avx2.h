@@ -30,7 +30,7 @@ INLINE __m256i maddubs_from_memory(const __m256i* w, __m256i x) {
 // hyperthread shares the execution ports.
 template <int R, int P>
 void multiply_micro_tile(const uint8_t* bytes, int64_t stride, const float* max_abs,
-                         const Panel* panels, const PanelEpilogue* epilogues, LinePrefetcher) {
+                         const Panel* panels, const PanelEpilogue* epilogues, PanelPrefetcher) {
   const Panel& panel = *panels;
   __m256i sums[R][2];
   const uint8_t* rows[R];

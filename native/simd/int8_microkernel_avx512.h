@@ -19,7 +19,7 @@ constexpr int kUnroll = 4;
 template <int R, int P>
 void multiply_micro_tile(const uint8_t* bytes, int64_t stride, const float* max_abs,
                          const Panel* panels, const PanelEpilogue* epilogues,
-                         LinePrefetcher prefetcher) {
+                         PanelPrefetcher prefetcher) {
   __m512i sums[R][P];
 #pragma unroll
   for (int r = 0; r < R; r++) {

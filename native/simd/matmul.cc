@@ -54,7 +54,7 @@ class Panels {
 // The micro-kernel: R adjacent rows times P panels.
 template <int R, int P>
 void multiply_micro_tile(const float* x, const Panels& panels, int64_t num_inputs,
-                         const PanelEpilogue* epilogues, LinePrefetcher prefetcher) {
+                         const PanelEpilogue* epilogues, PanelPrefetcher prefetcher) {
   constexpr int kVectors = P * kPanelVectors;
   Floats totals[R][kVectors], sums[R][kVectors];
 #pragma unroll
@@ -127,16 +127,14 @@ int64_t next_tile_rows(const Rows& rows) {
 template <int P>
 void multiply_panels(const float* x, Rows rows, const Panels& panels, int64_t num_inputs,
                      PanelEpilogue* epilogues) {
-  // All micro-tiles together prefetch the next panels.
-  const int64_t num_lines = div_ceil(kUnroll * kNrPanels, div_ceil(rows.count, kMr));
-  LinePrefetcher prefetcher(panels.after(P), num_lines);
+  PanelPrefetcher prefetcher(panels.after(P), kUnroll * kNrPanels, div_ceil(rows.count, kMr));
   while (rows.count) {
     const int64_t count = next_tile_rows(rows);
     with_static_count<kMr>(count, [&](auto mr) {
       multiply_micro_tile<mr.kCount, P>(x + rows[0] * num_inputs, panels, num_inputs, epilogues,
                                         prefetcher);
     });
-    prefetcher.skip_steps(num_inputs / kUnroll);
+    prefetcher.next_tile(num_inputs / kUnroll);
     rows = rows.slice(count, rows.count - count);
     for (int p = 0; p < P; p++) epilogues[p].advance(count);
   }

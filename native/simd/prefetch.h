@@ -10,28 +10,43 @@ namespace SIMD {
 
 constexpr int kToL2 = 2;  // locality argument of __builtin_prefetch
 
-// Prefetches consecutive cache lines into L2, `lines_per_step` with each step().
+// Prefetches consecutive cache lines into L2, one per call.
 class LinePrefetcher {
  public:
   static constexpr int64_t kLineBytes = 64;
 
-  INLINE explicit LinePrefetcher(const void* begin, int64_t lines_per_step = 1)
-      : next_(static_cast<const char*>(begin)), lines_per_step_(lines_per_step) {}
-
-  INLINE void step() {
-    for (int64_t i = 0; i < lines_per_step_; i++) fetch();
-  }
+  INLINE explicit LinePrefetcher(const void* begin) : next_(static_cast<const char*>(begin)) {}
 
   INLINE void fetch() {
     __builtin_prefetch(next_, 0, kToL2);
     skip(1);
   }
   INLINE void skip(int64_t num_lines) { next_ += num_lines * kLineBytes; }
-  INLINE void skip_steps(int64_t count) { skip(count * lines_per_step_); }
 
  private:
   const char* next_;
-  int64_t lines_per_step_;
+};
+
+// Prefetches the next panels into L2 while micro-tiles read the present ones: `num_lines` for each
+// step of a tile, divided over `num_tiles`. A tile gets a copy, so that it stays in registers.
+class PanelPrefetcher {
+ public:
+  INLINE PanelPrefetcher(const void* begin, int64_t num_lines, int64_t num_tiles)
+      : lines_(begin), num_left_(num_lines), lines_per_step_(div_ceil(num_lines, num_tiles)) {}
+
+  INLINE void step() {
+    for (int64_t i = 0; i < lines_per_step_; i++) lines_.fetch();
+  }
+  // After a tile of `num_steps`.
+  INLINE void next_tile(int64_t num_steps) {
+    lines_.skip(num_steps * lines_per_step_);
+    num_left_ -= lines_per_step_;
+    lines_per_step_ = min(lines_per_step_, num_left_);
+  }
+
+ private:
+  LinePrefetcher lines_;
+  int64_t num_left_, lines_per_step_;
 };
 
 // Prefetches a range of memory into L2, in steps of as many lines each.

@@ -103,8 +103,9 @@ class CandidateBatches:
         Valid until the next call.
         """
         latest = self._latest_jobs
-        if len(jobs) != len(latest) or not all(map(is_, jobs, latest)):
-            self._latest_jobs, self._latest = tuple(jobs), self._combine(jobs)
+        if self._latest is None or len(jobs) != len(latest) or not all(map(is_, jobs, latest)):
+            self._latest = self._combine(jobs)
+            self._latest_jobs = () if self._latest is None else tuple(jobs)
         return self._latest
 
     def _combine(self, jobs: Sequence[GenerationJob]) -> CandidateBatch | None:

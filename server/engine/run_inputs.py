@@ -27,9 +27,9 @@ def split(sequence: DecodingSequence, size: int, max_size: int) -> Iterator[Chun
 
 
 class _DecodeInputs:
-    """The inputs of decode steps over as many sequences: arrays that each step updates.
+    """The inputs of decode steps over ``num_rows`` sequences: arrays that each step updates.
 
-    ``has_source``: of :class:`RunInputs`.
+    ``has_source``: of :class:`RunInputs`. Sequences are told apart by their ids.
     """
 
     def __init__(self, num_rows: int, *, has_source: bool) -> None:
@@ -69,15 +69,15 @@ class _DecodeInputs:
         ids = [sequence.id for sequence in sequences]
         if ids == self._sequence_ids:
             return
-        self._sequence_ids = ids
         lengths = [sequence.num_source_tokens for sequence in sequences]
         self._source_lengths[:] = lengths
         self._max_source_length[...] = max(lengths)
         self._source_rows[:] = _source_rows(sequences)
+        self._sequence_ids = ids
 
 
 class RunInputs:
-    """Makes the inputs of runs. Decode steps over as many sequences share their arrays.
+    """Makes the inputs of runs. Decode steps with the same number of sequences share arrays.
 
     ``has_source``: whether the model is an encoder-decoder.
     """

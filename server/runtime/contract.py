@@ -59,7 +59,8 @@ class BoundGraph(Protocol):
     """A graph with memory bound to its states. For one thread at a time.
 
     Every ``run`` reads the bound states and updates them in place. ``inputs`` are given by name;
-    inputs that the graph does not declare are ignored.
+    inputs that the graph does not declare are ignored. Arrays are read in place during the run, and
+    may be changed and given again after it.
     """
 
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:

@@ -38,16 +38,16 @@ _STATISTICS = (
     "triune_failed_request_seconds_total",
     "triune_last_request_timestamp_seconds",
 )
-# One for each field of WorkerStats: name and documentation.
-_WORKER_GAUGES = (
-    ("sequences_waiting", "Sequences and texts in the queue."),
-    ("sequences_running", "Sequences that hold a slot."),
-    ("slots", "Slots: the most sequences that run at a time."),
-    ("cache_tokens", "Tokens of running sequences in the cache."),
-    ("cache_capacity_tokens", "Tokens that fit into the cache."),
-    ("cuda_graphs", "Decode step sizes recorded as CUDA graphs."),
-    ("cuda_graph_bytes", "GPU memory of the recorded CUDA graphs."),
-)
+# Name and documentation, by field of WorkerStats.
+_WORKER_GAUGES = {
+    "num_waiting": ("sequences_waiting", "Sequences and texts in the queue."),
+    "num_running": ("sequences_running", "Sequences that hold a slot."),
+    "num_slots": ("slots", "Slots: the most sequences that run at a time."),
+    "num_cached_tokens": ("cache_tokens", "Tokens of running sequences in the cache."),
+    "cache_capacity_tokens": ("cache_capacity_tokens", "Tokens that fit into the cache."),
+    "num_cuda_graphs": ("cuda_graphs", "Decode step sizes recorded as CUDA graphs."),
+    "cuda_graph_bytes": ("cuda_graph_bytes", "GPU memory of the recorded CUDA graphs."),
+}
 ROWS_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 
 
@@ -277,21 +277,23 @@ class _Histograms(Collector):
 
 
 class _WorkerGauges(Collector):
-    """Gauges of the latest stats of each worker, made when they are read: steps are many.
+    """Gauges of the latest stats of each worker, ``latest``, by model and lane.
 
-    Attributes:
-        latest: by model and lane.
+    They are made at each scrape: there are many more steps.
     """
 
     def __init__(self) -> None:
         self.latest: dict[tuple[str, int], WorkerStats] = {}
 
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        for name, documentation in _WORKER_GAUGES.values():
+            yield GaugeMetricFamily(f"triune_{name}", documentation, labels=("model", "lane"))
+
     def collect(self) -> Iterator[GaugeMetricFamily]:
         latest = self.latest.copy()
-        for index, (name, documentation) in enumerate(_WORKER_GAUGES):
-            family = GaugeMetricFamily(f"triune_{name}", documentation, labels=("model", "lane"))
+        for field, family in zip(_WORKER_GAUGES, self.describe(), strict=True):
             for (model, lane), stats in latest.items():
-                family.add_metric((model, str(lane)), stats[index])
+                family.add_metric((model, str(lane)), getattr(stats, field))
             yield family
 
 

@@ -11,7 +11,14 @@ from server.runtime.contract import SOURCE_ROWS
 from server.runtime.kernels.library import Kernels
 from server.runtime.kernels.rewrite import rewrite
 from tests.benchmarks.bare_engine import newest_version
-from tests.server.attention_graphs import NEEDS_KERNEL, Case, graph, native_session, run
+from tests.server.attention_graphs import (
+    NEEDS_KERNEL,
+    Case,
+    add_int8_product,
+    graph,
+    native_session,
+    run,
+)
 
 pytestmark = [NEEDS_KERNEL, pytest.mark.usefixtures("register_bits")]
 
@@ -22,14 +29,19 @@ SOURCES = Case("cross", 1, (30, 8, 70, 8, 8, 70), (4, 2), 32, capacity=75, packe
 @pytest.mark.parametrize("num_more", [0, 60])
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("biased", [None, (True, True)])
+@pytest.mark.parametrize("rounds", [False, True])
 def test_rows_of_one_source_share_its_cache(
     tmp_path: Path,
     num_tokens: int,
     num_more: int,
     num_threads: int,
     biased: tuple[bool, bool] | None,
+    rounds: bool,
 ) -> None:
-    """Equals separate caches, also for more rows than fit into one block."""
+    """Equals separate caches, also for more rows than fit into one block.
+
+    ``rounds``: beside a product in int8, attention may round to bfloat16.
+    """
     case = replace(
         SOURCES, num_tokens=num_tokens, lengths=SOURCES.lengths + (8,) * num_more, bias=biased
     )
@@ -37,8 +49,11 @@ def test_rows_of_one_source_share_its_cache(
     sources = np.array([0, 3, 2, 3, 4, 2] + [3] * num_more, np.int32)
     own = {name: inputs[name][sources] for name in ("past_key", "past_value")}
     file, alone = tmp_path / "graph.onnx", tmp_path / "alone.onnx"
-    onnx.save(graph(inputs, case.all_attributes(), has_source=True), file)
-    onnx.save(graph(inputs, case.all_attributes()), alone)
+    for path, has_source in ((file, True), (alone, False)):
+        model = graph(inputs, case.all_attributes(), has_source=has_source)
+        if rounds:
+            add_int8_product(model)
+        onnx.save(model, path)
     expected = run(native_session(alone), inputs | own)[0]
     for name in ("past_key", "past_value"):
         inputs[name][[row for row in range(len(sources)) if row not in sources]] = np.nan

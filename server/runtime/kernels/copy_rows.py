@@ -4,8 +4,7 @@ import ctypes
 import threading
 from array import array as packed
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -45,7 +44,7 @@ class Table:
             half = self._num_tensors // 2
             middle = self._address + half * self._fields.strides[0]
             copy = _COPY_ROWS.releasing_gil
-            _run_both(
+            _call_both(
                 partial(copy, self._address, half, *moved),
                 partial(copy, middle, self._num_tensors - half, *moved),
             )
@@ -66,21 +65,17 @@ class Table:
         return True
 
 
-def _run_both(first: Callable[[], object], second: Callable[[], object]) -> None:
-    """Calls both, at the same time unless the helper thread is busy. Neither may raise."""
-    if not _HELPER_IS_FREE.acquire(blocking=False):
+def _call_both(first: Callable[[], object], second: Callable[[], object]) -> None:
+    """Calls both, in two threads if another one can be started. Neither may raise."""
+    helper = threading.Thread(target=first, name="copy-rows")
+    try:
+        helper.start()
+    except RuntimeError:  # the limit of threads, or the interpreter ends
         first()
         second()
-        return
-    helped = _helper().submit(first)
-    second()
-    helped.result()
-    _HELPER_IS_FREE.release()
-
-
-@cache
-def _helper() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="copy-rows")
+    else:
+        second()
+        helper.join()
 
 
 def _description(array: Array, layout: Layout) -> tuple[int, ...]:
@@ -92,9 +87,9 @@ def _description(array: Array, layout: Layout) -> tuple[int, ...]:
     return (array.ctypes.data, row, num_parts, length * width * item, width * item)
 
 
-# In all tensors: about 2 MB, and 10 MB, which two threads copy in half of 4 ms.
+# Of a copy, in all tensors together. A call of up to 1,000 (about 2 MB) does not let other threads
+# run. One of more than 10,000 takes 5 to 10 ms, and half of that in two threads.
 _SHORT_TOKENS, _LONG_TOKENS = 1000, 10_000
-_HELPER_IS_FREE = threading.Lock()
 _COPY_ROWS = load_function(
     "triune_copy_rows", None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
 )

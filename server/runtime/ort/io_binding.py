@@ -43,8 +43,8 @@ class Session(Protocol):
 class HostBoundGraph:
     """Implements :class:`server.runtime.contract.BoundGraph` over host memory.
 
-    It keeps the memory that its ``IOBinding`` points to alive. Inputs are not copied, so one that
-    is given again, with new values or not, needs no binding.
+    It keeps the memory that its ``IOBinding`` points to alive. Inputs are bound, not copied; one
+    that is given again needs no binding.
 
     Args:
         session: runs the graph.
@@ -107,9 +107,10 @@ class HostBoundGraph:
             if isinstance(value, Tensor):
                 self._io_binding.bind_input(name, *binding_arguments(value))
                 bound[name] = value
-            else:  # if this makes a contiguous copy, the next run makes another, and binds it
-                bound[name] = np.asarray(value, order="C")
-                self._io_binding.bind_cpu_input(name, bound[name])
+            else:  # one that is not contiguous is copied and bound in every run
+                array = np.asarray(value, order="C")
+                self._io_binding.bind_cpu_input(name, array)
+                bound[name] = array
 
     def _width(self, inputs: Mapping[str, Array | Tensor]) -> int:
         """The width of the candidates, if the graph takes them; else 0."""
