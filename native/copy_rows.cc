@@ -34,7 +34,7 @@ uintptr_t page_size() {
 // error changes nothing: they are mapped when they are written.
 void populate(char* begin, int64_t num_bytes) {
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE of Linux 5.14
-  constexpr int64_t kMinBytes = 64 * 1024;
+  constexpr int64_t kMinBytes = 16 * 1024;
   if (num_bytes < kMinBytes) return;
   const uintptr_t first = reinterpret_cast<uintptr_t>(begin) / page_size() * page_size();
   madvise(reinterpret_cast<void*>(first), reinterpret_cast<uintptr_t>(begin) + num_bytes - first,

@@ -88,8 +88,8 @@ def _description(array: Array, layout: Layout) -> tuple[int, ...]:
 
 
 # Of a copy, in all tensors together. A call of up to 1,000 (about 2 MB) does not let other threads
-# run. One of more than 10,000 takes 5 to 10 ms, and half of that in two threads.
-_SHORT_TOKENS, _LONG_TOKENS = 1000, 10_000
+# run. One of more than 4,000 takes 3 ms or more, and half of that in two threads.
+_SHORT_TOKENS, _LONG_TOKENS = 1000, 4_000
 _COPY_ROWS = load_function(
     "triune_copy_rows", None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
 )
