@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from server.engine.cache.idle_rows import IdleLimits
@@ -149,7 +150,7 @@ class GenerationWorker:
     def _schedule(self) -> Plan:
         """Plans the step and gives slots to the sequences that it admits."""
         now = self._clock()
-        for id_ in sequences_to_end((*self._waiting.items, *self._slots.running), now):
+        for id_ in sequences_to_end(chain(self._waiting.items, self._slots.running), now):
             self._jobs.end_early(id_, now)
         self._release_ended()
         self._steps_since_encode += 1

@@ -238,7 +238,7 @@ class ModelRunner:
             return DeviceLogits(self._bound[key].run_on_device(inputs)[LOGITS], self._row_gather)
         jobs = [chunk.sequence.job for chunk in chunks]
         if all_positions:
-            jobs *= chunks[0].size
+            jobs *= chunks[0].size  # one for each row of logits
         candidates = self._candidates.of(jobs)
         if candidates is not None:
             inputs[CANDIDATES] = candidates.tensor

@@ -58,11 +58,11 @@ class HostMemory:
             self._move_with_numpy(names, moves)
 
     def _table(self, names: tuple[str, ...]) -> Table:
-        if names not in self._tables:
-            self._tables[names] = Table(
-                [(self._arrays[name], self._layouts[name]) for name in names]
-            )
-        return self._tables[names]
+        table = self._tables.get(names)
+        if table is None:
+            table = Table([(self._arrays[name], self._layouts[name]) for name in names])
+            self._tables[names] = table
+        return table
 
     def _move_with_numpy(self, names: Sequence[str], moves: Sequence[Move]) -> None:
         for name in names:

@@ -58,7 +58,7 @@ class SlotTensors:
         self._states = states
         self._num_slots = num_slots
         self._names = {
-            role: [state.name for state in states if state.role == role] for role in StateRole
+            role: tuple(state.name for state in states if state.role == role) for role in StateRole
         }
         self.has_recurrent_states = bool(self._names[StateRole.RECURRENT])
         self._memory = memory(

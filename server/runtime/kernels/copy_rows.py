@@ -6,11 +6,27 @@ from array import array as packed
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
 from server.runtime.contract import Array, Layout, Move
 from server.runtime.kernels.library import load_function
+
+
+class _Packed(NamedTuple):
+    """Moves as native/copy_rows.cc reads them: ``fields``, which are at ``address``."""
+
+    moves: list[Move]
+    num_tokens: int
+    fields: "packed[int]"
+    address: int
+
+    @classmethod
+    def of(cls, moves: Sequence[Move]) -> "_Packed":
+        fields = packed("q", chain.from_iterable(moves))
+        num_tokens = sum((move.stop - move.start) * move.num_rows for move in moves)
+        return cls(list(moves), num_tokens, fields, fields.buffer_info()[0])
 
 
 class Table:
@@ -22,6 +38,7 @@ class Table:
         )
         self._address = self._fields.ctypes.data  # asked for once: it takes a microsecond
         self._num_tensors = len(tensors)
+        self._packed = _Packed.of([])
 
     def move(self, moves: Sequence[Move]) -> bool:
         """Applies the moves in order to each tensor.
@@ -31,11 +48,10 @@ class Table:
         """
         if _COPY_ROWS is None:
             return False
-        fields = packed("q", chain.from_iterable(moves))
-        address, _ = fields.buffer_info()
-        moved = (address, len(moves))
-        num_tokens = sum((move.stop - move.start) * move.num_rows for move in moves)
-        num_tokens *= self._num_tensors
+        if self._packed.moves != moves:  # each step saves the same rows
+            self._packed = _Packed.of(moves)
+        moved = (self._packed.address, len(moves))
+        num_tokens = self._packed.num_tokens * self._num_tensors
         if num_tokens <= _SHORT_TOKENS:
             _COPY_ROWS.holding_gil(self._address, self._num_tensors, *moved)
         elif num_tokens <= _LONG_TOKENS:

@@ -66,7 +66,9 @@ class HostBoundGraph:
 
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         self._bind_inputs(inputs)
-        first = inputs.get("logit_positions", next(iter(inputs.values())))
+        first = inputs.get("logit_positions")
+        if first is None:
+            first = next(iter(inputs.values()))
         self._bind_outputs(first.shape[0] if first.shape else 1, self._width(inputs))
         self._session.run(self._io_binding, None)
         if len(self._fixed_outputs) == len(self._outputs):
