@@ -38,9 +38,7 @@ class _DecodeInputs:
         self._ids = np.empty((num_rows, 1), np.int64)
         self._num_cached = np.empty(num_rows, np.int32)
         self._max_total = np.empty((), np.int32)
-        self._source_lengths = np.empty(num_rows, np.int32)
-        self._max_source_length = np.empty((), np.int32)
-        self._source_rows = np.empty(num_rows, np.int32)
+        self._sources: dict[str, Array] = {}
         self._inputs: Inputs = {
             "token_ids": self._ids,
             "num_cached_tokens": self._num_cached,
@@ -48,12 +46,6 @@ class _DecodeInputs:
             "logit_positions": np.arange(num_rows, dtype=np.int32),
             "num_new_tokens": np.ones(num_rows, np.int32),
         }
-        if has_source:
-            self._inputs |= {
-                "source_lengths": self._source_lengths,
-                "max_source_length": self._max_source_length,
-                SOURCE_ROWS: self._source_rows,
-            }
 
     def update(self, chunks: Sequence[Chunk]) -> Inputs:
         """The inputs for the next token of each sequence, valid until the next call."""
@@ -63,16 +55,14 @@ class _DecodeInputs:
         self._ids[:, 0] = [chunk.sequence.tokens[chunk.start] for chunk in chunks]
         self._num_cached[:] = starts
         self._max_total[...] = max(starts) + 1
-        return self._inputs.copy()
+        return {**self._inputs, **self._sources}
 
     def _update_sources(self, sequences: Sequence[DecodingSequence]) -> None:
         ids = [sequence.id for sequence in sequences]
         if ids == self._sequence_ids:
             return
-        lengths = [sequence.num_source_tokens for sequence in sequences]
-        self._source_lengths[:] = lengths
-        self._max_source_length[...] = max(lengths)
-        self._source_rows[:] = _source_rows(sequences)
+        for name, array in _sources(sequences).items():
+            self._sources.setdefault(name, array)[...] = array
         self._sequence_ids = ids
 
 
@@ -111,24 +101,20 @@ class RunInputs:
             "num_cached_tokens": num_cached,
             "num_new_tokens": num_new,
             "max_total_length": np.array((num_cached + num_new).max(), np.int32),
-            **self._sources([chunk.sequence for chunk in chunks]),
-        }
-
-    def _sources(self, sequences: Sequence[DecodingSequence]) -> dict[str, Array]:
-        if not self._has_source:
-            return {}
-        lengths = np.array([sequence.num_source_tokens for sequence in sequences], np.int32)
-        return {
-            "source_lengths": lengths,
-            "max_source_length": np.array(lengths.max(), np.int32),
-            SOURCE_ROWS: np.array(_source_rows(sequences), np.int32),
+            **(_sources([chunk.sequence for chunk in chunks]) if self._has_source else {}),
         }
 
 
-def _source_rows(sequences: Sequence[DecodingSequence]) -> list[int]:
-    """For each row of a run, the first row of the same job, which has the same source."""
-    first: dict[int, int] = {}
-    return [first.setdefault(id(sequence.job), index) for index, sequence in enumerate(sequences)]
+def _sources(sequences: Sequence[DecodingSequence]) -> dict[str, Array]:
+    """The inputs that describe the sources of a run's rows."""
+    lengths = np.array([sequence.num_source_tokens for sequence in sequences], np.int32)
+    first: dict[int, int] = {}  # row of each job, all of whose sequences have its source
+    rows = [first.setdefault(id(sequence.job), row) for row, sequence in enumerate(sequences)]
+    return {
+        "source_lengths": lengths,
+        "max_source_length": np.array(lengths.max(), np.int32),
+        SOURCE_ROWS: np.array(rows, np.int32),
+    }
 
 
 def pad(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:

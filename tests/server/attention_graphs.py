@@ -67,11 +67,11 @@ def graph(
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     made = helper.make_graph([node], "g", values, graph_outputs)
     if has_source:
-        _slice_to_nothing(made)
+        _take_no_keys(made)
     return helper.make_model(made, opset_imports=opsets, ir_version=10)
 
 
-def _slice_to_nothing(made: onnx.GraphProto) -> None:
+def _take_no_keys(made: onnx.GraphProto) -> None:
     """Takes no key and no value of those given, as the export writes cross-attention."""
     numbers = {"zero": np.zeros(1, np.int64), "one": np.ones(1, np.int64)}
     made.initializer.extend(numpy_helper.from_array(x, name) for name, x in numbers.items())

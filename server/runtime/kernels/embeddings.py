@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import onnx
 from onnx import TensorProto
 
-from server.runtime.kernels.graph import TOKENS, GraphIndex, Replacement
+from server.runtime.kernels.graph import TOKENS, GraphIndex, Replacement, other_operand
 from server.runtime.kernels.library import DOMAIN
 
 OPERATOR = "Embedding"
@@ -48,14 +48,17 @@ def _replacement(graph: GraphIndex, node: onnx.NodeProto) -> Replacement:
     size = graph.initializers[table].dims[1]
     last, factor, tables = node, 1.0, ["", "", "", ""]
     scaled = graph.only_consumer(last, "Mul")
-    if scaled is not None and (scalar := _scalar(graph, _other(scaled, last))) is not None:
+    if (
+        scaled is not None
+        and (scalar := _scalar(graph, other_operand(scaled, last.output[0]))) is not None
+    ):
         last, factor = scaled, scalar
     if (positioned := graph.only_consumer(last, "Add")) is not None:
-        positions = _positions(graph, _other(positioned, last), size)
+        positions = _positions(graph, other_operand(positioned, last.output[0]), size)
         if positions is not None:
             last, tables[:2] = positioned, positions
     if (summed := graph.only_consumer(last, "Add")) is not None:
-        lookup = _lookup(graph, _other(summed, last), size)
+        lookup = _lookup(graph, other_operand(summed, last.output[0]), size)
         if lookup is not None and _are_indices(graph, lookup[1]):
             last, tables[2:] = summed, lookup
     made = onnx.helper.make_node(
@@ -126,8 +129,3 @@ def _lookup(graph: GraphIndex, name: str, size: int) -> tuple[str, str] | None:
 def _scalar(graph: GraphIndex, name: str) -> float | None:
     array = graph.inline_array(name)
     return float(array.item()) if array is not None and array.ndim == 0 else None
-
-
-def _other(node: onnx.NodeProto, operand: onnx.NodeProto) -> str:
-    """The operand of ``node`` that is not the output of ``operand``."""
-    return str(node.input[1] if node.input[0] == operand.output[0] else node.input[0])

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from server.runtime.contract import Array
-from server.runtime.kernels.graph import GraphIndex, Replacement
+from server.runtime.kernels.graph import GraphIndex, Replacement, other_operand
 from server.runtime.kernels.library import DOMAIN
 
 PANEL_WIDTH = 16  # outputs in a packed panel
@@ -102,7 +102,7 @@ def _bias(
     graph: GraphIndex, product: onnx.NodeProto, num_outputs: int
 ) -> tuple[onnx.NodeProto, str]:
     add = graph.only_consumer(product, "Add")
-    if add is not None and (bias := _other_operand(add, product)) in graph.initializers:
+    if add is not None and (bias := other_operand(add, product.output[0])) in graph.initializers:
         tensor = graph.initializers[bias]
         if list(tensor.dims) == [num_outputs] and tensor.data_type == onnx.TensorProto.FLOAT:
             return add, bias
@@ -121,7 +121,7 @@ def _activation(graph: GraphIndex, last: onnx.NodeProto) -> tuple[onnx.NodeProto
 def _residual(graph: GraphIndex, last: onnx.NodeProto) -> tuple[onnx.NodeProto, str]:
     add = graph.only_consumer(last, "Add")
     if add is not None:
-        residual = _other_operand(add, last)
+        residual = other_operand(add, last.output[0])
         if graph.have_same_shape(residual, last.output[0]):
             return add, residual
     return last, ""
@@ -157,11 +157,6 @@ def _splits_in_halves(graph: GraphIndex, split: onnx.NodeProto) -> bool:
         return True
     sizes = graph.inline_array(split.input[1])
     return sizes is not None and len(set(sizes.tolist())) == 1
-
-
-def _other_operand(add: onnx.NodeProto, node: onnx.NodeProto) -> str:
-    """The operand of ``add`` that ``node`` did not produce."""
-    return str(add.input[1] if add.input[0] == node.output[0] else add.input[0])
 
 
 def _pad_last_axis(array: Array, count: int) -> Array:

@@ -121,6 +121,11 @@ class GraphIndex:
         return numpy_helper.to_array(tensor)
 
 
+def other_operand(node: onnx.NodeProto, operand: str) -> str:
+    """The operand of a node of two that is not ``operand``."""
+    return str(node.input[1] if node.input[0] == operand else node.input[0])
+
+
 def _shape(value: onnx.ValueInfoProto) -> tuple[str | int, ...]:
     """Sizes, symbolic ones by name; an unknown size is 0."""
     return tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim)

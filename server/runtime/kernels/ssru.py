@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 
-from server.runtime.kernels.graph import TOKENS, GraphIndex, Replacement
+from server.runtime.kernels.graph import TOKENS, GraphIndex, Replacement, other_operand
 from server.runtime.kernels.library import DOMAIN
 
 OPERATOR = "Ssru"
@@ -41,8 +41,8 @@ def _match(graph: GraphIndex, sigmoid: onnx.NodeProto) -> Replacement | None:
     last = graph.only_consumer(relu, "Add")
     if relu is None or last is None:
         return None
-    forget, value = sigmoid.input[0], _other(weighted, rest.output[0])
-    past, residual = _other(kept, gathered.output[0]), _other(last, relu.output[0])
+    forget, value = sigmoid.input[0], other_operand(weighted, rest.output[0])
+    past, residual = other_operand(kept, gathered.output[0]), other_operand(last, relu.output[0])
     one = graph.inline_array(rest.input[0])
     is_one = one is not None and one.dtype == np.float32 and one.size == 1 and one.item() == 1
     of_tokens, of_rows = graph.shape(forget), graph.shape(past)
@@ -62,8 +62,3 @@ def _match(graph: GraphIndex, sigmoid: onnx.NodeProto) -> Replacement | None:
         domain=DOMAIN,
     )
     return Replacement(last, made)
-
-
-def _other(node: onnx.NodeProto, operand: str) -> str:
-    """The operand of ``node`` that is not ``operand``."""
-    return str(node.input[1] if node.input[0] == operand else node.input[0])
