@@ -99,8 +99,12 @@ class EncoderWorker:
         del output
         self._waiting.cancel(id_)
 
-    def step(self) -> list[JobUpdate]:
-        """Schedules, runs and applies one batch. Returns an update for each text that ended."""
+    def step(self, may_go_on: Callable[[], bool] = lambda: False) -> list[JobUpdate]:
+        """Schedules, runs and applies one batch. Returns an update for each text that ended.
+
+        ``may_go_on``: not used.
+        """
+        del may_go_on
         batch = self._schedule(self._clock())
         label = f"a run of {self.model}"
         for texts, results in run_with_isolation(batch, self._run, label) if batch else ():
@@ -186,7 +190,7 @@ class EncoderWorker:
             inputs["logit_positions"] = np.array(positions, np.int32)
         self.progress.begin(ids.size)
         results = self._compute(jobs, inputs)
-        report = RunReport("encode", len(jobs), int(lengths.sum()), self._clock() - started)
+        report = RunReport("encode", len(jobs), int(lengths.sum()), (self._clock() - started,))
         self._observer.on_run(self.model, report)
         return results
 

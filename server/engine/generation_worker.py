@@ -2,42 +2,38 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from operator import sub
 
 from server.engine.cache.idle_rows import IdleLimits
 from server.engine.cache.slot_store import SlotStore
 from server.engine.cache.slot_tensors import Capacity
 from server.engine.decoding.logits import Logits
-from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
+from server.engine.failures import NOT_FINITE, RUN_FAILED, BatchResult, run_with_isolation
 from server.engine.forking import Forking
 from server.engine.gpu.device_sampler import DeviceSampler
 from server.engine.job_table import JobTable
 from server.engine.model_runner import ModelRunner
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.prefill_alone import prefill_alone
+from server.engine.recording import Recorded, record_runs
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Event, Outcome, Phase
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobUpdate
 from server.engine.requests.waiting_queue import WaitingQueue
+from server.engine.run_inputs import Chunk
 from server.engine.scheduler import Plan, PromptChunk, StepLimits, schedule, sequences_to_end
 from server.engine.token_selector import TokenSelector
+from server.engine.unattended import decode_unattended
 
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 
-
-class Run(NamedTuple):
-    """A run of the decoder over the next ``sizes[i]`` tokens of each sequence.
-
-    ``logits [sequences, vocabulary]`` are valid until the next run; None if this one failed.
-    """
-
-    sequences: Sequence[DecodingSequence]
-    sizes: Sequence[int]
-    logits: Logits | None
+Run = BatchResult[Chunk, Logits]
+"""A run of the decoder. Its result: logits ``[chunks, vocabulary]``, valid until the next run."""
 
 
 class GenerationWorker:
@@ -66,7 +62,8 @@ class GenerationWorker:
         self.model, self.progress = model, runner.progress
         self._runner, self._clock, self._observer = runner, clock, observer
         self._capacity, self._limits = capacity, limits
-        self._num_cuda_graphs = self._cuda_graph_bytes = self._steps_since_encode = 0
+        self._recorded = Recorded()
+        self._steps_since_encode = 0
         self._waiting = WaitingQueue()
         self._slots = SlotStore(runner.cache, capacity)
         self._jobs = JobTable(self._slots)
@@ -89,26 +86,13 @@ class GenerationWorker:
             num_slots=self._limits.num_slots,
             num_cached_tokens=sum(sequence.num_cached_tokens for sequence in running),
             cache_capacity_tokens=self._limits.num_slots * self._capacity.max_length,
-            num_cuda_graphs=self._num_cuda_graphs,
-            cuda_graph_bytes=self._cuda_graph_bytes,
+            num_cuda_graphs=self._recorded.num_graphs,
+            cuda_graph_bytes=self._recorded.num_bytes,
         )
 
     def prepare(self) -> None:
         """Records decode runs of fixed sizes, if there are buckets and the device supports it."""
-        if self._runner.buckets is None:
-            return
-        before = self._runner.cache.free_bytes
-        try:
-            self._num_cuda_graphs = self._runner.record()
-        except Exception:
-            log.exception("%s: recording decode runs failed; they are not padded", self.model)
-            self._runner.buckets = None
-            return
-        after = self._runner.cache.free_bytes
-        if before is not None and after is not None:
-            self._cuda_graph_bytes = max(before - after, 0)
-        counts = (self._num_cuda_graphs, len(self._runner.buckets), self._cuda_graph_bytes >> 20)
-        log.info("%s: %d of %d sizes of decode runs are recorded, in %d MiB", self.model, *counts)
+        self._recorded = record_runs(self._runner, self.model)
 
     def submit(self, id_: int, job: GenerationJob) -> None:
         """Queues a job. Raises ``ValueError`` if it needs more slots than there are."""
@@ -125,10 +109,15 @@ class GenerationWorker:
         """
         self._jobs.cancel(id_, output)
 
-    def step(self) -> list[JobUpdate]:
-        """Schedules, runs and applies one step. Returns the updates of all jobs, in order."""
-        for run in self._run(self._schedule()):
-            self._apply(run)
+    def step(self, may_go_on: Callable[[], bool] = lambda: False) -> list[JobUpdate]:
+        """Schedules, runs and applies one step. Returns the updates of all jobs, in order.
+
+        ``may_go_on``: see :class:`server.engine.lane.Worker`.
+        """
+        plan = self._schedule()
+        if plan.num_decode_runs == 1 or not self._decode_unattended(plan, may_go_on):
+            for chunks, logits in self._run(plan):
+                self._apply(chunks, logits)
         if self._forking.pending:
             self._forking.run(self._clock())
         self._release_ended()
@@ -182,16 +171,46 @@ class GenerationWorker:
         if plan.decode:
             yield from self._decode([self._slots.get(id_) for id_ in plan.decode])
 
-    def _apply(self, run: Run) -> None:
-        """Counts the run's tokens as cached, and selects tokens for fully cached sequences."""
+    def _decode_unattended(self, plan: Plan, may_go_on: Callable[[], bool]) -> bool:
+        """Decodes until a sequence ends, the plan's limit is reached, or there is other work.
+
+        Returns:
+            False if nothing was decoded: a run failed, or the device selects the tokens.
+        """
+        if not self._runner.decodes_greedily:
+            return False
+        sequences = [self._slots.get(id_) for id_ in plan.decode]
+        chunks = [_next_chunk(sequence, 1) for sequence in sequences]
+        room = self._capacity.max_length - max(chunk.start for chunk in chunks)
+        slot, limit = self._slots.slot_of(sequences[0]), min(plan.num_decode_runs, room)
+        try:
+            runs = decode_unattended(self._runner, chunks, slot, limit, self._clock, may_go_on)
+        except Exception:
+            log.warning("%s: a decode run failed, and is repeated", self.model, exc_info=True)
+            return False
+        self._report("decode", len(chunks), len(chunks), *map(sub, runs.times[1:], runs.times))
+        for sequence, (*earlier, last) in zip(
+            sequences, zip(*runs.tokens, strict=True), strict=True
+        ):
+            self._jobs.extend(sequence, earlier, runs.times[1:-1])
+            sequence.num_cached_tokens += 1
+            self._jobs.record(self._selector.append_argmax(sequence, last), runs.times[-1])
+        return True
+
+    def _apply(self, chunks: Sequence[Chunk], logits: Logits | None) -> None:
+        """Counts a run's tokens as cached, and selects tokens for fully cached sequences.
+
+        ``logits``: None if the run failed.
+        """
         now = self._clock()
-        if run.logits is None:
-            self._fail(run.sequences, RUN_FAILED, now)
+        sequences = [chunk.sequence for chunk in chunks]
+        if logits is None:
+            self._fail(sequences, RUN_FAILED, now)
             return
         selecting: list[int] = []
         prefilling: list[int] = []
-        for index, sequence in enumerate(run.sequences):
-            sequence.num_cached_tokens += run.sizes[index]
+        for index, (sequence, _, size) in enumerate(chunks):
+            sequence.num_cached_tokens += size
             group = self._jobs.group_of(sequence)
             if sequence.num_remaining_tokens:
                 prefilling.append(index)
@@ -201,13 +220,13 @@ class GenerationWorker:
             elif group.is_independent:
                 selecting.append(index)
             else:
-                self._forking.add(group, sequence, run.logits.row(index))
+                self._forking.add(group, sequence, logits.row(index))
         if prefilling:
-            failing = self._selector.find_non_finite(prefilling, run.logits)
-            self._fail([run.sequences[index] for index in failing], NOT_FINITE, now)
+            failing = self._selector.find_non_finite(prefilling, logits)
+            self._fail([sequences[index] for index in failing], NOT_FINITE, now)
         if selecting:
-            sequences = [run.sequences[index] for index in selecting]
-            for next_token in self._selector.select(sequences, selecting, run.logits):
+            chosen = [sequences[index] for index in selecting]
+            for next_token in self._selector.select(chosen, selecting, logits):
                 self._jobs.record(next_token, now)
 
     def _fail(self, sequences: Sequence[DecodingSequence], failure: str, now: float) -> None:
@@ -219,7 +238,7 @@ class GenerationWorker:
             started = self._clock()
             self._runner.encode(batch, [self._slots.slot_of(sequence) for sequence in batch])
             num_tokens = sum(sequence.num_source_tokens for sequence in batch)
-            self._report("encode", len(batch), num_tokens, started)
+            self._report("encode", len(batch), num_tokens, self._clock() - started)
             return True
 
         label = f"encoding by {self.model}"
@@ -230,60 +249,53 @@ class GenerationWorker:
             else:
                 self._fail(batch, RUN_FAILED, self._clock())
 
-    def _prefill(self, chunks: Sequence[PromptChunk]) -> Iterator[Run]:
-        sequences = [self._slots.get(chunk.id) for chunk in chunks]
-        sizes = [chunk.num_tokens for chunk in chunks]
-        can_share = not any(s.job.logprob_options.prefills_alone for s in sequences)
-        if can_share and all(map(_is_live, sequences)):  # else their slots are not adjacent
-            yield from self._run_decoder("prefill", sequences, sizes)
-            return
-        for sequence, size in zip(sequences, sizes, strict=True):
-            if sequence.is_live:
-                yield from self._run_decoder("prefill", [sequence], [size])
+    def _prefill(self, planned: Sequence[PromptChunk]) -> Iterator[Run]:
+        chunks = [_next_chunk(self._slots.get(chunk.id), chunk.num_tokens) for chunk in planned]
+        can_share = not any(chunk.sequence.prefills_alone for chunk in chunks)
+        if can_share and all(map(_is_live_chunk, chunks)):  # else their slots are not adjacent
+            return self._run_decoder("prefill", chunks)
+        runs = (self._run_decoder("prefill", [chunk]) for chunk in chunks if _is_live_chunk(chunk))
+        return chain.from_iterable(runs)
 
     def _decode(self, sequences: Sequence[DecodingSequence]) -> Iterator[Run]:
+        chunks = [_next_chunk(sequence, 1) for sequence in sequences]
         if all(sequence.job.logprob_options.attention is None for sequence in sequences):
-            yield from self._run_decoder("decode", sequences, [1] * len(sequences))
-            return
+            return self._run_decoder("decode", chunks)
         # The last prompt token of a job that wants attention runs in the graph ``attend``.
-        for sequence in sequences:
-            if sequence.is_live:
-                phase = "prefill" if sequence.phase == Phase.PREFILLING else "decode"
-                yield from self._run_decoder(phase, [sequence], [1])
+        runs = (
+            self._run_decoder(
+                "prefill" if chunk.sequence.phase == Phase.PREFILLING else "decode", [chunk]
+            )
+            for chunk in chunks
+            if _is_live_chunk(chunk)
+        )
+        return chain.from_iterable(runs)
 
-    def _run_decoder(
-        self, phase: str, sequences: Sequence[DecodingSequence], sizes: Sequence[int]
-    ) -> Iterator[Run]:
-        """Runs the decoder over the next tokens of neighbouring slots, in slot order."""
-        chunks = list(zip(sequences, sizes, strict=True))
-
-        def run(chunks: Sequence[tuple[DecodingSequence, int]]) -> Logits:
-            started = self._clock()
-            sequences, sizes = zip(*chunks, strict=True)
-            logits = self._logits(phase, sequences, sizes)
-            self._report(phase, len(chunks), sum(sizes), started)
-            return logits
-
+    def _run_decoder(self, phase: str, chunks: Sequence[Chunk]) -> Iterator[Run]:
+        """Runs the decoder over chunks of sequences in neighbouring slots, in slot order."""
         label = f"a {phase} run of {self.model}"
-        for batch, logits in run_with_isolation(chunks, run, label, lambda chunk: chunk[0].is_live):
-            sequences, sizes = zip(*batch, strict=True)
-            yield Run(sequences, sizes, logits)
+        return run_with_isolation(chunks, partial(self._logits, phase), label, _is_live_chunk)
 
-    def _logits(
-        self, phase: str, sequences: Sequence[DecodingSequence], sizes: Sequence[int]
-    ) -> Logits:
-        """Logits ``[sequences, vocabulary]`` after the next tokens; sequences in slot order."""
-        first = sequences[0]
+    def _logits(self, phase: str, chunks: Sequence[Chunk]) -> Logits:
+        """Logits ``[chunks, vocabulary]`` after the last token of each."""
+        started = self._clock()
+        logits = self._run_graph(phase, chunks)
+        num_tokens = sum(chunk.size for chunk in chunks)
+        self._report(phase, len(chunks), num_tokens, self._clock() - started)
+        return logits
+
+    def _run_graph(self, phase: str, chunks: Sequence[Chunk]) -> Logits:
+        first = chunks[0].sequence
         slot = self._slots.slot_of(first)
-        if phase == "prefill" and first.job.logprob_options.prefills_alone:
+        if phase == "prefill" and first.prefills_alone:
             group = self._jobs.group_of(first)
-            return prefill_alone(self._runner, group, first, slot, sizes[0])
+            return prefill_alone(self._runner, group, first, slot, chunks[0].size)
         if phase == "decode" and slot == 0 and self._runner.buckets is not None:
-            count = self._runner.buckets.rows_for(len(sequences)) - len(sequences)
-            padding = self._slots.padding_positions(len(sequences), count)
+            count = self._runner.buckets.rows_for(len(chunks)) - len(chunks)
+            padding = self._slots.padding_positions(len(chunks), count)
             if padding is not None:
-                return self._runner.decode_padded(sequences, padding)
-        return self._runner.decode(sequences, slot, sizes)
+                return self._runner.decode_padded([chunk.sequence for chunk in chunks], padding)
+        return self._runner.decode(chunks, slot)
 
     def _release_ended(self) -> None:
         """Releases the slots of ended sequences. Slots move only here and in forks."""
@@ -291,10 +303,17 @@ class GenerationWorker:
             if not self._waiting.discard(sequence.id):
                 self._slots.release(sequence)
 
-    def _report(self, phase: str, num_sequences: int, num_tokens: int, started: float) -> None:
-        seconds = self._clock() - started
+    def _report(self, phase: str, num_sequences: int, num_tokens: int, *seconds: float) -> None:
         self._observer.on_run(self.model, RunReport(phase, num_sequences, num_tokens, seconds))
 
 
 def _is_live(sequence: DecodingSequence) -> bool:
     return sequence.is_live
+
+
+def _is_live_chunk(chunk: Chunk) -> bool:
+    return chunk.sequence.is_live
+
+
+def _next_chunk(sequence: DecodingSequence, size: int) -> Chunk:
+    return Chunk(sequence, sequence.num_cached_tokens, size)

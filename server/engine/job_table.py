@@ -206,6 +206,17 @@ class JobTable:
             )
             self._updates.append(update)
 
+    def extend(
+        self, sequence: DecodingSequence, tokens: Sequence[int], times: Sequence[float]
+    ) -> None:
+        """Adds next tokens of an unattended sequence, none of them its last. It publishes none."""
+        if not tokens:
+            return
+        group = self._group_of[sequence.id]
+        if group.times.first_token is None:
+            group.times.first_token = times[0]
+        sequence.extend(tokens, times)
+
     def publish(self, update: JobUpdate) -> None:
         """Publishes an update that ends no output."""
         self._updates.append(update)

@@ -39,7 +39,13 @@ class Worker(Protocol[JobT_contra]):
     def stats(self) -> WorkerStats: ...
     def submit(self, id_: int, job: JobT_contra) -> None: ...
     def cancel(self, id_: int, output: int | None = None) -> None: ...
-    def step(self) -> list[JobUpdate]: ...
+    def step(self, may_go_on: Callable[[], bool]) -> list[JobUpdate]:
+        """One step. It may include several runs while ``may_go_on()``: the lane has no other work.
+
+        Returns:
+            The updates of all jobs, in order.
+        """
+        ...
 
     def prepare(self) -> None:
         """Called once, before anything is submitted."""
@@ -171,7 +177,8 @@ class Lane(threading.Thread):
     def _step(self, worker: Worker[Any]) -> None:
         started = time.perf_counter()
         self._watch(worker)
-        updates = worker.step()
+        is_alone = not self._releasing and sum(w.has_work for w in self._workers.values()) == 1
+        updates = worker.step(self._commands.empty if is_alone else _no)
         self._unwatch(worker)
         if updates:
             self._publish(updates)
@@ -234,3 +241,7 @@ class Lane(threading.Thread):
             now = time.monotonic()
             completion = JobTimes(now).complete(Outcome.FAILED, now, failure=REFUSED_JOB)
             self._publish([JobUpdate(id_, completion=completion)])
+
+
+def _no() -> bool:
+    return False

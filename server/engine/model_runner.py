@@ -1,6 +1,6 @@
 """Runs one model's graphs over the slots: sequences in, logits out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from server.engine.gpu.padded_decode import PaddedDecode
 from server.engine.gpu.sampler_inputs import LOGITS, SUPPRESSED_LOGIT
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.engine.run_inputs import Chunk, RunInputs, pad, split
+from server.engine.run_inputs import Chunk, Inputs, RunInputs, pad, split
 from server.engine.watchdog import Progress
 from server.runtime.contract import CANDIDATES, BoundGraph, Graph, MakeMemory
 
@@ -100,29 +100,60 @@ class ModelRunner:
         weights, _ = self._encoder_attention.run(inputs, selection)
         return weights
 
-    def decode(
-        self, sequences: Sequence[DecodingSequence], first_slot: int, sizes: Sequence[int]
-    ) -> Logits:
-        """Runs the decoder over the next ``sizes[i]`` tokens of each sequence.
+    def decode(self, chunks: Sequence[Chunk], first_slot: int) -> Logits:
+        """Runs the decoder over the next tokens of sequences.
 
         Args:
-            sequences: in adjacent slots.
-            first_slot: the slot of ``sequences[0]``.
-            sizes: number of new tokens of each sequence.
+            chunks: of sequences in adjacent slots.
+            first_slot: of the first.
 
         Returns:
-            Logits ``[sequences, vocabulary]`` after each sequence's last new token, valid until
-            the next run. If it raises, the slots are unchanged and the call can be repeated.
+            Logits ``[chunks, vocabulary]`` after the last token of each, valid until the next run.
+            If it raises, the slots are unchanged and the call can be repeated.
         """
-        if not self.cache.has_recurrent_states:
-            return self._decode_chunks(sequences, first_slot, sizes)
-        self.cache.save(first_slot, len(sequences))
+        self.cache.save(first_slot, len(chunks))
         try:
-            return self._decode_chunks(sequences, first_slot, sizes)
+            return self._decode_chunks(chunks, first_slot)
         except Exception:
             # A repeated run overwrites the keys and values, but needs the old recurrent states.
-            self.cache.restore(first_slot, len(sequences))
+            self.cache.restore(first_slot, len(chunks))
             raise
+
+    def decode_greedily(
+        self, chunks: Sequence[Chunk], first_slot: int
+    ) -> Iterator[list[int | None]]:
+        """Runs the decoder again and again: over one token of each sequence, then over the next.
+
+        Args:
+            chunks: of one token each, of sequences in adjacent slots.
+            first_slot: of the first.
+
+        Yields:
+            The likeliest next token of each sequence, which the next run is over; None if its
+            logits are not finite, and then there is no next run.
+
+        Raises:
+            Exception: a run failed. The slots are as before the first run.
+        """
+        rows = range(len(chunks))
+        self.cache.save(first_slot, len(chunks))
+        try:
+            run = self._prepared(chunks, self._inputs.of(chunks), first_slot)
+            while True:
+                best = run().best(rows)
+                yield best
+                tokens = [token for token in best if token is not None]
+                if len(tokens) < len(best):
+                    return
+                self._inputs.advance(tokens)
+        except Exception:
+            self.cache.restore(first_slot, len(chunks))
+            raise
+
+    @property
+    def decodes_greedily(self) -> bool:
+        """Whether :meth:`decode_greedily` is available: logits are on the host, runs not padded."""
+        return self._row_gather is None and self.buckets is None
 
     def decode_padded(
         self, sequences: Sequence[DecodingSequence], padding: Sequence[int]
@@ -168,7 +199,8 @@ class ModelRunner:
             next iteration.
         """
         for chunk in split(sequence, size, min(self._max_size(sequence, size), SCORED_CHUNK)):
-            logits = self._run([chunk], slot, all_positions=True)
+            inputs = self._inputs.of([chunk], all_positions=True)
+            logits = self._run([chunk], inputs, slot, num_rows=chunk.size)
             yield logits.rows(range(chunk.size))
 
     def decode_attention(
@@ -199,22 +231,16 @@ class ModelRunner:
                 weights[..., :num_seen] = selected[:, :, index, :num_seen]
                 yield weights
 
-    def _decode_chunks(
-        self, sequences: Sequence[DecodingSequence], first_slot: int, sizes: Sequence[int]
-    ) -> Logits:
-        """Runs the tokens in one run, or in several if the graph limits the tokens of a run."""
+    def _decode_chunks(self, chunks: Sequence[Chunk], first_slot: int) -> Logits:
+        """Runs chunks in one run, or in several if the graph limits the tokens of a run."""
         max_together = 1 if self._within_source else self._max_chunk
-        if max_together is None or max(sizes) <= max_together:
-            chunks = [
-                Chunk(sequence, sequence.num_cached_tokens, size)
-                for sequence, size in zip(sequences, sizes, strict=True)
-            ]
-            return self._run(chunks, first_slot)
+        if max_together is None or max(chunk.size for chunk in chunks) <= max_together:
+            return self._run(chunks, self._inputs.of(chunks), first_slot)
         last = []
-        for slot, (sequence, size) in enumerate(zip(sequences, sizes, strict=True), first_slot):
+        for slot, (sequence, _, size) in enumerate(chunks, first_slot):
             for chunk in split(sequence, size, self._max_size(sequence, size)):
-                logits = self._run([chunk], slot)
-            if len(sequences) == 1:
+                logits = self._run([chunk], self._inputs.of([chunk]), slot)
+            if len(chunks) == 1:
                 return logits
             last.append(logits.rows([0]).copy())  # the next run overwrites them
         return HostLogits(np.concatenate(last))
@@ -225,27 +251,44 @@ class ModelRunner:
         return min(limit, sequence.num_source_tokens) if self._within_source else limit
 
     def _run(
-        self, chunks: Sequence[Chunk], first_slot: int, *, all_positions: bool = False
+        self, chunks: Sequence[Chunk], inputs: Inputs, first_slot: int, num_rows: int = 1
     ) -> Logits:
-        """One run: logits after each chunk's last token, or after every token of one chunk."""
+        """Runs chunks. ``inputs``: theirs. ``num_rows``: of logits, for each chunk."""
+        return self._prepared(chunks, inputs, first_slot, num_rows)()
+
+    def _prepared(
+        self, chunks: Sequence[Chunk], inputs: Inputs, first_slot: int, num_rows: int = 1
+    ) -> Callable[[], Logits]:
+        """A function that runs chunks as :meth:`_run` does, with the present values of ``inputs``.
+
+        It may be called until chunks of other jobs run.
+        """
         key = (first_slot, len(chunks))
         if key not in self._bound:
             self._bound[key] = self._decode.bind(self.cache.rows(*key), {LOGITS})
-        inputs = self._inputs.of(chunks, all_positions=all_positions)
-        self.progress.begin(sum(chunk.size for chunk in chunks))
+        bound, num_tokens = self._bound[key], sum(chunk.size for chunk in chunks)
         inputs[CANDIDATES] = ALL_TOKENS
-        if self._row_gather is not None:
-            return DeviceLogits(self._bound[key].run_on_device(inputs)[LOGITS], self._row_gather)
-        jobs = [chunk.sequence.job for chunk in chunks]
-        if all_positions:
-            jobs *= chunks[0].size  # one for each row of logits
+        row_gather = self._row_gather
+        if row_gather is not None:
+
+            def run_on_device() -> Logits:
+                self.progress.begin(num_tokens)
+                return DeviceLogits(bound.run_on_device(inputs)[LOGITS], row_gather)
+
+            return run_on_device
+        jobs = [chunk.sequence.job for chunk in chunks for _ in range(num_rows)]
         candidates = self._candidates.of(jobs)
         if candidates is not None:
             inputs[CANDIDATES] = candidates.tensor
-        logits = self._bound[key].run(inputs)[LOGITS]
-        if candidates is not None and logits.shape == candidates.ids.shape:
-            return candidates.logits(logits)
-        return self._host_logits(logits, jobs)
+
+        def run() -> Logits:
+            self.progress.begin(num_tokens)
+            logits = bound.run(inputs)[LOGITS]
+            if candidates is not None and logits.shape == candidates.ids.shape:
+                return candidates.logits(logits)
+            return self._host_logits(logits, jobs)
+
+        return run
 
     def _host_logits(self, logits: Floats, jobs: Sequence[GenerationJob]) -> HostLogits:
         """Wraps logits ``[rows, vocabulary]``, one row for each job, which it changes."""

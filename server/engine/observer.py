@@ -1,15 +1,16 @@
 """Reports of an engine's runs and steps. ``server.telemetry.metrics`` implements the observer."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
 class RunReport(NamedTuple):
-    """One model run."""
+    """One model run, or several over the next tokens of the same sequences."""
 
     phase: str  # "encode", "prefill" or "decode"
     num_sequences: int
-    num_tokens: int  # without padding
-    seconds: float
+    num_tokens: int  # of each run, without padding
+    seconds: Sequence[float]  # of each run
 
 
 class WorkerStats(NamedTuple):

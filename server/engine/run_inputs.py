@@ -57,6 +57,12 @@ class _DecodeInputs:
         self._max_total[...] = max(starts) + 1
         return {**self._inputs, **self._sources}
 
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Changes the inputs to those of the next step: over ``tokens``, one of each sequence."""
+        self._ids[:, 0] = tokens
+        self._num_cached += 1
+        self._max_total += 1
+
     def _update_sources(self, sequences: Sequence[DecodingSequence]) -> None:
         ids = [sequence.id for sequence in sequences]
         if ids == self._sequence_ids:
@@ -77,16 +83,12 @@ class RunInputs:
         self._of_steps: dict[int, _DecodeInputs] = {}  # by number of sequences
 
     def of(self, chunks: Sequence[Chunk], *, all_positions: bool = False) -> Inputs:
-        """The inputs of a run, except its states. Valid until the next call.
+        """The inputs of a run, except its states. Valid until the next call of a method.
 
         ``all_positions``: of a run over one chunk, with logits after each token.
         """
         if not all_positions and all(chunk.size == 1 for chunk in chunks):
-            of_step = self._of_steps.get(len(chunks))
-            if of_step is None:
-                of_step = _DecodeInputs(len(chunks), has_source=self._has_source)
-                self._of_steps[len(chunks)] = of_step
-            return of_step.update(chunks)
+            return self._of_step(len(chunks)).update(chunks)
         ids, num_new = pad(
             [sequence.tokens[start : start + size] for sequence, start, size in chunks]
         )
@@ -103,6 +105,19 @@ class RunInputs:
             "max_total_length": np.array((num_cached + num_new).max(), np.int32),
             **(_sources([chunk.sequence for chunk in chunks]) if self._has_source else {}),
         }
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Changes the latest inputs, of a decode step, to those of the next step.
+
+        ``tokens``: the next of each sequence.
+        """
+        self._of_step(len(tokens)).advance(tokens)
+
+    def _of_step(self, num_rows: int) -> _DecodeInputs:
+        found = self._of_steps.get(num_rows)
+        if found is None:
+            found = self._of_steps[num_rows] = _DecodeInputs(num_rows, has_source=self._has_source)
+        return found
 
 
 def _sources(sequences: Sequence[DecodingSequence]) -> dict[str, Array]:

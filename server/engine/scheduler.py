@@ -32,6 +32,8 @@ class Schedulable(Protocol):
     @property
     def num_reserved_slots(self) -> int: ...
     @property
+    def num_unattended_tokens(self) -> int: ...
+    @property
     def deadline(self) -> float | None: ...
 
 
@@ -78,12 +80,15 @@ class Plan:
         encode: batches of the encoder.
         prefill: batches of prompt chunks; each batch runs in neighbouring slots.
         decode: sequences that decode one token, in one batch.
+        num_decode_runs: for how many tokens of each the batch may go on without another plan:
+            as long as none of them ends, and there is no new work.
     """
 
     admit: tuple[int, ...] = ()
     encode: tuple[tuple[int, ...], ...] = ()
     prefill: tuple[tuple[PromptChunk, ...], ...] = ()
     decode: tuple[int, ...] = ()
+    num_decode_runs: int = 1
 
 
 def sequences_to_end(items: Iterable[Schedulable], now: float) -> tuple[int, ...]:
@@ -124,10 +129,13 @@ def schedule(
     decode = tuple(item.id for item in running if is_decodable(item))
     is_busy = 2 * len(decode) >= limits.num_slots
     encodes_later = is_busy and steps_since_encode < limits.encode_interval
+    if not waiting and len(decode) == len(running):
+        num_runs = min((item.num_unattended_tokens for item in running), default=1)
+        return Plan(decode=decode, num_decode_runs=num_runs)
     if encodes_later and any(item.num_source_tokens for item in waiting[:1]):
         waiting = ()
-    if not waiting and len(decode) == len(running):
-        return Plan(decode=decode)
+        if len(decode) == len(running):
+            return Plan(decode=decode)
     budget = max(limits.max_batched_tokens - len(decode), limits.min_chunk)
 
     chunks: list[tuple[Schedulable, int]] = []

@@ -117,13 +117,13 @@ class TokenSelector:
     def _select_argmax(
         self, sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
     ) -> list[NextToken]:
-        """Appends the argmax of each row, which no constraint refuses."""
-        return [
-            NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
-            if token is None
-            else NextToken(sequence, token, self._outcome_of(sequence, token))
-            for sequence, token in zip(sequences, logits.best(indices), strict=True)
-        ]
+        return list(map(self.append_argmax, sequences, logits.best(indices)))
+
+    def append_argmax(self, sequence: DecodingSequence, token: int | None) -> NextToken:
+        """Appends the argmax, which no constraint refuses; None: the logits are not finite."""
+        if token is None:
+            return NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
+        return NextToken(sequence, token, self._outcome_of(sequence, token))
 
     def _outcome_of(self, sequence: DecodingSequence, token: int) -> Outcome | None:
         """Appends ``token``; how the sequence ends with it, None if it goes on."""

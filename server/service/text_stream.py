@@ -44,11 +44,12 @@ async def _run_jobs(
     outputs = [JobOutputs(prepared, index, context) for index in order]
     try:
         # Attention needs another run for each output: those run side by side.
-        if is_whole and prepared.attention is None:
+        if len(jobs) == 1:
+            merging = _chunks(outputs[0], handles[0])
+        elif is_whole and prepared.attention is None:
             merging = _as_they_end(outputs, handles)
         else:
-            streams = list(map(_chunks, outputs, handles))
-            merging = streams[0] if len(streams) == 1 else merge(streams)
+            merging = merge(list(map(_chunks, outputs, handles)))
         async with contextlib.aclosing(merging) as merged:
             async for chunk in merged:
                 yield chunk

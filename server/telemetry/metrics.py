@@ -138,8 +138,9 @@ class Metrics:
         return generate_latest(self.registry)
 
     def on_run(self, model: str, report: RunReport) -> None:
-        self._run_rows(model, report.phase).add(report.num_sequences)
-        self._run_seconds(model, report.phase).add(report.seconds)
+        num_runs = len(report.seconds)
+        self._run_rows(model, report.phase).add_all([report.num_sequences] * num_runs)
+        self._run_seconds(model, report.phase).add_all(report.seconds)
 
     def on_step(self, model: str, lane: int, stats: WorkerStats, seconds: float) -> None:
         self._step_seconds(model).add(seconds)

@@ -15,6 +15,7 @@ from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
+from server.engine.run_inputs import Chunk
 from server.engine.scheduler import StepLimits
 from server.models.registry import Model, load_bundle
 from server.runtime.contract import Array, BoundGraph, Graph, KernelNodes, Tensor
@@ -153,7 +154,7 @@ class BareEngine:
         prompt = self.prompts(1, length)[0]
         sequence = DecodingSequence.first_of(0, GenerationJob(prompt, 1))
         started = time.perf_counter()
-        self._runner.decode([sequence], 0, [length])
+        self._runner.decode([Chunk(sequence, 0, length)], 0)
         return time.perf_counter() - started
 
     def _submit(self, prompts: list[tuple[int, ...]], num_new_tokens: int) -> None:

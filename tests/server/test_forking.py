@@ -85,14 +85,17 @@ def run_alone(job: GenerationJob, **options: Any) -> WorkerHarness:
     return alone
 
 
-def assert_same_output(mixed: WorkerHarness, id_: int, alone: WorkerHarness) -> None:
-    """Asserts that job ``id_`` of ``batched`` has the same output as job 0 of ``alone``."""
-    ends = mixed.completions_of(id_)
-    assert sorted(ends) == sorted(alone.completions_of(0))
+def assert_same_output(
+    mixed: WorkerHarness, id_: int, other: WorkerHarness, other_id: int = 0
+) -> None:
+    """Asserts that job ``id_`` of ``mixed`` has the same output as ``other_id`` of ``other``."""
+    ends, other_ends = mixed.completions_of(id_), other.completions_of(other_id)
+    assert sorted(ends) == sorted(other_ends)
     for output, end in ends.items():
-        assert mixed.tokens_of(id_, output) == alone.tokens_of(0, output)
-        assert end.outcome == alone.completions_of(0)[output].outcome
-        assert mixed.last_update_of(id_, output).score == alone.last_update_of(0, output).score
+        assert mixed.tokens_of(id_, output) == other.tokens_of(other_id, output)
+        assert end.outcome == other_ends[output].outcome
+        score = other.last_update_of(other_id, output).score
+        assert mixed.last_update_of(id_, output).score == score
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])

@@ -1,5 +1,6 @@
 """A generation worker on the fake runtime. Every step checks slot and token accounting."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from server.engine.cache.slot_tensors import Capacity, SlotTensors
@@ -53,7 +54,7 @@ class Recorder:
 
 @dataclass
 class WorkerHarness:
-    """A worker and all updates it has returned."""
+    """A worker and all updates it has returned. ``may_go_on``: for its steps."""
 
     worker: GenerationWorker
     graph: FakeDecode
@@ -61,12 +62,13 @@ class WorkerHarness:
     recorder: Recorder
     cache: SlotTensors
     updates: list[JobUpdate] = field(default_factory=list)
+    may_go_on: Callable[[], bool] = lambda: False
 
     def submit(self, id_: int, make_job: GenerationJob) -> None:
         self.worker.submit(id_, make_job)
 
     def step(self) -> list[JobUpdate]:
-        updates = self.worker.step()
+        updates = self.worker.step(self.may_go_on)
         self.worker.check()
         self.updates += updates
         return updates

@@ -13,6 +13,7 @@ from server.engine.decoding.logits_processors import (
     TokenHistory,
     logits_processors,
 )
+from server.engine.decoding.options import NO_LOGPROBS
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.job import JOIN_SECONDS, Delivery, GenerationJob
 from server.engine.requests.lifecycle import Event, Outcome, Phase, advance, has_ended
@@ -49,6 +50,7 @@ class DecodingSequence:
         job: to which its output belongs.
         deadline: the earlier of the job's ``deadline`` and ``finish_by``, in seconds.
         takes_argmax: its next token is the argmax of the unprocessed logits.
+        is_unattended: nobody needs its tokens before the last, and each is the argmax.
         output: index of its output in the job.
         generator: random numbers for sampling.
         constraint: the state of its grammar.
@@ -65,6 +67,7 @@ class DecodingSequence:
     job: GenerationJob
     deadline: float | None
     takes_argmax: bool
+    is_unattended: bool = False
     output: int = 0
     generator: np.random.Generator | None = None
     constraint: Constraint | None = None
@@ -81,11 +84,19 @@ class DecodingSequence:
         """The sequence that prefills the prompt; it reserves slots for those that fork from it."""
         processors = logits_processors(job.logits_options, job.eos)
         limits = [time for time in (job.finish_by, job.deadline) if time is not None]
+        takes_argmax = job.sampling.is_greedy and not processors and job.constraint is None
+        is_single = job.num_sequences == 1 and job.beams is None
         return cls(
             id_,
             job,
             deadline=min(limits, default=None),
-            takes_argmax=job.sampling.is_greedy and not processors and job.constraint is None,
+            takes_argmax=takes_argmax,
+            is_unattended=(
+                takes_argmax
+                and is_single
+                and job.delivery is Delivery.WHOLE
+                and job.logprob_options == NO_LOGPROBS
+            ),
             generator=_generator(job, 0),
             constraint=None if job.constraint is None else job.constraint.fork(),
             logits_processors=processors,
@@ -136,6 +147,13 @@ class DecodingSequence:
         return len(self.tokens) - len(self.job.prompt)
 
     @property
+    def num_unattended_tokens(self) -> int:
+        """How many tokens it may decode before anybody has to know one: at least 1."""
+        if not self.is_unattended:
+            return 1
+        return max(self.job.max_new_tokens - self.num_generated_tokens, 1)
+
+    @property
     def is_live(self) -> bool:
         return not has_ended(self.phase)
 
@@ -163,6 +181,15 @@ class DecodingSequence:
         if delivery is Delivery.STREAM:
             return is_busy and now < self.last_published + JOIN_SECONDS
         return delivery is Delivery.WHOLE
+
+    def extend(self, tokens: Sequence[int], times: Sequence[float]) -> None:
+        """Appends the next tokens: chosen at ``times``, cached, and none ends the sequence."""
+        if self.phase is not Phase.DECODING:
+            self.on(Event.TOKEN)
+        self.tokens += tokens
+        self.num_cached_tokens += len(tokens)
+        self.unpublished.tokens += tokens
+        self.unpublished.times += times
 
     def append(self, token: int) -> Outcome | None:
         """Appends the next token. Returns the outcome if the sequence ends with it.

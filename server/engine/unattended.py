@@ -1,0 +1,61 @@
+"""Decoding of several tokens in a row, for readers who wait for whole outputs.
+
+Most of the time of a small model's step is not the model's: planning, publishing and counting are
+left out here, and done once for all tokens. vLLM calls this multi-step scheduling.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from operator import contains
+from typing import NamedTuple
+
+from server.engine.model_runner import ModelRunner
+from server.engine.run_inputs import Chunk
+
+
+class Runs(NamedTuple):
+    """Runs over the same sequences.
+
+    ``tokens``: of each run, the next token of each sequence; None if its logits are not finite.
+    ``times``: when the first run began, then when each ended, in seconds.
+    """
+
+    tokens: list[list[int | None]]
+    times: list[float]
+
+
+def decode_unattended(
+    runner: ModelRunner,
+    chunks: Sequence[Chunk],
+    first_slot: int,
+    max_runs: int,
+    clock: Callable[[], float],
+    may_go_on: Callable[[], bool],
+) -> Runs:
+    """Decodes the likeliest tokens until one is the last of its sequence.
+
+    Args:
+        runner: runs the model.
+        chunks: of one token each, of sequences in adjacent slots.
+        first_slot: of the first.
+        max_runs: at least one.
+        clock: returns seconds. No run begins after the deadline of a sequence.
+        may_go_on: no run but the first begins while it returns False.
+
+    Raises:
+        Exception: a run failed. The slots are as before the first run.
+    """
+    sequences = [chunk.sequence for chunk in chunks]
+    ends = [sequence.job.eos for sequence in sequences]
+    deadlines = [sequence.deadline for sequence in sequences if sequence.deadline is not None]
+    deadline = min(deadlines, default=math.inf)
+    runs = Runs([], [clock()])
+    for tokens in runner.decode_greedily(chunks, first_slot):
+        now = clock()
+        runs.tokens.append(tokens)
+        runs.times.append(now)
+        if len(runs.tokens) == max_runs or now >= deadline or not may_go_on():
+            break
+        if None in tokens or any(map(contains, ends, tokens)):
+            break
+    return runs
