@@ -12,6 +12,7 @@ from server.engine.encoder_attention import EncoderAttention
 from server.engine.encoder_batch import BatchLimits, form_batch
 from server.engine.encoder_queue import EncoderQueue, QueuedText
 from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
+from server.engine.lane import never
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Event, Outcome, ending_event
@@ -99,12 +100,12 @@ class EncoderWorker:
         del output
         self._waiting.cancel(id_)
 
-    def step(self, may_go_on: Callable[[], bool] = lambda: False) -> list[JobUpdate]:
+    def step(self, may_continue: Callable[[], bool] = never) -> list[JobUpdate]:
         """Schedules, runs and applies one batch. Returns an update for each text that ended.
 
-        ``may_go_on``: not used.
+        ``may_continue``: not used.
         """
-        del may_go_on
+        del may_continue
         batch = self._schedule(self._clock())
         label = f"a run of {self.model}"
         for texts, results in run_with_isolation(batch, self._run, label) if batch else ():

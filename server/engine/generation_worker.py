@@ -14,10 +14,12 @@ from server.engine.failures import NOT_FINITE, RUN_FAILED, BatchResult, run_with
 from server.engine.forking import Forking
 from server.engine.gpu.device_sampler import DeviceSampler
 from server.engine.job_table import JobTable
+from server.engine.lane import never
 from server.engine.model_runner import ModelRunner
+from server.engine.multi_step import decode_runs
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.prefill_alone import prefill_alone
-from server.engine.recording import Recorded, record_runs
+from server.engine.recording import RecordedRuns, record_runs
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Event, Outcome, Phase
 from server.engine.requests.sequence import DecodingSequence
@@ -26,7 +28,6 @@ from server.engine.requests.waiting_queue import WaitingQueue
 from server.engine.run_inputs import Chunk
 from server.engine.scheduler import Plan, PromptChunk, StepLimits, schedule, sequences_to_end
 from server.engine.token_selector import TokenSelector
-from server.engine.unattended import decode_unattended
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,8 @@ class GenerationWorker:
         self.model, self.progress = model, runner.progress
         self._runner, self._clock, self._observer = runner, clock, observer
         self._capacity, self._limits = capacity, limits
-        self._recorded = Recorded()
+        self._allows_multi_step = device_sampler is None and runner.decodes_greedily
+        self._recorded = RecordedRuns()
         self._steps_since_encode = 0
         self._waiting = WaitingQueue()
         self._slots = SlotStore(runner.cache, capacity)
@@ -109,13 +111,14 @@ class GenerationWorker:
         """
         self._jobs.cancel(id_, output)
 
-    def step(self, may_go_on: Callable[[], bool] = lambda: False) -> list[JobUpdate]:
+    def step(self, may_continue: Callable[[], bool] = never) -> list[JobUpdate]:
         """Schedules, runs and applies one step. Returns the updates of all jobs, in order.
 
-        ``may_go_on``: see :class:`server.engine.lane.Worker`.
+        ``may_continue``: see :class:`server.engine.lane.Worker`.
         """
         plan = self._schedule()
-        if plan.num_decode_runs == 1 or not self._decode_unattended(plan, may_go_on):
+        is_done = plan.num_decode_runs > 1 and self._decode_multi_step(plan, may_continue)
+        if not is_done:
             for chunks, logits in self._run(plan):
                 self._apply(chunks, logits)
         if self._forking.pending:
@@ -171,23 +174,26 @@ class GenerationWorker:
         if plan.decode:
             yield from self._decode([self._slots.get(id_) for id_ in plan.decode])
 
-    def _decode_unattended(self, plan: Plan, may_go_on: Callable[[], bool]) -> bool:
+    def _decode_multi_step(self, plan: Plan, may_continue: Callable[[], bool]) -> bool:
         """Decodes until a sequence ends, the plan's limit is reached, or there is other work.
 
         Returns:
-            False if nothing was decoded: a run failed, or the device selects the tokens.
+            False if nothing was decoded: a run failed, or the model runs on a device.
         """
-        if not self._runner.decodes_greedily:
+        if not self._allows_multi_step:
             return False
         sequences = [self._slots.get(id_) for id_ in plan.decode]
         chunks = [_next_chunk(sequence, 1) for sequence in sequences]
         room = self._capacity.max_length - max(chunk.start for chunk in chunks)
         slot, limit = self._slots.slot_of(sequences[0]), min(plan.num_decode_runs, room)
         try:
-            runs = decode_unattended(self._runner, chunks, slot, limit, self._clock, may_go_on)
+            runs = decode_runs(self._runner, chunks, slot, limit, self._clock, may_continue)
         except Exception:
-            log.warning("%s: a decode run failed, and is repeated", self.model, exc_info=True)
+            log.warning("%s: a decode run failed: repeating all", self.model, exc_info=True)
+            for sequence in sequences:  # else each of its tokens repeats the runs up to the failure
+                sequence.allows_multi_step = False
             return False
+        self._steps_since_encode += len(runs.tokens) - 1
         self._report("decode", len(chunks), len(chunks), *map(sub, runs.times[1:], runs.times))
         for sequence, (*earlier, last) in zip(
             sequences, zip(*runs.tokens, strict=True), strict=True

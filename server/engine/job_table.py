@@ -209,7 +209,7 @@ class JobTable:
     def extend(
         self, sequence: DecodingSequence, tokens: Sequence[int], times: Sequence[float]
     ) -> None:
-        """Adds next tokens of an unattended sequence, none of them its last. It publishes none."""
+        """Adds tokens that do not end an independent sequence; publishes none of them."""
         if not tokens:
             return
         group = self._group_of[sequence.id]

@@ -24,6 +24,11 @@ REFUSED_JOB = "the job could not be started"
 JobT_contra = TypeVar("JobT_contra", contravariant=True)
 
 
+def never() -> bool:
+    """For a step with one decode run."""
+    return False
+
+
 class Worker(Protocol[JobT_contra]):
     """Runs one model in one lane. Only the lane's thread uses it.
 
@@ -39,8 +44,8 @@ class Worker(Protocol[JobT_contra]):
     def stats(self) -> WorkerStats: ...
     def submit(self, id_: int, job: JobT_contra) -> None: ...
     def cancel(self, id_: int, output: int | None = None) -> None: ...
-    def step(self, may_go_on: Callable[[], bool]) -> list[JobUpdate]:
-        """One step. It may include several runs while ``may_go_on()``: the lane has no other work.
+    def step(self, may_continue: Callable[[], bool] = never) -> list[JobUpdate]:
+        """One step, with several decode runs while ``may_continue()``: there is no other work.
 
         Returns:
             The updates of all jobs, in order.
@@ -178,7 +183,7 @@ class Lane(threading.Thread):
         started = time.perf_counter()
         self._watch(worker)
         is_alone = not self._releasing and sum(w.has_work for w in self._workers.values()) == 1
-        updates = worker.step(self._commands.empty if is_alone else _no)
+        updates = worker.step(self._commands.empty if is_alone else never)
         self._unwatch(worker)
         if updates:
             self._publish(updates)
@@ -241,7 +246,3 @@ class Lane(threading.Thread):
             now = time.monotonic()
             completion = JobTimes(now).complete(Outcome.FAILED, now, failure=REFUSED_JOB)
             self._publish([JobUpdate(id_, completion=completion)])
-
-
-def _no() -> bool:
-    return False

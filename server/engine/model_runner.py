@@ -17,7 +17,7 @@ from server.engine.gpu.padded_decode import PaddedDecode
 from server.engine.gpu.sampler_inputs import LOGITS, SUPPRESSED_LOGIT
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.engine.run_inputs import Chunk, Inputs, RunInputs, pad, split
+from server.engine.run_inputs import Chunk, RunInputs, pad, split
 from server.engine.watchdog import Progress
 from server.runtime.contract import CANDIDATES, BoundGraph, Graph, MakeMemory
 
@@ -133,12 +133,13 @@ class ModelRunner:
             logits are not finite, and then there is no next run.
 
         Raises:
-            Exception: a run failed. The slots are as before the first run.
+            Exception: a run failed. The recurrent states are as before the first run, so that all
+                can be repeated.
         """
         rows = range(len(chunks))
         self.cache.save(first_slot, len(chunks))
         try:
-            run = self._prepared(chunks, self._inputs.of(chunks), first_slot)
+            run = self._prepare_run(chunks, first_slot)
             while True:
                 best = run().best(rows)
                 yield best
@@ -199,8 +200,7 @@ class ModelRunner:
             next iteration.
         """
         for chunk in split(sequence, size, min(self._max_size(sequence, size), SCORED_CHUNK)):
-            inputs = self._inputs.of([chunk], all_positions=True)
-            logits = self._run([chunk], inputs, slot, num_rows=chunk.size)
+            logits = self._run([chunk], slot, all_positions=True)
             yield logits.rows(range(chunk.size))
 
     def decode_attention(
@@ -235,11 +235,11 @@ class ModelRunner:
         """Runs chunks in one run, or in several if the graph limits the tokens of a run."""
         max_together = 1 if self._within_source else self._max_chunk
         if max_together is None or max(chunk.size for chunk in chunks) <= max_together:
-            return self._run(chunks, self._inputs.of(chunks), first_slot)
+            return self._run(chunks, first_slot)
         last = []
         for slot, (sequence, _, size) in enumerate(chunks, first_slot):
             for chunk in split(sequence, size, self._max_size(sequence, size)):
-                logits = self._run([chunk], self._inputs.of([chunk]), slot)
+                logits = self._run([chunk], slot)
             if len(chunks) == 1:
                 return logits
             last.append(logits.rows([0]).copy())  # the next run overwrites them
@@ -251,21 +251,22 @@ class ModelRunner:
         return min(limit, sequence.num_source_tokens) if self._within_source else limit
 
     def _run(
-        self, chunks: Sequence[Chunk], inputs: Inputs, first_slot: int, num_rows: int = 1
+        self, chunks: Sequence[Chunk], first_slot: int, *, all_positions: bool = False
     ) -> Logits:
-        """Runs chunks. ``inputs``: theirs. ``num_rows``: of logits, for each chunk."""
-        return self._prepared(chunks, inputs, first_slot, num_rows)()
+        """One run: logits after each chunk's last token, or after every token of one chunk."""
+        return self._prepare_run(chunks, first_slot, all_positions=all_positions)()
 
-    def _prepared(
-        self, chunks: Sequence[Chunk], inputs: Inputs, first_slot: int, num_rows: int = 1
+    def _prepare_run(
+        self, chunks: Sequence[Chunk], first_slot: int, *, all_positions: bool = False
     ) -> Callable[[], Logits]:
-        """A function that runs chunks as :meth:`_run` does, with the present values of ``inputs``.
+        """A function that runs chunks as :meth:`_run` does, until others run.
 
-        It may be called until chunks of other jobs run.
+        It may be called again after :meth:`RunInputs.advance`.
         """
         key = (first_slot, len(chunks))
         if key not in self._bound:
             self._bound[key] = self._decode.bind(self.cache.rows(*key), {LOGITS})
+        inputs = self._inputs.of(chunks, all_positions=all_positions)
         bound, num_tokens = self._bound[key], sum(chunk.size for chunk in chunks)
         inputs[CANDIDATES] = ALL_TOKENS
         row_gather = self._row_gather
@@ -276,7 +277,9 @@ class ModelRunner:
                 return DeviceLogits(bound.run_on_device(inputs)[LOGITS], row_gather)
 
             return run_on_device
-        jobs = [chunk.sequence.job for chunk in chunks for _ in range(num_rows)]
+        jobs = [chunk.sequence.job for chunk in chunks]
+        if all_positions:
+            jobs *= chunks[0].size  # one for each row of logits
         candidates = self._candidates.of(jobs)
         if candidates is not None:
             inputs[CANDIDATES] = candidates.tensor

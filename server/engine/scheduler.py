@@ -32,7 +32,7 @@ class Schedulable(Protocol):
     @property
     def num_reserved_slots(self) -> int: ...
     @property
-    def num_unattended_tokens(self) -> int: ...
+    def max_decode_runs(self) -> int: ...
     @property
     def deadline(self) -> float | None: ...
 
@@ -52,8 +52,8 @@ class StepLimits:
         min_chunk: tokens that prompts get in every step, even if decoding uses up the budget. A
             prompt is not split if its first chunk would be smaller.
         max_padding: the largest ratio of padded to real tokens in a batch of prompts.
-        encode_interval: steps from one run of the encoder to the next while at least half of the
-            slots decode: it is faster over many sources at once.
+        encode_interval: decode runs from one run of the encoder to the next while at least half
+            of the slots decode: it is faster over many sources at once.
     """
 
     num_slots: int
@@ -80,8 +80,8 @@ class Plan:
         encode: batches of the encoder.
         prefill: batches of prompt chunks; each batch runs in neighbouring slots.
         decode: sequences that decode one token, in one batch.
-        num_decode_runs: for how many tokens of each the batch may go on without another plan:
-            as long as none of them ends, and there is no new work.
+        num_decode_runs: how many tokens of each it may decode before another plan, while no
+            sequence ends and there is no new work.
     """
 
     admit: tuple[int, ...] = ()
@@ -124,13 +124,13 @@ def schedule(
         limits: of a step.
         held: ids of waiting sequences that are not admitted in this step, because they wait for a
             prefill to share.
-        steps_since_encode: the last run of the encoder was in the step so many before this one.
+        steps_since_encode: the last run of the encoder was so many decode runs before this step.
     """
     decode = tuple(item.id for item in running if is_decodable(item))
     is_busy = 2 * len(decode) >= limits.num_slots
     encodes_later = is_busy and steps_since_encode < limits.encode_interval
     if not waiting and len(decode) == len(running):
-        num_runs = min((item.num_unattended_tokens for item in running), default=1)
+        num_runs = min((item.max_decode_runs for item in running), default=1)
         return Plan(decode=decode, num_decode_runs=num_runs)
     if encodes_later and any(item.num_source_tokens for item in waiting[:1]):
         waiting = ()

@@ -35,7 +35,7 @@ def warm_up(model: Model, config: ServerConfig) -> None:
         for id_, job in enumerate(_jobs(model, config)):
             worker.submit(id_, job)
         while worker.has_work:
-            for update in worker.step(lambda: True):
+            for update in worker.step():
                 if update.completion is not None and not update.completion.is_success:
                     raise BundleError(
                         f"{model.manifest.label}: warm-up: {update.completion.failure}"

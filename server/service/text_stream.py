@@ -43,12 +43,11 @@ async def _run_jobs(
     handles = context.engine.submit(prepared.model.key, ordered, prepared.client)
     outputs = [JobOutputs(prepared, index, context) for index in order]
     try:
-        # Attention needs another run for each output: those run side by side.
         if len(jobs) == 1:
             merging = _chunks(outputs[0], handles[0])
         elif is_whole and prepared.attention is None:
             merging = _as_they_end(outputs, handles)
-        else:
+        else:  # attention needs another run for each output: those run side by side
             merging = merge(list(map(_chunks, outputs, handles)))
         async with contextlib.aclosing(merging) as merged:
             async for chunk in merged:

@@ -110,7 +110,7 @@ class Metrics:
             registry=self.registry,
         )
         self._run_seconds = self._seconds("run", "Model runs.", "phase")
-        self._step_seconds = self._seconds("step", "Whole steps of the engine.")
+        self._step_seconds = self._seconds("step", "Steps of the engine: one or more runs.")
 
     def on_kernels(self, in_use: Mapping[str, bool]) -> None:
         """Reports which native kernels run, by name. Called once."""

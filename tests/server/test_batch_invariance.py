@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import random
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from server.engine.cache.slot_tensors import Capacity
 from server.engine.decoding.options import Beams, LogitsOptions, Sampling
 from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.buckets import Buckets
+from server.engine.lane import never
 from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
-from server.engine.requests.job import GenerationJob
+from server.engine.requests.job import Delivery, GenerationJob
 from server.engine.requests.update import JobUpdate
 from server.engine.scheduler import StepLimits
 from server.models.registry import Model, load_bundle
@@ -87,10 +89,10 @@ class BatchRunner:
         return tokens_by_output(run(worker), 0)
 
 
-def run(worker: GenerationWorker) -> list[JobUpdate]:
+def run(worker: GenerationWorker, may_continue: Callable[[], bool] = never) -> list[JobUpdate]:
     updates: list[JobUpdate] = []
     while worker.has_work:
-        updates += worker.step()
+        updates += worker.step(may_continue)
     return updates
 
 
@@ -120,14 +122,16 @@ def test_batching_does_not_change_tokens_of_real_graphs(
     rng = random.Random(20_221)
     worker, ids = runner.make_worker(), itertools.count()
     num_requests = 0
-    for _ in range(NUM_MIXES[name]):
+    for mix in range(NUM_MIXES[name]):
+        # Outputs that are delivered whole: steps have several decode runs.
+        delivery = Delivery.WHOLE if mix % 2 else Delivery.EACH
         jobs = {next(ids): runner.job(rng) for _ in range(rng.randrange(2, 7))}
         updates: list[JobUpdate] = []
         for id_, job in jobs.items():
             for _ in range(rng.randrange(4)):
-                updates += worker.step()
-            worker.submit(id_, job)
-        updates += run(worker)
+                updates += worker.step(lambda: rng.random() < 0.7)
+            worker.submit(id_, dataclasses.replace(job, delivery=delivery))
+        updates += run(worker, lambda: rng.random() < 0.7)
         for id_, job in jobs.items():
             assert tokens_by_output(updates, id_) == runner.tokens_alone(job)
         num_requests += len(jobs)

@@ -71,6 +71,20 @@ def test_steps_of_the_same_sequences_give_the_same_arrays() -> None:
     assert all(second[name] is array for name, array in first.items())
 
 
+def test_inputs_advance_by_a_token_of_each_sequence() -> None:
+    a, b = sequence(1, 4), sequence(2, 9)
+    inputs = RunInputs(has_source=True)
+    given = inputs.of([Chunk(each, each.num_cached_tokens, 1) for each in (a, b)])
+    for _ in range(3):
+        tokens = [5 * len(a.tokens), 7 * len(b.tokens)]
+        inputs.advance(tokens)
+        for each, token in zip((a, b), tokens, strict=True):
+            each.tokens.append(token)
+            each.num_cached_tokens += 1
+        found = {name: np.asarray(array).tolist() for name, array in given.items()}
+        assert found == step(RunInputs(has_source=True), [a, b])
+
+
 def test_a_decoder_has_no_source() -> None:
     found = step(RunInputs(has_source=False), [sequence(1, 0)])
     assert not {"source_lengths", "max_source_length", SOURCE_ROWS} & found.keys()

@@ -21,7 +21,7 @@ class Item:
     num_cached_tokens: int = 0
     num_source_tokens: int = 0
     num_reserved_slots: int = 0
-    num_unattended_tokens: int = 1
+    max_decode_runs: int = 1
     phase: Phase = Phase.WAITING
     deadline: float | None = None
 

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from client.types import Regex, ShortlistMode, TextResult
 from server.engine.cache.slot_tensors import Capacity
 from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions, Sampling
 from server.engine.generation_worker import GenerationWorker
+from server.engine.lane import never
 from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
-from server.engine.requests.job import Candidates, GenerationJob
+from server.engine.requests.job import Candidates, Delivery, GenerationJob
 from server.engine.requests.update import JobUpdate
 from server.engine.scheduler import StepLimits
 from server.models.registry import Model, load_bundle
@@ -85,24 +86,26 @@ def make_worker(model: Model, decode: Graph | None = None) -> GenerationWorker:
     return GenerationWorker("short", runner, capacity, limits, lambda: float(clock()), Unobserved())
 
 
-Output = dict[int, list[Any]]
+Output = dict[tuple[int, str], list[Any]]
 
 
 def output_of(updates: list[JobUpdate], id_: int) -> Output:
-    """By output: tokens, log-probabilities and scores."""
+    """Tokens, log-probabilities and scores of each output."""
     found: Output = {}
     for update in updates:
         if update.id == id_:
             assert update.completion is None or update.completion.is_success
-            parts = [*update.tokens, *update.logprobs, *update.prompt_logprobs, update.score]
-            found.setdefault(update.output, []).extend(parts)
+            for name in ("tokens", "logprobs", "prompt_logprobs"):
+                found.setdefault((update.output, name), []).extend(getattr(update, name))
+            if update.score is not None:
+                found[update.output, "score"] = [update.score]
     return found
 
 
-def drain(worker: GenerationWorker) -> list[JobUpdate]:
+def drain(worker: GenerationWorker, may_continue: Callable[[], bool] = never) -> list[JobUpdate]:
     updates: list[JobUpdate] = []
     while worker.has_work:
-        updates += worker.step()
+        updates += worker.step(may_continue)
         worker.check()
     return updates
 
@@ -114,7 +117,10 @@ def run_alone(worker: GenerationWorker, job: GenerationJob) -> Output:
 
 @pytest.mark.parametrize("without", [0.0, 0.3], ids=["all-have-one", "some-have-none"])
 def test_rows_do_not_depend_on_the_batch(model: Model, without: float) -> None:
-    """Rows join and leave at random steps. Some have no shortlist, so a run needs all logits."""
+    """Rows join and leave at random steps. Some have no shortlist, so a run needs all logits.
+
+    Outputs of every second mix are delivered whole, so that steps have several decode runs.
+    """
     rng = random.Random(7)
 
     @cache
@@ -123,7 +129,8 @@ def test_rows_do_not_depend_on_the_batch(model: Model, without: float) -> None:
         return run_alone(make_worker(model), job)
 
     worker, ids = make_worker(model), itertools.count()
-    for _ in range(NUM_MIXES):
+    for mix in range(NUM_MIXES):
+        delivery = Delivery.WHOLE if mix % 2 else Delivery.EACH
         jobs = {
             next(ids): (
                 rng.choice(TEXTS),
@@ -137,8 +144,9 @@ def test_rows_do_not_depend_on_the_batch(model: Model, without: float) -> None:
         for id_, (text, option, prefix, short) in jobs.items():
             for _ in range(rng.randrange(4)):
                 updates += worker.step()
-            worker.submit(id_, make_job(model, text, OPTIONS[option], prefix, short=short))
-        updates += drain(worker)
+            job = make_job(model, text, OPTIONS[option], prefix, short=short)
+            worker.submit(id_, dataclasses.replace(job, delivery=delivery))
+        updates += drain(worker, lambda: rng.random() < 0.7)
         for id_, (text, option, prefix, short) in jobs.items():
             assert output_of(updates, id_) == alone(text, option, prefix, short=short)
 
@@ -158,7 +166,9 @@ def test_only_candidates_are_generated(model: Model) -> None:
     num_changed = 0
     for text in TEXTS[:10]:
         short, free = (make_job(model, text, {}, short=short) for short in (True, False))
-        tokens, all_tokens = (run_alone(make_worker(model), job)[0][:-1] for job in (short, free))
+        tokens, all_tokens = (
+            run_alone(make_worker(model), job)[0, "tokens"] for job in (short, free)
+        )
         assert short.candidates is not None
         allowed = set(short.candidates.ids.tolist())
         assert {token for token in tokens if token is not None} <= allowed

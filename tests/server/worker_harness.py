@@ -49,12 +49,12 @@ class Recorder:
         raise NotImplementedError
 
     def num_tokens(self, phase: str) -> int:
-        return sum(run.num_tokens for run in self.runs if run.phase == phase)
+        return sum(run.num_tokens * len(run.seconds) for run in self.runs if run.phase == phase)
 
 
 @dataclass
 class WorkerHarness:
-    """A worker and all updates it has returned. ``may_go_on``: for its steps."""
+    """A worker and all updates it has returned. ``may_continue``: for its steps."""
 
     worker: GenerationWorker
     graph: FakeDecode
@@ -62,13 +62,13 @@ class WorkerHarness:
     recorder: Recorder
     cache: SlotTensors
     updates: list[JobUpdate] = field(default_factory=list)
-    may_go_on: Callable[[], bool] = lambda: False
+    may_continue: Callable[[], bool] = lambda: False
 
     def submit(self, id_: int, make_job: GenerationJob) -> None:
         self.worker.submit(id_, make_job)
 
     def step(self) -> list[JobUpdate]:
-        updates = self.worker.step(self.may_go_on)
+        updates = self.worker.step(self.may_continue)
         self.worker.check()
         self.updates += updates
         return updates

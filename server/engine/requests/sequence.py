@@ -50,7 +50,7 @@ class DecodingSequence:
         job: to which its output belongs.
         deadline: the earlier of the job's ``deadline`` and ``finish_by``, in seconds.
         takes_argmax: its next token is the argmax of the unprocessed logits.
-        is_unattended: nobody needs its tokens before the last, and each is the argmax.
+        allows_multi_step: nobody needs its tokens before the last, and each is the argmax.
         output: index of its output in the job.
         generator: random numbers for sampling.
         constraint: the state of its grammar.
@@ -67,7 +67,7 @@ class DecodingSequence:
     job: GenerationJob
     deadline: float | None
     takes_argmax: bool
-    is_unattended: bool = False
+    allows_multi_step: bool = False
     output: int = 0
     generator: np.random.Generator | None = None
     constraint: Constraint | None = None
@@ -91,7 +91,7 @@ class DecodingSequence:
             job,
             deadline=min(limits, default=None),
             takes_argmax=takes_argmax,
-            is_unattended=(
+            allows_multi_step=(
                 takes_argmax
                 and is_single
                 and job.delivery is Delivery.WHOLE
@@ -147,9 +147,9 @@ class DecodingSequence:
         return len(self.tokens) - len(self.job.prompt)
 
     @property
-    def num_unattended_tokens(self) -> int:
-        """How many tokens it may decode before anybody has to know one: at least 1."""
-        if not self.is_unattended:
+    def max_decode_runs(self) -> int:
+        """How many tokens it may decode before another plan: at least 1."""
+        if not self.allows_multi_step:
             return 1
         return max(self.job.max_new_tokens - self.num_generated_tokens, 1)
 
@@ -183,7 +183,7 @@ class DecodingSequence:
         return delivery is Delivery.WHOLE
 
     def extend(self, tokens: Sequence[int], times: Sequence[float]) -> None:
-        """Appends the next tokens: chosen at ``times``, cached, and none ends the sequence."""
+        """Appends tokens that do not end it, chosen at ``times`` by a run for each."""
         if self.phase is not Phase.DECODING:
             self.on(Event.TOKEN)
         self.tokens += tokens

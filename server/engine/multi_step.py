@@ -1,7 +1,6 @@
-"""Decoding of several tokens in a row, for readers who wait for whole outputs.
+"""Multi-step scheduling: several runs of the decoder by one plan, for whole outputs.
 
-Most of the time of a small model's step is not the model's: planning, publishing and counting are
-left out here, and done once for all tokens. vLLM calls this multi-step scheduling.
+With a small model, much of the time of a step is spent on planning, counting and publishing.
 """
 
 import math
@@ -24,13 +23,13 @@ class Runs(NamedTuple):
     times: list[float]
 
 
-def decode_unattended(
+def decode_runs(
     runner: ModelRunner,
     chunks: Sequence[Chunk],
     first_slot: int,
     max_runs: int,
     clock: Callable[[], float],
-    may_go_on: Callable[[], bool],
+    may_continue: Callable[[], bool],
 ) -> Runs:
     """Decodes the likeliest tokens until one is the last of its sequence.
 
@@ -40,7 +39,7 @@ def decode_unattended(
         first_slot: of the first.
         max_runs: at least one.
         clock: returns seconds. No run begins after the deadline of a sequence.
-        may_go_on: no run but the first begins while it returns False.
+        may_continue: no run but the first begins while it returns False.
 
     Raises:
         Exception: a run failed. The slots are as before the first run.
@@ -54,7 +53,7 @@ def decode_unattended(
         now = clock()
         runs.tokens.append(tokens)
         runs.times.append(now)
-        if len(runs.tokens) == max_runs or now >= deadline or not may_go_on():
+        if len(runs.tokens) == max_runs or now >= deadline or not may_continue():
             break
         if None in tokens or any(map(contains, ends, tokens)):
             break

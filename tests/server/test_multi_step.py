@@ -1,4 +1,4 @@
-"""Several tokens in one step, for jobs that nobody attends: the same tokens, in fewer steps."""
+"""Several decode runs in one step, for whole outputs: the same tokens, in fewer steps."""
 
 from dataclasses import replace
 from functools import partial
@@ -33,9 +33,9 @@ def endless(max_new_tokens: int, prompt: tuple[int, ...] = (5, 6)) -> Generation
     return GenerationJob(prompt, max_new_tokens, delivery=Delivery.WHOLE)
 
 
-def unattended_harness(**options: Any) -> WorkerHarness:
+def multi_step_harness(**options: Any) -> WorkerHarness:
     harness = make_harness(**options)
-    harness.may_go_on = lambda: True
+    harness.may_continue = lambda: True
     return harness
 
 
@@ -47,18 +47,18 @@ jobs = st.builds(
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(
     arrivals=mixed_batches((jobs | generation_jobs()).map(whole)),
-    may_go_on=st.lists(st.booleans(), min_size=1, max_size=9),
+    may_continue=st.lists(st.booleans(), min_size=1, max_size=9),
     is_recurrent=st.booleans(),
     has_source=st.booleans(),
 )
 def test_tokens_and_outcomes_are_those_of_single_steps(
-    arrivals, may_go_on, is_recurrent, has_source
+    arrivals, may_continue, is_recurrent, has_source
 ) -> None:
     """Batches of all decoding methods; some runs raise, or return NaN, after any token."""
     options: dict[str, Any] = {"is_recurrent": is_recurrent, "has_source": has_source, **FAULTS}
     single, several = (make_harness(num_slots=NUM_SLOTS, **options) for _ in range(2))
-    answers = cycle(may_go_on)
-    several.may_go_on = lambda: next(answers)
+    answers = cycle(may_continue)
+    several.may_continue = lambda: next(answers)
     for harness in (single, several):
         run_batched(harness, arrivals, (3, 4) if has_source else ())
         assert harness.worker.stats.num_running == 0
@@ -67,12 +67,14 @@ def test_tokens_and_outcomes_are_those_of_single_steps(
 
 
 def test_one_step_decodes_all_tokens() -> None:
-    harness = unattended_harness(num_slots=2)
+    harness = multi_step_harness(num_slots=2)
     harness.submit(1, endless(20))
     harness.submit(2, endless(12, (7, 8)))
-    for expected in (1, 2, 2 + 11):  # the prompts, both, and the longer output's last tokens
+    for num_runs in (1, 1 + 11, 1 + 11 + 8):  # the prompts, both, the rest of the longer output
+        assert harness.worker.has_work
         harness.step()
-        assert harness.worker.has_work == (expected < 13)
+        assert harness.graph.num_runs == num_runs
+    assert not harness.worker.has_work
     assert harness.tokens_of(1) == reference((5, 6), 20, eos=-1)
     assert harness.tokens_of(2) == reference((7, 8), 12, eos=-1)
     assert sum(len(run.seconds) for run in harness.recorder.runs) == harness.graph.num_runs
@@ -90,9 +92,9 @@ def test_one_step_decodes_all_tokens() -> None:
     ],
     ids=["each", "stream", "sampling", "processor", "logprobs", "beams"],
 )
-def test_attended_job_has_one_run_in_a_step(change) -> None:
+def test_other_jobs_have_one_run_in_a_step(change) -> None:
     """It also holds back the others of its batch, whose tokens are ready at the same time."""
-    harness = unattended_harness()
+    harness = multi_step_harness()
     harness.submit(1, endless(9))
     harness.submit(2, replace(endless(9, (7, 8)), **change))
     harness.step()
@@ -107,7 +109,7 @@ def test_attended_job_has_one_run_in_a_step(change) -> None:
 )
 def test_no_run_begins_after_a_deadline(limit: str, outcome: str) -> None:
     """Each run takes a second; the first is the prompt's."""
-    harness = unattended_harness()
+    harness = multi_step_harness()
 
     def advance() -> None:
         harness.clock.now += 1.0
@@ -124,7 +126,7 @@ def test_no_run_begins_after_a_deadline(limit: str, outcome: str) -> None:
 
 
 def test_output_ends_where_its_slot_is_full() -> None:
-    harness = unattended_harness()
+    harness = multi_step_harness()
     harness.submit(1, endless(MAX_LENGTH + 10))
     harness.run()
     assert harness.outcomes[1] == [Outcome.LENGTH]
@@ -132,7 +134,7 @@ def test_output_ends_where_its_slot_is_full() -> None:
 
 
 def test_lane_handles_a_command_between_two_runs() -> None:
-    """The harness's graph sends the commands, in its third and fifth run."""
+    """The harness's graph sends the commands, in its third and ninth run."""
     harness = make_harness()
     finished: list[tuple[int, int]] = []
     errors: list[BaseException] = []
@@ -147,16 +149,15 @@ def test_lane_handles_a_command_between_two_runs() -> None:
     def send() -> None:
         if harness.graph.num_runs == 3:
             lane.send(Submit(0, 8, [endless(2, (7, 8))]))
-        if harness.graph.num_runs == 6:
+        if harness.graph.num_runs == 9:
             lane.send(Cancel(0, range(7, 8)))
 
     harness.graph.on_run = send
-    harness.worker._observer = Unobserved()
     lane.send(Add(0, harness.worker, lambda: None), Submit(0, 7, [endless(50)]))
     lane.start()
     lane.join(60)
     assert not errors
-    assert finished == [(8, 2), (7, 5)]
+    assert finished == [(8, 2), (7, 8)]
 
 
 def test_lane_takes_turns_between_models() -> None:
@@ -175,7 +176,6 @@ def test_lane_takes_turns_between_models() -> None:
     for model_id, num_tokens in enumerate((4, 8)):
         harness = make_harness()
         harness.graph.on_run = partial(order.append, model_id)
-        harness.worker._observer = Unobserved()
         lane.send(Add(model_id, harness.worker, lambda: None))
         lane.send(Submit(model_id, 10 * model_id, [endless(num_tokens, (5,))]))
     lane.start()
@@ -187,12 +187,50 @@ def test_lane_takes_turns_between_models() -> None:
 def test_plan_of_one_batch_goes_on_only_if_nothing_else_is_to_be_done() -> None:
     limits = StepLimits(num_slots=4, max_batched_tokens=16)
     running = [
-        Item(id_, 1, 5, phase=Phase.DECODING, num_unattended_tokens=number)
+        Item(id_, 1, 5, phase=Phase.DECODING, max_decode_runs=number)
         for id_, number in enumerate((9, 7))
     ]
     assert schedule((), running, limits).num_decode_runs == 7
     assert schedule([Item(5, 3)], running, limits).num_decode_runs == 1
-    prefilling = Item(6, 30, 5, phase=Phase.PREFILLING, num_unattended_tokens=20)
+    prefilling = Item(6, 30, 5, phase=Phase.PREFILLING, max_decode_runs=20)
     assert schedule((), [*running, prefilling], limits).num_decode_runs == 1
     held = schedule([Item(5, 1, num_source_tokens=3)], running, limits, steps_since_encode=1)
     assert (held.admit, held.num_decode_runs) == ((), 1)
+
+
+def test_a_failing_token_repeats_the_runs_before_it_once() -> None:
+    """The job fails alone when it reads its own 20th token, which the fake graph cannot run."""
+    tokens = reference((5, 6), 20, eos=-1)
+    assert tokens.count(tokens[-1]) == 1
+    harness = multi_step_harness(fail=tokens[-1])
+    harness.submit(1, endless(40))
+    harness.run()
+    assert harness.outcomes[1] == [Outcome.FAILED]
+    assert harness.tokens_of(1) == tokens
+    # The prompt, 20 runs of which the last fails, and again one by one; the last alone once more.
+    assert harness.graph.num_runs == 1 + 20 + 20
+
+
+def test_sources_wait_for_decode_runs_not_for_steps() -> None:
+    """With half of the slots in use, the encoder runs again after some decode runs."""
+    harness = make_harness(num_slots=2, has_source=True)
+    answers = iter([True] * 11)
+    harness.may_continue = lambda: next(answers, False)
+    harness.submit(1, replace(endless(40, (1,)), source=(3, 4)))
+    for _ in range(2):  # the encoder; 12 runs
+        harness.step()
+    assert harness.graph.num_runs == 12
+    harness.submit(2, replace(endless(2, (1,)), source=(7, 8)))
+    harness.step()
+    assert harness.worker.stats.num_running == 2
+
+
+@pytest.mark.parametrize(
+    "options", [{"has_buckets": True}, {"samples_on_device": True}], ids=["padded", "sampler"]
+)
+def test_a_model_on_a_device_has_one_run_in_a_step(options: dict[str, Any]) -> None:
+    harness = multi_step_harness(memory="device", **options)
+    harness.submit(1, endless(9))
+    harness.run()
+    assert harness.tokens_of(1) == reference((5, 6), 9, eos=-1)
+    assert all(len(run.seconds) == 1 for run in harness.recorder.runs)
