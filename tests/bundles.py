@@ -4,11 +4,12 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock
 
-from model.bundle import Precision
+from model.bundle import KvCache, Precision
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = ("minilm", "smollm2", "en-pt", "pt-en")
@@ -58,6 +59,29 @@ def tiny_bundles() -> Path:
     return _cached(f"tiny-{_key('model', 'export', 'tests/tiny.py')}", make)
 
 
+def compact_bundles() -> Path:
+    """The models of :func:`tiny_bundles` in fewer bits.
+
+    ``classifier-int8``, ``decoder-int4``; with int8 caches ``decoder-cache8``, ``dates-cache8``.
+    """
+
+    def make(path: Path) -> None:
+        from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
+        from tests import tiny  # noqa: PLC0415
+
+        fp32, int8, int4 = Precision.FP32, Precision.INT8, Precision.INT4
+        for name, checkpoint, precision, kv_cache in (
+            ("classifier-int8", tiny.classifier()[0], int8, KvCache.FLOAT),
+            ("decoder-int4", tiny.decoder()[0], int4, KvCache.FLOAT),
+            ("decoder-cache8", tiny.decoder()[0], fp32, KvCache.INT8),
+            ("dates-cache8", tiny.dates()[0], fp32, KvCache.INT8),
+        ):
+            if not (path / name).exists():
+                write_bundle(checkpoint, path, name=name, precision=precision, kv_cache=kv_cache)
+
+    return _cached(f"compact-{_key('model', 'export', 'tests/tiny.py', 'tests/bundles.py')}", make)
+
+
 def recurrent_bundles() -> Path:
     """``tests.tiny_recurrent``: ``tiny-gru`` in fp32, ``tiny-gru-int8`` in int8."""
 
@@ -97,6 +121,21 @@ def head_bundles() -> Path:
         heads.write_bundles(path)
 
     return _cached(f"heads-{_key('model', 'export', 'tests/heads.py')}", make)
+
+
+def literature_bundles() -> Path:
+    """Random encoders: ``tests.architectures.LITERATURE``."""
+
+    def make(path: Path) -> None:
+        from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
+        from tests.architectures import LITERATURE, checkpoint, random_weights  # noqa: PLC0415
+
+        for name, config in LITERATURE.items():
+            if not (path / name).exists():
+                model = replace(checkpoint("bert"), config=config, weights=random_weights(config))
+                write_bundle(model, path, name=name)
+
+    return _cached(f"literature-{_key('model', 'export', 'tests/architectures.py')}", make)
 
 
 def default_bundles(precision: str) -> Path:

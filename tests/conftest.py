@@ -55,6 +55,12 @@ def tiny_bundles() -> Path:
 
 
 @pytest.fixture(scope="session")
+def compact_bundles() -> Path:
+    """The same models in int8 and int4, and with int8 caches."""
+    return bundles.compact_bundles()
+
+
+@pytest.fixture(scope="session")
 def recurrent_bundles() -> Path:
     """A GRU encoder-decoder with attention: ``tiny-gru`` in fp32, ``tiny-gru-int8``."""
     return bundles.recurrent_bundles()
@@ -70,6 +76,12 @@ def shortlist_bundles() -> Path:
 def head_bundles() -> Path:
     """Random encoders, one per task head: ``tests.heads.NAMES``."""
     return bundles.head_bundles()
+
+
+@pytest.fixture(scope="session")
+def literature_bundles() -> Path:
+    """Random encoders of the literature: ``tests.architectures.LITERATURE``."""
+    return bundles.literature_bundles()
 
 
 @pytest.fixture(scope="session")

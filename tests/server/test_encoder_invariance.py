@@ -1,18 +1,13 @@
 """A text's vectors and logits are the same bits, whatever shares its batch and its padding."""
 
-import dataclasses
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
-from export.bundle_writer import write_bundle
 from model.bundle_files import read_manifest
-from model.config import Activation, HaltingConfig, StackConfig
-from model.position_config import PositionKind, SignalKind
 from server.engine.encoder_batch import BatchLimits
 from server.engine.encoder_worker import TOKEN_VECTORS, EncoderWorker
 from server.engine.observer import Unobserved
@@ -21,7 +16,7 @@ from server.engine.requests.update import JobUpdate
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.ort.backend import OrtBackend
 from tests import heads
-from tests.architectures import BERT, checkpoint, longformer, random_weights, stack
+from tests.architectures import LITERATURE
 from tests.faults.record import record
 
 NUM_BATCHES, MAX_TEXTS = 12, 8
@@ -98,31 +93,10 @@ def test_batch_does_not_change_results(head_bundles: Path, name: str) -> None:
     assert_invariant(Encoder(head_bundles / name / "1"), f"{name} in fp32")
 
 
-# Longformer without global tokens, with its first token, and with up to 5 before a separator.
-ENCODERS = {
-    "windows": longformer(0),
-    "longformer-first": longformer(1),
-    "longformer-question": longformer(5, global_before=7),
-    "adaptive": msgspec.structs.replace(
-        BERT,
-        position=msgspec.structs.replace(BERT.position, kind=PositionKind.NONE),
-        encoder=StackConfig(
-            layers=stack(activation=Activation.GELU).layers[:1],
-            order=(0,) * 4,
-            signal=SignalKind.SINUSOIDAL,
-            halting=HaltingConfig(),
-        ),
-    ),
-}
-
-
 @pytest.mark.usefixtures("register_bits")
-@pytest.mark.parametrize("name", ENCODERS)
-def test_batch_does_not_change_literature(tmp_path: Path, name: str) -> None:
-    config = ENCODERS[name]
-    weights = random_weights(config)
-    model = dataclasses.replace(checkpoint("bert"), config=config, weights=weights)
-    assert_invariant(Encoder(write_bundle(model, tmp_path, name=name)), f"{name} in fp32")
+@pytest.mark.parametrize("name", LITERATURE)
+def test_batch_does_not_change_literature(literature_bundles: Path, name: str) -> None:
+    assert_invariant(Encoder(literature_bundles / name / "1"), f"{name} in fp32")
 
 
 @pytest.mark.slow

@@ -11,15 +11,12 @@ import pytest
 
 from client.aio import AsyncClient
 from client.types import AttentionOptions, Model
-from export.bundle_writer import write_bundle
-from model.bundle import KvCache, Precision
 from model.bundle_files import read_manifest
 from server.app import RunningServer
 from server.models.registry import ATTENTION_GRAPHS
 from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import DOMAIN, Kernels, supported_kernels
 from server.runtime.thread_switching import copies_of
-from tests import tiny
 from tests.server.in_process_server import serving
 
 ALL_KERNELS = ~Kernels.LOGITS & Kernels(511)
@@ -37,7 +34,7 @@ KERNELS = {
     "RMSNormalization": "norm",
     "GatherBlockQuantized": "embedding",
 }
-FP32, INT8, INT4, INT8_CACHE = "dates", "tiny-classifier", "tiny-decoder", "int8-cache"
+FP32, INT8, INT4, INT8_CACHE = "dates", "classifier-int8", "decoder-int4", "decoder-cache8"
 # Two layers each. An encoder's layer has 4 matrices and 2 norms; a decoder's with cross-attention
 # has 6 (its keys and values come from the encoder's graph), 2 attentions and 3 norms. To these come
 # a final norm, one of the classifier's embeddings, and the matrices of the heads.
@@ -62,26 +59,13 @@ FUSED_NORMS = {
 STANDARD = {INT8_CACHE: {"decode": {"attention": 2}}}
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bundles")
-    write_bundle(tiny.dates()[0], path, precision=Precision.FP32)
-    write_bundle(tiny.classifier()[0], path, precision=Precision.INT8)
-    write_bundle(tiny.decoder()[0], path, precision=Precision.INT4)
-    write_bundle(
-        tiny.decoder()[0],
-        path,
-        name=INT8_CACHE,
-        precision=Precision.FP32,
-        kv_cache=KvCache.INT8,
-    )
-    return path
-
-
 @pytest.fixture
-def bundles(exported: Path, tmp_path: Path) -> Path:
+def bundles(tiny_bundles: Path, compact_bundles: Path, tmp_path: Path) -> Path:
     """A copy: graphs of one path are rewritten once, with the kernels of the first test."""
-    return shutil.copytree(exported, tmp_path / "bundles")
+    shutil.copytree(tiny_bundles / FP32, tmp_path / "bundles" / FP32)
+    for name in (INT8, INT4, INT8_CACHE):
+        shutil.copytree(compact_bundles / name, tmp_path / "bundles" / name)
+    return tmp_path / "bundles"
 
 
 @asynccontextmanager

@@ -1,31 +1,34 @@
 """Serving with an int8 KV cache: same accuracy in a quarter of the memory."""
 
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from client.sync import Client
-from export.bundle_writer import write_bundle
-from model.bundle import KvCache
 from tests import tiny
 from tests.serving import server_process
 
 NUM_CLIENTS = 8
+MODELS, DATES = ("tiny-decoder", "decoder-cache8"), "dates-cache8"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def client(
+    tiny_bundles: Path, compact_bundles: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Client]:
     bundles = tmp_path_factory.mktemp("bundles")
-    for kv_cache in KvCache:
-        write_bundle(tiny.decoder()[0], bundles, name=kv_cache, kv_cache=kv_cache)
-    write_bundle(tiny.dates()[0], bundles, kv_cache=KvCache.INT8)
+    shutil.copytree(tiny_bundles / MODELS[0], bundles / MODELS[0])
+    for name in (MODELS[1], DATES):
+        shutil.copytree(compact_bundles / name, bundles / name)
     with server_process(bundles) as running, Client(running.target) as client:
         yield client
 
 
 def test_reports_cache_bytes_per_token(client: Client) -> None:
-    float_model, int8_model = (client.get_model(kv_cache) for kv_cache in KvCache)
+    float_model, int8_model = map(client.get_model, MODELS)
     assert (float_model.kv_cache, int8_model.kv_cache) == ("float", "int8")
     assert float_model.cache_bytes_per_token == 4 * int8_model.cache_bytes_per_token > 0
     assert int8_model.parity is not None
@@ -33,7 +36,7 @@ def test_reports_cache_bytes_per_token(client: Client) -> None:
 
 
 def test_reports_fidelity_to_fp32(client: Client) -> None:
-    float_model, int8_model, dates = (client.get_model(name).parity for name in (*KvCache, "dates"))
+    float_model, int8_model, dates = (client.get_model(name).parity for name in (*MODELS, DATES))
     assert float_model is not None
     assert float_model.fidelity is None
     assert int8_model is not None
@@ -48,7 +51,7 @@ def test_reports_fidelity_to_fp32(client: Client) -> None:
     assert dates.fidelity.chrf is not None
 
 
-@pytest.mark.parametrize("model", list(KvCache))
+@pytest.mark.parametrize("model", MODELS)
 def test_int8_cache_keeps_trained_model_accuracy(client: Client, model: str) -> None:
     """Concurrent prompts share slots and reuse each other's prefixes."""
     _, examples = tiny.decoder()
@@ -61,13 +64,13 @@ def test_int8_cache_keeps_trained_model_accuracy(client: Client, model: str) -> 
 def test_encoder_decoder_translates_with_int8_cache(client: Client) -> None:
     """The cross-attention cache stays in float."""
     _, held_out = tiny.dates()
-    outputs = client.translate("dates", [text for text, _ in held_out[:100]]).outputs
+    outputs = client.translate(DATES, [text for text, _ in held_out[:100]]).outputs
     exact = sum(o.text == iso for o, (_, iso) in zip(outputs, held_out[:100], strict=True))
     assert exact >= 98
 
 
 def test_beam_search_works_with_int8_cache(client: Client) -> None:
     _, held_out = tiny.dates()
-    outputs = client.translate("dates", [text for text, _ in held_out[:50]], beam_size=3).outputs
+    outputs = client.translate(DATES, [text for text, _ in held_out[:50]], beam_size=3).outputs
     exact = sum(o.text == iso for o, (_, iso) in zip(outputs, held_out[:50], strict=True))
     assert exact >= 48
