@@ -116,11 +116,8 @@ class GenerationWorker:
 
         ``may_continue``: see :class:`server.engine.lane.Worker`.
         """
-        plan = self._schedule()
-        is_done = plan.num_decode_runs > 1 and self._decode_multi_step(plan, may_continue)
-        if not is_done:
-            for chunks, logits in self._run(plan):
-                self._apply(chunks, logits)
+        for chunks, logits in self._run(self._schedule(), may_continue):
+            self._apply(chunks, logits)
         if self._forking.pending:
             self._forking.run(self._clock())
         self._release_ended()
@@ -165,27 +162,35 @@ class GenerationWorker:
         self._slots.admit(sequence)
         group.num_reused_tokens = sequence.num_cached_tokens
 
-    def _run(self, plan: Plan) -> Iterator[Run]:
+    def _run(self, plan: Plan, may_continue: Callable[[], bool]) -> Iterator[Run]:
         """Runs the plan. Each run starts after the caller has applied the previous one."""
         for batch in plan.encode:
             self._encode([self._slots.get(id_) for id_ in batch])
         for chunks in plan.prefill:
             yield from self._prefill(chunks)
-        if plan.decode:
-            yield from self._decode([self._slots.get(id_) for id_ in plan.decode])
+        if not plan.decode:
+            return
+        sequences = [self._slots.get(id_) for id_ in plan.decode]
+        if not self._decode_multi_step(sequences, plan.num_decode_runs, may_continue):
+            yield from self._decode(sequences)
 
-    def _decode_multi_step(self, plan: Plan, may_continue: Callable[[], bool]) -> bool:
-        """Decodes until a sequence ends, the plan's limit is reached, or there is other work.
+    def _decode_multi_step(
+        self,
+        sequences: Sequence[DecodingSequence],
+        max_runs: int,
+        may_continue: Callable[[], bool],
+    ) -> bool:
+        """Runs and applies decode runs until a sequence ends, or there is other work.
 
         Returns:
-            False if nothing was decoded: a run failed, or the model runs on a device.
+            False if nothing was decoded: a sequence needs more than its next token, a run failed,
+            or the model runs on a device.
         """
-        if not self._allows_multi_step:
+        if not (self._allows_multi_step and all(map(_allows_multi_step, sequences))):
             return False
-        sequences = [self._slots.get(id_) for id_ in plan.decode]
         chunks = [_next_chunk(sequence, 1) for sequence in sequences]
         room = self._capacity.max_length - max(chunk.start for chunk in chunks)
-        slot, limit = self._slots.slot_of(sequences[0]), min(plan.num_decode_runs, room)
+        slot, limit = self._slots.slot_of(sequences[0]), min(max_runs, room)
         try:
             runs = decode_runs(self._runner, chunks, slot, limit, self._clock, may_continue)
         except Exception:
@@ -195,12 +200,9 @@ class GenerationWorker:
             return False
         self._steps_since_encode += len(runs.tokens) - 1
         self._report("decode", len(chunks), len(chunks), *map(sub, runs.times[1:], runs.times))
-        for sequence, (*earlier, last) in zip(
-            sequences, zip(*runs.tokens, strict=True), strict=True
-        ):
-            self._jobs.extend(sequence, earlier, runs.times[1:-1])
-            sequence.num_cached_tokens += 1
-            self._jobs.record(self._selector.append_argmax(sequence, last), runs.times[-1])
+        for sequence, tokens in zip(sequences, zip(*runs.tokens, strict=True), strict=True):
+            outcome = self._selector.append_all(sequence, tokens)
+            self._jobs.record_all(sequence, tokens, runs.times[1:], outcome)
         return True
 
     def _apply(self, chunks: Sequence[Chunk], logits: Logits | None) -> None:
@@ -315,6 +317,10 @@ class GenerationWorker:
 
 def _is_live(sequence: DecodingSequence) -> bool:
     return sequence.is_live
+
+
+def _allows_multi_step(sequence: DecodingSequence) -> bool:
+    return sequence.allows_multi_step
 
 
 def _is_live_chunk(chunk: Chunk) -> bool:

@@ -14,7 +14,7 @@ from server.constraint import Floats
 from server.engine.cache.slot_store import SlotStore
 from server.engine.decoding.beam import BeamSearch
 from server.engine.decoding.sampling import TokenLogprob
-from server.engine.failures import NO_TOKEN
+from server.engine.failures import NO_TOKEN, NOT_FINITE
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Event, Outcome, Phase, ending_event
 from server.engine.requests.sequence import DecodingSequence
@@ -206,16 +206,26 @@ class JobTable:
             )
             self._updates.append(update)
 
-    def extend(
-        self, sequence: DecodingSequence, tokens: Sequence[int], times: Sequence[float]
+    def record_all(
+        self,
+        sequence: DecodingSequence,
+        tokens: Sequence[int | None],
+        times: Sequence[float],
+        outcome: Outcome | None,
     ) -> None:
-        """Adds tokens that do not end an independent sequence; publishes none of them."""
-        if not tokens:
-            return
+        """Adds tokens of a sequence whose output is delivered whole. Ends it if ``outcome``.
+
+        ``tokens``: the last is None if the logits are not finite. ``times``: of each.
+        """
         group = self._group_of[sequence.id]
         if group.times.first_token is None:
             group.times.first_token = times[0]
-        sequence.extend(tokens, times)
+        known = [token for token in tokens if token is not None]
+        sequence.unpublished.tokens += known
+        sequence.unpublished.times += times[: len(known)]
+        if outcome is not None:
+            failure = NOT_FINITE if outcome is Outcome.FAILED else ""
+            self.finish(group, outcome, times[-1], failure, sequence)
 
     def publish(self, update: JobUpdate) -> None:
         """Publishes an update that ends no output."""

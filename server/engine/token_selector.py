@@ -69,6 +69,22 @@ class TokenSelector:
             selected += self._select_on_host(sequences, uniforms, indices, logits)
         return selected
 
+    def append_all(
+        self, sequence: DecodingSequence, tokens: Sequence[int | None]
+    ) -> Outcome | None:
+        """Appends argmaxes of several runs, which cached the token before each.
+
+        Only the last may end the sequence. It is None if the logits are not finite.
+
+        Returns:
+            How the sequence ends; None if it goes on.
+        """
+        last = tokens[-1]
+        if len(tokens) > 1:
+            sequence.tokens += [token for token in tokens[:-1] if token is not None]
+        sequence.num_cached_tokens += len(tokens)
+        return Outcome.FAILED if last is None else self._outcome_of(sequence, last)
+
     def append(
         self, sequence: DecodingSequence, token: int, logits: Floats | None = None
     ) -> NextToken:

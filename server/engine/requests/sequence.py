@@ -94,6 +94,7 @@ class DecodingSequence:
             allows_multi_step=(
                 takes_argmax
                 and is_single
+                and job.max_new_tokens > 0
                 and job.delivery is Delivery.WHOLE
                 and job.logprob_options == NO_LOGPROBS
             ),
@@ -181,15 +182,6 @@ class DecodingSequence:
         if delivery is Delivery.STREAM:
             return is_busy and now < self.last_published + JOIN_SECONDS
         return delivery is Delivery.WHOLE
-
-    def extend(self, tokens: Sequence[int], times: Sequence[float]) -> None:
-        """Appends tokens that do not end it, chosen at ``times`` by a run for each."""
-        if self.phase is not Phase.DECODING:
-            self.on(Event.TOKEN)
-        self.tokens += tokens
-        self.num_cached_tokens += len(tokens)
-        self.unpublished.tokens += tokens
-        self.unpublished.times += times
 
     def append(self, token: int) -> Outcome | None:
         """Appends the next token. Returns the outcome if the sequence ends with it.
