@@ -7,8 +7,7 @@ service in this order, each before the work that it bounds: bytes, tokens, windo
 from collections.abc import Sequence, Sized
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
-from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 from server.errors import InvalidArgumentError
 
@@ -63,26 +62,8 @@ class Bounds:
 
 
 def bounded(default: Any, low: float, high: float, *, excludes_low: bool = False) -> Any:
-    """A dataclass field that :func:`check_bounds` checks. A value of ``None`` is not checked."""
+    """A dataclass field that :func:`check_fields` checks. A value of ``None`` is not checked."""
     return field(default=default, metadata={_KEY: Bounds(low, high, excludes_low)})
-
-
-def check_bounds(options: Any) -> None:
-    """Checks every bounded field of a dataclass.
-
-    Raises:
-        InvalidArgumentError: names the first field that is out of bounds.
-    """
-    for name, bounds in _bounds(options.__class__):
-        value = getattr(options, name)
-        if value is not None:
-            bounds.check(name, value)
-
-
-@cache
-def _bounds(kind: Any) -> tuple[tuple[str, Bounds], ...]:
-    declared = ((option.name, option.metadata.get(_KEY)) for option in fields(kind))
-    return tuple((name, bounds) for name, bounds in declared if isinstance(bounds, Bounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +166,33 @@ def size_of(option: Any) -> Size | None:
     return bound if isinstance(bound, Size) else None
 
 
+class _Field(NamedTuple):
+    """A field of a dataclass.
+
+    ``default``: needs no check. ``bound``: of numbers, texts or lists. ``is_group``: of a dataclass
+    whose fields have no prefix in errors.
+    """
+
+    name: str
+    default: Any
+    bound: Bounds | Size | None
+    is_group: bool
+
+
 @cache
-def _sizes(kind: Any) -> tuple[tuple[str, Size], ...]:
+def _fields(kind: Any) -> tuple[_Field, ...]:
     return tuple(
-        (option.name, size) for option in fields(kind) if (size := size_of(option)) is not None
+        _Field(
+            option.name,
+            option.default,
+            bound if isinstance(bound := bound_of(option), Bounds) else size_of(option),
+            option.default is not None,
+        )
+        for option in fields(kind)
     )
 
 
-_PLAIN = (str, int, float, NoneType)
+_PLAIN = (str, int, float)
 """Types of most values, checked first, since ``is_dataclass`` is slow."""
 
 
@@ -202,15 +202,14 @@ def check_fields(request: Any, path: str = "") -> None:
     ``path``: prefix of field names in errors.
 
     Raises:
-        InvalidArgumentError: names the first field that is too large.
+        InvalidArgumentError: names the first field that is out of bounds or too large.
     """
-    for name, size in _sizes(request.__class__):
+    for name, default, bound, is_group in _fields(request.__class__):
         value = getattr(request, name)
-        if value is not None:
-            size.check(path + name, value)
-    check_bounds(request)
-    for name, is_group in _fields(request.__class__):
-        value = getattr(request, name)
+        if value is default or value is None:
+            continue
+        if bound is not None:
+            bound.check(path + name, value)
         if isinstance(value, tuple):
             if value and _has_sizes(value[0]):
                 for index, item in enumerate(value):
@@ -219,14 +218,10 @@ def check_fields(request: Any, path: str = "") -> None:
             check_fields(value, path if is_group else f"{path}{name}.")
 
 
-@cache
-def _fields(kind: Any) -> tuple[tuple[str, bool], ...]:
-    """The fields of a dataclass, and whether each is a group: its fields have no prefix."""
-    return tuple((option.name, option.default is not None) for option in fields(kind))
-
-
 def _has_sizes(item: Any) -> bool:
-    return is_dataclass(item) and bool(_sizes(item.__class__))
+    return is_dataclass(item) and any(
+        isinstance(option.bound, Size) for option in _fields(item.__class__)
+    )
 
 
 INPUT_BYTES = "512 KiB each"

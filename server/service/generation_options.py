@@ -18,7 +18,6 @@ from server.bounds import (
     MAX_TEXTS,
     Bounds,
     bounded,
-    check_bounds,
     ruled,
     sized,
 )
@@ -125,7 +124,6 @@ class ResponseOptions:
 
 def checked_sampling(sampling: Sampling) -> Sampling:
     """Validates ``sampling``. Temperatures below :data:`MIN_TEMPERATURE` become greedy."""
-    check_bounds(sampling)
     if sampling.temperature < MIN_TEMPERATURE:
         return replace(sampling, temperature=0.0)
     return sampling
@@ -133,7 +131,6 @@ def checked_sampling(sampling: Sampling) -> Sampling:
 
 def checked_logits_options(options: LogitsOptions, vocabulary_size: int) -> LogitsOptions:
     """Validates the numbers and token ids of ``options``, and returns it."""
-    check_bounds(options)
     bias = dict(options.logit_bias)
     check_token_ids("logit_bias", list(bias), vocabulary_size)
     for id_, value in bias.items():
@@ -146,7 +143,6 @@ def checked_logits_options(options: LogitsOptions, vocabulary_size: int) -> Logi
 
 def beams_of(sampling: Sampling, decoding: DecodingOptions) -> Beams | None:
     """The beam search of a request; ``None`` without one."""
-    check_bounds(decoding)
     if decoding.beam_size == 1:
         return None
     if not sampling.is_greedy:
@@ -183,7 +179,6 @@ def num_outputs_of(
 
 def logprob_options(response: ResponseOptions, beams: Beams | None) -> LogprobOptions:
     """The log-probabilities that the engine must return."""
-    check_bounds(response)
     top = response.top_logprobs
     if top and beams is not None:
         raise InvalidArgumentError("top_logprobs", "is not available with beam search")
@@ -197,7 +192,6 @@ def logprob_options(response: ResponseOptions, beams: Beams | None) -> LogprobOp
 
 def check_stopping(stopping: StoppingOptions, min_new_tokens: int) -> None:
     """Rejects values out of range, contradictions, and empty or too long stop strings."""
-    check_bounds(stopping)
     longest = stopping.max_new_tokens
     if longest is not None and min_new_tokens > longest:
         raise InvalidArgumentError(

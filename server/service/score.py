@@ -10,7 +10,6 @@ from server.bounds import (
     MAX_REPLY_VALUES,
     MAX_TEXTS,
     bounded,
-    check_bounds,
     ruled,
     sized,
 )
@@ -103,7 +102,6 @@ async def score(request: ScoreRequest, context: ServiceContext, caller: Caller) 
     model = context.model_of(request)
     if not any(task in model.manifest.tasks for task in _TASKS):
         raise InvalidArgumentError("model", f"{request.model!r} is an encoder, without Score")
-    check_bounds(request.response)
     check_priority(request.priority)
     _check_inputs(request, model, context.config.max_input_bytes)
     context.engine.check(model.key, len(request.inputs), caller.client)

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from server.bounds import check_fields
 from server.engine.decoding.options import Beams, Sampling
 from server.engine.requests.lifecycle import Outcome
 from server.errors import InvalidArgumentError
-from server.service.generation_options import StoppingOptions, check_stopping
+from server.service.generation_options import StoppingOptions
 from server.service.time_limit import finish_by
 from tests.server.fake_backend import reference
 from tests.server.test_forking import NUM_SLOTS, generation_jobs, run_alone
@@ -115,5 +116,5 @@ def test_computes_finish_by_from_deadline_and_time_limit() -> None:
         finish_by(before, 100.0, None)
     for bad in (0.0, -1.0, float("nan"), 1e9):
         with pytest.raises(InvalidArgumentError) as caught:
-            check_stopping(StoppingOptions(max_seconds=bad), 0)
+            check_fields(StoppingOptions(max_seconds=bad))
         assert caught.value.field == "max_seconds"

@@ -1,4 +1,4 @@
-"""Decoding options of a job: frozen values. The service validates them with ``check_bounds``."""
+"""Decoding options of a job: frozen values. The service validates them with ``check_fields``."""
 
 from dataclasses import dataclass
 from enum import StrEnum
