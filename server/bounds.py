@@ -63,7 +63,10 @@ class Bounds:
 
 def bounded(default: Any, low: float, high: float, *, excludes_low: bool = False) -> Any:
     """A dataclass field that :func:`check_fields` checks. A value of ``None`` is not checked."""
-    return field(default=default, metadata={_KEY: Bounds(low, high, excludes_low)})
+    bounds = Bounds(low, high, excludes_low)
+    if default is not None:
+        bounds.check("default", default)
+    return field(default=default, metadata={_KEY: bounds})
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,16 +214,16 @@ def check_fields(request: Any, path: str = "") -> None:
         if bound is not None:
             bound.check(path + name, value)
         if isinstance(value, tuple):
-            if value and _has_sizes(value[0]):
+            if value and _has_bounds(value[0]):
                 for index, item in enumerate(value):
                     check_fields(item, f"{path}{name}[{index}].")
         elif not isinstance(value, _PLAIN) and is_dataclass(value):
             check_fields(value, path if is_group else f"{path}{name}.")
 
 
-def _has_sizes(item: Any) -> bool:
+def _has_bounds(item: Any) -> bool:
     return is_dataclass(item) and any(
-        isinstance(option.bound, Size) for option in _fields(item.__class__)
+        option.bound is not None for option in _fields(item.__class__)
     )
 
 

@@ -15,7 +15,6 @@ from model.config import (
     DenseConfig,
     EmbeddingConfig,
     FeedForwardConfig,
-    HaltingConfig,
     HeadConfig,
     HeadKind,
     Kind,
@@ -34,7 +33,6 @@ from model.position_config import (
     RelativeBiasConfig,
     RelativeBiasKind,
     RotaryConfig,
-    SignalKind,
 )
 from model.recurrent_config import (
     AlignmentConfig,
@@ -377,21 +375,3 @@ def checkpoint(name: str, seed: int = 0) -> Checkpoint:
         labels=tuple("abc") if config.head.kind == HeadKind.CLASSIFICATION else (),
         sample_inputs=("HELLO", "A?", "WHAT+IS-THIS"),
     )
-
-
-# Longformer without global tokens, with its first token, and with up to 5 before a separator.
-LITERATURE = {
-    "windows": longformer(0),
-    "longformer-first": longformer(1),
-    "longformer-question": longformer(5, global_before=7),
-    "adaptive": msgspec.structs.replace(
-        BERT,
-        position=msgspec.structs.replace(BERT.position, kind=PositionKind.NONE),
-        encoder=StackConfig(
-            layers=stack(activation=Activation.GELU).layers[:1],
-            order=(0,) * 4,
-            signal=SignalKind.SINUSOIDAL,
-            halting=HaltingConfig(),
-        ),
-    ),
-}

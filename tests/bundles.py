@@ -124,18 +124,20 @@ def head_bundles() -> Path:
 
 
 def literature_bundles() -> Path:
-    """Random encoders: ``tests.architectures.LITERATURE``."""
+    """Random encoders: ``tests.literature.LITERATURE``."""
 
     def make(path: Path) -> None:
         from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
-        from tests.architectures import LITERATURE, checkpoint, random_weights  # noqa: PLC0415
+        from tests.architectures import checkpoint, random_weights  # noqa: PLC0415
+        from tests.literature import LITERATURE  # noqa: PLC0415
 
         for name, config in LITERATURE.items():
             if not (path / name).exists():
                 model = replace(checkpoint("bert"), config=config, weights=random_weights(config))
                 write_bundle(model, path, name=name)
 
-    return _cached(f"literature-{_key('model', 'export', 'tests/architectures.py')}", make)
+    sources = ("model", "export", "tests/architectures.py", "tests/literature.py")
+    return _cached(f"literature-{_key(*sources)}", make)
 
 
 def default_bundles(precision: str) -> Path:

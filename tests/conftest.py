@@ -80,7 +80,7 @@ def head_bundles() -> Path:
 
 @pytest.fixture(scope="session")
 def literature_bundles() -> Path:
-    """Random encoders of the literature: ``tests.architectures.LITERATURE``."""
+    """Random encoders of the literature: ``tests.literature.LITERATURE``."""
     return bundles.literature_bundles()
 
 

@@ -14,11 +14,12 @@ from server.engine.decoding.beam import BeamSearch, Branch
 from server.engine.decoding.logits import HostLogits
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.failures import NO_TOKEN, NOT_FINITE, selection_failure
-from server.engine.job_table import JobTable, SequenceGroup
+from server.engine.job_table import JobTable
 from server.engine.requests.job import Delivery
 from server.engine.requests.lifecycle import Event, Outcome
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobUpdate
+from server.engine.sequence_group import SequenceGroup
 from server.engine.token_selector import TokenSelector
 from server.runtime import host_ops
 from server.runtime.host_ops import TopTokens

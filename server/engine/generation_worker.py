@@ -2,15 +2,15 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 from operator import sub
 
 from server.engine.cache.idle_rows import IdleLimits
 from server.engine.cache.slot_store import SlotStore
 from server.engine.cache.slot_tensors import Capacity
+from server.engine.decoder_runs import DecoderRuns, Run, next_chunk
 from server.engine.decoding.logits import Logits
-from server.engine.failures import NOT_FINITE, RUN_FAILED, BatchResult, run_with_isolation
+from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
 from server.engine.forking import Forking
 from server.engine.gpu.device_sampler import DeviceSampler
 from server.engine.job_table import JobTable
@@ -18,23 +18,19 @@ from server.engine.lane import never
 from server.engine.model_runner import ModelRunner
 from server.engine.multi_step import decode_runs
 from server.engine.observer import Observer, RunReport, WorkerStats
-from server.engine.prefill_alone import prefill_alone
 from server.engine.recording import RecordedRuns, record_runs
 from server.engine.requests.job import GenerationJob
-from server.engine.requests.lifecycle import Event, Outcome, Phase
+from server.engine.requests.lifecycle import Event, Outcome
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobUpdate
 from server.engine.requests.waiting_queue import WaitingQueue
 from server.engine.run_inputs import Chunk
-from server.engine.scheduler import Plan, PromptChunk, StepLimits, schedule, sequences_to_end
+from server.engine.scheduler import Plan, StepLimits, schedule, sequences_to_end
 from server.engine.token_selector import TokenSelector
 
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
-
-Run = BatchResult[Chunk, Logits]
-"""A run of the decoder. Its result: logits ``[chunks, vocabulary]``, valid until the next run."""
 
 
 class GenerationWorker:
@@ -63,14 +59,15 @@ class GenerationWorker:
         self.model, self.progress = model, runner.progress
         self._runner, self._clock, self._observer = runner, clock, observer
         self._capacity, self._limits = capacity, limits
-        self._allows_multi_step = device_sampler is None and runner.decodes_greedily
+        self._is_on_host = device_sampler is None and runner.decodes_greedily
         self._recorded = RecordedRuns()
-        self._steps_since_encode = 0
+        self._runs_since_encode = 0
         self._waiting = WaitingQueue()
         self._slots = SlotStore(runner.cache, capacity)
         self._jobs = JobTable(self._slots)
         self._selector = TokenSelector(capacity.max_length, device_sampler)
         self._forking = Forking(self._jobs, self._slots, self._selector)
+        self._decoder = DecoderRuns(model, runner, self._slots, self._jobs, clock, observer)
 
     def __repr__(self) -> str:
         return f"GenerationWorker({self.model}, waiting={len(self._waiting)}, {self._slots!r})"
@@ -142,14 +139,14 @@ class GenerationWorker:
         for id_ in sequences_to_end(chain(self._waiting.items, self._slots.running), now):
             self._jobs.end_early(id_, now)
         self._release_ended()
-        self._steps_since_encode += 1
+        self._runs_since_encode += 1
         waiting = self._waiting.items
         if not waiting:
             return schedule(waiting, self._slots.running, self._limits)
         held = self._slots.match_prefixes(waiting)
-        plan = schedule(waiting, self._slots.running, self._limits, held, self._steps_since_encode)
+        plan = schedule(waiting, self._slots.running, self._limits, held, self._runs_since_encode)
         if plan.encode:
-            self._steps_since_encode = 0
+            self._runs_since_encode = 0
         for id_ in plan.admit:
             self._admit(self._waiting.admit(id_), now)
         self._slots.discard_matches(self._waiting.items)
@@ -167,12 +164,12 @@ class GenerationWorker:
         for batch in plan.encode:
             self._encode([self._slots.get(id_) for id_ in batch])
         for chunks in plan.prefill:
-            yield from self._prefill(chunks)
+            yield from self._decoder.prefill(chunks)
         if not plan.decode:
             return
         sequences = [self._slots.get(id_) for id_ in plan.decode]
         if not self._decode_multi_step(sequences, plan.num_decode_runs, may_continue):
-            yield from self._decode(sequences)
+            yield from self._decoder.decode(sequences)
 
     def _decode_multi_step(
         self,
@@ -183,12 +180,12 @@ class GenerationWorker:
         """Runs and applies decode runs until a sequence ends, or there is other work.
 
         Returns:
-            False if nothing was decoded: a sequence needs more than its next token, a run failed,
-            or the model runs on a device.
+            False if nothing was decoded: a sequence does not allow it, a run failed, or the model
+            runs on a device.
         """
-        if not (self._allows_multi_step and all(map(_allows_multi_step, sequences))):
+        if not (self._is_on_host and all(s.allows_multi_step for s in sequences)):
             return False
-        chunks = [_next_chunk(sequence, 1) for sequence in sequences]
+        chunks = [next_chunk(sequence, 1) for sequence in sequences]
         room = self._capacity.max_length - max(chunk.start for chunk in chunks)
         slot, limit = self._slots.slot_of(sequences[0]), min(max_runs, room)
         try:
@@ -198,8 +195,9 @@ class GenerationWorker:
             for sequence in sequences:  # else each of its tokens repeats the runs up to the failure
                 sequence.allows_multi_step = False
             return False
-        self._steps_since_encode += len(runs.tokens) - 1
-        self._report("decode", len(chunks), len(chunks), *map(sub, runs.times[1:], runs.times))
+        self._runs_since_encode += len(runs.tokens) - 1
+        seconds = tuple(map(sub, runs.times[1:], runs.times))
+        self._report(RunReport("decode", len(chunks), len(chunks), seconds))
         for sequence, tokens in zip(sequences, zip(*runs.tokens, strict=True), strict=True):
             outcome = self._selector.append_all(sequence, tokens)
             self._jobs.record_all(sequence, tokens, runs.times[1:], outcome)
@@ -246,7 +244,8 @@ class GenerationWorker:
             started = self._clock()
             self._runner.encode(batch, [self._slots.slot_of(sequence) for sequence in batch])
             num_tokens = sum(sequence.num_source_tokens for sequence in batch)
-            self._report("encode", len(batch), num_tokens, self._clock() - started)
+            seconds = self._clock() - started
+            self._report(RunReport("encode", len(batch), num_tokens, (seconds,)))
             return True
 
         label = f"encoding by {self.model}"
@@ -257,75 +256,15 @@ class GenerationWorker:
             else:
                 self._fail(batch, RUN_FAILED, self._clock())
 
-    def _prefill(self, planned: Sequence[PromptChunk]) -> Iterator[Run]:
-        chunks = [_next_chunk(self._slots.get(chunk.id), chunk.num_tokens) for chunk in planned]
-        can_share = not any(chunk.sequence.prefills_alone for chunk in chunks)
-        if can_share and all(map(_is_live_chunk, chunks)):  # else their slots are not adjacent
-            return self._run_decoder("prefill", chunks)
-        runs = (self._run_decoder("prefill", [chunk]) for chunk in chunks if _is_live_chunk(chunk))
-        return chain.from_iterable(runs)
-
-    def _decode(self, sequences: Sequence[DecodingSequence]) -> Iterator[Run]:
-        chunks = [_next_chunk(sequence, 1) for sequence in sequences]
-        if all(sequence.job.logprob_options.attention is None for sequence in sequences):
-            return self._run_decoder("decode", chunks)
-        # The last prompt token of a job that wants attention runs in the graph ``attend``.
-        runs = (
-            self._run_decoder(
-                "prefill" if chunk.sequence.phase == Phase.PREFILLING else "decode", [chunk]
-            )
-            for chunk in chunks
-            if _is_live_chunk(chunk)
-        )
-        return chain.from_iterable(runs)
-
-    def _run_decoder(self, phase: str, chunks: Sequence[Chunk]) -> Iterator[Run]:
-        """Runs the decoder over chunks of sequences in neighbouring slots, in slot order."""
-        label = f"a {phase} run of {self.model}"
-        return run_with_isolation(chunks, partial(self._logits, phase), label, _is_live_chunk)
-
-    def _logits(self, phase: str, chunks: Sequence[Chunk]) -> Logits:
-        """Logits ``[chunks, vocabulary]`` after the last token of each."""
-        started = self._clock()
-        logits = self._run_graph(phase, chunks)
-        num_tokens = sum(chunk.size for chunk in chunks)
-        self._report(phase, len(chunks), num_tokens, self._clock() - started)
-        return logits
-
-    def _run_graph(self, phase: str, chunks: Sequence[Chunk]) -> Logits:
-        first = chunks[0].sequence
-        slot = self._slots.slot_of(first)
-        if phase == "prefill" and first.prefills_alone:
-            group = self._jobs.group_of(first)
-            return prefill_alone(self._runner, group, first, slot, chunks[0].size)
-        if phase == "decode" and slot == 0 and self._runner.buckets is not None:
-            count = self._runner.buckets.rows_for(len(chunks)) - len(chunks)
-            padding = self._slots.padding_positions(len(chunks), count)
-            if padding is not None:
-                return self._runner.decode_padded([chunk.sequence for chunk in chunks], padding)
-        return self._runner.decode(chunks, slot)
-
     def _release_ended(self) -> None:
         """Releases the slots of ended sequences. Slots move only here and in forks."""
         for sequence in self._jobs.take_ended():
             if not self._waiting.discard(sequence.id):
                 self._slots.release(sequence)
 
-    def _report(self, phase: str, num_sequences: int, num_tokens: int, *seconds: float) -> None:
-        self._observer.on_run(self.model, RunReport(phase, num_sequences, num_tokens, seconds))
+    def _report(self, report: RunReport) -> None:
+        self._observer.on_run(self.model, report)
 
 
 def _is_live(sequence: DecodingSequence) -> bool:
     return sequence.is_live
-
-
-def _allows_multi_step(sequence: DecodingSequence) -> bool:
-    return sequence.allows_multi_step
-
-
-def _is_live_chunk(chunk: Chunk) -> bool:
-    return chunk.sequence.is_live
-
-
-def _next_chunk(sequence: DecodingSequence, size: int) -> Chunk:
-    return Chunk(sequence, sequence.num_cached_tokens, size)

@@ -5,121 +5,20 @@ A job, or one of its outputs, ends in one place: :meth:`JobTable.finish`.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
-from server.constraint import Floats
 from server.engine.cache.slot_store import SlotStore
-from server.engine.decoding.beam import BeamSearch
-from server.engine.decoding.sampling import TokenLogprob
-from server.engine.failures import NO_TOKEN, NOT_FINITE
+from server.engine.failures import NOT_FINITE
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Event, Outcome, Phase, ending_event
 from server.engine.requests.sequence import DecodingSequence
-from server.engine.requests.update import JobTimes, JobUpdate
+from server.engine.requests.update import JobUpdate
+from server.engine.sequence_group import LastUpdate, SequenceGroup, last_update
 from server.engine.token_selector import NextToken
 
 # While more sequences run, the tokens of a stream may wait: see ``Delivery.STREAM``.
 FEW_SEQUENCES = 4
-
-
-@dataclass(slots=True, eq=False)
-class SequenceGroup:
-    """A job and its sequences.
-
-    Attributes:
-        id: the job's.
-        sequences: those that have not ended; with a search, in the order of its live hypotheses.
-        search: the beam search, if the job has beams.
-        is_independent: each sequence is one output: all samples have forked, and there is no
-            search.
-        num_open_outputs: outputs that have not ended.
-        num_published_tokens: tokens of the search's best hypothesis that were published.
-        agreed_times: when all of the search's hypotheses agreed on each of their first tokens.
-        num_reused_tokens: prompt tokens copied from a cached prefix.
-        attention: weights of each token, ``[layers, heads, source]``.
-    """
-
-    id: int
-    job: GenerationJob
-    times: JobTimes
-    sequences: list[DecodingSequence]
-    search: BeamSearch | None
-    is_independent: bool
-    num_open_outputs: int
-    num_published_tokens: int = 0
-    agreed_times: list[float] = field(default_factory=list)
-    num_reused_tokens: int = 0
-    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
-    attention: list[Floats] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, id_: int, first: DecodingSequence, submitted: float) -> "SequenceGroup":
-        """A job with the sequence that will prefill its prompt."""
-        job, search = first.job, None
-        if job.beams is not None and job.max_new_tokens:
-            search = BeamSearch(job.beams, job.eos, job.max_new_tokens)
-        return cls(
-            id_,
-            job,
-            JobTimes(submitted),
-            [first],
-            search,
-            is_independent=job.num_sequences == 1 and search is None,
-            num_open_outputs=job.num_outputs,
-        )
-
-    def last_updates(self, outcome: Outcome, failure: str, now: float) -> list["LastUpdate"]:
-        """The last update of every open output when the job ends ``now`` with ``outcome``."""
-        if self.is_independent:
-            return [last_update(sequence, outcome, failure) for sequence in self.sequences]
-        if self.search is not None and outcome in {Outcome.STOP, Outcome.TIME_LIMIT}:
-            hypotheses = self._hypotheses(self.search, now)
-            if hypotheses:  # a constraint may allow fewer than the job wants
-                return hypotheses
-            if self.search.is_over:
-                return [LastUpdate(0, Outcome.UNSATISFIABLE, failure=NO_TOKEN)]
-        outputs = range(self.job.num_outputs)
-        return [LastUpdate(output, outcome, failure=failure) for output in outputs]
-
-    def _hypotheses(self, search: BeamSearch, now: float) -> list["LastUpdate"]:
-        """The best hypotheses; of the first, only the tokens that were not published."""
-        updates = []
-        for output, hypothesis in enumerate(search.best(self.job.num_outputs)):
-            published = 0 if output else self.num_published_tokens
-            tokens, values = hypothesis.tokens[published:], hypothesis.logprobs[published:]
-            if self.job.logprob_options.top_logprobs is None:
-                values = ()
-            outcome = Outcome.STOP
-            if hypothesis.tokens[-1] not in self.job.eos:
-                is_full = len(hypothesis.tokens) >= self.job.max_new_tokens
-                outcome = Outcome.LENGTH if is_full or search.is_over else Outcome.TIME_LIMIT
-            logprobs = tuple(map(TokenLogprob, values))
-            agreed = () if output else self.agreed_times[published:]
-            times = (*agreed, *[now] * (len(tokens) - len(agreed)))
-            last = LastUpdate(output, outcome, tokens, logprobs, hypothesis.score, times=times)
-            updates.append(last)
-        return updates
-
-
-class LastUpdate(NamedTuple):
-    """The last tokens of an output, and how it ends."""
-
-    output: int
-    outcome: Outcome
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
-    score: float | None = None
-    failure: str = ""
-    times: tuple[float, ...] = ()
-
-
-def last_update(sequence: DecodingSequence, outcome: Outcome, failure: str) -> LastUpdate:
-    """The last update of an independent sequence, with all tokens that were not published."""
-    tokens, logprobs, times = sequence.unpublished.take()
-    return LastUpdate(sequence.output, outcome, tokens, logprobs, failure=failure, times=times)
 
 
 class JobTable:

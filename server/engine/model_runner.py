@@ -133,8 +133,7 @@ class ModelRunner:
             logits are not finite, and then there is no next run.
 
         Raises:
-            Exception: a run failed. The recurrent states are as before the first run, so that all
-                can be repeated.
+            Exception: a run failed. All can be repeated: recurrent states are as before the first.
         """
         rows = range(len(chunks))
         self.cache.save(first_slot, len(chunks))

@@ -42,7 +42,7 @@ def decode_runs(
         may_continue: no run but the first begins while it returns False.
 
     Raises:
-        Exception: a run failed. The slots are as before the first run.
+        Exception: a run failed. All can be repeated.
     """
     sequences = [chunk.sequence for chunk in chunks]
     ends = [sequence.job.eos for sequence in sequences]

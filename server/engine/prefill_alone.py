@@ -6,9 +6,9 @@ from model.bundle import AttentionKind
 from server.engine.decoding import sampling
 from server.engine.decoding.logits import HostLogits
 from server.engine.failures import NOT_FINITE
-from server.engine.job_table import SequenceGroup
 from server.engine.model_runner import ModelRunner
 from server.engine.requests.sequence import DecodingSequence
+from server.engine.sequence_group import SequenceGroup
 
 
 def prefill_alone(

@@ -79,7 +79,7 @@ class Plan:
         admit: sequences that get the next slots.
         encode: batches of the encoder.
         prefill: batches of prompt chunks; each batch runs in neighbouring slots.
-        decode: sequences that decode one token, in one batch.
+        decode: sequences that decode one token in each run, in one batch.
         num_decode_runs: how many tokens of each it may decode before another plan, while no
             sequence ends and there is no new work.
     """
@@ -108,14 +108,14 @@ def schedule(
     running: Sequence[Schedulable],
     limits: StepLimits,
     held: Container[int] = (),
-    steps_since_encode: float = math.inf,
+    runs_since_encode: float = math.inf,
 ) -> Plan:
     """Plans one step.
 
     No sequence starves: every decodable sequence decodes in every step, prompts get at least
     ``min_chunk`` tokens of every step, and sequences are admitted strictly in their order (those of
-    an encoder-decoder at least every ``encode_interval`` steps). Those after a held sequence may
-    overtake it, but leave it the slots that it needs.
+    an encoder-decoder at least every ``encode_interval`` decode runs). Those after a held sequence
+    may overtake it, but leave it the slots that it needs.
 
     Args:
         waiting: in the order to serve. A prefix that will be copied from another slot counts as
@@ -124,11 +124,11 @@ def schedule(
         limits: of a step.
         held: ids of waiting sequences that are not admitted in this step, because they wait for a
             prefill to share.
-        steps_since_encode: the last run of the encoder was so many decode runs before this step.
+        runs_since_encode: the last run of the encoder was so many decode runs before this step.
     """
     decode = tuple(item.id for item in running if is_decodable(item))
     is_busy = 2 * len(decode) >= limits.num_slots
-    encodes_later = is_busy and steps_since_encode < limits.encode_interval
+    encodes_later = is_busy and runs_since_encode < limits.encode_interval
     if not waiting and len(decode) == len(running):
         num_runs = min((item.max_decode_runs for item in running), default=1)
         return Plan(decode=decode, num_decode_runs=num_runs)

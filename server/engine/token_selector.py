@@ -79,10 +79,9 @@ class TokenSelector:
         Returns:
             How the sequence ends; None if it goes on.
         """
-        last = tokens[-1]
-        if len(tokens) > 1:
-            sequence.tokens += [token for token in tokens[:-1] if token is not None]
         sequence.num_cached_tokens += len(tokens)
+        *earlier, last = tokens
+        sequence.tokens += [token for token in earlier if token is not None]
         return Outcome.FAILED if last is None else self._outcome_of(sequence, last)
 
     def append(
@@ -133,13 +132,12 @@ class TokenSelector:
     def _select_argmax(
         self, sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
     ) -> list[NextToken]:
-        return list(map(self.append_argmax, sequences, logits.best(indices)))
-
-    def append_argmax(self, sequence: DecodingSequence, token: int | None) -> NextToken:
-        """Appends the argmax, which no constraint refuses; None: the logits are not finite."""
-        if token is None:
-            return NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
-        return NextToken(sequence, token, self._outcome_of(sequence, token))
+        return [
+            NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
+            if token is None
+            else NextToken(sequence, token, self._outcome_of(sequence, token))
+            for sequence, token in zip(sequences, logits.best(indices), strict=True)
+        ]
 
     def _outcome_of(self, sequence: DecodingSequence, token: int) -> Outcome | None:
         """Appends ``token``; how the sequence ends with it, None if it goes on."""

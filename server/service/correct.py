@@ -17,7 +17,7 @@ from server.service.encoder_call import (
     truncation_of,
     usage_of,
 )
-from server.service.encoder_options import LengthOptions, check_fraction, length_limit, softmax
+from server.service.encoder_options import LengthOptions, length_limit, softmax
 from server.service.requests import ModelRequest
 from server.service.threads import slices_of
 from server.service.usage import Timing, Usage
@@ -122,7 +122,6 @@ async def correct(
     limit = length_limit(request.length, call.model, LongInput.WINDOWS)
     min_score = vocabulary.min_score
     if request.min_score is not None:
-        check_fraction("min_score", request.min_score)
         min_score = request.min_score
     drafts = [_Draft(Revision(text)) for text in request.inputs]
     for number in range(request.max_iterations):

@@ -1,6 +1,5 @@
 """Options that several encoder calls share, and their validation."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -67,12 +66,6 @@ def check_integer(field: str, value: int | None, *, low: int = 1, high: int = MA
     """Raises ``InvalidArgumentError`` if ``value`` is not ``None`` and not in ``low … high``."""
     if value is not None and not low <= value <= high:
         raise InvalidArgumentError(field, f"{value} is not in {low} … {high}")
-
-
-def check_fraction(field: str, value: float) -> None:
-    """Raises ``InvalidArgumentError`` if ``value`` is not in 0 … 1, or is NaN."""
-    if math.isnan(value) or not 0 <= value <= 1:
-        raise InvalidArgumentError(field, f"{value} is not in 0 … 1")
 
 
 def softmax(logits: Floats) -> Floats:

@@ -122,15 +122,15 @@ class ResponseOptions:
     attention: AttentionOptions | None = None
 
 
-def checked_sampling(sampling: Sampling) -> Sampling:
-    """Validates ``sampling``. Temperatures below :data:`MIN_TEMPERATURE` become greedy."""
+def effective_sampling(sampling: Sampling) -> Sampling:
+    """Temperatures below :data:`MIN_TEMPERATURE` become greedy."""
     if sampling.temperature < MIN_TEMPERATURE:
         return replace(sampling, temperature=0.0)
     return sampling
 
 
 def checked_logits_options(options: LogitsOptions, vocabulary_size: int) -> LogitsOptions:
-    """Validates the numbers and token ids of ``options``, and returns it."""
+    """Validates the token ids and values of ``logit_bias``; returns ``options``."""
     bias = dict(options.logit_bias)
     check_token_ids("logit_bias", list(bias), vocabulary_size)
     for id_, value in bias.items():
@@ -191,18 +191,13 @@ def logprob_options(response: ResponseOptions, beams: Beams | None) -> LogprobOp
 
 
 def check_stopping(stopping: StoppingOptions, min_new_tokens: int) -> None:
-    """Rejects values out of range, contradictions, and empty or too long stop strings."""
+    """Rejects contradictions, and empty or too long stop strings."""
     longest = stopping.max_new_tokens
     if longest is not None and min_new_tokens > longest:
         raise InvalidArgumentError(
             "min_new_tokens", f"{min_new_tokens} is more than max_new_tokens {longest}"
         )
-    stops = stopping.stop_strings
-    if len(stops) > MAX_STOP_STRINGS:
-        raise InvalidArgumentError(
-            "stop_strings", f"{len(stops)} given, at most {MAX_STOP_STRINGS}"
-        )
-    for index, stop in enumerate(stops):
+    for index, stop in enumerate(stopping.stop_strings):
         if not 0 < len(stop) <= MAX_STOP_STRING_CHARACTERS:
             raise InvalidArgumentError(
                 f"stop_strings[{index}]", f"needs 1 … {MAX_STOP_STRING_CHARACTERS} characters"
@@ -275,11 +270,6 @@ def check_bad_words(words: Sequence[str]) -> None:
     for index, word in enumerate(words):
         if not word.strip():
             raise InvalidArgumentError(f"bad_words[{index}]", "is empty")
-
-
-def check_priority(value: int) -> None:
-    """Rejects priorities outside :data:`PRIORITIES`."""
-    PRIORITIES.check("priority", value)
 
 
 def check_token_ids(field: str, ids: Sequence[int], vocabulary_size: int) -> None:

@@ -156,14 +156,13 @@ async def job_template(
     validation.check_task(model, task)
     decoding, stopping = request.decoding, request.stopping
     vocabulary_size = model.manifest.dimensions.vocabulary_size
-    sampling = checks.checked_sampling(request.sampling)
+    sampling = checks.effective_sampling(request.sampling)
     beams = checks.beams_of(sampling, decoding)
     num_outputs = checks.num_outputs_of(sampling, beams, decoding, context.config.num_slots)
     num_sequences = num_outputs if beams is None else beams.size
     context.engine.check(model.key, num_sequences * max(num_inputs, 1), caller.client)
     logits = checks.checked_logits_options(request.logits, vocabulary_size)
     checks.check_stopping(stopping, logits.min_new_tokens)
-    checks.check_priority(request.priority)
     logprobs = checks.logprob_options(request.response, beams)
     eos = checks.end_tokens(stopping, model.manifest.special_tokens.eos, vocabulary_size)
     return JobTemplate(

@@ -23,7 +23,7 @@ from server.models.registry import Model
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.generation_options import PRIORITIES, ResponseOptions, check_priority
+from server.service.generation_options import PRIORITIES, ResponseOptions
 from server.service.generation_request import ScoredToken
 from server.service.job_outputs import scored_tokens
 from server.service.languages import target_start, with_source_language
@@ -102,7 +102,6 @@ async def score(request: ScoreRequest, context: ServiceContext, caller: Caller) 
     model = context.model_of(request)
     if not any(task in model.manifest.tasks for task in _TASKS):
         raise InvalidArgumentError("model", f"{request.model!r} is an encoder, without Score")
-    check_priority(request.priority)
     _check_inputs(request, model, context.config.max_input_bytes)
     context.engine.check(model.key, len(request.inputs), caller.client)
 

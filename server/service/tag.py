@@ -24,7 +24,7 @@ from server.service.encoder_call import (
     truncation_of,
     usage_of,
 )
-from server.service.encoder_options import LengthOptions, check_fraction, length_limit, softmax
+from server.service.encoder_options import LengthOptions, length_limit, softmax
 from server.service.requests import ModelRequest
 from server.service.threads import slices_of
 from server.service.usage import Timing, Usage
@@ -98,7 +98,6 @@ async def tag(request: TagRequest, context: ServiceContext, caller: Caller) -> T
     call = EncoderCall.open(request, Task.TAG, context, caller)
     model = call.model
     validation.check_texts(request.inputs, context.config.max_input_bytes)
-    check_fraction("min_score", request.min_score)
     ignored = set(request.ignored_labels or DEFAULT_IGNORED_LABELS)
     limit = length_limit(request.length, model, LongInput.WINDOWS)
     tokenized = await call.tokenize(request.inputs, limit, with_offsets=True)

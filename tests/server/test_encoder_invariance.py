@@ -16,8 +16,8 @@ from server.engine.requests.update import JobUpdate
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.ort.backend import OrtBackend
 from tests import heads
-from tests.architectures import LITERATURE
 from tests.faults.record import record
+from tests.literature import LITERATURE
 
 NUM_BATCHES, MAX_TEXTS = 12, 8
 

@@ -113,18 +113,18 @@ def test_step_with_work_makes_progress(situation) -> None:
     num_decoding=st.integers(0, 7),
     num_waiting=st.integers(1, 4),
     num_source_tokens=st.integers(0, 1),
-    steps_since_encode=st.integers(1, 6),
+    runs_since_encode=st.integers(1, 6),
 )
 def test_sources_wait_for_others_only_while_half_of_the_slots_decode(
-    num_decoding: int, num_waiting: int, num_source_tokens: int, steps_since_encode: int
+    num_decoding: int, num_waiting: int, num_source_tokens: int, runs_since_encode: int
 ) -> None:
     bounds = StepLimits(num_slots=8, max_batched_tokens=64)
     running = [Item(id_, 1, 5, phase=Phase.DECODING) for id_ in range(num_decoding)]
     waiting = [
         Item(100 + id_, 1, num_source_tokens=num_source_tokens) for id_ in range(num_waiting)
     ]
-    plan = schedule(waiting, running, bounds, steps_since_encode=steps_since_encode)
-    waits = num_source_tokens and num_decoding >= 4 and steps_since_encode < bounds.encode_interval
+    plan = schedule(waiting, running, bounds, runs_since_encode=runs_since_encode)
+    waits = num_source_tokens and num_decoding >= 4 and runs_since_encode < bounds.encode_interval
     assert len(plan.admit) == (0 if waits else min(num_waiting, 8 - num_decoding))
     assert set(plan.decode) == set(range(num_decoding))
 

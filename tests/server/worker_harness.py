@@ -8,6 +8,7 @@ from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.device_logits import bind_row_gather
 from server.engine.gpu.sampler_inputs import LogitsSpec
+from server.engine.lane import never
 from server.engine.model_runner import ModelRunner
 from server.engine.observer import RunReport, WorkerStats
 from server.engine.requests.job import GenerationJob
@@ -62,7 +63,7 @@ class WorkerHarness:
     recorder: Recorder
     cache: SlotTensors
     updates: list[JobUpdate] = field(default_factory=list)
-    may_continue: Callable[[], bool] = lambda: False
+    may_continue: Callable[[], bool] = never
 
     def submit(self, id_: int, make_job: GenerationJob) -> None:
         self.worker.submit(id_, make_job)

@@ -1,0 +1,103 @@
+"""Runs the decoder over prompts and single tokens. A failed run is repeated chunk by chunk."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+
+from server.engine.cache.slot_store import SlotStore
+from server.engine.decoding.logits import Logits
+from server.engine.failures import BatchResult, run_with_isolation
+from server.engine.job_table import JobTable
+from server.engine.model_runner import ModelRunner
+from server.engine.observer import Observer, RunReport
+from server.engine.prefill_alone import prefill_alone
+from server.engine.requests.lifecycle import Phase
+from server.engine.requests.sequence import DecodingSequence
+from server.engine.run_inputs import Chunk
+from server.engine.scheduler import PromptChunk
+
+Run = BatchResult[Chunk, Logits]
+"""A run of the decoder. Its result: logits ``[chunks, vocabulary]``, valid until the next run."""
+
+
+class DecoderRuns:
+    """Runs of one model's decoder. Each starts when the caller asks for it.
+
+    Args:
+        model: the model's name, for reports.
+        runner: runs the model's graphs.
+        slots: of the running sequences.
+        jobs: of the sequences.
+        clock: returns seconds.
+        observer: receives a report of every run.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        runner: ModelRunner,
+        slots: SlotStore,
+        jobs: JobTable,
+        clock: Callable[[], float],
+        observer: Observer,
+    ) -> None:
+        self._model, self._runner, self._slots, self._jobs = model, runner, slots, jobs
+        self._clock, self._observer = clock, observer
+
+    def prefill(self, planned: Sequence[PromptChunk]) -> Iterator[Run]:
+        """Runs over chunks of prompts, in slot order."""
+        chunks = [next_chunk(self._slots.get(chunk.id), chunk.num_tokens) for chunk in planned]
+        can_share = not any(chunk.sequence.prefills_alone for chunk in chunks)
+        if can_share and all(map(_is_live_chunk, chunks)):  # else their slots are not adjacent
+            return self._run("prefill", chunks)
+        runs = (self._run("prefill", [chunk]) for chunk in chunks if _is_live_chunk(chunk))
+        return chain.from_iterable(runs)
+
+    def decode(self, sequences: Sequence[DecodingSequence]) -> Iterator[Run]:
+        """Runs over the next token of each sequence, in slot order."""
+        chunks = [next_chunk(sequence, 1) for sequence in sequences]
+        if all(sequence.job.logprob_options.attention is None for sequence in sequences):
+            return self._run("decode", chunks)
+        # The last prompt token of a job that wants attention runs in the graph ``attend``.
+        runs = (
+            self._run("prefill" if chunk.sequence.phase == Phase.PREFILLING else "decode", [chunk])
+            for chunk in chunks
+            if _is_live_chunk(chunk)
+        )
+        return chain.from_iterable(runs)
+
+    def _run(self, phase: str, chunks: Sequence[Chunk]) -> Iterator[Run]:
+        """Runs the decoder over chunks of sequences in neighbouring slots, in slot order."""
+        label = f"a {phase} run of {self._model}"
+        return run_with_isolation(chunks, partial(self._logits, phase), label, _is_live_chunk)
+
+    def _logits(self, phase: str, chunks: Sequence[Chunk]) -> Logits:
+        """Logits ``[chunks, vocabulary]`` after the last token of each."""
+        started = self._clock()
+        logits = self._run_graph(phase, chunks)
+        num_tokens = sum(chunk.size for chunk in chunks)
+        report = RunReport(phase, len(chunks), num_tokens, (self._clock() - started,))
+        self._observer.on_run(self._model, report)
+        return logits
+
+    def _run_graph(self, phase: str, chunks: Sequence[Chunk]) -> Logits:
+        first = chunks[0].sequence
+        slot = self._slots.slot_of(first)
+        if phase == "prefill" and first.prefills_alone:
+            group = self._jobs.group_of(first)
+            return prefill_alone(self._runner, group, first, slot, chunks[0].size)
+        if phase == "decode" and slot == 0 and self._runner.buckets is not None:
+            count = self._runner.buckets.rows_for(len(chunks)) - len(chunks)
+            padding = self._slots.padding_positions(len(chunks), count)
+            if padding is not None:
+                return self._runner.decode_padded([chunk.sequence for chunk in chunks], padding)
+        return self._runner.decode(chunks, slot)
+
+
+def next_chunk(sequence: DecodingSequence, size: int) -> Chunk:
+    """The next ``size`` tokens of a sequence."""
+    return Chunk(sequence, sequence.num_cached_tokens, size)
+
+
+def _is_live_chunk(chunk: Chunk) -> bool:
+    return chunk.sequence.is_live
