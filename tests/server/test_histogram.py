@@ -28,7 +28,7 @@ def test_exposition_is_that_of_the_library(durations: Sequence[float], name: str
     own, registry = Metrics(), CollectorRegistry()
     theirs = Histogram(
         "triune_step_seconds",
-        "Whole steps of the engine.",
+        "Steps of the engine: one or more runs.",
         ["model"],
         buckets=SECONDS_BUCKETS,
         registry=registry,
