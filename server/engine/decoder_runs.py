@@ -13,7 +13,7 @@ from server.engine.observer import Observer, RunReport
 from server.engine.prefill_alone import prefill_alone
 from server.engine.requests.lifecycle import Phase
 from server.engine.requests.sequence import DecodingSequence
-from server.engine.run_inputs import Chunk
+from server.engine.run_inputs import Chunk, next_chunk
 from server.engine.scheduler import PromptChunk
 
 Run = BatchResult[Chunk, Logits]
@@ -92,11 +92,6 @@ class DecoderRuns:
             if padding is not None:
                 return self._runner.decode_padded([chunk.sequence for chunk in chunks], padding)
         return self._runner.decode(chunks, slot)
-
-
-def next_chunk(sequence: DecodingSequence, size: int) -> Chunk:
-    """The next ``size`` tokens of a sequence."""
-    return Chunk(sequence, sequence.num_cached_tokens, size)
 
 
 def _is_live_chunk(chunk: Chunk) -> bool:

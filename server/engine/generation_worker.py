@@ -8,7 +8,7 @@ from operator import sub
 from server.engine.cache.idle_rows import IdleLimits
 from server.engine.cache.slot_store import SlotStore
 from server.engine.cache.slot_tensors import Capacity
-from server.engine.decoder_runs import DecoderRuns, Run, next_chunk
+from server.engine.decoder_runs import DecoderRuns, Run
 from server.engine.decoding.logits import Logits
 from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
 from server.engine.forking import Forking
@@ -24,7 +24,7 @@ from server.engine.requests.lifecycle import Event, Outcome
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobUpdate
 from server.engine.requests.waiting_queue import WaitingQueue
-from server.engine.run_inputs import Chunk
+from server.engine.run_inputs import Chunk, next_chunk
 from server.engine.scheduler import Plan, StepLimits, schedule, sequences_to_end
 from server.engine.token_selector import TokenSelector
 

@@ -55,6 +55,6 @@ def decode_runs(
         runs.times.append(now)
         if len(runs.tokens) == max_runs or now >= deadline or not may_continue():
             break
-        if None in tokens or any(map(contains, ends, tokens)):
+        if any(map(contains, ends, tokens)):
             break
     return runs

@@ -19,6 +19,11 @@ class Chunk(NamedTuple):
     size: int
 
 
+def next_chunk(sequence: DecodingSequence, size: int) -> Chunk:
+    """The next ``size`` tokens of a sequence."""
+    return Chunk(sequence, sequence.num_cached_tokens, size)
+
+
 def split(sequence: DecodingSequence, size: int, max_size: int) -> Iterator[Chunk]:
     """The next ``size`` tokens of a sequence, in chunks of at most ``max_size``."""
     stop = sequence.num_cached_tokens + size

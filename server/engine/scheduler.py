@@ -129,13 +129,11 @@ def schedule(
     decode = tuple(item.id for item in running if is_decodable(item))
     is_busy = 2 * len(decode) >= limits.num_slots
     encodes_later = is_busy and runs_since_encode < limits.encode_interval
-    if not waiting and len(decode) == len(running):
-        num_runs = min((item.max_decode_runs for item in running), default=1)
-        return Plan(decode=decode, num_decode_runs=num_runs)
+    num_runs = 1 if waiting else min((item.max_decode_runs for item in running), default=1)
     if encodes_later and any(item.num_source_tokens for item in waiting[:1]):
         waiting = ()
-        if len(decode) == len(running):
-            return Plan(decode=decode)
+    if not waiting and len(decode) == len(running):
+        return Plan(decode=decode, num_decode_runs=num_runs)
     budget = max(limits.max_batched_tokens - len(decode), limits.min_chunk)
 
     chunks: list[tuple[Schedulable, int]] = []
