@@ -90,14 +90,15 @@ struct PackedMatrix {
 };
 
 // With fewer rows than these, 4-bit panels are multiplied as they are stored. From so many rows on,
-// a target may first expand a panel to scratch, in a form that takes fewer instructions to read.
+// a target may first expand panels to scratch, in a form that takes fewer instructions to read.
 constexpr int64_t kMinExpandedRows = 9;
-constexpr int64_t kExpandedBytes = 1280;  // of a panel's pair
+constexpr int64_t kMaxExpandedPanels = 2;  // at once
+constexpr int64_t kExpandedBytes = 1280;   // of a panel's pair
 
 // Bytes of scratch to multiply `num_rows` rows.
 inline int64_t scratch_size(const PackedMatrix& matrix, int64_t num_rows) {
   const bool may_expand = num_rows >= kMinExpandedRows && matrix.has_4_bits();
-  return may_expand ? PackedMatrix::kUnitBytes + matrix.num_pairs() * kExpandedBytes : 0;
+  return may_expand ? kMaxExpandedPanels * matrix.num_pairs() * kExpandedBytes : 0;
 }
 
 // Quantizes rows of x [.., num_inputs] for products with `matrix`: quantized

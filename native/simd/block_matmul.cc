@@ -16,23 +16,36 @@ namespace {
 using namespace ::SIMD;
 
 static_assert(kMaxStoredRows >= kMinExpandedRows - 1, "there is no scratch for fewer rows");
+static_assert(kNrPanels <= kMaxExpandedPanels, "there is no scratch for more panels");
 
-// All rows times a panel of Parts, up to kMr at a time. `next`: the panel to prefetch.
-template <typename Part>
+// All rows times P adjacent panels of Pairs, up to kMr<P> rows at a time.
+template <int P, typename Pair>
 void multiply_rows(const uint8_t* quantized, int64_t num_rows, const PackedMatrix& matrix,
-                   const uint8_t* panel, const uint8_t* next, PanelEpilogue& epilogue) {
+                   const Panels& panels, PanelEpilogue* epilogues) {
+  const int64_t num_bytes = P * matrix.panel_bytes();
   // Spread over the whole run, so that memory is read all the time.
-  RangePrefetcher next_panel(next, matrix.panel_bytes(),
-                             div_ceil(num_rows, kMr) * matrix.num_pairs());
-  while (num_rows) {
-    const int64_t count = div_ceil(num_rows, div_ceil(num_rows, kMr));
-    with_static_count<kMr>(count, [&](auto mr) {
-      multiply_panel<mr.kCount, Part>(quantized, matrix, panel, epilogue, next_panel);
-    });
-    quantized += count * matrix.row_bytes();
-    num_rows -= count;
-    epilogue.advance(count);
+  RangePrefetcher next_panels(panels.stored + num_bytes, num_bytes,
+                              div_ceil(num_rows, kMr<P>) * matrix.num_pairs());
+  const auto multiply_tiles = [&](int64_t num_tiles, auto reading) __attribute__((always_inline)) {
+    for (; num_tiles; num_tiles--) {
+      const int64_t count = div_ceil(num_rows, div_ceil(num_rows, kMr<P>));
+      with_static_count<kMr<P>>(count, [&](auto mr) {
+        multiply_panels<mr.kCount, P, Pair, reading.kValue>(quantized, matrix, panels, epilogues,
+                                                            next_panels);
+      });
+      quantized += count * matrix.row_bytes();
+      num_rows -= count;
+      for (int p = 0; p < P; p++) epilogues[p].advance(count);
+    }
+  };
+  const int64_t num_tiles = div_ceil(num_rows, kMr<P>);
+  if constexpr (__is_same(Pair, Int4Pair)) {
+    if (num_rows > kMaxStoredRows) {
+      multiply_tiles(1, StaticReading<Reading::kExpand>());
+      return multiply_tiles(num_tiles - 1, StaticReading<Reading::kExpanded>());
+    }
   }
+  multiply_tiles(num_tiles, StaticReading<Reading::kStored>());
 }
 
 }  // namespace
@@ -40,19 +53,25 @@ void multiply_rows(const uint8_t* quantized, int64_t num_rows, const PackedMatri
 void multiply(const uint8_t* quantized, const Rows& rows, const PackedMatrix& matrix,
               const Epilogue& epilogue, int64_t first_panel, int64_t last_panel, uint8_t* scratch,
               float* y) {
-  const int64_t num_rows = rows.count;
-  for (int64_t index = first_panel; index < last_panel; index++) {
-    const uint8_t *const panel = matrix.panel(index), *const next = matrix.panel(index + 1);
-    PanelEpilogue to(epilogue, matrix.num_outputs, rows, index, y);
-    if (!matrix.has_4_bits()) {
-      multiply_rows<Int8Pair>(quantized, num_rows, matrix, panel, next, to);
-    } else if (num_rows > kMaxStoredRows) {
-      expand(matrix, panel, scratch);
-      multiply_rows<Expanded>(quantized, num_rows, matrix, scratch, next, to);
+  int64_t index = first_panel;
+  const auto multiply_next = [&](auto num_panels) __attribute__((always_inline)) {
+    constexpr int P = num_panels.kCount;
+    const auto epilogue_of = [&](int64_t p) {
+      return PanelEpilogue(epilogue, matrix.num_outputs, rows, index + p, y);
+    };
+    PanelEpilogue epilogues[] = {epilogue_of(0), epilogue_of(P - 1)};
+    const Panels panels{matrix.panel(index), scratch};
+    if (matrix.has_4_bits()) {
+      multiply_rows<P, Int4Pair>(quantized, rows.count, matrix, panels, epilogues);
     } else {
-      multiply_rows<Int4Pair>(quantized, num_rows, matrix, panel, next, to);
+      multiply_rows<P, Int8Pair>(quantized, rows.count, matrix, panels, epilogues);
     }
+    index += P;
+  };
+  if (rows.count > kMaxStoredRows) {
+    while (index + kNrPanels <= last_panel) multiply_next(StaticCount<kNrPanels>());
   }
+  while (index < last_panel) multiply_next(StaticCount<1>());
 }
 
 }  // namespace block_matmul::SIMD

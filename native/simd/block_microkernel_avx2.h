@@ -13,7 +13,9 @@ namespace block_matmul::SIMD {
 
 using PanelEpilogue = ::SIMD::PanelEpilogue<Factors::kRounded>;
 
+template <int P>
 constexpr int kMr = 3;
+constexpr int kNrPanels = 1;
 constexpr int64_t kMaxStoredRows = 32;
 
 template <int R>
@@ -45,9 +47,8 @@ INLINE void multiply_8_bits(const RowPointers<R>& rows, int64_t group, const uin
 
 // The same for a group of 4-bit weights, one a byte; sums are in 16-bit lanes.
 template <int R>
-INLINE void multiply_bytes(const RowPointers<R>& rows, int64_t group, const uint8_t* numbers,
+INLINE void multiply_bytes(const RowPointers<R>& rows, int64_t group, const uint8_t* from,
                            Sums<R>& sums) {
-  const uint8_t* const from = numbers + group * kGroupBytes;
   const __m256i first = load<__m256i>(from), second = load<__m256i>(from + sizeof(__m256i));
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -94,10 +95,9 @@ INLINE void add_products(const RowPointers<R>& rows, const Sums<R>& sums, int ha
 // A block of a panel of 4-bit weights as many rows read it.
 struct ExpandedBlock {
   float scales[kPanelWidth], offsets[kPanelWidth];
-  uint8_t numbers[kBlockBytes];
+  uint8_t numbers[kBlockGroups][kGroupBytes];
 };
 static_assert(2 * sizeof(ExpandedBlock) <= kExpandedBytes);
-using Expanded = ExpandedBlock;
 
 // Of block `block`, outputs half * 8 and on: values that alternate with those of the other block.
 INLINE Floats alternate_of(const int16_t (*values)[2], int block, int half) {
@@ -156,15 +156,34 @@ INLINE void multiply_block(const RowPointers<R>& rows, const ExpandedBlock& bloc
                            Sums<R>& sums) {
 #pragma unroll
   for (int64_t group = 0; group < kBlockGroups; group++) {
-    multiply_bytes<R>(rows, group, block.numbers, sums);
+    multiply_bytes<R>(rows, group, block.numbers[group], sums);
   }
   add_halves<R>(sums);
 }
 
-// R rows times a panel of Int8Pair, Int4Pair or ExpandedBlock.
+// Writes the blocks of a panel of 4 bits to scratch.
+inline void expand(const PackedMatrix& matrix, const Int4Pair* from, ExpandedBlock* to) {
+  for (int64_t i = 0; i < matrix.num_blocks(); i++, to++) {
+    const Int4Pair& pair = from[i / 2];
+    const int block = i % 2;
+    for (int half = 0; half < 2; half++) {
+      store(to->scales + half * kLanes, scales_of(pair, block, half));
+      store(to->offsets + half * kLanes, offsets_of(pair, block, half));
+    }
+    for (int64_t group = 0; group < kBlockGroups; group += 2) {
+      for (int64_t lane = 0; lane < kPanelWidth; lane += kLanes) {
+        const Ints both = load<Ints>(pair.words[block][group / 2] + lane);
+        store(to->numbers[group] + lane * kKr, both & 0x0f0f0f0f);
+        store(to->numbers[group + 1] + lane * kKr, both >> 4 & 0x0f0f0f0f);
+      }
+    }
+  }
+}
+
+// R rows times the parts of a panel.
 template <int R, typename Part>
-void multiply_panel(const uint8_t* quantized, const PackedMatrix& matrix, const uint8_t* panel,
-                    const PanelEpilogue& epilogue, RangePrefetcher&) {
+INLINE void multiply_parts(const uint8_t* quantized, const PackedMatrix& matrix,
+                           const Panels& panel, const Part* part, const PanelEpilogue& epilogue) {
   Floats totals[R][2];
 #pragma unroll
   for (int r = 0; r < R; r++) {
@@ -190,7 +209,6 @@ void multiply_panel(const uint8_t* quantized, const PackedMatrix& matrix, const 
     rows.advance(sizeof(RowBlock));
   };
   constexpr int kBlocks = __is_same(Part, ExpandedBlock) ? 1 : 2;
-  const auto* part = parts_of<Part>(panel);
   for (int64_t i = 0; i < matrix.num_blocks(); i += kBlocks, part++) {
     add_block(*part, 0);
     if constexpr (kBlocks == 2) add_block(*part, 1);
@@ -198,24 +216,24 @@ void multiply_panel(const uint8_t* quantized, const PackedMatrix& matrix, const 
 #pragma unroll
   for (int r = 0; r < R; r++) {
 #pragma unroll
-    for (int half = 0; half < 2; half++) totals[r][half] *= units_of(panel, half) * kScaleUnit;
+    for (int half = 0; half < 2; half++) {
+      totals[r][half] *= units_of(panel.stored, half) * kScaleUnit;
+    }
   }
   epilogue.apply<R>(totals[0], 2);
 }
 
-// Writes a panel of 4 bits to scratch: its units, then ExpandedBlock [num_blocks].
-inline void expand(const PackedMatrix& matrix, const uint8_t* panel, uint8_t* scratch) {
-  memcpy(scratch, panel, PackedMatrix::kUnitBytes);
-  const auto* from = parts_of<Int4Pair>(panel);
-  auto* to = reinterpret_cast<ExpandedBlock*>(scratch + PackedMatrix::kUnitBytes);
-  for (int64_t i = 0; i < matrix.num_blocks(); i++, to++) {
-    const Int4Pair& pair = from[i / 2];
-    const int block = i % 2;
-    for (int half = 0; half < 2; half++) {
-      store(to->scales + half * kLanes, scales_of(pair, block, half));
-      store(to->offsets + half * kLanes, offsets_of(pair, block, half));
-    }
-    expand_block(pair.words[block], to->numbers, Ints(0));
+// R rows times a panel of Pairs.
+template <int R, int P, typename Pair, Reading kReading>
+void multiply_panels(const uint8_t* quantized, const PackedMatrix& matrix, const Panels& panel,
+                     const PanelEpilogue* epilogue, RangePrefetcher&) {
+  const auto* const stored = parts_of<Pair>(panel.stored);
+  if constexpr (kReading == Reading::kStored) {
+    multiply_parts<R>(quantized, matrix, panel, stored, *epilogue);
+  } else {
+    auto* const expanded = reinterpret_cast<ExpandedBlock*>(panel.expanded);
+    if constexpr (kReading == Reading::kExpand) expand(matrix, stored, expanded);
+    multiply_parts<R>(quantized, matrix, panel, expanded, *epilogue);
   }
 }
 
