@@ -93,7 +93,7 @@ struct PackedMatrix {
 // a target may first expand panels to scratch, in a form that takes fewer instructions to read.
 constexpr int64_t kMinExpandedRows = 9;
 constexpr int64_t kMaxExpandedPanels = 2;  // at once
-constexpr int64_t kExpandedBytes = 1280;   // of a panel's pair
+constexpr int64_t kExpandedBytes = 1280;   // of a panel's pair, at most
 
 // Bytes of scratch to multiply `num_rows` rows.
 inline int64_t scratch_size(const PackedMatrix& matrix, int64_t num_rows) {

@@ -40,7 +40,7 @@ void multiply_rows(const uint8_t* quantized, int64_t num_rows, const PackedMatri
   };
   const int64_t num_tiles = div_ceil(num_rows, kMr<P>);
   if constexpr (__is_same(Pair, Int4Pair)) {
-    if (num_rows > kMaxStoredRows) {
+    if (P > 1 || num_rows > kMaxStoredRows) {
       multiply_tiles(1, StaticReading<Reading::kExpand>());
       return multiply_tiles(num_tiles - 1, StaticReading<Reading::kExpanded>());
     }

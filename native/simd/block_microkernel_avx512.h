@@ -61,11 +61,11 @@ INLINE Ints biases_of(const Int4Pair& pair) {
                                                     _mm512_broadcast_i32x4(order)));
 }
 
-// What one pair after another of a panel consists of.
+// Reads one pair of a panel after another. With Reading::kExpand, it also writes them to scratch.
 template <typename Pair, Reading kReading>
 class PairReader {
  public:
-  // `index`: of a panel that follows the first one.
+  // `index`: of one of the adjacent panels.
   INLINE PairReader(const PackedMatrix& matrix, const Panels& panels, int index)
       : stored_(parts_of<Pair>(panels.stored + index * matrix.panel_bytes())),
         expanded_(reinterpret_cast<ExpandedPair*>(panels.expanded) + index * matrix.num_pairs()) {}
