@@ -3,7 +3,7 @@
     python -m scripts.comparisons [--check]
 
 The reports come from ``python -m loadtest compare``. All rows go to ``docs/performance.md``, those
-of a Zen 4 to a table of their own, and a selection to ``README.md``. ``--check`` changes nothing
+of a Zen 5 to a table of their own, and a selection to ``README.md``. ``--check`` changes nothing
 and fails if a document differs from the reports.
 """
 
@@ -167,8 +167,8 @@ def _render_table() -> str:
     return f"{table(rows, Fidelity.committed(rows))}\n\n{machines(rows)}"
 
 
-def _render_zen4() -> str:
-    rows = committed("zen4")
+def _render_zen5() -> str:
+    rows = committed("zen5")
     return table(rows, Fidelity.committed(rows))
 
 
@@ -179,7 +179,7 @@ def _render_summary() -> str:
 
 SECTIONS = (
     Section(document=ROOT / "docs" / "performance.md", name="comparisons", render=_render_table),
-    Section(document=ROOT / "docs" / "performance.md", name="zen4", render=_render_zen4),
+    Section(document=ROOT / "docs" / "performance.md", name="zen5", render=_render_zen5),
     Section(document=ROOT / "README.md", name="summary", render=_render_summary),
 )
 
