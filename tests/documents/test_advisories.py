@@ -99,7 +99,7 @@ def test_list_without_the_canary_is_refused() -> None:
     empty = parse(listed(another=[advisory("<1")]))
     with pytest.raises(AuditError, match=CANARY):
         vulnerable(empty, "a list")
-    pinned, pinned_version = next(iter(pins()))
+    pinned, pinned_version = min(pin for pin in pins() if pin[0] != name)
     full = parse(
         listed(**{name: [advisory(f"=={version}")], pinned: [advisory(f"=={pinned_version}")]})
     )
