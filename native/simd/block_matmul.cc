@@ -20,27 +20,25 @@ static_assert(kNrPanels <= kMaxExpandedPanels, "there is no scratch for more pan
 
 // All rows times P adjacent panels of Pairs, up to kMr<P> rows at a time.
 template <int P, typename Pair>
-void multiply_rows(const uint8_t* quantized, int64_t num_rows, const PackedMatrix& matrix,
-                   const Panels& panels, PanelEpilogue* epilogues) {
-  const int64_t num_bytes = P * matrix.panel_bytes();
+void multiply_panels(const uint8_t* quantized, int64_t num_rows, const PackedMatrix& matrix,
+                     const Panels& panels, PanelEpilogue* epilogues) {
+  const int64_t num_tiles = div_ceil(num_rows, kMr<P>), num_bytes = P * matrix.panel_bytes();
   // Spread over the whole run, so that memory is read all the time.
-  RangePrefetcher next_panels(panels.stored + num_bytes, num_bytes,
-                              div_ceil(num_rows, kMr<P>) * matrix.num_pairs());
-  const auto multiply_tiles = [&](int64_t num_tiles, auto reading) __attribute__((always_inline)) {
-    for (; num_tiles; num_tiles--) {
+  RangePrefetcher next_panels(panels.stored + num_bytes, num_bytes, num_tiles * matrix.num_pairs());
+  const auto multiply_tiles = [&](int64_t num_left, auto reading) __attribute__((always_inline)) {
+    for (; num_left; num_left--) {
       const int64_t count = div_ceil(num_rows, div_ceil(num_rows, kMr<P>));
       with_static_count<kMr<P>>(count, [&](auto mr) {
-        multiply_panels<mr.kCount, P, Pair, reading.kValue>(quantized, matrix, panels, epilogues,
-                                                            next_panels);
+        multiply_micro_tile<mr.kCount, P, Pair, reading.kValue>(quantized, matrix, panels,
+                                                                epilogues, next_panels);
       });
       quantized += count * matrix.row_bytes();
       num_rows -= count;
       for (int p = 0; p < P; p++) epilogues[p].advance(count);
     }
   };
-  const int64_t num_tiles = div_ceil(num_rows, kMr<P>);
   if constexpr (__is_same(Pair, Int4Pair)) {
-    if (P > 1 || num_rows > kMaxStoredRows) {
+    if (P > 1 || num_rows > kMaxStoredRows) {  // always with several panels
       multiply_tiles(1, StaticReading<Reading::kExpand>());
       return multiply_tiles(num_tiles - 1, StaticReading<Reading::kExpanded>());
     }
@@ -62,9 +60,9 @@ void multiply(const uint8_t* quantized, const Rows& rows, const PackedMatrix& ma
     PanelEpilogue epilogues[] = {epilogue_of(0), epilogue_of(P - 1)};
     const Panels panels{matrix.panel(index), scratch};
     if (matrix.has_4_bits()) {
-      multiply_rows<P, Int4Pair>(quantized, rows.count, matrix, panels, epilogues);
+      multiply_panels<P, Int4Pair>(quantized, rows.count, matrix, panels, epilogues);
     } else {
-      multiply_rows<P, Int8Pair>(quantized, rows.count, matrix, panels, epilogues);
+      multiply_panels<P, Int8Pair>(quantized, rows.count, matrix, panels, epilogues);
     }
     index += P;
   };

@@ -225,8 +225,8 @@ INLINE void multiply_parts(const uint8_t* quantized, const PackedMatrix& matrix,
 
 // R rows times a panel of Pairs.
 template <int R, int P, typename Pair, Reading kReading>
-void multiply_panels(const uint8_t* quantized, const PackedMatrix& matrix, const Panels& panel,
-                     const PanelEpilogue* epilogue, RangePrefetcher&) {
+void multiply_micro_tile(const uint8_t* quantized, const PackedMatrix& matrix, const Panels& panel,
+                         const PanelEpilogue* epilogue, RangePrefetcher&) {
   const auto* const stored = parts_of<Pair>(panel.stored);
   if constexpr (kReading == Reading::kStored) {
     multiply_parts<R>(quantized, matrix, panel, stored, *epilogue);

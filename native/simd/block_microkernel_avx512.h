@@ -150,8 +150,8 @@ INLINE __m512i join_sums(__m512i first, __m512i second) {
 
 // R rows times P panels of Pairs. Prefetches a part of the next panels with each pair.
 template <int R, int P, typename Pair, Reading kReading>
-void multiply_panels(const uint8_t* quantized, const PackedMatrix& matrix, const Panels& panels,
-                     const PanelEpilogue* epilogues, RangePrefetcher& next_panels) {
+void multiply_micro_tile(const uint8_t* quantized, const PackedMatrix& matrix, const Panels& panels,
+                         const PanelEpilogue* epilogues, RangePrefetcher& next_panels) {
   using Reader = PairReader<Pair, kReading>;
   constexpr bool kHas8Bits = __is_same(Pair, Int8Pair);
   constexpr int kBits = kHas8Bits ? kRoundedBits : 0;
