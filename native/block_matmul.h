@@ -2,11 +2,12 @@
 // bits in the same blocks. Each block of each row and of each output has a scale, as in GGUF's Q8_0
 // and Q4_1, so that an outlier coarsens 32 values only.
 //
-// y = sum over blocks of scale_x scale_w sum(number_x (number_w - zero_w)). Blocks are added in
-// order, so that each target gives the same bits for any number of rows. Scales of an output are
-// 16-bit numbers of one unit: a scale that is 1000 times smaller than the largest is off by up to
-// 1.5 %. AVX2 adds blocks as floats. AVX-512 rounds scales of x, and the sums of 8-bit weights, to
-// 16 bits too, and adds two blocks in integers.
+// y = sum over blocks of scale_x scale_w sum((number_x - zero_x) (number_w - zero_w)). Blocks are
+// added in order, so that each target gives the same bits for any number of rows. Scales of an
+// output are 16-bit numbers of one unit: a scale that is 1000 times smaller than the largest is off
+// by up to 1.5 %. AVX2 adds blocks as floats, and zero_x is 0. AVX-512 chooses zero_x, rounds
+// scales of x, and the sums of 8-bit weights, to 16 bits too, and adds two blocks in integers. It
+// adds what fractions of zero_w contribute at the end of a row, in 8 bits.
 #pragma once
 
 #include <stdint.h>
@@ -27,25 +28,42 @@ struct RowBlock {
   int32_t padding[2];
 };
 
+// The zero points of a block of x for AVX-512. Numbers from 0 to 255 have 127 steps on either side
+// of kMiddle, or 191 on one side and 64 on the other, whichever makes steps finer: beside an
+// outlier, up to 1.5 times. The scale is negative if the longer side is that of negative values.
+constexpr int kMiddle = 128, kOneSided = 64;
+constexpr int kOneSidedFlag = 64;
+
 // Two blocks of a row of x for AVX-512, which adds both in integers. A block has the scale
 // scales[b] 2^(exponent of the pair - 15). The exponent of the row is at least that of each pair.
 struct RowPair {
-  int8_t numbers[2][kBlockInputs];
-  // -128 * sum(numbers), since the micro-kernels' bytes of weights are + 128. With 8-bit weights,
-  // plus half of 2^kRoundedBits, so that dropping those bits rounds.
-  int32_t starts[2];
-  int16_t scales[2];  // the larger one is at least 2^14
-  int16_t sums[2];    // scale * sum(numbers) / 2^15
-  int32_t shift;      // the row's exponent - the pair's
-  float row_scale;    // 2^(the row's exponent); NaN if an input of the row is not finite
-  int32_t padding[2];
+  uint8_t numbers[2][kBlockInputs];
+  int16_t scales[2];    // the larger magnitude is at least 2^14, unless both blocks are zero
+  int32_t shift;        // the row's exponent - the pair's
+  int32_t zero_points;  // the sum of kOneSidedFlag << b over the blocks b that have kOneSided
+  int32_t padding;
+  int16_t corrections[2][2];  // of each block: -sum(numbers - zero point), -zero point
+  int32_t more_padding[2];
 };
-static_assert(sizeof(RowPair) == 2 * sizeof(RowBlock));
+
+// What follows the pairs of a row. With 8-bit weights, there is only the scale.
+struct RowEnd {
+  float scale;       // 2^(the row's exponent); NaN if an input of the row is not finite
+  float mean_scale;  // of `means`
+  int32_t start;     // -128 * sum(means), since the bytes of offsets are + 128
+  int32_t padding;
+  int8_t means[];  // of x over each block, then zeros to a multiple of kMeansAlignment
+};
+constexpr int64_t kMeansAlignment = 16;
+
+// Fractions of zero points of 4-bit weights, times scales, are offsets: 8-bit numbers of
+// 2^kOffsetBits units of the output.
+constexpr int kOffsetBits = 7;
 
 // Two blocks of a panel.
 struct Int8Pair {
-  int16_t scales[kPanelWidth][2];                    // in units of the output
-  uint32_t words[2][kBlockInputs / 4][kPanelWidth];  // as in weight_format::QuantizedBlock<8>
+  int16_t scales[kPanelWidth][2];  // in units of the output
+  int8_t numbers[2][kBlockInputs / 4][kPanelWidth][4];
 };
 struct Int4Pair {
   static constexpr int kZeroPointBits = 8;  // after the point
@@ -61,8 +79,8 @@ constexpr int64_t kMinMaxSum = 256;  // of PackedMatrix::max_sum
 // Scales of outputs are below this, so that AVX2 divides those of x by it: products stay finite.
 constexpr float kScaleUnit = 32768.0f;
 
-// The lowest bits of a block's sum with 8-bit weights that AVX-512 rounds away. At most 2^19 -
-// 2^12, it then fits into 16 bits.
+// The lowest bits of a block's sum with 8-bit weights that AVX-512 rounds away. Below 2^19, it then
+// fits into 16 bits.
 constexpr int kRoundedBits = 4;
 
 // W [num_inputs, num_outputs] as panels: float units [16], then Int8Pair or Int4Pair [num_pairs].
@@ -74,8 +92,8 @@ struct PackedMatrix {
   WeightFormat format;  // kInt8Blocks or kInt4Blocks
   int64_t num_inputs;   // a multiple of 32, up to kMaxInputs
   int64_t num_outputs;
-  // AVX-512 makes blocks of x coarser whose sum of |numbers| is larger, to about this sum. With 4
-  // bits, the sums of their products with number - zero point then fit into 16 bits.
+  // AVX-512 makes blocks of x coarser whose sum of |number - zero point| is larger, to about this
+  // sum. The sums of their products with weights then fit into 16 bits.
   int64_t max_sum;
 
   bool has_4_bits() const { return format == WeightFormat::kInt4Blocks; }
@@ -85,20 +103,26 @@ struct PackedMatrix {
     return kUnitBytes + num_pairs() * (has_4_bits() ? sizeof(Int4Pair) : sizeof(Int8Pair));
   }
   const uint8_t* panel(int64_t index) const { return data + index * panel_bytes(); }
-  // Of a row of x: RowPair [num_pairs] or RowBlock [2 * num_pairs].
-  int64_t row_bytes() const { return num_pairs() * static_cast<int64_t>(sizeof(RowPair)); }
+  // Of a row of x: RowPair [num_pairs] and a RowEnd, or RowBlock [2 * num_pairs].
+  int64_t row_bytes() const {
+    static_assert(sizeof(RowPair) <= 2 * sizeof(RowBlock));
+    constexpr int64_t kPair = sizeof(RowPair), kEnd = sizeof(RowEnd);
+    return num_pairs() * kPair + kEnd + round_up(num_blocks(), kMeansAlignment);
+  }
 };
 
-// With fewer rows than these, 4-bit panels are multiplied as they are stored. From so many rows on,
-// a target may first expand panels to scratch, in a form that takes fewer instructions to read.
+// With fewer rows than these, panels are multiplied as they are stored. From so many rows on, a
+// target may first expand panels to scratch, in a form that takes fewer instructions to read.
 constexpr int64_t kMinExpandedRows = 9;
 constexpr int64_t kMaxExpandedPanels = 2;  // at once
-constexpr int64_t kExpandedBytes = 1280;   // of a panel's pair, at most
+// Of a panel's pair, at most.
+constexpr int64_t kExpandedInt4Bytes = 1408, kExpandedInt8Bytes = 256;
 
 // Bytes of scratch to multiply `num_rows` rows.
 inline int64_t scratch_size(const PackedMatrix& matrix, int64_t num_rows) {
-  const bool may_expand = num_rows >= kMinExpandedRows && matrix.has_4_bits();
-  return may_expand ? kMaxExpandedPanels * matrix.num_pairs() * kExpandedBytes : 0;
+  if (num_rows < kMinExpandedRows) return 0;
+  const int64_t pair_bytes = matrix.has_4_bits() ? kExpandedInt4Bytes : kExpandedInt8Bytes;
+  return kMaxExpandedPanels * matrix.num_pairs() * pair_bytes;
 }
 
 // Quantizes rows of x [.., num_inputs] for products with `matrix`: quantized

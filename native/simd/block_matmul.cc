@@ -37,7 +37,7 @@ void multiply_panels(const uint8_t* quantized, int64_t num_rows, const PackedMat
       for (int p = 0; p < P; p++) epilogues[p].advance(count);
     }
   };
-  if constexpr (__is_same(Pair, Int4Pair)) {
+  if constexpr (SIMD_BITS == 512 || __is_same(Pair, Int4Pair)) {
     if (P > 1 || num_rows > kMaxStoredRows) {  // always with several panels
       multiply_tiles(1, StaticReading<Reading::kExpand>());
       return multiply_tiles(num_tiles - 1, StaticReading<Reading::kExpanded>());

@@ -27,14 +27,13 @@ INLINE __m256i ones() {
   return value;
 }
 
-// sums[r][half] += x[r] . the weights of eight outputs, for a group of 8-bit weights, stored + 128.
+// sums[r][half] += x[r] . the weights of eight outputs, for a group of 8-bit weights.
 template <int R>
-INLINE void multiply_8_bits(const RowPointers<R>& rows, int64_t group, const uint32_t* words,
-                            __m256i ones, Sums<R>& sums) {
+INLINE void multiply_8_bits(const RowPointers<R>& rows, int64_t group,
+                            const int8_t (*numbers)[kKr], __m256i ones, Sums<R>& sums) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    const __m256i stored = load<__m256i>(words + half * kLanes);
-    const __m256i weights = _mm256_xor_si256(stored, _mm256_set1_epi8(-128));
+    const __m256i weights = load<__m256i>(numbers + half * kLanes);
     const __m256i magnitudes = _mm256_abs_epi8(weights);
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -97,7 +96,7 @@ struct ExpandedBlock {
   float scales[kPanelWidth], offsets[kPanelWidth];
   uint8_t numbers[kBlockGroups][kGroupBytes];
 };
-static_assert(2 * sizeof(ExpandedBlock) <= kExpandedBytes);
+static_assert(2 * sizeof(ExpandedBlock) <= kExpandedInt4Bytes);
 
 // Of block `block`, outputs half * 8 and on: values that alternate with those of the other block.
 INLINE Floats alternate_of(const int16_t (*values)[2], int block, int half) {
@@ -130,7 +129,7 @@ INLINE void multiply_block(const RowPointers<R>& rows, const Int8Pair& pair, int
   const __m256i one = ones();
 #pragma unroll
   for (int64_t group = 0; group < kBlockGroups; group++) {
-    multiply_8_bits<R>(rows, group, pair.words[block][group], one, sums);
+    multiply_8_bits<R>(rows, group, pair.numbers[block][group], one, sums);
   }
 }
 template <int R>

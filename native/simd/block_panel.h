@@ -1,5 +1,5 @@
 // A panel in blocks, as the micro-kernels read it. They multiply up to kMr<P> rows by P adjacent
-// panels. For more than kMaxStoredRows rows, the first ones expand panels of 4 bits for the others.
+// panels. For more than kMaxStoredRows rows, the first ones expand panels for the others.
 #pragma once
 
 #include "../block_matmul.h"
@@ -17,7 +17,7 @@ constexpr int64_t kBlockGroups = kBlockInputs / kKr;
 constexpr int64_t kGroupBytes = kKr * kPanelWidth;
 
 // How micro-kernels read a panel: as it is stored, the same while they also expand it to scratch
-// (AVX2 expands it first), or as scratch holds it.
+// (AVX2 expands it first), or with what scratch holds of it.
 enum class Reading { kStored, kExpand, kExpanded };
 
 template <Reading kReading>
@@ -25,7 +25,7 @@ struct StaticReading {
   static constexpr Reading kValue = kReading;
 };
 
-// The first of adjacent panels, and where they are expanded: up to kExpandedBytes a pair.
+// The first of adjacent panels, and where they are expanded: scratch_size().
 struct Panels {
   const uint8_t* stored;
   uint8_t* expanded;

@@ -69,6 +69,32 @@ INLINE Ints reduce_halves(const Ints* a, const Combine& combine) {
   }
 }
 
+// Lanes 2 i and 2 i + 1 of the result: the sums of lanes 0, 4, .. and of lanes 2, 6, .. of a[i],
+// for N vectors, eight or one, whose odd lanes are 0; further lanes are 0.
+template <int N>
+INLINE Ints sum_alternate(const Ints* a) {
+  static_assert(N == 1 || N == 8);
+  if constexpr (N == 1) {
+    const IntsOf<8> eights = a[0].lo + a[0].hi;
+    const IntsOf<4> fours = eights.lo + eights.hi;
+    Ints result = 0;
+    result[0] = fours[0], result[1] = fours[2];
+    return result;
+  } else {
+    const auto add = [](Ints x, Ints y) __attribute__((always_inline)) { return x + y; };
+    __m512i pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const auto even = reinterpret_cast<__m512i>(a[2 * i]);
+      const auto odd = reinterpret_cast<__m512i>(a[2 * i + 1]);
+      pairs[i] = _mm512_or_si512(even, _mm512_slli_epi64(odd, 32));
+    }
+    const __m512i sums = fold_quarters(fold_quarters(pairs[0], pairs[1], add),
+                                       fold_quarters(pairs[2], pairs[3], add), add);
+    return reinterpret_cast<Ints>(_mm512_shuffle_epi32(sums, _MM_PERM_DBCA));
+  }
+}
+
 }  // namespace SIMD
 
 #include "end_target.h"

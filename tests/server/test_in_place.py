@@ -16,7 +16,7 @@ from tests.server import matmul_graphs
 KERNELS = Kernels.INT8_MATMUL | Kernels.BLOCK_MATMUL | Kernels.MATMUL | Kernels.NORM
 pytestmark = [
     pytest.mark.skipif(KERNELS not in supported_kernels(), reason="this CPU cannot run them"),
-    pytest.mark.usefixtures("register_bits", "all_kernels"),
+    pytest.mark.usefixtures("all_kernels"),
 ]
 SIZE, WIDTH = 96, 44  # the last panel is not full
 WEIGHT = np.random.default_rng(0).normal(size=(SIZE, WIDTH)).astype(np.float32)
@@ -49,7 +49,7 @@ CASES: dict[str, Callable[[Path], onnx.ModelProto]] = {
 @pytest.mark.parametrize("is_read_later", [False, True])
 @pytest.mark.parametrize("operator", CASES)
 def test_only_what_nothing_reads_later_is_overwritten(
-    tmp_path: Path, operator: str, is_read_later: bool
+    tmp_path: Path, register_bits: int, operator: str, is_read_later: bool
 ) -> None:
     model = CASES[operator](tmp_path / "a" / "1")
     graph = model.graph
@@ -80,4 +80,5 @@ def test_only_what_nothing_reads_later_is_overwritten(
         del inputs["x"]
     (expected,) = matmul_graphs.standard_session(file).run(None, inputs)
     actual = OrtBackend("cpu", 2).load(file, ()).bind({}).run(inputs)["z"]
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=0.05)
+    is_coarser = operator == "DynamicBlockMatMul" and register_bits > 256  # other steps of x
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=0.25 if is_coarser else 0.05)

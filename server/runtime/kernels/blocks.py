@@ -1,9 +1,10 @@
 """Replaces products with weights in blocks by one operator each: native/block_matmul_operator.h.
 
 The export writes such a product (``export.block_matmul``) as nodes that round each block of 32
-inputs to 8 bits, and a ``MatMulNBits``. The native operator quantizes to the same numbers, or to
-coarser ones where most of a block are large. Results differ by the rounding of scales and sums to
-16 bits, and of zero points to 1/256 step.
+inputs to 8 bits, and a ``MatMulNBits``. With AVX2, the native operator rounds inputs to the same
+numbers. With AVX-512, a block has one of two zero points, which makes most steps finer, and coarser
+steps if most of its inputs are large. Scales and sums are rounded to 16 bits, zero points to 1/256
+step, of which AVX-512 adds the fractions in 8 bits.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ _FORMATS = {8: WeightFormat.INT8_BLOCKS, 4: WeightFormat.INT4_BLOCKS}
 _ZERO_POINT_UNIT = 2.0**-8  # kZeroPointBits of native/block_matmul.h
 _MAX_NUMBER = 31  # of number - zero point, so that x need not be much coarser
 _MAX_INPUTS = 65536  # kMaxInputs of native/block_matmul.h
-_LARGEST_SUM = 32 * 127  # of |numbers| of a block of x
+_LARGEST_SUM = 32 * 127  # with which sums of 8-bit weights fit: kRoundedBits
 
 
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
@@ -76,9 +77,13 @@ def pack(numbers: Array, scales: Array, zeros: Array | None, epilogue: Epilogue)
     num_blocks = scales.shape[1]
     padding = [(0, 0), (0, num_blocks % 2)]  # to pairs of blocks
     exact = scales.astype(np.float64)
+    if zeros is not None:
+        exact[_are_zeros(numbers, zeros)] = 0  # so that no large scale coarsens the others
     units = np.abs(exact).max(1) / np.iinfo(np.int16).max
     halves = [np.rint(exact / np.where(units, units, 1)[:, None])]
-    if zeros is not None:
+    if zeros is None:
+        numbers = numbers ^ 128  # two's complement
+    else:
         numbers = _reorder_4_bits(numbers)
         halves.append(np.rint(zeros / _ZERO_POINT_UNIT))
     parts = [_pairs(np.pad(values, padding).astype(np.int16), epilogue) for values in halves]
@@ -111,6 +116,14 @@ def _largest_number(numbers: Array, zeros: Array) -> float:
     nibbles = np.stack([numbers & 15, numbers >> 4])
     low, high = nibbles.min((0, -1)), nibbles.max((0, -1))
     return float(np.maximum(zeros - low, high - zeros).max())
+
+
+def _are_zeros(numbers: Array, zeros: Array) -> Array:
+    """Which blocks of 4 bits have no weights but zeros: ``[outputs, blocks]``."""
+    whole = np.clip(np.rint(zeros), 0, 15)
+    both = (whole * 17).astype(np.uint8)  # numbers of a byte
+    found: Array = (whole == zeros) & (numbers == both[..., None]).all(-1)
+    return found
 
 
 def _max_sum(largest: float) -> int:

@@ -1,0 +1,196 @@
+// How the AVX-512 micro-kernels of blocks read panels, and what they write to scratch for the next
+// rows.
+//
+// x has zero points, so (x - zero point) . weights = x . weights - zero point * sum(weights). Where
+// a panel is read as it is stored, these sums are computed each time. Scratch holds their products
+// with each zero point.
+#pragma once
+
+#include "block_panel.h"
+
+#include "begin_target.h"
+
+namespace block_matmul::SIMD {
+
+// 16 outputs, two blocks each.
+using Shorts = int16_t __attribute__((ext_vector_type(2 * kPanelWidth)));
+
+// For each value of RowPair::zero_points, which is an offset in bytes: minus the zero points of x
+// times the sums of the weights, in 16 bits each.
+using Corrections = int16_t[4][2 * kPanelWidth];
+static_assert(sizeof(Shorts) == kOneSidedFlag);
+
+// What scratch has of two blocks of a panel.
+struct ExpandedInt4Pair {
+  Corrections corrections;
+  int16_t scales[kPanelWidth][2];
+  int8_t numbers[2][kBlockGroups][kGroupBytes];  // minus the whole parts of zero points
+  uint8_t offsets[kGroupBytes];  // in even pairs: of this one and the next, + 128
+};
+struct ExpandedInt8Pair {
+  Corrections corrections;
+};
+static_assert(sizeof(ExpandedInt4Pair) <= kExpandedInt4Bytes);
+static_assert(sizeof(ExpandedInt8Pair) <= kExpandedInt8Bytes);
+
+// A zero point has a whole part, which is subtracted from the numbers, and a fraction from -1/2 to
+// 1/2, whose product with the scale and the sum of x is subtracted as an offset.
+INLINE Shorts whole_parts_of(const Int4Pair& pair) {
+  constexpr int kBits = Int4Pair::kZeroPointBits;
+  return (load<Shorts>(pair.zero_points) + static_cast<int16_t>(1 << kBits >> 1)) >> kBits;
+}
+
+// x y / 2^15, rounded.
+INLINE __m512i multiply_high(__m512i x, __m512i y) { return _mm512_mulhrs_epi16(x, y); }
+
+// Minus the fractions, times the scales.
+INLINE __m512i offsets_of(const Int4Pair& pair) {
+  const Shorts whole = whole_parts_of(pair) << Int4Pair::kZeroPointBits;
+  const Shorts fractions = whole - load<Shorts>(pair.zero_points);
+  const Shorts factors = fractions << (15 - Int4Pair::kZeroPointBits);
+  return multiply_high(load<__m512i>(pair.scales), reinterpret_cast<__m512i>(factors));
+}
+
+// The bytes [16 outputs][4] of the offsets of two pairs, + 128.
+INLINE __m512i offset_bytes_of(const Int4Pair& first, const Int4Pair& second) {
+  const auto rounded = [](const Int4Pair& pair) __attribute__((always_inline)) {
+    const auto offsets = reinterpret_cast<Shorts>(offsets_of(pair));
+    return reinterpret_cast<__m512i>((offsets + (1 << kOffsetBits >> 1)) >> kOffsetBits);
+  };
+  const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
+  const __m512i bytes = _mm512_shuffle_epi8(_mm512_packs_epi16(rounded(first), rounded(second)),
+                                            _mm512_broadcast_i32x4(order));
+  return _mm512_xor_si512(bytes, _mm512_set1_epi8(-128));
+}
+
+// The whole parts for the bytes [16 outputs][4] of a block.
+template <int kBlock>
+INLINE __m512i whole_bytes_of(const Int4Pair& pair) {
+  const auto whole = reinterpret_cast<__m512i>(whole_parts_of(pair));
+  constexpr char kFirst = 2 * kBlock;  // byte of an output
+  const __m128i order = _mm_add_epi8(
+      _mm_set1_epi8(kFirst), _mm_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12));
+  return _mm512_shuffle_epi8(whole, _mm512_broadcast_i32x4(order));
+}
+
+// Reads one pair of a panel after another. With Reading::kExpand, it also writes them to scratch.
+template <typename Pair, Reading kReading>
+class PairReader {
+  static constexpr bool kIsExpanded = kReading == Reading::kExpanded;
+  static constexpr bool kSubtracts = __is_same(Pair, Int4Pair) && kReading == Reading::kExpand;
+
+ public:
+  static constexpr bool kHas4Bits = __is_same(Pair, Int4Pair);
+  static constexpr bool kIsStored = kReading == Reading::kStored;
+
+  // `index`: of one of the adjacent panels.
+  INLINE PairReader(const PackedMatrix& matrix, const Panels& panels, int index)
+      : stored_(parts_of<Pair>(panels.stored + index * matrix.panel_bytes())),
+        expanded_(reinterpret_cast<Expanded*>(panels.expanded) + index * matrix.num_pairs()) {}
+
+  template <int kBlock>
+  INLINE void begin_block() {
+    if constexpr (kSubtracts) whole_ = whole_bytes_of<kBlock>(*stored_);
+    if constexpr (!kIsExpanded) sums_[kBlock] = _mm512_setzero_si512();
+  }
+  // The bytes [16 outputs][4] of a group: numbers minus the whole parts of zero points; as they are
+  // stored, only the numbers.
+  template <int kBlock>
+  INLINE __m512i weights(int64_t group) {
+    __m512i& sums = sums_[kBlock];
+    if constexpr (kHas4Bits && kIsExpanded) {
+      return load<__m512i>(expanded_->numbers[kBlock][group]);
+    } else if constexpr (kHas4Bits) {
+      const Ints words = load<Ints>(stored_->words[kBlock][group / 2]) >> (group % 2 ? 4 : 0);
+      auto bytes = reinterpret_cast<__m512i>(words & 0x0f0f0f0f);
+      if constexpr (kSubtracts) {
+        bytes = _mm512_sub_epi8(bytes, whole_);
+        store(expanded_->numbers[kBlock][group], bytes);
+        sums = _mm512_dpbusd_epi32(sums, _mm512_set1_epi8(1), bytes);
+      } else {
+        sums = _mm512_add_epi8(sums, bytes);
+      }
+      return bytes;
+    } else {
+      const __m512i bytes = load<__m512i>(stored_->numbers[kBlock][group]);
+      if constexpr (!kIsExpanded) sums = _mm512_dpbusd_epi32(sums, _mm512_set1_epi8(1), bytes);
+      return bytes;
+    }
+  }
+  // What to multiply with RowPair::corrections after the weights of a block were read as they are
+  // stored: the whole parts of the zero points, and the sums of the weights.
+  template <int kBlock>
+  INLINE __m512i sums() const {
+    if constexpr (kHas4Bits) {
+      const __m512i ones = _mm512_set1_epi8(1);
+      const __m512i sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), sums_[kBlock], ones);
+      const auto whole = reinterpret_cast<__m512i>(whole_parts_of(*stored_));
+      const __m512i lower = kBlock ? _mm512_srli_epi32(whole, 16) : whole;
+      return _mm512_mask_mov_epi16(lower, 0xaaaaaaaa, _mm512_slli_epi32(sums, 16));
+    } else {
+      return _mm512_slli_epi32(sums_[kBlock], 16);
+    }
+  }
+  // The Corrections of a pair whose weights were read, unless as they are stored. With 4 bits, the
+  // upper ones may get one more.
+  INLINE const char* corrections(bool adds_one) {
+    if constexpr (kReading == Reading::kExpand) {
+      constexpr int kUnit = kOneSided >> (kHas4Bits ? 0 : kRoundedBits);
+      static_assert(kMiddle == 2 * kOneSided);
+      const Ints first = reinterpret_cast<Ints>(sums_[0]) * -kUnit;
+      const Ints second = reinterpret_cast<Ints>(sums_[1]) * -kUnit;
+      const Ints one = adds_one ? 1 << 16 : 0;
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const Ints lower = i % 2 ? first : 2 * first, upper = i / 2 ? second : 2 * second;
+        store(expanded_->corrections[i],
+              kHas4Bits ? lower + (upper << 16) + one : (lower & 0xffff) | upper << 16);
+      }
+    }
+    return reinterpret_cast<const char*>(expanded_->corrections);
+  }
+  INLINE __m512i scales() const {
+    if constexpr (kHas4Bits && kIsExpanded) {
+      return load<__m512i>(expanded_->scales);
+    } else {
+      const __m512i scales = load<__m512i>(stored_->scales);
+      if constexpr (kHas4Bits && kReading == Reading::kExpand) store(expanded_->scales, scales);
+      return scales;
+    }
+  }
+  // The offsets [16 outputs][4] of this pair and the next, or twice of this one if it is the last.
+  // Of 4-bit weights.
+  INLINE __m512i offsets(bool is_last) const {
+    if constexpr (kIsExpanded) {
+      return load<__m512i>(expanded_->offsets);
+    } else {
+      const __m512i offsets = offset_bytes_of(stored_[0], stored_[is_last ? 0 : 1]);
+      if constexpr (kReading == Reading::kExpand) store(expanded_->offsets, offsets);
+      return offsets;
+    }
+  }
+  INLINE void advance(int64_t num_pairs = 1) {
+    if constexpr (!kHas4Bits || !kIsExpanded) stored_ += num_pairs;
+    if constexpr (kReading != Reading::kStored) expanded_ += num_pairs;
+  }
+
+ private:
+  template <bool>
+  struct ExpandedOf {
+    using Type = ExpandedInt8Pair;
+  };
+  template <>
+  struct ExpandedOf<true> {
+    using Type = ExpandedInt4Pair;
+  };
+  using Expanded = typename ExpandedOf<kHas4Bits>::Type;
+
+  const Pair* stored_;
+  Expanded* expanded_;
+  __m512i whole_;
+  __m512i sums_[2];  // of the weights of each block; with kIsStored and 4 bits, of each byte
+};
+
+}  // namespace block_matmul::SIMD
+
+#include "end_target.h"
