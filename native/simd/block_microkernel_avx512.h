@@ -22,6 +22,21 @@ constexpr int kMr = P == 1 ? 8 : 6;
 constexpr int kNrPanels = 2;
 constexpr int64_t kMaxStoredRows = kMinExpandedRows - 1;
 
+// The 32 bits at `offset` of a row, in each lane.
+template <int R>
+INLINE __m512i broadcast(const RowPointers<R>& rows, int row, int64_t offset) {
+  return _mm512_set1_epi32(rows.template at<int32_t>(row, offset));
+}
+
+template <int R, int P>
+INLINE void fill(__m512i (*sums)[P], int value) {
+#pragma unroll
+  for (int r = 0; r < R; r++) {
+#pragma unroll
+    for (int p = 0; p < P; p++) sums[r][p] = _mm512_set1_epi32(value);
+  }
+}
+
 // sums[r][p] += x[r] . weights[p], of one block.
 template <int kBlock, int R, int P, typename Reader>
 INLINE void multiply_block(const RowPointers<R>& rows, Reader* readers, __m512i (*sums)[P]) {
@@ -34,8 +49,7 @@ INLINE void multiply_block(const RowPointers<R>& rows, Reader* readers, __m512i 
     for (int p = 0; p < P; p++) weights[p] = readers[p].template weights<kBlock>(group);
 #pragma unroll
     for (int r = 0; r < R; r++) {
-      const int64_t at = kBlock * kBlockInputs + group * kKr;
-      const __m512i x = _mm512_set1_epi32(rows.template at<int32_t>(r, at));
+      const __m512i x = broadcast(rows, r, kBlock * kBlockInputs + group * kKr);
 #pragma unroll
       for (int p = 0; p < P; p++) sums[r][p] = _mm512_dpbusd_epi32(sums[r][p], x, weights[p]);
     }
@@ -52,8 +66,7 @@ INLINE void correct_block(const RowPointers<R>& rows, const Reader* readers, __m
       const __m512i of_weights = readers[p].template sums<kBlock>();
 #pragma unroll
       for (int r = 0; r < R; r++) {
-        const __m512i of_x = _mm512_set1_epi32(rows.template at<int32_t>(r, at));
-        sums[r][p] = _mm512_dpwssd_epi32(sums[r][p], of_weights, of_x);
+        sums[r][p] = _mm512_dpwssd_epi32(sums[r][p], of_weights, broadcast(rows, r, at));
       }
     }
   }
@@ -69,11 +82,7 @@ INLINE void multiply_pair(const RowPointers<R>& rows, Reader* readers, bool adds
   constexpr int kBits = Reader::kHas4Bits ? 0 : kRoundedBits;
   constexpr int kStart = kBits ? 1 << (kBits - 1) : 0;  // so that dropping bits rounds
   const int start = Reader::kHas4Bits && Reader::kIsStored ? adds_one : kStart;
-#pragma unroll
-  for (int r = 0; r < R; r++) {
-#pragma unroll
-    for (int p = 0; p < P; p++) sums[r][p] = _mm512_set1_epi32(start);
-  }
+  fill<R, P>(sums, start);
   multiply_block<1, R, P>(rows, readers, sums);
   correct_block<1, R, P>(rows, readers, sums);
 #pragma unroll
@@ -86,11 +95,7 @@ INLINE void multiply_pair(const RowPointers<R>& rows, Reader* readers, bool adds
     correct_block<0, R, P>(rows, readers, sums);
   } else {
     __m512i lower[R][P];
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-#pragma unroll
-      for (int p = 0; p < P; p++) lower[r][p] = _mm512_set1_epi32(kStart);
-    }
+    fill<R, P>(lower, kStart);
     multiply_block<0, R, P>(rows, readers, lower);
     correct_block<0, R, P>(rows, readers, lower);
 #pragma unroll
@@ -106,25 +111,18 @@ INLINE void multiply_pair(const RowPointers<R>& rows, Reader* readers, bool adds
 
 constexpr int64_t kGroupMeans = 4;  // of x that one vpdpbusd reads
 
-// totals[r][p] = (scale totals[r][p] + the sums of x[r] times the offsets of panel p) units[p].
+// totals[r][p] += the sums of x[r] times the offsets of panel p, whose outputs have these units.
 // `rows` are at their ends.
 template <int R, int P, typename Reader>
 INLINE void add_offsets(RowPointers<R>& rows, const PackedMatrix& matrix, Reader* readers,
                         const Floats* units, Floats (*totals)[P]) {
-  const auto broadcast = [&](int r, int64_t offset) __attribute__((always_inline)) {
-    return _mm512_set1_epi32(rows.template at<int32_t>(r, offset));
-  };
   __m512i sums[R][P];
   Floats mean_scales[R];
 #pragma unroll
   for (int r = 0; r < R; r++) {
-    const __m512i start = broadcast(r, offsetof(RowEnd, start));
+    const __m512i start = broadcast(rows, r, offsetof(RowEnd, start));
 #pragma unroll
     for (int p = 0; p < P; p++) sums[r][p] = start;
-#pragma unroll
-    for (int p = 0; p < P; p++) {
-      totals[r][p] *= units[p] * rows.template at<float>(r, offsetof(RowEnd, scale));
-    }
     mean_scales[r] = rows.template at<float>(r, offsetof(RowEnd, mean_scale));
   }
 #pragma nounroll
@@ -137,7 +135,7 @@ INLINE void add_offsets(RowPointers<R>& rows, const PackedMatrix& matrix, Reader
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
-      const __m512i x = broadcast(r, sizeof(RowEnd));
+      const __m512i x = broadcast(rows, r, sizeof(RowEnd));
 #pragma unroll
       for (int p = 0; p < P; p++) sums[r][p] = _mm512_dpbusd_epi32(sums[r][p], offsets[p], x);
     }
@@ -188,11 +186,8 @@ void multiply_micro_tile(const uint8_t* quantized, const PackedMatrix& matrix, c
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
-      const auto broadcast = [&](int64_t offset) __attribute__((always_inline)) {
-        return _mm512_set1_epi32(rows.template at<int32_t>(r, offset));
-      };
-      const __m512i row_scales = broadcast(offsetof(RowPair, scales));
-      const __m512i shift = broadcast(offsetof(RowPair, shift));
+      const __m512i row_scales = broadcast(rows, r, offsetof(RowPair, scales));
+      const __m512i shift = broadcast(rows, r, offsetof(RowPair, shift));
       const int64_t zero_points = rows.template at<int32_t>(r, offsetof(RowPair, zero_points));
 #pragma unroll
       for (int p = 0; p < P; p++) {
@@ -213,16 +208,12 @@ void multiply_micro_tile(const uint8_t* quantized, const PackedMatrix& matrix, c
 #pragma unroll
   for (int p = 0; p < P; p++) {
     units[p] = units_of(panels.stored + p * matrix.panel_bytes(), 0) * (1 << kBits);
-  }
-  if constexpr (kHas8Bits) {
 #pragma unroll
     for (int r = 0; r < R; r++) {
-#pragma unroll
-      for (int p = 0; p < P; p++) {
-        totals[r][p] *= units[p] * rows.template at<float>(r, offsetof(RowEnd, scale));
-      }
+      totals[r][p] *= units[p] * rows.template at<float>(r, offsetof(RowEnd, scale));
     }
-  } else {
+  }
+  if constexpr (!kHas8Bits) {
     Reader first[kNrPanels] = {Reader(matrix, panels, 0), Reader(matrix, panels, P - 1)};
     add_offsets<R, P>(rows, matrix, first, units, totals);
   }

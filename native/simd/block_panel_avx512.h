@@ -21,17 +21,21 @@ using Corrections = int16_t[4][2 * kPanelWidth];
 static_assert(sizeof(Shorts) == kOneSidedFlag);
 
 // What scratch has of two blocks of a panel.
-struct ExpandedInt4Pair {
+template <typename Pair>
+struct Expanded;
+template <>
+struct Expanded<Int4Pair> {
   Corrections corrections;
   int16_t scales[kPanelWidth][2];
   int8_t numbers[2][kBlockGroups][kGroupBytes];  // minus the whole parts of zero points
   uint8_t offsets[kGroupBytes];  // in even pairs: of this one and the next, + 128
 };
-struct ExpandedInt8Pair {
+template <>
+struct Expanded<Int8Pair> {
   Corrections corrections;
 };
-static_assert(sizeof(ExpandedInt4Pair) <= kExpandedInt4Bytes);
-static_assert(sizeof(ExpandedInt8Pair) <= kExpandedInt8Bytes);
+static_assert(sizeof(Expanded<Int4Pair>) <= kExpandedInt4Bytes);
+static_assert(sizeof(Expanded<Int8Pair>) <= kExpandedInt8Bytes);
 
 // A zero point has a whole part, which is subtracted from the numbers, and a fraction from -1/2 to
 // 1/2, whose product with the scale and the sum of x is subtracted as an offset.
@@ -86,7 +90,8 @@ class PairReader {
   // `index`: of one of the adjacent panels.
   INLINE PairReader(const PackedMatrix& matrix, const Panels& panels, int index)
       : stored_(parts_of<Pair>(panels.stored + index * matrix.panel_bytes())),
-        expanded_(reinterpret_cast<Expanded*>(panels.expanded) + index * matrix.num_pairs()) {}
+        expanded_(reinterpret_cast<Expanded<Pair>*>(panels.expanded) +
+                  index * matrix.num_pairs()) {}
 
   template <int kBlock>
   INLINE void begin_block() {
@@ -131,7 +136,7 @@ class PairReader {
       return _mm512_slli_epi32(sums_[kBlock], 16);
     }
   }
-  // The Corrections of a pair whose weights were read, unless as they are stored. With 4 bits, the
+  // The Corrections of a pair whose weights were read, but not with kIsStored. With 4 bits, the
   // upper ones may get one more.
   INLINE const char* corrections(bool adds_one) {
     if constexpr (kReading == Reading::kExpand) {
@@ -175,18 +180,8 @@ class PairReader {
   }
 
  private:
-  template <bool>
-  struct ExpandedOf {
-    using Type = ExpandedInt8Pair;
-  };
-  template <>
-  struct ExpandedOf<true> {
-    using Type = ExpandedInt4Pair;
-  };
-  using Expanded = typename ExpandedOf<kHas4Bits>::Type;
-
   const Pair* stored_;
-  Expanded* expanded_;
+  Expanded<Pair>* expanded_;
   __m512i whole_;
   __m512i sums_[2];  // of the weights of each block; with kIsStored and 4 bits, of each byte
 };

@@ -17,6 +17,11 @@ constexpr float kMinMaxAbs = 1e-9f;  // avoids division by zero in a block of ze
 constexpr float kMaxNumber = 255.0f;
 constexpr int64_t kGroupBlocks = 16;  // that are quantized together
 
+template <typename V>
+INLINE V at_least_min(V max_abs) {  // a NaN stays NaN
+  return max_abs < V(kMinMaxAbs) ? V(kMinMaxAbs) : max_abs;
+}
+
 // Stores the four quarters of `x` at to, to + stride, ..; strides in bytes.
 INLINE void store_quarters(__m512i x, char* to, int64_t stride) {
   store(to, _mm512_extracti32x4_epi32(x, 0));
@@ -83,8 +88,7 @@ INLINE Ints choose_rounding(const float* x, int64_t index, Rounding& out) {
   const Ints above = max(combine_pairs<N, kHasSecond>(x, larger), Ints(0));
   const Ints below = max(combine_pairs<N, kHasSecond>(x, larger_unsigned) ^ INT32_MIN, Ints(0));
   const Ints largest = max(above, below);
-  const Floats found = reinterpret_cast<Floats>(largest);  // a NaN stays NaN
-  const Floats max_abs = found < Floats(kMinMaxAbs) ? Floats(kMinMaxAbs) : found;
+  const Floats max_abs = at_least_min(reinterpret_cast<Floats>(largest));
   const Floats opposite = reinterpret_cast<Floats>(min(above, below));
   const Floats middle = max_abs * (1.0f / (kMaxNumber - kMiddle));
   const Floats one_sided =
@@ -213,8 +217,7 @@ INLINE Floats quantize_pairs(const float* x, const float* inverses, const int32_
                 offsetof(RowPair, zero_points) == kScales + 8);
   store_pairs<N>(alternate(pair_halves(fixed), row.exponent - exponents),
                  reinterpret_cast<__m512i>(flags | swap_neighbours(flags) << 1), out, kScales);
-  const auto corrections =
-      reinterpret_cast<__m512i>((-differences & 0xffff) | -zeros << 16);
+  const auto corrections = reinterpret_cast<__m512i>((-differences & 0xffff) | -zeros << 16);
   store_pairs<N>(corrections, corrections, out, offsetof(RowPair, corrections));
   const Ints exists = reinterpret_cast<Ints>(_mm512_movm_epi32((1 << 2 * N) - 1));
   const Floats means =
@@ -229,8 +232,7 @@ INLINE void round_means(const float* means, int64_t num_blocks, RowEnd* end) {
   for (int64_t i = 0; i < num_blocks; i += kLanes) {
     largest = max(largest, magnitude_bits(load(means + i)));
   }
-  const float found = float_of(reduce_max(largest));
-  const float max_abs = found < kMinMaxAbs ? kMinMaxAbs : found;
+  const float max_abs = at_least_min(float_of(reduce_max(largest)));
   const Floats inverse = kMaxMean / max_abs;
   Ints total = 0;
   for (int64_t i = 0; i < num_blocks; i += kLanes) {
@@ -261,8 +263,7 @@ inline void quantize_row(const float* x, const PackedMatrix& matrix, RowPair* ou
     largest = max(largest, choose_rounding<count.kCount, has_second.kCount>(
                                x + 2 * pair * kBlockInputs, 2 * pair, rounding));
   });
-  const float max_abs = float_of(reduce_max(largest));
-  const PairedRow row(max_abs < kMinMaxAbs ? kMinMaxAbs : max_abs, matrix);
+  const PairedRow row(at_least_min(float_of(reduce_max(largest))), matrix);
   float means[kMaxBlocks];
   for_each_group(matrix.num_blocks(), [&](int64_t pair, auto count, auto has_second) {
     store(means + 2 * pair, quantize_pairs<count.kCount, has_second.kCount>(
