@@ -7,7 +7,7 @@ namespace ort {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kMinCached = 64 * 1024, kMaxCached = 8 * 1024 * 1024;
+constexpr size_t kMinCached = 16 * 1024, kMaxCached = 8 * 1024 * 1024;
 
 struct Block {
   void* data;

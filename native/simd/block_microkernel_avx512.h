@@ -111,44 +111,31 @@ INLINE void multiply_pair(const RowPointers<R>& rows, Reader* readers, bool adds
 
 constexpr int64_t kGroupMeans = 4;  // of x that one vpdpbusd reads
 
-// totals[r][p] += the sums of x[r] times the offsets of panel p, whose outputs have these units.
-// `rows` are at their ends.
+// totals[r] += the sums of x[r] times the offsets of a panel. `rows` are at their ends.
 template <int R, int P, typename Reader>
-INLINE void add_offsets(RowPointers<R>& rows, const PackedMatrix& matrix, Reader* readers,
-                        const Floats* units, Floats (*totals)[P]) {
-  __m512i sums[R][P];
+INLINE void add_offsets(RowPointers<R> rows, const PackedMatrix& matrix, Reader reader,
+                        Floats* totals) {
+  __m512i sums[R];
   Floats mean_scales[R];
 #pragma unroll
   for (int r = 0; r < R; r++) {
-    const __m512i start = broadcast(rows, r, offsetof(RowEnd, start));
-#pragma unroll
-    for (int p = 0; p < P; p++) sums[r][p] = start;
+    sums[r] = broadcast(rows, r, offsetof(RowEnd, start));
     mean_scales[r] = rows.template at<float>(r, offsetof(RowEnd, mean_scale));
   }
 #pragma nounroll
   for (int64_t left = matrix.num_pairs(); left > 0; left -= 2) {
-    __m512i offsets[P];
-#pragma unroll
-    for (int p = 0; p < P; p++) {
-      offsets[p] = readers[p].offsets(left == 1);
-      readers[p].advance(2);
-    }
+    const __m512i offsets = reader.offsets(left == 1);
+    reader.advance(2);
 #pragma unroll
     for (int r = 0; r < R; r++) {
-      const __m512i x = broadcast(rows, r, sizeof(RowEnd));
-#pragma unroll
-      for (int p = 0; p < P; p++) sums[r][p] = _mm512_dpbusd_epi32(sums[r][p], offsets[p], x);
+      sums[r] = _mm512_dpbusd_epi32(sums[r], offsets, broadcast(rows, r, sizeof(RowEnd)));
     }
     rows.advance(kGroupMeans);
   }
 #pragma unroll
-  for (int p = 0; p < P; p++) {
-    const Floats offset_units = units[p] * (kBlockInputs << kOffsetBits);
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-      const auto sum = reinterpret_cast<Floats>(_mm512_cvtepi32_ps(sums[r][p]));
-      totals[r][p] = fma(sum, offset_units * mean_scales[r], totals[r][p]);
-    }
+  for (int r = 0; r < R; r++) {
+    const auto sum = reinterpret_cast<Floats>(_mm512_cvtepi32_ps(sums[r]));
+    totals[r * P] = fma(sum, mean_scales[r], totals[r * P]);
   }
 }
 
@@ -204,21 +191,18 @@ void multiply_micro_tile(const uint8_t* quantized, const PackedMatrix& matrix, c
     }
     rows.advance(sizeof(RowPair));
   }
-  Floats units[P];
 #pragma unroll
   for (int p = 0; p < P; p++) {
-    units[p] = units_of(panels.stored + p * matrix.panel_bytes(), 0) * (1 << kBits);
+    if constexpr (!kHas8Bits) {
+      add_offsets<R, P>(rows, matrix, Reader(matrix, panels, p), totals[0] + p);
+    }
+    const Floats units = units_of(panels.stored + p * matrix.panel_bytes(), 0) * (1 << kBits);
 #pragma unroll
     for (int r = 0; r < R; r++) {
-      totals[r][p] *= units[p] * rows.template at<float>(r, offsetof(RowEnd, scale));
+      totals[r][p] *= units * rows.template at<float>(r, offsetof(RowEnd, scale));
     }
+    epilogues[p].apply<R>(totals[0] + p, P);
   }
-  if constexpr (!kHas8Bits) {
-    Reader first[kNrPanels] = {Reader(matrix, panels, 0), Reader(matrix, panels, P - 1)};
-    add_offsets<R, P>(rows, matrix, first, units, totals);
-  }
-#pragma unroll
-  for (int p = 0; p < P; p++) epilogues[p].apply<R>(totals[0] + p, P);
 }
 
 }  // namespace block_matmul::SIMD

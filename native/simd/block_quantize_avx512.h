@@ -69,10 +69,14 @@ INLINE Ints combine_pairs(const float* x, const Combine& combine) {
 
 constexpr int64_t kMaxBlocks = kMaxInputs / kBlockInputs + kLanes;  // the last group writes more
 
+// Added to a number from 0 to 255, rounds it to an integer in the lowest bits of the sum.
+constexpr float kRoundNumber = 8388608.0f;
+INLINE Ints number_in(Floats sum) { return reinterpret_cast<Ints>(sum) & 255; }
+
 // How the blocks of a row are rounded: number = value * inverse + zero point.
 struct Rounding {
   float inverses[kMaxBlocks];  // of scales
-  int32_t zero_points[kMaxBlocks];
+  float zero_points[kMaxBlocks];  // + kRoundNumber
 };
 
 // Chooses the rounding of the blocks of N pairs, the first at `index`. Returns the bits of their
@@ -83,7 +87,9 @@ INLINE Ints choose_rounding(const float* x, int64_t index, Rounding& out) {
   // As integers, positive floats are in order and above the others; as unsigned integers, negative
   // floats are.
   const auto larger_unsigned = [](auto a, auto b) __attribute__((always_inline)) {
-    return max(a ^ INT32_MIN, b ^ INT32_MIN) ^ INT32_MIN;
+    using Unsigned = uint32_t __attribute__((ext_vector_type(sizeof(a) / sizeof(uint32_t))));
+    return reinterpret_cast<decltype(a)>(__builtin_elementwise_max(
+        reinterpret_cast<Unsigned>(a), reinterpret_cast<Unsigned>(b)));
   };
   const Ints above = max(combine_pairs<N, kHasSecond>(x, larger), Ints(0));
   const Ints below = max(combine_pairs<N, kHasSecond>(x, larger_unsigned) ^ INT32_MIN, Ints(0));
@@ -97,7 +103,8 @@ INLINE Ints choose_rounding(const float* x, int64_t index, Rounding& out) {
   const Ints sign = is_one_sided & (below > above) & INT32_MIN;
   const auto inverses = reinterpret_cast<Ints>(1.0f / (is_one_sided ? one_sided : middle));
   store(out.inverses + index, reinterpret_cast<Floats>(inverses ^ sign));
-  store(out.zero_points + index, is_one_sided ? Ints(kOneSided) : Ints(kMiddle));
+  const Floats zero_points = is_one_sided ? Floats(kOneSided) : Floats(kMiddle);
+  store(out.zero_points + index, zero_points + kRoundNumber);
   return largest;
 }
 
@@ -108,7 +115,7 @@ struct BlockSums {
 
 // Rounds the blocks of N pairs to out[..].numbers.
 template <int N, bool kHasSecond>
-INLINE BlockSums round_pairs(const float* x, const float* inverses, const int32_t* zero_points,
+INLINE BlockSums round_pairs(const float* x, const float* inverses, const float* zero_points,
                              RowPair* out) {
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   // From the zero points of two blocks, eight bytes each.
@@ -120,13 +127,14 @@ INLINE BlockSums round_pairs(const float* x, const float* inverses, const int32_
     // 32 numbers in 16 bits.
     const auto rounded = [&](int block) __attribute__((always_inline)) {
       const int i = 2 * p + block;
-      const Floats inverse = inverses[i], zero_point = static_cast<float>(zero_points[i]);
+      const Floats inverse = inverses[i], zero_point = zero_points[i];
       const auto numbers = [&](int64_t lane) __attribute__((always_inline)) {
         const bool exists = block == 0 || kHasSecond;
         const Floats values = exists ? load(x + i * kBlockInputs + lane) : Floats(0.0f);
-        return reinterpret_cast<__m512i>(nearest_int(fma(values, inverse, zero_point)));
+        const Floats number = fma(values, inverse, zero_point);
+        return reinterpret_cast<__m512i>(number_in(number));
       };
-      return _mm512_packs_epi32(numbers(0), numbers(kLanes));
+      return _mm512_packus_epi32(numbers(0), numbers(kLanes));
     };
     // In each quarter, eight numbers of the first block, then eight of the second.
     const __m512i numbers = _mm512_packus_epi16(rounded(0), rounded(1));
@@ -191,7 +199,7 @@ INLINE void store_pairs(__m512i a, __m512i b, RowPair* pairs, int64_t offset) {
 
 // Quantizes N pairs, eight or one. Returns the means of x over their blocks; of no block, 0.
 template <int N, bool kHasSecond>
-INLINE Floats quantize_pairs(const float* x, const float* inverses, const int32_t* zero_points,
+INLINE Floats quantize_pairs(const float* x, const float* inverses, const float* zero_points,
                              const PairedRow& row, RowPair* out) {
   BlockSums sums = round_pairs<N, kHasSecond>(x, inverses, zero_points, out);
   Floats divisors = load(inverses);
@@ -209,7 +217,7 @@ INLINE Floats quantize_pairs(const float* x, const float* inverses, const int32_
   // With the scale 0, a block of zeros adds nothing, even where a borrow is made up for.
   const Ints fixed = max(Ints(-INT16_MAX), min(Ints(INT16_MAX), nearest_int(scales * factors))) &
                      (sums.distances != 0);
-  const Ints zeros = load<Ints>(zero_points);
+  const Ints zeros = number_in(load(zero_points));
   const Ints flags = (zeros == Ints(kOneSided)) & kOneSidedFlag;
   const Ints differences = sums.numbers - zeros * static_cast<int>(kBlockInputs);
   constexpr int64_t kScales = offsetof(RowPair, scales);
@@ -225,7 +233,7 @@ INLINE Floats quantize_pairs(const float* x, const float* inverses, const int32_
   return reinterpret_cast<Floats>(reinterpret_cast<Ints>(means) & exists);
 }
 
-// Writes `end` but for its scale. `means` [num_blocks] are those of x; some zeros follow.
+// Writes `end`, whose scale is set. `means` [num_blocks] are those of x; some zeros follow.
 INLINE void round_means(const float* means, int64_t num_blocks, RowEnd* end) {
   constexpr float kMaxMean = 127.0f;
   Ints largest = 0;
@@ -240,7 +248,7 @@ INLINE void round_means(const float* means, int64_t num_blocks, RowEnd* end) {
     store_low_bytes(end->means + i, numbers);
     total += numbers;
   }
-  end->mean_scale = max_abs * (1.0f / kMaxMean);
+  end->mean_scale = max_abs * ((kBlockInputs << kOffsetBits) / kMaxMean) / end->scale;
   end->start = reduce_sum(-128 * total);
 }
 
