@@ -6,9 +6,9 @@
 namespace attention {
 namespace {
 
-// The most queries of a key head in a QueryBlock. If each block rounds or packs the keys again, more
-// queries share that cost.
-constexpr int64_t kMaxQueries = 48, kMaxRoundedQueries = 96, kMaxQueriesWithoutCache = 128;
+// The most queries of a key head in a QueryBlock. Without a cache, each block packs the keys again, so
+// that more queries share that cost.
+constexpr int64_t kMaxQueries = 48, kMaxQueriesWithoutCache = 128;
 
 constexpr int64_t kPrefetchedKeys = 48;  // after these, the hardware prefetcher takes over
 constexpr int64_t kPageFloats = 1024;    // of a small page
@@ -18,8 +18,7 @@ constexpr int kToL2 = 2;                 // locality argument of __builtin_prefe
 }  // namespace
 
 int64_t max_block_tokens(const Params& params) {
-  int64_t max_queries = kMaxQueriesWithoutCache;
-  if (params.cache.keys) max_queries = params.allows_bfloat16 ? kMaxRoundedQueries : kMaxQueries;
+  const int64_t max_queries = params.cache.keys ? kMaxQueries : kMaxQueriesWithoutCache;
   return min(params.num_tokens, max(1, max_queries / params.group_size()));
 }
 

@@ -35,6 +35,13 @@ struct KvCache {
   int64_t capacity;
 };
 
+// Keys, then values, of each block of a cache as pairs in bfloat16 (simd/attention_pairs.h), which all
+// QueryBlocks of a row share: [rows][kv_heads][num_blocks][2][keys_per_block * head_size / 2].
+struct RoundedCache {
+  int32_t* pairs;  // null: each QueryBlock rounds the keys and values that it reads
+  int64_t num_blocks;
+};
+
 // Added to scores: [rows or 1][heads or 1][tokens][num_keys]. The stride of an axis of 1 is 0.
 struct Bias {
   const float* data;
@@ -63,6 +70,7 @@ struct Params {
   TokenVectors query, key, value;
   KvCache past;               // earlier keys and values, copied if `cache` is other memory
   KvCache cache;              // where new keys go and attention reads; may share memory with `past`
+  RoundedCache rounded;       // of `cache`
   Rotary rotary;              // cos is null for none
   Bias bias;                  // data is null for none
   const int32_t* cache_rows;  // [rows]: the row whose cache each reads; null: its own
@@ -80,6 +88,28 @@ struct Params {
   int64_t cache_row(int64_t row) const { return cache_rows ? cache_rows[row] : row; }
   float* output_at(int64_t row, int64_t token, int64_t head) const {
     return output + ((row * num_tokens + token) * num_heads + head) * head_size;
+  }
+  // Where the cache that a row reads has the key and the value of a position.
+  int64_t cached_at(int64_t row, int64_t kv_head, int64_t position) const {
+    return ((cache_row(row) * num_kv_heads + kv_head) * cache.capacity + position) * head_size;
+  }
+  // Of the cache of a row that reads its own.
+  int32_t* rounded_block(int64_t row, int64_t kv_head, int64_t block) const {
+    const int64_t index = (row * num_kv_heads + kv_head) * rounded.num_blocks + block;
+    return rounded.pairs + index * keys_per_block() * head_size;
+  }
+  // Whether the factors of products may round to bfloat16, in pairs of registers; and whether those
+  // of products with a cache may: simd/attention_rounded.h.
+  bool may_round() const {
+    return allows_bfloat16 && soft_cap == 0 && !bias.data && !sinks && !has_zero_sink &&
+           head_size % (2 * kLineFloats) == 0;
+  }
+  bool may_round_cache() const { return may_round() && cache.keys && is_causal && !cache_rows; }
+  // The positions of the caches to write: the first of them, or all.
+  int64_t num_written() const {
+    int64_t end = past.keys != cache.keys ? cache.capacity : 0;
+    for (int64_t row = 0; row < num_rows; row++) end = end > length(row) ? end : length(row);
+    return end;
   }
   // The position of a row's first new token.
   int64_t start(int64_t row) const { return is_prefill ? 0 : length(row) - num_new_keys; }
@@ -102,9 +132,11 @@ size_t scratch_size(const Params& params);
 // Prefetches the first keys and values of a row's cache.
 void prefetch_cache(const Params& params, int64_t row, int64_t kv_head);
 
-// Writes a row's new keys and values of a head to the cache; first copies the past if it is in
-// other memory.
-using WriteCache = void(const Params& params, int64_t row, int64_t kv_head);
+// Writes what a row and a head have of positions first .. last - 1 of the cache, `first` a multiple
+// of keys_per_block: new keys and values, and if the past is in other memory, the past and zeros.
+// Then rounds them, if there is a RoundedCache.
+using WriteCache = void(const Params& params, int64_t row, int64_t kv_head, int64_t first,
+                        int64_t last);
 
 // Computes the output of a block for the query heads of kv_head. Their keys must be in the cache if
 // there is one. `scratch` [scratch_size] is aligned to 64 bytes.

@@ -12,6 +12,8 @@ using attention::QueryBlock;
 
 constexpr int64_t kTaskProducts = 250'000;  // multiply-adds: about 8 microseconds
 constexpr int64_t kMaxTasks = 64;
+constexpr int64_t kWrittenPositions = 128;  // of a task that writes caches
+constexpr size_t kMaxRoundedBytes = 8 * 1024 * 1024;  // of a RoundedCache
 constexpr size_t kStackFloats = 40 * 1024;  // larger scratch is allocated
 
 // Rows sorted by the cache they read, in blocks of rows of one cache: block b is rows
@@ -27,6 +29,7 @@ struct Work {
   RowBlocks row_blocks;
   int64_t token_blocks;               // of each row
   int64_t num_units, units_per_task;  // a unit: [row block][kv head][token block]
+  int64_t num_written;                // positions of each cache to write
   bool is_cache_written_first;        // otherwise, each unit writes the keys that it reads
   int is_out_of_memory;
 };
@@ -52,10 +55,15 @@ RowBlocks make_row_blocks(const Params& params, int32_t* memory) {
   return blocks;
 }
 
+// The next positions of a row and a head.
 void write_cache_task(void* data, size_t index) {
-  const Params& params = static_cast<Work*>(data)->params;
-  const int64_t unit = static_cast<int64_t>(index);
-  kernels().write_cache(params, unit / params.num_kv_heads, unit % params.num_kv_heads);
+  const Work& work = *static_cast<Work*>(data);
+  const Params& params = work.params;
+  const int64_t num_parts = div_ceil(work.num_written, kWrittenPositions);
+  const int64_t task = static_cast<int64_t>(index), head = task / num_parts;
+  const int64_t first = task % num_parts * kWrittenPositions;
+  kernels().write_cache(params, head / params.num_kv_heads, head % params.num_kv_heads, first,
+                        min(first + kWrittenPositions, work.num_written));
 }
 
 void attend_units(const Work& work, int64_t first, int64_t last, float* scratch) {
@@ -73,7 +81,7 @@ void attend_units(const Work& work, int64_t first, int64_t last, float* scratch)
                            min(params.num_tokens, (token_block + 1) * max_tokens)};
     if (params.cache.keys && !work.is_cache_written_first) {
       for (int64_t row = 0; row < block.num_rows; row++) {
-        kernels().write_cache(params, block.rows[row], kv_head);
+        kernels().write_cache(params, block.rows[row], kv_head, 0, work.num_written);
       }
     }
     if (is_decode && unit + 1 < last) {
@@ -112,13 +120,25 @@ int64_t count_products(const Params& params) {
   return params.is_prefill && params.is_causal ? num_products / 2 : num_products;
 }
 
+// Gives `params` a RoundedCache in `memory`, unless it would be large.
+void share_rounded(Params& params, Scratch& memory) {
+  params.rounded.num_blocks = div_ceil(params.num_written(), params.keys_per_block());
+  const int64_t num_blocks = params.num_rows * params.num_kv_heads * params.rounded.num_blocks;
+  const size_t num_bytes =
+      num_blocks * params.keys_per_block() * params.head_size * sizeof(int32_t);
+  if (num_bytes > kMaxRoundedBytes) return;
+  params.rounded.pairs = static_cast<int32_t*>(memory.allocate(num_bytes));
+}
+
 }  // namespace
 
-Status* run_attention(const Api& api, const KernelContext* context, const Params& params) {
-  Scratch scratch;
+Status* run_attention(const Api& api, const KernelContext* context, const Params& call) {
+  Params params = call;
+  Scratch scratch, rounded;
   void* const memory = scratch.allocate((3 * params.num_rows + 2) * sizeof(int32_t));
   if (!memory) return out_of_memory(api);
-  Work work{params, make_row_blocks(params, static_cast<int32_t*>(memory)), 0, 0, 0, false, 0};
+  Work work{params, make_row_blocks(params, static_cast<int32_t*>(memory)), 0, 0, 0,
+            params.num_written(), false, 0};
   work.token_blocks = div_ceil(params.num_tokens, attention::max_block_tokens(params));
   work.num_units = work.row_blocks.count * params.num_kv_heads * work.token_blocks;
   const int64_t num_tasks =
@@ -130,9 +150,12 @@ Status* run_attention(const Api& api, const KernelContext* context, const Params
       params.cache_rows && params.past.keys != params.cache.keys;
   work.is_cache_written_first =
       params.cache.keys && (work.token_blocks > 1 || is_copied_for_others);
+  if (work.token_blocks > 1 && params.may_round_cache()) share_rounded(params, rounded);
   if (work.is_cache_written_first) {
+    const int64_t num_heads = params.num_rows * params.num_kv_heads;
     RETURN_IF_FAILED(run_tasks(api, context, write_cache_task,
-                               params.num_rows * params.num_kv_heads, &work));
+                               num_heads * div_ceil(work.num_written, kWrittenPositions),
+                               &work));
   }
   RETURN_IF_FAILED(run_tasks(api, context, attend_task,
                              div_ceil(work.num_units, work.units_per_task), &work));

@@ -85,7 +85,8 @@ void attend_block(const Params& params, const QueryState& state, int64_t block_s
 // Keys and values come from the cache.
 void attend_cached(const Params& params, const QueryState& state, int64_t row,
                    int64_t block_start) {
-  const int64_t size = params.head_size, at = cached_at(params, state, row, block_start);
+  const int64_t size = params.head_size;
+  const int64_t at = params.cached_at(row, state.kv_head, block_start);
   const float *keys = params.cache.keys + at, *values = params.cache.values + at;
 #if SIMD_BITS == 512
   if (uses_lanes(params, state)) {
@@ -127,6 +128,33 @@ QueryBlock clear_padding(const Params& params, const QueryBlock& block, int64_t 
   return valid;
 }
 
+// Prefetches the output of a block's tokens, to be written.
+class OutputPrefetcher {
+ public:
+  OutputPrefetcher(const Params& params, const QueryBlock& block, int64_t first_head,
+                   int64_t num_steps)
+      : params_(params),
+        block_(block),
+        first_head_(first_head),
+        tokens_per_step_(div_ceil(block.num_tokens(), num_steps)) {}
+
+  INLINE void step() {
+    const int64_t end = min(block_.last_token, block_.first_token + tokens_per_step_);
+    for (; block_.first_token < end; block_.first_token++) {
+      const float* const output =
+          params_.output_at(block_.rows[0], block_.first_token, first_head_);
+      for (int64_t i = 0; i < params_.group_size() * params_.head_size; i += kLineFloats) {
+        __builtin_prefetch(output + i, 1);
+      }
+    }
+  }
+
+ private:
+  const Params& params_;
+  QueryBlock block_;  // the tokens that are left
+  int64_t first_head_, tokens_per_step_;
+};
+
 void write_outputs(const Params& params, const QueryState& state, int64_t first_head) {
   const QueryBlock& block = state.block;
   int64_t query = 0;
@@ -166,9 +194,11 @@ void attend(const Params& params, const QueryBlock& block, int64_t kv_head, floa
     round_neighbours(state.queries, state.num_queries * params.head_size, state.queries);
   }
 #endif
-  const int64_t num_keys = params.keys_per_block();
+  const int64_t num_keys = params.keys_per_block(), first_start = begin / num_keys * num_keys;
   float* packed = scratch + QueryState::scratch_size(params, state.num_queries);
-  for (int64_t start = begin / num_keys * num_keys; start < end; start += num_keys) {
+  OutputPrefetcher output(params, valid, first_head, div_ceil(end - first_start, num_keys));
+  for (int64_t start = first_start; start < end; start += num_keys) {
+    output.step();
 #if SIMD_BITS == 512
     if (rounds_decoder(params)) {
       attend_rounded(params, state, row, start, end, packed);

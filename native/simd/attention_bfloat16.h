@@ -15,7 +15,7 @@ using namespace ::SIMD;
 
 // Whether this kernel computes a call: all queries of a row see all its keys.
 inline bool rounds_encoder(const Params& params) {
-  return may_round(params) && !params.cache.keys && !params.is_causal && params.window == 0 &&
+  return params.may_round() && !params.cache.keys && !params.is_causal && params.window == 0 &&
          params.group_size() == 1;
 }
 

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "attention_rounded.h"
+
 #include "begin_target.h"
 
 namespace attention::SIMD {
@@ -93,25 +95,33 @@ void pack_kv(const Params& params, int64_t row, int64_t kv_head, int64_t first, 
   }
 }
 
-void write_cache(const Params& params, int64_t row, int64_t kv_head) {
+void write_cache(const Params& params, int64_t row, int64_t kv_head, int64_t first,
+                 int64_t last) {
   const KvCache &past = params.past, &cache = params.cache;
   const int64_t length = params.length(row), start = params.start(row);
   const int64_t size = params.head_size, head = row * params.num_kv_heads + kv_head;
-  const int64_t at = head * cache.capacity * size;
+  float* const keys = cache.keys + head * cache.capacity * size;
+  float* const values = cache.values + head * cache.capacity * size;
   if (past.keys != cache.keys) {
-    const size_t num_bytes = start * size * sizeof(float);
-    const int64_t rest = (cache.capacity - length) * size;
-    if (past.keys) {
-      memcpy(cache.keys + at, past.keys + head * past.capacity * size, num_bytes);
-      memcpy(cache.values + at, past.values + head * past.capacity * size, num_bytes);
+    const int64_t num_past = (min(last, start) - first) * size;
+    if (past.keys && num_past > 0) {
+      const int64_t from = (head * past.capacity + first) * size;
+      memcpy(keys + first * size, past.keys + from, num_past * sizeof(float));
+      memcpy(values + first * size, past.values + from, num_past * sizeof(float));
     }
-    memset(cache.keys + at + length * size, 0, rest * sizeof(float));
-    memset(cache.values + at + length * size, 0, rest * sizeof(float));
+    const int64_t unused = max(first, length), num_unused = (last - unused) * size;
+    if (num_unused > 0) {
+      memset(keys + unused * size, 0, num_unused * sizeof(float));
+      memset(values + unused * size, 0, num_unused * sizeof(float));
+    }
   }
-  if (params.num_new_keys) {
-    gather_kv(params, row, kv_head, start, start, length, cache.keys + at + start * size,
-              cache.values + at + start * size);
+  const int64_t begin = max(first, start), end = min(last, length);
+  if (params.num_new_keys && begin < end) {
+    gather_kv(params, row, kv_head, start, begin, end, keys + begin * size, values + begin * size);
   }
+#if SIMD_BITS == 512
+  if (params.rounded.pairs) round_cache(params, row, kv_head, first, end);
+#endif
 }
 
 }  // namespace attention::SIMD

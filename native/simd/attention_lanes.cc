@@ -17,7 +17,7 @@ template <typename T>
 constexpr int kDimensionsOf = __is_same(T, float) ? 1 : 2;  // of a factor
 
 // Of a micro-tile of scores.
-constexpr int kKeys = 2;
+constexpr int kKeys = 4;
 
 // Some vectors of queries and what belongs to them.
 struct QueryVectors {
@@ -43,51 +43,50 @@ struct QueryVectors {
 
 // Adds up what kCount lanes of a V of score_4_keys have, in the order of its reduce_sum_4. kWidth:
 // the lanes of V.
-template <int Q, int K, int kWidth, int kLane = 0, int kCount = 8, typename T>
-INLINE Sums<Q, K> multiply_by_lane(const float* queries, const T* keys, int64_t size) {
+template <int K, int kWidth, int kLane = 0, int kCount = 8, typename T>
+INLINE Sums<1, K> multiply_by_lane(const float* queries, const T* keys, int64_t size) {
   if constexpr (kCount > 1) {
     constexpr int kHalf = kCount / 2;
-    return multiply_by_lane<Q, K, kWidth, kLane, kHalf>(queries, keys, size) +
-           multiply_by_lane<Q, K, kWidth, kLane + kHalf, kHalf>(queries, keys, size);
+    return multiply_by_lane<K, kWidth, kLane, kHalf>(queries, keys, size) +
+           multiply_by_lane<K, kWidth, kLane + kHalf, kHalf>(queries, keys, size);
   } else if constexpr (kWidth == kLanes8) {
-    return multiply<Q, K>(queries, keys, size, kLane, kWidth);
+    return multiply<1, K>(queries, keys, size, kLane, kWidth);
   } else {
-    return multiply<Q, K>(queries, keys, size, kLane, kWidth) +
-           multiply<Q, K>(queries, keys, size, kLane + kWidth / 2, kWidth);
+    return multiply<1, K>(queries, keys, size, kLane, kWidth) +
+           multiply<1, K>(queries, keys, size, kLane + kWidth / 2, kWidth);
   }
 }
 
-// Scores of keys first .. last - 1, K at once. N: factors of a key, or 0 if it is not constant.
-template <int Q, int K, int N, int kWidth, typename T>
-INLINE int64_t score_tiles(const Params& params, const QueryVectors& vectors, const T* keys,
+// Scores of keys first .. last - 1 for a vector of queries, K at once. N: factors of a key, or 0 if
+// it is not constant.
+template <int K, int N, int kWidth, typename T>
+INLINE int64_t score_tiles(const Params& params, const QueryVectors& vector, const T* keys,
                            int64_t first, int64_t last) {
   const int64_t size = N ? N : params.head_size / kDimensionsOf<T>;
-  const int64_t stride = params.keys_per_block() * kLanes;
   for (; first + K <= last; first += K) {
-    multiply_by_lane<Q, K, kWidth>(vectors.queries, keys + first * size, size)
-        .store_to(vectors.scores + first * kLanes, stride);
+    multiply_by_lane<K, kWidth>(vector.queries, keys + first * size, size)
+        .store_to(vector.scores + first * kLanes, 0);
   }
   return first;
 }
 
-template <int Q, int N, int kWidth, typename T>
-void score_keys(const Params& params, const QueryVectors& vectors, const T* keys, int64_t first,
+template <int N, int kWidth, typename T>
+void score_keys(const Params& params, const QueryVectors& vector, const T* keys, int64_t first,
                 int64_t last) {
-  first = score_tiles<Q, kKeys, N, kWidth>(params, vectors, keys, first, last);
-  score_tiles<Q, 1, N, kWidth>(params, vectors, keys, first, last);
+  first = score_tiles<kKeys, N, kWidth>(params, vector, keys, first, last);
+  score_tiles<1, N, kWidth>(params, vector, keys, first, last);
 }
 
 // Scores of keys first .. last - 1. The cases are those of attend_cached in attention.cc.
-template <int Q, typename T>
-void score_keys(const Params& params, const QueryVectors& vectors, const T* keys, int64_t first,
+template <typename T>
+void score_keys(const Params& params, const QueryVectors& vector, const T* keys, int64_t first,
                 int64_t last) {
   constexpr int kWidth = __is_same(T, float) ? kLanes8 : kLanes;
   switch (params.head_size) {
-    case 32: return score_keys<Q, 32 / kDimensionsOf<T>, kLanes>(params, vectors, keys, first, last);
-    case 64: return score_keys<Q, 64 / kDimensionsOf<T>, kLanes>(params, vectors, keys, first, last);
-    case 128:
-      return score_keys<Q, 128 / kDimensionsOf<T>, kLanes>(params, vectors, keys, first, last);
-    default: return score_keys<Q, 0, kWidth>(params, vectors, keys, first, last);
+    case 32: return score_keys<32 / kDimensionsOf<T>, kLanes>(params, vector, keys, first, last);
+    case 64: return score_keys<64 / kDimensionsOf<T>, kLanes>(params, vector, keys, first, last);
+    case 128: return score_keys<128 / kDimensionsOf<T>, kLanes>(params, vector, keys, first, last);
+    default: return score_keys<0, kWidth>(params, vector, keys, first, last);
   }
 }
 
@@ -161,23 +160,19 @@ void attend_vectors(const Params& params, const QueryState& state, int64_t vecto
                     int64_t block_start, const T* keys, const T* values) {
   const int64_t size = params.head_size, keys_per_block = params.keys_per_block();
   const QueryVectors vectors(params, state, vector);
-  int64_t from = keys_per_block, to = 0;
-  for (int64_t i = 0; i < Q * kLanes; i++) {
-    from = min(from, vectors.key_begin[i] - block_start);
-    to = max(to, vectors.key_end[i] - block_start);
+  int64_t from = keys_per_block, ends[Q], to = 0;
+  for (int q = 0; q < Q; q++) {
+    const int32_t begin = -reduce_max(-load<Ints>(vectors.key_begin + q * kLanes));
+    const int32_t end = reduce_max(load<Ints>(vectors.key_end + q * kLanes));
+    ends[q] = min(end - block_start, keys_per_block);
+    from = min(from, begin - block_start);
+    to = max(to, ends[q]);
   }
   from = max(from, 0) / kLanes * kLanes;
-  to = min(to, keys_per_block);
   if (from >= to) return;
   constexpr bool kRounds = __is_same(T, int32_t);
-  if constexpr (kRounds && Q == 3) {
-    // Sums of pairs in a tile of three would spill to memory.
-    score_keys<2>(params, vectors, keys, from, to);
-    score_keys<1>(params, QueryVectors(params, state, vector + 2), keys, from, to);
-  } else {
-    score_keys<Q>(params, vectors, keys, from, to);
-  }
   for (int q = 0; q < Q; q++) {
+    score_keys(params, QueryVectors(params, state, vector + q), keys, from, ends[q]);
     softmax_vector<T>(params, state, vector + q, block_start, from, to);
     if constexpr (kRounds) round_weights(vectors.scores + q * keys_per_block * kLanes, from, to);
   }

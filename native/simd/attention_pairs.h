@@ -14,15 +14,9 @@ using namespace ::SIMD;
 
 constexpr float kLog2e = 1.442695041f;
 
-// Whether the factors of a call's products may round to bfloat16.
-inline bool may_round(const Params& params) {
-  return SIMD_BITS == 512 && params.allows_bfloat16 && params.soft_cap == 0 && !params.bias.data &&
-         !params.sinks && !params.has_zero_sink && params.head_size % (2 * kLanes) == 0;
-}
-
-// Whether they do over a cache: attention_rounded.h.
+// Whether products with a cache round their factors to bfloat16: attention_rounded.h.
 inline bool rounds_decoder(const Params& params) {
-  return may_round(params) && params.cache.keys && params.is_causal && !params.cache_rows;
+  return SIMD_BITS == 512 && params.may_round_cache();
 }
 
 #if SIMD_BITS == 512

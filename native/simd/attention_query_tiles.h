@@ -41,13 +41,6 @@ INLINE void for_each_tile(int64_t num_queries, const Step& step) {
   }
 }
 
-// Where the cache has the key and the value of a position.
-inline int64_t cached_at(const Params& params, const QueryState& state, int64_t row,
-                         int64_t position) {
-  const int64_t head = params.cache_row(row) * params.num_kv_heads + state.kv_head;
-  return (head * params.cache.capacity + position) * params.head_size;
-}
-
 }  // namespace attention::SIMD
 
 #include "end_target.h"

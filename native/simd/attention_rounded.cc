@@ -123,20 +123,40 @@ void attend_few(const Params& params, const QueryState& state, int64_t block_sta
   });
 }
 
+// Rounds keys and values of a block, [count][head_size] both, to `pairs`, as in RoundedCache.
+void round_block(const Params& params, const float* keys, const float* values, int64_t count,
+                 int32_t* pairs) {
+  const int64_t size = params.head_size;
+  round_keys(keys, size, count, size, pairs);
+  round_values(values, size, count, size, pairs + params.keys_per_block() * size / 2);
+}
+
 }  // namespace
+
+void round_cache(const Params& params, int64_t row, int64_t kv_head, int64_t first, int64_t last) {
+  const int64_t num_keys = params.keys_per_block();
+  for (int64_t start = first; start < last; start += num_keys) {
+    const int64_t at = params.cached_at(row, kv_head, start);
+    round_block(params, params.cache.keys + at, params.cache.values + at,
+                min(num_keys, last - start),
+                params.rounded_block(row, kv_head, start / num_keys));
+  }
+}
 
 void attend_rounded(const Params& params, const QueryState& state, int64_t row,
                     int64_t block_start, int64_t end, float* scratch) {
-  const int64_t size = params.head_size, num_keys = params.keys_per_block();
-  const int64_t at = cached_at(params, state, row, block_start);
-  const int64_t count = min(num_keys, end - block_start);
+  const int64_t num_keys = params.keys_per_block();
+  const int64_t at = params.cached_at(row, state.kv_head, block_start);
   const float *keys = params.cache.keys + at, *values = params.cache.values + at;
   if (!uses_lanes(params, state)) return attend_few(params, state, block_start, keys, values);
-  auto* const key_pairs = reinterpret_cast<int32_t*>(scratch);
-  auto* const value_pairs = key_pairs + num_keys * size / 2;
-  round_keys(keys, size, count, size, key_pairs);
-  round_values(values, size, count, size, value_pairs);
-  attend_block_in_lanes(params, state, block_start, key_pairs, value_pairs);
+  auto* pairs = reinterpret_cast<int32_t*>(scratch);
+  if (params.rounded.pairs) {
+    pairs = params.rounded_block(row, state.kv_head, block_start / num_keys);
+  } else {
+    round_block(params, keys, values, min(num_keys, end - block_start), pairs);
+  }
+  attend_block_in_lanes(params, state, block_start, pairs,
+                        pairs + num_keys * params.head_size / 2);
 }
 
 }  // namespace attention::SIMD

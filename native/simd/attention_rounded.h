@@ -14,6 +14,9 @@
 
 namespace attention::SIMD {
 
+// Fills the part of a RoundedCache that a row and a head have of positions first .. last - 1.
+void round_cache(const Params& params, int64_t row, int64_t kv_head, int64_t first, int64_t last);
+
 // Adds keys and values of positions block_start .. end - 1 of a row's cache, at most a block, to the
 // state of all queries, which are pairs of dimensions. `scratch`: keys_per_block * head_size
 // floats.

@@ -1,7 +1,7 @@
 // Opens the code of one target. The build compiles every source of this folder once per register
 // width, SIMD_BITS 256 (AVX2, FMA, F16C) and 512 (AVX-512 F, BW, DQ, VL, VNNI). With 512 bits, the
 // intrinsics of AMX and AVX-512 BF16 are available too, which a CPU with AVX-512 may lack: for
-// tile_kernel_table and attention in bfloat16 only.
+// tile_kernel_table and attention in bfloat16 only. PREFETCHW does nothing on a CPU that lacks it.
 //
 // Code between this header and end_target.h is in a namespace SIMD (avx2 or avx512) and uses that
 // target's instructions. Include system headers and headers shared by both targets before this one:
@@ -9,12 +9,12 @@
 #if SIMD_BITS == 512
 #define SIMD avx512
 #pragma clang attribute push(                                                              \
-    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni," \
+    __attribute__((target("avx2,fma,f16c,prfchw,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni," \
                           "avx512bf16,amx-tile,amx-int8"))),                                                   \
     apply_to = function)
 #elif SIMD_BITS == 256
 #define SIMD avx2
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,prfchw"))), apply_to = function)
 #else
 #error "SIMD_BITS must be 256 or 512: see scripts/build_kernels.py"
 #endif

@@ -205,6 +205,18 @@ def test_only_plain_attention_rounds(
     assert np.array_equal(actual, exact) == is_exact
 
 
+def test_a_prompt_whose_rounded_cache_would_be_large(tmp_path: Path) -> None:
+    """Its blocks of queries round keys and values themselves: kMaxRoundedBytes."""
+    num_tokens, num_first = 2100, 200
+    case = Case("prompt", num_tokens, (num_tokens,), (8, 8), size=128, capacity=num_tokens)
+    native = native_session(save(case, tmp_path / "graph.onnx", has_int8_product=True))
+    inputs = case.inputs()
+    of_all = run(native, inputs)[0]
+    inputs["query"] = inputs["query"][:, :num_first]
+    inputs |= {"last": np.array([num_first - 1], np.int32), "total": np.array(num_first, np.int32)}
+    np.testing.assert_array_equal(of_all[:, :num_first], run(native, inputs)[0])
+
+
 @pytest.mark.skipif(not HAS_BFLOAT16, reason="this CPU lacks AVX-512 BF16")
 def test_all_blocks_of_keys_have_the_same_weight(tmp_path: Path) -> None:
     """With equal scores, an output is the mean of all values: 1 in the first half of the keys."""
