@@ -17,6 +17,19 @@ constexpr int kToL2 = 2;                 // locality argument of __builtin_prefe
 
 }  // namespace
 
+bool is_chosen(const Params& params, const QueryBlock& block) {
+  if (!params.has_chosen) return true;
+  for (int64_t i = 0; i < params.num_chosen; i++) {
+    const int64_t row = params.chosen[i] / params.num_tokens;
+    const int64_t token = params.chosen[i] % params.num_tokens;
+    if (token < block.first_token || token >= block.last_token) continue;
+    for (int64_t index = 0; index < block.num_rows; index++) {
+      if (block.rows[index] == row) return true;
+    }
+  }
+  return false;
+}
+
 int64_t max_block_tokens(const Params& params) {
   const int64_t max_queries = params.cache.keys ? kMaxQueries : kMaxQueriesWithoutCache;
   return min(params.num_tokens, max(1, max_queries / params.group_size()));

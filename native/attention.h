@@ -73,6 +73,9 @@ struct Params {
   RoundedCache rounded;       // of `cache`
   Rotary rotary;              // cos is null for none
   Bias bias;                  // data is null for none
+  bool has_chosen;            // only outputs of chosen tokens are read, others may stay unwritten
+  const int32_t* chosen;      // [num_chosen]: row * num_tokens + token
+  int64_t num_chosen;
   const int32_t* cache_rows;  // [rows]: the row whose cache each reads; null: its own
   const float* sinks;         // [heads]: logits of an extra key without a value; null: none
   bool has_zero_sink;         // a sink of logit 0 (smooth softmax)
@@ -123,6 +126,9 @@ struct QueryBlock {
 
   int64_t num_tokens() const { return last_token - first_token; }
 };
+
+// Whether the output of a token of the block is read.
+bool is_chosen(const Params& params, const QueryBlock& block);
 
 // The most tokens and rows in a QueryBlock, and the floats of scratch that one needs.
 int64_t max_block_tokens(const Params& params);

@@ -59,6 +59,7 @@ Status* AttentionInputs::fill(const Api& api, Params& params) const {
   if (!error) error = fill_bias(params);
   if (!error) error = fill_sinks(params);
   if (!error) error = fill_cache_rows(params);
+  if (!error) error = fill_chosen(params);
   if (error) return api.CreateStatus(kInvalidArgument, error);
   fill_settings(params);
   return nullptr;
@@ -193,6 +194,16 @@ const char* AttentionInputs::fill_cache_rows(Params& params) const {
       return "cache_rows must name rows of equal length";
     }
   }
+  return nullptr;
+}
+
+const char* AttentionInputs::fill_chosen(Params& params) const {
+  const Input& chosen = inputs_[kChosen];
+  if (!chosen.is_given) return nullptr;
+  if (chosen.shape.rank != 1) return "chosen_tokens must be [chosen]";
+  params.has_chosen = true;
+  params.num_chosen = chosen.shape.last();
+  params.chosen = chosen.integers();
   return nullptr;
 }
 

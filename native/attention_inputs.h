@@ -27,6 +27,7 @@ enum AttentionInput : size_t {
   kBias,
   kSinks,
   kCacheRows,
+  kChosen,
   kNumAttentionInputs
 };
 
@@ -63,6 +64,7 @@ class AttentionInputs {
   const char* fill_bias(attention::Params& params) const;
   const char* fill_sinks(attention::Params& params) const;
   const char* fill_cache_rows(attention::Params& params) const;
+  const char* fill_chosen(attention::Params& params) const;
   void fill_settings(attention::Params& params) const;
   const char* check_length(const attention::Params& params, int64_t row) const;
 

@@ -17,6 +17,8 @@
 //   head_sink? [heads]
 //   cache_rows?, int32 [rows], not in GroupQueryAttention: the row, of equal length, whose cache
 //     each row reads; there are no new keys then. Rows with one cache share a pass over it.
+//   chosen_tokens?, int32 [chosen], not in GroupQueryAttention: row * tokens + token, of those whose
+//     outputs are read; others may be anything
 // Outputs: [rows, tokens, heads * head_size]; present keys and values?, written in place if past
 // and present share memory.
 #pragma once

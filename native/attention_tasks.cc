@@ -89,7 +89,7 @@ void attend_units(const Work& work, int64_t first, int64_t last, float* scratch)
       attention::prefetch_cache(params, work.row_blocks.rows[*next],
                                 (unit + 1) % params.num_kv_heads);
     }
-    kernels().attend(params, block, kv_head, scratch);
+    if (attention::is_chosen(params, block)) kernels().attend(params, block, kv_head, scratch);
   }
 }
 

@@ -10,8 +10,10 @@ from onnx.external_data_helper import load_external_data_for_tensor
 
 from server.runtime.contract import Array
 
-# Inputs of exported graphs (export/signatures.py): the tokens, and the length of each row.
+# Inputs of exported graphs (export/signatures.py): the tokens, the length of each row, and which
+# tokens get logits.
 TOKENS, LENGTHS = "token_ids", ("lengths", "num_new_tokens")
+LOGIT_POSITIONS = "logit_positions"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,6 +16,7 @@ import onnx
 from server.runtime.contract import CANDIDATES, Array, KernelNodes
 from server.runtime.kernels import attention, blocks, embeddings, int8, matmul, norms, pooling, ssru
 from server.runtime.kernels.candidates import make_width_dynamic
+from server.runtime.kernels.chosen_tokens import choose_tokens_early
 from server.runtime.kernels.fused_norms import fuse_norms
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN, Kernels, preferred_kernels
@@ -112,6 +113,7 @@ def rewrite(
     declared_shapes = make_width_dynamic(model.graph)
     packed = {name: array for r in found for name, array in r.initializers.items()}
     _drop_unused(model.graph)
+    choose_tokens_early(model.graph, index)
     fuse_norms(model.graph)
     counted = count_nodes(GraphIndex(model.graph, path.parent))
     unpacked_bytes = sum(_num_bytes(tensor) for tensor in model.graph.initializer)
