@@ -6,8 +6,8 @@
 namespace attention {
 namespace {
 
-// The most queries of a key head in a QueryBlock. Without a cache, each block packs the keys again, so
-// that more queries share that cost.
+// The most queries of a key head in a QueryBlock. Without a cache, each block packs the keys again:
+// more queries share that cost.
 constexpr int64_t kMaxQueries = 48, kMaxQueriesWithoutCache = 128;
 
 constexpr int64_t kPrefetchedKeys = 48;  // after these, the hardware prefetcher takes over
@@ -18,7 +18,8 @@ constexpr int kToL2 = 2;                 // locality argument of __builtin_prefe
 }  // namespace
 
 bool is_chosen(const Params& params, const QueryBlock& block) {
-  if (!params.has_chosen) return true;
+  const int64_t num_tokens = params.num_rows * params.num_tokens;
+  if (!params.has_chosen || params.num_chosen >= num_tokens) return true;
   for (int64_t i = 0; i < params.num_chosen; i++) {
     const int64_t row = params.chosen[i] / params.num_tokens;
     const int64_t token = params.chosen[i] % params.num_tokens;
@@ -50,8 +51,7 @@ size_t scratch_size(const Params& params) {
 }
 
 void prefetch_cache(const Params& params, int64_t row, int64_t kv_head) {
-  const int64_t begin = (params.cache_row(row) * params.num_kv_heads + kv_head) *
-                        params.cache.capacity * params.head_size;
+  const int64_t begin = params.cached_at(row, kv_head, 0);
   const int64_t size = min(params.length(row), kPrefetchedKeys) * params.head_size;
   for (int64_t i = begin; i < begin + size; i += kLineFloats) {
     __builtin_prefetch(params.cache.keys + i, 0, kToL2);

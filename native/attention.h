@@ -35,8 +35,8 @@ struct KvCache {
   int64_t capacity;
 };
 
-// Keys, then values, of each block of a cache as pairs in bfloat16 (simd/attention_pairs.h), which all
-// QueryBlocks of a row share: [rows][kv_heads][num_blocks][2][keys_per_block * head_size / 2].
+// Keys, then values, of each block of a cache as pairs in bfloat16 (simd/attention_pairs.h). All
+// QueryBlocks of a row share them: [rows][kv_heads][num_blocks][2][keys_per_block * head_size / 2].
 struct RoundedCache {
   int32_t* pairs;  // null: each QueryBlock rounds the keys and values that it reads
   int64_t num_blocks;
@@ -108,11 +108,16 @@ struct Params {
            head_size % (2 * kLineFloats) == 0;
   }
   bool may_round_cache() const { return may_round() && cache.keys && is_causal && !cache_rows; }
-  // The positions of the caches to write: the first of them, or all.
+  int64_t max_length() const {
+    int64_t longest = 0;
+    for (int64_t row = 0; row < num_rows; row++) {
+      if (length(row) > longest) longest = length(row);
+    }
+    return longest;
+  }
+  // How many positions of each cache to write, from the first: unused ones are zeros in new memory.
   int64_t num_written() const {
-    int64_t end = past.keys != cache.keys ? cache.capacity : 0;
-    for (int64_t row = 0; row < num_rows; row++) end = end > length(row) ? end : length(row);
-    return end;
+    return past.keys != cache.keys ? cache.capacity : max_length();
   }
   // The position of a row's first new token.
   int64_t start(int64_t row) const { return is_prefill ? 0 : length(row) - num_new_keys; }
@@ -140,7 +145,7 @@ void prefetch_cache(const Params& params, int64_t row, int64_t kv_head);
 
 // Writes what a row and a head have of positions first .. last - 1 of the cache, `first` a multiple
 // of keys_per_block: new keys and values, and if the past is in other memory, the past and zeros.
-// Then rounds them, if there is a RoundedCache.
+// Then rounds keys and values that a token sees, if there is a RoundedCache.
 using WriteCache = void(const Params& params, int64_t row, int64_t kv_head, int64_t first,
                         int64_t last);
 

@@ -4,7 +4,7 @@
 //
 // Attributes, all required: num_heads, kv_num_heads, scale, softcap, causal, local_window_size,
 // rotary_interleaved, smooth_softmax; not in GroupQueryAttention: allows_bfloat16, whether
-// products of an encoder may round their factors to bfloat16.
+// products may round their factors to bfloat16.
 // Inputs (? is optional):
 //   query [rows, tokens, heads * head_size]; with keys and values after each token's queries if
 //     neither key nor cache_rows is given
@@ -17,8 +17,8 @@
 //   head_sink? [heads]
 //   cache_rows?, int32 [rows], not in GroupQueryAttention: the row, of equal length, whose cache
 //     each row reads; there are no new keys then. Rows with one cache share a pass over it.
-//   chosen_tokens?, int32 [chosen], not in GroupQueryAttention: row * tokens + token, of those whose
-//     outputs are read; others may be anything
+//   chosen_tokens?, int32 [chosen], not in GroupQueryAttention: row * tokens + token, not negative,
+//     of those whose outputs are read; others may be anything
 // Outputs: [rows, tokens, heads * head_size]; present keys and values?, written in place if past
 // and present share memory.
 #pragma once

@@ -12,7 +12,7 @@ using attention::QueryBlock;
 
 constexpr int64_t kTaskProducts = 250'000;  // multiply-adds: about 8 microseconds
 constexpr int64_t kMaxTasks = 64;
-constexpr int64_t kWrittenPositions = 128;  // of a task that writes caches
+constexpr int64_t kWrittenPositions = 128;  // of a task that writes caches: whole blocks of keys
 constexpr size_t kMaxRoundedBytes = 8 * 1024 * 1024;  // of a RoundedCache
 constexpr size_t kStackFloats = 40 * 1024;  // larger scratch is allocated
 
@@ -122,7 +122,7 @@ int64_t count_products(const Params& params) {
 
 // Gives `params` a RoundedCache in `memory`, unless it would be large.
 void share_rounded(Params& params, Scratch& memory) {
-  params.rounded.num_blocks = div_ceil(params.num_written(), params.keys_per_block());
+  params.rounded.num_blocks = div_ceil(params.max_length(), params.keys_per_block());
   const int64_t num_blocks = params.num_rows * params.num_kv_heads * params.rounded.num_blocks;
   const size_t num_bytes =
       num_blocks * params.keys_per_block() * params.head_size * sizeof(int32_t);

@@ -49,7 +49,7 @@ struct RowPair {
 // What follows the pairs of a row. With 8-bit weights, there is only the scale.
 struct RowEnd {
   float scale;       // 2^(the row's exponent); NaN if an input of the row is not finite
-  float mean_scale;  // of `means` times offsets, in units of outputs times `scale`
+  float mean_scale;  // of the sum of `means` times offsets, before units and `scale` multiply it
   int32_t start;     // -128 * sum(means), since the bytes of offsets are + 128
   int32_t padding;
   int8_t means[];  // of x over each block, then zeros to a multiple of kMeansAlignment

@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "integers.h"
+
 namespace ort {
 namespace {
 
@@ -43,7 +45,7 @@ void* Scratch::allocate(size_t num_bytes) {
       return data_;
     }
   }
-  num_bytes_ = (num_bytes / kAlignment + 1) * kAlignment;
+  num_bytes_ = round_up(max(1, num_bytes), kAlignment);
   return data_ = aligned_alloc(kAlignment, num_bytes_);
 }
 

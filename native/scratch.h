@@ -6,8 +6,8 @@
 namespace ort {
 
 // A block aligned to 64 bytes. malloc takes large blocks from the operating system and returns
-// them at once, so that each run would fault in and clear every page: a thread keeps its largest
-// block of 64 KiB to 8 MiB for its next run instead.
+// them at once, so that each run would fault in and clear every page, and merges smaller ones with
+// their neighbours: a thread keeps its largest block of 16 KiB to 8 MiB for its next run instead.
 class Scratch {
  public:
   Scratch() = default;

@@ -136,7 +136,7 @@ class OutputPrefetcher {
       : params_(params),
         block_(block),
         first_head_(first_head),
-        tokens_per_step_(div_ceil(block.num_tokens(), num_steps)) {}
+        tokens_per_step_(div_ceil(block.num_tokens(), max(1, num_steps))) {}
 
   INLINE void step() {
     const int64_t end = min(block_.last_token, block_.first_token + tokens_per_step_);

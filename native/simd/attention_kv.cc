@@ -120,7 +120,8 @@ void write_cache(const Params& params, int64_t row, int64_t kv_head, int64_t fir
     gather_kv(params, row, kv_head, start, begin, end, keys + begin * size, values + begin * size);
   }
 #if SIMD_BITS == 512
-  if (params.rounded.pairs) round_cache(params, row, kv_head, first, end);
+  const int64_t first_seen = params.window > 0 ? start + 1 - params.window : 0;
+  if (params.rounded.pairs && end > first_seen) round_cache(params, row, kv_head, first, end);
 #endif
 }
 

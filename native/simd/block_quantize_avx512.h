@@ -69,7 +69,8 @@ INLINE Ints combine_pairs(const float* x, const Combine& combine) {
 
 constexpr int64_t kMaxBlocks = kMaxInputs / kBlockInputs + kLanes;  // the last group writes more
 
-// Added to a number from 0 to 255, rounds it to an integer in the lowest bits of the sum.
+// Added to a number from 0 to 255, up to rounding, rounds it to an integer in the lowest bits of the
+// sum.
 constexpr float kRoundNumber = 8388608.0f;
 INLINE Ints number_in(Floats sum) { return reinterpret_cast<Ints>(sum) & 255; }
 
@@ -248,7 +249,7 @@ INLINE void round_means(const float* means, int64_t num_blocks, RowEnd* end) {
     store_low_bytes(end->means + i, numbers);
     total += numbers;
   }
-  end->mean_scale = max_abs * ((kBlockInputs << kOffsetBits) / kMaxMean) / end->scale;
+  end->mean_scale = max_abs / end->scale * ((kBlockInputs << kOffsetBits) / kMaxMean);
   end->start = reduce_sum(-128 * total);
 }
 

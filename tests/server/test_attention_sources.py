@@ -87,3 +87,13 @@ def test_exported_cross_attention_reads_shared_sources(tiny_bundles: Path) -> No
     assert pasts
     assert {node.input[3] for node in readers} == pasts
     assert all(list(node.input[1:3]) == ["", ""] for node in readers)
+
+
+def test_a_window_that_ends_before_all_keys(tmp_path: Path) -> None:
+    """Such a token sees no key, and the length is that of a block of keys: the output is zero."""
+    window: dict[str, int | float] = {"local_window_size": 1}
+    case = Case("cross", 3, (64,), capacity=64, packed=False, size=64, attributes=window)
+    file = tmp_path / "graph.onnx"
+    onnx.save(graph(case.inputs(), case.all_attributes(), has_source=True), file)
+    inputs = case.inputs() | {SOURCE_ROWS: np.zeros(1, np.int32)}
+    assert not run(native_session(file), inputs)[0].any()

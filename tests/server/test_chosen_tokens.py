@@ -112,9 +112,24 @@ def test_only_chosen_tokens_reach_the_product(tmp_path: Path) -> None:
     assert nodes["PackedMatMul"].output[0] == "chosen"
 
 
-def test_computes_all_tokens_if_something_else_reads_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["read twice", "norm between", "other rows", "other axis"])
+def test_computes_all_tokens_otherwise(tmp_path: Path, change: str) -> None:
     file = tmp_path / "graph.onnx"
-    save(file, PROMPTS, is_read_twice=True)
+    save(file, PROMPTS, is_read_twice=change == "read twice")
+    model = onnx.load(file)
+    *_, view, _, _, gather = model.graph.node
+    if change == "norm between":
+        view.CopyFrom(helper.make_node("Mul", ["sum", "sum"], ["view"]))
+    elif change == "other rows":
+        flat = np.array([-1, WIDTH // 2], np.int64)
+        model.graph.initializer.append(numpy_helper.from_array(flat, "half_rows"))
+        view.input[1] = "half_rows"
+    elif change == "other axis":
+        gather.attribute[0].i = 1
+    constant = helper.make_node("Constant", [], ["constant"], value_floats=[1.0, 2.0])
+    model.graph.node.extend([constant, helper.make_node("Gather", ["constant", "cast"], ["other"])])
+    model.graph.output.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, None))
+    onnx.save(model, file)
     nodes = {node.op_type: node for node in rewritten(file).graph.node}
     assert "logit_positions" not in nodes["Attention"].input
     assert nodes["PackedMatMul"].output[0] == "sum"

@@ -1,4 +1,4 @@
-"""Leaves out what a decoder's last layer computes of tokens whose logits nobody reads.
+"""Leaves out what the last attention layer computes of tokens whose logits nobody reads.
 
 Exported graphs gather the tokens at ``logit_positions`` after the output product of attention, with
 its residual (``model.layers.DecoderLayer``). Here both operands are gathered instead, and attention
@@ -27,15 +27,19 @@ def choose_tokens_early(graph: onnx.GraphProto, index: GraphIndex) -> None:
     producers = {name: node for node in graph.node for name in node.output if name}
     num_readers = Counter(name for node in graph.node for name in node.input)
     num_readers.update(value.name for value in graph.output)
-    for gather in [node for node in graph.node if node.op_type == "Gather"]:
+    for gather in [node for node in graph.node if _gathers_rows(node)]:
         reshape = producers.get(gather.input[0])
-        product = producers.get(reshape.input[0]) if reshape is not None else None
-        if reshape is None or product is None or product.op_type not in _RESIDUAL:
+        if reshape is None or reshape.op_type != "Reshape":
             continue
-        x = product.input[0]
-        width = index.shape(x)[-1:]
-        is_read_once = all(num_readers[name] == 1 for name in (gather.input[0], reshape.input[0]))
-        if not is_read_once or not width or not isinstance(width[0], int):
+        product = producers.get(reshape.input[0])
+        if product is None or product.op_type not in _RESIDUAL:
+            continue
+        x, y = product.input[0], product.output[0]
+        if any(num_readers[name] > 1 for name in (y, gather.input[0])):
+            continue
+        (width,), y_width = index.shape(x)[-1:] or ("",), index.shape(y)[-1:]
+        rows = index.inline_array(reshape.input[1])
+        if rows is None or tuple(rows.tolist()) != (-1, *y_width) or not isinstance(width, int):
             continue
         if not _is_chosen(producers, gather.input[1]):
             continue
@@ -43,8 +47,12 @@ def choose_tokens_early(graph: onnx.GraphProto, index: GraphIndex) -> None:
         if source is not None and source.op_type == attention.OPERATOR and num_readers[x] == 1:
             source.input.extend([""] * (_CHOSEN_TOKENS - len(source.input)))
             source.input.append(LOGIT_POSITIONS)
-        _gather_operands(graph, product, reshape, gather, width[0])
-        return  # no other product is before these tokens
+        _gather_operands(graph, product, reshape, gather, width)
+        return  # a graph chooses the tokens of one product
+
+
+def _gathers_rows(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Gather" and all(item.i == 0 for item in node.attribute)
 
 
 def _is_chosen(producers: dict[str, onnx.NodeProto], name: str) -> bool:
@@ -62,15 +70,16 @@ def _gather_operands(
     width: int,
 ) -> None:
     """Replaces ``product``, ``reshape`` and ``gather``. ``width``: of the product's input."""
-    shape = f"{product.input[0]}.rows"
+    y = product.output[0]
+    shape = f"{y}.x_shape"
     graph.initializer.append(
         onnx.helper.make_tensor(shape, onnx.TensorProto.INT64, [2], [-1, width])
     )
     residual = _RESIDUAL[product.op_type]
     made = []
-    for place, rows in ((0, shape), (residual, reshape.input[1])):
+    for place, rows, label in ((0, shape, "x"), (residual, reshape.input[1], "residual")):
         if name := product.input[place]:
-            flat, chosen = f"{name}.flat", f"{name}.chosen"
+            flat, chosen = f"{y}.{label}", f"{y}.chosen_{label}"
             made.append(onnx.helper.make_node("Reshape", [name, rows], [flat]))
             made.append(onnx.helper.make_node("Gather", [flat, gather.input[1]], [chosen], axis=0))
             product.input[place] = chosen
