@@ -133,3 +133,27 @@ def test_computes_all_tokens_otherwise(tmp_path: Path, change: str) -> None:
     nodes = {node.op_type: node for node in rewritten(file).graph.node}
     assert "logit_positions" not in nodes["Attention"].input
     assert nodes["PackedMatMul"].output[0] == "sum"
+
+
+@pytest.mark.parametrize(
+    ("bundle", "product"),
+    [("dates", "PackedMatMul"), ("decoder-int4", "DynamicBlockMatMul")],
+)
+def test_exported_decoders_choose_tokens(
+    tiny_bundles: Path, compact_bundles: Path, bundle: str, product: str
+) -> None:
+    """So do their last attention, self- or cross-attention, and the product after it."""
+    folder = compact_bundles if bundle == "decoder-int4" else tiny_bundles
+    found = rewrite(
+        folder / bundle / "1" / "decode.onnx",
+        Kernels.ATTENTION | Kernels.MATMUL | Kernels.BLOCK_MATMUL,
+    )
+    assert found is not None
+    nodes = onnx.load_from_string(found.model).graph.node
+    attentions = [node for node in nodes if node.op_type == "Attention"]
+    assert [node for node in attentions if "logit_positions" in node.input] == attentions[-1:]
+    readers = [node for node in nodes if attentions[-1].output[0] in node.input]
+    assert [node.op_type for node in readers] == ["Reshape"]
+    (gather,) = [node for node in nodes if readers[0].output[0] in node.input]
+    (last,) = [node for node in nodes if gather.output[0] in node.input]
+    assert (gather.op_type, last.op_type) == ("Gather", product)

@@ -41,6 +41,7 @@ _INT8_PRODUCTS = frozenset({int8.STANDARD_OPERATOR, blocks.STANDARD_OPERATOR})
 # Inputs of the standard operator.
 _QUERY, _KEY, _VALUE, _PAST, _COS, _SIN, _POSITIONS, _SINKS = 0, 1, 2, 3, 7, 8, 9, 11
 _NUM_OUTPUTS = 3
+_CHOSEN_TOKENS = 12  # of the native operator: AttentionInput of native/attention_inputs.h
 _SOURCE_ROWS_INPUT = onnx.helper.make_tensor_value_info(
     SOURCE_ROWS, onnx.TensorProto.INT32, ["batch"]
 )
@@ -68,6 +69,12 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
             **settings,
         )
         yield Replacement(node, made, inputs=(_SOURCE_ROWS_INPUT,) if SOURCE_ROWS in inputs else ())
+
+
+def choose_tokens(node: onnx.NodeProto, positions: str) -> None:
+    """Lets a native node leave out the outputs of all tokens but those at ``positions``."""
+    node.input.extend([""] * (_CHOSEN_TOKENS - len(node.input)))
+    node.input.append(positions)
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:

@@ -12,15 +12,15 @@ import onnx
 from server.runtime.kernels import attention, blocks, int8, matmul
 from server.runtime.kernels.graph import LOGIT_POSITIONS, GraphIndex
 
-# Which input of each product is the residual; the lengths follow it: native/matmul_call.h.
-_RESIDUAL = {int8.OPERATOR: 7, blocks.OPERATOR: 3, matmul.OPERATOR: 3}
-_CHOSEN_TOKENS = 12  # AttentionInput of native/attention_inputs.h
+_PRODUCTS = (int8.OPERATOR, blocks.OPERATOR, matmul.OPERATOR)
+# Inputs of a product without norms, from the last: server/runtime/kernels/epilogue.py.
+_LENGTHS, _RESIDUAL = -1, -2
 
 
 def choose_tokens_early(graph: onnx.GraphProto, index: GraphIndex) -> None:
     """Lets a product compute only the rows of its output that a ``Gather`` takes.
 
-    ``index``: of ``graph`` before nodes were replaced.
+    Norms must not be fused yet. ``index``: of ``graph`` before nodes were replaced.
     """
     if index.types.get(LOGIT_POSITIONS) != onnx.TensorProto.INT32:
         return
@@ -32,22 +32,23 @@ def choose_tokens_early(graph: onnx.GraphProto, index: GraphIndex) -> None:
         if reshape is None or reshape.op_type != "Reshape":
             continue
         product = producers.get(reshape.input[0])
-        if product is None or product.op_type not in _RESIDUAL:
+        if product is None or product.op_type not in _PRODUCTS:
             continue
         x, y = product.input[0], product.output[0]
         if any(num_readers[name] > 1 for name in (y, gather.input[0])):
             continue
-        (width,), y_width = index.shape(x)[-1:] or ("",), index.shape(y)[-1:]
+        x_shape, y_shape = index.shape(x), index.shape(y)
         rows = index.inline_array(reshape.input[1])
-        if rows is None or tuple(rows.tolist()) != (-1, *y_width) or not isinstance(width, int):
+        if rows is None or rows.tolist() != [-1, *y_shape[-1:]]:
+            continue
+        if not x_shape or not isinstance(x_shape[-1], int):
             continue
         if not _is_chosen(producers, gather.input[1]):
             continue
         source = producers.get(x)
         if source is not None and source.op_type == attention.OPERATOR and num_readers[x] == 1:
-            source.input.extend([""] * (_CHOSEN_TOKENS - len(source.input)))
-            source.input.append(LOGIT_POSITIONS)
-        _gather_operands(graph, product, reshape, gather, width)
+            attention.choose_tokens(source, LOGIT_POSITIONS)
+        _gather_operands(graph, product, reshape, gather, x_shape[-1])
         return  # a graph chooses the tokens of one product
 
 
@@ -75,15 +76,14 @@ def _gather_operands(
     graph.initializer.append(
         onnx.helper.make_tensor(shape, onnx.TensorProto.INT64, [2], [-1, width])
     )
-    residual = _RESIDUAL[product.op_type]
     made = []
-    for place, rows, label in ((0, shape, "x"), (residual, reshape.input[1], "residual")):
+    for place, rows, label in ((0, shape, "x"), (_RESIDUAL, reshape.input[1], "residual")):
         if name := product.input[place]:
             flat, chosen = f"{y}.{label}", f"{y}.chosen_{label}"
             made.append(onnx.helper.make_node("Reshape", [name, rows], [flat]))
             made.append(onnx.helper.make_node("Gather", [flat, gather.input[1]], [chosen], axis=0))
             product.input[place] = chosen
-    product.input[residual + 1] = ""  # no row is padding
+    product.input[_LENGTHS] = ""  # no row is padding
     product.output[0] = gather.output[0]
     nodes = [node for node in graph.node if node not in (product, reshape)]
     place = nodes.index(gather)
