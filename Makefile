@@ -135,7 +135,7 @@ $(INSTALLED): $(EXPORTS)
 	touch $@
 
 # Native kernels: docs/decisions/0093-native-kernels.md.
-$(KERNELS): $(wildcard native/* native/simd/*) scripts/build_kernels.py | $(PACKAGES)
+$(KERNELS): $(wildcard native/* native/*/* native/*/*/*) scripts/build_kernels.py | $(PACKAGES)
 	$(VENV)/python -m scripts.build_kernels
 
 # Pins every direct and indirect dependency of pyproject.toml to one version, with hashes.

@@ -25,21 +25,23 @@ HAS_KERNELS = kernels.is_supported() and not os.environ.get(WITHOUT_KERNELS)
 
 
 class BuildWithKernels(build_py):
-    """Adds the library, compiled unless the source folder has one newer than its sources."""
+    """Adds the libraries, compiled unless the source folder has some newer than their sources."""
 
     def run(self):
         super().run()
         if self.editable_mode:
             return
-        built = Path(self.build_lib) / kernels.LIBRARY.relative_to(kernels.ROOT)
-        built.unlink(missing_ok=True)
+        folder = Path(self.build_lib) / kernels.FOLDER.relative_to(kernels.ROOT)
+        for name in kernels.LIBRARIES:
+            (folder / name).unlink(missing_ok=True)
         if not HAS_KERNELS:
             return
-        built.parent.mkdir(parents=True, exist_ok=True)
-        if kernels.is_current():
-            shutil.copyfile(kernels.LIBRARY, built)
-        else:
-            kernels.build(built)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not kernels.is_current():
+            kernels.build(folder)
+            return
+        for name in kernels.LIBRARIES:
+            shutil.copyfile(kernels.FOLDER / name, folder / name)
 
 
 class PlatformWheel(bdist_wheel):

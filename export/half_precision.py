@@ -18,6 +18,9 @@ _NUMPY = {ir.DataType.FLOAT16: np.float16, ir.DataType.BFLOAT16: ml_dtypes.bfloa
 _LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895e38}
 # Operators that read weights.
 _WEIGHT_OPERATORS = ("MatMul", "Gemm", "Gather", "Transpose", "Conv", "MoE")
+# Operators that sum over many elements: the output keeps fp32, as does all that follows from it
+# alone (pooling). Not every GPU has kernels for them in bf16.
+_SUMS = ("ReduceSum", "ReduceL2")
 # Operators that look up weights by ids.
 _LOOKUP_OPERATORS = ("Gather", "GatherBlockQuantized")
 
@@ -87,6 +90,13 @@ class _Converter:
         if not looks_up and not any(value in self._values for value in inputs):
             return
         if node.op_type == "Cast":
+            return
+        if node.op_type in _SUMS:
+            for index, value in enumerate(node.inputs):
+                if value in self._values:
+                    cast = _cast_node(value, FLOAT)
+                    self._graph.insert_before(node, cast)
+                    node.replace_input_with(index, cast.outputs[0])
             return
         for index, value in enumerate(node.inputs):
             if value is not None and value not in self._values and value.dtype == FLOAT:

@@ -64,13 +64,14 @@ Status* input_data(const Api& api, const KernelContext* context, size_t index, c
 }
 
 // Allocates the output at `index`; its data, or null if the node omits it.
-inline Status* output_data(const Api& api, KernelContext* context, size_t index,
-                           const int64_t* sizes, size_t rank, float*& out) {
+template <typename T>
+Status* output_data(const Api& api, KernelContext* context, size_t index, const int64_t* sizes,
+                    size_t rank, T*& out) {
   Value* value = nullptr;
   void* data = nullptr;
   RETURN_IF_FAILED(api.Output(context, index, sizes, rank, &value));
   if (value) RETURN_IF_FAILED(api.Data(value, &data));
-  out = static_cast<float*>(data);
+  out = static_cast<T*>(data);
   return nullptr;
 }
 
@@ -94,7 +95,10 @@ Operator make_signature() {
   Operator op{};
   op.version = kVersion;
   op.name = [](const Operator*) { return Definition::kName; };
-  op.provider = [](const Operator*) -> const char* { return nullptr; };
+  op.provider = [](const Operator*) -> const char* {
+    if constexpr (requires { Definition::kProvider; }) return Definition::kProvider;
+    return nullptr;
+  };
   op.num_inputs = [](const Operator*) { return sizeof(Definition::kInputs) / sizeof(Parameter); };
   op.input_type = [](const Operator*, size_t index) { return Definition::kInputs[index].type; };
   op.num_outputs = [](const Operator*) { return sizeof(Definition::kOutputs) / sizeof(Parameter); };
@@ -127,7 +131,8 @@ Operator make_signature() {
 // Status* create(const Api&, const KernelInfo*), which reads a node's attributes into the members;
 // Status* run(const Api&, KernelContext*) const. Each node has a zero-initialized Definition. With
 // kInPlaceInput, the output may be in the memory of that input, if no other node reads it later:
-// run() must read each element there before it writes it.
+// run() must read each element there before it writes it. kProvider names the execution provider, if
+// it is not the CPU's.
 template <typename Definition>
 const Operator& make_operator() {
   struct Kernel {

@@ -43,11 +43,21 @@ enum ApiIndex {
   kInput = 90,
   kOutput = 91,
   kReleaseShape = 99,
+  kGpuStream = 193,
   kParallelFor = 274,
 };
 
 // ONNXTensorElementDataType.
-enum ElementType { kFloat = 1, kUInt8 = 2, kInt8 = 3, kUInt16 = 4, kInt32 = 6, kInt64 = 7 };
+enum ElementType {
+  kFloat = 1,
+  kUInt8 = 2,
+  kInt8 = 3,
+  kUInt16 = 4,
+  kInt32 = 6,
+  kInt64 = 7,
+  kFloat16 = 10,
+  kBFloat16 = 16
+};
 
 // OrtCustomOp: callbacks of ONNX Runtime. Those that are null are not called.
 struct Operator {
@@ -128,6 +138,10 @@ class Api {
     return at<Status* (*)(const Shape*, int64_t*, size_t)>(kDimensions)(shape, out, rank);
   }
   void Release(Shape* shape) const { at<void (*)(Shape*)>(kReleaseShape)(shape); }
+  // The CUDA stream on which a kernel must run.
+  Status* GpuStream(const KernelContext* context, void** out) const {
+    return at<Status* (*)(const KernelContext*, void**)>(kGpuStream)(context, out);
+  }
   // Runs task(data, i) for each i below `total` on the session's intra-op threads. The fourth
   // argument, 0, lets ONNX Runtime choose how many tasks a thread takes at a time.
   Status* ParallelFor(const KernelContext* context, void (*task)(void*, size_t), size_t total,

@@ -1,9 +1,10 @@
-"""Builds the native library of the server: ``python -m scripts.build_kernels``.
+"""Builds the native libraries of the server: ``python -m scripts.build_kernels``.
 
-Compiles ``native/`` once, and ``native/simd/`` once for each register width.
+For CPUs, compiles ``native/`` once, and ``native/simd/`` once for each register width. For NVIDIA
+GPUs, compiles ``native/cuda/device/`` to PTX, and puts it into the library of ``native/cuda/``.
 
-The compiler comes with the package ``ziglang``, so every machine builds the same library, for
-Linux on x86-64 with glibc 2.28 or newer. On other systems there is no library, and the server uses
+The compiler comes with the package ``ziglang``, so every machine builds the same libraries, for
+Linux on x86-64 with glibc 2.28 or newer. On other systems there are none, and the server uses
 ONNX Runtime's own operators.
 
 Imports no other module of the project: setup.py loads it, and the container image runs it.
@@ -20,7 +21,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "native"
-LIBRARY = ROOT / "server" / "runtime" / "libtriune_kernels.so"
+FOLDER = ROOT / "server" / "runtime"
+LIBRARY, CUDA_LIBRARY = "libtriune_kernels.so", "libtriune_cuda.so"
+LIBRARIES = (LIBRARY, CUDA_LIBRARY)
 TARGET = ("-target", "x86_64-linux-gnu.2.28", "-mcpu=baseline")
 WHEEL_PLATFORM = "manylinux_2_28_x86_64"
 OPTIONS = (
@@ -28,40 +31,62 @@ OPTIONS = (
     *("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"),
 )
 REGISTER_BITS = (256, 512)
+# The oldest GPUs with bfloat16, and the oldest drivers with CUDA 12.
+DEVICE_TARGET = ("-target", "nvptx64-cuda-none", "-mcpu=sm_80+ptx78")
+# The compiler's front end adds options that this target lacks.
+_UNUSED = ("-Wno-unused-command-line-argument", "-Wno-unsupported-target-opt")
+DEVICE_OPTIONS = ("-std=c++20", "-O3", "-g0", "-Wall", "-Wextra", "-Werror", *_UNUSED)
 
 
 def main() -> None:
-    """Builds the library, or prints why there is none for this system."""
+    """Builds the libraries, or prints why there are none for this system."""
     if not is_supported():
         print(f"no kernels for {platform.system()} on {platform.machine()}")
         return
-    built = LIBRARY.with_suffix(".new")
-    build(built)
-    built.rename(LIBRARY)  # processes that run the old library keep it
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        build(Path(folder))
+        for name in LIBRARIES:  # processes that run an old library keep it
+            (Path(folder) / name).rename(FOLDER / name)
 
 
 def is_supported() -> bool:
-    """Whether this system can run the library."""
+    """Whether this system can run the libraries."""
     system = (platform.system(), platform.machine(), platform.libc_ver()[0])
     return system == ("Linux", "x86_64", "glibc")
 
 
 def is_current() -> bool:
-    """Whether there is a library, newer than its sources."""
+    """Whether there are libraries, newer than their sources."""
     sources = [Path(__file__), *(path for path in SOURCES.rglob("*") if path.is_file())]
     newest = max(path.stat().st_mtime for path in sources)
-    return LIBRARY.exists() and LIBRARY.stat().st_mtime >= newest
+    built = [FOLDER / name for name in LIBRARIES]
+    return all(path.exists() and path.stat().st_mtime >= newest for path in built)
 
 
-def build(library: Path) -> None:
-    """Compiles and links the library.
+def build(folder: Path) -> None:
+    """Compiles and links the libraries into ``folder``.
 
     Raises:
         subprocess.CalledProcessError: the compiler failed, or ``ziglang`` is not installed.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        objects = compile_sources(Path(folder))
-        run_compiler("-shared", "-s", "-nostdlib++", *map(str, objects), "-o", str(library))
+    with tempfile.TemporaryDirectory() as temporary:
+        objects = compile_sources(Path(temporary))
+        link(*map(str, objects), "-o", str(folder / LIBRARY))
+        build_cuda_library(folder / CUDA_LIBRARY, Path(temporary))
+
+
+def build_cuda_library(library: Path, temporary: Path) -> None:
+    """Compiles the device code and the operators that launch it."""
+    code = temporary / "kernels.ptx"
+    kernels = SOURCES / "cuda" / "device" / "kernels.cc"
+    run_compiler(*DEVICE_OPTIONS, "-S", str(kernels), "-o", str(code), target=DEVICE_TARGET)
+    sources = map(str, sorted(SOURCES.glob("cuda/*.cc")))
+    link(*OPTIONS, f'-DDEVICE_CODE="{code}"', *sources, "-ldl", "-lpthread", "-o", str(library))
+
+
+def link(*arguments: str) -> None:
+    """Links a library."""
+    run_compiler("-shared", "-s", "-nostdlib++", *arguments)
 
 
 def compile_sources(folder: Path) -> Iterable[Path]:
@@ -81,13 +106,13 @@ def compile_sources(folder: Path) -> Iterable[Path]:
         return list(threads.map(compile_one, *zip(*sources, *simd, strict=True)))
 
 
-def run_compiler(*arguments: str) -> None:
+def run_compiler(*arguments: str, target: tuple[str, ...] = TARGET) -> None:
     """Runs the C++ compiler.
 
     Raises:
         subprocess.CalledProcessError
     """
-    subprocess.run([sys.executable, "-m", "ziglang", "c++", *TARGET, *arguments], check=True)
+    subprocess.run([sys.executable, "-m", "ziglang", "c++", *target, *arguments], check=True)
 
 
 if __name__ == "__main__":

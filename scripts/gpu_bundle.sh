@@ -17,7 +17,8 @@ piece=${3:-45}
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # Packages that such machines lack, in the versions of the lock.
 packages="onnxruntime-gpu flatbuffers msgspec llguidance tenacity protobuf grpcio
-    grpcio-health-checking grpcio-reflection googleapis-common-protos"
+    grpcio-health-checking grpcio-reflection googleapis-common-protos
+    starlette uvicorn httptools python-multipart langcodes sentencex"
 
 mkdir -p "$folder"
 wanted=()

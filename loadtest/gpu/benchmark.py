@@ -22,7 +22,7 @@ _FIRST_ID = 5
 _CONVERTED = "ctranslate2_engine"
 # Modules of loadtest/peers.
 PEERS = {
-    Family.DECODER: ("transformers_engine", _CONVERTED),
+    Family.DECODER: ("transformers_engine", "transformers_compiled_engine", _CONVERTED),
     Family.ENCODER_DECODER: ("transformers_translator_engine", _CONVERTED),
     Family.ENCODER: ("sentence_transformers_engine", "torch_encoder_engine"),
 }

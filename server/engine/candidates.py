@@ -42,6 +42,10 @@ class CandidateLogits:
     def tensor(self) -> Tensor:
         return Tensor.of(self.rows(range(len(self.array))))
 
+    @property
+    def knows_best(self) -> bool:
+        return True
+
     def rows(self, indices: Sequence[int]) -> Floats:
         rows = np.full((len(indices), self.vocabulary_size), -np.inf, np.float32)
         for row, index in zip(rows, indices, strict=True):

@@ -8,6 +8,7 @@ from server.engine.cache.slot_store import SlotStore
 from server.engine.decoding.logits import Logits
 from server.engine.failures import BatchResult, run_with_isolation
 from server.engine.job_table import JobTable
+from server.engine.lane import never
 from server.engine.model_runner import ModelRunner
 from server.engine.observer import Observer, RunReport
 from server.engine.prefill_alone import prefill_alone
@@ -53,11 +54,17 @@ class DecoderRuns:
         runs = (self._run("prefill", [chunk]) for chunk in chunks if _is_live_chunk(chunk))
         return chain.from_iterable(runs)
 
-    def decode(self, sequences: Sequence[DecodingSequence]) -> Iterator[Run]:
-        """Runs over the next token of each sequence, in slot order."""
+    def decode(
+        self, sequences: Sequence[DecodingSequence], may_continue: Callable[[], bool]
+    ) -> Iterator[Run]:
+        """Runs over the next token of each sequence, in slot order.
+
+        ``may_continue``: whether there is no other work, so that a run over the same sequences
+        probably follows, and may start early.
+        """
         chunks = [next_chunk(sequence, 1) for sequence in sequences]
         if all(sequence.job.logprob_options.attention is None for sequence in sequences):
-            return self._run("decode", chunks)
+            return self._run("decode", chunks, may_continue)
         # The last prompt token of a job that wants attention runs in the graph ``attend``.
         runs = (
             self._run("prefill" if chunk.sequence.phase == Phase.PREFILLING else "decode", [chunk])
@@ -66,21 +73,28 @@ class DecoderRuns:
         )
         return chain.from_iterable(runs)
 
-    def _run(self, phase: str, chunks: Sequence[Chunk]) -> Iterator[Run]:
+    def _run(
+        self, phase: str, chunks: Sequence[Chunk], may_continue: Callable[[], bool] = never
+    ) -> Iterator[Run]:
         """Runs the decoder over chunks of sequences in neighbouring slots, in slot order."""
         label = f"a {phase} run of {self._model}"
-        return run_with_isolation(chunks, partial(self._logits, phase), label, _is_live_chunk)
+        run = partial(self._logits, phase, may_continue)
+        return run_with_isolation(chunks, run, label, _is_live_chunk)
 
-    def _logits(self, phase: str, chunks: Sequence[Chunk]) -> Logits:
+    def _logits(
+        self, phase: str, may_continue: Callable[[], bool], chunks: Sequence[Chunk]
+    ) -> Logits:
         """Logits ``[chunks, vocabulary]`` after the last token of each."""
         started = self._clock()
-        logits = self._run_graph(phase, chunks)
+        logits = self._run_graph(phase, chunks, may_continue)
         num_tokens = sum(chunk.size for chunk in chunks)
         report = RunReport(phase, len(chunks), num_tokens, (self._clock() - started,))
         self._observer.on_run(self._model, report)
         return logits
 
-    def _run_graph(self, phase: str, chunks: Sequence[Chunk]) -> Logits:
+    def _run_graph(
+        self, phase: str, chunks: Sequence[Chunk], may_continue: Callable[[], bool]
+    ) -> Logits:
         first = chunks[0].sequence
         slot = self._slots.slot_of(first)
         if phase == "prefill" and first.prefills_alone:
@@ -90,7 +104,8 @@ class DecoderRuns:
             count = self._runner.buckets.rows_for(len(chunks)) - len(chunks)
             padding = self._slots.padding_positions(len(chunks), count)
             if padding is not None:
-                return self._runner.decode_padded([chunk.sequence for chunk in chunks], padding)
+                sequences = [chunk.sequence for chunk in chunks]
+                return self._runner.decode_padded(sequences, padding, may_continue)
         return self._runner.decode(chunks, slot)
 
 

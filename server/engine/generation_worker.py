@@ -169,7 +169,7 @@ class GenerationWorker:
             return
         sequences = [self._slots.get(id_) for id_ in plan.decode]
         if not self._decode_multi_step(sequences, plan.num_decode_runs, may_continue):
-            yield from self._decoder.decode(sequences)
+            yield from self._decoder.decode(sequences, may_continue)
 
     def _decode_multi_step(
         self,
@@ -258,9 +258,11 @@ class GenerationWorker:
 
     def _release_ended(self) -> None:
         """Releases the slots of ended sequences. Slots move only here and in forks."""
-        for sequence in self._jobs.take_ended():
-            if not self._waiting.discard(sequence.id):
-                self._slots.release(sequence)
+        ended = [s for s in self._jobs.take_ended() if not self._waiting.discard(s.id)]
+        # From the last slot on: the last sequence fills a slot that is freed, and should not be one
+        # that ends too.
+        for sequence in sorted(ended, key=self._slots.slot_of, reverse=True):
+            self._slots.release(sequence)
 
     def _report(self, report: RunReport) -> None:
         self._observer.on_run(self.model, report)

@@ -1,6 +1,7 @@
 """Runs one model's graphs over the slots: sequences in, logits out."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.run_inputs import Chunk, RunInputs, pad, split
 from server.engine.watchdog import Progress
-from server.runtime.contract import CANDIDATES, BoundGraph, Graph, MakeMemory
+from server.runtime.contract import BEST_TOKENS, CANDIDATES, BoundGraph, Graph, MakeMemory
 
 # Prompt tokens per run with logits at all positions: bounds the memory of the logits.
 SCORED_CHUNK = 64
@@ -64,6 +65,8 @@ class ModelRunner:
         self.cache = SlotTensors(
             spec.states, capacity.num_rows, capacity.max_length, capacity.max_source_length, memory
         )
+        self.cache.before_change = self.wait
+        self._max_length = capacity.max_length
         self._max_chunk = spec.max_chunk
         self._within_source = spec.chunk_within_source
         self._suppressed = np.array(suppressed, np.intp)
@@ -156,7 +159,10 @@ class ModelRunner:
         return self._row_gather is None and self.buckets is None
 
     def decode_padded(
-        self, sequences: Sequence[DecodingSequence], padding: Sequence[int]
+        self,
+        sequences: Sequence[DecodingSequence],
+        padding: Sequence[int],
+        may_continue: Callable[[], bool],
     ) -> Logits:
         """As :meth:`decode`, over one token of each sequence, in a run of a fixed size.
 
@@ -164,6 +170,8 @@ class ModelRunner:
             sequences: in slots ``0 … len(sequences)-1``.
             padding: for each padding slot after them, the position to write a dummy token to:
                 ``buckets.rows_for(len(sequences)) - len(sequences)`` positions.
+            may_continue: whether there is no other work, so that the next run probably follows
+                this one: it starts early.
         """
         if self._padded is None:
             raise ValueError("there are no buckets")
@@ -171,17 +179,38 @@ class ModelRunner:
         self.progress.begin(num_sequences)
         self.cache.save(0, num_sequences + len(padding))
         try:
-            self._padded.run(sequences, padding)
+            self._padded.run(
+                sequences,
+                padding,
+                lambda best: may_continue() and self._continues(sequences, best),
+            )
         except Exception:
             self.cache.restore(0, num_sequences + len(padding))
             raise
         # A padding slot may belong to a sequence that is still prefilling.
         self.cache.restore(num_sequences, len(padding))
         if self._row_gather is not None:
-            return DeviceLogits(self._padded.logits(num_sequences), self._row_gather)
+            logits, best = self._padded.logits(num_sequences), self._padded.best_tokens
+            return DeviceLogits(logits, self._row_gather, best)
         return self._host_logits(
             self._padded.read_logits(num_sequences), [sequence.job for sequence in sequences]
         )
+
+    def _continues(self, sequences: Sequence[DecodingSequence], best: list[int]) -> bool:
+        """Whether these sequences probably decode the token after their best tokens next.
+
+        They do, if each goes on with it, as far as is known.
+        """
+        if self.cache.has_recurrent_states:
+            return False  # a step that is dropped would have changed them
+        longest = max(sequence.num_cached_tokens for sequence in sequences) + 1
+        tokens = zip(sequences, best, strict=False)  # the rest is padding
+        return longest < self._max_length and all(s.goes_on_with(token) for s, token in tokens)
+
+    def wait(self) -> None:
+        """Waits for a step that :meth:`decode_padded` started: what follows changes slots."""
+        if self._padded is not None:
+            self._padded.wait()
 
     def record(self) -> int:
         """Runs each bucket until the device has recorded it. All slots must be free.
@@ -214,6 +243,7 @@ class ModelRunner:
         """
         if self._attend is None:
             raise ValueError("this model has no graph with attention weights")
+        self.wait()
         bound = self._attend.bind(self.cache.rows(slot, 1), {selection.kind})
         is_cross = selection.kind == AttentionKind.CROSS
         width = sequence.num_source_tokens if is_cross else len(sequence.job.prompt)
@@ -262,9 +292,12 @@ class ModelRunner:
 
         It may be called again after :meth:`RunInputs.advance`.
         """
+        self.wait()
         key = (first_slot, len(chunks))
+        finds_best = self._row_gather is not None and BEST_TOKENS in self._decode.outputs
         if key not in self._bound:
-            self._bound[key] = self._decode.bind(self.cache.rows(*key), {LOGITS})
+            outputs = {LOGITS, BEST_TOKENS} if finds_best else {LOGITS}
+            self._bound[key] = self._decode.bind(self.cache.rows(*key), outputs)
         inputs = self._inputs.of(chunks, all_positions=all_positions)
         bound, num_tokens = self._bound[key], sum(chunk.size for chunk in chunks)
         inputs[CANDIDATES] = ALL_TOKENS
@@ -273,7 +306,11 @@ class ModelRunner:
 
             def run_on_device() -> Logits:
                 self.progress.begin(num_tokens)
-                return DeviceLogits(bound.run_on_device(inputs)[LOGITS], row_gather)
+                if not finds_best:
+                    return DeviceLogits(bound.run_on_device(inputs)[LOGITS], row_gather)
+                outputs = bound.run_on_device(inputs, on_host={BEST_TOKENS})
+                best: Any = outputs[BEST_TOKENS].owner
+                return DeviceLogits(outputs[LOGITS], row_gather, best.tolist())
 
             return run_on_device
         jobs = [chunk.sequence.job for chunk in chunks]

@@ -49,11 +49,11 @@ class TokenSelector:
         self, sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
     ) -> list[NextToken]:
         """Selects and appends each sequence's next token by the row of ``logits`` at its index."""
-        if self._device_sampler is None:
-            if all(sequence.needs_only_argmax for sequence in sequences):
-                return self._select_argmax(sequences, indices, logits)
-            return self._select_on_host(sequences, _uniforms(sequences), indices, logits)
+        if logits.knows_best and all(sequence.needs_only_argmax for sequence in sequences):
+            return self._select_argmax(sequences, indices, logits)
         uniforms = _uniforms(sequences)
+        if self._device_sampler is None:
+            return self._select_on_host(sequences, uniforms, indices, logits)
         requests = list(map(SampleRequest, indices, sequences, uniforms))
         tokens = self._device_sampler.sample(logits, requests)
         selected = [

@@ -238,6 +238,7 @@ def _replica(
             graph.disabled_optimizers,
             repeats=name == "decode",
             takes_candidates=name == "decode" and manifest.shortlist is not None,
+            suppressed=manifest.special_tokens.suppressed,
         )
         graphs[name] = LazyGraph(load) if name in ATTENTION_GRAPHS else load()
     return Replica(graphs, caches.tracking(backend.memory), backend.load_model)

@@ -27,6 +27,11 @@ CANDIDATES = "candidates"
 ``[rows, width]``. For each row of logits, the ids of the tokens to compute, ascending, then -1. The
 graph returns logits ``[rows, width]``, -inf after the last id; with width 0, it returns all."""
 
+BEST_TOKENS = "best_tokens"
+"""An output that the kernels of a GPU add to graphs with logits: int64 ``[rows]``. For each row of
+logits, the lowest id among the largest, -1 if they are not finite. It leaves out the tokens
+``suppressed`` of :meth:`Backend.load`."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
@@ -73,8 +78,13 @@ class BoundGraph(Protocol):
         """
         ...
 
-    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
-        """Runs the graph as :meth:`run` does, but leaves the outputs in device memory."""
+    def run_on_device(
+        self, inputs: Mapping[str, Array | Tensor], on_host: Collection[str] = ()
+    ) -> dict[str, Tensor]:
+        """Runs the graph as :meth:`run` does, but leaves the outputs in device memory.
+
+        ``on_host``: names of outputs that are copied to host memory.
+        """
         ...
 
     def run_into(
@@ -117,6 +127,11 @@ class Graph(Protocol):
         """Empty on a device without kernels, and until a graph is loaded that waits for its use."""
         ...
 
+    @property
+    def outputs(self) -> Collection[str]:
+        """The names of all outputs, states included."""
+        ...
+
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> BoundGraph:
@@ -155,6 +170,20 @@ class Move(NamedTuple):
     start: int = 0
     stop: int = 0
     num_rows: int = 1
+
+    def reads_target_of(self, earlier: "Move") -> bool:
+        """Whether it reads rows that ``earlier`` writes."""
+        return (
+            self.source < earlier.target + earlier.num_rows
+            and earlier.target < self.source + self.num_rows
+        )
+
+
+def any_reads_target(moves: Sequence[Move]) -> bool:
+    """Whether a move reads rows that one before it writes: then they cannot be made in order."""
+    return any(
+        move.reads_target_of(earlier) for i, move in enumerate(moves) for earlier in moves[:i]
+    )
 
 
 class Memory(Protocol):
@@ -208,6 +237,10 @@ class Memory(Protocol):
         """
         ...
 
+    def read_all(self, name: str) -> Array:
+        """A whole tensor in host memory; it may be a view."""
+        ...
+
     def write(self, sources: Mapping[str, Tensor], moves: Sequence[Move]) -> None:
         """Copies as :meth:`move` does, but from other tensors into those with these names.
 
@@ -234,6 +267,7 @@ class Backend(Protocol):
         *,
         repeats: bool = False,
         takes_candidates: bool = False,
+        suppressed: tuple[int, ...] = (),
     ) -> Graph:
         """Loads an ONNX file.
 
@@ -242,6 +276,7 @@ class Backend(Protocol):
             disabled_optimizers: names of graph transformations that the runtime must not apply.
             repeats: the graph will have runs to record: see :meth:`BoundGraph.run_into`.
             takes_candidates: the kernels, if there are any, add the input :data:`CANDIDATES`.
+            suppressed: tokens that are never :data:`BEST_TOKENS`.
 
         Raises:
             BundleError: the file cannot be loaded.

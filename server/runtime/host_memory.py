@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from server.runtime import pages
-from server.runtime.contract import Array, Layout, Move, Tensor
+from server.runtime.contract import Array, Layout, Move, Tensor, any_reads_target
 from server.runtime.kernels.copy_rows import Table
 
 
@@ -49,9 +49,7 @@ class HostMemory:
         return Tensor.of(self._arrays[name][first : first + count])
 
     def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
-        if len(moves) > 1 and any(
-            _reads_target_of(move, earlier) for i, move in enumerate(moves) for earlier in moves[:i]
-        ):
+        if any_reads_target(moves):
             self._move_with_numpy(names, moves)
             return
         if names and not self._table(tuple(names)).move(moves):
@@ -70,7 +68,7 @@ class HostMemory:
             sources = [self._part(name, move.source, move) for move in moves]
             for index, move in enumerate(moves):
                 # Copy a source before an earlier move overwrites it.
-                if any(_reads_target_of(move, earlier) for earlier in moves[:index]):
+                if any(move.reads_target_of(earlier) for earlier in moves[:index]):
                     sources[index] = sources[index].copy()
             for move, source in zip(moves, sources, strict=True):
                 array[_slice(move.target, move, self._layouts[name])] = source
@@ -85,6 +83,9 @@ class HostMemory:
             return array[: len(rows)]
         selected: Array = array[list(rows)]
         return selected
+
+    def read_all(self, name: str) -> Array:
+        return self._arrays[name]
 
     def write(self, sources: Mapping[str, Tensor], moves: Sequence[Move]) -> None:
         for name, tensor in sources.items():
@@ -104,11 +105,3 @@ def _slice(row: int, move: Move, layout: Layout) -> tuple[slice, ...]:
     if not layout.has_tokens:
         return (rows,)
     return (rows, slice(None), slice(move.start, move.stop))
-
-
-def _reads_target_of(move: Move, earlier: Move) -> bool:
-    """Whether ``move`` reads rows that ``earlier`` writes."""
-    return (
-        move.source < earlier.target + earlier.num_rows
-        and earlier.target < move.source + move.num_rows
-    )

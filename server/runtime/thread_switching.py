@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -80,8 +81,13 @@ class ThreadSwitchingBackend:
         *,
         repeats: bool = False,
         takes_candidates: bool = False,
+        suppressed: tuple[int, ...] = (),
     ) -> Graph:
-        options = {"repeats": repeats, "takes_candidates": takes_candidates}
+        options: dict[str, Any] = {
+            "repeats": repeats,
+            "takes_candidates": takes_candidates,
+            "suppressed": suppressed,
+        }
         per_lane = self._per_lane.load(path, disabled_optimizers, **options)
         num_bytes = self._per_lane.unshared_bytes(path, takes_candidates=takes_candidates)
         if num_bytes > self._max_bytes:
@@ -125,6 +131,10 @@ class _ThreadSwitchingGraph:
     def kernel_nodes(self) -> KernelNodes:
         return self.per_lane.kernel_nodes
 
+    @property
+    def outputs(self) -> Collection[str]:
+        return self.per_lane.outputs
+
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> BoundGraph:
@@ -148,8 +158,10 @@ class _ThreadSwitchingBoundGraph:
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         return self._select(inputs).run(inputs)
 
-    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
-        return self._select(inputs).run_on_device(inputs)
+    def run_on_device(
+        self, inputs: Mapping[str, Array | Tensor], on_host: Collection[str] = ()
+    ) -> dict[str, Tensor]:
+        return self._select(inputs).run_on_device(inputs, on_host)
 
     def run_into(
         self,

@@ -50,6 +50,10 @@ class TimedGraph:
     def kernel_nodes(self) -> KernelNodes:
         return self._graph.kernel_nodes
 
+    @property
+    def outputs(self) -> Collection[str]:
+        return self._graph.outputs
+
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> "TimedRun":
@@ -65,9 +69,11 @@ class TimedRun:
         with self._stopwatch.running():
             return self._bound.run(inputs)
 
-    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
+    def run_on_device(
+        self, inputs: Mapping[str, Array | Tensor], on_host: Collection[str] = ()
+    ) -> dict[str, Tensor]:
         with self._stopwatch.running():
-            return self._bound.run_on_device(inputs)
+            return self._bound.run_on_device(inputs, on_host)
 
     def run_into(
         self,

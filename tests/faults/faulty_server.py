@@ -66,9 +66,14 @@ class FaultyBackend:
         *,
         repeats: bool = False,
         takes_candidates: bool = False,
+        suppressed: tuple[int, ...] = (),
     ) -> Graph:
         real = self.real.load(
-            path, disabled_optimizers, repeats=repeats, takes_candidates=takes_candidates
+            path,
+            disabled_optimizers,
+            repeats=repeats,
+            takes_candidates=takes_candidates,
+            suppressed=suppressed,
         )
         return _FaultyGraph(real, self.run_seconds)
 

@@ -69,6 +69,7 @@ class _RecordedGraph:
     copies: GraphRecorder
     is_gather: bool
     kernel_nodes = KernelNodes()
+    outputs = ()
 
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
@@ -90,8 +91,10 @@ class _RecordedBoundGraph:
             self.graph.copies.num_runs += 1
         return self.real.run(inputs)
 
-    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
-        return self.real.run_on_device(inputs)
+    def run_on_device(
+        self, inputs: Mapping[str, Array | Tensor], on_host: Collection[str] = ()
+    ) -> dict[str, Tensor]:
+        return self.real.run_on_device(inputs, on_host)
 
     def run_into(
         self,

@@ -45,6 +45,7 @@ class NumberedBackend(HostBoundGraph):
 
     version = "0"
     kernel_nodes = KernelNodes()
+    outputs = ()
 
     def __init__(self, value: float, num_weight_bytes: int | None = None) -> None:
         self.value, self.num_weight_bytes = value, num_weight_bytes
@@ -56,8 +57,9 @@ class NumberedBackend(HostBoundGraph):
         *,
         repeats: bool = False,
         takes_candidates: bool = False,
+        suppressed: tuple[int, ...] = (),
     ) -> Graph:
-        del repeats, takes_candidates
+        del repeats, takes_candidates, suppressed
         if disabled_optimizers:
             raise BundleError(str(path))
         return self

@@ -1,6 +1,6 @@
 """The tensors of the slots: allocated once, bound by pointer, updated in place."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +44,7 @@ class SlotTensors:
 
     Attributes:
         has_recurrent_states: a run overwrites states, which must be restored if it fails.
+        before_change: called before the content of slots changes other than by a run.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class SlotTensors:
             role: tuple(state.name for state in states if state.role == role) for role in StateRole
         }
         self.has_recurrent_states = bool(self._names[StateRole.RECURRENT])
+        self.before_change: Callable[[], None] = _do_nothing
         self._memory = memory(
             {
                 state.name: Layout(
@@ -102,6 +104,7 @@ class SlotTensors:
                 ``CROSS`` state, ``[batch, *shape]`` for a ``RECURRENT`` one.
             lengths: valid source tokens of each.
         """
+        self.before_change()
         sources = {
             state.name: encoded[state.source] for state in self._states if state.source is not None
         }
@@ -118,6 +121,7 @@ class SlotTensors:
 
     def clear(self, slot: int) -> None:
         """Zeroes a slot: values that are not finite must not reach its next owner."""
+        self.before_change()
         for names in self._names.values():
             self._memory.zero(names, slot)
 
@@ -158,6 +162,7 @@ class SlotTensors:
         """Copies ``(source slot, target slot, span)``, as if every source were read first."""
         if not moves:
             return
+        self.before_change()
         tokens = [Move(a, b, span.first_token, span.num_tokens) for a, b, span in moves]
         source = [Move(a, b, 0, span.num_source_tokens) for a, b, span in moves]
         for role, parts in ((StateRole.KV, tokens), (StateRole.CROSS, source)):
@@ -165,3 +170,7 @@ class SlotTensors:
                 self._memory.move(self._names[role], parts)
         if self.has_recurrent_states:
             self._memory.move(self._names[StateRole.RECURRENT], tokens)
+
+
+def _do_nothing() -> None:
+    """Nobody wants to know."""

@@ -30,6 +30,11 @@ class Logits(Protocol):
         """One row on the host, valid until its sequence runs again, in another step."""
         ...
 
+    @property
+    def knows_best(self) -> bool:
+        """Whether :meth:`best` needs no copy of the rows to the host."""
+        ...
+
     def best(self, indices: Sequence[int]) -> list[int | None]:
         """:func:`greedy` of these rows. ``indices``: as for :meth:`rows`."""
         ...
@@ -44,6 +49,10 @@ class HostLogits:
     @property
     def tensor(self) -> Tensor:
         return Tensor.of(self.array)
+
+    @property
+    def knows_best(self) -> bool:
+        return True
 
     def rows(self, indices: Sequence[int]) -> Floats:
         first, last = indices[0], indices[-1]

@@ -21,11 +21,17 @@ def bind_row_gather(load: LoadModel, spec: LogitsSpec) -> BoundGraph:
 class DeviceLogits:
     """Implements :class:`server.engine.decoding.logits.Logits`.
 
-    ``row_gather``: made by :func:`bind_row_gather` for the same device.
+    ``row_gather``: made by :func:`bind_row_gather` for the same device. ``best_tokens``: of each
+    row, as :data:`server.runtime.contract.BEST_TOKENS`; None if the device does not find them.
     """
 
     tensor: Tensor
     row_gather: BoundGraph
+    best_tokens: Sequence[int] | None = None
+
+    @property
+    def knows_best(self) -> bool:
+        return self.best_tokens is not None
 
     def rows(self, indices: Sequence[int]) -> Floats:
         return self.row_gather.run({LOGITS: self.tensor, ROWS: np.array(indices, np.int64)})[
@@ -33,7 +39,9 @@ class DeviceLogits:
         ]
 
     def best(self, indices: Sequence[int]) -> list[int | None]:
-        return greedy(self.rows(indices))
+        if self.best_tokens is None:
+            return greedy(self.rows(indices))
+        return [None if (token := self.best_tokens[i]) < 0 else token for i in indices]
 
     def row(self, index: int) -> Floats:
         row: Floats = self.rows([index])[0].copy()

@@ -1,6 +1,15 @@
-"""Recorded decode steps (CUDA graphs): steps of a few fixed sizes over fixed memory."""
+"""Recorded decode steps (CUDA graphs): steps of a few fixed sizes over fixed memory.
 
-from collections.abc import Sequence
+The device need not wait while the host applies a step: the next one, over the tokens that the
+device found, starts before. If another step is asked for instead, its results are dropped. It wrote
+only keys and values behind those of each sequence, which the next run overwrites.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +20,7 @@ from server.engine.gpu.buckets import Bucket, Buckets
 from server.engine.gpu.sampler_inputs import LOGITS
 from server.engine.requests.sequence import DecodingSequence
 from server.runtime.contract import (
+    BEST_TOKENS,
     CANDIDATES,
     SOURCE_ROWS,
     Array,
@@ -25,10 +35,64 @@ from server.runtime.contract import (
 _RUNS_TO_RECORD = 3
 
 
+class _Step(NamedTuple):
+    """One token of each sequence.
+
+    ``ids``: the tokens. ``cached``: cached tokens of each row, padding included. ``sources``:
+    source tokens of each sequence.
+    """
+
+    ids: list[int]
+    cached: list[int]
+    sources: list[int]
+
+    def next(self, best: list[int]) -> "_Step":
+        """The step over the best tokens of this one."""
+        count = len(self.ids)
+        after = [number + 1 for number in self.cached[:count]] + self.cached[count:]
+        return _Step(best[:count], after, self.sources)
+
+
+Continues = Callable[[list[int]], bool]
+"""Whether the likeliest next step is over these best tokens, one for each row."""
+
+
+@dataclass(slots=True, eq=False)
+class _Started:
+    """A step that runs. ``continues``: asked once it is done; None: nobody knows yet."""
+
+    step: _Step
+    continues: Continues | None
+    best: "Future[list[int]] | None" = None
+    has_decided: bool = False
+
+
+def _stops(best: list[int]) -> bool:
+    """Starts no step."""
+    del best
+    return False
+
+
+def _result(started: _Started) -> list[int]:
+    assert started.best is not None
+    return started.best.result()
+
+
+def _failed(started: _Started) -> bool:
+    assert started.best is not None
+    return started.best.exception() is not None
+
+
+def _wait(started: _Started) -> None:
+    """Waits until the step is done or has failed."""
+    _failed(started)
+
+
 class PaddedDecode:
     """Decodes one token for each of the first slots, padded to a bucket with the slots after them.
 
-    A device that records runs (CUDA graphs) replays each bucket.
+    A device that records runs (CUDA graphs) replays each bucket. All runs are on a thread of their
+    own, to which recordings belong.
 
     Args:
         spec: the manifest's ``decode`` graph.
@@ -58,7 +122,18 @@ class PaddedDecode:
             np.dtype(logits.dtype.value),
             has_tokens=False,
         )
-        self._logits = memory({LOGITS: layout})
+        layouts = {LOGITS: layout}
+        self.finds_best = BEST_TOKENS in graph.outputs
+        if self.finds_best:
+            layouts[BEST_TOKENS] = Layout(
+                capacity.num_slots, (), np.dtype(np.int64), has_tokens=False
+            )
+        self._results = memory(layouts)
+        self._result_names = tuple(layouts)
+        self._thread = ThreadPoolExecutor(1, "decode-runs")
+        self._lock = threading.RLock()
+        self._last: tuple[_Step, list[int]] | None = None
+        self._started: _Started | None = None  # the next step, if it was started
         self._graph = graph
         self._cache = cache
         self._capacity = capacity
@@ -66,27 +141,74 @@ class PaddedDecode:
         self._has_source = has_source
         # One for each bucket: a recording fixes the addresses of its input buffers.
         self._bound: dict[Bucket, BoundGraph] = {}
+        self._inputs: dict[Bucket, dict[str, Array]] = {}
 
-    def run(self, sequences: Sequence[DecodingSequence], padding: Sequence[int]) -> None:
+    def run(
+        self,
+        sequences: Sequence[DecodingSequence],
+        padding: Sequence[int],
+        continues: Continues = _stops,
+    ) -> None:
         """Decodes the next token of each sequence, and a dummy token in each padding slot.
 
         Args:
             sequences: in slots ``0 … len(sequences)-1``.
             padding: for each slot after them, the position to write its token to.
+            continues: whether to start the next step. Any thread may call it while this one waits.
         """
         ids = [sequence.tokens[sequence.num_cached_tokens] for sequence in sequences]
         cached = [*(sequence.num_cached_tokens for sequence in sequences), *padding]
-        bucket = Bucket(len(cached), self._buckets.tokens_for(max(cached) + 1))
-        sources = [sequence.num_source_tokens for sequence in sequences]
-        self._run(bucket, ids, cached, sources)
+        step = _Step(ids, cached, [sequence.num_source_tokens for sequence in sequences])
+        with self._lock:
+            started, self._started = self._started, None
+            if started is not None and started.step == step:
+                started.continues = continues
+        if started is not None and started.step != step:
+            _wait(started)
+            started = None
+        if started is None or _failed(started):
+            started = self._submit(step, continues)
+        self._last = step, _result(started)
+        self._decide(started, self._last[1])  # if it was done before it was asked for
+
+    def wait(self) -> None:
+        """Waits for a step that was started, and drops it."""
+        with self._lock:
+            started, self._started = self._started, None
+        if started is not None:
+            _wait(started)
+
+    def _submit(self, step: _Step, continues: Continues | None) -> _Started:
+        started = _Started(step, continues)
+        started.best = self._thread.submit(self._run_started, started)
+        return started
+
+    def _run_started(self, started: _Started) -> list[int]:
+        best = self._run_step(started.step)
+        self._decide(started, best)
+        return best
+
+    def _decide(self, started: _Started, best: list[int]) -> None:
+        """Starts the step after this one, if it is known and likely. Either thread calls it."""
+        with self._lock:
+            if started.has_decided or started.continues is None:
+                return
+            started.has_decided = True
+            if self.finds_best and started.continues(best):
+                self._started = self._submit(started.step.next(best), None)
+
+    @property
+    def best_tokens(self) -> list[int] | None:
+        """As :data:`BEST_TOKENS`, for each row of the last run; None if the device finds none."""
+        return self._last[1] if self._last is not None and self.finds_best else None
 
     def logits(self, count: int) -> Tensor:
         """``[count, vocabulary]`` of the last run's first rows, in device memory."""
-        return self._logits.rows(LOGITS, 0, count)
+        return self._results.rows(LOGITS, 0, count)
 
     def read_logits(self, count: int) -> Floats:
         """As :meth:`logits`, copied to host memory."""
-        logits: Floats = self._logits.read(LOGITS, range(count))
+        logits: Floats = self._results.read(LOGITS, range(count))
         return logits
 
     def record(self) -> int:
@@ -95,12 +217,25 @@ class PaddedDecode:
         Returns:
             The number of recorded buckets; 0 if the device does not record.
         """
+        return self._thread.submit(self._record).result()
+
+    def _record(self) -> int:
         num_recorded = 0
         for bucket in self._buckets:
             for _ in range(_RUNS_TO_RECORD):
                 is_recorded = self._run(bucket, [], [0] * bucket.num_rows, [])
             num_recorded += is_recorded
         return num_recorded
+
+    def _run_step(self, step: _Step) -> list[int]:
+        """Runs a step. Returns the best token of each row, if the device finds them."""
+        longest = max(step.cached) + 1
+        bucket = Bucket(len(step.cached), self._buckets.tokens_for(longest))
+        self._run(bucket, step.ids, step.cached, step.sources)
+        if not self.finds_best:
+            return []
+        tokens: list[int] = self._results.read_all(BEST_TOKENS)[: bucket.num_rows].tolist()
+        return tokens
 
     def _run(
         self, bucket: Bucket, ids: Sequence[int], cached: Sequence[int], sources: Sequence[int]
@@ -114,21 +249,32 @@ class PaddedDecode:
             sources: source tokens of each of the first rows.
         """
         count = bucket.num_rows
+        inputs = self._inputs.get(bucket)
+        if inputs is None:
+            inputs = self._inputs[bucket] = self._make_inputs(bucket)
+        inputs["token_ids"][: len(ids), 0] = ids
+        inputs["num_cached_tokens"][:] = cached
+        if self._has_source:
+            inputs["source_lengths"][:] = 1
+            inputs["source_lengths"][: len(sources)] = sources
+        if bucket not in self._bound:
+            self._bound[bucket] = self._graph.bind(self._cache.rows(0, count))
+        results = {name: self._results.rows(name, 0, count) for name in self._result_names}
+        return self._bound[bucket].run_into(inputs, results, repeats=True)
+
+    def _make_inputs(self, bucket: Bucket) -> dict[str, Array]:
+        """The inputs of a bucket's runs; each run sets those that differ from run to run."""
+        count = bucket.num_rows
         inputs: dict[str, Array] = {
             "token_ids": np.zeros((count, 1), np.int64),
             "logit_positions": np.arange(count, dtype=np.int32),
-            "num_cached_tokens": np.array(cached, np.int32),
+            "num_cached_tokens": np.zeros(count, np.int32),
             "num_new_tokens": np.ones(count, np.int32),
             "max_total_length": np.array(bucket.num_tokens, np.int32),
             CANDIDATES: np.zeros((0, 0), np.int32),
         }
-        inputs["token_ids"][: len(ids), 0] = ids
         if self._has_source:
             inputs["source_lengths"] = np.ones(count, np.int32)
-            inputs["source_lengths"][: len(sources)] = sources
             inputs["max_source_length"] = np.array(self._capacity.max_source_length, np.int32)
             inputs[SOURCE_ROWS] = np.arange(count, dtype=np.int32)
-        if bucket not in self._bound:
-            self._bound[bucket] = self._graph.bind(self._cache.rows(0, count))
-        logits = self._logits.rows(LOGITS, 0, count)
-        return self._bound[bucket].run_into(inputs, {LOGITS: logits}, repeats=True)
+        return inputs

@@ -183,6 +183,15 @@ class DecodingSequence:
             return is_busy and now < self.last_published + JOIN_SECONDS
         return delivery is Delivery.WHOLE
 
+    def goes_on_with(self, likeliest: int) -> bool:
+        """Whether its next token is the likeliest, and not its last. Stop texts may end it."""
+        return (
+            self.needs_only_argmax
+            and likeliest >= 0
+            and likeliest not in self.job.eos
+            and self.num_generated_tokens + 1 < self.job.max_new_tokens
+        )
+
     def append(self, token: int) -> Outcome | None:
         """Appends the next token. Returns the outcome if the sequence ends with it.
 

@@ -7,8 +7,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import onnx
 
-from server.runtime.contract import Array, BoundGraph, Graph, Layout, Move, Tensor
+from server.runtime.contract import Array, BoundGraph, Graph, Layout, Move, Tensor, any_reads_target
 from server.runtime.cuda import memory_ops
+from server.runtime.cuda.cudart import StridedCopy
 
 # Element types that copy the bits of a unit: the widest that divides the unit's bytes.
 _COPY_TYPES = (
@@ -32,6 +33,14 @@ class DeviceBackend(Protocol):
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> Tensor:
         """Allocates a tensor of zeros on the device."""
+        ...
+
+    def copy(self, copies: Sequence[StridedCopy]) -> bool:
+        """Makes copies in the device's memory, in order. Returns whether it can."""
+        ...
+
+    def to_host(self, tensor: Tensor) -> Array:
+        """Copies a whole tensor that :meth:`zeros` allocated to host memory."""
         ...
 
 
@@ -101,6 +110,10 @@ class DeviceMemory:
         key = tuple(names)
         if not (key and moves):
             return
+        if not any_reads_target(moves) and self._device.copy(
+            [self._copy_of(name, move) for name in key for move in moves]
+        ):
+            return
         bound = self._bound(self._moves, key, memory_ops.move_graph)
         inputs = {}
         for group, geometry in enumerate(self._groups(key)):
@@ -108,6 +121,20 @@ class DeviceMemory:
             inputs[f"{memory_ops.FROM}.{group}"] = np.concatenate(source)
             inputs[f"{memory_ops.TO}.{group}"] = _target_units(geometry, moves)
         bound.run(inputs)
+
+    def _copy_of(self, name: str, move: Move) -> StridedCopy:
+        tensor, geometry = self._tensors[name], _geometry(self._layouts[name])
+        pitch = geometry.length * geometry.width
+        start, stop = (move.start, move.stop) if geometry.has_tokens else (0, 1)
+        first = tensor.pointer + start * geometry.width
+        row_bytes = geometry.heads * pitch
+        return StridedCopy(
+            first + move.source * row_bytes,
+            first + move.target * row_bytes,
+            (stop - start) * geometry.width,
+            pitch,
+            geometry.heads * move.num_rows,
+        )
 
     def zero(self, names: Sequence[str], row: int) -> None:
         key = tuple(names)
@@ -134,6 +161,9 @@ class DeviceMemory:
         indices = np.array(rows, np.int64)
         units = self._reads[name].run({"x": tensor, memory_ops.FROM: indices})["y"]
         return units.view(layout.dtype).reshape(len(rows), *layout.shape)
+
+    def read_all(self, name: str) -> Array:
+        return self._device.to_host(self._tensors[name])
 
     def write(self, sources: Mapping[str, Tensor], moves: Sequence[Move]) -> None:
         key = tuple(sources)

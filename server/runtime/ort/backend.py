@@ -3,7 +3,7 @@
 import itertools
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ import onnxruntime
 from model.bundle import BundleError
 from server.errors import StartupError
 from server.runtime import devices
-from server.runtime.contract import KernelNodes, Layout, Memory, Tensor
-from server.runtime.cuda import memory_ops
+from server.runtime.contract import Array, KernelNodes, Layout, Memory, Tensor
+from server.runtime.cuda import cudart, memory_ops
+from server.runtime.cuda import rewrite as cuda_rewrite
+from server.runtime.cuda.cudart import StridedCopy
 from server.runtime.cuda.device_memory import DeviceMemory
-from server.runtime.cuda.free_memory import free_bytes
 from server.runtime.devices import Device, NodePlacement
 from server.runtime.host_memory import HostMemory
 from server.runtime.kernels.library import LIBRARY
@@ -74,7 +75,7 @@ class OrtBackend:
     @property
     def free_bytes(self) -> int | None:
         """As :attr:`server.runtime.contract.Memory.free_bytes`."""
-        return free_bytes(self._device.number) if self._device.kind == "cuda" else None
+        return cudart.free_bytes(self._device.number) if self._device.kind == "cuda" else None
 
     def load(
         self,
@@ -83,16 +84,25 @@ class OrtBackend:
         *,
         repeats: bool = False,
         takes_candidates: bool = False,
+        suppressed: tuple[int, ...] = (),
     ) -> "OrtGraph":
         label = f"{path.parent.parent.name}/{path.parent.name}"
         options = self._options()
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         try:
             with_kernels = self._rewritten(path, takes_candidates)
+            model: str | bytes = str(path)
             if with_kernels is not None:
-                _use_kernels(options, with_kernels, path.parent)
+                model = with_kernels.model
+                _use_library(options, LIBRARY, path.parent)
+                _use_packed(options, with_kernels)
+            elif self._device.kind == "cuda":
+                rewritten = cuda_rewrite.rewrite(path, suppressed)
+                if rewritten is not None:
+                    model = rewritten
+                    _use_library(options, cuda_rewrite.LIBRARY, path.parent)
             session, records = self._session(
-                str(path) if with_kernels is None else with_kernels.model,
+                model,
                 options,
                 disabled_optimizers,
                 records=self._records and repeats,
@@ -138,7 +148,11 @@ class OrtBackend:
             options = self._options()
             # Constant folding would store the zeros of zeros_graph, as large as a row.
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-            session, _ = self._session(data, options, ())
+            loaded = data
+            if self._device.kind == "cuda":
+                loaded = cuda_rewrite.replace_reductions(model).SerializeToString()
+                _use_library(options, cuda_rewrite.LIBRARY)
+            session, _ = self._session(loaded, options, ())
             self._loaded[data] = OrtGraph(session, self._device, KernelNodes())
         return self._loaded[data]
 
@@ -150,6 +164,19 @@ class OrtBackend:
         type_ = onnx.helper.np_dtype_to_tensor_dtype(dtype)
         bound = self.load_model(memory_ops.zeros_graph(type_)).bind({})
         return bound.run_on_device({"shape": np.array(shape, np.int64)})["y"]
+
+    def copy(self, copies: Sequence[StridedCopy]) -> bool:
+        """Implements :class:`server.runtime.cuda.device_memory.DeviceBackend`."""
+        if self._device.kind != "cuda":
+            return False
+        cudart.copy(self._device.number, copies)
+        return True
+
+    def to_host(self, tensor: Tensor) -> Array:
+        """Implements :class:`server.runtime.cuda.device_memory.DeviceBackend`."""
+        value: Any = tensor.owner
+        array: Array = value.numpy()
+        return array
 
     def _check_device(self) -> None:
         """Allocates a tensor on the device. Raises ``StartupError`` if that fails."""
@@ -232,6 +259,7 @@ class OrtGraph:
         self._records = records
         self._host_inputs = devices.host_inputs(session, device)
         self.inputs = frozenset(node.name for node in session.get_inputs())
+        self.outputs = frozenset(node.name for node in session.get_outputs())
         self._recording_ids: dict[object, int] = {}
         self._next_recording_id = itertools.count(1)
         shapes = {} if with_kernels is None else with_kernels.declared_shapes
@@ -287,14 +315,24 @@ class OrtGraph:
         return onnxruntime.OrtValue.ortvalue_from_shape_and_type([count], np.int64, *self._device)
 
 
-def _use_kernels(
-    options: onnxruntime.SessionOptions, graph: RewrittenGraph, directory: Path
+def _use_library(
+    options: onnxruntime.SessionOptions, library: Path, directory: Path | None = None
 ) -> None:
-    """Registers the native operators, their packed weights, and the folder of the other weights."""
-    options.register_custom_ops_library(str(LIBRARY))
-    options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", str(directory)
-    )
+    """Registers a library's operators, and the folder of a rewritten graph's weights.
+
+    Does nothing if the library was not built.
+    """
+    if not library.exists():
+        return
+    options.register_custom_ops_library(str(library))
+    if directory is not None:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(directory)
+        )
+
+
+def _use_packed(options: onnxruntime.SessionOptions, graph: RewrittenGraph) -> None:
+    """Registers the packed weights."""
     values = [
         onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
             array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)

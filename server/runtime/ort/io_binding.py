@@ -75,7 +75,10 @@ class HostBoundGraph:
             return dict(self._fixed_outputs)
         return {name: to_array(value) for name, value in self._output_values().items()}
 
-    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
+    def run_on_device(
+        self, inputs: Mapping[str, Array | Tensor], on_host: Collection[str] = ()
+    ) -> dict[str, Tensor]:
+        del on_host  # all outputs are
         return {name: Tensor.of(array) for name, array in self.run(inputs).items()}
 
     def run_into(
@@ -164,11 +167,16 @@ class DeviceBoundGraph(HostBoundGraph):
         self._packed: Any = None
 
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
-        return {name: to_array(value) for name, value in self._run(inputs, "cpu").items()}
+        values = self._run(inputs, on_host=self._outputs)
+        return {name: to_array(value) for name, value in values.items()}
 
-    def run_on_device(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Tensor]:
-        values = self._run(inputs, *self._device)
-        return {name: self._tensor(value) for name, value in values.items()}
+    def run_on_device(
+        self, inputs: Mapping[str, Array | Tensor], on_host: Collection[str] = ()
+    ) -> dict[str, Tensor]:
+        return {
+            name: Tensor.of(to_array(value)) if name in on_host else self._tensor(value)
+            for name, value in self._run(inputs, on_host).items()
+        }
 
     def run_into(
         self,
@@ -189,9 +197,12 @@ class DeviceBoundGraph(HostBoundGraph):
         self._session.run(self._io_binding, recording_id)
         return recording_id is not None
 
-    def _run(self, inputs: Mapping[str, Array | Tensor], *device: Any) -> dict[str, Any]:
+    def _run(
+        self, inputs: Mapping[str, Array | Tensor], on_host: Collection[str]
+    ) -> dict[str, Any]:
         self._bind_inputs(inputs)
         for name in self._outputs:
+            device = ("cpu",) if name in on_host else self._device
             self._io_binding.bind_output(name, *device)
         self._session.run(self._io_binding, None)
         return self._output_values()

@@ -37,6 +37,7 @@ class _Graph:
     """Never run: startup only binds graphs."""
 
     kernel_nodes = KernelNodes()
+    outputs = ()
 
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
@@ -55,8 +56,9 @@ class _Backend:
         *,
         repeats: bool = False,
         takes_candidates: bool = False,
+        suppressed: tuple[int, ...] = (),
     ) -> _Graph:
-        del disabled_optimizers, repeats, takes_candidates
+        del disabled_optimizers, repeats, takes_candidates, suppressed
         assert path.is_file()
         return _Graph()
 

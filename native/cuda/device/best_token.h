@@ -1,0 +1,58 @@
+// The likeliest token of each row of logits: greedy decoding.
+#pragma once
+
+#include "arguments.h"
+#include "thread.h"
+
+namespace device {
+
+constexpr int kNotFinite = -1;
+
+struct Candidate {
+  float logit;
+  int token;
+};
+
+// Whether `a` comes before `b`: larger, or as large with a lower id. NaN comes first.
+inline bool comes_before(Candidate a, Candidate b) {
+  const bool a_is_nan = a.logit != a.logit, b_is_nan = b.logit != b.logit;
+  if (a_is_nan != b_is_nan) return a_is_nan;
+  if (!a_is_nan && a.logit != b.logit) return a.logit > b.logit;
+  return a.token < b.token;
+}
+
+inline Candidate best_of_warp(Candidate best) {
+  for (int distance = kWarp / 2; distance; distance /= 2) {
+    const Candidate other = {from_lane(best.logit, distance), from_lane(best.token, distance)};
+    if (comes_before(other, best)) best = other;
+  }
+  return best;
+}
+
+// A row per block. Writes the lowest id among the largest logits; kNotFinite if a logit is NaN or
+// infinite and positive, or all are infinite.
+inline void find_best_token(const BestTokenArguments& a) {
+  SHARED float logits[kMaxWarps];
+  SHARED int tokens[kMaxWarps];
+  const float* row = a.logits + static_cast<long>(block()) * a.vocabulary;
+  Candidate best = {-__builtin_inff(), a.vocabulary};
+  for (int token = thread(); token < a.vocabulary; token += num_threads()) {
+    const Candidate found = {row[token], token};
+    if (a.suppressed && a.suppressed[token] && found.logit == found.logit) continue;
+    if (comes_before(found, best)) best = found;
+  }
+  best = best_of_warp(best);
+  if (lane() == 0) {
+    logits[warp()] = best.logit;
+    tokens[warp()] = best.token;
+  }
+  wait_for_block();
+  if (warp() != 0) return;
+  best = lane() < num_warps() ? Candidate{logits[lane()], tokens[lane()]}
+                              : Candidate{-__builtin_inff(), a.vocabulary};
+  best = best_of_warp(best);
+  const bool is_finite = best.logit - best.logit == 0.f;
+  if (lane() == 0) a.tokens[block()] = is_finite ? best.token : kNotFinite;
+}
+
+}  // namespace device

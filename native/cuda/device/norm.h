@@ -1,0 +1,75 @@
+// LayerNormalization and RMSNormalization of 16-bit floats, after the addition of a residual.
+#pragma once
+
+#include "arguments.h"
+#include "thread.h"
+
+namespace device {
+
+// A row per block; a thread has `Vectors` vectors of the row, `num_threads()` vectors apart.
+template <typename T, int Vectors>
+inline void normalize_row(const NormArguments<T>& a) {
+  const long row = static_cast<long>(block()) * a.size;
+  const int stride = num_threads() * kWide;
+  Wide<T> values[Vectors];
+  float sum = 0.f;
+  UNROLLED
+  for (int v = 0; v < Vectors; v++) {
+    const int column = thread() * kWide + v * stride;
+    if (column >= a.size) continue;
+    Wide<T>& value = values[v];
+    value = Wide<T>::load(a.x + row + column);
+    if (a.x_bias) {
+      const Wide<T> added = Wide<T>::load(a.x_bias + column);
+      UNROLLED
+      for (int i = 0; i < kWide; i++) {
+        value.values[i] = T::widen(T::narrow(value.values[i] + added.values[i]));
+      }
+    }
+    if (a.residual) {
+      const Wide<T> added = Wide<T>::load(a.residual + row + column);
+      UNROLLED
+      for (int i = 0; i < kWide; i++) {
+        value.values[i] = T::widen(T::narrow(value.values[i] + added.values[i]));
+      }
+    }
+    if (a.sum) value.store(a.sum + row + column);
+    UNROLLED
+    for (int i = 0; i < kWide; i++) sum += a.is_centered ? value.values[i]
+                                                         : value.values[i] * value.values[i];
+  }
+  sum = sum_over_block(sum);
+  float mean = 0.f;
+  if (a.is_centered) {
+    mean = sum / a.size;
+    sum = 0.f;
+    UNROLLED
+    for (int v = 0; v < Vectors; v++) {
+      if (thread() * kWide + v * stride >= a.size) continue;
+      UNROLLED
+      for (int i = 0; i < kWide; i++) {
+        const float distance = values[v].values[i] - mean;
+        sum += distance * distance;
+      }
+    }
+    sum = sum_over_block(sum);
+  }
+  const float factor = rsqrt(sum / a.size + a.epsilon);
+  UNROLLED
+  for (int v = 0; v < Vectors; v++) {
+    const int column = thread() * kWide + v * stride;
+    if (column >= a.size) continue;
+    const Wide<T> scale = Wide<T>::load(a.scale + column);
+    Wide<T> y;
+    UNROLLED
+    for (int i = 0; i < kWide; i++) y.values[i] = (values[v].values[i] - mean) * factor * scale.values[i];
+    if (a.bias) {
+      const Wide<T> bias = Wide<T>::load(a.bias + column);
+      UNROLLED
+      for (int i = 0; i < kWide; i++) y.values[i] += bias.values[i];
+    }
+    y.store(a.y + row + column);
+  }
+}
+
+}  // namespace device

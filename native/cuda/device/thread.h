@@ -1,0 +1,101 @@
+// What device code needs of CUDA: the place of a thread, barriers, exchanges within a warp, vectors
+// of 16-bit floats, and fast functions. Compiled by Clang for PTX; no CUDA headers are needed.
+//
+// Source: PTX ISA, "Special Registers", "shfl.sync", "ex2", "rsqrt";
+// https://docs.nvidia.com/cuda/parallel-thread-execution.
+#pragma once
+
+#define KERNEL extern "C" __attribute__((nvptx_kernel))
+#define UNROLLED _Pragma("unroll")
+#define SHARED __attribute__((address_space(3))) static
+
+namespace device {
+
+using uint16 = unsigned short;
+using uint = unsigned;
+
+constexpr int kWarp = 32, kMaxWarps = 32;
+
+inline int thread() { return __nvvm_read_ptx_sreg_tid_x(); }
+inline int num_threads() { return __nvvm_read_ptx_sreg_ntid_x(); }
+inline int block() { return __nvvm_read_ptx_sreg_ctaid_x(); }
+inline int block_y() { return __nvvm_read_ptx_sreg_ctaid_y(); }
+inline int lane() { return thread() % kWarp; }
+inline int warp() { return thread() / kWarp; }
+inline int num_warps() { return (num_threads() + kWarp - 1) / kWarp; }
+inline void wait_for_block() { __syncthreads(); }
+
+inline float from_lane(float value, int distance) {
+  return __nvvm_shfl_sync_bfly_f32(~0u, value, distance, kWarp - 1);
+}
+inline int from_lane(int value, int distance) {
+  return __nvvm_shfl_sync_bfly_i32(~0u, value, distance, kWarp - 1);
+}
+
+inline float exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
+inline float exp(float x) { return exp2(x * 1.4426950408889634f); }
+inline float rsqrt(float x) { return __nvvm_rsqrt_approx_ftz_f(x); }
+
+// Element types: 16-bit floats, computed with in fp32.
+struct Half {
+  _Float16 bits;
+  static float widen(Half x) { return static_cast<float>(x.bits); }
+  static Half narrow(float x) { return {static_cast<_Float16>(x)}; }
+};
+
+struct BFloat {
+  uint16 bits;
+  static float widen(BFloat x) {
+    return __builtin_bit_cast(float, static_cast<uint>(x.bits) << 16);
+  }
+  static BFloat narrow(float x) {  // to the nearest, ties to even
+    const uint bits = __builtin_bit_cast(uint, x);
+    if ((bits & 0x7fffffff) > 0x7f800000) return {static_cast<uint16>(bits >> 16 | 0x40)};
+    return {static_cast<uint16>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+  }
+};
+
+// 16 bytes, read and written at once.
+constexpr int kWide = 8;
+using Words = uint __attribute__((ext_vector_type(4)));
+
+template <typename T>
+struct Wide {
+  float values[kWide];
+
+  static Wide load(const T* from) {
+    const Words words = *reinterpret_cast<const Words*>(from);
+    Wide wide;
+    UNROLLED
+    for (int i = 0; i < kWide; i++) {
+      const uint16 bits = static_cast<uint16>(words[i / 2] >> (16 * (i % 2)));
+      wide.values[i] = T::widen(__builtin_bit_cast(T, bits));
+    }
+    return wide;
+  }
+
+  void store(T* to) const {
+    Words words = 0;
+    UNROLLED
+    for (int i = 0; i < kWide; i++) {
+      const uint16 bits = __builtin_bit_cast(uint16, T::narrow(values[i]));
+      words[i / 2] |= static_cast<uint>(bits) << (16 * (i % 2));
+    }
+    *reinterpret_cast<Words*>(to) = words;
+  }
+};
+
+// The sum of `value` over all threads of the block. All threads call it.
+inline float sum_over_block(float value) {
+  SHARED float sums[kMaxWarps];
+  for (int distance = kWarp / 2; distance; distance /= 2) value += from_lane(value, distance);
+  if (num_warps() == 1) return value;
+  wait_for_block();  // the sums of an earlier call may still be read
+  if (lane() == 0) sums[warp()] = value;
+  wait_for_block();
+  float sum = lane() < num_warps() ? sums[lane()] : 0.f;
+  for (int distance = kWarp / 2; distance; distance /= 2) sum += from_lane(sum, distance);
+  return sum;
+}
+
+}  // namespace device

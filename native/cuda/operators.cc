@@ -1,0 +1,256 @@
+// The operators of CUDA, in the domain triune, and their registration with ONNX Runtime. Those over
+// 16-bit floats exist twice: their names end with Fp16 and Bf16. Rows are the last axis, and their
+// sizes multiples of 8.
+//
+//   Norm: LayerNormalization or RMSNormalization of x + x_bias + residual.
+//     Inputs: x [.., size], x_bias [size] (optional), residual [.., size] (optional), scale [size],
+//     bias [size] (optional). Outputs: y, and the sum (optional), shaped as x.
+//     Attributes: epsilon; is_centered, 1 for LayerNormalization.
+//   Activation: act(x + bias), or act(a) * b of the halves a and b of x + bias.
+//     Inputs: x [.., size], bias [size] (optional). Output: y [.., size], or half of it.
+//     Attributes: kind, a device::Activation; is_gated, 1 for the product of the halves.
+//   Split: x + bias in three parts.
+//     Inputs: x [.., size], bias [size] (optional). Outputs: three of [.., their size].
+//     Attributes: first_size, second_size.
+//   BestToken: the lowest id among the largest logits of each row, -1 if one is not a finite number.
+//     Inputs: logits [rows, vocabulary] fp32, suppressed [vocabulary] uint8 (optional), 1 for tokens
+//     that are never chosen. Output: tokens [rows] int64.
+//   Extreme: the largest or smallest element along an axis; NaN if one is NaN.
+//     Input: x fp32. Output: y. Attributes: is_min; is_last: 1 reduces the last axis to size 1, 0
+//     drops axis 1 of three.
+
+#include "../exported.h"
+#include "device/arguments.h"
+#include "driver.h"
+
+namespace cuda {
+namespace {
+
+using ort::Api;
+using ort::Dimensions;
+using ort::KernelContext;
+using ort::KernelInfo;
+using ort::Parameter;
+using ort::Status;
+using ort::Value;
+
+constexpr const char* kProviderName = "CUDAExecutionProvider";
+constexpr int kVector = 8, kWarp = 32, kMaxThreads = 1024;
+using Element = uint16_t;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The data and shape of the input at `index`.
+Status* input(const Api& api, const KernelContext* context, size_t index, const Element*& data,
+              Dimensions& shape) {
+  const Value* value = nullptr;
+  RETURN_IF_FAILED(api.Input(context, index, &value));
+  RETURN_IF_FAILED(ort::data_of(api, value, data));
+  return ort::dimensions(api, value, shape);
+}
+
+Status* check_width(const Api& api, int64_t width, int64_t largest) {
+  if (width % kVector == 0 && width > 0 && width <= largest) return nullptr;
+  return api.CreateStatus(ort::kInvalidArgument, "a row has an unsupported size");
+}
+
+template <bool IsBFloat>
+struct Typed {
+  static constexpr ort::ElementType kType = IsBFloat ? ort::kBFloat16 : ort::kFloat16;
+  static constexpr const char* kProvider = kProviderName;
+};
+
+template <bool IsBFloat>
+struct Norm : Typed<IsBFloat> {
+  using Typed<IsBFloat>::kType;
+  static constexpr const char* kName = IsBFloat ? "NormBf16" : "NormFp16";
+  static constexpr Parameter kInputs[] = {
+      {kType}, {kType, true}, {kType, true}, {kType}, {kType, true}};
+  static constexpr Parameter kOutputs[] = {{kType}, {kType, true}};
+  static constexpr int kMaxVectors = 4;
+
+  float epsilon;
+  int64_t is_centered;
+
+  Status* create(const Api& api, const KernelInfo* info) {
+    RETURN_IF_FAILED(load(api));
+    RETURN_IF_FAILED(api.Attribute(info, "epsilon", &epsilon));
+    return api.Attribute(info, "is_centered", &is_centered);
+  }
+
+  Status* run(const Api& api, KernelContext* context) const {
+    device::NormArguments<Element> a{};
+    Dimensions shape;
+    RETURN_IF_FAILED(input(api, context, 0, a.x, shape));
+    RETURN_IF_FAILED(check_width(api, shape.last(), kMaxThreads * kVector * kMaxVectors));
+    RETURN_IF_FAILED(ort::input_data(api, context, 1, a.x_bias));
+    RETURN_IF_FAILED(ort::input_data(api, context, 2, a.residual));
+    RETURN_IF_FAILED(ort::input_data(api, context, 3, a.scale));
+    RETURN_IF_FAILED(ort::input_data(api, context, 4, a.bias));
+    RETURN_IF_FAILED(ort::output_data(api, context, 0, shape.sizes, shape.rank, a.y));
+    RETURN_IF_FAILED(ort::output_data(api, context, 1, shape.sizes, shape.rank, a.sum));
+    a.size = static_cast<int>(shape.last());
+    a.epsilon = epsilon;
+    a.is_centered = static_cast<int>(is_centered);
+    const int64_t num_vectors = a.size / kVector;
+    const bool is_long = num_vectors > kMaxThreads;
+    const int64_t per_thread = is_long ? kMaxVectors : 1;
+    const int64_t num_threads = divide_up(divide_up(num_vectors, per_thread), kWarp) * kWarp;
+    return launch(api, context, (is_long ? kNorm4 : kNorm1) + IsBFloat, shape.num_rows(),
+                  static_cast<int>(num_threads), &a);
+  }
+};
+
+constexpr int kThreads = 256;
+
+template <bool IsBFloat>
+struct Activation : Typed<IsBFloat> {
+  using Typed<IsBFloat>::kType;
+  static constexpr const char* kName = IsBFloat ? "ActivationBf16" : "ActivationFp16";
+  static constexpr Parameter kInputs[] = {{kType}, {kType, true}};
+  static constexpr Parameter kOutputs[] = {{kType}};
+
+  int64_t kind, is_gated;
+
+  Status* create(const Api& api, const KernelInfo* info) {
+    RETURN_IF_FAILED(load(api));
+    RETURN_IF_FAILED(api.Attribute(info, "kind", &kind));
+    return api.Attribute(info, "is_gated", &is_gated);
+  }
+
+  Status* run(const Api& api, KernelContext* context) const {
+    device::ActivationArguments<Element> a{};
+    Dimensions shape;
+    RETURN_IF_FAILED(input(api, context, 0, a.x, shape));
+    RETURN_IF_FAILED(ort::input_data(api, context, 1, a.bias));
+    if (is_gated) shape.sizes[shape.rank - 1] /= 2;
+    RETURN_IF_FAILED(check_width(api, shape.last(), INT32_MAX));
+    RETURN_IF_FAILED(ort::output_data(api, context, 0, shape.sizes, shape.rank, a.y));
+    a.row_vectors = static_cast<int>(shape.last() / kVector);
+    a.num_vectors = shape.num_rows() * a.row_vectors;
+    a.kind = static_cast<int>(kind);
+    a.is_gated = static_cast<int>(is_gated);
+    return launch(api, context, kActivate + IsBFloat, divide_up(a.num_vectors, kThreads), kThreads,
+                  &a);
+  }
+};
+
+template <bool IsBFloat>
+struct Split : Typed<IsBFloat> {
+  using Typed<IsBFloat>::kType;
+  static constexpr const char* kName = IsBFloat ? "SplitBf16" : "SplitFp16";
+  static constexpr Parameter kInputs[] = {{kType}, {kType, true}};
+  static constexpr Parameter kOutputs[] = {{kType}, {kType}, {kType}};
+
+  int64_t first_size, second_size;
+
+  Status* create(const Api& api, const KernelInfo* info) {
+    RETURN_IF_FAILED(load(api));
+    RETURN_IF_FAILED(api.Attribute(info, "first_size", &first_size));
+    return api.Attribute(info, "second_size", &second_size);
+  }
+
+  Status* run(const Api& api, KernelContext* context) const {
+    device::SplitArguments<Element> a{};
+    Dimensions shape;
+    RETURN_IF_FAILED(input(api, context, 0, a.x, shape));
+    RETURN_IF_FAILED(ort::input_data(api, context, 1, a.bias));
+    a.row_vectors = static_cast<int>(shape.last() / kVector);
+    a.num_vectors = shape.num_rows() * a.row_vectors;
+    const int64_t sizes[] = {first_size, second_size, shape.last() - first_size - second_size};
+    for (size_t part = 0; part < 3; part++) {
+      RETURN_IF_FAILED(check_width(api, sizes[part], INT32_MAX));
+      shape.sizes[shape.rank - 1] = sizes[part];
+      RETURN_IF_FAILED(ort::output_data(api, context, part, shape.sizes, shape.rank, a.parts[part]));
+      a.part_vectors[part] = static_cast<int>(sizes[part] / kVector);
+    }
+    return launch(api, context, kSplit + IsBFloat, divide_up(a.num_vectors, kThreads), kThreads,
+                  &a);
+  }
+};
+
+struct BestToken {
+  static constexpr const char* kName = "BestToken";
+  static constexpr const char* kProvider = kProviderName;
+  static constexpr Parameter kInputs[] = {{ort::kFloat}, {ort::kUInt8, true}};
+  static constexpr Parameter kOutputs[] = {{ort::kInt64}};
+
+  Status* create(const Api& api, const KernelInfo*) { return load(api); }
+
+  Status* run(const Api& api, KernelContext* context) const {
+    device::BestTokenArguments a{};
+    const Value* value = nullptr;
+    Dimensions shape;
+    RETURN_IF_FAILED(api.Input(context, 0, &value));
+    RETURN_IF_FAILED(ort::data_of(api, value, a.logits));
+    RETURN_IF_FAILED(ort::dimensions(api, value, shape));
+    RETURN_IF_FAILED(ort::input_data(api, context, 1, a.suppressed));
+    const int64_t num_rows = shape.num_rows();
+    RETURN_IF_FAILED(ort::output_data(api, context, 0, &num_rows, 1, a.tokens));
+    a.vocabulary = static_cast<int>(shape.last());
+    return launch(api, context, kBestToken, num_rows, kMaxThreads, &a);
+  }
+};
+
+struct Extreme {
+  static constexpr const char* kName = "Extreme";
+  static constexpr const char* kProvider = kProviderName;
+  static constexpr Parameter kInputs[] = {{ort::kFloat}};
+  static constexpr Parameter kOutputs[] = {{ort::kFloat}};
+
+  int64_t is_min, is_last;
+
+  Status* create(const Api& api, const KernelInfo* info) {
+    RETURN_IF_FAILED(load(api));
+    RETURN_IF_FAILED(api.Attribute(info, "is_min", &is_min));
+    return api.Attribute(info, "is_last", &is_last);
+  }
+
+  Status* run(const Api& api, KernelContext* context) const {
+    device::ExtremeArguments a{};
+    const Value* value = nullptr;
+    Dimensions shape;
+    RETURN_IF_FAILED(api.Input(context, 0, &value));
+    RETURN_IF_FAILED(ort::data_of(api, value, a.x));
+    RETURN_IF_FAILED(ort::dimensions(api, value, shape));
+    a.is_min = static_cast<int>(is_min);
+    if (is_last) {
+      a.size = static_cast<int>(shape.last());
+      a.num_outputs = shape.num_rows();
+      shape.sizes[shape.rank - 1] = 1;
+    } else if (shape.rank == 3) {
+      a.size = static_cast<int>(shape.sizes[1]);
+      a.inner = static_cast<int>(shape.sizes[2]);
+      a.num_outputs = shape.sizes[0] * shape.sizes[2];
+      shape.sizes[1] = shape.sizes[2];
+      shape.rank = 2;
+    }
+    if (a.size <= 0) return api.CreateStatus(ort::kInvalidArgument, "an axis is empty or missing");
+    RETURN_IF_FAILED(ort::output_data(api, context, 0, shape.sizes, shape.rank, a.y));
+    if (is_last) return launch(api, context, kExtremeOfRow, a.num_outputs, kMaxThreads, &a);
+    return launch(api, context, kExtremesAcross, divide_up(a.num_outputs, kThreads), kThreads, &a);
+  }
+};
+
+}  // namespace
+}  // namespace cuda
+
+// ONNX Runtime calls it for each session that registers the library.
+EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBase* base) {
+  const ort::Table table = base->get_api(ort::kVersion);
+  if (!table) return nullptr;
+  const ort::Api api(table);
+  static ort::Domain* domain = nullptr;
+  if (!domain) {
+    RETURN_IF_FAILED(api.CreateDomain("triune", &domain));
+    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::Norm<false>>()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::Norm<true>>()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::Activation<false>>()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::Activation<true>>()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::Split<false>>()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::Split<true>>()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::BestToken>()));
+    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::Extreme>()));
+  }
+  return api.Add(options, domain);
+}
