@@ -59,6 +59,7 @@ check: setup
 	$(VENV)/python -m scripts.bounds --check
 	$(VENV)/python -m scripts.study --check
 	$(VENV)/python -m scripts.models --check
+	$(VENV)/python -m scripts.gpu_figures --check
 	$(VENV)/python -m scripts.translators --check
 
 # Every fault test, including those that `make test` leaves out because they load the machine or

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Collects the wheels that `loadtest gpu` needs on a machine with a GPU and without a network, for
-# Linux on x86-64. Large wheels are split into pieces, so that each fits one upload.
+# Collects the packages that `loadtest gpu` needs on a machine with a GPU and without a network, for
+# Linux on x86-64: one archive in pieces, so that each fits one upload. ONNX Runtime keeps only the
+# code for GPUs of one compute capability (90: H100, H200), which makes it a quarter as large.
 #
-#     scripts/gpu_bundle.sh FOLDER [PYTHON_VERSION] [PIECE_MEGABYTES]
+#     scripts/gpu_bundle.sh FOLDER [PYTHON_VERSION] [PIECE_MEGABYTES] [CAPABILITY]
 #
-# On that machine: `bash FOLDER/unpack.sh TARGET`, then `PYTHONPATH=TARGET python3 -m loadtest gpu …`.
+# Carry server/runtime/libtriune_cuda.so too. On that machine: `bash FOLDER/unpack.sh TARGET`, then
+# `PYTHONPATH=TARGET python3 -m loadtest gpu …`.
 #
 # Expected on that machine: PyTorch for CUDA 13 with its nvidia-* wheels, transformers, onnx, onnx-ir,
 # onnxscript, ml-dtypes, numpy, tokenizers, safetensors, sentencepiece, pyyaml, jinja2,
@@ -14,6 +16,7 @@ set -euo pipefail
 folder=${1:?folder for the wheels}
 python=${2:-3.12}
 piece=${3:-45}
+capability=${4:-90}
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # Packages that such machines lack, in the versions of the lock.
 packages="onnxruntime-gpu flatbuffers msgspec llguidance tenacity protobuf grpcio
@@ -21,6 +24,8 @@ packages="onnxruntime-gpu flatbuffers msgspec llguidance tenacity protobuf grpci
     starlette uvicorn httptools python-multipart langcodes sentencex"
 
 mkdir -p "$folder"
+work=$(mktemp -d)
+trap 'rm -r "$work"' EXIT
 wanted=()
 for package in $packages; do
     wanted+=("$(grep -oE "^$package==[^ ;]+" "$root/requirements/gpu.txt")")
@@ -33,28 +38,26 @@ done
 "${PIP:-$root/.venv/bin/pip}" download --quiet --no-deps --only-binary=:all: \
     --python-version "$python" --implementation cp "${platforms[@]}" \
     --platform manylinux2014_x86_64 --platform manylinux1_x86_64 \
-    --dest "$folder" "${wanted[@]}"
+    --dest "$work/wheels" "${wanted[@]}"
 
-for wheel in "$folder"/*.whl; do
-    if [ "$(stat -c %s "$wheel")" -gt $((piece << 20)) ]; then
-        split --bytes "${piece}M" --numeric-suffixes --suffix-length 2 "$wheel" "$wheel.part"
-        rm "$wheel"
-    fi
-done
+"${PIP:-$root/.venv/bin/pip}" install --quiet --no-index --no-deps --no-compile \
+    --python-version "$python" --implementation cp "${platforms[@]}" --only-binary=:all: \
+    --platform manylinux2014_x86_64 --platform manylinux1_x86_64 \
+    --target "$work/site" "$work"/wheels/*.whl
+libraries=$work/site/onnxruntime/capi
+# TensorRT is not used, and the bindings for Python contain the library for C.
+rm -f "$libraries"/libonnxruntime_providers_tensorrt.so "$libraries"/libonnxruntime.so.*
+(cd "$root" && "${PYTHON:-.venv/bin/python}" -m scripts.prune_gpu_code \
+    "$libraries/libonnxruntime_providers_cuda.so" "$capability")
+tar --create --directory "$work/site" . | xz --threads 0 -6 |
+    split --bytes "${piece}M" --numeric-suffixes --suffix-length 2 - "$folder/site.tar.xz.part"
 cat > "$folder/unpack.sh" <<'END'
 #!/usr/bin/env bash
-# unpack.sh TARGET: joins the pieces to wheels and installs them to TARGET, a folder for PYTHONPATH.
+# unpack.sh TARGET: unpacks the pieces to TARGET, a folder for PYTHONPATH.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-wheels=$(mktemp -d)
-for first in "$here"/*.whl.part00; do
-    [ -e "$first" ] || continue
-    whole=$(basename "${first%.part00}")
-    cat "$here/$whole".part* > "$wheels/$whole"
-done
-find "$here" -maxdepth 1 -name '*.whl' -exec cp {} "$wheels" \;
-python3 -m pip install --quiet --no-index --no-deps --no-compile --target "$1" "$wheels"/*.whl
-rm -r "$wheels"
+mkdir -p "$1"
+cat "$(dirname "${BASH_SOURCE[0]}")"/site.tar.xz.part* | xz --decompress --threads 0 |
+    tar --extract --directory "$1"
 # ONNX Runtime looks for CUDA's libraries beside itself: link PyTorch's.
 nvidia=$(python3 -c '
 from importlib.util import find_spec

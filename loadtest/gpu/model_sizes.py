@@ -76,6 +76,7 @@ def bart(name: str, hidden: int, inner: int, layers: int, heads: int, vocabulary
             "max_position_embeddings": 1024,
             "forced_eos_token_id": None,
             "decoder_start_token_id": 2,
+            "normalize_before": False,  # read by CTranslate2's converter
             **sides,
         },
         # Keys and values of cross-attention are computed once per source token.

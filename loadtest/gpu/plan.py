@@ -134,13 +134,13 @@ def make_plan(device: str, sizes: PlanSize) -> Plan:
             caches=(CacheStep(batch=3, num_cached=300, capacity=512),),
         )
     precisions = ("fp16", "bf16", "int8", "int4") if is_cuda else ("fp32", "int8", "int4")
-    batches = (1, 4, 16, 32, 64, 128, 256)
+    batches = (1, 8, 64, 256)
     benchmarks = [
-        _benchmark(size, first, batches, 512 if size.family == Family.ENCODER else 128, 64, 3)
+        _benchmark(size, first, batches, 128, 64, 3)
         for size in BENCHMARK_SIZES
     ]
     large = next(size for size in BENCHMARK_SIZES if size.name == "llama-1.1b")
-    some = _benchmark(large, first, (1, 32, 256), 128, 64, 3)
+    some = _benchmark(large, first, (1, 64, 256), 128, 64, 3)
     benchmarks += [replace(some, precision=precision) for precision in ("int8", "int4")]
     benchmarks.append(replace(some, kv_cache="int8"))
     if is_cuda:

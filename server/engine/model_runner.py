@@ -201,6 +201,8 @@ class ModelRunner:
 
         They do, if each goes on with it, as far as is known.
         """
+        if self._row_gather is None:
+            return False  # the host reads the logits, which the next step overwrites
         if self.cache.has_recurrent_states:
             return False  # a step that is dropped would have changed them
         longest = max(sequence.num_cached_tokens for sequence in sequences) + 1

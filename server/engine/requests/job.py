@@ -137,6 +137,11 @@ class GenerationJob:
         return self.num_outputs if self.beams is None else self.beams.size
 
     @property
+    def is_single(self) -> bool:
+        """Whether it has one sequence, which needs no other's logits."""
+        return self.num_sequences == 1 and self.beams is None
+
+    @property
     def cost(self) -> Cost:
         num_new = self.num_sequences * self.max_new_tokens
         return Cost(self.num_sequences, len(self.source) + len(self.prompt) + num_new, num_new)

@@ -85,7 +85,6 @@ class DecodingSequence:
         processors = logits_processors(job.logits_options, job.eos)
         limits = [time for time in (job.finish_by, job.deadline) if time is not None]
         takes_argmax = job.sampling.is_greedy and not processors and job.constraint is None
-        is_single = job.num_sequences == 1 and job.beams is None
         return cls(
             id_,
             job,
@@ -93,7 +92,7 @@ class DecodingSequence:
             takes_argmax=takes_argmax,
             allows_multi_step=(
                 takes_argmax
-                and is_single
+                and job.is_single
                 and job.max_new_tokens > 0
                 and job.delivery is Delivery.WHOLE
                 and job.logprob_options == NO_LOGPROBS
@@ -184,9 +183,13 @@ class DecodingSequence:
         return delivery is Delivery.WHOLE
 
     def goes_on_with(self, likeliest: int) -> bool:
-        """Whether its next token is the likeliest, and not its last. Stop texts may end it."""
+        """Whether its next token is the likeliest, and not its last. Stop texts may end it.
+
+        Nothing else of the logits is needed: no search and no fork reads them.
+        """
         return (
             self.needs_only_argmax
+            and self.job.is_single
             and likeliest >= 0
             and likeliest not in self.job.eos
             and self.num_generated_tokens + 1 < self.job.max_new_tokens

@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from server.runtime.contract import BEST_TOKENS
-from server.runtime.kernels.graph import GraphIndex, other_operand
+from server.runtime.kernels.graph import LOGIT_POSITIONS, GraphIndex, other_operand
 from server.runtime.kernels.library import DOMAIN
 
 LIBRARY = Path(__file__).parents[1] / "libtriune_cuda.so"
@@ -21,6 +21,7 @@ _SUFFIXES: dict[int, str] = {onnx.TensorProto.FLOAT16: "Fp16", onnx.TensorProto.
 # Sizes that native/cuda/operators.cc takes: multiples of the first, up to the second.
 _VECTOR, _MAX_SIZE = 8, 32768
 _SILU, _RELU = 0, 2  # Activation in native/cuda/device/arguments.h
+_NORMS = ("LayerNormalization", "RMSNormalization")
 _LOGITS = "logits"
 
 
@@ -106,7 +107,7 @@ def _apply(graph: onnx.GraphProto, changes: Iterable[_Change]) -> None:
 def _norms(graph: GraphIndex) -> Iterator[_Change]:
     """``LayerNormalization`` and ``RMSNormalization``, with the addition of a residual before."""
     for node in graph.nodes:
-        if node.domain or node.op_type not in ("LayerNormalization", "RMSNormalization"):
+        if node.domain or node.op_type not in _NORMS:
             continue
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         x, scale, *biases = node.input
@@ -119,7 +120,7 @@ def _norms(graph: GraphIndex) -> Iterator[_Change]:
         outputs, place = [node.output[0]], node
         dropped: tuple[onnx.NodeProto, ...] = ()
         added = graph.producers.get(x)
-        if added is not None and added.op_type == "Add" and graph.have_same_shape(*added.input):
+        if added is not None and _is_residual_add(graph, added):
             inputs[0], inputs[2] = added.input
             if _bias_add(graph, added.input[0]) is None:
                 inputs[0], inputs[2] = inputs[2], inputs[0]
@@ -142,6 +143,14 @@ def _norms(graph: GraphIndex) -> Iterator[_Change]:
         yield _Change(place, (made,), dropped)
 
 
+def _is_residual_add(graph: GraphIndex, node: onnx.NodeProto) -> bool:
+    """Whether a node adds values of one shape, for one norm and perhaps other readers."""
+    if node.op_type != "Add" or not graph.have_same_shape(*node.input):
+        return False
+    readers = (reader.op_type for reader in graph.consumers(node.output[0]))
+    return sum(map(_NORMS.__contains__, readers)) == 1
+
+
 def _gated_activations(graph: GraphIndex) -> Iterator[_Change]:
     """``silu(a) * b`` of the halves ``a`` and ``b`` of each row."""
     for split in graph.nodes:
@@ -160,6 +169,11 @@ def _gated_activations(graph: GraphIndex) -> Iterator[_Change]:
         if type_ not in _SUFFIXES or not _is_vector_size(shape[-1:]):
             continue
         if graph.shape(a) != graph.shape(b) or len(graph.consumers(b)) != 1:
+            continue
+        if not graph.outputs.isdisjoint(split.output):
+            continue
+        axis = next((item.i for item in split.attribute if item.name == "axis"), 0)
+        if axis not in (-1, len(shape) - 1):
             continue
         x, bias = split.input[0], ""
         dropped: tuple[onnx.NodeProto, ...] = (split, sigmoid, silu)
@@ -245,7 +259,9 @@ def _attentions(graph: GraphIndex) -> Iterator[_Change]:
 
 
 def _add_best_tokens(graph: onnx.GraphProto, suppressed: tuple[int, ...]) -> bool:
-    """Adds the output BEST_TOKENS, if there are logits ``[rows, vocabulary]`` in fp32."""
+    """Adds the output BEST_TOKENS, if a decoder's logits ``[rows, vocabulary]`` are in fp32."""
+    if all(value.name != LOGIT_POSITIONS for value in graph.input):
+        return False
     for value in graph.output:
         type_ = value.type.tensor_type
         if value.name != _LOGITS or type_.elem_type != onnx.TensorProto.FLOAT:

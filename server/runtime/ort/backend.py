@@ -12,6 +12,8 @@ import onnx
 
 # Read when the library is loaded: it would write a device id and events below the home directory.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+# cuDNN's attention prepares each new shape of a batch for 50 ms: docs/gpu.md.
+os.environ.setdefault("ORT_ENABLE_CUDNN_FLASH_ATTENTION", "0")
 import onnxruntime
 
 from model.bundle import BundleError
