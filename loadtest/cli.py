@@ -18,7 +18,7 @@ from loadtest.compare.candidates import COMPARED, Level
 from loadtest.compare.command import Comparison, prepare_all
 from loadtest.compare.command import compare as run_comparison
 from loadtest.compare.workloads import PRECISIONS
-from loadtest.gpu.command import Request, run_gpu
+from loadtest.gpu.command import Request, pack_models, run_gpu
 from loadtest.gpu.plan import PlanSize
 from loadtest.prompts import LengthRange
 from loadtest.run import Plan, Result, UnsuitableModelError
@@ -256,6 +256,17 @@ def gpu(
     )
     if not run_gpu(request, Console(stderr=True)):
         raise typer.Exit(1)
+
+
+@app.command()
+def gpu_models(
+    root: Annotated[Path, typer.Option(help="Folder of models and bundles.")] = Path("build/gpu"),
+    only: Annotated[
+        str, typer.Option(help="Only models with one of these parts in the name, separated by |.")
+    ] = "",
+) -> None:
+    """Export what `gpu` measures to ROOT/skeletons: bundles without weights, for other machines."""
+    pack_models(root.absolute(), tuple(name for name in only.split("|") if name))
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ def _start_all(
 
 
 def _start_ours(benchmark: Benchmark, setting: _Setting) -> Worker:
-    bundle = setting.builder.bundle(benchmark.size, benchmark.precision, benchmark.kv_cache)
+    bundle = setting.builder.bundle_to_time(benchmark.size, benchmark.precision, benchmark.kv_cache)
     message = {
         "model": str(bundle),
         "lanes": None if setting.device == "cpu" else 1,

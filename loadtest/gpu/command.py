@@ -1,5 +1,6 @@
 """``loadtest gpu``: runs the plan and prints the report."""
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,6 +65,21 @@ def run_gpu(request: Request, console: Console) -> bool:
         builder.close()
     _print(report, console)
     return not report.failed_checks
+
+
+def pack_models(root: Path, only: tuple[str, ...]) -> None:
+    """Exports the models to measure, which needs no GPU, and makes their skeletons below ``root``.
+
+    ``only``: as of :class:`Request`.
+    """
+    builder = ModelBuilder(root, "cuda", Deadline(math.inf))
+    is_selected = _filter(only)
+    try:
+        for benchmark in make_plan("cuda", PlanSize.FULL).benchmarks:
+            if is_selected(benchmark.name):
+                builder.pack(benchmark.size, benchmark.precision, benchmark.kv_cache)
+    finally:
+        builder.close()
 
 
 def _filter(only: tuple[str, ...]) -> Callable[[str], bool]:

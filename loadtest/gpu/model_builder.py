@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.compare.worker import Worker
+from loadtest.gpu import skeletons
 from loadtest.gpu.deadline import Deadline
 from loadtest.gpu.model_sizes import ModelSize
 
@@ -41,14 +42,34 @@ class ModelBuilder:
 
     def bundle(self, size: ModelSize, precision: str, kv_cache: str) -> Path:
         """The same model as a bundle."""
-        source = self.model(size)
-        name = f"{size.name}-{precision}-{kv_cache}"
-        out = self._root / "bundles" / self._device / name
+        out = self._bundle_folder(size, precision, kv_cache)
         if not (out / "1").exists():
+            source = self.model(size)
             message = {"op": "export", "source": str(source), "out": str(out)}
             form = {"precision": precision, "device": self._device, "kv_cache": kv_cache}
             self._call("export.bench", {**message, **form})
         return out / "1"
+
+    def bundle_to_time(self, size: ModelSize, precision: str, kv_cache: str) -> Path:
+        """A bundle that computes as fast: with other random weights, if there is a skeleton."""
+        out = self._bundle_folder(size, precision, kv_cache)
+        skeleton = self._root / "skeletons" / out.name
+        if not skeleton.exists():
+            return self.bundle(size, precision, kv_cache)
+        timed = self._root / "random" / out.name / "1"  # a bundle has the name of its folder
+        if not timed.exists():
+            skeletons.unpack(skeleton, timed)
+        return timed
+
+    def pack(self, size: ModelSize, precision: str, kv_cache: str) -> None:
+        """Makes the skeleton of a bundle, for a machine that lacks the time to export it."""
+        bundle = self.bundle(size, precision, kv_cache)
+        skeleton = self._root / "skeletons" / bundle.parent.name
+        if not skeleton.exists():
+            skeletons.pack(bundle, skeleton)
+
+    def _bundle_folder(self, size: ModelSize, precision: str, kv_cache: str) -> Path:
+        return self._root / "bundles" / self._device / f"{size.name}-{precision}-{kv_cache}"
 
     def converted(self, size: ModelSize) -> Path:
         """The same model for CTranslate2. Raises ``WorkerError`` if that is not installed."""

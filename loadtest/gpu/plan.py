@@ -135,10 +135,7 @@ def make_plan(device: str, sizes: PlanSize) -> Plan:
         )
     precisions = ("fp16", "bf16", "int8", "int4") if is_cuda else ("fp32", "int8", "int4")
     batches = (1, 8, 64, 256)
-    benchmarks = [
-        _benchmark(size, first, batches, 128, 64, 3)
-        for size in BENCHMARK_SIZES
-    ]
+    benchmarks = [_benchmark(size, first, batches, 128, 64, 3) for size in BENCHMARK_SIZES]
     large = next(size for size in BENCHMARK_SIZES if size.name == "llama-1.1b")
     some = _benchmark(large, first, (1, 64, 256), 128, 64, 3)
     benchmarks += [replace(some, precision=precision) for precision in ("int8", "int4")]
