@@ -99,6 +99,10 @@ class _FaultyGraph:
     def kernel_nodes(self) -> KernelNodes:
         return self.real.kernel_nodes
 
+    @property
+    def outputs(self) -> Collection[str]:
+        return self.real.outputs
+
     def bind(
         self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
     ) -> BoundGraph:

@@ -124,7 +124,7 @@ class FakeDecode:
     """
 
     kernel_nodes = KernelNodes()
-    outputs = ()
+    outputs: Collection[str] = ()
 
     def __init__(self, poison: int = -1, fail: int = -1, *, is_padded: bool = False) -> None:
         self.is_padded = is_padded

@@ -1,5 +1,7 @@
 """The generation worker on the fake runtime: batch invariance, cancellation, failures."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -7,8 +9,10 @@ from hypothesis import strategies as st
 from server.engine.decoding.options import Sampling
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Outcome
+from server.runtime.contract import Move
+from server.runtime.host_memory import HostMemory
 from tests.server.fake_backend import reference
-from tests.server.worker_harness import MAX_LENGTH, make_harness, make_job
+from tests.server.worker_harness import MAX_LENGTH, MEMORIES, make_harness, make_job
 
 prompts = st.lists(st.integers(1, 96), min_size=1, max_size=40)
 budgets = st.integers(1, 20)
@@ -152,3 +156,35 @@ def test_seeded_sampling_does_not_depend_on_the_batch(seed: int) -> None:
         return batched.tokens[0]
 
     assert tokens(0) == tokens(3) == tokens(7)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "expected"),
+    [
+        ([6, 6, 6, 6], []),
+        ([6, 6, 3, 3], []),
+        ([3, 6, 6, 6], [(3, 0)]),
+        ([3, 6, 6, 3], [(2, 0)]),
+    ],
+)
+def test_no_sequence_moves_to_end_in_another_slot(
+    monkeypatch: pytest.MonkeyPatch, budgets: list[int], expected: list[tuple[int, int]]
+) -> None:
+    """Sequences that end in one step leave from the last slot on."""
+    moves: list[Move] = []
+
+    class Recording(HostMemory):
+        def move(self, names: Sequence[str], batch: Sequence[Move]) -> None:
+            moves.extend(batch)
+            super().move(names, batch)
+
+    monkeypatch.setitem(MEMORIES, "recording", Recording)
+    harness = make_harness(is_recurrent=False, memory="recording")
+    for id_, budget in enumerate(budgets):
+        harness.submit(id_, make_job([5 + id_, 7], budget))
+    harness.run()
+    assert harness.tokens == {
+        id_: reference([5 + id_, 7], budget) for id_, budget in enumerate(budgets)
+    }
+    assert all(outcomes == [Outcome.LENGTH] for outcomes in harness.outcomes.values())
+    assert [(move.source, move.target) for move in moves] == expected

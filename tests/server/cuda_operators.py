@@ -1,0 +1,149 @@
+"""The operators of rewritten graphs in NumPy: those of native/cuda/operators.cc, and attention."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from scripts.build_kernels import is_supported
+from server.runtime.contract import Array
+from server.runtime.kernels.library import DOMAIN
+from tests.server.cuda_graphs import MICROSOFT
+
+NEEDS_LIBRARY = pytest.mark.skipif(not is_supported(), reason="this system has no such library")
+
+
+def run(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Runs a model by the definitions of the operators."""
+    evaluator = ReferenceEvaluator(model, new_ops=OPERATORS)
+    outputs: Any = evaluator.run(None, dict(inputs))
+    return dict(zip(evaluator.output_names, outputs, strict=True))
+
+
+class _Operator(OpRun):
+    op_domain = DOMAIN
+
+
+class NormFp16(_Operator):
+    def _run(
+        self,
+        x: Array,
+        x_bias: Array | None = None,
+        residual: Array | None = None,
+        scale: Array | None = None,
+        bias: Array | None = None,
+        epsilon: float = 0,
+        is_centered: int = 0,
+    ) -> tuple[Array, ...]:
+        assert scale is not None
+        for added in (x_bias, residual):
+            x = x if added is None else x + added
+        normal = x.astype(np.float32)
+        if is_centered:
+            normal -= normal.mean(-1, keepdims=True)
+        normal /= np.sqrt(np.square(normal).mean(-1, keepdims=True) + np.float32(epsilon))
+        normal *= scale.astype(np.float32)
+        if bias is not None:
+            normal += bias.astype(np.float32)
+        return normal.astype(x.dtype), x
+
+
+class NormBf16(NormFp16):
+    pass
+
+
+class ActivationFp16(_Operator):
+    def _run(
+        self, x: Array, bias: Array | None = None, kind: int = 0, is_gated: int = 0
+    ) -> tuple[Array]:
+        wide = (x if bias is None else x + bias).astype(np.float32)
+        gate, factor = np.split(wide, 2, -1) if is_gated else (wide, np.ones_like(wide))
+        assert kind in (0, 2), "SiLU or ReLU"
+        activated = np.maximum(gate, 0) if kind else gate / (1 + np.exp(-gate))
+        return ((activated * factor).astype(x.dtype),)
+
+
+class ActivationBf16(ActivationFp16):
+    pass
+
+
+class SplitFp16(_Operator):
+    def _run(
+        self, x: Array, bias: Array | None = None, first_size: int = 0, second_size: int = 0
+    ) -> tuple[Array, ...]:
+        y = x if bias is None else x + bias
+        return tuple(np.split(y, (first_size, first_size + second_size), -1))
+
+
+class SplitBf16(SplitFp16):
+    pass
+
+
+class BestToken(_Operator):
+    def _run(self, logits: Array, suppressed: Array | None = None) -> tuple[Array]:
+        if suppressed is not None:
+            logits = np.where((suppressed == 1) & ~np.isnan(logits), -np.inf, logits)
+        best = logits.argmax(-1)
+        are_finite = np.isfinite(np.take_along_axis(logits, best[:, None], -1)[:, 0])
+        return (np.where(are_finite, best, -1),)
+
+
+class Extreme(_Operator):
+    def _run(self, x: Array, is_min: int = 0, is_last: int = 0) -> tuple[Array]:
+        reduce = np.min if is_min else np.max
+        return (reduce(x, axis=-1, keepdims=True) if is_last else reduce(x, axis=1),)
+
+
+def _attend(parts: Sequence[Array], lengths: Array, heads: int, scale: float | None) -> Array:
+    """Attention among the first tokens of each row, in fp32; padding attends too."""
+    query, key, value = (
+        part.astype(np.float32).reshape(*part.shape[:2], heads, -1).swapaxes(1, 2) for part in parts
+    )
+    scores = query @ key.swapaxes(2, 3) * (scale or query.shape[-1] ** -0.5)
+    is_padding = np.arange(key.shape[2]) >= lengths[:, None, None, None]
+    weights = np.exp(np.where(is_padding, -np.inf, scores))
+    attended = weights / weights.sum(-1, keepdims=True) @ value
+    merged: Array = attended.swapaxes(1, 2).reshape(parts[0].shape).astype(parts[0].dtype)
+    return merged
+
+
+class GroupQueryAttention(OpRun):
+    """Of an encoder: not causal, without a cache, over packed queries, keys and values."""
+
+    op_domain = MICROSOFT
+
+    def _run(
+        self, packed: Array, *others: Array | None, num_heads: int = 0, **attributes: Any
+    ) -> tuple[Array]:
+        last_positions = others[4]
+        assert last_positions is not None
+        parts, scale = np.split(packed, 3, -1), attributes.get("scale")
+        return (_attend(parts, last_positions + 1, num_heads, scale),)
+
+
+class MultiHeadAttention(OpRun):
+    op_domain = MICROSOFT
+
+    def _run(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        bias: Array | None = None,
+        lengths: Array | None = None,
+        num_heads: int = 0,
+        scale: float | None = None,
+    ) -> tuple[Array]:
+        assert bias is None
+        assert lengths is not None
+        return (_attend((query, key, value), lengths, num_heads, scale),)
+
+
+OPERATORS: list[type[OpRun]] = [
+    *(NormFp16, NormBf16, ActivationFp16, ActivationBf16, SplitFp16, SplitBf16),
+    *(BestToken, Extreme, GroupQueryAttention, MultiHeadAttention),
+]

@@ -1,0 +1,147 @@
+"""The library of CUDA operators: its device code, and what ONNX Runtime learns from it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from scripts.build_kernels import CUDA_LIBRARY, DEVICE_TARGET, FOLDER, SOURCES
+from server.engine.gpu.sampler_nodes import Nodes
+from server.runtime.cuda.rewrite import LIBRARY, replace_reductions, rewrite
+from server.runtime.kernels.graph import LOGIT_POSITIONS
+from tests.server.cuda_graphs import (
+    FLOAT,
+    INT32,
+    SIZE,
+    attention,
+    load,
+    make_graph,
+    node,
+    random,
+    save,
+    type_of,
+    values,
+)
+from tests.server.cuda_operators import NEEDS_LIBRARY
+
+pytestmark = NEEDS_LIBRARY
+
+
+@pytest.fixture(scope="module")
+def library() -> bytes:
+    return LIBRARY.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def device_code(library: bytes) -> str:
+    """The PTX in the library: a string of C."""
+    first = library.index(b".version ")
+    return library[first : library.index(b"\0", first)].decode()
+
+
+def test_the_build_writes_the_library_that_the_server_loads() -> None:
+    assert FOLDER / CUDA_LIBRARY == LIBRARY
+
+
+def test_the_device_code_has_every_kernel_that_the_driver_asks_for(device_code: str) -> None:
+    source = (SOURCES / "cuda" / "driver.cc").read_text()
+    names = re.search(r"kNames\[kNumKernels\] = \{(.*?)\}", source, re.DOTALL)
+    assert names is not None
+    expected = re.findall(r'"(\w+)"', names[1])
+    assert len(expected) == len(set(expected)) > 0
+    assert sorted(re.findall(r"\.visible \.entry (\w+)\(", device_code)) == sorted(expected)
+
+
+def test_the_device_code_is_for_the_oldest_supported_gpu(device_code: str) -> None:
+    target = re.search(r"-mcpu=(\w+)\+ptx(\d)(\d)", " ".join(DEVICE_TARGET))
+    assert target is not None
+    processor, *version = target.groups()
+    assert device_code.startswith(f".version {'.'.join(version)}\n.target {processor}\n")
+
+
+def test_the_device_code_needs_no_other_code(device_code: str) -> None:
+    """The driver links nothing to it."""
+    assert ".extern" not in device_code
+
+
+def of_rows(dtype: Any) -> onnx.ModelProto:
+    """A graph to rewrite to operators with all of their inputs and outputs."""
+    rows = ("rows", SIZE)
+    nodes = [
+        node("Add", ["x", "x_bias"], "biased"),
+        node("Add", ["biased", "residual"], "sum"),
+        node("LayerNormalization", ["sum", "scale", "bias"], "normal"),
+        node("Add", ["normal", "sum"], "again"),
+        node("Add", ["again", "bias"], "again_biased"),
+        node("Relu", ["again_biased"], "positive"),
+        node("Gather", ["positive", LOGIT_POSITIONS], "last"),
+        node("Cast", ["last"], "logits", to=FLOAT),
+    ]
+    weights = {name: random(dtype, SIZE) for name in ("x_bias", "scale", "bias")}
+    inputs = values(type_of(dtype), x=rows, residual=rows)
+    inputs += values(INT32, **{LOGIT_POSITIONS: ["positions"]})
+    outputs = values(FLOAT, logits=("positions", SIZE))
+    return make_graph(nodes, inputs, outputs, weights)
+
+
+def rewritten(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
+    data = rewrite(save(model, folder), suppressed=(3,))
+    assert data is not None
+    return load(data, folder)
+
+
+def load_on_cpu(model: onnx.ModelProto, *, has_library: bool = True) -> None:
+    options = onnxruntime.SessionOptions()
+    if has_library:
+        options.register_custom_ops_library(str(LIBRARY))
+    data, providers = model.SerializeToString(), ["CPUExecutionProvider"]
+    onnxruntime.InferenceSession(data, options, providers=providers)
+
+
+# What ONNX Runtime says once it has accepted all nodes and their types: a CPU has no such kernels.
+# It tries to replace fp16 by fp32.
+REFUSALS = [
+    pytest.param(ml_dtypes.bfloat16, "Bf16", "Could not find an implementation for", id="bf16"),
+    pytest.param(np.float16, "Fp16", "input parameter .InsertedPrecisionFreeCast", id="fp16"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "suffix", "message"), REFUSALS)
+def test_onnx_runtime_takes_the_operators_of_rows(
+    tmp_path: Path, dtype: Any, suffix: str, message: str
+) -> None:
+    model = rewritten(of_rows(dtype), tmp_path)
+    operators = [made.op_type for made in model.graph.node]
+    ours = [f"Norm{suffix}", "Add", f"Activation{suffix}"]
+    assert operators == [*ours, "Gather", "Cast", "BestToken"]
+    with pytest.raises(Exception, match="is not a registered function/op"):
+        load_on_cpu(model, has_library=False)
+    with pytest.raises(Exception, match=message):
+        load_on_cpu(model)
+
+
+@pytest.mark.parametrize(("dtype", "suffix", "message"), REFUSALS)
+def test_onnx_runtime_takes_the_operators_of_attention(
+    tmp_path: Path, dtype: Any, suffix: str, message: str
+) -> None:
+    weights = {"bias": random(dtype, 3 * SIZE)}
+    model = rewritten(attention(weights, type_=type_of(dtype)), tmp_path)
+    operators = [made.op_type for made in model.graph.node]
+    assert operators == ["Sub", f"Split{suffix}", "MultiHeadAttention", "Neg"]
+    with pytest.raises(Exception, match=message):
+        load_on_cpu(model)
+
+
+def test_onnx_runtime_takes_the_operator_of_reductions() -> None:
+    nodes = Nodes()
+    nodes.reduce("ReduceMax", "x")
+    x, name = values(FLOAT, x=("rows", SIZE)), nodes.nodes[0].output[0]
+    model = nodes.model(x, name, FLOAT, ("rows", 1))
+    load_on_cpu(model)
+    with pytest.raises(Exception, match="Could not find an implementation for Extreme"):
+        load_on_cpu(replace_reductions(model))

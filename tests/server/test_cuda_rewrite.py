@@ -1,0 +1,200 @@
+"""Graphs rewritten for CUDA compute the same. Both run by the definitions of their operators."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from server.runtime.contract import Array
+from server.runtime.cuda.rewrite import rewrite
+from tests.server.cuda_graphs import (
+    FLOAT16,
+    MICROSOFT,
+    SIZE,
+    attention,
+    attributes,
+    gated,
+    load,
+    make_graph,
+    node,
+    random,
+    save,
+    type_of,
+    values,
+)
+from tests.server.cuda_operators import NEEDS_LIBRARY, run
+
+pytestmark = NEEDS_LIBRARY
+
+EPSILON = 1e-2
+ROWS = ("batch", "length", SIZE)
+# Absolute errors of outputs of about 1 that one graph rounds more often than the other.
+TOLERANCES = {"float16": 0.01, "bfloat16": 0.08}
+DTYPES = [np.float16, ml_dtypes.bfloat16]
+NORMS = {"LayerNormalization": 1, "RMSNormalization": 0}
+
+
+def rewritten_nodes(
+    model: onnx.ModelProto, folder: Path, inputs: Mapping[str, Array]
+) -> list[onnx.NodeProto]:
+    """Rewrites a model, checks that the outputs stay the same, and returns the new nodes."""
+    data = rewrite(save(model, folder))
+    assert data is not None
+    rewritten = load(data, folder)
+    actual, expected = run(rewritten, inputs), run(model, inputs)
+    assert list(actual) == list(expected)
+    for name, array in expected.items():
+        assert (actual[name].dtype, actual[name].shape) == (array.dtype, array.shape)
+        wide = array.astype(np.float32)
+        assert np.abs(wide).max() > 0.2, "large enough for the tolerance"
+        tolerance = TOLERANCES[array.dtype.name]
+        np.testing.assert_allclose(actual[name].astype(np.float32), wide, rtol=0, atol=tolerance)
+    return list(rewritten.graph.node)
+
+
+def operators(nodes: Sequence[onnx.NodeProto]) -> list[str]:
+    return [node.op_type for node in nodes]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operator", NORMS)
+@pytest.mark.parametrize("is_sum_read", [False, True])
+def test_a_norm_adds_its_residual(
+    tmp_path: Path, dtype: Any, operator: str, is_sum_read: bool
+) -> None:
+    type_ = type_of(dtype)
+    nodes = [
+        node("Add", ["x", "residual"], "sum"),
+        node(operator, ["sum", "scale"], "normal", epsilon=EPSILON),
+        node("Add", ["normal", "sum" if is_sum_read else "normal"], "y"),
+    ]
+    inputs = values(type_, x=ROWS, residual=ROWS)
+    weights = {"scale": random(dtype, SIZE)}
+    model = make_graph(nodes, inputs, values(type_, y=ROWS), weights)
+    # So small that epsilon matters.
+    x, residual = random(dtype, 2, 2, 3, SIZE) * np.asarray(0.1, dtype)
+    norm, _ = rewritten_nodes(model, tmp_path, {"x": x, "residual": residual})
+    assert norm.op_type == ("NormFp16" if dtype is np.float16 else "NormBf16")
+    assert attributes(norm) == {
+        "epsilon": pytest.approx(EPSILON),
+        "is_centered": NORMS[operator],
+    }
+    assert list(norm.output) == (["normal", "sum"] if is_sum_read else ["normal"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_biased_first", [False, True])
+def test_a_norm_adds_a_bias_and_a_residual(
+    tmp_path: Path, dtype: Any, is_biased_first: bool
+) -> None:
+    """As after a product, in a layer that normalizes sums."""
+    type_ = type_of(dtype)
+    operands = ["biased", "residual"] if is_biased_first else ["residual", "biased"]
+    nodes = [
+        node("Add", ["x", "x_bias"], "biased"),
+        node("Add", operands, "sum"),
+        node("LayerNormalization", ["sum", "scale", "bias"], "y"),
+    ]
+    names = ("x_bias", "scale", "bias")
+    weights = {name: random(dtype, SIZE, seed=seed) for seed, name in enumerate(names)}
+    inputs = values(type_, x=ROWS, residual=ROWS)
+    model = make_graph(nodes, inputs, values(type_, y=ROWS), weights)
+    x, residual = random(dtype, 2, 2, 3, SIZE)
+    (norm,) = rewritten_nodes(model, tmp_path, {"x": x, "residual": residual})
+    assert list(norm.input) == ["x", "x_bias", "residual", "scale", "bias"]
+
+
+@pytest.mark.parametrize("operator", NORMS)
+def test_a_norm_without_a_residual_of_its_shape(tmp_path: Path, operator: str) -> None:
+    nodes = [
+        node("Add", ["x", "row"], "sum"),
+        node(operator, ["sum", "scale"], "normal"),
+        node(operator, ["normal", "scale"], "y"),
+    ]
+    inputs = values(FLOAT16, x=ROWS, row=("batch", 1, SIZE))
+    outputs = values(FLOAT16, y=ROWS)
+    model = make_graph(nodes, inputs, outputs, {"scale": random(np.float16, SIZE)})
+    x, row = random(np.float16, 2, 3, SIZE), random(np.float16, 2, 1, SIZE)
+    made = rewritten_nodes(model, tmp_path, {"x": x, "row": row})
+    assert operators(made) == ["Add", "NormFp16", "NormFp16"]
+
+
+def test_a_sum_that_is_an_output_stays(tmp_path: Path) -> None:
+    nodes = [
+        node("Add", ["x", "residual"], "sum"),
+        node("RMSNormalization", ["sum", "scale"], "y"),
+    ]
+    inputs = values(FLOAT16, x=ROWS, residual=ROWS)
+    outputs = values(FLOAT16, y=ROWS, sum=ROWS)
+    model = make_graph(nodes, inputs, outputs, {"scale": random(np.float16, SIZE)})
+    x, residual = random(np.float16, 2, 2, 3, SIZE)
+    (norm,) = rewritten_nodes(model, tmp_path, {"x": x, "residual": residual})
+    assert list(norm.output) == ["y", "sum"]
+
+
+def test_two_norms_read_one_sum(tmp_path: Path) -> None:
+    """As of parallel branches, from the second layer on: GPT-NeoX."""
+    nodes = [
+        node("Add", ["x", "residual"], "sum"),
+        node("LayerNormalization", ["sum", "scale"], "one"),
+        node("LayerNormalization", ["sum", "other_scale"], "other"),
+        node("Add", ["one", "other"], "branches"),
+        node("Add", ["branches", "sum"], "y"),
+    ]
+    weights = {
+        "scale": random(np.float16, SIZE),
+        "other_scale": random(np.float16, SIZE, seed=1),
+    }
+    inputs = values(FLOAT16, x=ROWS, residual=ROWS)
+    model = make_graph(nodes, inputs, values(FLOAT16, y=ROWS), weights)
+    x, residual = random(np.float16, 2, 2, 3, SIZE)
+    made = rewritten_nodes(model, tmp_path, {"x": x, "residual": residual})
+    assert operators(made).count("NormFp16") == 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_silu_of_one_half_gates_the_other(tmp_path: Path, dtype: Any, has_bias: bool) -> None:
+    weights = {"bias": random(dtype, 2 * SIZE, seed=1)} if has_bias else {}
+    model = gated(type_of(dtype), weights)
+    made, _ = rewritten_nodes(model, tmp_path, {"x": random(dtype, 2, 6, 2 * SIZE)})
+    assert list(made.input) == ["x", *weights]
+    assert attributes(made) == {"kind": 0, "is_gated": 1}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operands", [["x", "bias"], ["bias", "x"]])
+def test_relu_adds_its_bias(tmp_path: Path, dtype: Any, operands: list[str]) -> None:
+    nodes, type_ = [node("Add", operands, "biased"), node("Relu", ["biased"], "y")], type_of(dtype)
+    weights = {"bias": random(dtype, SIZE, seed=1)}
+    model = make_graph(nodes, values(type_, x=ROWS), values(type_, y=ROWS), weights)
+    (made,) = rewritten_nodes(model, tmp_path, {"x": random(dtype, 2, 3, SIZE)})
+    assert list(made.input) == ["x", "bias"]
+    assert attributes(made) == {"kind": 2, "is_gated": 0}
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("options", [{}, {"scale": 0.5}, {"do_rotary": 0}])
+def test_attention_takes_separate_queries_keys_and_values(
+    tmp_path: Path, has_bias: bool, options: dict[str, Any]
+) -> None:
+    weights = {"bias": random(np.float16, 3 * SIZE, seed=1)} if has_bias else {}
+    inputs = {
+        "packed": random(np.float16, 3, 5, 3 * SIZE),
+        "lengths": np.array([5, 1, 3], np.int32),
+        "max_length": np.array(5, np.int32),
+    }
+    model = attention(weights, **options)
+    made = {node.op_type: node for node in rewritten_nodes(model, tmp_path, inputs)}
+    split, attending = made["SplitFp16"], made["MultiHeadAttention"]
+    assert list(split.input) == ["packed", *weights]
+    assert attributes(split) == {"first_size": SIZE, "second_size": SIZE}
+    assert list(attending.input) == [*split.output, "", "lengths"]
+    assert attending.domain == MICROSOFT
+    kept = {name: value for name, value in options.items() if name == "scale"}
+    assert attributes(attending) == {"num_heads": 2, **kept}
+    assert "GroupQueryAttention" not in made

@@ -1,0 +1,199 @@
+"""Moves in device memory by strided copies: the same content as in host memory."""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.runtime.contract import Array, Layout, Memory, Move
+from server.runtime.cuda import cudart
+from server.runtime.cuda.cudart import StridedCopy
+from server.runtime.cuda.device_memory import DeviceMemory
+from server.runtime.host_memory import HostMemory
+from server.runtime.ort.backend import OrtBackend
+from tests.server.fake_backend import host_view
+
+NUM_ROWS, LENGTH = 6, 9
+LAYOUTS = {
+    "key": Layout(NUM_ROWS, (2, LENGTH, 4), np.dtype(np.float32), has_tokens=True),
+    "scale": Layout(NUM_ROWS, (3, LENGTH, 1), np.dtype(np.float16), has_tokens=True),
+    "number": Layout(NUM_ROWS, (1, LENGTH, 3), np.dtype(np.int8), has_tokens=True),
+    "recurrent": Layout(NUM_ROWS, (5,), np.dtype(np.float32), has_tokens=False),
+    "matrix": Layout(NUM_ROWS, (2, 3), np.dtype(np.float16), has_tokens=False),
+}
+NAMES = tuple(LAYOUTS)
+
+
+class CopyingBackend(OrtBackend):
+    """A CPU that copies in the memory of its device, as CUDA does."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu", 1, has_device_memory=True)
+        self.copies: list[StridedCopy] = []
+
+    def copy(self, copies: Sequence[StridedCopy]) -> bool:
+        self.copies += copies
+        for source, target, width, pitch, num_parts in copies:
+            for offset in range(0, num_parts * pitch, pitch):
+                ctypes.memmove(target + offset, source + offset, width)
+        return True
+
+
+@pytest.fixture(scope="module")
+def device() -> CopyingBackend:
+    return CopyingBackend()
+
+
+def fill(memory: Memory, seed: int) -> None:
+    """Writes small numbers, equal for equal seeds, to all tensors."""
+    rng = np.random.default_rng(seed)
+    for name, layout in LAYOUTS.items():
+        view = host_view(memory.rows(name, 0, NUM_ROWS))
+        view[...] = rng.integers(1, 120, view.shape).astype(layout.dtype)
+
+
+def contents(memory: Memory) -> dict[str, Array]:
+    return {name: memory.read_all(name).copy() for name in LAYOUTS}
+
+
+def assert_same(one: Mapping[str, Array], other: Mapping[str, Array]) -> None:
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
+@st.composite
+def moves(draw: st.DrawFn) -> Move:
+    num_rows = draw(st.integers(1, 2))
+    first = st.integers(0, NUM_ROWS - num_rows)
+    source = draw(first)
+    target = draw(first.filter(lambda row: abs(row - source) >= num_rows))
+    start, stop = sorted(draw(st.tuples(st.integers(0, LENGTH), st.integers(0, LENGTH))))
+    return Move(source, target, start, stop, num_rows)
+
+
+@settings(max_examples=300)
+@given(
+    batch=st.lists(moves(), min_size=1, max_size=3),
+    names=st.sets(st.sampled_from(NAMES), min_size=1),
+)
+def test_moves_are_those_of_host_memory(device, batch, names) -> None:
+    """Also if a move reads what an earlier one writes."""
+    targets = [move.target + i for move in batch for i in range(move.num_rows)]
+    if len(set(targets)) < len(targets):
+        batch = batch[:1]  # their order would matter
+    host, on_device = HostMemory(LAYOUTS), DeviceMemory(device, LAYOUTS)
+    for memory in (host, on_device):
+        fill(memory, seed=1)
+        memory.move(sorted(names), batch)
+    assert_same(contents(on_device), contents(host))
+
+
+@pytest.mark.parametrize(
+    ("batch", "num_copies"),
+    [
+        ([Move(0, 1, 0, 5)], 1),
+        ([Move(0, 1, 0, 5), Move(0, 2, 3, 4)], 2),
+        ([Move(1, 0, 0, 5), Move(2, 1, 0, 5)], 2),
+        ([Move(0, 1, 0, 5), Move(1, 0, 0, 5)], 0),
+        ([Move(0, 1, 0, 5), Move(1, 2, 0, 5)], 0),
+        ([Move(0, 4, 0, 5, 2), Move(5, 2, 0, 5)], 0),
+    ],
+    ids=["one", "one source", "reads first", "swap", "chain", "several rows"],
+)
+def test_copies_in_order_only_if_no_move_reads_an_earlier_target(
+    device: CopyingBackend, batch: list[Move], num_copies: int
+) -> None:
+    host, on_device = HostMemory(LAYOUTS), DeviceMemory(device, LAYOUTS)
+    device.copies.clear()
+    for memory in (host, on_device):
+        fill(memory, seed=2)
+        memory.move(NAMES, batch)
+    assert len(device.copies) == num_copies * len(NAMES)
+    assert_same(contents(on_device), contents(host))
+
+
+def test_a_move_of_nothing_copies_nothing(device: CopyingBackend) -> None:
+    memory = DeviceMemory(device, LAYOUTS)
+    device.copies.clear()
+    memory.move((), [Move(0, 1, 0, 5)])
+    memory.move(NAMES, [])
+    assert not device.copies
+
+
+def test_a_whole_tensor_is_read_as_it_is() -> None:
+    """On a device that cannot copy in its memory."""
+    memory = DeviceMemory(OrtBackend("cpu", 1, has_device_memory=True), LAYOUTS)
+    fill(memory, seed=3)
+    for name, array in contents(memory).items():
+        assert array.dtype == LAYOUTS[name].dtype
+        np.testing.assert_array_equal(array, host_view(memory.rows(name, 0, NUM_ROWS)))
+
+
+class HostCuda:
+    """The CUDA runtime, with device memory in host memory. ``error``: of all later calls."""
+
+    def __init__(self) -> None:
+        self.error = 0
+        self.calls: list[str] = []
+
+    def cudaSetDevice(self, index: int) -> int:  # noqa: N802
+        self.calls.append(f"device {index}")
+        return self.error
+
+    def cudaMemcpy2DAsync(  # noqa: N802
+        self,
+        target: int,
+        target_pitch: int,
+        source: int,
+        source_pitch: int,
+        width: int,
+        height: int,
+        kind: int,
+        stream: Any,
+    ) -> int:
+        assert (kind, stream) == (3, None), "from device to device, on the default stream"
+        self.calls.append("copy")
+        for row in range(height):
+            ctypes.memmove(target + row * target_pitch, source + row * source_pitch, width)
+        return self.error
+
+    def cudaStreamSynchronize(self, stream: Any) -> int:  # noqa: N802
+        assert stream is None
+        self.calls.append("wait")
+        return self.error
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> HostCuda:
+    runtime = HostCuda()
+    monkeypatch.setattr(cudart, "_library", lambda: runtime)
+    return runtime
+
+
+def strided_copy(array: Array) -> StridedCopy:
+    """Copies the first two of each four bytes ``[.., 4]`` of the first half to the second."""
+    first, half = array.ctypes.data, array.nbytes // 2
+    return StridedCopy(first, first + half, 2, 4, half // 4)
+
+
+def test_cuda_copies_on_the_given_device_and_waits(cuda: HostCuda) -> None:
+    array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    expected = array.copy()
+    expected[1, :, :2] = array[0, :, :2]
+    cudart.copy(2, [strided_copy(array)])
+    np.testing.assert_array_equal(array, expected)
+    assert cuda.calls == ["device 2", "copy", "wait"]
+
+
+def test_errors_of_cuda_are_raised(cuda: HostCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda.error = 700
+    with pytest.raises(RuntimeError, match="error 700"):
+        cudart.copy(0, [strided_copy(np.zeros(8, np.uint8))])
+    assert cuda.calls == ["device 0"], "nothing is copied after an error"
+    monkeypatch.setattr(cudart, "_library", lambda: None)
+    with pytest.raises(RuntimeError, match="not loaded"):
+        cudart.copy(0, [])
