@@ -3,15 +3,19 @@
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from export.apply_recipe import apply_recipe, cpu_runnable
 from export.errors import ParityError, UnsupportedError
 from export.graph_files import data_file
+from export.half_precision import convert_floats
 from export.parity import min_cosine
 from export.quantized_matmul import Int8Rows
 from export.recipes import AUTO, RECIPES, choose_precision, recipe_for
@@ -160,3 +164,29 @@ def test_auto_precision_depends_on_the_device() -> None:
 
 def test_every_precision_has_a_recipe_on_every_device() -> None:
     assert set(RECIPES) == {(p, d) for p in Precision for d in Device}
+
+
+@pytest.mark.parametrize("operator", ["ReduceSum", "ReduceL2"])
+def test_sums_keep_fp32(operator: str) -> None:
+    """Also where the sum is too large for fp16, as of many tokens."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "length", 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])
+    axis, count = np.array([1]), np.array(100, np.float32)
+    constants = [numpy_helper.from_array(axis, "axis"), numpy_helper.from_array(count, "count")]
+    nodes = [
+        helper.make_node("Neg", ["x"], ["negative"]),
+        helper.make_node(operator, ["negative", "axis"], ["sum"], keepdims=0),
+        helper.make_node("Div", ["sum", "count"], ["y"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    opset = helper.make_opsetid("", 18)
+    proto = helper.make_model(graph, opset_imports=[opset], ir_version=10)
+    model = ir.serde.deserialize_model(onnx.shape_inference.infer_shapes(proto))
+    convert_floats(model, Dtype.FLOAT16, frozenset({"y"}))
+    converted = ir.serde.serialize_model(model)
+    given = np.full((2, 100, 4), 10000, np.float32)
+    expected: Any = ReferenceEvaluator(proto).run(None, {"x": given})[0]
+    actual: Any = ReferenceEvaluator(converted).run(None, {"x": given.astype(np.float16)})[0]
+    assert np.abs(expected * count).min() > np.finfo(np.float16).max
+    assert actual.dtype == np.float32
+    np.testing.assert_array_equal(actual, expected)

@@ -53,6 +53,14 @@ class _Step(NamedTuple):
         return _Step(best[:count], after, self.sources)
 
 
+class _Bound(NamedTuple):
+    """The graph of a bucket, its inputs, which each run updates, and where its outputs go."""
+
+    graph: BoundGraph
+    inputs: dict[str, Array]
+    results: dict[str, Tensor]
+
+
 Continues = Callable[[list[int]], bool]
 """Whether the likeliest next step is over these best tokens, one for each row."""
 
@@ -140,8 +148,7 @@ class PaddedDecode:
         self._buckets = buckets
         self._has_source = has_source
         # One for each bucket: a recording fixes the addresses of its input buffers.
-        self._bound: dict[Bucket, BoundGraph] = {}
-        self._inputs: dict[Bucket, dict[str, Array]] = {}
+        self._bound: dict[Bucket, _Bound] = {}
 
     def run(
         self,
@@ -248,19 +255,22 @@ class PaddedDecode:
             cached: cached tokens of every row.
             sources: source tokens of each of the first rows.
         """
-        count = bucket.num_rows
-        inputs = self._inputs.get(bucket)
-        if inputs is None:
-            inputs = self._inputs[bucket] = self._make_inputs(bucket)
+        bound = self._bound.get(bucket)
+        if bound is None:
+            bound = self._bound[bucket] = self._bind(bucket)
+        inputs = bound.inputs
         inputs["token_ids"][: len(ids), 0] = ids
         inputs["num_cached_tokens"][:] = cached
         if self._has_source:
             inputs["source_lengths"][:] = 1
             inputs["source_lengths"][: len(sources)] = sources
-        if bucket not in self._bound:
-            self._bound[bucket] = self._graph.bind(self._cache.rows(0, count))
+        return bound.graph.run_into(inputs, bound.results, repeats=True)
+
+    def _bind(self, bucket: Bucket) -> _Bound:
+        count = bucket.num_rows
+        graph = self._graph.bind(self._cache.rows(0, count))
         results = {name: self._results.rows(name, 0, count) for name in self._result_names}
-        return self._bound[bucket].run_into(inputs, results, repeats=True)
+        return _Bound(graph, self._make_inputs(bucket), results)
 
     def _make_inputs(self, bucket: Bucket) -> dict[str, Array]:
         """The inputs of a bucket's runs; each run sets those that differ from run to run."""

@@ -263,6 +263,7 @@ class OrtGraph:
         self.inputs = frozenset(node.name for node in session.get_inputs())
         self.outputs = frozenset(node.name for node in session.get_outputs())
         self._recording_ids: dict[object, int] = {}
+        self._options_of: dict[int | None, onnxruntime.RunOptions] = {}  # by recording
         self._next_recording_id = itertools.count(1)
         shapes = {} if with_kernels is None else with_kernels.declared_shapes
         self._outputs = {
@@ -295,11 +296,16 @@ class OrtGraph:
         if not self._records:
             self.session.run_with_iobinding(io_binding)
             return
-        options = onnxruntime.RunOptions()
-        # -1: neither record nor replay this run.
-        graph_id = -1 if recording_id is None else recording_id
-        options.add_run_config_entry("gpu_graph_id", str(graph_id))
-        self.session.run_with_iobinding(io_binding, options)
+        self.session.run_with_iobinding(io_binding, self._run_options(recording_id))
+
+    def _run_options(self, recording_id: int | None) -> onnxruntime.RunOptions:
+        options = self._options_of.get(recording_id)
+        if options is None:
+            options = self._options_of[recording_id] = onnxruntime.RunOptions()
+            # -1: neither record nor replay this run.
+            graph_id = -1 if recording_id is None else recording_id
+            options.add_run_config_entry("gpu_graph_id", str(graph_id))
+        return options
 
     def recording_id(self, key: object) -> int | None:
         """Implements :class:`server.runtime.ort.io_binding.Session`."""
