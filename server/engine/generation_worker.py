@@ -1,6 +1,7 @@
 """The worker of decoders and encoder-decoders. Begin at :meth:`GenerationWorker.step`."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import sub
@@ -259,10 +260,11 @@ class GenerationWorker:
     def _release_ended(self) -> None:
         """Releases the slots of ended sequences. Slots move only here and in forks."""
         ended = [s for s in self._jobs.take_ended() if not self._waiting.discard(s.id)]
-        # From the last slot on: the last sequence fills a slot that is freed, and should not be one
-        # that ends too.
-        for sequence in sorted(ended, key=self._slots.slot_of, reverse=True):
-            self._slots.release(sequence)
+        in_order = deque(sorted(ended, key=self._slots.slot_of))
+        while in_order:
+            # The last sequence fills a slot that is freed: it should be one that goes on.
+            is_last = in_order[-1] is self._slots.running[-1]
+            self._slots.release(in_order.pop() if is_last else in_order.popleft())
 
     def _report(self, report: RunReport) -> None:
         self._observer.on_run(self.model, report)

@@ -36,7 +36,9 @@ def test_a_skeleton_is_small(copied: tuple[Path, Path, Path]) -> None:
 
 def test_the_copy_is_a_valid_bundle(copied: tuple[Path, Path, Path]) -> None:
     _, _, bundle = copied
-    verify_files(bundle, read_manifest(bundle))
+    manifest = read_manifest(bundle)
+    verify_files(bundle, manifest)
+    assert manifest.label == "tiny-decoder/1"
 
 
 def test_small_tensors_stay_and_large_ones_have_similar_values(

@@ -165,6 +165,8 @@ def test_seeded_sampling_does_not_depend_on_the_batch(seed: int) -> None:
         ([6, 6, 3, 3], []),
         ([3, 6, 6, 6], [(3, 0)]),
         ([3, 6, 6, 3], [(2, 0)]),
+        ([3, 6, 3, 6], [(3, 0)]),
+        ([3, 3, 6, 6], [(3, 0), (2, 1)]),
     ],
 )
 def test_no_sequence_moves_to_end_in_another_slot(

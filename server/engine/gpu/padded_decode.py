@@ -260,6 +260,7 @@ class PaddedDecode:
             bound = self._bound[bucket] = self._bind(bucket)
         inputs = bound.inputs
         inputs["token_ids"][: len(ids), 0] = ids
+        inputs["token_ids"][len(ids) :] = 0
         inputs["num_cached_tokens"][:] = cached
         if self._has_source:
             inputs["source_lengths"][:] = 1
