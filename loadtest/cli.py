@@ -252,7 +252,7 @@ def gpu(
         budget_seconds=budget_s,
         out=out,
         root=root.absolute(),
-        only=tuple(name for name in only.split("|") if name),
+        only=_names(only, "|"),
     )
     if not run_gpu(request, Console(stderr=True)):
         raise typer.Exit(1)
@@ -266,11 +266,11 @@ def gpu_models(
     ] = "",
 ) -> None:
     """Export what `gpu` measures to ROOT/skeletons: bundles without weights, for other machines."""
-    pack_models(root.absolute(), tuple(name for name in only.split("|") if name))
+    pack_models(root.absolute(), _names(only, "|"))
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name for name in text.split(",") if name)
+def _names(text: str, separator: str = ",") -> tuple[str, ...]:
+    return tuple(name for name in text.split(separator) if name)
 
 
 def _title(plan: Plan) -> str:

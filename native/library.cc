@@ -49,20 +49,8 @@ EXPORTED int triune_preferred_kernels() {
 
 // ONNX Runtime calls it for each session that registers the library.
 EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBase* base) {
-  const ort::Table table = base->get_api(ort::kVersion);
-  if (!table) return nullptr;
-  const ort::Api api(table);
-  static ort::Domain* domain = nullptr;
-  if (!domain) {
-    RETURN_IF_FAILED(api.CreateDomain("triune", &domain));
-    RETURN_IF_FAILED(api.Add(domain, &ort::dynamic_int8_matmul()));
-    RETURN_IF_FAILED(api.Add(domain, &ort::packed_matmul()));
-    RETURN_IF_FAILED(api.Add(domain, &ort::dynamic_block_matmul()));
-    RETURN_IF_FAILED(api.Add(domain, &ort::attention()));
-    RETURN_IF_FAILED(api.Add(domain, &ort::norm()));
-    RETURN_IF_FAILED(api.Add(domain, &ort::token_sum()));
-    RETURN_IF_FAILED(api.Add(domain, &ort::ssru()));
-    RETURN_IF_FAILED(api.Add(domain, &ort::embedding()));
-  }
-  return api.Add(options, domain);
+  return ort::register_operators(
+      options, base,
+      {&ort::dynamic_int8_matmul(), &ort::packed_matmul(), &ort::dynamic_block_matmul(),
+       &ort::attention(), &ort::norm(), &ort::token_sum(), &ort::ssru(), &ort::embedding()});
 }

@@ -165,4 +165,19 @@ const Operator& make_operator() {
   return op;
 }
 
+// Gives a session the operators of a library, in the domain that all libraries share.
+template <size_t Count>
+Status* register_operators(Session* options, const ApiBase* base,
+                           const Operator* const (&operators)[Count]) {
+  const Table table = base->get_api(kVersion);
+  if (!table) return nullptr;
+  const Api api(table);
+  static Domain* domain = nullptr;
+  if (!domain) {
+    RETURN_IF_FAILED(api.CreateDomain("triune", &domain));
+    for (const Operator* op : operators) RETURN_IF_FAILED(api.Add(domain, op));
+  }
+  return api.Add(options, domain);
+}
+
 }  // namespace ort

@@ -1,4 +1,4 @@
-"""Bundles without their large tensors, for a machine with a GPU that is lent for minutes.
+"""Bundles without their large tensors, for a GPU that is rented by the minute.
 
 Exporting a model of a billion parameters takes minutes of a CPU. A skeleton has the graphs, the
 small tensors, and a sample of each large one; on the other machine, random values of that sample

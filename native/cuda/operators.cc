@@ -40,13 +40,23 @@ using Element = uint16_t;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The data and shape of the input at `index`.
-Status* input(const Api& api, const KernelContext* context, size_t index, const Element*& data,
-              Dimensions& shape) {
+// The data and shape of the first input.
+template <typename T>
+Status* first_input(const Api& api, const KernelContext* context, const T*& data,
+                    Dimensions& shape) {
   const Value* value = nullptr;
-  RETURN_IF_FAILED(api.Input(context, index, &value));
+  RETURN_IF_FAILED(api.Input(context, 0, &value));
   RETURN_IF_FAILED(ort::data_of(api, value, data));
   return ort::dimensions(api, value, shape);
+}
+
+// Loads the device code, and reads two attributes of a node.
+template <typename A, typename B>
+Status* load_and_read(const Api& api, const KernelInfo* info, const char* first, A& a,
+                      const char* second, B& b) {
+  RETURN_IF_FAILED(load(api));
+  RETURN_IF_FAILED(api.Attribute(info, first, &a));
+  return api.Attribute(info, second, &b);
 }
 
 Status* check_width(const Api& api, int64_t width, int64_t largest) {
@@ -73,15 +83,13 @@ struct Norm : Typed<IsBFloat> {
   int64_t is_centered;
 
   Status* create(const Api& api, const KernelInfo* info) {
-    RETURN_IF_FAILED(load(api));
-    RETURN_IF_FAILED(api.Attribute(info, "epsilon", &epsilon));
-    return api.Attribute(info, "is_centered", &is_centered);
+    return load_and_read(api, info, "epsilon", epsilon, "is_centered", is_centered);
   }
 
   Status* run(const Api& api, KernelContext* context) const {
     device::NormArguments<Element> a{};
     Dimensions shape;
-    RETURN_IF_FAILED(input(api, context, 0, a.x, shape));
+    RETURN_IF_FAILED(first_input(api, context, a.x, shape));
     RETURN_IF_FAILED(check_width(api, shape.last(), kMaxThreads * kVector * kMaxVectors));
     RETURN_IF_FAILED(ort::input_data(api, context, 1, a.x_bias));
     RETURN_IF_FAILED(ort::input_data(api, context, 2, a.residual));
@@ -113,15 +121,13 @@ struct Activation : Typed<IsBFloat> {
   int64_t kind, is_gated;
 
   Status* create(const Api& api, const KernelInfo* info) {
-    RETURN_IF_FAILED(load(api));
-    RETURN_IF_FAILED(api.Attribute(info, "kind", &kind));
-    return api.Attribute(info, "is_gated", &is_gated);
+    return load_and_read(api, info, "kind", kind, "is_gated", is_gated);
   }
 
   Status* run(const Api& api, KernelContext* context) const {
     device::ActivationArguments<Element> a{};
     Dimensions shape;
-    RETURN_IF_FAILED(input(api, context, 0, a.x, shape));
+    RETURN_IF_FAILED(first_input(api, context, a.x, shape));
     RETURN_IF_FAILED(ort::input_data(api, context, 1, a.bias));
     if (is_gated) shape.sizes[shape.rank - 1] /= 2;
     RETURN_IF_FAILED(check_width(api, shape.last(), INT32_MAX));
@@ -145,15 +151,13 @@ struct Split : Typed<IsBFloat> {
   int64_t first_size, second_size;
 
   Status* create(const Api& api, const KernelInfo* info) {
-    RETURN_IF_FAILED(load(api));
-    RETURN_IF_FAILED(api.Attribute(info, "first_size", &first_size));
-    return api.Attribute(info, "second_size", &second_size);
+    return load_and_read(api, info, "first_size", first_size, "second_size", second_size);
   }
 
   Status* run(const Api& api, KernelContext* context) const {
     device::SplitArguments<Element> a{};
     Dimensions shape;
-    RETURN_IF_FAILED(input(api, context, 0, a.x, shape));
+    RETURN_IF_FAILED(first_input(api, context, a.x, shape));
     RETURN_IF_FAILED(ort::input_data(api, context, 1, a.bias));
     a.row_vectors = static_cast<int>(shape.last() / kVector);
     a.num_vectors = shape.num_rows() * a.row_vectors;
@@ -179,11 +183,8 @@ struct BestToken {
 
   Status* run(const Api& api, KernelContext* context) const {
     device::BestTokenArguments a{};
-    const Value* value = nullptr;
     Dimensions shape;
-    RETURN_IF_FAILED(api.Input(context, 0, &value));
-    RETURN_IF_FAILED(ort::data_of(api, value, a.logits));
-    RETURN_IF_FAILED(ort::dimensions(api, value, shape));
+    RETURN_IF_FAILED(first_input(api, context, a.logits, shape));
     RETURN_IF_FAILED(ort::input_data(api, context, 1, a.suppressed));
     const int64_t num_rows = shape.num_rows();
     RETURN_IF_FAILED(ort::output_data(api, context, 0, &num_rows, 1, a.tokens));
@@ -201,18 +202,13 @@ struct Extreme {
   int64_t is_min, is_last;
 
   Status* create(const Api& api, const KernelInfo* info) {
-    RETURN_IF_FAILED(load(api));
-    RETURN_IF_FAILED(api.Attribute(info, "is_min", &is_min));
-    return api.Attribute(info, "is_last", &is_last);
+    return load_and_read(api, info, "is_min", is_min, "is_last", is_last);
   }
 
   Status* run(const Api& api, KernelContext* context) const {
     device::ExtremeArguments a{};
-    const Value* value = nullptr;
     Dimensions shape;
-    RETURN_IF_FAILED(api.Input(context, 0, &value));
-    RETURN_IF_FAILED(ort::data_of(api, value, a.x));
-    RETURN_IF_FAILED(ort::dimensions(api, value, shape));
+    RETURN_IF_FAILED(first_input(api, context, a.x, shape));
     a.is_min = static_cast<int>(is_min);
     if (is_last) {
       a.size = static_cast<int>(shape.last());
@@ -237,20 +233,10 @@ struct Extreme {
 
 // ONNX Runtime calls it for each session that registers the library.
 EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBase* base) {
-  const ort::Table table = base->get_api(ort::kVersion);
-  if (!table) return nullptr;
-  const ort::Api api(table);
-  static ort::Domain* domain = nullptr;
-  if (!domain) {
-    RETURN_IF_FAILED(api.CreateDomain("triune", &domain));
-    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::Norm<false>>()));
-    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::Norm<true>>()));
-    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::Activation<false>>()));
-    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::Activation<true>>()));
-    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::Split<false>>()));
-    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::Split<true>>()));
-    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::BestToken>()));
-    RETURN_IF_FAILED(api.Add(domain, &ort::make_operator<cuda::Extreme>()));
-  }
-  return api.Add(options, domain);
+  return ort::register_operators(
+      options, base,
+      {&ort::make_operator<cuda::Norm<false>>(), &ort::make_operator<cuda::Norm<true>>(),
+       &ort::make_operator<cuda::Activation<false>>(), &ort::make_operator<cuda::Activation<true>>(),
+       &ort::make_operator<cuda::Split<false>>(), &ort::make_operator<cuda::Split<true>>(),
+       &ort::make_operator<cuda::BestToken>(), &ort::make_operator<cuda::Extreme>()});
 }

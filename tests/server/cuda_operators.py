@@ -62,7 +62,7 @@ class ActivationFp16(_Operator):
     ) -> tuple[Array]:
         wide = (x if bias is None else x + bias).astype(np.float32)
         gate, factor = np.split(wide, 2, -1) if is_gated else (wide, np.ones_like(wide))
-        assert kind in (0, 2), "SiLU or ReLU"
+        assert kind in (0, 1), "SiLU or ReLU"
         activated = np.maximum(gate, 0) if kind else gate / (1 + np.exp(-gate))
         return ((activated * factor).astype(x.dtype),)
 

@@ -174,7 +174,7 @@ def test_relu_adds_its_bias(tmp_path: Path, dtype: Any, operands: list[str]) -> 
     model = make_graph(nodes, values(type_, x=ROWS), values(type_, y=ROWS), weights)
     (made,) = rewritten_nodes(model, tmp_path, {"x": random(dtype, 2, 3, SIZE)})
     assert list(made.input) == ["x", "bias"]
-    assert attributes(made) == {"kind": 2, "is_gated": 0}
+    assert attributes(made) == {"kind": 1, "is_gated": 0}
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

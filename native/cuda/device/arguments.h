@@ -19,7 +19,7 @@ struct NormArguments {
 };
 
 // act(x + bias), or act(a) * b of the halves a and b of a row of x + bias.
-enum Activation : int { kSilu, kGelu, kRelu };
+enum Activation : int { kSilu, kRelu };
 
 template <typename T>
 struct ActivationArguments {

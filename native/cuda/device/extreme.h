@@ -16,8 +16,7 @@ inline float more_extreme(float a, float b, int is_min) {
 inline void find_extreme_of_row(const ExtremeArguments& a) {
   SHARED float found[kMaxWarps];
   const float* row = a.x + static_cast<long>(block()) * a.size;
-  const float first = row[0];
-  float extreme = first;
+  float extreme = row[0];
   for (int i = thread(); i < a.size; i += num_threads()) {
     extreme = more_extreme(extreme, row[i], a.is_min);
   }

@@ -19,20 +19,8 @@ inline void normalize_row(const NormArguments<T>& a) {
     if (column >= a.size) continue;
     Wide<T>& value = values[v];
     value = Wide<T>::load(a.x + row + column);
-    if (a.x_bias) {
-      const Wide<T> added = Wide<T>::load(a.x_bias + column);
-      UNROLLED
-      for (int i = 0; i < kWide; i++) {
-        value.values[i] = T::widen(T::narrow(value.values[i] + added.values[i]));
-      }
-    }
-    if (a.residual) {
-      const Wide<T> added = Wide<T>::load(a.residual + row + column);
-      UNROLLED
-      for (int i = 0; i < kWide; i++) {
-        value.values[i] = T::widen(T::narrow(value.values[i] + added.values[i]));
-      }
-    }
+    if (a.x_bias) value.add(a.x_bias + column);
+    if (a.residual) value.add(a.residual + row + column);
     if (a.sum) value.store(a.sum + row + column);
     UNROLLED
     for (int i = 0; i < kWide; i++) sum += a.is_centered ? value.values[i]

@@ -13,11 +13,7 @@ inline void split(const SplitArguments<T>& a) {
   const long row = index / a.row_vectors;
   int column = static_cast<int>(index - row * a.row_vectors);
   Wide<T> x = Wide<T>::load(a.x + index * kWide);
-  if (a.bias) {
-    const Wide<T> bias = Wide<T>::load(a.bias + column * kWide);
-    UNROLLED
-    for (int i = 0; i < kWide; i++) x.values[i] += bias.values[i];
-  }
+  if (a.bias) x.add(a.bias + column * kWide);
   int part = 0;
   while (column >= a.part_vectors[part]) column -= a.part_vectors[part++];
   T* to = part == 0 ? a.parts[0] : part == 1 ? a.parts[1] : a.parts[2];

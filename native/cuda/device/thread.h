@@ -19,7 +19,6 @@ constexpr int kWarp = 32, kMaxWarps = 32;
 inline int thread() { return __nvvm_read_ptx_sreg_tid_x(); }
 inline int num_threads() { return __nvvm_read_ptx_sreg_ntid_x(); }
 inline int block() { return __nvvm_read_ptx_sreg_ctaid_x(); }
-inline int block_y() { return __nvvm_read_ptx_sreg_ctaid_y(); }
 inline int lane() { return thread() % kWarp; }
 inline int warp() { return thread() / kWarp; }
 inline int num_warps() { return (num_threads() + kWarp - 1) / kWarp; }
@@ -72,6 +71,13 @@ struct Wide {
       wide.values[i] = T::widen(__builtin_bit_cast(T, bits));
     }
     return wide;
+  }
+
+  // Adds the vector at `from`, and rounds as a kernel that stores the sum would.
+  void add(const T* from) {
+    const Wide added = load(from);
+    UNROLLED
+    for (int i = 0; i < kWide; i++) values[i] = T::widen(T::narrow(values[i] + added.values[i]));
   }
 
   void store(T* to) const {

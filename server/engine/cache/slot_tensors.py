@@ -173,4 +173,4 @@ class SlotTensors:
 
 
 def _do_nothing() -> None:
-    """Nobody wants to know."""
+    """The default of :attr:`SlotTensors.before_change`."""

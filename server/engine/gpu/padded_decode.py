@@ -1,8 +1,9 @@
 """Recorded decode steps (CUDA graphs): steps of a few fixed sizes over fixed memory.
 
-The device need not wait while the host applies a step: the next one, over the tokens that the
-device found, starts before. If another step is asked for instead, its results are dropped. It wrote
-only keys and values behind those of each sequence, which the next run overwrites.
+The device need not wait while the host applies a step (asynchronous scheduling): the next one, over
+the tokens that the device found, starts before. If another step is asked for instead, its results
+are dropped. It wrote only keys and values behind those of each sequence, which the next run
+overwrites.
 """
 
 import threading
@@ -67,33 +68,27 @@ Continues = Callable[[list[int]], bool]
 
 @dataclass(slots=True, eq=False)
 class _Started:
-    """A step that runs. ``continues``: asked once it is done; None: nobody knows yet."""
+    """A step that runs. ``continues``: to ask once it is done; None: not yet known, or asked."""
 
     step: _Step
     continues: Continues | None
-    best: "Future[list[int]] | None" = None
-    has_decided: bool = False
+    future: "Future[list[int]] | None" = None
+
+    def result(self) -> list[int]:
+        """Waits for the best tokens. Raises what the run raised."""
+        assert self.future is not None
+        return self.future.result()
+
+    def has_failed(self) -> bool:
+        """Waits until the step is done."""
+        assert self.future is not None
+        return self.future.exception() is not None
 
 
 def _stops(best: list[int]) -> bool:
     """Starts no step."""
     del best
     return False
-
-
-def _result(started: _Started) -> list[int]:
-    assert started.best is not None
-    return started.best.result()
-
-
-def _failed(started: _Started) -> bool:
-    assert started.best is not None
-    return started.best.exception() is not None
-
-
-def _wait(started: _Started) -> None:
-    """Waits until the step is done or has failed."""
-    _failed(started)
 
 
 class PaddedDecode:
@@ -110,6 +105,10 @@ class PaddedDecode:
         buckets: the buckets of ``capacity``.
         memory: allocates tensors on the device that runs the graph.
         has_source: whether the model is an encoder-decoder.
+
+    Attributes:
+        finds_best: whether the graph finds the likeliest tokens.
+        best_tokens: :data:`BEST_TOKENS` for each row of the last run; None if it does not.
     """
 
     def __init__(
@@ -136,11 +135,11 @@ class PaddedDecode:
             layouts[BEST_TOKENS] = Layout(
                 capacity.num_slots, (), np.dtype(np.int64), has_tokens=False
             )
+        self.best_tokens: list[int] | None = None
         self._results = memory(layouts)
         self._result_names = tuple(layouts)
         self._thread = ThreadPoolExecutor(1, "decode-runs")
         self._lock = threading.RLock()
-        self._last: tuple[_Step, list[int]] | None = None
         self._started: _Started | None = None  # the next step, if it was started
         self._graph = graph
         self._cache = cache
@@ -170,24 +169,23 @@ class PaddedDecode:
             started, self._started = self._started, None
             if started is not None and started.step == step:
                 started.continues = continues
-        if started is not None and started.step != step:
-            _wait(started)
-            started = None
-        if started is None or _failed(started):
+        # A step that failed, or is another, is waited for and dropped.
+        if started is None or started.has_failed() or started.step != step:
             started = self._submit(step, continues)
-        self._last = step, _result(started)
-        self._decide(started, self._last[1])  # if it was done before it was asked for
+        best = started.result()
+        self._decide(started, best)  # if it was done before it was asked for
+        self.best_tokens = best if self.finds_best else None
 
     def wait(self) -> None:
         """Waits for a step that was started, and drops it."""
         with self._lock:
             started, self._started = self._started, None
         if started is not None:
-            _wait(started)
+            started.has_failed()
 
     def _submit(self, step: _Step, continues: Continues | None) -> _Started:
         started = _Started(step, continues)
-        started.best = self._thread.submit(self._run_started, started)
+        started.future = self._thread.submit(self._run_started, started)
         return started
 
     def _run_started(self, started: _Started) -> list[int]:
@@ -198,16 +196,9 @@ class PaddedDecode:
     def _decide(self, started: _Started, best: list[int]) -> None:
         """Starts the step after this one, if it is known and likely. Either thread calls it."""
         with self._lock:
-            if started.has_decided or started.continues is None:
-                return
-            started.has_decided = True
-            if self.finds_best and started.continues(best):
+            continues, started.continues = started.continues, None
+            if self.finds_best and continues is not None and continues(best):
                 self._started = self._submit(started.step.next(best), None)
-
-    @property
-    def best_tokens(self) -> list[int] | None:
-        """As :data:`BEST_TOKENS`, for each row of the last run; None if the device finds none."""
-        return self._last[1] if self._last is not None and self.finds_best else None
 
     def logits(self, count: int) -> Tensor:
         """``[count, vocabulary]`` of the last run's first rows, in device memory."""

@@ -20,7 +20,7 @@ LIBRARY = Path(__file__).parents[1] / "libtriune_cuda.so"
 _SUFFIXES: dict[int, str] = {onnx.TensorProto.FLOAT16: "Fp16", onnx.TensorProto.BFLOAT16: "Bf16"}
 # Sizes that native/cuda/operators.cc takes: multiples of the first, up to the second.
 _VECTOR, _MAX_SIZE = 8, 32768
-_SILU, _RELU = 0, 2  # Activation in native/cuda/device/arguments.h
+_SILU, _RELU = 0, 1  # Activation in native/cuda/device/arguments.h
 _NORMS = ("LayerNormalization", "RMSNormalization")
 _LOGITS = "logits"
 
@@ -122,15 +122,13 @@ def _norms(graph: GraphIndex) -> Iterator[_Change]:
         added = graph.producers.get(x)
         if added is not None and _is_residual_add(graph, added):
             inputs[0], inputs[2] = added.input
-            if _bias_add(graph, added.input[0]) is None:
+            if not _take_bias(graph, added.input[0])[1]:
                 inputs[0], inputs[2] = inputs[2], inputs[0]
             if graph.only_consumer(added, node.op_type) is None:
                 outputs.append(x)  # the sum has other readers
-            place, dropped = added, (node,)
-            biased = _bias_add(graph, inputs[0])
-            if biased is not None:
-                inputs[:2] = _operand_and_bias(graph, biased)
-                dropped = (node, biased)
+            place = added
+            inputs[0], inputs[1], biased = _take_bias(graph, inputs[0])
+            dropped = (node, *biased)
         made = helper.make_node(
             f"Norm{suffix}",
             inputs,
@@ -175,12 +173,9 @@ def _gated_activations(graph: GraphIndex) -> Iterator[_Change]:
         axis = next((item.i for item in split.attribute if item.name == "axis"), 0)
         if axis not in (-1, len(shape) - 1):
             continue
-        x, bias = split.input[0], ""
-        dropped: tuple[onnx.NodeProto, ...] = (split, sigmoid, silu)
-        biased = _bias_add(graph, x)
-        if biased is not None:
-            (x, bias), dropped = _operand_and_bias(graph, biased), (*dropped, biased)
-        yield _Change(product, (_activation(graph, x, bias, product, _SILU, 1),), dropped)
+        x, bias, biased = _take_bias(graph, split.input[0])
+        made = _activation(graph, x, bias, product, _SILU, 1)
+        yield _Change(product, (made,), (split, sigmoid, silu, *biased))
 
 
 def _activations(graph: GraphIndex) -> Iterator[_Change]:
@@ -188,10 +183,9 @@ def _activations(graph: GraphIndex) -> Iterator[_Change]:
     for node in graph.nodes:
         if node.op_type != "Relu":
             continue
-        biased = _bias_add(graph, node.input[0])
-        if biased is not None and graph.types.get(node.output[0]) in _SUFFIXES:
-            x, bias = _operand_and_bias(graph, biased)
-            yield _Change(node, (_activation(graph, x, bias, node, _RELU, 0),), (biased,))
+        x, bias, biased = _take_bias(graph, node.input[0])
+        if bias and graph.types.get(node.output[0]) in _SUFFIXES:
+            yield _Change(node, (_activation(graph, x, bias, node, _RELU, 0),), biased)
 
 
 def _activation(
@@ -230,11 +224,7 @@ def _attentions(graph: GraphIndex) -> Iterator[_Change]:
             continue
         if not _is_vector_size(size):
             continue
-        x, bias = node.input[0], ""
-        dropped: tuple[onnx.NodeProto, ...] = ()
-        biased = _bias_add(graph, x)
-        if biased is not None:
-            (x, bias), dropped = _operand_and_bias(graph, biased), (biased,)
+        x, bias, biased = _take_bias(graph, node.input[0])
         y = node.output[0]
         parts = [f"{y}.{name}" for name in ("query", "key", "value")]
         split = helper.make_node(
@@ -255,7 +245,7 @@ def _attentions(graph: GraphIndex) -> Iterator[_Change]:
             num_heads=heads,
             **scale,
         )
-        yield _Change(node, (split, attention), dropped)
+        yield _Change(node, (split, attention), biased)
 
 
 def _add_best_tokens(graph: onnx.GraphProto, suppressed: tuple[int, ...]) -> bool:
@@ -282,19 +272,18 @@ def _add_best_tokens(graph: onnx.GraphProto, suppressed: tuple[int, ...]) -> boo
     return False
 
 
-def _bias_add(graph: GraphIndex, name: str) -> onnx.NodeProto | None:
-    """The addition of a constant row that produces this value for one reader only, if one does."""
+def _take_bias(graph: GraphIndex, name: str) -> tuple[str, str, tuple[onnx.NodeProto, ...]]:
+    """What a value is without a constant row that is added to it, that row, and the addition.
+
+    Returns the value itself, "" and nothing if it is no such sum, or has more than one reader.
+    """
     node = graph.producers.get(name)
     if node is None or node.op_type != "Add" or name in graph.outputs:
-        return None
-    has_bias = any(_suffix_of_row(graph, operand, 2**31) for operand in node.input)
-    return node if has_bias and len(graph.consumers(name)) == 1 else None
-
-
-def _operand_and_bias(graph: GraphIndex, node: onnx.NodeProto) -> tuple[str, str]:
-    """The operands of :func:`_bias_add`'s node, the bias last."""
-    bias = next(name for name in node.input if name in graph.initializers)
-    return other_operand(node, bias), bias
+        return name, "", ()
+    bias = next((row for row in node.input if _suffix_of_row(graph, row, 2**31)), "")
+    if not bias or len(graph.consumers(name)) != 1:
+        return name, "", ()
+    return other_operand(node, bias), bias, (node,)
 
 
 def _suffix_of_row(graph: GraphIndex, name: str, max_size: int) -> str | None:
