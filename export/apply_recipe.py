@@ -39,7 +39,14 @@ def apply_recipe(
     kept = kept_in_fp32(config)
     for graph in changed.values():
         model = load_graph(directory / graph.file)
-        quantize_graph(model, recipe, kept, smoothing_factors, second_moments)
+        quantize_graph(
+            model,
+            recipe,
+            kept,
+            smoothing_factors,
+            second_moments,
+            is_tied=config.head.tied,
+        )
         if recipe.computed != Dtype.FLOAT32:
             outputs = {spec.name for spec in graph.outputs if spec.dtype == Dtype.FLOAT32}
             convert_floats(model, recipe.computed, frozenset(outputs))

@@ -14,6 +14,8 @@ from export.blocks import (
     STEPS,
     Blocks,
     Halves,
+    InBytes,
+    between_extremes,
     exact_4_bits,
     fitted,
     in_blocks,
@@ -38,9 +40,38 @@ def quantize(weight: Weight, bits: int, moments: Moments | None = None) -> Block
         return blocks
     if bits == 8:
         return rounded_to_8_bits(matrix)
+    form = None
+    if not (is_exact & matrix.any(-1)).any():  # else float16 keeps some as they are
+        form = InBytes.of(matrix)
+        blocks = between_extremes(matrix, form)
     if moments is None:
-        return fitted(matrix, blocks)
-    return calibrated(matrix, moments, blocks, is_exact)
+        return fitted(matrix, blocks, form=form)
+    return calibrated(matrix, moments, blocks, is_exact, form)
+
+
+def quantize_table(table: Weight, bits: int) -> Blocks:
+    """Rounds the rows of ``table [rows, size]``, which are looked up, to blocks of 8 or 4 bits.
+
+    With 4 bits, zero points are whole numbers, as ``GatherBlockQuantized`` has them. A table that 4
+    bits hold exactly, but not so, gets 8.
+    """
+    matrix = table.reshape(len(table), -1, BLOCK)
+    if bits == 8:
+        return rounded_to_8_bits(matrix)
+    blocks, is_exact = exact_4_bits(matrix)
+    if is_exact.all():
+        return blocks if _has_whole_zero_points(blocks) else rounded_to_8_bits(matrix)
+    form = InBytes.of(matrix, fractions=1)
+    return fitted(matrix, between_extremes(matrix, form), form=form)
+
+
+def _has_whole_zero_points(blocks: Blocks) -> bool:
+    """Whether those of 4-bit blocks are numbers from 0 to 15."""
+    scales = blocks.scales.astype(np.float32)
+    offsets = np.asarray(blocks.offsets, np.float32)
+    zeros = np.round(-offsets / np.where(scales == 0, np.inf, scales))
+    is_kept = np.array_equal(-zeros * scales, offsets)
+    return bool(is_kept and 0 <= zeros.min() <= zeros.max() <= 15)
 
 
 def block_matmul(
@@ -73,8 +104,8 @@ def multiply(tape: Tape, x: ir.Value, name: str, numbers: ir.Value, blocks: Bloc
         scales = np.where(scales == 0, magnitudes, scales)
     inputs = [rounded_inputs(tape, x, name), numbers, halves(tape, f"{name}.scales", scales)]
     if blocks.offsets is not None:
-        zeros = -blocks.offsets.astype(np.float32) / scales.astype(np.float32)
-        inputs.append(constant(tape, f"{name}.zeros", zeros.reshape(-1)))
+        zeros = (-blocks.offsets / scales.astype(np.float32)).astype(np.float32)
+        inputs.append(_zero_points(tape, f"{name}.zeros", zeros))
     attributes = {
         "K": num_blocks * BLOCK,
         "N": num_outputs,
@@ -85,14 +116,24 @@ def multiply(tape: Tape, x: ir.Value, name: str, numbers: ir.Value, blocks: Bloc
 
 
 def gather_rows(tape: Tape, ids: ir.Value, name: str, stored: ir.Value, rows: Blocks) -> ir.Value:
-    """The rows ``ids [...]`` of the 8-bit matrix ``rows``, in fp32: ``[..., size]``."""
+    """The rows ``ids [...]`` of the matrix ``rows``, in fp32: ``[..., size]``.
+
+    Zero points of 4 bits, which must be whole, are stored one in a byte.
+
+    Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+    """
     if ids.shape is None:
         raise ValueError(f"the shape of the ids for {name} is unknown")
     num_rows, num_blocks, _ = rows.numbers.shape
     shape = constant(tape, f"{name}.scales_shape", np.array([num_rows, num_blocks, 1], np.int64))
     scales = tape.op("Reshape", [halves(tape, f"{name}.scales", rows.scales), shape])
-    attributes = {"bits": 8, "block_size": BLOCK, "gather_axis": 0, "quantize_axis": 2}
-    found = tape.op("GatherBlockQuantized", [stored, ids, scales], attributes, domain=CONTRIB)
+    attributes = {"bits": rows.bits, "block_size": BLOCK, "gather_axis": 0, "quantize_axis": 2}
+    inputs = [stored, ids, scales]
+    if rows.offsets is not None:
+        steps = np.where(rows.scales == 0, np.inf, rows.scales.astype(np.float32))
+        zeros = np.round(-rows.offsets / steps).astype(np.uint8)[..., None]
+        inputs.append(constant(tape, f"{name}.zeros", zeros))
+    found = tape.op("GatherBlockQuantized", inputs, attributes, domain=CONTRIB)
     outer = [0] * len(ids.shape)
     size = constant(tape, f"{name}.row", np.array([*outer, num_blocks * BLOCK], np.int64))
     return tape.op("Reshape", [found, size])
@@ -102,6 +143,14 @@ def halves(tape: Tape, name: str, values: Halves) -> ir.Value:
     """A flat constant, stored as float16 and read as fp32: ONNX Runtime converts it at load."""
     stored = constant(tape, name, values.reshape(-1))
     return tape.op("Cast", [stored], {"to": ir.DataType.FLOAT})
+
+
+def _zero_points(tape: Tape, name: str, zeros: NDArray[np.float32]) -> ir.Value:
+    """A flat constant, as float16 if it stays the same: zero points of 8 bits do."""
+    rounded = zeros.astype(np.float16)
+    if np.array_equal(rounded, zeros):
+        return halves(tape, name, rounded)
+    return constant(tape, name, zeros.reshape(-1))
 
 
 def rounded_inputs(tape: Tape, x: ir.Value, name: str) -> ir.Value:

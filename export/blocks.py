@@ -15,19 +15,24 @@ from export.quantized_matmul import SMALLEST_SCALE, Weight
 BLOCK = 32
 STEPS = 127  # of the largest magnitude of a block, with 8 bits
 _NUM_FITS = 6  # more gain less than 1 % of the error
+_MAX_BYTE = 255
+_SPARE = 1.1  # weights that make up for others' errors grow
+_SMALLEST_UNIT = 2.0**-24  # of float16
 _EVEN = np.full(BLOCK, 1 / BLOCK, np.float32)
 Halves = NDArray[np.float16]
+Offsets = NDArray[np.float16] | NDArray[np.float32]
 
 
 class Blocks(NamedTuple):
     """A matrix ``[outputs, blocks, 32]``: weight = number * scale + offset.
 
-    Numbers of 8 bits are stored + 128 and have no offsets.
+    Numbers of 8 bits are stored + 128 and have no offsets. With 4 bits, scale and offset are
+    float16 as in GGUF, or have 8 bits: :class:`InBytes`.
     """
 
     numbers: NDArray[np.uint8]
     scales: Halves  # [outputs, blocks]
-    offsets: Halves | None = None
+    offsets: Offsets | None = None
 
     @property
     def bits(self) -> int:
@@ -41,6 +46,33 @@ class Blocks(NamedTuple):
         # In float64 the product is exact, so that the sum is rounded once.
         exact = self.numbers.astype(np.float64) * scales + self.offsets[..., None]
         return exact.astype(np.float32)
+
+
+class InBytes(NamedTuple):
+    """Scales of 4-bit blocks as 8-bit multiples of a unit, zero points as such of a fraction.
+
+    A zero point is ``-offset / scale``. Blocks take a tenth less memory so than with float16:
+    SmallInt4Pair of native/block_matmul.h.
+    """
+
+    units: NDArray[np.float32]  # [rows], powers of two
+    fractions: int = 16  # of zero points, by step of the numbers
+
+    @classmethod
+    def of(cls, matrix: Weight, fractions: int = 16) -> "InBytes":
+        """For ``matrix [rows, blocks, 32]``."""
+        ranges = np.maximum(matrix.max(-1), 0) - np.minimum(matrix.min(-1), 0)
+        largest = np.maximum(ranges.max(1) * (_SPARE / 15 / _MAX_BYTE), _SMALLEST_UNIT)
+        return cls(np.exp2(np.frexp(largest)[1]).astype(np.float32), fractions)
+
+    def stored(self, scales: Weight, offsets: Weight) -> tuple[Halves, Offsets]:
+        """Scales and offsets ``[rows, blocks]`` as they are stored."""
+        counts = np.clip(np.round(scales / self.units[:, None]), np.sign(scales), _MAX_BYTE)
+        exact = (np.maximum(counts, 0) * self.units[:, None]).astype(np.float32)
+        steps = exact / self.fractions
+        zero_points = np.round(-offsets / np.where(steps == 0, np.inf, steps))
+        zero_points = np.clip(zero_points, 0, 16 * self.fractions - 1)
+        return exact.astype(np.float16), (-zero_points * steps).astype(np.float32)
 
 
 def can_have_blocks(num_inputs: int) -> bool:
@@ -77,7 +109,9 @@ def exact_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
     return choose(is_symmetric, symmetric, best), is_exact | is_symmetric
 
 
-def fitted(matrix: Weight, best: Blocks, importance: Weight = _EVEN) -> Blocks:
+def fitted(
+    matrix: Weight, best: Blocks, importance: Weight = _EVEN, form: InBytes | None = None
+) -> Blocks:
     """The 4-bit blocks ``best``, with a smaller squared error where one is found.
 
     Least squares fits scale and offset to the numbers, and the weights are rounded anew, in turn
@@ -86,6 +120,7 @@ def fitted(matrix: Weight, best: Blocks, importance: Weight = _EVEN) -> Blocks:
     Args:
         matrix: ``[rows, blocks, 32]``
         importance: of the squared errors of each input, ``[32]``; the sum is 1.
+        form: that of ``best``; None for float16.
     """
     least = _squared_error(best, matrix, importance)
     found = best
@@ -95,9 +130,8 @@ def fitted(matrix: Weight, best: Blocks, importance: Weight = _EVEN) -> Blocks:
         middle = numbers @ importance
         centred = numbers - middle[..., None]
         variance = np.maximum(centred**2 @ importance, SMALLEST_SCALE)
-        scales = (centred * matrix) @ importance / variance
-        offsets = mean - scales * middle
-        found = with_scales(matrix, scales.astype(np.float16), offsets.astype(np.float16))
+        scales = ((centred * matrix) @ importance / variance).astype(np.float32)
+        found = with_scales(matrix, scales, mean - scales * middle, form)
         error = _squared_error(found, matrix, importance)
         best, least = choose(error < least, found, best), np.minimum(error, least)
     return best
@@ -109,7 +143,7 @@ def _squared_error(blocks: Blocks, matrix: Weight, importance: Weight) -> Weight
 
 
 def choose(condition: NDArray[np.bool_], one: Blocks, other: Blocks) -> Blocks:
-    """``one`` where ``condition [rows, blocks]`` holds; both have 4 bits."""
+    """``one`` where ``condition [rows, blocks]`` holds; both have 4 bits in the same form."""
     return Blocks(
         np.where(condition[..., None], one.numbers, other.numbers),
         np.where(condition, one.scales, other.scales),
@@ -117,17 +151,29 @@ def choose(condition: NDArray[np.bool_], one: Blocks, other: Blocks) -> Blocks:
     )
 
 
-def between_extremes(matrix: Weight) -> Blocks:
+def between_extremes(matrix: Weight, form: InBytes | None = None) -> Blocks:
     """Numbers from 0, the lowest weight of a block, to 15, the highest."""
     lowest, highest = matrix.min(-1), matrix.max(-1)
-    scales = ((highest - lowest) / np.float32(15)).astype(np.float16)
-    return with_scales(matrix, scales, lowest.astype(np.float16))
+    if form is not None:  # its zero points are numbers from 0 to 15
+        lowest, highest = np.minimum(lowest, 0), np.maximum(highest, 0)
+    return with_scales(matrix, (highest - lowest) / np.float32(15), lowest, form)
 
 
-def with_scales(matrix: Weight, scales: Halves, offsets: Halves) -> Blocks:
-    """Each weight as the nearest of its block's 16 values."""
-    numbers = np.clip(_steps(matrix - offsets.astype(np.float32)[..., None], scales), 0, 15)
-    return Blocks(numbers.astype(np.uint8), scales, offsets)
+def with_scales(
+    matrix: Weight, scales: Weight, offsets: Weight, form: InBytes | None = None
+) -> Blocks:
+    """Each weight as the nearest of its block's 16 values.
+
+    Args:
+        scales: ``[rows, blocks]``, rounded to what can be stored, as are the offsets.
+    """
+    stored, rounded = _in_halves(scales, offsets) if form is None else form.stored(scales, offsets)
+    numbers = np.clip(_steps(matrix - rounded.astype(np.float32)[..., None], stored), 0, 15)
+    return Blocks(numbers.astype(np.uint8), stored, rounded)
+
+
+def _in_halves(scales: Weight, offsets: Weight) -> tuple[Halves, Offsets]:
+    return scales.astype(np.float16), offsets.astype(np.float16)
 
 
 def _steps(matrix: Weight, scales: Halves) -> Weight:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from export.blocks import BLOCK, Blocks, between_extremes, choose, fitted
+from export.blocks import BLOCK, Blocks, InBytes, between_extremes, choose, fitted
 from export.quantized_matmul import Weight
 
 Moments = NDArray[np.float32]  # H of one matrix, [inputs, inputs]
@@ -25,12 +25,17 @@ _DAMPING = 0.05
 
 
 def calibrated(
-    matrix: Weight, moments: Moments, exact: Blocks, is_exact: NDArray[np.bool_]
+    matrix: Weight,
+    moments: Moments,
+    exact: Blocks,
+    is_exact: NDArray[np.bool_],
+    form: InBytes | None = None,
 ) -> Blocks:
     """``matrix [rows, blocks, 32]`` in 4-bit blocks with a small error of its outputs.
 
     Args:
         exact: blocks that are kept where ``is_exact [rows, blocks]``.
+        form: of all blocks; None for float16.
     """
     factor = _inverse_factor(moments)
     rest = matrix.reshape(len(matrix), -1).copy()  # weights that make up for earlier errors
@@ -38,7 +43,8 @@ def calibrated(
     for index in range(matrix.shape[1]):
         start, stop = index * BLOCK, (index + 1) * BLOCK
         inner = factor[start:stop, start:stop]
-        part, errors = _rounded(rest[:, start:stop], inner, _one(exact, index), is_exact[:, index])
+        columns, kept = rest[:, start:stop], _one(exact, index)
+        part, errors = _rounded(columns, inner, kept, is_exact[:, index], form)
         rest[:, stop:] -= errors @ factor[start:stop, stop:]
         parts.append(part)
     return Blocks(
@@ -70,7 +76,11 @@ def _inverse_factor(moments: Moments) -> Weight:
 
 
 def _rounded(
-    columns: Weight, factor: Weight, kept: Blocks, is_kept: NDArray[np.bool_]
+    columns: Weight,
+    factor: Weight,
+    kept: Blocks,
+    is_kept: NDArray[np.bool_],
+    form: InBytes | None,
 ) -> tuple[Blocks, Weight]:
     """One block of each row, ``columns [rows, 32]``, and the errors to spread, ``[rows, 32]``.
 
@@ -83,7 +93,8 @@ def _rounded(
     """
     importance = factor.diagonal() ** -2
     matrix = columns[:, None]
-    block = fitted(matrix, between_extremes(matrix), importance / importance.sum())
+    best = between_extremes(matrix, form)
+    block = fitted(matrix, best, importance / importance.sum(), form)
     block = choose(is_kept[:, None], kept, block)
     scales = block.scales[:, 0].astype(np.float32)
     offsets = np.asarray(block.offsets)[:, 0].astype(np.float32)

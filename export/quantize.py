@@ -1,7 +1,6 @@
 """Quantizes a graph's weights: finds its matrices and converts each to its format."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -11,7 +10,8 @@ from onnx_ir.passes.common import DeduplicateInitializersPass, RemoveUnusedNodes
 from onnx_ir.tape import Tape
 
 from export import block_matmul
-from export.blocks import BLOCK, Blocks, can_have_blocks, rounded_to_8_bits
+from export.blocks import Blocks, can_have_blocks
+from export.constant_matmuls import ConstantMatMul, array_of, constant_matmuls, is_matrix
 from export.experts import is_mixture, quantized_mixture
 from export.gptq import NO_MOMENTS, SecondMoments
 from export.quantized_matmul import (
@@ -21,6 +21,7 @@ from export.quantized_matmul import (
     constant,
     gather_rows,
     matmul_nbits,
+    pack_bits,
     row_int8,
     tied_int8,
 )
@@ -28,8 +29,9 @@ from export.recipes import Recipe, WeightFormat
 from model.config import Kind, ModelConfig, NormOrder
 
 ROUTER = "feed_forward.router.weight"  # small, and errors change which experts run
-# They lose most in 4-bit bundles, measured on SmolLM2 (docs/decisions/0011).
-SENSITIVE = ("feed_forward.output.weight", "head.output.weight")
+# They lose most, as measured on SmolLM2 (docs/decisions/0011): the output matrix by far.
+SENSITIVE = "feed_forward.output.weight"
+OUTPUT = "head.output.weight"
 TOKEN_IDS = "token_ids"
 
 MATMULS: dict[WeightFormat, Callable[[Tape, ir.Value, str, Weight], ir.Value]] = {
@@ -43,79 +45,6 @@ _DYNAMIC = {WeightFormat.DYNAMIC_INT8: 8, WeightFormat.DYNAMIC_INT4: 4}  # bits
 SmoothingFactors = Mapping[str, NDArray[np.float32]]
 NO_SMOOTHING: SmoothingFactors = MappingProxyType({})
 TRACED = "model."
-
-
-@dataclass(frozen=True)
-class ConstantMatMul:
-    """A node that only multiplies its first input with the constant ``matrix``.
-
-    ``is_transposed``: the matrix is ``[outputs, inputs]``, as a tied embedding is.
-    """
-
-    node: ir.Node
-    matrix: ir.Value
-    is_transposed: bool
-
-    @property
-    def x(self) -> ir.Value:
-        """The node's current input: an earlier replacement may have changed it."""
-        x = self.node.inputs[0]
-        if x is None:
-            raise ValueError(f"the node that multiplies with {self.name} has no input")
-        return x
-
-    @property
-    def name(self) -> str:
-        return self.matrix.name or "weight"
-
-    @property
-    def num_inputs(self) -> int:
-        """Rows of :meth:`weight`."""
-        return int(_array(self.matrix).shape[1 if self.is_transposed else 0])
-
-    def weight(self) -> Weight:
-        """``[inputs, outputs]``"""
-        matrix = _array(self.matrix)
-        return matrix.T if self.is_transposed else matrix
-
-
-def constant_matmuls(graph: ir.Graph) -> Iterator[ConstantMatMul]:
-    """Every multiplication with a constant matrix.
-
-    These are ``MatMul``, also of a transposed constant, and ``Gemm(transB=1)`` without a bias.
-    """
-    for node in list(graph):
-        if node.domain or node.op_type not in ("MatMul", "Gemm") or len(node.inputs) != 2:
-            continue
-        x, matrix = node.inputs
-        if x is None or matrix is None:
-            continue
-        is_transposed = node.op_type == "Gemm"
-        if is_transposed and not _is_plain_gemm(node):
-            continue
-        producer = matrix.producer()
-        if producer is not None and producer.op_type == "Transpose" and producer.inputs[0]:
-            is_transposed, matrix = not is_transposed, producer.inputs[0]
-        if _is_matrix(matrix):
-            yield ConstantMatMul(node, matrix, is_transposed)
-
-
-def _is_plain_gemm(node: ir.Node) -> bool:
-    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-    plain = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
-    return plain | attributes == plain and "transB" in attributes
-
-
-def _is_matrix(value: ir.Value) -> bool:
-    tensor = value.const_value
-    return tensor is not None and len(tensor.shape) == 2 and tensor.dtype == ir.DataType.FLOAT
-
-
-def _array(value: ir.Value) -> NDArray[np.float32]:
-    if value.const_value is None:
-        raise ValueError(f"{value.name} is not a constant")
-    array: NDArray[np.float32] = value.const_value.numpy()
-    return array
 
 
 def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
@@ -144,6 +73,8 @@ def quantize_graph(
     kept: tuple[str, ...] = (),
     smoothing_factors: SmoothingFactors = NO_SMOOTHING,
     second_moments: SecondMoments = NO_MOMENTS,
+    *,
+    is_tied: bool = False,
 ) -> None:
     """Quantizes matrices, embeddings and experts, in place.
 
@@ -153,11 +84,12 @@ def quantize_graph(
         smoothing_factors: divisors of matrices' inputs. A matrix that has one and becomes int8 by
             rows is quantized even if it is in ``kept``.
         second_moments: of matrices' inputs, for 4-bit blocks.
+        is_tied: whether the token embedding is the output matrix, perhaps of another graph.
     """
     if recipe.matrices == WeightFormat.FLOAT:
         return
     model.graph.opset_imports[CONTRIB] = 1
-    shared = _quantize_embeddings(model.graph, recipe.embedding)
+    shared = _quantize_embeddings(model.graph, _format_of_embedding(recipe, is_tied=is_tied))
     for product in list(constant_matmuls(model.graph)):
         name = product.name.removeprefix(TRACED)
         factors = smoothing_factors.get(name)
@@ -196,12 +128,20 @@ def _format_of(
         return WeightFormat.FLOAT
     if recipe.embedding == WeightFormat.FLOAT and _is_embedding(product.matrix):
         return WeightFormat.FLOAT
-    is_sensitive = product.name.endswith((*SENSITIVE, *kept))
-    form = recipe.sensitive if is_sensitive else recipe.matrices
+    form = recipe.matrices
+    if product.name.endswith(OUTPUT):
+        form = recipe.output
+    elif product.name.endswith((SENSITIVE, *kept)):
+        form = recipe.sensitive
     if form in _DYNAMIC and not can_have_blocks(product.num_inputs):
         form = WeightFormat.ROW_INT8
     is_fine = form in _DYNAMIC or (form == WeightFormat.ROW_INT8 and is_smoothed)
     return form if is_fine or not product.name.endswith(kept) else WeightFormat.FLOAT
+
+
+def _format_of_embedding(recipe: Recipe, *, is_tied: bool) -> WeightFormat:
+    """One format for a tied embedding in all graphs, so that they can share its memory."""
+    return recipe.output if is_tied and recipe.embedding != WeightFormat.FLOAT else recipe.embedding
 
 
 def _divided(tape: Tape, x: ir.Value, name: str, smoothing_factor: NDArray[np.float32]) -> ir.Value:
@@ -225,7 +165,7 @@ Shared = dict[str, tuple[Int8Rows | Blocks, ir.Value]]
 
 
 def _quantize_embeddings(graph: ir.Graph, form: WeightFormat) -> Shared:
-    """Stores each token embedding in 8 bits; returns them for tied output matrices."""
+    """Stores each token embedding in this format; returns them for tied output matrices."""
     shared: Shared = {}
     if form == WeightFormat.FLOAT:
         return shared
@@ -235,9 +175,8 @@ def _quantize_embeddings(graph: ir.Graph, form: WeightFormat) -> Shared:
             continue
         name, tape = matrix.name or "embedding", Tape()
         if name not in shared:
-            quantized = _quantized_rows(name, _array(matrix), form)
-            integers = quantized.numbers if isinstance(quantized, Blocks) else quantized.around_128
-            shared[name] = quantized, constant(tape, f"{name}.int8", integers)
+            quantized = _quantized_rows(name, array_of(matrix), form)
+            shared[name] = quantized, _stored(tape, name, quantized)
         quantized, stored = shared[name]
         ids = node.inputs[1]
         if ids is None:
@@ -253,8 +192,14 @@ def _quantize_embeddings(graph: ir.Graph, form: WeightFormat) -> Shared:
 def _quantized_rows(name: str, matrix: Weight, form: WeightFormat) -> Int8Rows | Blocks:
     """``matrix [rows, size]``, with a scale for each row or for each block of it."""
     if form in _DYNAMIC and can_have_blocks(matrix.shape[1]):
-        return rounded_to_8_bits(matrix.reshape(len(matrix), -1, BLOCK))
+        return block_matmul.quantize_table(matrix, _DYNAMIC[form])
     return Int8Rows.of(name, matrix)
+
+
+def _stored(tape: Tape, name: str, rows: Int8Rows | Blocks) -> ir.Value:
+    if isinstance(rows, Int8Rows):
+        return constant(tape, f"{name}.int8", rows.around_128)
+    return constant(tape, f"{name}.int{rows.bits}", pack_bits(rows.numbers, rows.bits))
 
 
 def _tied(
@@ -274,7 +219,7 @@ def _is_lookup(node: ir.Node) -> bool:
     return (
         axis == 0
         and matrix is not None
-        and _is_matrix(matrix)
+        and is_matrix(matrix)
         and ids is not None
         and ids.name == TOKEN_IDS
     )

@@ -28,10 +28,11 @@ class Recipe:
 
     Attributes:
         matrices: the format of linear maps.
-        sensitive: the format of the linear maps that lose most accuracy.
+        sensitive: the format of linear maps that lose more accuracy: outputs of feed-forwards.
+        output: the format of the output matrix, also if it is the token embedding.
         experts: the format of mixtures of experts; float on CUDA, whose kernel needs another
             layout of weights.
-        embedding: the format of the token embedding, which a tied output matrix shares.
+        embedding: the format of a token embedding that is not the output matrix.
         smoothed: whether SmoothQuant moves scales from activations to weights first
             (:mod:`export.smooth_quant`).
         stored: the type of float weights on disk; in memory they are fp32.
@@ -41,6 +42,7 @@ class Recipe:
 
     matrices: WeightFormat = WeightFormat.FLOAT
     sensitive: WeightFormat = WeightFormat.FLOAT
+    output: WeightFormat = WeightFormat.FLOAT
     experts: WeightFormat = WeightFormat.FLOAT
     embedding: WeightFormat = WeightFormat.FLOAT
     smoothed: bool = False
@@ -75,6 +77,7 @@ RECIPES: dict[tuple[Precision, Device], Recipe] = {
     (Precision.INT8, Device.CPU): Recipe(
         matrices=_ROWS,
         sensitive=_ROWS,
+        output=_ROWS,
         experts=_BLOCKS_8,
         embedding=_ROWS,
         smoothed=True,
@@ -82,16 +85,26 @@ RECIPES: dict[tuple[Precision, Device], Recipe] = {
     ),
     (Precision.INT4, Device.CPU): Recipe(
         matrices=_DYNAMIC_4,
-        sensitive=_DYNAMIC_8,
+        sensitive=_DYNAMIC_4,
+        output=_DYNAMIC_8,
         experts=_BLOCKS_4,
-        embedding=_DYNAMIC_8,
+        embedding=_DYNAMIC_4,
         min_cosine=0.85,
     ),
     (Precision.INT8, Device.CUDA): Recipe(
-        matrices=_BLOCKS_8, sensitive=_BLOCKS_8, computed=_HALF, min_cosine=0.95
+        matrices=_BLOCKS_8,
+        sensitive=_BLOCKS_8,
+        output=_BLOCKS_8,
+        computed=_HALF,
+        min_cosine=0.95,
     ),
     (Precision.INT4, Device.CUDA): Recipe(
-        matrices=_BLOCKS_4, sensitive=_BLOCKS_8, smoothed=True, computed=_HALF, min_cosine=0.85
+        matrices=_BLOCKS_4,
+        sensitive=_BLOCKS_8,
+        output=_BLOCKS_8,
+        smoothed=True,
+        computed=_HALF,
+        min_cosine=0.85,
     ),
 }
 
@@ -100,6 +113,7 @@ RECIPES: dict[tuple[Precision, Device], Recipe] = {
 _INT8_DECODER = Recipe(
     matrices=_DYNAMIC_8,
     sensitive=_DYNAMIC_8,
+    output=_DYNAMIC_8,
     experts=_BLOCKS_8,
     embedding=_DYNAMIC_8,
     min_cosine=0.95,

@@ -1,5 +1,6 @@
 """Measures what calibrated rounding needs: how the inputs of linear maps vary together."""
 
+import itertools
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -12,7 +13,7 @@ from export.checkpoint import Checkpoint
 from export.decoding import DecodingInputs, greedy_answers, prefill_source
 from export.fidelity.subject import GraphFolder, Subject
 from export.gptq import NO_MOMENTS, SecondMoments
-from export.quantize import ROUTER, SENSITIVE, kept_in_fp32
+from export.quantize import OUTPUT, ROUTER
 from export.recipes import Recipe, WeightFormat
 from model.config import Kind, ModelConfig
 
@@ -33,18 +34,17 @@ def measure_second_moments(
         weights: not smoothed, as the graphs ``fp32``.
 
     Returns:
-        ``[inputs, inputs]`` by the matrices' names; nothing for models whose moments have more
-        than :data:`MAX_BYTES`, and for recurrent ones, which mostly read single words. None for a
-        matrix with inputs that are not finite.
+        ``[inputs, inputs]`` by the matrices' names, of the smallest ones up to :data:`MAX_BYTES`.
+        Nothing for recurrent models, which mostly read single words, and none for a matrix with
+        inputs that are not finite.
     """
     config = checkpoint.config
     if recipe.matrices != WeightFormat.DYNAMIC_INT4 or config.recurrent is not None:
         return NO_MOMENTS
-    names = set(_rounded_maps(config, weights))
-    sizes = [weights[f"{name}.weight"].shape[0] for name in names]
+    names = _names_of_smallest(config, weights)
     subject = Subject.of(checkpoint)
     rows = calibration_rows(checkpoint)
-    if not names or not rows or 4 * sum(size**2 for size in sizes) > MAX_BYTES:
+    if not names or not rows:
         return NO_MOMENTS
     sums: dict[str, Tensor] = {}
 
@@ -64,9 +64,19 @@ def measure_second_moments(
     }
 
 
+def _names_of_smallest(config: ModelConfig, weights: Mapping[str, Tensor]) -> set[str]:
+    """The linear maps with the smallest moments, up to :data:`MAX_BYTES`."""
+    by_size = sorted(
+        (4 * weights[f"{name}.weight"].shape[0] ** 2, name)
+        for name in _rounded_maps(config, weights)
+    )
+    totals = itertools.accumulate(num_bytes for num_bytes, _ in by_size)
+    return {name for total, (_, name) in zip(totals, by_size, strict=True) if total <= MAX_BYTES}
+
+
 def _rounded_maps(config: ModelConfig, weights: Mapping[str, Tensor]) -> Iterator[str]:
     """The linear maps that get 4 bits and are not in such blocks already."""
-    finer = (ROUTER, *SENSITIVE, *kept_in_fp32(config))
+    finer = (ROUTER, OUTPUT)
     for name in linear_maps(config):
         weight = weights[f"{name}.weight"]
         if f"{name}.weight".endswith(finer) or not can_have_blocks(weight.shape[0]):

@@ -65,12 +65,21 @@ struct Int8Pair {
   int16_t scales[kPanelWidth][2];  // in units of the output
   int8_t numbers[2][kBlockInputs / 4][kPanelWidth][4];
 };
+constexpr int kZeroPointBits = 8;  // after the point
+using Int4Words = uint32_t[2][kBlockInputs / 8][kPanelWidth];  // as weight_format::QuantizedBlock<4>
 struct Int4Pair {
-  static constexpr int kZeroPointBits = 8;  // after the point
-
   int16_t scales[kPanelWidth][2];
-  int16_t zero_points[kPanelWidth][2];               // in 2^-kZeroPointBits
-  uint32_t words[2][kBlockInputs / 8][kPanelWidth];  // as in weight_format::QuantizedBlock<4>
+  int16_t zero_points[kPanelWidth][2];  // in 2^-kZeroPointBits
+  Int4Words words;
+};
+// The same in a tenth less memory: scales and zero points become those of Int4Pair when they are
+// shifted left. Zero points are from 0 to 15 15/16.
+struct SmallInt4Pair {
+  static constexpr int kScaleShift = 7, kZeroPointShift = 4;
+
+  uint8_t scales[kPanelWidth][2];
+  uint8_t zero_points[kPanelWidth][2];
+  Int4Words words;
 };
 
 constexpr int64_t kMaxInputs = 65536;
@@ -83,25 +92,27 @@ constexpr float kScaleUnit = 32768.0f;
 // fits into 16 bits.
 constexpr int kRoundedBits = 4;
 
-// W [num_inputs, num_outputs] as panels: float units [16], then Int8Pair or Int4Pair [num_pairs].
+// W [num_inputs, num_outputs] as panels: float units [16], then pairs of the format [num_pairs].
 // The second block after an odd last one is zero.
 struct PackedMatrix {
   static constexpr int64_t kUnitBytes = kPanelWidth * sizeof(float);
 
   const uint8_t* data;
-  WeightFormat format;  // kInt8Blocks or kInt4Blocks
+  WeightFormat format;  // kInt8Blocks or one with 4 bits
   int64_t num_inputs;   // a multiple of 32, up to kMaxInputs
   int64_t num_outputs;
   // AVX-512 makes blocks of x coarser whose sum of |number - zero point| is larger, to about this
   // sum. The sums of their products with weights then fit into 16 bits.
   int64_t max_sum;
 
-  bool has_4_bits() const { return format == WeightFormat::kInt4Blocks; }
+  bool has_4_bits() const { return format != WeightFormat::kInt8Blocks; }
+  int64_t pair_bytes() const {
+    if (!has_4_bits()) return sizeof(Int8Pair);
+    return format == WeightFormat::kInt4Blocks ? sizeof(Int4Pair) : sizeof(SmallInt4Pair);
+  }
   int64_t num_blocks() const { return num_inputs / kBlockInputs; }
   int64_t num_pairs() const { return div_ceil(num_blocks(), 2); }
-  int64_t panel_bytes() const {
-    return kUnitBytes + num_pairs() * (has_4_bits() ? sizeof(Int4Pair) : sizeof(Int8Pair));
-  }
+  int64_t panel_bytes() const { return kUnitBytes + num_pairs() * pair_bytes(); }
   const uint8_t* panel(int64_t index) const { return data + index * panel_bytes(); }
   // Of a row of x: RowPair [num_pairs] and a RowEnd, or RowBlock [2 * num_pairs].
   int64_t row_bytes() const {
@@ -135,5 +146,8 @@ using Quantize = void(const float* x, const Rows& rows, const PackedMatrix& matr
 using Multiply = void(const uint8_t* quantized, const Rows& rows, const PackedMatrix& matrix,
                       const Epilogue& epilogue, int64_t first_panel, int64_t last_panel,
                       uint8_t* scratch, float* y);
+
+// Writes what an output's weights are, W[:, output], to y [num_inputs].
+using ReadOutput = void(const PackedMatrix& matrix, int64_t output, float* y);
 
 }  // namespace block_matmul

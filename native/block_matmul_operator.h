@@ -2,7 +2,7 @@
 // server/runtime/kernels/blocks.py makes its nodes.
 //
 // Inputs: x [.., num_inputs]; the packed matrix, uint8; MATMUL_PARAMETERS (matmul_call.h); then those
-// of InputNorm. Attributes, all required: weight_format, 3 or 4 (weight_format.h), for the packing of
+// of InputNorm. Attributes, all required: weight_format, 3 to 5 (weight_format.h), for the packing of
 // block_matmul.h; max_sum (block_matmul.h); and those of MatMulAttributes and InputNorm.
 #pragma once
 

@@ -1,19 +1,20 @@
-// The sum of the embeddings of a token: simd/embedding.cc has the kernel.
+// The sum of the embeddings of a token: simd/embedding.cc has the kernels.
 #pragma once
 
 #include <stdint.h>
 
 namespace embedding {
 
-// The embeddings of one token, each [size].
-struct Token {
-  const uint8_t* quantized;  // with zero point 128
-  float scale;
-  const float *position, *segment;  // or null
+// y [size] = (row - 128) scale.
+using Restore = void(const uint8_t* row, float scale, int64_t size, float* y);
+
+// What is added to a token's row, each [size], or null.
+struct Others {
+  const float *position, *segment;
 };
 
-// y [size] = (quantized - 128) scale factor + position + segment, from left to right. The rounding
-// is therefore that of separate operators.
-using Sum = void(const Token& token, float factor, int64_t size, float* y);
+// y [size] = y factor + position + segment, from left to right. The rounding is therefore that of
+// separate operators.
+using Add = void(const Others& others, float factor, int64_t size, float* y);
 
 }  // namespace embedding

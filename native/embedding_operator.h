@@ -1,8 +1,12 @@
-// triune.Embedding: the sum of each token's embeddings (embedding.h), and a norm of it.
+// triune.Embedding and triune.BlockEmbedding: the sum of each token's embeddings (embedding.h), and a
+// norm of it.
 //
-// Attributes, required: factor; y_norm_epsilon and y_norm_is_centered.
+// Attributes, required: factor; y_norm_epsilon and y_norm_is_centered; for blocks, also weight_format,
+// num_tokens and size.
 // Inputs (? is optional):
-//   table, uint8 [tokens, size], with zero point 128; scales [tokens, 1]
+//   Embedding: table, uint8 [tokens, size], with zero point 128; scales [tokens, 1]
+//   BlockEmbedding: a matrix [size, tokens] of block_matmul.h, packed for products. A tied output
+//     matrix can share its memory.
 //   token_ids, int64 [batch, length]
 //   positions? [positions, size]; num_cached?, int32 [batch]: the position of each row's first
 //     token; 0 if absent
@@ -17,5 +21,6 @@
 namespace ort {
 
 const Operator& embedding();
+const Operator& block_embedding();
 
 }  // namespace ort

@@ -23,11 +23,13 @@ struct KernelTable {
   bool uses_group_pairs;  // int8_multiply needs the group order of int8_pairing.cc
   block_matmul::Quantize* block_quantize;
   block_matmul::Multiply* block_multiply;
+  block_matmul::ReadOutput* block_read_output;
   attention::WriteCache* write_cache;
   attention::Attend* attend;
   norm::Normalize* normalize;
   ssru::Advance* ssru_advance;
-  embedding::Sum* embedding_sum;
+  embedding::Restore* embedding_restore;
+  embedding::Add* embedding_add;
   token_sum::Sum* token_sum;
   logits::LogSumExp* log_sum_exp;
   logits::TopIndices* top_indices;

@@ -52,5 +52,6 @@ EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBas
   return ort::register_operators(
       options, base,
       {&ort::dynamic_int8_matmul(), &ort::packed_matmul(), &ort::dynamic_block_matmul(),
-       &ort::attention(), &ort::norm(), &ort::token_sum(), &ort::ssru(), &ort::embedding()});
+       &ort::attention(), &ort::norm(), &ort::token_sum(), &ort::ssru(), &ort::embedding(),
+       &ort::block_embedding()});
 }

@@ -34,11 +34,11 @@ Status* MatMulAttributes::read(const Api& api, const KernelInfo* info) {
 }
 
 Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat first,
-                           WeightFormat& out) {
+                           WeightFormat last, WeightFormat& out) {
   int64_t number = 0;
   RETURN_IF_FAILED(api.Attribute(info, "weight_format", &number));
   out = static_cast<WeightFormat>(number);
-  if (first <= out && out <= WeightFormat::kInt4Blocks) return nullptr;
+  if (first <= out && out <= last) return nullptr;
   return api.CreateStatus(kInvalidArgument, "the operator does not support this weight_format");
 }
 

@@ -20,9 +20,9 @@ struct MatMulAttributes {
   Status* read(const Api& api, const KernelInfo* info);
 };
 
-// The attribute weight_format, which must be `first` or a later one.
+// The attribute weight_format, which must be one from `first` to `last`.
 Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat first,
-                           WeightFormat& out);
+                           WeightFormat last, WeightFormat& out);
 
 // Inputs of all of them after the matrix, optional: bias and residual as Epilogue has them;
 // lengths, int32 [batch], for x [batch, length, num_inputs]: rows after a length are padding.

@@ -59,7 +59,7 @@ struct PackedMatMul {
 
   Status* create(const Api& api, const KernelInfo* info) {
     RETURN_IF_FAILED(attributes.read(api, info));
-    return read_weight_format(api, info, WeightFormat::kFloat32, format);
+    return read_weight_format(api, info, WeightFormat::kFloat32, WeightFormat::kInt4Blocks, format);
   }
 
   Status* run(const Api& api, KernelContext* context) const {

@@ -17,11 +17,12 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from export.constant_matmuls import constant_matmuls
 from export.decoding import DecodingInputs, decode_in_graph, prefill_source
 from export.encoding import EncoderInputs, encode_in_graph
 from export.fidelity.subject import GraphFolder
 from export.graph_files import load_graph
-from export.quantize import TRACED, constant_matmuls
+from export.quantize import TRACED
 from export.runtime import Array, DecodeSession, Floats, Session
 from model.bundle import GraphSpec
 

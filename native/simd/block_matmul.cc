@@ -37,7 +37,7 @@ void multiply_panels(const uint8_t* quantized, int64_t num_rows, const PackedMat
       for (int p = 0; p < P; p++) epilogues[p].advance(count);
     }
   };
-  if constexpr (SIMD_BITS == 512 || __is_same(Pair, Int4Pair)) {
+  if constexpr (SIMD_BITS == 512 || kIsInt4<Pair>) {
     if (P > 1 || num_rows > kMaxStoredRows) {  // always with several panels
       multiply_tiles(1, StaticReading<Reading::kExpand>());
       return multiply_tiles(num_tiles - 1, StaticReading<Reading::kExpanded>());
@@ -59,10 +59,13 @@ void multiply(const uint8_t* quantized, const Rows& rows, const PackedMatrix& ma
     };
     PanelEpilogue epilogues[] = {epilogue_of(0), epilogue_of(P - 1)};
     const Panels panels{matrix.panel(index), scratch};
-    if (matrix.has_4_bits()) {
-      multiply_panels<P, Int4Pair>(quantized, rows.count, matrix, panels, epilogues);
-    } else {
-      multiply_panels<P, Int8Pair>(quantized, rows.count, matrix, panels, epilogues);
+    const auto multiply = [&]<typename Pair>() {
+      multiply_panels<P, Pair>(quantized, rows.count, matrix, panels, epilogues);
+    };
+    switch (matrix.format) {
+      case WeightFormat::kInt4Blocks: multiply.template operator()<Int4Pair>(); break;
+      case WeightFormat::kSmallInt4Blocks: multiply.template operator()<SmallInt4Pair>(); break;
+      default: multiply.template operator()<Int8Pair>();
     }
     index += P;
   };

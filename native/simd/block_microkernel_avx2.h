@@ -104,20 +104,41 @@ INLINE Floats alternate_of(const int16_t (*values)[2], int block, int half) {
   return __builtin_convertvector((block ? both : both << 16) >> 16, Floats);
 }
 
+// The same of 8 bits, times 2^kShift.
+template <int kShift>
+INLINE Floats alternate_of(const uint8_t (*values)[2], int block, int half) {
+  const Ints both = reinterpret_cast<Ints>(
+      _mm256_cvtepu16_epi32(load<__m128i>(reinterpret_cast<const char*>(values + half * kLanes))));
+  return __builtin_convertvector((block ? both >> 8 : both & 255) << kShift, Floats);
+}
+
 template <typename Pair>
 INLINE Floats scales_of(const Pair& pair, int block, int half) {
   return alternate_of(pair.scales, block, half);
+}
+template <>
+INLINE Floats scales_of(const SmallInt4Pair& pair, int block, int half) {
+  return alternate_of<SmallInt4Pair::kScaleShift>(pair.scales, block, half);
 }
 template <>
 INLINE Floats scales_of(const ExpandedBlock& block, int, int half) {
   return load(block.scales + half * kLanes);
 }
 
-// Minus the zero points, times the scales.
-INLINE Floats offsets_of(const Int4Pair& pair, int block, int half) {
-  constexpr float kUnit = 1.0f / (1 << Int4Pair::kZeroPointBits);
-  return alternate_of(pair.zero_points, block, half) * (scales_of(pair, block, half) * -kUnit);
+INLINE Floats zero_points_of(const Int4Pair& pair, int block, int half) {
+  return alternate_of(pair.zero_points, block, half);
 }
+INLINE Floats zero_points_of(const SmallInt4Pair& pair, int block, int half) {
+  return alternate_of<SmallInt4Pair::kZeroPointShift>(pair.zero_points, block, half);
+}
+
+// Minus the zero points, times the scales.
+template <typename Pair>
+INLINE Floats offsets_of(const Pair& pair, int block, int half) {
+  constexpr float kUnit = 1.0f / (1 << kZeroPointBits);
+  return zero_points_of(pair, block, half) * (scales_of(pair, block, half) * -kUnit);
+}
+template <>
 INLINE Floats offsets_of(const ExpandedBlock& block, int, int half) {
   return load(block.offsets + half * kLanes);
 }
@@ -141,9 +162,8 @@ INLINE void add_halves(Sums<R>& sums) {
     for (int half = 0; half < 2; half++) sums[r][half] = _mm256_madd_epi16(sums[r][half], one);
   }
 }
-template <int R>
-INLINE void multiply_block(const RowPointers<R>& rows, const Int4Pair& pair, int block,
-                           Sums<R>& sums) {
+template <int R, typename Pair>
+INLINE void multiply_block(const RowPointers<R>& rows, const Pair& pair, int block, Sums<R>& sums) {
 #pragma unroll
   for (int64_t group = 0; group < kBlockGroups; group += 2) {
     multiply_packed<R>(rows, group, pair.words[block][group / 2], sums);
@@ -161,9 +181,10 @@ INLINE void multiply_block(const RowPointers<R>& rows, const ExpandedBlock& bloc
 }
 
 // Writes the blocks of a panel of 4 bits to scratch.
-inline void expand(const PackedMatrix& matrix, const Int4Pair* from, ExpandedBlock* to) {
+template <typename Pair>
+inline void expand(const PackedMatrix& matrix, const Pair* from, ExpandedBlock* to) {
   for (int64_t i = 0; i < matrix.num_blocks(); i++, to++) {
-    const Int4Pair& pair = from[i / 2];
+    const Pair& pair = from[i / 2];
     const int block = i % 2;
     for (int half = 0; half < 2; half++) {
       store(to->scales + half * kLanes, scales_of(pair, block, half));
@@ -196,7 +217,7 @@ INLINE void multiply_parts(const uint8_t* quantized, const PackedMatrix& matrix,
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       add_products<R>(rows, sums, half, scales_of(part, block, half), totals);
-      if constexpr (!__is_same(Part, Int8Pair)) {
+      if constexpr (kIsInt4<Part>) {
         const Floats offsets = offsets_of(part, block, half);
 #pragma unroll
         for (int r = 0; r < R; r++) {

@@ -31,6 +31,9 @@ struct Panels {
   uint8_t* expanded;
 };
 
+template <typename Pair>
+constexpr bool kIsInt4 = !__is_same(Pair, Int8Pair);
+
 // What follows the units of a panel.
 template <typename Part>
 INLINE const Part* parts_of(const uint8_t* panel) {

@@ -22,9 +22,7 @@ static_assert(sizeof(Shorts) == kOneSidedFlag);
 
 // What scratch has of two blocks of a panel.
 template <typename Pair>
-struct Expanded;
-template <>
-struct Expanded<Int4Pair> {
+struct Expanded {
   Corrections corrections;
   int16_t scales[kPanelWidth][2];
   int8_t numbers[2][kBlockGroups][kGroupBytes];  // minus the whole parts of zero points
@@ -37,27 +35,49 @@ struct Expanded<Int8Pair> {
 static_assert(sizeof(Expanded<Int4Pair>) <= kExpandedInt4Bytes);
 static_assert(sizeof(Expanded<Int8Pair>) <= kExpandedInt8Bytes);
 
+// The scales and zero points of a pair.
+template <typename Pair>
+INLINE __m512i scales_of(const Pair& pair) {
+  return load<__m512i>(pair.scales);
+}
+template <int kShift>
+INLINE __m512i shifted_bytes(const uint8_t (*values)[2]) {
+  return _mm512_slli_epi16(
+      _mm512_cvtepu8_epi16(load<__m256i>(reinterpret_cast<const char*>(values))), kShift);
+}
+template <>
+INLINE __m512i scales_of(const SmallInt4Pair& pair) {
+  return shifted_bytes<SmallInt4Pair::kScaleShift>(pair.scales);
+}
+INLINE Shorts zero_points_of(const Int4Pair& pair) { return load<Shorts>(pair.zero_points); }
+INLINE Shorts zero_points_of(const SmallInt4Pair& pair) {
+  return reinterpret_cast<Shorts>(
+      shifted_bytes<SmallInt4Pair::kZeroPointShift>(pair.zero_points));
+}
+
 // A zero point has a whole part, which is subtracted from the numbers, and a fraction from -1/2 to
 // 1/2, whose product with the scale and the sum of x is subtracted as an offset.
-INLINE Shorts whole_parts_of(const Int4Pair& pair) {
-  constexpr int kBits = Int4Pair::kZeroPointBits;
-  return (load<Shorts>(pair.zero_points) + static_cast<int16_t>(1 << kBits >> 1)) >> kBits;
+template <typename Pair>
+INLINE Shorts whole_parts_of(const Pair& pair) {
+  constexpr int kBits = kZeroPointBits;
+  return (zero_points_of(pair) + static_cast<int16_t>(1 << kBits >> 1)) >> kBits;
 }
 
 // x y / 2^15, rounded.
 INLINE __m512i multiply_high(__m512i x, __m512i y) { return _mm512_mulhrs_epi16(x, y); }
 
 // Minus the fractions, times the scales.
-INLINE __m512i offsets_of(const Int4Pair& pair) {
-  const Shorts whole = whole_parts_of(pair) << Int4Pair::kZeroPointBits;
-  const Shorts fractions = whole - load<Shorts>(pair.zero_points);
-  const Shorts factors = fractions << (15 - Int4Pair::kZeroPointBits);
-  return multiply_high(load<__m512i>(pair.scales), reinterpret_cast<__m512i>(factors));
+template <typename Pair>
+INLINE __m512i offsets_of(const Pair& pair) {
+  const Shorts fractions = (whole_parts_of(pair) << kZeroPointBits) - zero_points_of(pair);
+  const Shorts factors = fractions << (15 - kZeroPointBits);
+  return multiply_high(scales_of(pair), reinterpret_cast<__m512i>(factors));
 }
 
 // The bytes [16 outputs][4] of the offsets of two pairs, + 128.
-INLINE __m512i offset_bytes_of(const Int4Pair& first, const Int4Pair& second) {
-  const auto rounded = [](const Int4Pair& pair) __attribute__((always_inline)) {
+template <typename Pair>
+INLINE __m512i offset_bytes_of(const Pair& first, const Pair& second) {
+  const auto rounded = [](const Pair& pair) __attribute__((always_inline)) {
     const auto offsets = reinterpret_cast<Shorts>(offsets_of(pair));
     return reinterpret_cast<__m512i>((offsets + (1 << kOffsetBits >> 1)) >> kOffsetBits);
   };
@@ -68,8 +88,8 @@ INLINE __m512i offset_bytes_of(const Int4Pair& first, const Int4Pair& second) {
 }
 
 // The whole parts for the bytes [16 outputs][4] of a block.
-template <int kBlock>
-INLINE __m512i whole_bytes_of(const Int4Pair& pair) {
+template <int kBlock, typename Pair>
+INLINE __m512i whole_bytes_of(const Pair& pair) {
   const auto whole = reinterpret_cast<__m512i>(whole_parts_of(pair));
   constexpr char kFirst = 2 * kBlock;  // byte of an output
   const __m128i order = _mm_add_epi8(
@@ -81,10 +101,10 @@ INLINE __m512i whole_bytes_of(const Int4Pair& pair) {
 template <typename Pair, Reading kReading>
 class PairReader {
   static constexpr bool kIsExpanded = kReading == Reading::kExpanded;
-  static constexpr bool kSubtracts = __is_same(Pair, Int4Pair) && kReading == Reading::kExpand;
+  static constexpr bool kSubtracts = kIsInt4<Pair> && kReading == Reading::kExpand;
 
  public:
-  static constexpr bool kHas4Bits = __is_same(Pair, Int4Pair);
+  static constexpr bool kHas4Bits = kIsInt4<Pair>;
   static constexpr bool kIsStored = kReading == Reading::kStored;
 
   // `index`: of one of the adjacent panels.
@@ -158,7 +178,7 @@ class PairReader {
     if constexpr (kHas4Bits && kIsExpanded) {
       return load<__m512i>(expanded_->scales);
     } else {
-      const __m512i scales = load<__m512i>(stored_->scales);
+      const __m512i scales = scales_of(*stored_);
       if constexpr (kHas4Bits && kReading == Reading::kExpand) store(expanded_->scales, scales);
       return scales;
     }

@@ -5,30 +5,31 @@
 #include "begin_target.h"
 
 namespace embedding::SIMD {
-namespace {
 
 using namespace ::SIMD;
 
-// Without their zero point.
-INLINE Floats load_quantized(const uint8_t* from) {
+void restore(const uint8_t* row, float scale, int64_t size, float* y) {
   using Bytes = uint8_t __attribute__((ext_vector_type(kLanes)));
-  return __builtin_convertvector(__builtin_convertvector(load<Bytes>(from), Ints) - 128, Floats);
-}
-
-}  // namespace
-
-void sum(const Token& token, float factor, int64_t size, float* y) {
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
-    Floats value = load_quantized(token.quantized + i) * token.scale * factor;
-    if (token.position) value += load(token.position + i);
-    if (token.segment) value += load(token.segment + i);
+    const Ints numbers = __builtin_convertvector(load<Bytes>(row + i), Ints) - 128;
+    store(y + i, __builtin_convertvector(numbers, Floats) * scale);
+  }
+  for (; i < size; i++) y[i] = static_cast<float>(row[i] - 128) * scale;
+}
+
+void add(const Others& others, float factor, int64_t size, float* y) {
+  int64_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    Floats value = load(y + i) * factor;
+    if (others.position) value += load(others.position + i);
+    if (others.segment) value += load(others.segment + i);
     store(y + i, value);
   }
   for (; i < size; i++) {
-    y[i] = static_cast<float>(token.quantized[i] - 128) * token.scale * factor;
-    if (token.position) y[i] += token.position[i];
-    if (token.segment) y[i] += token.segment[i];
+    y[i] *= factor;
+    if (others.position) y[i] += others.position[i];
+    if (others.segment) y[i] += others.segment[i];
   }
 }
 

@@ -15,6 +15,7 @@ Multiply multiply, multiply_in_tiles;
 namespace block_matmul::SIMD {
 Quantize quantize;
 Multiply multiply;
+ReadOutput read_output;
 }
 namespace candidate_matmul::SIMD {
 Multiply multiply;
@@ -30,7 +31,8 @@ namespace ssru::SIMD {
 Advance advance;
 }
 namespace embedding::SIMD {
-Sum sum;
+Restore restore;
+Add add;
 }
 namespace token_sum::SIMD {
 Sum sum;
@@ -55,11 +57,13 @@ constexpr KernelTable table_with(int8_matmul::Multiply* int8_multiply) {
       .uses_group_pairs = SIMD_BITS == 256,
       .block_quantize = block_matmul::SIMD::quantize,
       .block_multiply = block_matmul::SIMD::multiply,
+      .block_read_output = block_matmul::SIMD::read_output,
       .write_cache = attention::SIMD::write_cache,
       .attend = attention::SIMD::attend,
       .normalize = norm::SIMD::normalize,
       .ssru_advance = ssru::SIMD::advance,
-      .embedding_sum = embedding::SIMD::sum,
+      .embedding_restore = embedding::SIMD::restore,
+      .embedding_add = embedding::SIMD::add,
       .token_sum = token_sum::SIMD::sum,
       .log_sum_exp = logits::SIMD::log_sum_exp,
       .top_indices = logits::SIMD::top_indices,

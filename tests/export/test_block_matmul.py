@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from export.block_matmul import quantize
-from export.blocks import BLOCK, Blocks, can_have_blocks, rounded_to_8_bits
+from export.block_matmul import quantize, quantize_table
+from export.blocks import BLOCK, Blocks, InBytes, between_extremes, can_have_blocks, fitted
 
 RNG = np.random.default_rng(0)
 SCALES = RNG.uniform(0.01, 0.1, (6, 3)).astype(np.float16)
@@ -61,11 +61,74 @@ def test_fitting_lowers_the_squared_error() -> None:
     assert ((fitted - blocks) ** 2).sum() < 0.9 * ((between - blocks) ** 2).sum()
 
 
+def zero_points(blocks: Blocks) -> np.ndarray:
+    """Of the blocks that have a scale."""
+    assert blocks.offsets is not None
+    scales = blocks.scales.astype(np.float64)
+    return -blocks.offsets[scales > 0] / scales[scales > 0]
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+def test_scales_and_zero_points_fit_into_8_bits(is_table: bool) -> None:
+    weight = RNG.standard_t(3, size=(320, 50)).astype(np.float32)
+    weight[:, 1:] *= 10.0 ** RNG.integers(-3, 3, 49)  # rows of very different sizes
+    weight[:BLOCK, 2] = 0
+    weight[BLOCK : 2 * BLOCK, 3] *= 1e-3  # one small block of a row
+    weight[:BLOCK, 4] = np.abs(weight[:BLOCK, 4]) + 1  # far from zero
+    blocks = quantize_table(weight.T.copy(), 4) if is_table else quantize(weight, 4)
+    units = np.exp2(np.floor(np.log2(blocks.scales.max(1).astype(np.float64) / 255 * 1.0001)))
+    counts = blocks.scales / units[:, None]
+    is_double = counts.max(1) > 255
+    counts[is_double] /= 2
+    np.testing.assert_array_equal(counts, np.rint(counts))
+    assert counts.max() <= 255
+    sixteenths = zero_points(blocks) * 16
+    np.testing.assert_array_equal(sixteenths % (16 if is_table else 1), 0)
+    assert 0 <= sixteenths.min() <= sixteenths.max() <= 255
+    assert blocks.numbers.max() == 15
+
+
+def test_8_bits_for_scales_lose_little() -> None:
+    matrix = RNG.normal(size=(50, 10, BLOCK)).astype(np.float32)
+    form = InBytes.of(matrix)
+    errors = [
+        np.linalg.norm(fitted(matrix, between_extremes(matrix, f), form=f).restored() - matrix)
+        for f in (form, None)
+    ]
+    assert errors[1] < errors[0] < 1.01 * errors[1]
+
+
+def test_a_block_that_4_bits_hold_exactly_keeps_float16_scales() -> None:
+    weight = RNG.normal(size=(96, 6)).astype(np.float32)
+    exact = as_weight(Blocks(all_steps(4), SCALES, OFFSETS))
+    weight[BLOCK : 2 * BLOCK, 4] = exact[BLOCK : 2 * BLOCK, 4]
+    blocks = quantize(weight, 4)
+    assert blocks.offsets is not None
+    assert blocks.offsets.dtype == np.float16
+    np.testing.assert_array_equal(as_weight(blocks)[BLOCK : 2 * BLOCK, 4], weight[32:64, 4])
+
+
+@pytest.mark.parametrize(("offset", "bits"), [(-8.0, 4), (-7.5, 8)], ids=["Q4_0", "Q4_1"])
+def test_tables_that_4_bits_hold_are_kept_or_get_8_bits(offset: float, bits: int) -> None:
+    """``GatherBlockQuantized`` has no zero points with fractions."""
+    table = Blocks(all_steps(4), SCALES, SCALES * np.float16(offset)).restored().reshape(6, -1)
+    blocks = quantize_table(table, 4)
+    assert blocks.bits == bits
+    error = np.abs(blocks.restored().reshape(6, -1) - table).max()
+    assert error <= (0 if bits == 4 else 0.01 * np.abs(table).max())
+
+
+def test_tables_of_8_bits_are_as_in_gguf() -> None:
+    stored = Blocks(all_steps(8), SCALES)
+    table = stored.restored().reshape(6, -1)
+    np.testing.assert_array_equal(quantize_table(table, 8).restored(), stored.restored())
+
+
 def test_zeros_stay_zeros() -> None:
     zeros = np.zeros((64, 3), np.float32)
     for bits in (8, 4):
         assert not quantize(zeros, bits).restored().any()
-    assert not rounded_to_8_bits(zeros.T.reshape(3, 2, BLOCK)).restored().any()
+        assert not quantize_table(zeros.T.copy(), bits).restored().any()
 
 
 def test_only_multiples_of_32_inputs_have_blocks() -> None:

@@ -6,6 +6,13 @@ import numpy as np
 
 from export.block_matmul import quantize
 from server.runtime.contract import Array
+from server.runtime.kernels.weights import WeightFormat
+
+BITS = {
+    WeightFormat.INT8_BLOCKS: 8,
+    WeightFormat.INT4_BLOCKS: 4,
+    WeightFormat.SMALL_INT4_BLOCKS: 4,
+}
 
 
 @dataclass
@@ -20,21 +27,29 @@ class Weights:
     rounded_bits: int = 0  # of the sums of a block
 
     @classmethod
-    def of(cls, weight: Array, bits: int) -> "Weights":
-        blocks = quantize(weight, bits)
+    def of(cls, weight: Array, weight_format: WeightFormat) -> "Weights":
+        blocks = quantize(weight, BITS[weight_format])
         scales = blocks.scales.astype(np.float64)
         if blocks.offsets is None:
             zeros = np.zeros(scales.shape)
-            return cls.in_pairs(blocks.numbers - 128.0, scales, zeros, rounded_bits=4)
+            units = np.abs(scales).max(1) / 32767
+            return cls.in_pairs(blocks.numbers - 128.0, scales, zeros, units, rounded_bits=4)
         scales[scales == 0] = np.abs(blocks.offsets[scales == 0])
         zeros = -blocks.offsets.astype(np.float64) / np.where(scales == 0, 1, scales)
         largest = np.abs(blocks.numbers - zeros[..., None]).max()
         max_sum = int(32_000 / (largest + 0.5)) - 32
-        return cls.in_pairs(blocks.numbers.astype(np.float64), scales, zeros, max_sum=max_sum)
+        if weight_format == WeightFormat.INT4_BLOCKS:
+            units = np.abs(scales).max(1) / 32767
+        else:
+            units = units_of_bytes(scales) / 2**7
+            assert np.array_equal(zeros * 16, np.uint8(zeros * 16))
+        numbers = blocks.numbers.astype(np.float64)
+        return cls.in_pairs(numbers, scales, zeros, units, max_sum=max_sum)
 
     @classmethod
-    def in_pairs(cls, numbers: Array, scales: Array, zeros: Array, **settings: int) -> "Weights":
-        units = np.abs(scales).max(1) / 32767
+    def in_pairs(
+        cls, numbers: Array, scales: Array, zeros: Array, units: Array, **settings: int
+    ) -> "Weights":
         padding = [(0, 0), (0, zeros.shape[1] % 2)]
         return cls(
             np.pad(numbers, [*padding, (0, 0)]),
@@ -43,6 +58,15 @@ class Weights:
             units,
             **settings,
         )
+
+
+def units_of_bytes(scales: Array) -> Array:
+    """The powers of two ``[outputs]`` of which scales are multiples from 0 to 255."""
+    largest = scales.max(1)
+    units = np.where(largest > 0, 2.0 ** (np.frexp(largest)[1] - 8), 1)
+    multiples = scales / units[:, None]
+    assert np.array_equal(multiples, np.uint8(multiples))
+    return units
 
 
 @dataclass

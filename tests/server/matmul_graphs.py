@@ -14,6 +14,7 @@ from export.block_matmul import block_matmul
 from export.quantized_matmul import Int8Rows, constant, gather_rows, row_int8, tied_int8
 from server.runtime.contract import Array
 from server.runtime.kernels.library import Kernels, supported_kernels
+from server.runtime.kernels.rewrite import RewrittenGraph
 
 NEEDS_KERNEL = pytest.mark.skipif(
     Kernels.INT8_MATMUL not in supported_kernels(), reason="this CPU cannot run the kernel"
@@ -112,6 +113,17 @@ def append_epilogue(file: Path, activation: str, bias: Array) -> Path:
     graph.output.append(z)
     onnx.save(onnx.shape_inference.infer_shapes(model), file)
     return file
+
+
+def weight_formats(rewritten: RewrittenGraph | None) -> list[int]:
+    """The ``weight_format`` of each native node that has one, in the order of the nodes."""
+    assert rewritten is not None
+    return [
+        attribute.i
+        for node in onnx.ModelProto.FromString(rewritten.model).graph.node
+        for attribute in node.attribute
+        if attribute.name == "weight_format"
+    ]
 
 
 def standard_session(file: Path) -> ort.InferenceSession:

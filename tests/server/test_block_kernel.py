@@ -15,10 +15,17 @@ from export.quantized_matmul import constant
 from server.runtime.contract import Array
 from server.runtime.kernels.library import Kernels, supported_kernels, use_registers
 from server.runtime.kernels.rewrite import rewrite
+from server.runtime.kernels.weights import WeightFormat
 from server.runtime.ort.backend import OrtBackend
-from tests.server.block_formulas import Weights, formula_in_floats, formula_in_integers
+from tests.server.block_formulas import BITS, Weights, formula_in_floats, formula_in_integers
 from tests.server.conftest import WIDTHS
-from tests.server.matmul_graphs import append_epilogue, block_product, save, standard_session
+from tests.server.matmul_graphs import (
+    append_epilogue,
+    block_product,
+    save,
+    standard_session,
+    weight_formats,
+)
 
 # Of the largest input times the square root of their number: the operator rounds more.
 TOLERANCE = 5e-4
@@ -37,6 +44,26 @@ def registers() -> Iterator[Callable[[int], bool]]:
     use_registers(0)
 
 
+def random_weights(
+    rng: np.random.Generator, num_inputs: int, num_outputs: int, weight_format: WeightFormat
+) -> Array:
+    """``[inputs, outputs]``, of which those in 4 bits are packed in this format.
+
+    Blocks of one value are exact with float16 offsets, and a matrix that has some keeps them.
+    """
+    weight = rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
+    if weight_format != WeightFormat.SMALL_INT4_BLOCKS:
+        weight[:32, 0] = 0.25
+    return weight
+
+
+def saved_product(path: Path, weight: Array, weight_format: WeightFormat) -> Path:
+    """Saves ``y = x @ weight``, which the native operator computes in this format."""
+    file = block_product(path, weight, BITS[weight_format])
+    assert weight_formats(rewrite(file, Kernels.BLOCK_MATMUL)) == [weight_format]
+    return file
+
+
 def outliers(rng: np.random.Generator, num_rows: int, num_inputs: int) -> Array:
     """Rows with outliers, of very different sizes, with blocks of zeros, and of zeros only."""
     x = rng.normal(size=(num_rows, num_inputs)).astype(np.float32)
@@ -48,18 +75,22 @@ def outliers(rng: np.random.Generator, num_rows: int, num_inputs: int) -> Array:
     return x
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("weight_format", BITS)
 @pytest.mark.parametrize(("num_inputs", "num_outputs"), [(32, 3), (64, 16), (96, 40), (576, 300)])
 def test_is_as_exact_as_the_standard_operators(
-    tmp_path: Path, register_bits: int, num_inputs: int, num_outputs: int, bits: int
+    tmp_path: Path,
+    register_bits: int,
+    num_inputs: int,
+    num_outputs: int,
+    weight_format: WeightFormat,
 ) -> None:
     """Beside the product of ``x`` as it is with the weights as they are stored."""
     rng = np.random.default_rng(num_inputs)
-    weight = rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
+    weight = random_weights(rng, num_inputs, num_outputs, weight_format)
     weight[:, -1] = 0
-    weight[:32, 0] = 0.25
-    stored = quantize(weight, bits).restored().reshape(num_outputs, -1).T.astype(np.float64)
-    file = block_product(tmp_path / "a" / "1", weight, bits)
+    blocks = quantize(weight, BITS[weight_format])
+    stored = blocks.restored().reshape(num_outputs, -1).T.astype(np.float64)
+    file = saved_product(tmp_path / "a" / "1", weight, weight_format)
     native, standard = OrtBackend("cpu", 2).load(file, ()).bind({}), standard_session(file)
     errors: list[Array] = []
     for num_rows in (1, 2, 3, 5, 6, 7, 12, 65):
@@ -78,21 +109,30 @@ def test_is_as_exact_as_the_standard_operators(
     assert ours <= (1.01 if register_bits == 256 else 0.95) * theirs
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("weight_format", BITS)
 @pytest.mark.parametrize(
-    ("num_inputs", "num_outputs"), [(32, 3), (64, 16), (96, 40), (544, 20), (576, 300)]
+    ("num_inputs", "num_outputs"), [(32, 4), (64, 16), (96, 40), (544, 20), (576, 300)]
 )
 def test_follows_the_formula(
-    tmp_path: Path, register_bits: int, num_inputs: int, num_outputs: int, bits: int
+    tmp_path: Path,
+    register_bits: int,
+    num_inputs: int,
+    num_outputs: int,
+    weight_format: WeightFormat,
 ) -> None:
     rng = np.random.default_rng(num_inputs)
-    weight = rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
-    weight[:32, 0] = 0.25
-    weight[:, 1] = 0.125 * (8 - np.arange(num_inputs) % 16)  # negative scales with 4 bits
-    weight[:, 2] = 1  # all numbers are as large as can be
-    file = block_product(tmp_path / "a" / "1", weight, bits)
+    weight = random_weights(rng, num_inputs, num_outputs, weight_format)
+    if weight_format == WeightFormat.SMALL_INT4_BLOCKS:
+        weight[:, 0] = 0.01 * weight[:, 0] - 1  # zero points of almost 16, numbers of 0
+        weight[:, 1] *= 2.0 ** -(np.arange(num_inputs) // 32 % 9)  # scales from 1 to 255 units
+        weight[:, 2] = 0.01 * weight[:, 2] + 1  # zero points of 0, numbers of 15
+    else:
+        weight[:, 1] = 0.125 * (8 - np.arange(num_inputs) % 16)  # negative scales with 4 bits
+        weight[:, 2] = 1  # all numbers are as large as can be
+    file = saved_product(tmp_path / "a" / "1", weight, weight_format)
     native = OrtBackend("cpu", 2).load(file, ()).bind({})
     formula = formula_in_floats if register_bits == 256 else formula_in_integers
+    weights = Weights.of(weight, weight_format)
     for num_rows in (1, 6, 9, 65):
         x = outliers(rng, num_rows, num_inputs)
         x[2::5] = np.sign(x[2::5])  # all numbers are as large as can be
@@ -100,18 +140,22 @@ def test_follows_the_formula(
         x[6::8] = np.where(np.arange(num_inputs) % 32, 1, -1 / 3)
         scale = np.abs(x).max(1, keepdims=True) * np.sqrt(num_inputs)
         scale += np.abs(x).sum(1, keepdims=True)
-        error = np.abs(native.run({"x": x})["y"] - formula(x, Weights.of(weight, bits)))
+        error = np.abs(native.run({"x": x})["y"] - formula(x, weights))
         assert (error <= 1e-6 * scale).all()
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("weight_format", BITS)
 @pytest.mark.parametrize("num_inputs", [576, 96])
 def test_bits_do_not_depend_on_companions(
-    tmp_path: Path, registers: Callable[[int], bool], bits: int, num_inputs: int
+    tmp_path: Path,
+    registers: Callable[[int], bool],
+    weight_format: WeightFormat,
+    num_inputs: int,
 ) -> None:
     """Nor on the CPU, except that AVX-512 adds in integers, AVX2 in floats."""
     rng = np.random.default_rng(0)
-    file = block_product(tmp_path / "1", rng.normal(size=(num_inputs, 50)).astype(np.float32), bits)
+    weight = random_weights(rng, num_inputs, 50, weight_format)
+    file = saved_product(tmp_path / "1", weight, weight_format)
     x = outliers(rng, 40, num_inputs)
     x[5::6] = np.sign(x[5::6])
     results = {}
@@ -144,20 +188,23 @@ def test_leaves_numbers_out_of_range_to_the_standard_operator(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("activation", ["Relu", "SiluGate"])
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("weight_format", BITS)
 @pytest.mark.parametrize("num_outputs", [44, 24, 64])
 @pytest.mark.usefixtures("register_bits")
-def test_fuses_the_epilogue(tmp_path: Path, activation: str, bits: int, num_outputs: int) -> None:
+def test_fuses_the_epilogue(
+    tmp_path: Path, activation: str, weight_format: WeightFormat, num_outputs: int
+) -> None:
     rng = np.random.default_rng(0)
-    weight = rng.normal(size=(64, num_outputs)).astype(np.float32)
+    weight = random_weights(rng, 64, num_outputs, weight_format)
     bias = rng.normal(size=num_outputs).astype(np.float32)
-    file = block_product(tmp_path / "1", weight, bits)
+    file = saved_product(tmp_path / "1", weight, weight_format)
     product = OrtBackend("cpu", 1).load(file, ()).bind({})
     file = append_epilogue(file, activation, bias)
     rewritten = rewrite(file, Kernels.BLOCK_MATMUL)
     assert rewritten is not None
     nodes = onnx.ModelProto.FromString(rewritten.model).graph.node
     assert sorted(node.op_type for node in nodes) == ["DynamicBlockMatMul", "Identity", "Identity"]
+    assert weight_formats(rewritten) == [weight_format]
     is_gated = activation == "SiluGate"
     width = num_outputs // 2 if is_gated else num_outputs
     fused = OrtBackend("cpu", 1).load(file, ()).bind({})
@@ -198,11 +245,14 @@ def test_tied_matrix_is_looked_up_and_multiplied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("weight_format", BITS)
 @pytest.mark.usefixtures("register_bits")
-def test_non_finite_row_does_not_affect_other_rows(tmp_path: Path, bad: float, bits: int) -> None:
+def test_non_finite_row_does_not_affect_other_rows(
+    tmp_path: Path, bad: float, weight_format: WeightFormat
+) -> None:
     rng = np.random.default_rng(0)
-    file = block_product(tmp_path / "1", rng.normal(size=(576, 32)).astype(np.float32), bits)
+    weight = random_weights(rng, 576, 32, weight_format)
+    file = saved_product(tmp_path / "1", weight, weight_format)
     native = OrtBackend("cpu", 1).load(file, ()).bind({})
     x = rng.normal(size=(12, 576)).astype(np.float32)
     expected = native.run({"x": x})["y"].copy()

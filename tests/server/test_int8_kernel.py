@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.runtime.kernels.library import Kernels
-from server.runtime.kernels.rewrite import kernel_nodes, load_rewritten, rewrite, shared
+from server.runtime.kernels.rewrite import graphs_in_use, kernel_nodes, load_rewritten, rewrite
 from server.runtime.ort.backend import OrtBackend
 from tests.server.matmul_graphs import NEEDS_KERNEL, append_epilogue, product, standard_session
 
@@ -137,10 +137,10 @@ def test_sessions_share_packed_weights_and_free_them(tmp_path: Path) -> None:
     file = product(tmp_path / "a" / "1", weight)
     graphs = [OrtBackend("cpu", n).load(file, ()) for n in (1, 2)]
     assert load_rewritten(file) is load_rewritten(file)
-    assert file in {key[0] for key in shared}
+    assert file in {key[0] for key in graphs_in_use}
     del graphs
     gc.collect()
-    assert file not in {key[0] for key in shared}
+    assert file not in {key[0] for key in graphs_in_use}
 
 
 def test_does_not_replace_similar_graphs(tmp_path: Path) -> None:

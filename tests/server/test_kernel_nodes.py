@@ -44,7 +44,7 @@ NATIVE = {
         "decode": {"attention": 4, "matmul": 2 * 6 + 1, "norm": 7},
     },
     INT8: {"encode": {"attention": 2, "embedding": 1, "int8_matmul": 2 * 4 + 2, "norm": 6}},
-    INT4: {"decode": {"attention": 2, "block_matmul": 2 * 4 + 1, "norm": 5}},
+    INT4: {"decode": {"attention": 2, "block_matmul": 2 * 4 + 1, "embedding": 1, "norm": 5}},
     INT8_CACHE: {"decode": {"matmul": 2 * 4 + 1, "norm": 5}},
 }
 # Products compute them. In blocks and int8, they normalize the rows they quantize: queries, keys
@@ -91,15 +91,12 @@ def counted_by_hand(bundles: Path, name: str) -> dict[str, dict[str, int]]:
 
 def _kernels(file: Path) -> list[str]:
     graph = onnx.load(file, load_external_data=False).graph
-    num_axes = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
-    is_replaced = {  # a product with a constant matrix; embeddings in rows, not in blocks
-        "matmul": lambda node: node.input[1] in num_axes,
-        "embedding": lambda node: num_axes[node.input[0]] == 2,
-    }
+    constants = {tensor.name for tensor in graph.initializer}
     return [
         KERNELS[node.op_type]
         for node in graph.node
-        if node.op_type in KERNELS and is_replaced.get(KERNELS[node.op_type], lambda _: True)(node)
+        if node.op_type in KERNELS
+        and (KERNELS[node.op_type] != "matmul" or node.input[1] in constants)
     ]
 
 

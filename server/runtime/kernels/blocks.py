@@ -12,19 +12,19 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 
-from server.runtime.contract import Array
-from server.runtime.kernels.epilogue import Epilogue, find_epilogue
+from server.runtime.kernels.block_packing import (
+    BLOCK,
+    MAX_INPUTS,
+    BlockMatrix,
+    largest_number,
+    pack,
+)
+from server.runtime.kernels.epilogue import find_epilogue
 from server.runtime.kernels.graph import GraphIndex, Replacement
-from server.runtime.kernels.weights import WeightFormat
 
 OPERATOR = "DynamicBlockMatMul"
 STANDARD_OPERATOR = "MatMulNBits"
-BLOCK = 32  # inputs that share a scale: native/weight_format.h
-_KR = 4  # adjacent inputs of an output in packed weights
-_FORMATS = {8: WeightFormat.INT8_BLOCKS, 4: WeightFormat.INT4_BLOCKS}
-_ZERO_POINT_UNIT = 2.0**-8  # kZeroPointBits of native/block_matmul.h
 _MAX_NUMBER = 31  # of number - zero point, so that x need not be much coarser
-_MAX_INPUTS = 65536  # kMaxInputs of native/block_matmul.h
 _LARGEST_SUM = 32 * 127  # with which sums of 8-bit weights fit: kRoundedBits
 
 
@@ -37,93 +37,40 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
         if x is None or settings is None:
             continue
         num_outputs, bits = settings
-        numbers = _constant(graph, node.input[1]).reshape(num_outputs, -1, BLOCK * bits // 8)
-        scales = _scales(graph, node, num_outputs)
-        has_zeros = len(node.input) > 3 and bool(node.input[3])
-        if scales is None or has_zeros != (bits == 4):
+        matrix = _matrix(graph, node, num_outputs, bits)
+        if matrix is None:
             continue
-        zeros, max_sum = None, _LARGEST_SUM
-        if has_zeros:
-            zeros = _constant(graph, node.input[3]).reshape(num_outputs, -1)
-            if zeros.dtype != np.float32:
-                continue
-            largest = _largest_number(numbers, zeros)
+        max_sum = _LARGEST_SUM
+        if matrix.zeros is not None:
+            largest = largest_number(matrix)
             if not largest <= _MAX_NUMBER:  # also NaN
                 continue
             max_sum = _max_sum(largest)
         epilogue = find_epilogue(graph, node, num_outputs)
+        packed = pack(matrix, epilogue)
         yield epilogue.replacement(
             graph,
             OPERATOR,
             x,
-            {"packed": pack(numbers, scales, zeros, epilogue)},
-            weight_format=int(_FORMATS[bits]),
+            {"packed": packed.panels},
+            weight_format=int(packed.weight_format),
             max_sum=max_sum,
         )
 
 
-def pack(numbers: Array, scales: Array, zeros: Array | None, epilogue: Epilogue) -> Array:
-    """Packs a matrix as panels of native/block_matmul.h.
-
-    Args:
-        numbers: uint8 ``[outputs, blocks, bytes]`` as in ``MatMulNBits``.
-        scales: float16 ``[outputs, blocks]``
-        zeros: with 4 bits, zero points: float32 ``[outputs, blocks]``.
-        epilogue: orders the outputs.
-
-    Returns:
-        uint8 ``[n]``
-    """
-    num_blocks = scales.shape[1]
-    padding = [(0, 0), (0, num_blocks % 2)]  # to pairs of blocks
-    exact = scales.astype(np.float64)
-    if zeros is not None:
-        exact[_are_zeros(numbers, zeros)] = 0  # so that no large scale coarsens the others
-    units = np.abs(exact).max(1) / np.iinfo(np.int16).max
-    halves = [np.rint(exact / np.where(units, units, 1)[:, None])]
-    if zeros is None:
-        numbers = numbers ^ 128  # two's complement
-    else:
-        numbers = _reorder_4_bits(numbers)
-        halves.append(np.rint(zeros / _ZERO_POINT_UNIT))
-    parts = [_pairs(np.pad(values, padding).astype(np.int16), epilogue) for values in halves]
-    words = _words(np.pad(numbers, [*padding, (0, 0)]), epilogue)
-    parts.append(words.reshape(*parts[0].shape[:2], -1))
-    pairs = np.concatenate([part.view(np.uint8) for part in parts], -1)
-    by_panel = epilogue.panels(units.astype(np.float32)).view(np.uint8)
-    return np.concatenate([by_panel, pairs.reshape(len(pairs), -1)], -1).reshape(-1)
-
-
-def _words(numbers: Array, epilogue: Epilogue) -> Array:
-    """``[outputs, blocks, bytes]`` as ``[panels, blocks, words, 16, 4]``."""
-    columns = epilogue.panels(np.moveaxis(numbers, 0, -1))  # [blocks, bytes, panels, 16]
-    num_blocks, num_bytes, num_panels, width = columns.shape
-    words = columns.reshape(num_blocks, num_bytes // _KR, _KR, num_panels, width)
-    packed: Array = np.ascontiguousarray(words.transpose(3, 0, 1, 4, 2))
-    return packed
-
-
-def _pairs(values: Array, epilogue: Epilogue) -> Array:
-    """``[outputs, blocks]`` as ``[panels, pairs, 16 * 2]``."""
-    panels = epilogue.panels(values.T)  # [blocks, panels, 16]
-    pairs = panels.reshape(-1, 2, *panels.shape[1:]).transpose(2, 0, 3, 1)
-    packed: Array = np.ascontiguousarray(pairs).reshape(*pairs.shape[:2], -1)
-    return packed
-
-
-def _largest_number(numbers: Array, zeros: Array) -> float:
-    """The largest magnitude of a 4-bit number minus its zero point."""
-    nibbles = np.stack([numbers & 15, numbers >> 4])
-    low, high = nibbles.min((0, -1)), nibbles.max((0, -1))
-    return float(np.maximum(zeros - low, high - zeros).max())
-
-
-def _are_zeros(numbers: Array, zeros: Array) -> Array:
-    """Which blocks of 4 bits have no weights but zeros: ``[outputs, blocks]``."""
-    whole = np.clip(np.rint(zeros), 0, 15)
-    both = (whole * 17).astype(np.uint8)  # numbers of a byte
-    found: Array = (whole == zeros) & (numbers == both[..., None]).all(-1)
-    return found
+def _matrix(
+    graph: GraphIndex, node: onnx.NodeProto, num_outputs: int, bits: int
+) -> BlockMatrix | None:
+    """The matrix of a product with float16 scales and, with 4 bits, float zero points."""
+    has_zeros = len(node.input) > 3 and bool(node.input[3])
+    if has_zeros != (bits == 4) or not all(map(graph.is_constant, filter(None, node.input[1:]))):
+        return None
+    numbers = graph.constant(node.input[1]).reshape(num_outputs, -1, BLOCK * bits // 8)
+    exact = graph.constant(node.input[2]).reshape(num_outputs, -1)
+    scales = exact.astype(np.float16)
+    zeros = graph.constant(node.input[3]).reshape(num_outputs, -1) if has_zeros else None
+    is_float = zeros is None or zeros.dtype == np.float32
+    return BlockMatrix(numbers, scales, zeros) if is_float and np.all(scales == exact) else None
 
 
 def _max_sum(largest: float) -> int:
@@ -135,21 +82,14 @@ def _max_sum(largest: float) -> int:
     return int(32_000 / (largest + 0.5)) - BLOCK
 
 
-def _reorder_4_bits(numbers: Array) -> Array:
-    """From two adjacent inputs in a byte to inputs ``i`` and ``i + 4`` of each eight."""
-    inputs = np.stack([numbers & 15, numbers >> 4], -1).reshape(*numbers.shape[:2], -1, 2, _KR)
-    packed: Array = inputs[..., 0, :] | inputs[..., 1, :] << 4
-    return packed.reshape(numbers.shape)
-
-
 def _settings(node: onnx.NodeProto) -> tuple[int, int] | None:
     """The numbers of outputs and of bits, if the native operator can have them."""
     given = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
     bits = given.get("bits", 4)
     num_inputs = given["K"]
-    if num_inputs % BLOCK or num_inputs > _MAX_INPUTS:
+    if num_inputs % BLOCK or num_inputs > MAX_INPUTS:
         return None
-    if given["block_size"] != BLOCK or bits not in _FORMATS:
+    if given["block_size"] != BLOCK or bits not in (4, 8):
         return None
     return given["N"], bits
 
@@ -173,20 +113,3 @@ def _quantized_input(graph: GraphIndex, product: onnx.NodeProto) -> str | None:
     if not matches or shape is None or shape[-1] != BLOCK:
         return None
     return str(blocks.input[0])
-
-
-def _scales(graph: GraphIndex, node: onnx.NodeProto, num_outputs: int) -> Array | None:
-    """float16 ``[outputs, blocks]``, if they are."""
-    exact = _constant(graph, node.input[2]).reshape(num_outputs, -1)
-    scales: Array = exact.astype(np.float16)
-    return scales if np.all(scales == exact) else None
-
-
-def _constant(graph: GraphIndex, name: str) -> Array:
-    """A constant, which may be stored as another type."""
-    if name in graph.initializers:
-        return graph.array(name)
-    cast = graph.producers[name]
-    array = graph.array(cast.input[0])
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(cast.attribute[0].i)
-    return array.astype(dtype)

@@ -1,52 +1,129 @@
 """Replaces the sum of token, position and segment embeddings: native/embedding_operator.h.
 
-The embeddings of tokens are 8-bit rows (export/quantized_matmul.py). The export multiplies them by
-a constant and adds the others; a model may lack each of these.
+The embeddings of tokens are 8-bit rows with one scale (export/quantized_matmul.py), or have scales
+by blocks (export/block_matmul.py): those are packed as for products, so that a tied output matrix
+shares their memory. The export multiplies them by a constant and adds the others; a model may lack
+each of these.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import onnx
 from onnx import TensorProto
 
+from server.runtime.kernels.block_packing import BLOCK, MAX_INPUTS, BlockMatrix, pack
+from server.runtime.kernels.epilogue import Epilogue
 from server.runtime.kernels.graph import TOKENS, GraphIndex, Replacement, other_operand
 from server.runtime.kernels.library import DOMAIN
 
-OPERATOR = "Embedding"
+OPERATORS = OPERATOR, BLOCK_OPERATOR = "Embedding", "BlockEmbedding"
 STANDARD_OPERATOR = "GatherBlockQuantized"
 _NUM_CACHED = "num_cached_tokens"  # input of decoders: export/signatures.py
+
+
+@dataclass(frozen=True, eq=False)
+class _LookUp:
+    """A look-up of tokens' rows ``[..., size]``, from ``node`` to ``last``."""
+
+    node: onnx.NodeProto
+    last: onnx.NodeProto
+    size: int
+    has_blocks: bool
 
 
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
     """Replaces each lookup of the tokens' rows, and what is multiplied with or added to it."""
     for node in graph.nodes:
-        if node.op_type == STANDARD_OPERATOR and gathers_rows(graph, node):
-            yield _replacement(graph, node)
+        found = _look_up(graph, node)
+        if found is None:
+            continue
+        matrix = _matrix(graph, node) if found.has_blocks else None
+        if matrix is not None or not found.has_blocks:
+            yield _replacement(graph, found, matrix)
 
 
 def gathers_rows(graph: GraphIndex, node: onnx.NodeProto) -> bool:
-    """Whether ``node`` gathers the tokens' rows of an 8-bit table with one scale a row."""
+    """Whether the native operators can replace a ``GatherBlockQuantized``."""
+    return _look_up(graph, node) is not None
+
+
+def _look_up(graph: GraphIndex, node: onnx.NodeProto) -> _LookUp | None:
+    settings = _settings(graph, node)
+    return (_rows(graph, node, settings) or _blocks(graph, node, settings)) if settings else None
+
+
+def _settings(graph: GraphIndex, node: onnx.NodeProto) -> dict[str, int]:
+    """The attributes of a look-up of constant rows of the tokens, else none."""
+    if node.op_type != STANDARD_OPERATOR or node.input[1] != TOKENS:
+        return {}
+    table = graph.initializers.get(node.input[0])
+    if not _are_indices(graph, TOKENS) or table is None or table.data_type != TensorProto.UINT8:
+        return {}
     given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    settings = {"bits": 4, "gather_axis": 0, "quantize_axis": 1} | given
+    return {"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1} | given
+
+
+def _rows(graph: GraphIndex, node: onnx.NodeProto, settings: Mapping[str, int]) -> _LookUp | None:
+    """Of an 8-bit table with one scale a row."""
     table, scales = (graph.initializers.get(node.input[index]) for index in (0, 2))
-    return (
-        node.input[1] == TOKENS
-        and _are_indices(graph, TOKENS)
-        and not any(node.input[3:])  # zero points
-        and table is not None
+    is_found = (
+        table is not None
         and scales is not None
-        and table.data_type == TensorProto.UINT8
+        and not any(node.input[3:])  # zero points
         and scales.data_type == TensorProto.FLOAT
         and len(table.dims) == 2
         and list(scales.dims) == [table.dims[0], 1]
         and (settings["bits"], settings["gather_axis"], settings["quantize_axis"]) == (8, 0, 1)
     )
+    if not is_found or table is None:
+        return None
+    return _LookUp(node, node, table.dims[1], has_blocks=False)
 
 
-def _replacement(graph: GraphIndex, node: onnx.NodeProto) -> Replacement:
-    table, ids, scales = node.input
-    size = graph.initializers[table].dims[1]
-    last, factor, tables = node, 1.0, ["", "", "", ""]
+def _blocks(graph: GraphIndex, node: onnx.NodeProto, settings: Mapping[str, int]) -> _LookUp | None:
+    """Of a table ``[rows, blocks, numbers]``, as ``export.block_matmul.gather_rows`` writes it."""
+    dims, bits = graph.initializers[node.input[0]].dims, settings["bits"]
+    expected = {"block_size": BLOCK, "gather_axis": 0, "quantize_axis": 2}
+    restored, scales = graph.only_consumer(node, "Reshape"), graph.producer(node, 2, "Reshape")
+    if (
+        len(dims) != 3
+        or restored is None
+        or scales is None
+        or not expected.items() <= settings.items()
+    ):
+        return None
+    size, shape = dims[1] * BLOCK, graph.inline_array(restored.input[1])
+    has_zeros = len(node.input) > 3 and bool(node.input[3])
+    zeros = graph.initializers.get(node.input[3]) if has_zeros else None
+    is_found = (
+        dims[2] == BLOCK * bits // 8
+        and size <= MAX_INPUTS
+        and shape is not None
+        and shape.tolist() == [0, 0, size]
+        and has_zeros == (bits == 4)
+        and (not has_zeros or (zeros is not None and list(zeros.dims) == [*dims[:2], 1]))
+        and graph.is_constant(scales.input[0])
+    )
+    return _LookUp(node, restored, size, has_blocks=True) if is_found else None
+
+
+def _matrix(graph: GraphIndex, node: onnx.NodeProto) -> BlockMatrix | None:
+    """The table of a look-up in blocks, if its scales are float16."""
+    numbers = graph.array(node.input[0])
+    exact = graph.constant(graph.producers[node.input[2]].input[0]).reshape(numbers.shape[:2])
+    scales = exact.astype(np.float16)
+    zeros = None
+    if len(node.input) > 3:  # in the lower half of each byte
+        zeros = (graph.array(node.input[3])[..., 0] & 15).astype(np.float32)
+    return BlockMatrix(numbers, scales, zeros) if np.array_equal(scales, exact) else None
+
+
+def _replacement(graph: GraphIndex, found: _LookUp, matrix: BlockMatrix | None) -> Replacement:
+    size = found.size
+    last, factor, tables = found.last, 1.0, ["", "", "", ""]
     scaled = graph.only_consumer(last, "Mul")
     if (
         scaled is not None
@@ -61,15 +138,32 @@ def _replacement(graph: GraphIndex, node: onnx.NodeProto) -> Replacement:
         lookup = _lookup(graph, other_operand(summed, last.output[0]), size)
         if lookup is not None and _are_indices(graph, lookup[1]):
             last, tables[2:] = summed, lookup
+    y = last.output[0]
+    if matrix is None:
+        table, _, scales = found.node.input[:3]
+        operator, inputs = OPERATOR, [f"{y}.table", scales]
+        attributes: dict[str, Any] = {}
+        constants = {f"{y}.table": graph.array(table)}
+    else:
+        num_tokens = len(matrix.numbers)
+        packed = pack(matrix, Epilogue(last, num_tokens))
+        operator, inputs = BLOCK_OPERATOR, [f"{y}.packed"]
+        attributes = {
+            "weight_format": int(packed.weight_format),
+            "num_tokens": num_tokens,
+            "size": size,
+        }
+        constants = {f"{y}.packed": packed.panels}
     made = onnx.helper.make_node(
-        OPERATOR,
-        [table, scales, ids, *tables],
-        [last.output[0]],
-        name=last.output[0],
+        operator,
+        [*inputs, TOKENS, *tables],
+        [y],
+        name=y,
         domain=DOMAIN,
         factor=factor,
+        **attributes,
     )
-    return Replacement(last, made)
+    return Replacement(last, made, constants)
 
 
 def _are_indices(graph: GraphIndex, name: str) -> bool:

@@ -26,7 +26,13 @@ class _Place:
 _OF_X = _Place("x_norm", {"DynamicInt8MatMul": 13, "DynamicBlockMatMul": 7})
 _OF_Y = _Place(
     "y_norm",
-    {"DynamicInt8MatMul": 9, "DynamicBlockMatMul": 5, "PackedMatMul": 5, "Embedding": 7},
+    {
+        "DynamicInt8MatMul": 9,
+        "DynamicBlockMatMul": 5,
+        "PackedMatMul": 5,
+        "Embedding": 7,
+        "BlockEmbedding": 6,
+    },
 )
 _MAX_INPUTS = 8192  # kMaxNormalizedInputs of native/input_norm.h
 

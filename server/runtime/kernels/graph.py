@@ -122,6 +122,22 @@ class GraphIndex:
             load_external_data_for_tensor(tensor, str(self._directory))
         return numpy_helper.to_array(tensor)
 
+    def is_constant(self, name: str) -> bool:
+        """Whether a value is a constant, which may be stored as another type."""
+        cast = self.producers.get(name)
+        is_cast = cast is not None and cast.op_type == "Cast"
+        return name in self.initializers or (
+            is_cast and cast is not None and cast.input[0] in self.initializers
+        )
+
+    def constant(self, name: str) -> Array:
+        """Such a constant."""
+        if name in self.initializers:
+            return self.array(name)
+        cast = self.producers[name]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(cast.attribute[0].i)
+        return self.array(cast.input[0]).astype(dtype)
+
 
 def other_operand(node: onnx.NodeProto, operand: str) -> str:
     """The operand of a node of two that is not ``operand``."""

@@ -18,7 +18,7 @@ _NATIVE = {
     norms.OPERATOR: Kernels.NORM,
     pooling.OPERATOR: Kernels.TOKEN_SUM,
     ssru.OPERATOR: Kernels.SSRU,
-    embeddings.OPERATOR: Kernels.EMBEDDING,
+    **dict.fromkeys(embeddings.OPERATORS, Kernels.EMBEDDING),
 }
 _STANDARD = {
     int8.STANDARD_OPERATOR: Kernels.INT8_MATMUL,

@@ -17,6 +17,7 @@ from server.runtime.contract import CANDIDATES, Array, KernelNodes
 from server.runtime.kernels import attention, blocks, embeddings, int8, matmul, norms, pooling, ssru
 from server.runtime.kernels.candidates import make_width_dynamic
 from server.runtime.kernels.chosen_tokens import choose_tokens_early
+from server.runtime.kernels.constants import shared
 from server.runtime.kernels.fused_norms import fuse_norms
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN, Kernels, preferred_kernels
@@ -52,7 +53,7 @@ class RewrittenGraph:
     declared_shapes: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
 
 
-shared: "weakref.WeakValueDictionary[tuple[Path, int, int, bool], RewrittenGraph]" = (
+graphs_in_use: "weakref.WeakValueDictionary[tuple[Path, int, int, bool], RewrittenGraph]" = (
     weakref.WeakValueDictionary()
 )
 """The rewritten graphs in use, by path, modification time and size of the file, and
@@ -69,11 +70,11 @@ def load_rewritten(path: Path, *, takes_candidates: bool = False) -> RewrittenGr
     with _lock:
         stat = path.stat()
         key = (path, stat.st_mtime_ns, stat.st_size, takes_candidates)
-        graph = shared.get(key) or rewrite(
+        graph = graphs_in_use.get(key) or rewrite(
             path, preferred_kernels(), takes_candidates=takes_candidates
         )
         if graph is not None:
-            shared[key] = graph
+            graphs_in_use[key] = graph
         return graph
 
 
@@ -111,7 +112,7 @@ def rewrite(
     found = by_last.values()
     _replace_nodes(model.graph, by_last)
     declared_shapes = make_width_dynamic(model.graph)
-    packed = {name: array for r in found for name, array in r.initializers.items()}
+    packed = {name: shared(array) for r in found for name, array in r.initializers.items()}
     _drop_unused(model.graph)
     choose_tokens_early(model.graph, index)
     fuse_norms(model.graph)
@@ -135,6 +136,7 @@ def _weight_bytes(replacements: Iterable[Replacement]) -> int:
         array.nbytes
         for replacement in replacements
         if CANDIDATES not in replacement.node.input
+        and replacement.node.op_type not in embeddings.OPERATORS
         for array in replacement.initializers.values()
     )
 

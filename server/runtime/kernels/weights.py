@@ -21,6 +21,7 @@ class WeightFormat(IntEnum):
     BFLOAT16 = 2
     INT8_BLOCKS = 3
     INT4_BLOCKS = 4
+    SMALL_INT4_BLOCKS = 5
 
 
 _SMALLEST_FIRST = (

@@ -1,0 +1,135 @@
+"""Packs matrices in blocks as native/block_matmul.h has them, for products and for look-ups."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from server.runtime.contract import Array
+from server.runtime.kernels.epilogue import Epilogue
+from server.runtime.kernels.weights import WeightFormat
+
+BLOCK = 32  # inputs that share a scale: native/weight_format.h
+MAX_INPUTS = 65536  # kMaxInputs of native/block_matmul.h
+_KR = 4  # adjacent inputs of an output in packed weights
+_MAX_SHORT = np.iinfo(np.int16).max
+_ZERO_POINT_UNIT = 2.0**-8  # kZeroPointBits of native/block_matmul.h
+# Of SmallInt4Pair there: the fractions of its zero points, and 2^kScaleShift, by which the kernels
+# multiply its scales.
+_FRACTIONS, _SCALE_FACTOR = 16, 2**7
+
+
+@dataclass(frozen=True, eq=False)
+class BlockMatrix:
+    """A matrix ``[outputs, blocks * 32]``.
+
+    Attributes:
+        numbers: uint8 ``[outputs, blocks, bytes]``, as in ``MatMulNBits``.
+        scales: float16 ``[outputs, blocks]``
+        zeros: with 4 bits, zero points: float32 ``[outputs, blocks]``.
+    """
+
+    numbers: Array
+    scales: Array
+    zeros: Array | None = None
+
+
+class PackedBlocks(NamedTuple):
+    """``panels``: uint8 ``[n]``."""
+
+    weight_format: WeightFormat
+    panels: Array
+
+
+def pack(matrix: BlockMatrix, epilogue: Epilogue) -> PackedBlocks:
+    """Packs a matrix in the smallest format that holds it.
+
+    Args:
+        epilogue: orders the outputs.
+    """
+    numbers, zeros, scales = matrix.numbers, matrix.zeros, matrix.scales.astype(np.float64)
+    if zeros is None:
+        units = _units(np.abs(scales).max(1) / _MAX_SHORT)
+        shorts = [np.rint(scales / units[:, None]).astype(np.int16)]
+        return PackedBlocks(
+            WeightFormat.INT8_BLOCKS, _panels(numbers ^ 128, shorts, units, epilogue)
+        )
+    scales[_are_zeros(numbers, zeros)] = 0  # so that no large scale coarsens the others
+    numbers = _reorder_4_bits(numbers)
+    units = np.exp2(np.frexp(scales.max(1))[1] - 8.0)  # the largest is 128 to 255 of them
+    bytes_ = [_as_bytes(values) for values in (scales / units[:, None], zeros * _FRACTIONS)]
+    parts = [values for values in bytes_ if values is not None]
+    if len(parts) == len(bytes_):
+        panels = _panels(numbers, parts, units / _SCALE_FACTOR, epilogue)
+        return PackedBlocks(WeightFormat.SMALL_INT4_BLOCKS, panels)
+    units = _units(np.abs(scales).max(1) / _MAX_SHORT)
+    shorts = [np.rint(scales / units[:, None]), np.rint(zeros / _ZERO_POINT_UNIT)]
+    parts = [values.astype(np.int16) for values in shorts]
+    return PackedBlocks(WeightFormat.INT4_BLOCKS, _panels(numbers, parts, units, epilogue))
+
+
+def _as_bytes(values: Array) -> Array | None:
+    """The same values in uint8, if they are such numbers."""
+    fits = (values >= 0) & (values <= 255) & (values == np.rint(values))
+    return values.astype(np.uint8) if fits.all() else None
+
+
+def largest_number(matrix: BlockMatrix) -> float:
+    """The largest magnitude of a 4-bit number minus its zero point."""
+    nibbles = np.stack([matrix.numbers & 15, matrix.numbers >> 4])
+    low, high = nibbles.min((0, -1)), nibbles.max((0, -1))
+    return float(np.maximum(matrix.zeros - low, high - matrix.zeros).max())
+
+
+def _units(units: Array) -> Array:
+    """``[outputs]``, for divisions: 1 instead of 0."""
+    return np.where(units > 0, units, 1.0)
+
+
+def _panels(numbers: Array, parts: list[Array], units: Array, epilogue: Epilogue) -> Array:
+    """Panels: units, then pairs of blocks with what each block of an output has, and numbers.
+
+    Args:
+        numbers: uint8 ``[outputs, blocks, bytes]``
+        parts: ``[outputs, blocks]``
+        units: ``[outputs]``
+    """
+    padding = [(0, 0), (0, numbers.shape[1] % 2)]  # to pairs of blocks
+    pairs = [_pairs(np.pad(values, padding), epilogue) for values in parts]
+    words = _words(np.pad(numbers, [*padding, (0, 0)]), epilogue)
+    pairs.append(words.reshape(*pairs[0].shape[:2], -1))
+    joined = np.concatenate([part.view(np.uint8) for part in pairs], -1)
+    by_panel = epilogue.panels(units.astype(np.float32)).view(np.uint8)
+    return np.concatenate([by_panel, joined.reshape(len(joined), -1)], -1).reshape(-1)
+
+
+def _words(numbers: Array, epilogue: Epilogue) -> Array:
+    """``[outputs, blocks, bytes]`` as ``[panels, blocks, words, 16, 4]``."""
+    columns = epilogue.panels(np.moveaxis(numbers, 0, -1))  # [blocks, bytes, panels, 16]
+    num_blocks, num_bytes, num_panels, width = columns.shape
+    words = columns.reshape(num_blocks, num_bytes // _KR, _KR, num_panels, width)
+    packed: Array = np.ascontiguousarray(words.transpose(3, 0, 1, 4, 2))
+    return packed
+
+
+def _pairs(values: Array, epilogue: Epilogue) -> Array:
+    """``[outputs, blocks]`` as ``[panels, pairs, 16 * 2]``."""
+    panels = epilogue.panels(values.T)  # [blocks, panels, 16]
+    pairs = panels.reshape(-1, 2, *panels.shape[1:]).transpose(2, 0, 3, 1)
+    packed: Array = np.ascontiguousarray(pairs).reshape(*pairs.shape[:2], -1)
+    return packed
+
+
+def _are_zeros(numbers: Array, zeros: Array) -> Array:
+    """Which blocks of 4 bits have no weights but zeros: ``[outputs, blocks]``."""
+    whole = np.clip(np.rint(zeros), 0, 15)
+    both = (whole * 17).astype(np.uint8)  # numbers of a byte
+    found: Array = (whole == zeros) & (numbers == both[..., None]).all(-1)
+    return found
+
+
+def _reorder_4_bits(numbers: Array) -> Array:
+    """From two adjacent inputs in a byte to inputs ``i`` and ``i + 4`` of each eight."""
+    inputs = np.stack([numbers & 15, numbers >> 4], -1).reshape(*numbers.shape[:2], -1, 2, _KR)
+    packed: Array = inputs[..., 0, :] | inputs[..., 1, :] << 4
+    return packed.reshape(numbers.shape)
