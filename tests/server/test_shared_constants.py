@@ -240,3 +240,36 @@ def test_arrays_are_freed() -> None:
     gc.collect()
     assert is_in_use() is None
     np.testing.assert_array_equal(shared(bytes_of(LARGE)), bytes_of(LARGE))
+
+
+@NEEDS_KERNELS
+@pytest.mark.usefixtures("all_kernels")
+def test_sessions_read_packed_weights_in_place(tmp_path: Path) -> None:
+    """A change of the memory changes what every session computes, so none has a copy."""
+    file = tied_graph(tmp_path / "1", table(), 8)
+    sessions = [OrtBackend("cpu", count).load(file, ()) for count in (1, 2)]
+    before = [graph.session.run(["y", "found"], inputs()) for graph in sessions]
+    (packed, _) = loaded(file).packed.values()
+    assert packed.ctypes.data % 64 == 0
+    packed.flags.writeable = True
+    packed[:] = 0
+    for graph, (y, found) in zip(sessions, before, strict=True):
+        assert y.all()
+        assert found.any()
+        for zeros in graph.session.run(["y", "found"], inputs()):
+            assert not zeros.any()
+
+
+@NEEDS_KERNELS
+@pytest.mark.usefixtures("all_kernels")
+def test_weights_live_as_long_as_their_session(tmp_path: Path) -> None:
+    file = tied_graph(tmp_path / "1", table(), 8, looks_up=False)
+    x = {"x": inputs()["x"]}
+    bound = OrtBackend("cpu", 1).load(file, ()).bind({})  # the graph has no other reference
+    session = OrtBackend("cpu", 1).load(file, ()).session
+    expected = bound.run(x)["y"].copy()
+    gc.collect()
+    others = [np.full(NUM_TOKENS * SIZE * 2, 255, np.uint8) for _ in range(20)]
+    np.testing.assert_array_equal(bound.run(x)["y"], expected)
+    np.testing.assert_array_equal(session.run(["y"], x)[0], expected)
+    assert all(other[0] == 255 for other in others)

@@ -15,11 +15,25 @@ _in_use: "weakref.WeakValueDictionary[tuple[bytes, str, tuple[int, ...]], Array]
 """By digest, type and shape."""
 
 
+_ALIGNMENT = 64  # bytes of a cache line and of the widest registers
+
+
+def _aligned(array: Array) -> Array:
+    """A contiguous copy, or the array itself, whose memory vectors read without crossing lines."""
+    if array.flags.c_contiguous and array.ctypes.data % _ALIGNMENT == 0:
+        return array
+    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def shared(array: Array) -> Array:
     """``array``, or an equal one that a graph has already; it is read-only then."""
     if array.nbytes < _MIN_BYTES:
         return array
-    contiguous = np.ascontiguousarray(array)
+    contiguous = _aligned(array)
     contiguous.flags.writeable = False
     digest = hashlib.blake2b(contiguous.data, digest_size=32).digest()
     return _in_use.setdefault((digest, array.dtype.str, array.shape), contiguous)

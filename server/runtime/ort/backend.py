@@ -94,10 +94,11 @@ class OrtBackend:
         try:
             with_kernels = self._rewritten(path, takes_candidates)
             model: str | bytes = str(path)
+            weights: list[onnxruntime.OrtValue] = []
             if with_kernels is not None:
                 model = with_kernels.model
                 _use_library(options, LIBRARY, path.parent)
-                _use_packed(options, with_kernels)
+                weights = _use_packed(options, with_kernels)
             elif self._device.kind == "cuda":
                 rewritten = cuda_rewrite.rewrite(path, suppressed)
                 if rewritten is not None:
@@ -127,6 +128,7 @@ class OrtBackend:
                 f"{self._name}: export it with --device {self._device.kind}"
             )
         device = self._device if self._has_device_memory else None
+        session.weights = weights  # which it reads where they are
         return OrtGraph(session, device, nodes, records=records, with_kernels=with_kernels)
 
     def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
@@ -243,7 +245,7 @@ class OrtGraph:
         device: whose memory holds inputs and outputs; None for host memory.
         nodes: of the graph, by kernel.
         records: whether repeated runs are recorded.
-        with_kernels: the rewritten graph that the session runs; it owns the packed weights.
+        with_kernels: the rewritten graph that the session runs; sessions of one file share it.
     """
 
     def __init__(
@@ -339,12 +341,21 @@ def _use_library(
         )
 
 
-def _use_packed(options: onnxruntime.SessionOptions, graph: RewrittenGraph) -> None:
-    """Registers the packed weights."""
-    values = [
-        onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
+def _use_packed(
+    options: onnxruntime.SessionOptions, graph: RewrittenGraph
+) -> list[onnxruntime.OrtValue]:
+    """Registers the packed weights, for sessions that live no longer than what it returns.
+
+    Of external initializers alone, each session makes a copy; shared ones are read in place, but do
+    not replace what the graph declares.
+    """
+    values = {
+        name: onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
             array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         )
-        for array in graph.packed.values()
-    ]
-    options.add_external_initializers(list(graph.packed), values)
+        for name, array in graph.packed.items()
+    }
+    options.add_external_initializers(list(values), list(values.values()))
+    for name, value in values.items():
+        options.add_initializer(name, value)
+    return list(values.values())
