@@ -67,10 +67,8 @@ def quantize_table(table: Weight, bits: int) -> Blocks:
 
 def _has_whole_zero_points(blocks: Blocks) -> bool:
     """Whether those of 4-bit blocks are numbers from 0 to 15."""
-    scales = blocks.scales.astype(np.float32)
-    offsets = np.asarray(blocks.offsets, np.float32)
-    zeros = np.round(-offsets / np.where(scales == 0, np.inf, scales))
-    is_kept = np.array_equal(-zeros * scales, offsets)
+    zeros = np.round(blocks.zero_points())
+    is_kept = np.array_equal(-zeros * blocks.scales.astype(np.float32), np.asarray(blocks.offsets))
     return bool(is_kept and 0 <= zeros.min() <= zeros.max() <= 15)
 
 
@@ -97,15 +95,14 @@ def multiply(tape: Tape, x: ir.Value, name: str, numbers: ir.Value, blocks: Bloc
     Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
     """
     num_outputs, num_blocks, _ = blocks.numbers.shape
-    scales = blocks.scales
     if blocks.offsets is not None:
         # A block of one value may have the scale 0: its offset becomes a multiple of another scale.
         magnitudes = np.where(blocks.offsets == 0, np.float16(1), np.abs(blocks.offsets))
-        scales = np.where(scales == 0, magnitudes, scales)
-    inputs = [rounded_inputs(tape, x, name), numbers, halves(tape, f"{name}.scales", scales)]
+        scales = np.where(blocks.scales == 0, magnitudes, blocks.scales)
+        blocks = blocks._replace(scales=scales)
+    inputs = [rounded_inputs(tape, x, name), numbers, halves(tape, f"{name}.scales", blocks.scales)]
     if blocks.offsets is not None:
-        zeros = (-blocks.offsets / scales.astype(np.float32)).astype(np.float32)
-        inputs.append(_zero_points(tape, f"{name}.zeros", zeros))
+        inputs.append(_zero_points(tape, f"{name}.zeros", blocks.zero_points()))
     attributes = {
         "K": num_blocks * BLOCK,
         "N": num_outputs,
@@ -130,8 +127,7 @@ def gather_rows(tape: Tape, ids: ir.Value, name: str, stored: ir.Value, rows: Bl
     attributes = {"bits": rows.bits, "block_size": BLOCK, "gather_axis": 0, "quantize_axis": 2}
     inputs = [stored, ids, scales]
     if rows.offsets is not None:
-        steps = np.where(rows.scales == 0, np.inf, rows.scales.astype(np.float32))
-        zeros = np.round(-rows.offsets / steps).astype(np.uint8)[..., None]
+        zeros = np.round(rows.zero_points()).astype(np.uint8)[..., None]
         inputs.append(constant(tape, f"{name}.zeros", zeros))
     found = tape.op("GatherBlockQuantized", inputs, attributes, domain=CONTRIB)
     outer = [0] * len(ids.shape)

@@ -38,6 +38,12 @@ class Blocks(NamedTuple):
     def bits(self) -> int:
         return 8 if self.offsets is None else 4
 
+    def zero_points(self) -> Weight:
+        """Those of 4-bit numbers, ``[outputs, blocks]``; 0 where the scale is."""
+        scales = self.scales.astype(np.float32)
+        zeros = -np.asarray(self.offsets) / np.where(scales == 0, np.inf, scales)
+        return zeros.astype(np.float32)
+
     def restored(self) -> NDArray[np.float32]:
         """The weights that the numbers stand for, ``[outputs, blocks, 32]``."""
         scales = self.scales.astype(np.float32)[..., None]

@@ -107,8 +107,8 @@ INLINE Floats alternate_of(const int16_t (*values)[2], int block, int half) {
 // The same of 8 bits, times 2^kShift.
 template <int kShift>
 INLINE Floats alternate_of(const uint8_t (*values)[2], int block, int half) {
-  const Ints both = reinterpret_cast<Ints>(
-      _mm256_cvtepu16_epi32(load<__m128i>(reinterpret_cast<const char*>(values + half * kLanes))));
+  const auto both =
+      reinterpret_cast<Ints>(_mm256_cvtepu16_epi32(load<__m128i>(values + half * kLanes)));
   return __builtin_convertvector((block ? both >> 8 : both & 255) << kShift, Floats);
 }
 

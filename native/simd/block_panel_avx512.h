@@ -42,8 +42,7 @@ INLINE __m512i scales_of(const Pair& pair) {
 }
 template <int kShift>
 INLINE __m512i shifted_bytes(const uint8_t (*values)[2]) {
-  return _mm512_slli_epi16(
-      _mm512_cvtepu8_epi16(load<__m256i>(reinterpret_cast<const char*>(values))), kShift);
+  return _mm512_slli_epi16(_mm512_cvtepu8_epi16(load<__m256i>(values)), kShift);
 }
 template <>
 INLINE __m512i scales_of(const SmallInt4Pair& pair) {

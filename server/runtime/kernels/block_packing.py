@@ -33,6 +33,12 @@ class BlockMatrix:
     scales: Array
     zeros: Array | None = None
 
+    @classmethod
+    def of(cls, numbers: Array, scales: Array, zeros: Array | None) -> "BlockMatrix | None":
+        """With fp32 ``scales``; None if they are no float16 numbers."""
+        halves = scales.astype(np.float16)
+        return cls(numbers, halves, zeros) if np.array_equal(halves, scales) else None
+
 
 class PackedBlocks(NamedTuple):
     """``panels``: uint8 ``[n]``."""
@@ -49,29 +55,27 @@ def pack(matrix: BlockMatrix, epilogue: Epilogue) -> PackedBlocks:
     """
     numbers, zeros, scales = matrix.numbers, matrix.zeros, matrix.scales.astype(np.float64)
     if zeros is None:
-        units = _units(np.abs(scales).max(1) / _MAX_SHORT)
-        shorts = [np.rint(scales / units[:, None]).astype(np.int16)]
-        return PackedBlocks(
-            WeightFormat.INT8_BLOCKS, _panels(numbers ^ 128, shorts, units, epilogue)
-        )
-    scales[_are_zeros(numbers, zeros)] = 0  # so that no large scale coarsens the others
-    numbers = _reorder_4_bits(numbers)
-    units = np.exp2(np.frexp(scales.max(1))[1] - 8.0)  # the largest is 128 to 255 of them
-    bytes_ = [_as_bytes(values) for values in (scales / units[:, None], zeros * _FRACTIONS)]
-    parts = [values for values in bytes_ if values is not None]
-    if len(parts) == len(bytes_):
-        panels = _panels(numbers, parts, units / _SCALE_FACTOR, epilogue)
-        return PackedBlocks(WeightFormat.SMALL_INT4_BLOCKS, panels)
-    units = _units(np.abs(scales).max(1) / _MAX_SHORT)
-    shorts = [np.rint(scales / units[:, None]), np.rint(zeros / _ZERO_POINT_UNIT)]
-    parts = [values.astype(np.int16) for values in shorts]
-    return PackedBlocks(WeightFormat.INT4_BLOCKS, _panels(numbers, parts, units, epilogue))
+        numbers, weight_format = numbers ^ 128, WeightFormat.INT8_BLOCKS  # two's complement
+    else:
+        scales[_are_zeros(numbers, zeros)] = 0  # so that no large scale coarsens the others
+        numbers, weight_format = _reorder_4_bits(numbers), WeightFormat.INT4_BLOCKS
+        units = np.exp2(np.frexp(scales.max(1))[1] - 8.0)  # the largest is 128 to 255 of them
+        small = [scales / units[:, None], zeros * _FRACTIONS]
+        if all(map(_are_bytes, small)):
+            parts = [values.astype(np.uint8) for values in small]
+            panels = _panels(numbers, parts, units / _SCALE_FACTOR, epilogue)
+            return PackedBlocks(WeightFormat.SMALL_INT4_BLOCKS, panels)
+    units = np.abs(scales).max(1) / _MAX_SHORT
+    shorts = [scales / np.where(units, units, 1)[:, None]]
+    if zeros is not None:
+        shorts.append(zeros / _ZERO_POINT_UNIT)
+    parts = [np.rint(values).astype(np.int16) for values in shorts]
+    return PackedBlocks(weight_format, _panels(numbers, parts, units, epilogue))
 
 
-def _as_bytes(values: Array) -> Array | None:
-    """The same values in uint8, if they are such numbers."""
-    fits = (values >= 0) & (values <= 255) & (values == np.rint(values))
-    return values.astype(np.uint8) if fits.all() else None
+def _are_bytes(values: Array) -> bool:
+    """Whether uint8 holds these values."""
+    return bool(((values >= 0) & (values <= 255) & (values == np.rint(values))).all())
 
 
 def largest_number(matrix: BlockMatrix) -> float:
@@ -79,11 +83,6 @@ def largest_number(matrix: BlockMatrix) -> float:
     nibbles = np.stack([matrix.numbers & 15, matrix.numbers >> 4])
     low, high = nibbles.min((0, -1)), nibbles.max((0, -1))
     return float(np.maximum(matrix.zeros - low, high - matrix.zeros).max())
-
-
-def _units(units: Array) -> Array:
-    """``[outputs]``, for divisions: 1 instead of 0."""
-    return np.where(units > 0, units, 1.0)
 
 
 def _panels(numbers: Array, parts: list[Array], units: Array, epilogue: Epilogue) -> Array:

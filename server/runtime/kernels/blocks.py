@@ -66,11 +66,10 @@ def _matrix(
     if has_zeros != (bits == 4) or not all(map(graph.is_constant, filter(None, node.input[1:]))):
         return None
     numbers = graph.constant(node.input[1]).reshape(num_outputs, -1, BLOCK * bits // 8)
-    exact = graph.constant(node.input[2]).reshape(num_outputs, -1)
-    scales = exact.astype(np.float16)
+    scales = graph.constant(node.input[2]).reshape(num_outputs, -1)
     zeros = graph.constant(node.input[3]).reshape(num_outputs, -1) if has_zeros else None
     is_float = zeros is None or zeros.dtype == np.float32
-    return BlockMatrix(numbers, scales, zeros) if is_float and np.all(scales == exact) else None
+    return BlockMatrix.of(numbers, scales, zeros) if is_float else None
 
 
 def _max_sum(largest: float) -> int:

@@ -8,14 +8,12 @@ import numpy as np
 from server.runtime.contract import Array
 
 _MIN_BYTES = 64 << 10  # of smaller ones, copies cost less than they would to compare
+_ALIGNMENT = 64  # bytes of a cache line and of the widest registers
 
 _in_use: "weakref.WeakValueDictionary[tuple[bytes, str, tuple[int, ...]], Array]" = (
     weakref.WeakValueDictionary()
 )
 """By digest, type and shape."""
-
-
-_ALIGNMENT = 64  # bytes of a cache line and of the widest registers
 
 
 def _aligned(array: Array) -> Array:

@@ -25,7 +25,7 @@ _NUM_CACHED = "num_cached_tokens"  # input of decoders: export/signatures.py
 
 
 @dataclass(frozen=True, eq=False)
-class _LookUp:
+class _TokenRows:
     """A look-up of tokens' rows ``[..., size]``, from ``node`` to ``last``."""
 
     node: onnx.NodeProto
@@ -37,7 +37,7 @@ class _LookUp:
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
     """Replaces each lookup of the tokens' rows, and what is multiplied with or added to it."""
     for node in graph.nodes:
-        found = _look_up(graph, node)
+        found = _token_rows(graph, node)
         if found is None:
             continue
         matrix = _matrix(graph, node) if found.has_blocks else None
@@ -47,10 +47,10 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
 
 def gathers_rows(graph: GraphIndex, node: onnx.NodeProto) -> bool:
     """Whether the native operators can replace a ``GatherBlockQuantized``."""
-    return _look_up(graph, node) is not None
+    return _token_rows(graph, node) is not None
 
 
-def _look_up(graph: GraphIndex, node: onnx.NodeProto) -> _LookUp | None:
+def _token_rows(graph: GraphIndex, node: onnx.NodeProto) -> _TokenRows | None:
     settings = _settings(graph, node)
     return (_rows(graph, node, settings) or _blocks(graph, node, settings)) if settings else None
 
@@ -66,7 +66,9 @@ def _settings(graph: GraphIndex, node: onnx.NodeProto) -> dict[str, int]:
     return {"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1} | given
 
 
-def _rows(graph: GraphIndex, node: onnx.NodeProto, settings: Mapping[str, int]) -> _LookUp | None:
+def _rows(
+    graph: GraphIndex, node: onnx.NodeProto, settings: Mapping[str, int]
+) -> _TokenRows | None:
     """Of an 8-bit table with one scale a row."""
     table, scales = (graph.initializers.get(node.input[index]) for index in (0, 2))
     is_found = (
@@ -80,10 +82,12 @@ def _rows(graph: GraphIndex, node: onnx.NodeProto, settings: Mapping[str, int]) 
     )
     if not is_found or table is None:
         return None
-    return _LookUp(node, node, table.dims[1], has_blocks=False)
+    return _TokenRows(node, node, table.dims[1], has_blocks=False)
 
 
-def _blocks(graph: GraphIndex, node: onnx.NodeProto, settings: Mapping[str, int]) -> _LookUp | None:
+def _blocks(
+    graph: GraphIndex, node: onnx.NodeProto, settings: Mapping[str, int]
+) -> _TokenRows | None:
     """Of a table ``[rows, blocks, numbers]``, as ``export.block_matmul.gather_rows`` writes it."""
     dims, bits = graph.initializers[node.input[0]].dims, settings["bits"]
     expected = {"block_size": BLOCK, "gather_axis": 0, "quantize_axis": 2}
@@ -107,21 +111,20 @@ def _blocks(graph: GraphIndex, node: onnx.NodeProto, settings: Mapping[str, int]
         and (not has_zeros or (zeros is not None and list(zeros.dims) == [*dims[:2], 1]))
         and graph.is_constant(scales.input[0])
     )
-    return _LookUp(node, restored, size, has_blocks=True) if is_found else None
+    return _TokenRows(node, restored, size, has_blocks=True) if is_found else None
 
 
 def _matrix(graph: GraphIndex, node: onnx.NodeProto) -> BlockMatrix | None:
     """The table of a look-up in blocks, if its scales are float16."""
     numbers = graph.array(node.input[0])
-    exact = graph.constant(graph.producers[node.input[2]].input[0]).reshape(numbers.shape[:2])
-    scales = exact.astype(np.float16)
+    scales = graph.constant(graph.producers[node.input[2]].input[0]).reshape(numbers.shape[:2])
     zeros = None
     if len(node.input) > 3:  # in the lower half of each byte
         zeros = (graph.array(node.input[3])[..., 0] & 15).astype(np.float32)
-    return BlockMatrix(numbers, scales, zeros) if np.array_equal(scales, exact) else None
+    return BlockMatrix.of(numbers, scales, zeros)
 
 
-def _replacement(graph: GraphIndex, found: _LookUp, matrix: BlockMatrix | None) -> Replacement:
+def _replacement(graph: GraphIndex, found: _TokenRows, matrix: BlockMatrix | None) -> Replacement:
     size = found.size
     last, factor, tables = found.last, 1.0, ["", "", "", ""]
     scaled = graph.only_consumer(last, "Mul")
