@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from export.bundle_writer import write_bundle
-from export.checkpoint import check_weights
+from export.checkpoint import Checkpoint, check_weights
 from export.errors import (
     BundleExistsError,
     ExportError,
@@ -184,6 +184,25 @@ def test_parity_check_detects_changed_weights(bundles: Bundles) -> None:
     other = dataclasses.replace(other, weights=weights)
     with pytest.raises(ParityError, match="differs from the eager module"):
         compare_fp32(other, bundles["llama"], read_manifest(bundles["llama"]).graphs)
+
+
+def test_parity_of_large_logits_is_in_proportion(bundles: Bundles, tmp_path: Path) -> None:
+    """Their rounding in fp32 alone is larger than the tolerance for small ones."""
+    other = checkpoint("llama")
+    name = "decoder.final_norm.weight"
+    other = dataclasses.replace(other, weights=other.weights | {name: 100 * other.weights[name]})
+    parity = read_parity(write_bundle(other, tmp_path))
+    small = read_parity(bundles["llama"])
+    assert small.tolerance == 1e-4
+    assert 1e-4 < parity.max_absolute_error <= parity.tolerance
+    assert parity.tolerance == pytest.approx(
+        100 * 1e-5 * largest_logit(checkpoint("llama"), bundles["llama"]), rel=0.1
+    )
+
+
+def largest_logit(source: Checkpoint, directory: Path) -> float:
+    reference = compare_fp32(source, directory, read_manifest(directory).graphs)
+    return float(max(abs(row).max() for row in reference.outputs))
 
 
 def test_failed_parity_check_leaves_no_files(tmp_path: Path) -> None:
