@@ -1,5 +1,5 @@
-// y = epilogue(x W), W in blocks of 32 inputs with 8 or 4 bits each, x quantized at run time to 8
-// bits in the same blocks. Each block of each row and of each output has a scale, as in GGUF's Q8_0
+// y = epilogue(x W), W in blocks of 32 inputs with 8, 6 or 4 bits each, x quantized at run time to
+// 8 bits in the same blocks. Each block of each row and of each output has a scale, as in GGUF's Q8_0
 // and Q4_1, so that an outlier coarsens 32 values only.
 //
 // y = sum over blocks of scale_x scale_w sum((number_x - zero_x) (number_w - zero_w)). Blocks are
@@ -65,6 +65,12 @@ struct Int8Pair {
   int16_t scales[kPanelWidth][2];  // in units of the output
   int8_t numbers[2][kBlockInputs / 4][kPanelWidth][4];
 };
+// The same in a quarter less memory, of numbers that are multiples of 4. The lowest two bits of
+// three groups hold the fourth one: its bits 7 and 6, then 5 and 4, then 3 and 2.
+struct Int6Pair {
+  int16_t scales[kPanelWidth][2];
+  uint8_t numbers[2][kBlockInputs / 16][3][kPanelWidth][4];
+};
 constexpr int kZeroPointBits = 8;  // after the point
 using Int4Words = uint32_t[2][kBlockInputs / 8][kPanelWidth];  // as weight_format::QuantizedBlock<4>
 struct Int4Pair {
@@ -98,17 +104,23 @@ struct PackedMatrix {
   static constexpr int64_t kUnitBytes = kPanelWidth * sizeof(float);
 
   const uint8_t* data;
-  WeightFormat format;  // kInt8Blocks or one with 4 bits
+  WeightFormat format;  // in blocks
   int64_t num_inputs;   // a multiple of 32, up to kMaxInputs
   int64_t num_outputs;
   // AVX-512 makes blocks of x coarser whose sum of |number - zero point| is larger, to about this
   // sum. The sums of their products with weights then fit into 16 bits.
   int64_t max_sum;
 
-  bool has_4_bits() const { return format != WeightFormat::kInt8Blocks; }
+  bool has_4_bits() const {
+    return format == WeightFormat::kInt4Blocks || format == WeightFormat::kSmallInt4Blocks;
+  }
   int64_t pair_bytes() const {
-    if (!has_4_bits()) return sizeof(Int8Pair);
-    return format == WeightFormat::kInt4Blocks ? sizeof(Int4Pair) : sizeof(SmallInt4Pair);
+    switch (format) {
+      case WeightFormat::kInt4Blocks: return sizeof(Int4Pair);
+      case WeightFormat::kSmallInt4Blocks: return sizeof(SmallInt4Pair);
+      case WeightFormat::kInt6Blocks: return sizeof(Int6Pair);
+      default: return sizeof(Int8Pair);
+    }
   }
   int64_t num_blocks() const { return num_inputs / kBlockInputs; }
   int64_t num_pairs() const { return div_ceil(num_blocks(), 2); }
@@ -126,14 +138,15 @@ struct PackedMatrix {
 // target may first expand panels to scratch, in a form that takes fewer instructions to read.
 constexpr int64_t kMinExpandedRows = 9;
 constexpr int64_t kMaxExpandedPanels = 2;  // at once
-// Of a panel's pair, at most.
-constexpr int64_t kExpandedInt4Bytes = 1408, kExpandedInt8Bytes = 256;
+// Of a panel's pair, at most. Numbers of 8 bits are not expanded.
+constexpr int64_t kExpandedBytes = 1408, kExpandedInt8Bytes = 256;
 
 // Bytes of scratch to multiply `num_rows` rows.
 inline int64_t scratch_size(const PackedMatrix& matrix, int64_t num_rows) {
   if (num_rows < kMinExpandedRows) return 0;
-  const int64_t pair_bytes = matrix.has_4_bits() ? kExpandedInt4Bytes : kExpandedInt8Bytes;
-  return kMaxExpandedPanels * matrix.num_pairs() * pair_bytes;
+  const bool has_8_bits = matrix.format == WeightFormat::kInt8Blocks;
+  return kMaxExpandedPanels * matrix.num_pairs() *
+         (has_8_bits ? kExpandedInt8Bytes : kExpandedBytes);
 }
 
 // Quantizes rows of x [.., num_inputs] for products with `matrix`: quantized

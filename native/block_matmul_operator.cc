@@ -74,7 +74,7 @@ struct DynamicBlockMatMul {
     if (max_sum < block_matmul::kMinMaxSum) {
       return api.CreateStatus(kInvalidArgument, "max_sum must be at least 256");
     }
-    return read_weight_format(api, info, WeightFormat::kInt8Blocks, WeightFormat::kSmallInt4Blocks,
+    return read_weight_format(api, info, WeightFormat::kInt8Blocks, WeightFormat::kInt6Blocks,
                               format);
   }
 

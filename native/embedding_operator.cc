@@ -104,8 +104,8 @@ struct BlockTable {
             kInvalidArgument,
             "num_tokens must be from 1 to 2^31 - 1, size a multiple of 32 up to 65536");
       }
-      return read_weight_format(api, info, WeightFormat::kInt8Blocks,
-                                WeightFormat::kSmallInt4Blocks, format);
+      return read_weight_format(api, info, WeightFormat::kInt8Blocks, WeightFormat::kInt6Blocks,
+                                format);
     }
   };
 

@@ -13,7 +13,8 @@ int64_t panel_bytes(WeightFormat format, int64_t num_inputs) {
     case WeightFormat::kBFloat16: return num_inputs * kPanelWidth * sizeof(uint16_t);
     case WeightFormat::kInt8Blocks: return num_blocks * sizeof(QuantizedBlock<8>);
     case WeightFormat::kInt4Blocks: return num_blocks * sizeof(QuantizedBlock<4>);
-    case WeightFormat::kSmallInt4Blocks: return 0;  // only block_matmul.h has it
+    case WeightFormat::kSmallInt4Blocks:
+    case WeightFormat::kInt6Blocks: return 0;  // only block_matmul.h has them
   }
   return 0;
 }

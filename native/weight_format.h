@@ -9,15 +9,16 @@
 
 #include "epilogue.h"
 
-// kInt8Blocks is GGUF's Q8_0, kInt4Blocks its Q4_0 and Q4_1. kSmallInt4Blocks has scales and zero
-// points of 8 bits: block_matmul.h. server/runtime/kernels/weights.py has the same numbers.
+// kInt8Blocks is GGUF's Q8_0, kInt4Blocks its Q4_0 and Q4_1. Only block_matmul.h has the others.
+// server/runtime/kernels/weights.py has the same numbers.
 enum class WeightFormat : int32_t {
   kFloat32 = 0,
   kFloat16 = 1,
   kBFloat16 = 2,
   kInt8Blocks = 3,
   kInt4Blocks = 4,
-  kSmallInt4Blocks = 5
+  kSmallInt4Blocks = 5,
+  kInt6Blocks = 6
 };
 
 namespace weight_format {

@@ -65,6 +65,7 @@ void multiply(const uint8_t* quantized, const Rows& rows, const PackedMatrix& ma
     switch (matrix.format) {
       case WeightFormat::kInt4Blocks: multiply.template operator()<Int4Pair>(); break;
       case WeightFormat::kSmallInt4Blocks: multiply.template operator()<SmallInt4Pair>(); break;
+      case WeightFormat::kInt6Blocks: multiply.template operator()<Int6Pair>(); break;
       default: multiply.template operator()<Int8Pair>();
     }
     index += P;

@@ -28,12 +28,13 @@ INLINE __m256i ones() {
 }
 
 // sums[r][half] += x[r] . the weights of eight outputs, for a group of 8-bit weights.
-template <int R>
-INLINE void multiply_8_bits(const RowPointers<R>& rows, int64_t group,
-                            const int8_t (*numbers)[kKr], __m256i ones, Sums<R>& sums) {
+template <int R, typename Pair>
+INLINE void multiply_8_bits(const RowPointers<R>& rows, int64_t group, const Pair& pair, int block,
+                            __m256i ones, Sums<R>& sums) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    const __m256i weights = load<__m256i>(numbers + half * kLanes);
+    const auto weights =
+        reinterpret_cast<__m256i>(words_of<Ints>(pair, block, group, half * kLanes));
     const __m256i magnitudes = _mm256_abs_epi8(weights);
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -96,7 +97,7 @@ struct ExpandedBlock {
   float scales[kPanelWidth], offsets[kPanelWidth];
   uint8_t numbers[kBlockGroups][kGroupBytes];
 };
-static_assert(2 * sizeof(ExpandedBlock) <= kExpandedInt4Bytes);
+static_assert(2 * sizeof(ExpandedBlock) <= kExpandedBytes);
 
 // Of block `block`, outputs half * 8 and on: values that alternate with those of the other block.
 INLINE Floats alternate_of(const int16_t (*values)[2], int block, int half) {
@@ -143,16 +144,6 @@ INLINE Floats offsets_of(const ExpandedBlock& block, int, int half) {
   return load(block.offsets + half * kLanes);
 }
 
-// Adds one block's products as int32 to sums, which are zero.
-template <int R>
-INLINE void multiply_block(const RowPointers<R>& rows, const Int8Pair& pair, int block,
-                           Sums<R>& sums) {
-  const __m256i one = ones();
-#pragma unroll
-  for (int64_t group = 0; group < kBlockGroups; group++) {
-    multiply_8_bits<R>(rows, group, pair.numbers[block][group], one, sums);
-  }
-}
 template <int R>
 INLINE void add_halves(Sums<R>& sums) {
   const __m256i one = ones();
@@ -162,13 +153,23 @@ INLINE void add_halves(Sums<R>& sums) {
     for (int half = 0; half < 2; half++) sums[r][half] = _mm256_madd_epi16(sums[r][half], one);
   }
 }
+
+// Adds one block's products as int32 to sums, which are zero.
 template <int R, typename Pair>
 INLINE void multiply_block(const RowPointers<R>& rows, const Pair& pair, int block, Sums<R>& sums) {
+  if constexpr (kIsInt4<Pair>) {
 #pragma unroll
-  for (int64_t group = 0; group < kBlockGroups; group += 2) {
-    multiply_packed<R>(rows, group, pair.words[block][group / 2], sums);
+    for (int64_t group = 0; group < kBlockGroups; group += 2) {
+      multiply_packed<R>(rows, group, pair.words[block][group / 2], sums);
+    }
+    add_halves<R>(sums);
+  } else {
+    const __m256i one = ones();
+#pragma unroll
+    for (int64_t group = 0; group < kBlockGroups; group++) {
+      multiply_8_bits<R>(rows, group, pair, block, one, sums);
+    }
   }
-  add_halves<R>(sums);
 }
 template <int R>
 INLINE void multiply_block(const RowPointers<R>& rows, const ExpandedBlock& block, int,

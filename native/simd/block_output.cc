@@ -12,10 +12,12 @@ struct Block {
   float scale, zero_point;
 };
 
-INLINE Block read_block(const Int8Pair& pair, int block, int64_t lane) {
+template <typename Pair>
+INLINE Block read_block(const Pair& pair, int block, int64_t lane) {
   Block found;
   for (int64_t group = 0; group < kBlockGroups; group++) {
-    memcpy(found.numbers + group * kKr, pair.numbers[block][group][lane], kKr);
+    const int32_t word = words_of<int32_t>(pair, block, group, lane);
+    memcpy(found.numbers + group * kKr, &word, kKr);
   }
   found.scale = pair.scales[lane][block], found.zero_point = 0;
   return found;
@@ -71,6 +73,7 @@ void read_output(const PackedMatrix& matrix, int64_t output, float* y) {
   switch (matrix.format) {
     case WeightFormat::kInt4Blocks: return read_pairs<Int4Pair>(matrix, output, y);
     case WeightFormat::kSmallInt4Blocks: return read_pairs<SmallInt4Pair>(matrix, output, y);
+    case WeightFormat::kInt6Blocks: return read_pairs<Int6Pair>(matrix, output, y);
     default: return read_pairs<Int8Pair>(matrix, output, y);
   }
 }

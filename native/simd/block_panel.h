@@ -31,8 +31,25 @@ struct Panels {
   uint8_t* expanded;
 };
 
-template <typename Pair>
-constexpr bool kIsInt4 = !__is_same(Pair, Int8Pair);
+template <typename Part>
+constexpr bool kIsInt4 = !__is_same(Part, Int8Pair) && !__is_same(Part, Int6Pair);
+
+// The bytes of a group of 8-bit weights. A word is that of one output; there may be one for each
+// of several outputs, from `lane` on.
+template <typename Words>
+INLINE Words words_of(const Int8Pair& pair, int block, int64_t group, int64_t lane) {
+  return load<Words>(pair.numbers[block][group][lane]);
+}
+template <typename Words>
+INLINE Words words_of(const Int6Pair& pair, int block, int64_t group, int64_t lane) {
+  const auto stored = [&](int64_t i) __attribute__((always_inline)) {
+    return load<Words>(pair.numbers[block][group / 4][i][lane]);
+  };
+  const int64_t i = group % 4;
+  if (i < 3) return stored(i) & ~0x03030303;
+  return (stored(0) << 6 & ~0x3f3f3f3f) | (stored(1) << 4 & 0x30303030) |
+         (stored(2) << 2 & 0x0c0c0c0c);
+}
 
 // What follows the units of a panel.
 template <typename Part>

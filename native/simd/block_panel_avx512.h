@@ -32,7 +32,13 @@ template <>
 struct Expanded<Int8Pair> {
   Corrections corrections;
 };
-static_assert(sizeof(Expanded<Int4Pair>) <= kExpandedInt4Bytes);
+template <>
+struct Expanded<Int6Pair> {
+  Corrections corrections;
+  int8_t numbers[2][kBlockGroups][kGroupBytes];
+};
+static_assert(sizeof(Expanded<Int4Pair>) <= kExpandedBytes);
+static_assert(sizeof(Expanded<Int6Pair>) <= kExpandedBytes);
 static_assert(sizeof(Expanded<Int8Pair>) <= kExpandedInt8Bytes);
 
 // The scales and zero points of a pair.
@@ -101,6 +107,7 @@ template <typename Pair, Reading kReading>
 class PairReader {
   static constexpr bool kIsExpanded = kReading == Reading::kExpanded;
   static constexpr bool kSubtracts = kIsInt4<Pair> && kReading == Reading::kExpand;
+  static constexpr bool kHasNumbers = !__is_same(Pair, Int8Pair);  // in scratch
 
  public:
   static constexpr bool kHas4Bits = kIsInt4<Pair>;
@@ -122,7 +129,7 @@ class PairReader {
   template <int kBlock>
   INLINE __m512i weights(int64_t group) {
     __m512i& sums = sums_[kBlock];
-    if constexpr (kHas4Bits && kIsExpanded) {
+    if constexpr (kHasNumbers && kIsExpanded) {
       return load<__m512i>(expanded_->numbers[kBlock][group]);
     } else if constexpr (kHas4Bits) {
       const Ints words = load<Ints>(stored_->words[kBlock][group / 2]) >> (group % 2 ? 4 : 0);
@@ -136,7 +143,10 @@ class PairReader {
       }
       return bytes;
     } else {
-      const __m512i bytes = load<__m512i>(stored_->numbers[kBlock][group]);
+      const auto bytes = reinterpret_cast<__m512i>(words_of<Ints>(*stored_, kBlock, group, 0));
+      if constexpr (kHasNumbers && kReading == Reading::kExpand) {
+        store(expanded_->numbers[kBlock][group], bytes);
+      }
       if constexpr (!kIsExpanded) sums = _mm512_dpbusd_epi32(sums, _mm512_set1_epi8(1), bytes);
       return bytes;
     }

@@ -184,7 +184,8 @@ bool compress(WeightFormat format, const float* panel, int64_t num_inputs, void*
       return compress_blocks(panel, num_inputs, static_cast<QuantizedBlock<8>*>(out));
     case WeightFormat::kInt4Blocks:
       return compress_blocks(panel, num_inputs, static_cast<QuantizedBlock<4>*>(out));
-    case WeightFormat::kSmallInt4Blocks: break;
+    case WeightFormat::kSmallInt4Blocks:
+    case WeightFormat::kInt6Blocks: break;
   }
   return false;
 }
@@ -208,7 +209,8 @@ void decompress(WeightFormat format, const void* panel, int64_t first, int64_t l
     case WeightFormat::kInt4Blocks:
       decompress_blocks(static_cast<const QuantizedBlock<4>*>(panel) + block, num_inputs, out);
       break;
-    case WeightFormat::kSmallInt4Blocks: break;
+    case WeightFormat::kSmallInt4Blocks:
+    case WeightFormat::kInt6Blocks: break;
   }
 }
 

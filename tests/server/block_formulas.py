@@ -12,6 +12,7 @@ BITS = {
     WeightFormat.INT8_BLOCKS: 8,
     WeightFormat.INT4_BLOCKS: 4,
     WeightFormat.SMALL_INT4_BLOCKS: 4,
+    WeightFormat.INT6_BLOCKS: 6,
 }
 
 

@@ -21,6 +21,11 @@ from server.runtime.kernels.weights import WeightFormat
 NUM_TOKENS = 50  # not a multiple of the 16 outputs of a panel
 NUM_POSITIONS, NUM_SEGMENTS = 40, 2
 NUM_ROWS = 60  # more tokens than a task has
+_ROUNDED = {  # bits
+    WeightFormat.INT8_BLOCKS: 8,
+    WeightFormat.INT6_BLOCKS: 6,
+    WeightFormat.SMALL_INT4_BLOCKS: 4,
+}
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,8 @@ class Table:
         rows = rng.standard_normal((NUM_TOKENS, self.size)).astype(np.float32)
         rows[1::3, :BLOCK] *= 0.05
         rows[2] = 0
-        if self.weight_format != WeightFormat.INT4_BLOCKS:
-            return quantize_table(rows, 8 if self.weight_format == WeightFormat.INT8_BLOCKS else 4)
+        if self.weight_format in _ROUNDED:
+            return quantize_table(rows, _ROUNDED[self.weight_format])
         numbers = rng.integers(0, 16, (NUM_TOKENS, self.size // BLOCK, BLOCK)).astype(np.uint8)
         scales = rng.uniform(0.01, 0.3, numbers.shape[:2]).astype(np.float16)
         zeros = rng.integers(0, 16, scales.shape)
@@ -54,7 +59,7 @@ class Table:
         if self.weight_format in (None, WeightFormat.SMALL_INT4_BLOCKS):
             return 0.0
         blocks = self.blocks()
-        largest = 127 if blocks.bits == 8 else 15  # of a number minus its zero point
+        largest = 15 if blocks.bits == 4 else 127  # of a number minus its zero point
         return float(blocks.scales.max()) * largest * (0.5 / 32767 + 2.0**-22)
 
     def lookup(self) -> tuple[Sequence[onnx.NodeProto], Sequence[onnx.TensorProto]]:
@@ -103,6 +108,8 @@ TABLES = {
     "rows": ROWS,
     "8 bits": Table(WeightFormat.INT8_BLOCKS, 64),
     "8 bits, odd": Table(WeightFormat.INT8_BLOCKS, 96),
+    "6 bits": Table(WeightFormat.INT6_BLOCKS, 64),
+    "6 bits, odd": Table(WeightFormat.INT6_BLOCKS, 96),
     "4 bits": Table(WeightFormat.SMALL_INT4_BLOCKS, 64),
     "4 bits, odd": Table(WeightFormat.SMALL_INT4_BLOCKS, 96),
     "4 bits, one block": Table(WeightFormat.SMALL_INT4_BLOCKS, 32),

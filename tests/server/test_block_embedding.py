@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
     ("changes", "is_at_load"),
     [
         ({"weight_format": 2}, True),
-        ({"weight_format": 6}, True),
+        ({"weight_format": 7}, True),
         ({"size": 80}, True),
         ({"size": 0}, True),
         ({"size": -96}, True),
@@ -44,6 +44,7 @@ pytestmark = pytest.mark.skipif(
         ({"size": 160}, False),
         ({"weight_format": 3}, False),
         ({"weight_format": 4}, False),
+        ({"weight_format": 6}, False),
     ],
 )
 def test_a_packed_matrix_of_another_size_is_an_error(

@@ -10,7 +10,7 @@ import pytest
 from onnx_ir.tape import Tape
 
 from export.block_matmul import gather_rows, multiply, quantize
-from export.blocks import rounded_to_8_bits
+from export.blocks import BLOCK, between_extremes, rounded_to_8_bits
 from export.quantized_matmul import constant
 from server.runtime.contract import Array
 from server.runtime.kernels.library import Kernels, supported_kernels, use_registers
@@ -47,14 +47,15 @@ def registers() -> Iterator[Callable[[int], bool]]:
 def random_weights(
     rng: np.random.Generator, num_inputs: int, num_outputs: int, weight_format: WeightFormat
 ) -> Array:
-    """``[inputs, outputs]``, of which those in 4 bits are packed in this format.
+    """``[inputs, outputs]``, which the bits of this format make it be packed in.
 
-    Blocks of one value are exact with float16 offsets, and a matrix that has some keeps them.
+    A matrix most of whose blocks are exact with float16 scales and offsets keeps those.
     """
     weight = rng.normal(size=(num_inputs, num_outputs)).astype(np.float32)
-    if weight_format != WeightFormat.SMALL_INT4_BLOCKS:
-        weight[:32, 0] = 0.25
-    return weight
+    if weight_format != WeightFormat.INT4_BLOCKS:
+        return weight
+    matrix = between_extremes(weight.T.reshape(num_outputs, -1, BLOCK)).restored()
+    return matrix.reshape(num_outputs, num_inputs).T.copy()
 
 
 def saved_product(path: Path, weight: Array, weight_format: WeightFormat) -> Path:

@@ -17,7 +17,7 @@ from server.runtime.kernels.weights import WeightFormat
 # A warning tells that a number does not fit into the type it is converted to.
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 WIDTH = 16  # outputs of a panel
-# Int8Pair, Int4Pair and SmallInt4Pair.
+# Int8Pair, Int4Pair, SmallInt4Pair and Int6Pair.
 PAIRS = {
     WeightFormat.INT8_BLOCKS: np.dtype(
         [("scales", "<i2", (WIDTH, 2)), ("numbers", "i1", (2, 8, WIDTH, 4))]
@@ -35,6 +35,9 @@ PAIRS = {
             ("zeros", "u1", (WIDTH, 2)),
             ("words", "u1", (2, 4, WIDTH, 4)),
         ]
+    ),
+    WeightFormat.INT6_BLOCKS: np.dtype(
+        [("scales", "<i2", (WIDTH, 2)), ("numbers", "u1", (2, 2, 3, WIDTH, 4))]
     ),
 }
 SCALE_STEPS = {WeightFormat.SMALL_INT4_BLOCKS: 2**7}  # of a unit, by step of a scale
@@ -55,6 +58,13 @@ def unpacked(found: PackedBlocks, num_outputs: int, num_blocks: int) -> Array:
     pairs = panels["pairs"]  # [panels, pairs]
     if form == WeightFormat.INT8_BLOCKS:
         numbers = pairs["numbers"].transpose(0, 4, 1, 2, 3, 5)
+        zeros = np.zeros(pairs["scales"].shape)
+    elif form == WeightFormat.INT6_BLOCKS:
+        three = pairs["numbers"]
+        first, second, third = np.moveaxis(three, 4, 0) & 3
+        fourth = (first * 64 + second * 16 + third * 4)[:, :, :, :, None]
+        groups = np.concatenate([three & 252, fourth], 4).view(np.int8)
+        numbers = groups.transpose(0, 5, 1, 2, 3, 4, 6)
         zeros = np.zeros(pairs["scales"].shape)
     else:  # of eight inputs, i is in the lower half of byte i, and i + 4 in the upper half
         words = pairs["words"]
@@ -95,9 +105,11 @@ def any_matrix(
     rng: np.random.Generator, num_outputs: int, num_blocks: int, bits: int
 ) -> BlockMatrix:
     shape = num_outputs, num_blocks
-    numbers = rng.integers(0, 256, (*shape, 4 * bits)).astype(np.uint8)
+    numbers = rng.integers(0, 256, (*shape, 16 if bits == 4 else 32)).astype(np.uint8)
+    if bits == 6:
+        numbers &= 252
     scales = rng.normal(size=shape).astype(np.float16)
-    zeros = None if bits == 8 else rng.uniform(-16, 31, shape).astype(np.float32)
+    zeros = rng.uniform(-16, 31, shape).astype(np.float32) if bits == 4 else None
     return BlockMatrix(numbers, scales, zeros)
 
 
@@ -112,7 +124,10 @@ def test_small_blocks_hold_every_weight(num_outputs: int, num_blocks: int, seed:
     np.testing.assert_array_equal(unpacked(found, num_outputs, num_blocks), weights_of(matrix))
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+OTHERS = {8: WeightFormat.INT8_BLOCKS, 6: WeightFormat.INT6_BLOCKS, 4: WeightFormat.INT4_BLOCKS}
+
+
+@pytest.mark.parametrize("bits", OTHERS)
 @given(*sizes)
 def test_other_blocks_hold_scales_in_15_bits(
     bits: int, num_outputs: int, num_blocks: int, seed: int
@@ -120,11 +135,10 @@ def test_other_blocks_hold_scales_in_15_bits(
     """And zero points in 1/256."""
     matrix = any_matrix(np.random.default_rng(seed), num_outputs, num_blocks, bits)
     found = packed(matrix)
-    expected_format = WeightFormat.INT8_BLOCKS if bits == 8 else WeightFormat.INT4_BLOCKS
-    assert found.weight_format == expected_format
+    assert found.weight_format == OTHERS[bits]
     error = np.abs(unpacked(found, num_outputs, num_blocks) - weights_of(matrix))
     scales = np.abs(matrix.scales.astype(np.float64))
-    largest = 128 if bits == 8 else 31  # of a number minus its zero point
+    largest = 31 if bits == 4 else 128  # of a number minus its zero point
     allowed = (0.5 / 32767 + 1e-7) * scales.max(1, keepdims=True) * largest
     if bits == 4:
         allowed = allowed + (0.5 / 256) * scales

@@ -26,7 +26,11 @@ NEEDS_KERNELS = pytest.mark.skipif(
     reason="this CPU cannot run the kernels",
 )
 NUM_TOKENS, SIZE = 1030, 160
-FORMATS = {8: WeightFormat.INT8_BLOCKS, 4: WeightFormat.SMALL_INT4_BLOCKS}
+FORMATS = {
+    8: WeightFormat.INT8_BLOCKS,
+    6: WeightFormat.INT6_BLOCKS,
+    4: WeightFormat.SMALL_INT4_BLOCKS,
+}
 
 
 def table() -> Array:
@@ -39,7 +43,7 @@ def tied_graph(
 ) -> Path:
     """Saves a graph that looks up ``rows`` in blocks, and multiplies by them."""
     blocks, tape = quantize_table(rows, bits), Tape()
-    stored = constant(tape, "table", pack_bits(blocks.numbers, bits))
+    stored = constant(tape, "table", pack_bits(blocks.numbers, blocks.bits))
     inputs, outputs = [], []
     if multiplies:
         x = ir.val("x", ir.DataType.FLOAT, ["rows", SIZE])
@@ -83,7 +87,7 @@ def inputs() -> dict[str, Array]:
 
 
 @NEEDS_KERNELS
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", FORMATS)
 @pytest.mark.usefixtures("all_kernels")
 def test_a_tied_matrix_is_packed_once(tmp_path: Path, bits: int) -> None:
     file = tied_graph(tmp_path / "1", table(), bits)
@@ -98,7 +102,7 @@ def test_a_tied_matrix_is_packed_once(tmp_path: Path, bits: int) -> None:
 
 
 @NEEDS_KERNELS
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", FORMATS)
 @pytest.mark.usefixtures("all_kernels", "register_bits")
 def test_a_tied_matrix_is_looked_up_and_multiplied(tmp_path: Path, bits: int) -> None:
     file = tied_graph(tmp_path / "tied", table(), bits)
@@ -106,13 +110,13 @@ def test_a_tied_matrix_is_looked_up_and_multiplied(tmp_path: Path, bits: int) ->
     given = inputs()
     y, found = OrtBackend("cpu", 2).load(file, ()).session.run(["y", "found"], given)
     (expected,) = standard_session(file).run(["found"], given)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 if bits == 8 else 0)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0 if bits == 4 else 1e-4)
     alone = OrtBackend("cpu", 2).load(product, ()).session.run(["y"], {"x": given["x"]})
     np.testing.assert_array_equal(y, alone[0])
 
 
 @NEEDS_KERNELS
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", FORMATS)
 @pytest.mark.usefixtures("all_kernels")
 def test_graphs_share_a_table_in_blocks(tmp_path: Path, bits: int) -> None:
     """As the encoder and the decoder of a model with one embedding."""

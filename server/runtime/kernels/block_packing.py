@@ -56,6 +56,8 @@ def pack(matrix: BlockMatrix, epilogue: Epilogue) -> PackedBlocks:
     numbers, zeros, scales = matrix.numbers, matrix.zeros, matrix.scales.astype(np.float64)
     if zeros is None:
         numbers, weight_format = numbers ^ 128, WeightFormat.INT8_BLOCKS  # two's complement
+        if not (numbers & 3).any():
+            numbers, weight_format = _in_6_bits(numbers), WeightFormat.INT6_BLOCKS
     else:
         scales[_are_zeros(numbers, zeros)] = 0  # so that no large scale coarsens the others
         numbers, weight_format = _reorder_4_bits(numbers), WeightFormat.INT4_BLOCKS
@@ -125,6 +127,15 @@ def _are_zeros(numbers: Array, zeros: Array) -> Array:
     both = (whole * 17).astype(np.uint8)  # numbers of a byte
     found: Array = (whole == zeros) & (numbers == both[..., None]).all(-1)
     return found
+
+
+def _in_6_bits(numbers: Array) -> Array:
+    """Of each 16 numbers ``[outputs, blocks, 32]``, the last four in the low bits of the others."""
+    groups = numbers.reshape(*numbers.shape[:2], 2, 4, _KR)
+    fourth = groups[..., 3:, :]
+    low_bits = np.concatenate([fourth >> 6, fourth >> 4 & 3, fourth >> 2 & 3], -2)
+    packed: Array = groups[..., :3, :] | low_bits
+    return packed.reshape(*numbers.shape[:2], -1)
 
 
 def _reorder_4_bits(numbers: Array) -> Array:

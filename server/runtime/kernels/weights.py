@@ -22,6 +22,7 @@ class WeightFormat(IntEnum):
     INT8_BLOCKS = 3
     INT4_BLOCKS = 4
     SMALL_INT4_BLOCKS = 5
+    INT6_BLOCKS = 6
 
 
 _SMALLEST_FIRST = (
