@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from export.activations import linear_maps, observe_inputs
 from export.blocks import can_have_blocks, exact_4_bits, in_blocks
 from export.calibration_rows import calibration_rows
+from export.calibration_texts import ENGLISH
 from export.checkpoint import Checkpoint
 from export.decoding import DecodingInputs, greedy_answers, prefill_source
 from export.fidelity.subject import GraphFolder, Subject
@@ -27,8 +29,8 @@ def measure_second_moments(
 ) -> SecondMoments:
     """``X^T X`` of the inputs of each matrix that ``recipe`` rounds to 4-bit blocks.
 
-    Decoders of encoder-decoders read the fp32 graphs' own greedy answers. Heads of encoders are not
-    run, so their matrices have none.
+    Decoders read the fp32 graphs' own greedy answers; those without an encoder also read texts.
+    Heads of encoders are not run, so their matrices have none.
 
     Args:
         weights: not smoothed, as the graphs ``fp32``.
@@ -55,7 +57,12 @@ def measure_second_moments(
                 sums[name] = torch.zeros(2 * flat.shape[1:])
             sums[name].addmm_(flat.T, flat)
 
-    targets = _answers(subject, rows, fp32) if subject.kind == Kind.ENCODER_DECODER else None
+    targets = None
+    if subject.kind == Kind.ENCODER_DECODER:
+        targets = _answers(subject, [subject.target_start] * len(rows), rows, fp32)
+    elif subject.kind == Kind.DECODER:
+        num_steps = max(1, min(MAX_TOKENS, subject.max_positions // 2))
+        rows += _answers(subject, subject.prompts(num_steps, ENGLISH), None, fp32)
     observe_inputs(config, dict(weights), rows, add, targets)
     return {
         f"{name}.weight": moments.numpy()
@@ -85,20 +92,36 @@ def _rounded_maps(config: ModelConfig, weights: Mapping[str, Tensor]) -> Iterato
             yield name
 
 
-def _answers(subject: Subject, rows: list[list[int]], fp32: GraphFolder) -> list[list[int]]:
-    """What the decoder reads of its greedy answer to each source."""
-    start, special = subject.target_start, subject.special_tokens
-    num_steps = max(1, min(MAX_TOKENS, subject.max_positions - len(start)))
-    encoder, answers = fp32.encoder(), []
-    for index in range(0, len(rows), BATCH):
-        sources = rows[index : index + BATCH]
-        inputs = DecodingInputs(
-            prompts=[start] * len(sources),
-            num_steps=num_steps,
-            sources=sources,
-            suppressed=special.suppressed,
+def _answers(
+    subject: Subject,
+    prompts: list[list[int]],
+    sources: list[list[int]] | None,
+    fp32: GraphFolder,
+) -> list[list[int]]:
+    """What the decoder reads as it answers greedily: each prompt and all but the last token."""
+    if not prompts:
+        return []
+    all_inputs = DecodingInputs(
+        prompts=prompts,
+        num_steps=max(1, min(MAX_TOKENS, subject.max_positions - max(map(len, prompts)))),
+        sources=sources,
+        suppressed=subject.special_tokens.suppressed,
+    )
+    decoder = fp32.decoder(
+        min(BATCH, len(prompts)), all_inputs.capacity, all_inputs.source_capacity
+    )
+    encoder = fp32.encoder() if sources is not None else None
+    rows = []
+    for start in range(0, len(prompts), BATCH):
+        part = slice(start, start + BATCH)
+        inputs = replace(
+            all_inputs, prompts=prompts[part], sources=None if sources is None else sources[part]
         )
-        decoder = fp32.decoder(len(sources), inputs.capacity, inputs.source_capacity)
-        prefill_source(encoder, decoder, sources)
-        answers += greedy_answers(decoder, inputs, special.eos)
-    return [[*start, *answer[:-1]] for answer in answers]
+        decoder.clear()
+        if encoder is not None and inputs.sources is not None:
+            prefill_source(encoder, decoder, inputs.sources)
+        answers = greedy_answers(decoder, inputs, subject.special_tokens.eos)
+        rows += [
+            [*prompt, *answer[:-1]] for prompt, answer in zip(inputs.prompts, answers, strict=True)
+        ]
+    return rows

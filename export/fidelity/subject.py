@@ -1,6 +1,7 @@
 """The model that is measured, from a checkpoint or from a bundle, and its tokenized inputs."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -138,10 +139,10 @@ class Subject:
         known = [index for index in ids if index < self.vocabulary_size]
         return known[: self.max_positions]
 
-    def prompts(self, num_new_tokens: int) -> list[list[int]]:
+    def prompts(self, num_new_tokens: int, texts: Sequence[str] = PROMPTS) -> list[list[int]]:
         """Requests to a decoder, in its chat template if it has one that can be rendered."""
         limit = min(MAX_PROMPT_TOKENS, self.max_positions - num_new_tokens)
-        rows = [self._prompt(text)[:limit] for text in PROMPTS[: self.max_rows]]
+        rows = [self._prompt(text)[:limit] for text in texts[: self.max_rows]]
         return [row for row in rows if row]
 
     def sources(self) -> list[list[int]]:
