@@ -19,14 +19,20 @@ from export.blocks import (
     exact_4_bits,
     fitted,
     in_blocks,
+    rounded_to_6_bits,
     rounded_to_8_bits,
 )
 from export.gptq import Moments, calibrated
 from export.quantized_matmul import CONTRIB, SMALLEST_SCALE, Weight, constant, pack_bits
 
+_ROUNDED = {8: rounded_to_8_bits, 6: rounded_to_6_bits}
+# Of a matrix's 4-bit blocks, so that it gets float16 scales, which keep them. A few are exact by
+# chance where a checkpoint has 8 bits.
+_MIN_EXACT = 0.5
+
 
 def quantize(weight: Weight, bits: int, moments: Moments | None = None) -> Blocks:
-    """Rounds ``weight [inputs, outputs]`` to blocks of ``bits`` bits, 8 or 4.
+    """Rounds ``weight [inputs, outputs]`` to blocks of ``bits`` bits: 8, 6 or 4.
 
     Weights that 4-bit blocks hold exactly get 4 bits even if 8 are asked for: more bits would add
     bytes, not fidelity.
@@ -38,26 +44,26 @@ def quantize(weight: Weight, bits: int, moments: Moments | None = None) -> Block
     blocks, is_exact = exact_4_bits(matrix)
     if is_exact.all():
         return blocks
-    if bits == 8:
-        return rounded_to_8_bits(matrix)
-    form = None
-    if not (is_exact & matrix.any(-1)).any():  # else float16 keeps some as they are
+    if bits != 4:
+        return _ROUNDED[bits](matrix)
+    form, is_zero = None, np.abs(matrix).max(-1) == 0
+    if (is_exact & ~is_zero).mean() < _MIN_EXACT:
         form = InBytes.of(matrix)
-        blocks = between_extremes(matrix, form)
+        blocks, is_exact = between_extremes(matrix, form), is_zero
     if moments is None:
         return fitted(matrix, blocks, form=form)
     return calibrated(matrix, moments, blocks, is_exact, form)
 
 
 def quantize_table(table: Weight, bits: int) -> Blocks:
-    """Rounds the rows of ``table [rows, size]``, which are looked up, to blocks of 8 or 4 bits.
+    """Rounds the rows of ``table [rows, size]``, which are looked up, to blocks of 8, 6 or 4 bits.
 
     With 4 bits, zero points are whole numbers, as ``GatherBlockQuantized`` has them. A table that 4
     bits hold exactly, but not so, gets 8.
     """
     matrix = table.reshape(len(table), -1, BLOCK)
-    if bits == 8:
-        return rounded_to_8_bits(matrix)
+    if bits != 4:
+        return _ROUNDED[bits](matrix)
     blocks, is_exact = exact_4_bits(matrix)
     if is_exact.all():
         return blocks if _has_whole_zero_points(blocks) else rounded_to_8_bits(matrix)

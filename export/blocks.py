@@ -93,8 +93,25 @@ def in_blocks(weight: Weight) -> Weight:
 
 def rounded_to_8_bits(matrix: Weight) -> Blocks:
     """``matrix [rows, blocks, 32]`` as in GGUF's Q8_0, which it therefore keeps exactly."""
-    scales = (np.abs(matrix).max(-1) / STEPS).astype(np.float16)
-    numbers = np.clip(_steps(matrix, scales), -STEPS, STEPS) + 128
+    return _symmetric(matrix, STEPS, 1)
+
+
+def rounded_to_6_bits(matrix: Weight) -> Blocks:
+    """``matrix [rows, blocks, 32]`` as 8-bit numbers that are multiples of 4.
+
+    Operators read them as 8 bits, the native kernels store 6: Int6Pair of native/block_matmul.h.
+    A matrix that came as in GGUF's Q8_0 stays as it is.
+    """
+    exact = rounded_to_8_bits(matrix)
+    if np.array_equal(exact.restored(), matrix):
+        return exact
+    return _symmetric(matrix, STEPS // 4, 4)
+
+
+def _symmetric(matrix: Weight, num_steps: int, step: int) -> Blocks:
+    """8-bit numbers in steps of ``step``, of which ``num_steps`` reach the largest magnitude."""
+    scales = (np.abs(matrix).max(-1) / (num_steps * step)).astype(np.float16)
+    numbers = step * np.clip(_steps(matrix, scales * np.float16(step)), -num_steps, num_steps) + 128
     return Blocks(numbers.astype(np.uint8), scales)
 
 

@@ -39,7 +39,11 @@ MATMULS: dict[WeightFormat, Callable[[Tape, ir.Value, str, Weight], ir.Value]] =
     WeightFormat.BLOCK_INT8: lambda tape, x, name, weight: matmul_nbits(tape, x, name, weight, 8),
     WeightFormat.BLOCK_INT4: lambda tape, x, name, weight: matmul_nbits(tape, x, name, weight, 4),
 }
-_DYNAMIC = {WeightFormat.DYNAMIC_INT8: 8, WeightFormat.DYNAMIC_INT4: 4}  # bits
+_DYNAMIC = {  # bits
+    WeightFormat.DYNAMIC_INT8: 8,
+    WeightFormat.DYNAMIC_INT6: 6,
+    WeightFormat.DYNAMIC_INT4: 4,
+}
 
 # Divisors [inputs] of matrices' inputs, by the matrices' names without the prefix TRACED.
 SmoothingFactors = Mapping[str, NDArray[np.float32]]

@@ -19,6 +19,7 @@ class WeightFormat(StrEnum):
     BLOCK_INT8 = "block_int8"
     BLOCK_INT4 = "block_int4"
     DYNAMIC_INT8 = "dynamic_int8"
+    DYNAMIC_INT6 = "dynamic_int6"
     DYNAMIC_INT4 = "dynamic_int4"
 
 
@@ -62,7 +63,11 @@ _ROWS, _BLOCKS_8, _BLOCKS_4 = (
     WeightFormat.BLOCK_INT8,
     WeightFormat.BLOCK_INT4,
 )
-_DYNAMIC_8, _DYNAMIC_4 = WeightFormat.DYNAMIC_INT8, WeightFormat.DYNAMIC_INT4
+_DYNAMIC_8, _DYNAMIC_6, _DYNAMIC_4 = (
+    WeightFormat.DYNAMIC_INT8,
+    WeightFormat.DYNAMIC_INT6,
+    WeightFormat.DYNAMIC_INT4,
+)
 _HALF, _BRAIN = Dtype.FLOAT16, Dtype.BFLOAT16
 
 # Measurements: docs/decisions/0006 to 0011. CUDA has no fp32 attention kernel and no MatMulInteger
@@ -86,7 +91,7 @@ RECIPES: dict[tuple[Precision, Device], Recipe] = {
     (Precision.INT4, Device.CPU): Recipe(
         matrices=_DYNAMIC_4,
         sensitive=_DYNAMIC_4,
-        output=_DYNAMIC_8,
+        output=_DYNAMIC_6,
         experts=_BLOCKS_4,
         embedding=_DYNAMIC_4,
         min_cosine=0.85,

@@ -23,7 +23,7 @@ def as_weight(blocks: Blocks) -> np.ndarray:
     return blocks.restored().reshape(len(blocks.scales), -1).T
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", [8, 6, 4])
 @pytest.mark.parametrize("offsets", [OFFSETS, SCALES * np.float16(-8)], ids=["Q4_1", "Q4_0"])
 def test_keeps_4_bit_blocks_exactly(offsets: np.ndarray, bits: int) -> None:
     weight = as_weight(Blocks(all_steps(4), SCALES, offsets))
@@ -33,19 +33,20 @@ def test_keeps_4_bit_blocks_exactly(offsets: np.ndarray, bits: int) -> None:
     np.testing.assert_array_equal(as_weight(kept), weight)
 
 
-def test_keeps_8_bit_blocks_exactly() -> None:
+@pytest.mark.parametrize("bits", [8, 6])
+def test_keeps_8_bit_blocks_exactly(bits: int) -> None:
     weight = as_weight(Blocks(all_steps(8), SCALES))
-    kept = quantize(weight, 8)
+    kept = quantize(weight, bits)
     assert kept.bits == 8
     np.testing.assert_array_equal(as_weight(kept), weight)
 
 
-@pytest.mark.parametrize(("bits", "steps"), [(8, 254), (4, 15)])
+@pytest.mark.parametrize(("bits", "steps"), [(8, 254), (6, 62), (4, 15)])
 def test_rounds_other_weights_within_half_a_step(bits: int, steps: int) -> None:
     weight = RNG.normal(size=(96, 20)).astype(np.float32)
     blocks = weight.T.reshape(20, -1, BLOCK)
     magnitudes = np.abs(blocks).max(-1)
-    ranges = 2 * magnitudes if bits == 8 else blocks.max(-1) - blocks.min(-1)
+    ranges = blocks.max(-1) - blocks.min(-1) if bits == 4 else 2 * magnitudes
     error = np.abs(quantize(weight, bits).restored() - blocks)
     inside = np.abs(blocks) < 0.8 * magnitudes[..., None]  # a fitted range may cut extremes
     assert (error <= 0.502 * (ranges / steps)[..., None])[inside].mean() > 0.99
@@ -98,14 +99,27 @@ def test_8_bits_for_scales_lose_little() -> None:
     assert errors[1] < errors[0] < 1.01 * errors[1]
 
 
-def test_a_block_that_4_bits_hold_exactly_keeps_float16_scales() -> None:
+@pytest.mark.parametrize(("num_exact", "dtype"), [(3, np.float16), (2, np.float32)])
+def test_blocks_keep_float16_scales_if_most_are_exact_so(num_exact: int, dtype: type) -> None:
+    """In 3 of 6 outputs, or in 2; in another, half of the blocks are zeros."""
     weight = RNG.normal(size=(96, 6)).astype(np.float32)
     exact = as_weight(Blocks(all_steps(4), SCALES, OFFSETS))
-    weight[BLOCK : 2 * BLOCK, 4] = exact[BLOCK : 2 * BLOCK, 4]
+    weight[:, :num_exact] = exact[:, :num_exact]
+    weight[BLOCK : 2 * BLOCK, 5] = 0
     blocks = quantize(weight, 4)
     assert blocks.offsets is not None
-    assert blocks.offsets.dtype == np.float16
-    np.testing.assert_array_equal(as_weight(blocks)[BLOCK : 2 * BLOCK, 4], weight[32:64, 4])
+    assert blocks.offsets.dtype == dtype
+    kept = as_weight(blocks)
+    assert np.array_equal(kept[:, :num_exact], exact[:, :num_exact]) == (num_exact == 3)
+    assert not kept[BLOCK : 2 * BLOCK, 5].any()
+
+
+def test_6_bits_are_multiples_of_4() -> None:
+    weight = RNG.normal(size=(96, 20)).astype(np.float32)
+    for blocks in (quantize(weight, 6), quantize_table(weight.T.copy(), 6)):
+        steps = (blocks.numbers.astype(int) - 128) / 4
+        np.testing.assert_array_equal(steps, np.rint(steps))
+        assert (np.abs(steps).max(-1) == 31).all()
 
 
 @pytest.mark.parametrize(("offset", "bits"), [(-8.0, 4), (-7.5, 8)], ids=["Q4_0", "Q4_1"])
@@ -126,7 +140,7 @@ def test_tables_of_8_bits_are_as_in_gguf() -> None:
 
 def test_zeros_stay_zeros() -> None:
     zeros = np.zeros((64, 3), np.float32)
-    for bits in (8, 4):
+    for bits in (8, 6, 4):
         assert not quantize(zeros, bits).restored().any()
         assert not quantize_table(zeros.T.copy(), bits).restored().any()
 
