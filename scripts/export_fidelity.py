@@ -1,10 +1,11 @@
-"""Generates the table of fidelity in ``docs/exporting.md``.
+"""Generates the tables of fidelity in ``docs/exporting.md``.
 
     python -m scripts.export_fidelity [--check]
 
 The figures come from the ``parity.json`` of the default models' exports, in
-``loadtest/results/parity-NAME-PRECISION.json``. Without options, those of the bundles in
-``bundles/`` are copied there first.
+``loadtest/results/parity-NAME-PRECISION.json``, and from the report of
+``tests.benchmarks.quantizers``. Without options, the files of the bundles in ``bundles/`` are
+copied there first.
 """
 
 import re
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 import msgspec
 
 from model.bundle import MANIFEST_FILE, PARITY_FILE, Fidelity, Parity
-from scripts.generated_sections import ROOT, Section, main
+from scripts.generated_sections import ROOT, Section, main, markdown_table
 
 RESULTS = ROOT / "loadtest" / "results"
 BUNDLES = ROOT / "bundles"
@@ -64,6 +65,18 @@ def committed() -> dict[str, Fidelity]:
     return found
 
 
+def quantizers() -> str:
+    """The Markdown table of our precisions and llama.cpp's, the largest first."""
+    report = msgspec.json.decode((RESULTS / "quantizers.json").read_bytes())
+    titles = ["engine", "precision", "MB", "top-1 agreement", "rms of log-probabilities"]
+    lines = [[*titles, *(f"tokens/s, {batch} together" for batch in report["rows"][0]["rates"])]]
+    for row in sorted(report["rows"], key=lambda row: -row["megabytes"]):
+        figures = f"{row['megabytes']:.1f}", f"{row['top_1']:.3f}", f"{row['rms_nats']:.3f}"
+        rates = [f"{rate:,.0f}" for rate in row["rates"].values()]
+        lines.append([row["engine"], row["precision"], *figures, *rates])
+    return markdown_table(lines)
+
+
 def update() -> None:
     """Copies the reports of the default models' bundles."""
     for name in NAMES:
@@ -79,6 +92,7 @@ SECTIONS = (
         name="fidelity",
         render=lambda: table(committed()),
     ),
+    Section(document=ROOT / "docs" / "exporting.md", name="quantizers", render=quantizers),
 )
 
 if __name__ == "__main__":

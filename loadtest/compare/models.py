@@ -56,7 +56,7 @@ class _Steps:
         shared = [
             *ours,
             self._make(CTRANSLATE2, "hugging-face-from-gguf", gguf, folder),
-            self._make(LLAMA_CPP, "gguf-q8", gguf, "gguf/smollm2-q8_0.gguf"),
+            self._make(LLAMA_CPP, "gguf-Q8_0", gguf, "gguf/smollm2-q8_0.gguf"),
         ]
         if level == Level.SERVER:
             return shared

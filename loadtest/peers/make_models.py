@@ -157,7 +157,10 @@ MAKERS: dict[str, Callable[[Path, Path], None]] = {
     "marian-transformer-base": marian_transformer_base,
     "ctranslate2-transformer-base": ctranslate2_transformer_base,
     "gguf-f32": gguf("LLAMA_FTYPE_ALL_F32"),
-    "gguf-q8": gguf("LLAMA_FTYPE_MOSTLY_Q8_0"),
+    **{
+        f"gguf-{kind}": gguf(f"LLAMA_FTYPE_MOSTLY_{kind}")
+        for kind in ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_1", "Q4_0")
+    },
 }
 
 
