@@ -34,7 +34,7 @@ _MIN_EXACT = 0.5
 def quantize(weight: Weight, bits: int, moments: Moments | None = None) -> Blocks:
     """Rounds ``weight [inputs, outputs]`` to blocks of ``bits`` bits: 8, 6 or 4.
 
-    Weights that 4-bit blocks hold exactly get 4 bits even if 8 are asked for: more bits would add
+    Weights that 4-bit blocks hold exactly get 4 bits even if more are asked for: these would add
     bytes, not fidelity.
 
     Args:

@@ -1,7 +1,7 @@
 """The parity check: the graphs compute what the eager module computes.
 
-The fp32 graphs must match within a tolerance and produce the same greedy tokens. The
-graphs of the bundle, which may be quantized, must reach a minimum cosine.
+The fp32 graphs must match within a tolerance and produce the same greedy tokens. The graphs of the
+bundle, which may be quantized, must reach a minimum cosine.
 """
 
 import dataclasses

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,9 +9,10 @@ from torch import Tensor
 from export.activations import linear_maps, observe_inputs
 from export.blocks import can_have_blocks, exact_4_bits, in_blocks
 from export.calibration_rows import calibration_rows
-from export.calibration_texts import ENGLISH
+from export.calibration_texts import calibration_texts
 from export.checkpoint import Checkpoint
-from export.decoding import DecodingInputs, greedy_answers, prefill_source
+from export.decoding import DecodingInputs, greedy_answers
+from export.fidelity.generation import GraphRunner, parts
 from export.fidelity.subject import GraphFolder, Subject
 from export.gptq import NO_MOMENTS, SecondMoments
 from export.quantize import OUTPUT, ROUTER
@@ -62,7 +62,7 @@ def measure_second_moments(
         targets = _answers(subject, [subject.target_start] * len(rows), rows, fp32)
     elif subject.kind == Kind.DECODER:
         num_steps = max(1, min(MAX_TOKENS, subject.max_positions // 2))
-        rows += _answers(subject, subject.prompts(num_steps, ENGLISH), None, fp32)
+        rows += _answers(subject, subject.prompts(num_steps, calibration_texts("en")), None, fp32)
     observe_inputs(config, dict(weights), rows, add, targets)
     return {
         f"{name}.weight": moments.numpy()
@@ -101,27 +101,13 @@ def _answers(
     """What the decoder reads as it answers greedily: each prompt and all but the last token."""
     if not prompts:
         return []
-    all_inputs = DecodingInputs(
+    inputs = DecodingInputs(
         prompts=prompts,
         num_steps=max(1, min(MAX_TOKENS, subject.max_positions - max(map(len, prompts)))),
         sources=sources,
         suppressed=subject.special_tokens.suppressed,
     )
-    decoder = fp32.decoder(
-        min(BATCH, len(prompts)), all_inputs.capacity, all_inputs.source_capacity
-    )
-    encoder = fp32.encoder() if sources is not None else None
-    rows = []
-    for start in range(0, len(prompts), BATCH):
-        part = slice(start, start + BATCH)
-        inputs = replace(
-            all_inputs, prompts=prompts[part], sources=None if sources is None else sources[part]
-        )
-        decoder.clear()
-        if encoder is not None and inputs.sources is not None:
-            prefill_source(encoder, decoder, inputs.sources)
-        answers = greedy_answers(decoder, inputs, subject.special_tokens.eos)
-        rows += [
-            [*prompt, *answer[:-1]] for prompt, answer in zip(inputs.prompts, answers, strict=True)
-        ]
-    return rows
+    runner, answers = GraphRunner(fp32, inputs, BATCH), []
+    for part in parts(inputs, BATCH):
+        answers += greedy_answers(runner.prepare(part), part, subject.special_tokens.eos)
+    return [[*prompt, *answer[:-1]] for prompt, answer in zip(prompts, answers, strict=True)]

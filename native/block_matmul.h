@@ -1,6 +1,6 @@
 // y = epilogue(x W), W in blocks of 32 inputs with 8, 6 or 4 bits each, x quantized at run time to
-// 8 bits in the same blocks. Each block of each row and of each output has a scale, as in GGUF's Q8_0
-// and Q4_1, so that an outlier coarsens 32 values only.
+// 8 bits in the same blocks. Each block of each row and of each output has a scale, as in GGUF's
+// Q8_0 and Q4_1, so that an outlier coarsens 32 values only.
 //
 // y = sum over blocks of scale_x scale_w sum((number_x - zero_x) (number_w - zero_w)). Blocks are
 // added in order, so that each target gives the same bits for any number of rows. Scales of an

@@ -9,8 +9,8 @@
 
 #include "epilogue.h"
 
-// kInt8Blocks is GGUF's Q8_0, kInt4Blocks its Q4_0 and Q4_1. Only block_matmul.h has the others.
-// server/runtime/kernels/weights.py has the same numbers.
+// kInt8Blocks is GGUF's Q8_0, kInt4Blocks its Q4_0 and Q4_1. Only block_matmul.h has
+// kSmallInt4Blocks and kInt6Blocks. server/runtime/kernels/weights.py has the same numbers.
 enum class WeightFormat : int32_t {
   kFloat32 = 0,
   kFloat16 = 1,

@@ -50,11 +50,11 @@ def compare_generation(
         return None
     eos = subject.special_tokens.eos
     rows_at_once = max(1, MAX_CACHED_TOKENS // inputs.capacity)
-    runners = [_Runner(folder, inputs, rows_at_once) for folder in (reference, other)]
+    runners = [GraphRunner(folder, inputs, rows_at_once) for folder in (reference, other)]
     total, first = LogitComparison(), None
     answers: list[list[int]] = []
     outputs: list[list[int]] = []
-    for part in _parts(inputs, rows_at_once):
+    for part in parts(inputs, rows_at_once):
         sessions = [runner.prepare(part) for runner in runners]
         tokens, compared = _compare(sessions[0], sessions[1], part, eos)
         total += compared
@@ -116,7 +116,7 @@ def generation_inputs(subject: Subject) -> DecodingInputs | None:
     )
 
 
-class _Runner:
+class GraphRunner:
     """Sessions of one precision for groups of rows."""
 
     def __init__(self, folder: GraphFolder, inputs: DecodingInputs, group: int) -> None:
@@ -134,7 +134,8 @@ class _Runner:
         return self._decoder
 
 
-def _parts(inputs: DecodingInputs, size: int) -> Iterator[DecodingInputs]:
+def parts(inputs: DecodingInputs, size: int) -> Iterator[DecodingInputs]:
+    """``inputs`` in groups of up to ``size`` rows."""
     for start in range(0, len(inputs.prompts), size):
         rows = slice(start, start + size)
         sources = None if inputs.sources is None else inputs.sources[rows]

