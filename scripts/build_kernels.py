@@ -84,6 +84,14 @@ def build_cuda_library(library: Path, temporary: Path) -> None:
     link(*OPTIONS, f'-DDEVICE_CODE="{code}"', *sources, "-ldl", "-lpthread", "-o", str(library))
 
 
+def build_emulated_library(library: Path, sources: Path = SOURCES) -> None:
+    """Builds the operators of CUDA for tests: an emulator runs their device code on the CPU."""
+    cuda = sources / "cuda"
+    files = map(str, (cuda / "operators.cc", *sorted(cuda.glob("emulator/*.cc"))))
+    provider = '-DPROVIDER="CPUExecutionProvider"'
+    link(*OPTIONS, provider, *files, "-lpthread", "-o", str(library))
+
+
 def link(*arguments: str) -> None:
     """Links a library."""
     run_compiler("-shared", "-s", "-nostdlib++", *arguments)

@@ -14,10 +14,8 @@ extern "C" __attribute__((visibility("hidden"))) const char triune_device_code[]
 namespace cuda {
 namespace {
 
-constexpr const char* kNames[kNumKernels] = {
-    "norm_1_fp16",   "norm_1_bf16", "norm_4_fp16", "norm_4_bf16", "activate_fp16",
-    "activate_bf16", "split_fp16",  "split_bf16",  "best_token",
-    "extreme_of_row", "extremes_across"};
+#define QUOTE(name) #name,
+constexpr const char* kNames[kNumKernels] = {FOR_EACH_KERNEL(QUOTE)};
 
 struct Driver {
   int (*initialize)(unsigned flags);

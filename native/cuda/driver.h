@@ -9,7 +9,13 @@
 
 namespace cuda {
 
-// Names of native/cuda/device/kernels.cc. Those of 16-bit floats come in pairs, fp16 first.
+// The names in native/cuda/device/kernels.cc, in the order of Kernel.
+#define FOR_EACH_KERNEL(_)                                                                \
+  _(norm_1_fp16) _(norm_1_bf16) _(norm_4_fp16) _(norm_4_bf16) _(activate_fp16)            \
+  _(activate_bf16) _(split_fp16) _(split_bf16) _(best_token) _(extreme_of_row)            \
+  _(extremes_across)
+
+// Those of 16-bit floats come in pairs, fp16 first.
 enum Kernel : int {
   kNorm1,
   kNorm4 = kNorm1 + 2,

@@ -23,6 +23,10 @@
 #include "device/arguments.h"
 #include "driver.h"
 
+#ifndef PROVIDER  // the emulator's is another
+#define PROVIDER "CUDAExecutionProvider"
+#endif
+
 namespace cuda {
 namespace {
 
@@ -34,7 +38,7 @@ using ort::Parameter;
 using ort::Status;
 using ort::Value;
 
-constexpr const char* kProviderName = "CUDAExecutionProvider";
+constexpr const char* kProviderName = PROVIDER;
 constexpr int kVector = 8, kWarp = 32, kMaxThreads = 1024;
 using Element = uint16_t;
 

@@ -49,10 +49,10 @@ def test_the_build_writes_the_library_that_the_server_loads() -> None:
 
 
 def test_the_device_code_has_every_kernel_that_the_driver_asks_for(device_code: str) -> None:
-    source = (SOURCES / "cuda" / "driver.cc").read_text()
-    names = re.search(r"kNames\[kNumKernels\] = \{(.*?)\}", source, re.DOTALL)
+    source = (SOURCES / "cuda" / "driver.h").read_text()
+    names = re.search(r"FOR_EACH_KERNEL\(_\)(.*?)\n\n", source, re.DOTALL)
     assert names is not None
-    expected = re.findall(r'"(\w+)"', names[1])
+    expected = re.findall(r"_\((\w+)\)", names[1])
     assert len(expected) == len(set(expected)) > 0
     assert sorted(re.findall(r"\.visible \.entry (\w+)\(", device_code)) == sorted(expected)
 

@@ -1,13 +1,6 @@
-// What device code needs of CUDA: the place of a thread, barriers, exchanges within a warp, vectors
-// of 16-bit floats, and fast functions. Compiled by Clang for PTX; no CUDA headers are needed.
-//
-// Source: PTX ISA, "Special Registers", "shfl.sync", "ex2", "rsqrt";
-// https://docs.nvidia.com/cuda/parallel-thread-execution.
+// What kernels share: the place of a thread in its block, 16-bit floats, vectors of them, and sums over
+// a block.
 #pragma once
-
-#define KERNEL extern "C" __attribute__((nvptx_kernel))
-#define UNROLLED _Pragma("unroll")
-#define SHARED __attribute__((address_space(3))) static
 
 namespace device {
 
@@ -16,24 +9,23 @@ using uint = unsigned;
 
 constexpr int kWarp = 32, kMaxWarps = 32;
 
-inline int thread() { return __nvvm_read_ptx_sreg_tid_x(); }
-inline int num_threads() { return __nvvm_read_ptx_sreg_ntid_x(); }
-inline int block() { return __nvvm_read_ptx_sreg_ctaid_x(); }
+}  // namespace device
+
+#ifdef __NVPTX__
+#include "intrinsics.h"
+#else
+#include "../emulator/intrinsics.h"
+#endif
+
+#define UNROLLED _Pragma("unroll")
+
+namespace device {
+
 inline int lane() { return thread() % kWarp; }
 inline int warp() { return thread() / kWarp; }
 inline int num_warps() { return (num_threads() + kWarp - 1) / kWarp; }
-inline void wait_for_block() { __syncthreads(); }
 
-inline float from_lane(float value, int distance) {
-  return __nvvm_shfl_sync_bfly_f32(~0u, value, distance, kWarp - 1);
-}
-inline int from_lane(int value, int distance) {
-  return __nvvm_shfl_sync_bfly_i32(~0u, value, distance, kWarp - 1);
-}
-
-inline float exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
 inline float exp(float x) { return exp2(x * 1.4426950408889634f); }
-inline float rsqrt(float x) { return __nvvm_rsqrt_approx_ftz_f(x); }
 
 // Element types: 16-bit floats, computed with in fp32.
 struct Half {

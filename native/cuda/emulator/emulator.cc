@@ -1,0 +1,160 @@
+#include "emulator.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include "intrinsics.h"
+
+// Where the linker puts SHARED memory.
+extern "C" char __start_shared_memory[], __stop_shared_memory[];
+
+namespace emulator {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr long kStackBytes = 64 * 1024;
+constexpr int kNotANumber = 0xff;  // the byte; floats of it are NaN
+
+enum class State { kReady, kAtWarp, kAtBlock, kEnded };
+
+struct Thread {
+  ucontext_t context;
+  State state;
+  unsigned bits;  // given to from_lane()
+  int distance;
+};
+
+Thread threads[kMaxThreads];
+ucontext_t scheduler;
+char* stacks = nullptr;
+int running, size;
+long current_block;
+Kernel kernel;
+const void* arguments;
+
+void run_thread() {
+  kernel(arguments);
+  threads[running].state = State::kEnded;
+}
+
+void wait(State state) {
+  Thread& thread = threads[running];
+  thread.state = state;
+  swapcontext(&thread.context, &scheduler);
+}
+
+void start_threads() {
+  for (int i = 0; i < size; i++) {
+    Thread& thread = threads[i];
+    getcontext(&thread.context);
+    thread.context.uc_stack.ss_sp = stacks + i * kStackBytes;
+    thread.context.uc_stack.ss_size = kStackBytes;
+    thread.context.uc_link = &scheduler;
+    makecontext(&thread.context, run_thread, 0);
+    thread.state = State::kReady;
+  }
+}
+
+// Numbers in another order (Fisher and Yates), by a linear congruential generator.
+void shuffle(int* numbers, int count) {
+  static unsigned random = 1;
+  for (int i = 0; i < count; i++) numbers[i] = i;
+  for (int i = count - 1; i > 0; i--) {
+    random = random * 1664525u + 1013904223u;
+    const int other = static_cast<int>((random >> 8) % static_cast<unsigned>(i + 1));
+    const int held = numbers[i];
+    numbers[i] = numbers[other];
+    numbers[other] = held;
+  }
+}
+
+int count(const Thread* first, int number, State state) {
+  int found = 0;
+  for (int i = 0; i < number; i++) found += first[i].state == state;
+  return found;
+}
+
+// Exchanges the bits of the lanes of a warp, all of which wait for it.
+const char* exchange(Thread* lanes) {
+  unsigned bits[kWarp];
+  for (int lane = 0; lane < kWarp; lane++) {
+    if (lanes[lane].distance != lanes[0].distance) return "lanes ask for several distances";
+    bits[lane] = lanes[lane].bits;
+  }
+  for (int lane = 0; lane < kWarp; lane++) {
+    lanes[lane].bits = bits[lane ^ lanes[0].distance];
+    lanes[lane].state = State::kReady;
+  }
+  return nullptr;
+}
+
+// Runs a warp until all of its threads have ended or wait for the block.
+const char* run_warp(int first) {
+  Thread* lanes = threads + first;
+  while (count(lanes, kWarp, State::kReady)) {
+    int order[kWarp];
+    shuffle(order, kWarp);
+    for (int lane : order) {
+      running = first + lane;
+      if (lanes[lane].state == State::kReady) swapcontext(&scheduler, &lanes[lane].context);
+    }
+    const int num_waiting = count(lanes, kWarp, State::kAtWarp);
+    if (num_waiting == 0) break;
+    if (num_waiting < kWarp) return "a lane does not take part in an exchange";
+    const char* failure = exchange(lanes);
+    if (failure) return failure;
+  }
+  return nullptr;
+}
+
+const char* run_block() {
+  memset(__start_shared_memory, kNotANumber,
+         static_cast<size_t>(__stop_shared_memory - __start_shared_memory));
+  start_threads();
+  while (count(threads, size, State::kEnded) < size) {
+    int order[kMaxThreads / kWarp];
+    shuffle(order, size / kWarp);
+    for (int i = 0; i < size / kWarp; i++) {
+      const char* failure = run_warp(order[i] * kWarp);
+      if (failure) return failure;
+    }
+    for (int i = 0; i < size; i++) {
+      if (threads[i].state == State::kAtBlock) threads[i].state = State::kReady;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+int thread() { return running; }
+int num_threads() { return size; }
+int block() { return static_cast<int>(current_block); }
+
+void wait_for_block() { wait(State::kAtBlock); }
+
+unsigned from_lane(unsigned bits, int distance) {
+  threads[running].bits = bits;
+  threads[running].distance = distance;
+  wait(State::kAtWarp);
+  return threads[running].bits;
+}
+
+const char* run(Kernel run_kernel, long num_blocks, int num_threads, const void* given) {
+  if (num_threads <= 0 || num_threads > kMaxThreads || num_threads % kWarp) {
+    return "a block has an unsupported number of threads";
+  }
+  if (!stacks) stacks = static_cast<char*>(malloc(kMaxThreads * kStackBytes));
+  if (!stacks) return "out of memory";
+  kernel = run_kernel;
+  arguments = given;
+  size = num_threads;
+  for (current_block = 0; current_block < num_blocks; current_block++) {
+    const char* failure = run_block();
+    if (failure) return failure;
+  }
+  return nullptr;
+}
+
+}  // namespace emulator
