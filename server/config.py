@@ -158,7 +158,8 @@ class ServerConfig:
     num_threads: Annotated[
         int,
         Option(
-            "Intra-op threads when only one lane is active. Default: all cores.",
+            "Intra-op threads when only one lane is active. Default: all cores, as far as a "
+            "container's limit of CPU time allows.",
             "threads",
             minimum=1,
             default=Computed(num_cores),

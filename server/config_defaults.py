@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from server import control_groups
+
 # Token budget of one step, by kind of device: docs/decisions/0083-cuda-graphs.md.
 BATCHED_TOKENS = {"cpu": 256, "cuda": 2048}
 # Tokens of one encoder batch, padding included: docs/decisions/0097-encoder-batches.md.
@@ -17,8 +19,8 @@ Options = Mapping[str, Any]
 
 
 def num_cores(_: Options) -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Cores that this process may use, as a container's limit of CPU time allows."""
+    return control_groups.num_cores(len(os.sched_getaffinity(0)))
 
 
 def default_num_lanes(options: Options) -> int:

@@ -53,7 +53,8 @@ ALLOWED_IN_SERVER = {
 }
 # Top-level modules that any folder of server/ may import. They import only each other.
 NEUTRAL = {
-    *("addresses", "bounds", "byte_sizes", "config", "config_defaults", "constraint", "errors"),
+    *("addresses", "bounds", "byte_sizes", "config", "config_defaults", "constraint"),
+    *("control_groups", "errors"),
     *("file_changes", "niceness", "option", "printable"),
 }
 # Wire-format packages: only front ends may import them.
