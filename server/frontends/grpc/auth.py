@@ -13,7 +13,7 @@ from server.frontends.grpc.identity import token_name
 from server.service.access_tokens import AccessTokens
 
 # Supervisors have no token. ``List`` needs one: it returns the names of all models.
-_PUBLIC = frozenset(
+PUBLIC_METHODS = frozenset(
     {
         "/grpc.health.v1.Health/Check",
         "/grpc.health.v1.Health/Watch",
@@ -36,7 +36,7 @@ class BearerTokenInterceptor(grpc.aio.ServerInterceptor):
         ],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "grpc.RpcMethodHandler[Any, Any] | None":
-        if str(handler_call_details.method) in _PUBLIC:
+        if str(handler_call_details.method) in PUBLIC_METHODS:
             return await continuation(handler_call_details)
         headers = [
             str(value)

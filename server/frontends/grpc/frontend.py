@@ -1,6 +1,7 @@
 """The gRPC front end: the listeners, their services, and health."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import grpc.aio
@@ -16,6 +17,7 @@ from protos.triune.v1 import (
     models_pb2_grpc,
 )
 from server.config import ServerConfig
+from server.frontends.grpc.draining import DrainingInterceptor
 from server.frontends.grpc.health import INFERENCE, MODELS, Health
 from server.frontends.grpc.inference import InferenceServicer
 from server.frontends.grpc.listeners import check_admin_access, make_server, open_port
@@ -53,6 +55,7 @@ class GrpcFrontend:
         check_admin_access(config)
         self._config = config
         self._health = Health()
+        self._draining = DrainingInterceptor()
         self._listeners: list[grpc.aio.Server] = []
         self.port = 0
         self.admin_port: int | None = None
@@ -92,13 +95,16 @@ class GrpcFrontend:
 
     async def drain(self) -> None:
         """Refuses new calls at once, and cancels running calls after the grace period."""
-        grace_seconds = self._config.grace_seconds
-        await asyncio.gather(*(listener.stop(grace_seconds) for listener in self._listeners))
+        end = time.monotonic() + self._config.grace_seconds
+        await self._draining.refuse_until_quiet(self._config.grace_seconds)
+        left = max(end - time.monotonic(), 0.0)
+        await asyncio.gather(*(listener.stop(left) for listener in self._listeners))
 
     def _listener(
         self, service: Service, address: str, tokens: Path | None, names: tuple[str, ...]
     ) -> tuple[grpc.aio.Server, int]:
-        server = make_server(self._config, tokens, [MalformedMessageInterceptor(service)])
+        interceptors = (self._draining, MalformedMessageInterceptor(service))
+        server = make_server(self._config, tokens, interceptors)
         models_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(service), server)
         open_inference = OpenInferenceServicer(service, is_admin=names is _ADMIN_SERVICES)
         open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(open_inference, server)
