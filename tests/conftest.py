@@ -23,6 +23,7 @@ SLOW = (
     "client/test_default_models.py",
     "container",
     "defaults",
+    "deploy",
     "export/importers/test_defaults.py",
     "export/test_large.py",
     "families",

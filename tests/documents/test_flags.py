@@ -26,6 +26,7 @@ DOCUMENTS = [
 ]
 # Flags of docker, pip, pytest, perf_analyzer, GuideLLM and torchrun.
 OTHER_FLAGS = {
+    *("--file", "--build", "--scale"),
     *("--build-arg", "--read-only", "--cap-drop", "--security-opt", "--gpus"),
     *("--require-hashes", "--no-deps", "--help", "--install-completion", "--show-completion"),
     *("--async", "--concurrency-range", "--input-data", "--streaming", "--nproc-per-node"),

@@ -2,20 +2,18 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from client.sync import Client
+from tests.environments import environment
 from tests.frontends.conftest import EMBEDDER
 from tests.serving import ServerProcess
 
 pytestmark = pytest.mark.slow
 
 PACKAGE = "llama-index-embeddings-text-embeddings-inference==0.6.0"
-ROOT = Path(__file__).parents[3]
 TEXTS = ["a cat sat", "two dogs ran", "unaffable"]
 PROGRAM = """
 import asyncio, json, sys
@@ -29,16 +27,7 @@ print(json.dumps(both))
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    folder = ROOT / "build" / "clients" / PACKAGE.replace("==", "-")
-    complete = folder / "complete"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder.with_suffix(".lock")):
-        if not complete.exists():
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-            pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", PACKAGE]
-            subprocess.run(pip, check=True)
-            complete.touch()
-    return folder / "bin" / "python"
+    return environment(PACKAGE) / "python"
 
 
 @pytest.mark.timeout(900)

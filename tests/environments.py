@@ -1,0 +1,29 @@
+"""Virtual environments for programs of others, which are no dependencies of the project."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+from filelock import FileLock
+
+ROOT = Path(__file__).parents[1]
+
+
+def environment(*packages: str) -> Path:
+    """The folder with the programs of an environment, which the first call makes.
+
+    Args:
+        packages: with their versions: ``name==version``.
+    """
+    key = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:8]
+    folder = ROOT / "build" / "clients" / f"{packages[0].replace('==', '-')}-{key}"
+    complete = folder / "complete"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):
+        if not complete.exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+            pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages]
+            subprocess.run(pip, check=True)
+            complete.touch()
+    return folder / "bin"
