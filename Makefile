@@ -1,6 +1,9 @@
 # Every target works in .venv/ and is safe to repeat: finished steps are kept.
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := serve
+# Packages are installed without bytecode (see PIP). Without permission to write it, every process
+# would compile torch or the server anew: half of the CPU time of a start.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: serve setup bundles tools test test-slow check train faults audit bench study protos lock
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
