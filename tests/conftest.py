@@ -1,6 +1,7 @@
 """Bundles as fixtures; see :mod:`tests.bundles`."""
 
 import functools
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -33,6 +34,19 @@ SLOW = (
     "test_round_trip.py",
     "train/test_tiny.py",
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keeps the garbage collector from the modules and tests, which all live until the end.
+
+    Else every full collection visits these 700,000 objects, in 0.5 s.
+    """
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
