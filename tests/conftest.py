@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from tests import bundles
 
@@ -52,14 +51,19 @@ def pytest_collection() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests in SLOW as ``slow``."""
     folders = [Path(__file__).parent / name for name in SLOW]
+    files = {item.path for item in items}
+    slow = {file for file in files if any(file.is_relative_to(folder) for folder in folders)}
     for item in items:
-        if any(item.path == folder or folder in item.path.parents for folder in folders):
+        if item.path in slow:
             item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def operators_are_listed_once() -> Iterator[None]:
     """Shares torch's list of ONNX operators, which it makes anew for each graph, in 0.4 s."""
+    # torch takes seconds to import, and the process that starts the workers needs none.
+    from torch.onnx._internal.exporter._registration import ONNXRegistry  # noqa: PLC0415
+
     listed = functools.cache(ONNXRegistry.from_torchlib)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(listed))
