@@ -19,6 +19,7 @@ from export.calibration_texts import ENGLISH, PORTUGUESE, calibration_texts
 from export.evaluation_texts import PASSAGES, SENTENCES
 from export.fidelity.subject import GraphFolder
 from export.fidelity.texts import PROMPTS, mixed_texts, sentences
+from export.gptq import SecondMoments
 from export.graph_files import load_graph
 from export.importers.samples import ENGLISH_PROMPTS, ENGLISH_TEXTS, SOURCE_SENTENCES
 from export.quantize import TRACED
@@ -48,11 +49,27 @@ def rounded_matrices(exported: Exported, folder: Path) -> set[str]:
     } - {"embedding.tokens.weight"}
 
 
-def test_every_4_bit_matrix_has_moments_of_its_inputs(exported: Exported, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def moments_by_name() -> dict[str, SecondMoments]:
+    return {}
+
+
+@pytest.fixture
+def found(exported: Exported, moments_by_name: dict[str, SecondMoments]) -> SecondMoments:
+    """The moments for int4 of ``exported``, measured once."""
+    name = exported.name
+    if name not in moments_by_name:
+        source = checkpoint(name)
+        recipe = recipe_for(Precision.INT4, Device.CPU, source.config.kind)
+        folder = GraphFolder(exported.directory, exported.graphs)
+        moments_by_name[name] = measure_second_moments(source, source.weights, recipe, folder)
+    return moments_by_name[name]
+
+
+def test_every_4_bit_matrix_has_moments_of_its_inputs(
+    exported: Exported, found: SecondMoments, tmp_path: Path
+) -> None:
     source = checkpoint(exported.name)
-    recipe = recipe_for(Precision.INT4, Device.CPU, source.config.kind)
-    folder = GraphFolder(exported.directory, exported.graphs)
-    found = measure_second_moments(source, source.weights, recipe, folder)
     assert set(found) == rounded_matrices(exported, tmp_path / "int4")
     for name, moments in found.items():
         assert moments.shape == (source.weights[name].shape[0],) * 2
@@ -62,12 +79,11 @@ def test_every_4_bit_matrix_has_moments_of_its_inputs(exported: Exported, tmp_pa
 
 
 def test_the_largest_moments_are_left_out_if_all_take_too_much(
-    exported: Exported, monkeypatch: pytest.MonkeyPatch
+    exported: Exported, found: SecondMoments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = checkpoint(exported.name)
     recipe = recipe_for(Precision.INT4, Device.CPU, source.config.kind)
     folder = GraphFolder(exported.directory, exported.graphs)
-    found = measure_second_moments(source, source.weights, recipe, folder)
     by_size = sorted(found, key=lambda name: (found[name].nbytes, name))
     total = sum(moments.nbytes for moments in found.values())
     assert found[by_size[0]].nbytes < found[by_size[-1]].nbytes
@@ -76,11 +92,13 @@ def test_the_largest_moments_are_left_out_if_all_take_too_much(
     assert set(fewer) == set(by_size[:-1])
 
 
-def test_matrices_in_4_bit_blocks_already_are_not_measured(exported: Exported) -> None:
+def test_matrices_in_4_bit_blocks_already_are_not_measured(
+    exported: Exported, found: SecondMoments
+) -> None:
     source = checkpoint(exported.name)
     recipe = recipe_for(Precision.INT4, Device.CPU, source.config.kind)
     folder = GraphFolder(exported.directory, exported.graphs)
-    names = list(measure_second_moments(source, source.weights, recipe, folder))
+    names = list(found)
     matrix = in_blocks(source.weights[names[0]].numpy())
     restored = between_extremes(matrix).restored().reshape(len(matrix), -1)
     exact = torch.from_numpy(restored.T.copy())
