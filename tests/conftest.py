@@ -21,6 +21,7 @@ settings.load_profile("untimed")
 # Folders and files whose tests train, export or start whole programs: half of the total time.
 SLOW = (
     "client/test_default_models.py",
+    "console",
     "container",
     "defaults",
     "deploy",

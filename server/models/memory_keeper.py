@@ -53,12 +53,12 @@ class MemoryKeeper:
     async def run(self) -> None:
         """Checks until it is cancelled."""
         while True:
-            await asyncio.sleep(self._config.memory_check_seconds)
             try:
                 await self.check()
             except Exception:
                 # One failed check must not end them.
                 log.exception("checking the memory failed")
+            await asyncio.sleep(self._config.memory_check_seconds)
 
     async def check(self) -> None:
         """Asks the lanes to give idle memory back, frees what an idle server left, and reports."""

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 
 from starlette.routing import BaseRoute
 
-from server.frontends.http import libretranslate, oip, rerank, tei, vllm
+from server.frontends.http import console, libretranslate, oip, rerank, tei, vllm
 from server.frontends.http.endpoint import Context
 from server.frontends.http.openai.routes import routes as openai_routes
 
 PROTOCOLS: Sequence[Callable[[Context], list[BaseRoute]]] = (
+    console.routes,
     openai_routes,
     libretranslate.routes,
     rerank.routes,

@@ -1,0 +1,96 @@
+// Calls to the server's HTTP port, at the address of this page.
+
+/** The server needs a token, or rejects the one that it got. */
+export class TokenNeeded extends Error {}
+
+/** Remembers a token until the tab is closed. */
+export function useToken(token) {
+  sessionStorage.setItem("token", token);
+}
+
+function headersOf(body) {
+  const token = sessionStorage.getItem("token");
+  return {
+    ...(token ? { authorization: `Bearer ${token}` } : {}),
+    ...(body === undefined ? {} : { "content-type": "application/json" }),
+  };
+}
+
+/** Calls the server: GET, or POST with a body. Throws its message if it answers with an error. */
+async function call(path, body, signal) {
+  const response = await fetch(path, {
+    method: body === undefined ? "GET" : "POST",
+    headers: headersOf(body),
+    body: body === undefined ? undefined : JSON.stringify(body),
+    signal,
+  });
+  if (response.status === 401) throw new TokenNeeded("The server needs a valid token.");
+  if (!response.ok) throw new Error(messageOf(await response.text()) || `HTTP ${response.status}`);
+  return response;
+}
+
+function messageOf(text) {
+  try {
+    const { error } = JSON.parse(text);
+    return error.message ?? error;
+  } catch {
+    return text;
+  }
+}
+
+/** All served models: `{id, kind, tasks, max_model_len}`. */
+export async function listModels() {
+  return (await (await call("/v1/models")).json()).data;
+}
+
+/** The metrics, in Prometheus's text format. */
+export async function readMetrics() {
+  return (await call("/metrics")).text();
+}
+
+/** A request of the Open Inference Protocol: texts by input, options, and wanted outputs. */
+export function inferRequest(model, texts, parameters = {}, outputs = []) {
+  const inputs = Object.entries(texts).map(([name, data]) => (
+    { name, datatype: "BYTES", shape: [data.length], data }));
+  const body = { inputs, parameters };
+  if (outputs.length > 0) body.outputs = outputs.map((name) => ({ name }));
+  return { path: `/v2/models/${encodeURIComponent(model)}/infer`, body };
+}
+
+/** Sends a request. Returns its outputs by name, each `{shape, data}`. */
+export async function infer({ path, body }, signal) {
+  const { outputs } = await (await call(path, body, signal)).json();
+  return Object.fromEntries(outputs.map((output) => [output.name, output]));
+}
+
+/** Sends a request, and yields the objects of the answer's server-sent events. */
+export async function* events({ path, body }, signal) {
+  const response = await call(path, body, signal);
+  let rest = "";
+  for await (const text of chunks(response.body.pipeThrough(new TextDecoderStream()))) {
+    const parts = (rest + text).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const data = part.replace(/^data: /, "");
+      if (data === "[DONE]") return;
+      const event = JSON.parse(data);
+      if (event.error) throw new Error(event.error.message ?? event.error);
+      yield event;
+    }
+  }
+}
+
+async function* chunks(stream) {
+  const reader = stream.getReader();
+  try {
+    for (let read = await reader.read(); !read.done; read = await reader.read()) yield read.value;
+  } finally {
+    reader.cancel();  // ends the call if the reader stops early
+  }
+}
+
+/** The same request as a shell command. */
+export function curl({ path, body }) {
+  const data = JSON.stringify(body).replaceAll("'", "'\\''");
+  return `curl ${location.origin}${path} -H 'content-type: application/json' -d '${data}'`;
+}

@@ -1,0 +1,61 @@
+// The page: models on the left, the chosen model's tasks in the middle, the server's load on the right.
+
+import { listModels, TokenNeeded, useToken } from "./api.js";
+import { element } from "./elements.js";
+import { watchLoad } from "./load.js";
+import { taskForm, TASKS } from "./tasks.js";
+
+const REFRESH_MS = 5000;
+const byId = (id) => document.getElementById(id);
+let chosen = null;  // the id of the chosen model
+
+function showModels(models) {
+  byId("models").replaceChildren(...models.map((model) => {
+    const tasks = model.tasks.join(", ");
+    const button = element("button", { onclick: () => choose(model) }, model.id,
+      element("small", {}, `${model.kind.replace("_", "-")} · ${tasks}`));
+    button.ariaCurrent = String(model.id === chosen);
+    return button;
+  }));
+}
+
+function choose(model) {
+  chosen = model.id;
+  for (const button of byId("models").children) {
+    button.ariaCurrent = String(button.firstChild.textContent === model.id);
+  }
+  const tasks = model.tasks.filter((task) => task in TASKS);
+  if (model.kind === "decoder" && tasks.includes("generate")) tasks.push("chat");
+  const place = element("div");
+  const show = (task) => place.replaceChildren(taskForm(model, task));
+  const tabs = tasks.length < 2 ? [] : tasks.map((task) => (
+    element("button", { onclick: () => show(task) }, TASKS[task].title)));
+  byId("task").replaceChildren(
+    element("h2", {}, `${model.id} · up to ${model.max_model_len.toLocaleString("en")} tokens`),
+    element("div", { className: "tasks" }, ...tabs), place);
+  if (tasks.length > 0) show(tasks[0]);
+}
+
+async function refresh() {
+  try {
+    const models = await listModels();
+    byId("access").hidden = true;
+    byId("status").textContent = `${models.length} models`;
+    showModels(models);
+    const model = models.find(({ id }) => id === chosen);
+    if (!model && models.length > 0) choose(models[0]);
+  } catch (error) {
+    byId("access").hidden = !(error instanceof TokenNeeded);
+    byId("status").textContent = error instanceof TokenNeeded
+      ? error.message : `The server does not answer: ${error.message}`;
+  }
+}
+
+byId("access").onsubmit = (event) => {
+  event.preventDefault();
+  useToken(byId("token").value);
+  refresh();
+};
+await refresh();
+setInterval(refresh, REFRESH_MS);
+watchLoad(byId("load"));

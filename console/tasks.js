@@ -1,0 +1,236 @@
+// A form for each task: what it asks for, what it sends, and how it shows the answer.
+
+import { curl, events, infer, inferRequest } from "./api.js";
+import { element, labelled, marked, scoreTable } from "./elements.js";
+
+const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+const texts = (label, value) => ({ label, value, rows: 4 });
+const number = (label, value, step = 1) => ({ label, value, type: "number", step, min: 0 });
+
+/** The rows of `[index, start, end]` in the output `spans`, as `{start, end}` by order. */
+function places({ data }) {
+  return Array.from({ length: data.length / 3 }, (_, i) => (
+    { start: data[3 * i + 1], end: data[3 * i + 2], index: i }));
+}
+
+function streamRequest(model, values, options) {
+  const path = `/v2/models/${encodeURIComponent(model.id)}/generate_stream`;
+  return { path, body: { text_input: values.text, parameters: options } };
+}
+
+/** Shows a streamed text as it comes. */
+async function showStream(request, output, signal) {
+  for await (const event of events(request, signal)) output.append(event.text_output);
+}
+
+/** The cosines of all pairs of vectors `[n, size]`, as a table coloured by their value. */
+function similarities(names, { data, shape: [count, size] }) {
+  const vectors = Array.from({ length: count }, (_, i) => data.slice(i * size, (i + 1) * size));
+  const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
+  const norms = vectors.map((vector) => Math.sqrt(dot(vector, vector)));
+  const rows = vectors.map((a, i) => element("tr", {}, element("th", {}, names[i]),
+    ...vectors.map((b, j) => {
+      const cosine = dot(a, b) / (norms[i] * norms[j]);
+      const cell = element("td", {}, cosine.toFixed(3));
+      const percent = Math.round(60 * Math.max(cosine, 0));
+      cell.style.background = `color-mix(in srgb, var(--strong) ${percent}%, transparent)`;
+      return cell;
+    })));
+  return [element("p", { className: "note" }, `${size} dimensions; cosines:`),
+    element("table", {}, ...rows)];
+}
+
+/**
+ * Each task: its title, its fields, `request(model, values, history)` and either
+ * `show(outputs, values)`, which returns nodes, or `stream(request, output, signal)`. The history of a
+ * conversation has its messages.
+ */
+export const TASKS = {
+  generate: {
+    title: "Generate",
+    fields: {
+      text: texts("Text to continue", "The three kinds of Transformer are"),
+      max_new_tokens: number("Tokens", 64),
+      temperature: number("Temperature", 0, 0.1),
+    },
+    request: (model, { text, max_new_tokens, temperature }) => (
+      streamRequest(model, { text }, { max_new_tokens, temperature })),
+    stream: showStream,
+  },
+  chat: {
+    title: "Chat",
+    isConversation: true,
+    fields: {
+      text: texts("Message", "Why is the sky blue?"),
+      max_tokens: number("Tokens", 128),
+      temperature: number("Temperature", 0, 0.1),
+    },
+    request: (model, { text, max_tokens, temperature }, history) => ({
+      path: "/v1/chat/completions",
+      body: {
+        model: model.id, messages: [...history, { role: "user", content: text }],
+        max_tokens, temperature, stream: true,
+      },
+    }),
+    stream: async (request, output, signal) => {
+      for await (const { choices } of events(request, signal)) {
+        for (const { delta } of choices) output.append(delta.content ?? "");
+      }
+    },
+  },
+  translate: {
+    title: "Translate",
+    fields: {
+      text: texts("Text", "The children were playing in the garden."),
+      source_language: { label: "From (code, if the model has several)", value: "" },
+      target_language: { label: "To (code, if the model has several)", value: "" },
+    },
+    request: (model, { text, source_language, target_language }) => streamRequest(model, { text }, {
+      ...(source_language ? { source_language } : {}),
+      ...(target_language ? { target_language } : {}),
+    }),
+    stream: showStream,
+  },
+  embed: {
+    title: "Embed",
+    fields: { text: texts("Texts, one per line", "a cat\na kitten\na truck") },
+    request: (model, { text }) => inferRequest(model.id, { text_input: lines(text) }, { task: "embed" }),
+    show: ({ embedding_output }, { text }) => similarities(lines(text), embedding_output),
+  },
+  rerank: {
+    title: "Rerank",
+    fields: {
+      query: { label: "Query", value: "a small pet" },
+      passages: texts("Passages, one per line", "a kitten\na truck\na goldfish"),
+    },
+    request: (model, { query, passages }) => (
+      inferRequest(model.id, { query: [query], passages: lines(passages) })),
+    show: ({ scores }, { passages }) => {
+      const rows = lines(passages).map((passage, i) => [passage, scores.data[i]]);
+      return [scoreTable(rows.sort((a, b) => b[1] - a[1]))];
+    },
+  },
+  classify: {
+    title: "Classify",
+    fields: {
+      text: texts("Text", "a fast web server with support for TLS"),
+      top_k: number("Labels", 5),
+    },
+    request: (model, { text, top_k }) => inferRequest(model.id, { text_input: [text] }, { top_k }),
+    show: ({ labels, scores }) => [scoreTable(labels.data.map((label, i) => [label, scores.data[i]]))],
+  },
+  tag: {
+    title: "Tag",
+    fields: { text: texts("Text", "My name is John Smith and I live in Lisbon.") },
+    request: (model, { text }) => inferRequest(model.id, { text_input: [text] }),
+    show: ({ labels, scores, spans }, { text }) => [marked(text, places(spans).map((place) => (
+      { ...place, make: (part) => element("mark", { title: scores.data[place.index].toFixed(3) },
+        part, element("small", {}, labels.data[place.index])) })))],
+  },
+  fill_mask: {
+    title: "Fill mask",
+    fields: {
+      text: texts("Text with [MASK] or the model's own mask", "Paris is the [MASK] of France."),
+      top_k: number("Tokens", 5),
+    },
+    request: (model, { text, top_k }) => inferRequest(model.id, { text_input: [text] }, { top_k }),
+    show: ({ tokens: { data, shape: [count, k] }, scores }) => Array.from({ length: count }, (_, i) => (
+      scoreTable(data.slice(i * k, (i + 1) * k).map((token, j) => [token, scores.data[i * k + j]])))),
+  },
+  answer: {
+    title: "Answer",
+    fields: {
+      question: { label: "Question", value: "Where does Anna live?" },
+      context: texts("Text with the answer", "Anna has lived in Lisbon for three years."),
+    },
+    request: (model, { question, context }) => (
+      inferRequest(model.id, { question: [question], context: [context] })),
+    show: ({ answers, scores }) => [scoreTable(answers.data.map((text, i) => [text, scores.data[i]]))],
+  },
+  correct: {
+    title: "Correct",
+    fields: { text: texts("Text", "She have went to there house.") },
+    request: (model, { text }) => inferRequest(model.id, { text_input: [text] }, {},
+      ["text_output", "spans", "replacements"]),
+    show: ({ text_output, spans, replacements }, { text }) => [
+      element("p", {}, text_output.data[0]),
+      marked(text, places(spans).map((place) => ({ ...place, make: (part) => element("span", {},
+        element("del", {}, part), element("ins", {}, replacements.data[place.index])) }))),
+    ],
+  },
+};
+
+function control({ rows, label, ...properties }, name) {
+  return labelled(label, rows === undefined
+    ? element("input", { name, ...properties })
+    : element("textarea", { name, rows, ...properties }));
+}
+
+/** The form of a model's task. */
+export function taskForm(model, name) {
+  const task = TASKS[name];
+  const wide = Object.entries(task.fields).filter(([, field]) => field.rows !== undefined);
+  const narrow = Object.entries(task.fields).filter(([, field]) => field.rows === undefined);
+  const button = element("button", {}, "Run");
+  const output = element("div", { className: "output" });
+  const note = element("p", { className: "note" });
+  const command = element("pre");
+  const form = element("form", { className: "task" },
+    ...wide.map(([key, field]) => control(field, key)),
+    element("div", { className: "row" }, ...narrow.map(([key, field]) => control(field, key))),
+    button, note, output,
+    element("details", {}, element("summary", {}, "The same from a shell"), command));
+  const history = [];
+  let running = null;  // aborts the call
+
+  function values() {
+    return Object.fromEntries(Object.entries(task.fields).map(([key, { type }]) => (
+      [key, type === "number" ? Number(form.elements[key].value) : form.elements[key].value])));
+  }
+
+  function showCommand() {
+    command.textContent = curl(task.request(model, values(), history));
+  }
+
+  /** Adds a message and its answer to the conversation. */
+  async function converse(request) {
+    const answer = element("div", { className: "message" });
+    const message = request.body.messages.at(-1);
+    output.append(element("div", { className: "message user" }, message.content), answer);
+    await task.stream(request, answer, running.signal);
+    history.push(message, { role: "assistant", content: answer.textContent });
+    showCommand();
+  }
+
+  async function run() {
+    const given = values();
+    const request = task.request(model, given, history);
+    const started = performance.now();
+    running = new AbortController();
+    button.textContent = "Stop";
+    note.className = "note";
+    note.textContent = "";
+    if (!task.isConversation) output.replaceChildren();
+    try {
+      if (task.isConversation) await converse(request);
+      else if (task.stream) await task.stream(request, output, running.signal);
+      else output.append(...task.show(await infer(request, running.signal), given));
+      note.textContent = `${Math.round(performance.now() - started)} ms`;
+    } catch (error) {
+      const isStopped = error.name === "AbortError";
+      note.className = isStopped ? "note" : "error";
+      note.textContent = isStopped ? "Stopped." : error.message;
+    }
+    running = null;
+    button.textContent = "Run";
+  }
+
+  form.oninput = showCommand;
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    if (running) running.abort();
+    else run();
+  };
+  showCommand();
+  return form;
+}

@@ -1,0 +1,117 @@
+"""Uses the console in Chromium, in an environment with Selenium: ``browser.py URL TOKEN``.
+
+Prints one JSON object: the status without a token and with a wrong one, what each model answers by
+task, the titles and numbers of the charts, and what the browser logs.
+"""
+
+import json
+import sys
+from typing import Any
+
+from selenium import webdriver  # type: ignore[import-not-found,unused-ignore]
+from selenium.webdriver.common.by import By  # type: ignore[import-not-found,unused-ignore]
+from selenium.webdriver.support.ui import (  # type: ignore[import-not-found,unused-ignore]
+    WebDriverWait,
+)
+
+CSS = By.CSS_SELECTOR
+OPTIONS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,900")
+MARKUP = "<b>bold</b>"
+SECONDS = 60
+
+
+class Page:
+    """The console in a browser."""
+
+    def __init__(self, url: str) -> None:
+        options = webdriver.ChromeOptions()
+        options.binary_location = "/usr/bin/chromium"
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        for option in OPTIONS:
+            options.add_argument(option)
+        service = webdriver.ChromeService("/usr/bin/chromedriver")
+        self.driver = webdriver.Chrome(options=options, service=service)
+        self.driver.get(url)
+
+    def text(self, selector: str) -> str:
+        return str(self.driver.find_element(CSS, selector).text)
+
+    def all(self, selector: str) -> list[Any]:
+        found: list[Any] = self.driver.find_elements(CSS, selector)
+        return found
+
+    def wait(self, condition: Any) -> None:
+        WebDriverWait(self.driver, SECONDS).until(lambda _: condition())
+
+    def use_token(self, token: str) -> None:
+        field = self.driver.find_element(CSS, "#token")
+        field.clear()
+        field.send_keys(token)
+        self.driver.find_element(CSS, "#access button").click()
+
+    def choose(self, model: str) -> list[str]:
+        """Chooses a model. Returns the titles of its tasks' tabs."""
+        buttons = self.all("#models button")
+        next(button for button in buttons if button.text.split("\n")[0] == model).click()
+        return [tab.text for tab in self.all(".tasks button")]
+
+    def fill(self, name: str, text: str) -> None:
+        field = self.driver.find_element(CSS, f"form.task [name={name}]")
+        field.clear()
+        field.send_keys(text)
+
+    def run(self) -> str:
+        """Sends the form. Returns the output, or the error."""
+        before = self.text("form.task .output")
+        self.driver.find_element(CSS, "form.task button").click()
+        ended = "form.task > .note, form.task > .error"
+        self.wait(lambda: self.text("form.task button") == "Run" and self.text(ended))
+        if errors := self.all("form.task > .error"):
+            return f"error: {errors[0].text}"
+        return self.text("form.task .output").removeprefix(before)
+
+
+def main(url: str, token: str) -> dict[str, Any]:
+    page = Page(url)
+    try:
+        page.wait(lambda: not page.text("#status").startswith("Connecting"))
+        without = page.text("#status")
+        page.use_token("wrong")
+        page.wait(lambda: page.text("#status") == without)
+        rejected = [page.text("#status"), len(page.all("#models button"))]
+        page.use_token(token)
+        page.wait(lambda: page.all("#models button"))
+        answers: dict[str, dict[str, str]] = {}
+        for model in [button.text.split("\n")[0] for button in page.all("#models button")]:
+            tabs = page.choose(model)
+            answers[model] = {} if tabs else {"": page.run()}
+            for number, title in enumerate(tabs):
+                page.all(".tasks button")[number].click()
+                answers[model][title] = page.run()
+                if title == "Chat":
+                    answers[model]["Chat again"] = page.run()
+        page.choose("embedder")
+        page.fill("text", MARKUP)
+        markup = [page.run(), len(page.all(".output b"))]
+        page.driver.find_element(CSS, "form.task summary").click()
+        command = page.text("form.task pre")
+        page.choose("tiny-decoder")
+        page.fill("temperature", "1000")
+        form_error = page.run()
+        page.wait(lambda: all(number.text for number in page.all(".chart b")))
+        return {
+            "without": without,
+            "rejected": rejected,
+            "answers": answers,
+            "markup": markup,
+            "error": form_error,
+            "charts": [chart.text for chart in page.all(".chart")],
+            "command": command,
+            "log": [entry["message"] for entry in page.driver.get_log("browser")],
+        }
+    finally:
+        page.driver.quit()
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(*sys.argv[1:])))

@@ -1,0 +1,132 @@
+"""The console, in a real browser: it shows what the models answer."""
+
+import json
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client.channel import Security
+from client.sync import Client
+from client.types import Message
+from tests.environments import environment
+from tests.frontends.conftest import DECODER, TRANSLATOR
+from tests.frontends.conftest import every_task as every_task  # noqa: PLC0414
+from tests.serving import ServerProcess, server_process
+
+SELENIUM = "selenium==4.51.0"
+OTHERS = ("tagger", "filler", "answerer", "corrector")
+TOKEN = "a-token-of-the-console"
+PROGRAM = Path(__file__).with_name("browser.py")
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("chromium") is None or shutil.which("chromedriver") is None,
+    reason="chromium or chromedriver not found: `make tools` installs them",
+)
+
+
+@pytest.fixture(scope="module")
+def server(
+    every_task: Path, head_bundles: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("console")
+    shutil.copytree(every_task, folder / "bundles")
+    for name in OTHERS:
+        shutil.copytree(head_bundles / name, folder / "bundles" / name)
+    (folder / "tokens").write_text(f"console:{TOKEN}\n")
+    options = ("--threads", "1", "--tokens", str(folder / "tokens"))
+    with server_process(folder / "bundles", *options) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def seen(server: ServerProcess) -> Any:
+    """What the browser saw."""
+    command = [str(environment(SELENIUM) / "python"), str(PROGRAM), server.http_url, TOKEN]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    return json.loads(ran.stdout)
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess) -> Iterator[Client]:
+    with Client(server.target, timeout_seconds=60, security=Security(token=TOKEN)) as client:
+        yield client
+
+
+def test_models_need_a_token(seen: Any) -> None:
+    assert seen["without"] == "The server needs a valid token."
+    assert seen["rejected"] == ["The server needs a valid token.", 0]
+    refused = [entry for entry in seen["log"] if "/v1/models" in entry and "401" in entry]
+    assert len(refused) == 2
+
+
+def test_every_task_has_an_answer(seen: Any) -> None:
+    answers = [answer for model in seen["answers"].values() for answer in model.values()]
+    assert len(seen["answers"]) == 9
+    assert all(answer and not answer.startswith("error") for answer in answers)
+
+
+def test_generated_texts_are_those_of_the_model(seen: Any, client: Client) -> None:
+    answers = seen["answers"][DECODER]
+    text = client.generate(DECODER, "The three kinds of Transformer are", max_new_tokens=64)
+    assert answers["Generate"] == text.outputs[0].text.strip()
+    translated = client.translate(TRANSLATOR, "The children were playing in the garden.")
+    assert seen["answers"][TRANSLATOR][""] == translated.outputs[0].text
+
+
+def test_a_conversation_has_its_earlier_messages(seen: Any, client: Client) -> None:
+    question = Message("user", "Why is the sky blue?")
+    first = client.generate(DECODER, messages=[question], max_new_tokens=128).outputs[0].text
+    messages = [question, Message("assistant", first), question]
+    second = client.generate(DECODER, messages=messages, max_new_tokens=128).outputs[0].text
+    answers = seen["answers"][DECODER]
+    assert answers["Chat"].split() == [*question.content.split(), *first.split()]
+    assert answers["Chat again"].split() == [*question.content.split(), *second.split()]
+
+
+def test_scores_are_those_of_the_model(seen: Any, client: Client) -> None:
+    output = client.classify("sorter", ["a fast web server with support for TLS"]).outputs[0]
+    best = output.labels[0]
+    assert f"{best.label} {best.score:.3f}" in seen["answers"]["sorter"][""]
+
+
+def test_texts_never_become_markup(seen: Any) -> None:
+    text, num_elements = seen["markup"]
+    assert "<b>bold</b> 1.000" in text
+    assert num_elements == 0
+
+
+def test_errors_name_the_field(seen: Any) -> None:
+    assert seen["error"].startswith("error: ")
+    assert "temperature" in seen["error"]
+
+
+def test_charts_show_the_load(seen: Any) -> None:
+    numbers = dict(reversed(chart.split("\n")[:2]) for chart in seen["charts"])
+    assert {"Calls/s", "Tokens out/s", "Running", "Memory, MB"} <= set(numbers)
+    assert float(numbers["Memory, MB"].replace(",", "")) > 10
+
+
+@pytest.mark.usefixtures("server")
+def test_commands_run_in_a_shell(seen: Any) -> None:
+    command = f"{seen['command']} --silent -H 'authorization: Bearer {TOKEN}'"
+    ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout)["model_name"] == "embedder"
+
+
+def test_the_browser_finds_nothing_wrong(seen: Any) -> None:
+    """Except for statuses that the page shows."""
+    assert [entry for entry in seen["log"] if "status of 40" not in entry] == []
+
+
+@pytest.mark.parametrize("path", ["/", "/console/", "/console/console.js"])
+def test_the_page_may_load_nothing_from_elsewhere(server: ServerProcess, path: str) -> None:
+    with urllib.request.urlopen(server.http_url + path, timeout=60) as answer:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "http" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
