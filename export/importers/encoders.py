@@ -6,7 +6,6 @@ A family's importer builds the :class:`Body` and has a table of heads by class.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from export.checkpoint import Checkpoint, check_weights
@@ -149,15 +148,13 @@ def mask_token(folder: HuggingFaceFolder) -> int:
     Raises:
         SourceError: no file names it, or the tokenizer does not have it.
     """
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        value = folder.read_json(name)
-        token = value.get("mask_token") if isinstance(value, dict) else None
-        content = token.get("content") if isinstance(token, dict) else token
-        if isinstance(content, str):
-            id_ = Tokenizer.from_str(folder.tokenizer_json).token_to_id(content)
-            if id_ is None:
-                raise SourceError(f"{name}: the tokenizer has no mask_token {content!r}")
-            return int(id_)
-    raise SourceError(
-        f"{folder.path}: neither tokenizer_config.json nor special_tokens_map.json has a mask_token"
-    )
+    token = folder.special_tokens.get("mask_token")
+    if token is None:
+        raise SourceError(
+            f"{folder.path}: neither tokenizer_config.json nor special_tokens_map.json has a "
+            "mask_token"
+        )
+    id_ = folder.tokenizer.token_to_id(token)
+    if id_ is None:
+        raise SourceError(f"{folder.path}: the tokenizer has no mask_token {token!r}")
+    return int(id_)

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.head_padding import pad_heads
@@ -53,6 +51,7 @@ from export.readers.marian import is_marian
 from export.readers.marian_folder import VOCABULARY_PATTERN, read_marian_folder
 from export.readers.pickles import is_pickle, refusal
 from export.supported import lookup
+from export.tokenization.hugging_face import parse_tokenizer
 from model.native_checkpoint import FORMAT
 
 # By ``model_type`` of config.json.
@@ -175,11 +174,7 @@ CHECKPOINT_FORMATS = (
 
 def _check_tokenizer(checkpoint: Checkpoint, path: Path) -> None:
     """Checks that every token id of the tokenizer has an embedding."""
-    try:
-        tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
-    except Exception as error:
-        # The library raises plain Exception.
-        raise SourceError(f"{path}: the tokenizer cannot be read: {error}") from error
+    tokenizer = parse_tokenizer(checkpoint.tokenizer_json, path)
     largest = max(tokenizer.get_vocab().values(), default=0)
     if largest >= checkpoint.config.vocabulary_size:
         raise SourceError(

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from export.checkpoint import Checkpoint, check_weights
@@ -54,7 +53,7 @@ def seq2seq_checkpoint(
         architecture=architecture,
         tasks=tasks,
         special_tokens=_special_tokens(folder),
-        languages={} if language is None else _languages(folder.tokenizer_json, language),
+        languages={} if language is None else _languages(folder, language),
         license=folder.license,
         name=bundle_name(folder.path),
         sample_inputs=source_sentences(None) if tasks == (Task.TRANSLATE,) else ENGLISH_TEXTS,
@@ -83,9 +82,9 @@ def _special_tokens(folder: HuggingFaceFolder) -> SpecialTokens:
     )
 
 
-def _languages(tokenizer_json: str, pattern: str) -> dict[str, int]:
+def _languages(folder: HuggingFaceFolder, pattern: str) -> dict[str, int]:
     """The added tokens for languages, in the order of their ids."""
-    added = Tokenizer.from_str(tokenizer_json).get_added_tokens_decoder()
+    added = folder.tokenizer.get_added_tokens_decoder()
     matches = {index: re.fullmatch(pattern, token.content) for index, token in added.items()}
     return {match[1]: index for index, match in sorted(matches.items()) if match}
 

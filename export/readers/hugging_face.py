@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from export.errors import SourceError
@@ -13,7 +14,7 @@ from export.readers.onnx_weights import OnnxWeights
 from export.readers.pickles import pickles_in, refusal
 from export.readers.safetensors_weights import SafetensorsWeights
 from export.readers.yaml_text import read_yaml
-from export.tokenization.hugging_face import read_fields, read_tokenizer
+from export.tokenization.hugging_face import parse_tokenizer, read_fields, read_tokenizer
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -36,6 +37,25 @@ class HuggingFaceFolder:
         """The JSON file ``name`` of the folder, or None if there is none."""
         path = self.path / name
         return _read_json(path) if path.is_file() else None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises ``SourceError`` if it is damaged."""
+        return parse_tokenizer(self.tokenizer_json, self.path)
+
+    @property
+    def special_tokens(self) -> dict[str, str | None]:
+        """The tokenizer's special tokens by name, such as ``bos_token``; None: it has no such."""
+        tokens: dict[str, str | None] = {}
+        for name in ("special_tokens_map.json", "tokenizer_config.json"):
+            value = self.read_json(name)
+            for role, token in value.items() if isinstance(value, dict) else ():
+                content = token.get("content") if isinstance(token, dict) else token
+                if isinstance(content, str):
+                    tokens[role] = content
+                elif content is None:
+                    tokens.setdefault(role, None)
+        return tokens
 
     def read_weights(self, path: str) -> SafetensorsWeights:
         """The weights in the folder ``path`` of the folder.

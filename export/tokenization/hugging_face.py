@@ -65,6 +65,19 @@ def read_fields(path: Path) -> Fields:
     return Fields(value, path.name)
 
 
+def parse_tokenizer(tokenizer_json: str, path: Path) -> Tokenizer:
+    """The tokenizer of the checkpoint ``path``.
+
+    Raises:
+        SourceError: it is damaged.
+    """
+    try:
+        return Tokenizer.from_str(tokenizer_json)
+    except Exception as error:
+        # The library raises plain Exception.
+        raise SourceError(f"{path}: the tokenizer cannot be read: {error}") from error
+
+
 def read_tokenizer(path: Path, config: Fields) -> str:
     """The tokenizer of the folder ``path`` as *tokenizers* JSON that neither pads nor truncates.
 

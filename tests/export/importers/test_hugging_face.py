@@ -2,10 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+)
 
 from export.errors import ExportError, SourceError, UnsupportedError
 from export.sources import load_checkpoint
@@ -76,6 +82,14 @@ def test_missing_shard_is_named(folder: Path) -> None:
 def test_invalid_tokenizer_is_reported(folder: Path) -> None:
     (folder / "tokenizer.json").write_text('{"model": {"type": "nonsense"}}')
     assert "the tokenizer cannot be read" in message_of(folder, SourceError)
+
+
+def test_invalid_tokenizer_with_languages_is_reported(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
+    config = M2M100Config(vocab_size=len(WORDS), **sizes)
+    save(M2M100ForConditionalGeneration(config), tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "nonsense"}}')
+    assert "the tokenizer cannot be read" in message_of(tmp_path, SourceError)
 
 
 def test_tokenizer_larger_than_the_model_is_rejected(folder: Path) -> None:
