@@ -49,19 +49,37 @@ def causal_checkpoint(
     weights = rename(table, folder.weights, ignored=ignored, copies=copies)
     check_weights(model, weights)
     eos = folder.generation_config.integers("eos_token_id") or config.integers("eos_token_id")
+    pad = config.integer("pad_token_id", next(iter(eos), 0))
     return Checkpoint(
         config=model,
         weights=weights,
         tokenizer_json=folder.tokenizer_json,
         architecture=architecture,
         tasks=(Task.GENERATE,),
-        special_tokens=SpecialTokens(
-            eos=eos,
-            pad=config.integer("pad_token_id", next(iter(eos), 0)),
-            bos=config.optional_integer("bos_token_id"),
-        ),
+        special_tokens=_special_tokens(folder, eos, pad),
         license=folder.license,
         name=bundle_name(folder.path),
         chat_template=folder.chat_template,
         sample_inputs=ENGLISH_PROMPTS,
     )
+
+
+def _special_tokens(folder: HuggingFaceFolder, eos: tuple[int, ...], pad: int) -> SpecialTokens:
+    """Chat templates have the tokenizer's ``bos_token`` and ``eos_token``, which come first here.
+
+    The ids of the configurations may be others: that of DeepSeek-R1-Distill-Qwen has the end token
+    as ``bos_token_id``.
+    """
+    named, tokenizer = folder.special_tokens, folder.tokenizer
+
+    def id_of(name: str) -> int | None:
+        token = named.get(name)
+        found: int | None = None if token is None else tokenizer.token_to_id(token)
+        return found
+
+    bos, first = id_of("bos_token"), id_of("eos_token")
+    if "bos_token" not in named:
+        bos = folder.config.optional_integer("bos_token_id")
+    if first is not None:
+        eos = tuple(dict.fromkeys((first, *eos)))
+    return SpecialTokens(eos=eos, pad=pad, bos=bos)

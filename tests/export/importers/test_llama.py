@@ -122,6 +122,22 @@ def test_special_tokens_chat_template_and_task(tmp_path: Path) -> None:
     assert load_checkpoint(str(tmp_path)).chat_template == "{{ bos_token }}"
 
 
+def test_chat_templates_have_the_tokenizers_special_tokens(tmp_path: Path) -> None:
+    # As in DeepSeek-R1-Distill-Qwen, whose bos_token_id is that of the end token.
+    save(llama(bos_token_id=3, eos_token_id=3), tmp_path)
+    edit_json(tmp_path / "generation_config.json", eos_token_id=[3, 5])
+    named = {"bos_token": {"content": "w2", "lstrip": False}, "eos_token": "w1"}
+    edit_json(tmp_path / "tokenizer_config.json", **named)
+    special = load_checkpoint(str(tmp_path)).special_tokens
+    assert special.bos == WORDS.index("w2")
+    assert special.eos == (5, 3)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text('{"bos_token": null}')
+    special = load_checkpoint(str(tmp_path)).special_tokens
+    assert special.bos is None
+    assert special.eos == (3, 5)
+
+
 def test_default_chat_template_is_selected(tmp_path: Path) -> None:
     save(llama(), tmp_path)
     templates = [{"name": "tools", "template": "a"}, {"name": "default", "template": "b"}]
