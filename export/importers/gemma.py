@@ -98,7 +98,8 @@ def import_gemma3(folder: HuggingFaceFolder) -> Checkpoint:
     far = rotary(config, shape.head_size, default_base=1_000_000.0, layer_type=FULL)
     near = RotaryConfig(base=config.number("rope_local_base_freq", 10_000.0))
     if SLIDING in config.fields("rope_parameters"):
-        near = rotary(config, shape.head_size, layer_type=SLIDING).config
+        unscaled = Fields({**config, "rope_scaling": None}, config.origin)
+        near = rotary(unscaled, shape.head_size, layer_type=SLIDING).config
     attention = msgspec.structs.replace(
         _scaled_attention(config, shape, rotary=far.config), head_norm=shape.norm
     )

@@ -45,6 +45,9 @@ def rotary(
 ) -> Rotary:
     """Reads ``rope_parameters`` (transformers 5) or ``rope_scaling`` (before).
 
+    If a configuration has both, ``rope_scaling`` was added by hand. It replaces the other, or the
+    same fields of a layer type.
+
     ``dynamic`` scaling changes nothing within ``max_position_embeddings``, the limit here.
     ``longrope`` has other factors beyond ``original_max_position_embeddings``, the limit for it.
 
@@ -55,9 +58,12 @@ def rotary(
     Raises:
         SourceError, UnsupportedError: see :mod:`export.errors`.
     """
-    parameters = config.fields("rope_parameters") or config.fields("rope_scaling")
+    scaling, parameters = config.fields("rope_scaling"), config.fields("rope_parameters")
     if layer_type is not None and layer_type in parameters:
-        parameters = parameters.fields(layer_type)
+        own = parameters.fields(layer_type)
+        parameters = Fields({**own, **scaling}, own.origin)
+    elif scaling:
+        parameters = scaling
     kind = parameters.text("rope_type", parameters.text("type", "default"))
     scaled = lookup(SCALINGS, kind, f"{parameters.origin}: rope_type")(config, parameters)
     fraction = config.number("partial_rotary_factor", default_fraction)
@@ -117,8 +123,8 @@ def _yarn(config: Fields, parameters: Fields) -> _Scaled:
     scaling = YarnScaling(
         factor=factor,
         original_positions=_original_positions(config, parameters),
-        fast=parameters.number("beta_fast", 32.0),
-        slow=parameters.number("beta_slow", 1.0),
+        fast=parameters.number("beta_fast", 32.0) or 32.0,
+        slow=parameters.number("beta_slow", 1.0) or 1.0,
         whole=parameters.flag("truncate", True),
     )
 

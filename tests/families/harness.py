@@ -90,7 +90,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(num_threads)
 
 
-def _rows(checkpoint: Checkpoint, seed: int = 0) -> list[list[int]]:
+def rows_of(checkpoint: Checkpoint, seed: int = 0) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     size, pad = checkpoint.config.vocabulary_size, checkpoint.special_tokens.pad
     rows = [rng.integers(0, size, length) for length in LENGTHS]
@@ -108,20 +108,20 @@ def check_eager(model: Any, seed: int = 0, *, expected: Expected | None = None) 
         the largest absolute error
     """
     with imported(model, seed) as checkpoint:
-        rows = _rows(checkpoint, seed)
+        rows = rows_of(checkpoint, seed)
         smoothed = smooth_activations(checkpoint.config, checkpoint.weights, rows)
-        reference_outputs = [_reference_outputs(model, checkpoint, row, expected) for row in rows]
+        reference_outputs = [reference_outputs_of(model, checkpoint, row, expected) for row in rows]
         errors = []
         for weights in (checkpoint.weights, smoothed):
             module = from_weights(checkpoint.config, weights).double()
-            eager_outputs = _eager_outputs(module, checkpoint, rows)
-            pairs = zip(eager_outputs, reference_outputs, strict=True)
+            outputs = eager_outputs(module, checkpoint, rows)
+            pairs = zip(outputs, reference_outputs, strict=True)
             errors += [float((actual - reference).abs().max()) for actual, reference in pairs]
         assert max(errors) <= TOLERANCE, f"{max(errors):.2e} from transformers"
         return max(errors)
 
 
-def _reference_outputs(
+def reference_outputs_of(
     model: Any, checkpoint: Checkpoint, row: list[int], expected: Expected | None
 ) -> Tensor:
     ids = torch.tensor([row])
@@ -138,7 +138,7 @@ def _reference_outputs(
     return outputs[0]
 
 
-def _eager_outputs(
+def eager_outputs(
     module: Transformer, checkpoint: Checkpoint, rows: list[list[int]]
 ) -> list[Tensor]:
     """Outputs of one padded batch. An encoder-decoder's targets are its sources."""
@@ -172,14 +172,14 @@ def check_graphs(
         if checkpoint.config.kind == Kind.ENCODER:
             checked = _check_encoder(model, checkpoint, directory, graphs, expected)
         else:
-            checked = check_decoder(model, checkpoint, _rows(checkpoint), directory, graphs)
+            checked = check_decoder(model, checkpoint, rows_of(checkpoint), directory, graphs)
             check_beams(
                 model,
                 checkpoint,
                 directory,
                 graphs,
                 eos=END_TOKEN,
-                prompts=_rows(checkpoint, seed=1),
+                prompts=rows_of(checkpoint, seed=1),
             )
         row = msgspec.structs.replace(
             checked.row,
@@ -197,7 +197,7 @@ def _check_encoder(
     graphs: dict[str, GraphSpec],
     expected: Expected | None,
 ) -> CheckedFamily:
-    rows = _rows(checkpoint)
+    rows = rows_of(checkpoint)
     session = Session(directory, graphs["encode"])
 
     def inputs_of(rows: list[list[int]]) -> EncoderInputs:
@@ -208,7 +208,8 @@ def _check_encoder(
         return [outputs[0] for outputs in encode_in_graph(session, inputs_of(rows))]
 
     reference_outputs = [
-        _reference_outputs(model, checkpoint, row, expected or _mean_hidden).numpy() for row in rows
+        reference_outputs_of(model, checkpoint, row, expected or _mean_hidden).numpy()
+        for row in rows
     ]
     batched, alone = run(rows), [run([row])[0] for row in rows]
     error = max(max_errors(batched, reference_outputs))
