@@ -3,6 +3,8 @@
 BERT with smaller embeddings, and with layers that share weights.
 """
 
+import dataclasses
+
 import msgspec
 
 from export.checkpoint import Checkpoint
@@ -44,7 +46,8 @@ def import_albert(folder: HuggingFaceFolder) -> Checkpoint:
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
-    config = folder.config
+    config = Fields({"hidden_act": "gelu_new", **folder.config}, folder.config.origin)
+    folder = dataclasses.replace(folder, config=config)
     embedding = msgspec.structs.replace(
         normed_embedding(config), size=config.positive("embedding_size", 128)
     )

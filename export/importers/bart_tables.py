@@ -80,6 +80,7 @@ class BartVariant:
 
     Attributes:
         activation: the default if config.json names none.
+        scales_embedding: the default if config.json does not say.
         first_position: the position of the first token, from the padding's id.
         language: a regular expression for language tokens.
         experts: the experts of a layer, from the configuration, the stack's name and the
@@ -91,6 +92,7 @@ class BartVariant:
     order: NormOrder
     positions: PositionKind
     activation: str = "gelu"
+    scales_embedding: bool = False
     first_position: Callable[[int], int] = lambda _: 0
     embedding_norm: bool = False
     final_norm: bool = False
@@ -149,6 +151,7 @@ def _computed(model: ModelConfig) -> dict[str, Tensor]:
 
 def _config(config: Fields, variant: BartVariant) -> ModelConfig:
     hidden_size = config.positive("d_model", 1024)
+    is_scaled = config.flag("scale_embedding", variant.scales_embedding)
     final_norm = NORM if variant.final_norm else None
     encoder = _layer(config, variant, "encoder", hidden_size)
     decoder = _layer(config, variant, "decoder", hidden_size, cross=True)
@@ -162,7 +165,7 @@ def _config(config: Fields, variant: BartVariant) -> ModelConfig:
             first=variant.first_position(config.integer("pad_token_id", 1)),
         ),
         embedding=EmbeddingConfig(
-            scale=hidden_size**0.5 if config.flag("scale_embedding", False) else 1.0,
+            scale=hidden_size**0.5 if is_scaled else 1.0,
             norm=NORM if variant.embedding_norm else None,
             separate_target=variant.embedding_norm,
         ),

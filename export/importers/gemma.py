@@ -72,7 +72,7 @@ def import_gemma2(folder: HuggingFaceFolder) -> Checkpoint:
     positions = rotary(config, shape.head_size)
     attention = _scaled_attention(config, shape, rotary=positions.config)
     attention = msgspec.structs.replace(
-        attention, soft_cap=config.optional_number("attn_logit_softcapping")
+        attention, soft_cap=config.optional_number("attn_logit_softcapping", absent=50.0)
     )
     model = _sandwiched(
         config,
@@ -80,6 +80,7 @@ def import_gemma2(folder: HuggingFaceFolder) -> Checkpoint:
         layer_types(config, shape.num_layers, lambda index: index % 2 == 0),
         {FULL: attention, SLIDING: _windowed(config, attention)},
         positions.max_positions,
+        config.optional_number("final_logit_softcapping", absent=30.0),
     )
     table = gated_table(model, SANDWICH, norm=add_one)
     return causal_checkpoint(folder, model, architecture, table)
@@ -113,6 +114,7 @@ def import_gemma3(folder: HuggingFaceFolder) -> Checkpoint:
             SLIDING: _windowed(config, msgspec.structs.replace(attention, rotary=near)),
         },
         far.max_positions,
+        config.optional_number("final_logit_softcapping"),
     )
     table = gated_table(model, SANDWICH, norm=add_one)
     return causal_checkpoint(folder, model, architecture, table)
@@ -141,6 +143,7 @@ def _sandwiched(
     types: tuple[str, ...],
     attentions: dict[str, AttentionConfig],
     max_positions: int,
+    soft_cap: float | None,
 ) -> ModelConfig:
     layers = {
         type_: shape.layer(
@@ -154,5 +157,5 @@ def _sandwiched(
         tuple(layers[type_] for type_ in types),
         max_positions,
         embedding_scale=shape.hidden_size**0.5,
-        soft_cap=config.optional_number("final_logit_softcapping"),
+        soft_cap=soft_cap,
     )

@@ -34,8 +34,8 @@ def layer_types(
 def windows(config: Fields, num_layers: int) -> tuple[int | None, ...]:
     """Each layer's window in Qwen's configurations: layers from ``max_window_layers`` on."""
     window = None
-    if config.flag("use_sliding_window", False) and config.get("sliding_window") is not None:
-        window = config.positive("sliding_window")
+    if config.flag("use_sliding_window", False):
+        window = config.optional_integer("sliding_window", absent=4096)
     first = config.integer("max_window_layers", 28)
     types = layer_types(config, num_layers, lambda index: window is not None and index >= first)
     return tuple(window if type_ == SLIDING else None for type_ in types)

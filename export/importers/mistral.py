@@ -23,7 +23,7 @@ def import_mistral(folder: HuggingFaceFolder) -> Checkpoint:
         input_bias=False,
         output_bias=False,
         rotary=positions.config,
-        window=config.optional_integer("sliding_window"),
+        window=config.optional_integer("sliding_window", absent=4096),
     )
     model = shape.model((shape.layer(attention),) * shape.num_layers, positions.max_positions)
     return causal_checkpoint(folder, model, architecture, gated_table(model))

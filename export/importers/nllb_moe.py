@@ -38,7 +38,6 @@ def _experts(config: Fields, side: str, index: int) -> ExpertsConfig | None:
 VARIANT: BartVariant = dataclasses.replace(
     M2M100,
     architecture="NllbMoeForConditionalGeneration",
-    activation="relu",
     names=BartLayerNames(
         cross_attention="cross_attention",
         cross_attention_norm="cross_attention_layer_norm",

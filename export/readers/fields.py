@@ -62,8 +62,9 @@ class Fields(Mapping[str, object]):
         """A nested object; empty if absent."""
         return Fields(self._read(name, dict, {}), f"{self.origin}: {name}")
 
-    def optional_integer(self, name: str) -> int | None:
-        return None if self.get(name) is None else self.integer(name)
+    def optional_integer(self, name: str, *, absent: int | None = None) -> int | None:
+        """``absent`` is the default of a missing field, unlike that of ``null``."""
+        return None if self.get(name, absent) is None else self.integer(name, absent)
 
     def integers(self, name: str) -> tuple[int, ...]:
         """One integer or a list of them; empty if absent."""
@@ -80,8 +81,9 @@ class Fields(Mapping[str, object]):
             raise SourceError(f"{self.origin}: {name} is not a list of numbers")
         return tuple(self._float(name, value) for value in values)
 
-    def optional_number(self, name: str) -> float | None:
-        return None if self.get(name) is None else self.number(name)
+    def optional_number(self, name: str, *, absent: float | None = None) -> float | None:
+        """``absent`` is the default of a missing field, unlike that of ``null``."""
+        return None if self.get(name, absent) is None else self.number(name, absent)
 
     def texts(self, name: str) -> list[str]:
         """A list of strings; empty if absent."""

@@ -6,31 +6,50 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    AlbertConfig,
+    AlbertModel,
+    AutoConfig,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    MistralConfig,
+    MistralForCausalLM,
 )
 
 from export.parity import TOLERANCE
 from export.sources import load_checkpoint
+from model.mixers import required
 from model.transformer import from_weights
 from tests.export.importers.support import edit_json, randomise, save
+from tests.families.encoders import SMALL as SMALL_BERT
 from tests.families.gated import SMALL
 from tests.families.harness import eager_outputs, reference_outputs_of, rows_of
+from tests.families.test_bart import SMALL as SMALL_BART
 
 LINEAR = {"rope_type": "linear", "factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24}
 TYPES = ["sliding_attention", "full_attention"]
 MODELS: dict[str, Any] = {
+    "albert": lambda: AlbertModel(AlbertConfig(**SMALL_BERT)),
     "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SMALL, layer_types=TYPES)),
+    "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SMALL)),
+    "m2m100": lambda: M2M100ForConditionalGeneration(M2M100Config(**SMALL_BART)),
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SMALL)),
 }
 
 
 @torch.no_grad()
 def check_edited(family: str, folder: Path, changes: dict[str, Any]) -> None:
-    """Compares the eager module with transformers; ``changes`` are those of config.json."""
+    """Compares the eager module with transformers.
+
+    Args:
+        changes: of config.json; None removes a field.
+    """
     original = randomise(MODELS[family]())
     save(original, folder)
     edit_json(folder / "config.json", **changes)
@@ -55,3 +74,34 @@ def check_edited(family: str, folder: Path, changes: dict[str, Any]) -> None:
 )
 def test_added_rope_scaling_is_used(tmp_path: Path, family: str, changes: dict[str, Any]) -> None:
     check_edited(family, tmp_path, changes)
+
+
+@pytest.mark.parametrize(
+    ("family", "field"),
+    [
+        ("albert", "hidden_act"),
+        ("gemma2", "attn_logit_softcapping"),
+        ("gemma2", "final_logit_softcapping"),
+        ("m2m100", "activation_function"),
+        ("m2m100", "scale_embedding"),
+    ],
+)
+def test_missing_field_has_the_familys_default(tmp_path: Path, family: str, field: str) -> None:
+    check_edited(family, tmp_path, {field: None})
+
+
+def test_missing_window_has_mistrals_default(tmp_path: Path) -> None:
+    # Larger than the test's texts.
+    save(MistralForCausalLM(MistralConfig(**SMALL)), tmp_path)
+    edit_json(tmp_path / "config.json", sliding_window=None)
+    assert AutoConfig.from_pretrained(tmp_path).sliding_window == window_of(tmp_path) == 4096
+    text = (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(text.replace("{", '{"sliding_window": null, ', 1))
+    assert AutoConfig.from_pretrained(tmp_path).sliding_window is window_of(tmp_path) is None
+
+
+def window_of(folder: Path) -> int | None:
+    """The window of a decoder's first layer."""
+    decoder = load_checkpoint(str(folder)).config.decoder
+    assert decoder is not None
+    return required(decoder.layers[0].attention).window
