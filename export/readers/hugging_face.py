@@ -14,7 +14,7 @@ from export.readers.onnx_weights import OnnxWeights
 from export.readers.pickles import pickles_in, refusal
 from export.readers.safetensors_weights import SafetensorsWeights
 from export.readers.yaml_text import read_yaml
-from export.tokenization.hugging_face import parse_tokenizer, read_fields, read_tokenizer
+from export.tokenization.hugging_face import parse_tokenizer, read_fields, read_text, read_tokenizer
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -131,7 +131,7 @@ def _read_chat_template(folder: Path) -> str | None:
     """From ``chat_template.jinja``, or the default one of the tokenizer's configuration."""
     path = folder / "chat_template.jinja"
     if path.is_file():
-        return path.read_text("utf-8")
+        return read_text(path)
     value = _read_optional_fields(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(value, list):
         named = [Fields(item, "tokenizer_config.json") for item in value if isinstance(item, dict)]

@@ -48,6 +48,18 @@ class TokenizerFolder:
         return read_fields(self.path / name) if (self.path / name).is_file() else Fields({}, name)
 
 
+def read_text(path: Path) -> str:
+    """The text in ``path``.
+
+    Raises:
+        SourceError: it is not UTF-8.
+    """
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path.name}: {error}") from error
+
+
 def read_fields(path: Path) -> Fields:
     """The JSON object in ``path``.
 
@@ -155,7 +167,7 @@ def _of_both_sides(
 
 def convert_word_piece(folder: TokenizerFolder) -> Tokenizer:
     """``vocab.txt``: BERT's WordPiece (Devlin et al. 2018; Wu et al. 2016)."""
-    lines = (folder.path / "vocab.txt").read_text("utf-8").split("\n")
+    lines = read_text(folder.path / "vocab.txt").split("\n")
     tokens = lines[:-1] if lines[-1] == "" else lines
     vocabulary = {token.rstrip("\r"): index for index, token in enumerate(tokens)}
     unknown = folder.special.tokens.get("unk", "[UNK]")
@@ -178,7 +190,7 @@ def convert_word_piece(folder: TokenizerFolder) -> Tokenizer:
 def convert_byte_level_bpe(folder: TokenizerFolder) -> Tokenizer:
     """``vocab.json`` and ``merges.txt``: GPT-2's byte-level BPE (Radford et al. 2019)."""
     ids = folder.json("vocab.json")
-    merges = (folder.path / "merges.txt").read_text("utf-8").split("\n")
+    merges = read_text(folder.path / "merges.txt").split("\n")
     bpe = ByteLevelBpe(
         tokens=tokens_in_order({token: ids.integer(token) for token in ids}, ids.origin),
         merges=[line.rstrip("\r") for line in merges if line and not line.startswith("#version")],

@@ -60,6 +60,16 @@ def test_truncated_weights_are_reported(folder: Path, size: int) -> None:
     assert message_of(folder, SourceError).startswith("model.safetensors: ")
 
 
+@pytest.mark.parametrize("name", ["chat_template.jinja", "vocab.txt", "merges.txt"])
+def test_text_that_is_not_utf8_is_reported(folder: Path, name: str) -> None:
+    if name != "chat_template.jinja":
+        (folder / "tokenizer.json").unlink()
+    if name == "merges.txt":
+        (folder / "vocab.json").write_text('{"a": 0}')
+    (folder / name).write_bytes(b"\xff")
+    assert message_of(folder, SourceError).startswith(f"{name}: 'utf-8' codec can't decode")
+
+
 def test_missing_tokenizer_is_reported(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     message = message_of(folder, UnsupportedError)
