@@ -177,13 +177,21 @@ def _check_replaced(
     """
     lines = []
     for name, original in originals.items():
-        if name in weights and not _are_equal(weights[name], weights[original]):
+        if name in weights and not _are_equal(_read(weights, name), _read(weights, original)):
             lines.append(f"{name}, which {original} replaces")
     for name, table in computed.items():
-        if name in weights and not _is_rounded(weights[name], table):
+        if name in weights and not _is_rounded(_read(weights, name), table):
             lines.append(f"{name}, which a formula replaces")
     if lines:
         raise WeightsError("\n".join(["weights differ from what replaces them:", *lines]))
+
+
+def _read(weights: Mapping[str, Tensor], name: str) -> Tensor:
+    """The weight ``name``. Integers are quantized: they mean nothing without their scales."""
+    weight = weights[name]
+    if not weight.is_floating_point():
+        raise WeightsError(f"{name} is of type {weight.dtype}, not floating point")
+    return weight
 
 
 def _are_equal(copy: Tensor, original: Tensor) -> bool:
@@ -203,10 +211,10 @@ def _is_rounded(given: Tensor, table: Tensor) -> bool:
 
 
 def _apply(entry: Rename, weights: Mapping[str, Tensor]) -> Tensor:
-    sources = [weights[name].to(torch.float32) for name in entry.sources]
+    sources = [_read(weights, name).to(torch.float32) for name in entry.sources]
     try:
         return entry.transform(*sources).contiguous()
-    except RuntimeError as error:  # incompatible shapes
+    except (RuntimeError, IndexError, TypeError) as error:  # incompatible shapes
         shapes = ", ".join(
             f"{name} {list(source.shape)}"
             for name, source in zip(entry.sources, sources, strict=True)

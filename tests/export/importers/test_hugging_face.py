@@ -5,17 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tokenizers import Tokenizer
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     M2M100Config,
     M2M100ForConditionalGeneration,
+    OPTConfig,
+    OPTForCausalLM,
 )
 
-from export.errors import ExportError, SourceError, UnsupportedError
+from export.errors import ExportError, SourceError, UnsupportedError, WeightsError
 from export.sources import load_checkpoint
-from tests.export.importers.support import WORDS, save
+from tests.export.importers.support import WORDS, edit_json, edit_weights, save
 
 
 @pytest.fixture
@@ -68,6 +71,24 @@ def test_text_that_is_not_utf8_is_reported(folder: Path, name: str) -> None:
         (folder / "vocab.json").write_text('{"a": 0}')
     (folder / name).write_bytes(b"\xff")
     assert message_of(folder, SourceError).startswith(f"{name}: 'utf-8' codec can't decode")
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_integer_weights_are_rejected(folder: Path, tied: bool) -> None:
+    edit_json(folder / "config.json", tie_word_embeddings=tied)
+    quantized = torch.zeros(len(WORDS), 16, dtype=torch.int8)
+    edit_weights(folder, values={"lm_head.weight": quantized})
+    message = message_of(folder, WeightsError)
+    assert message == "lm_head.weight is of type torch.int8, not floating point"
+
+
+def test_weights_without_dimensions_are_reported(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"hidden_size": 16, "ffn_dim": 16, "num_hidden_layers": 1}
+    config = OPTConfig(vocab_size=len(WORDS), num_attention_heads=2, **sizes)
+    save(OPTForCausalLM(config), tmp_path)
+    name = "model.decoder.embed_positions.weight"
+    edit_weights(tmp_path, values={name: torch.tensor(0.0)})
+    assert message_of(tmp_path, WeightsError).startswith(f"wrong shapes: {name} []: ")
 
 
 def test_missing_tokenizer_is_reported(folder: Path) -> None:
