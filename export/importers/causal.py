@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from export.checkpoint import Checkpoint, check_weights
 from export.importers.renaming import Rename, rename
 from export.importers.samples import ENGLISH_PROMPTS
-from export.importers.support import bundle_name
+from export.importers.support import bundle_name, suppressed_tokens
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import lookup
@@ -82,4 +82,4 @@ def _special_tokens(folder: HuggingFaceFolder, eos: tuple[int, ...], pad: int) -
         bos = folder.config.optional_integer("bos_token_id")
     if first is not None:
         eos = tuple(dict.fromkeys((first, *eos)))
-    return SpecialTokens(eos=eos, pad=pad, bos=bos)
+    return SpecialTokens(eos=eos, pad=pad, bos=bos, suppressed=suppressed_tokens(folder))

@@ -19,7 +19,6 @@ from model.bundle import EditVocabulary, Embedding, ScoreFunction, Task
 from model.config import DenseConfig, HeadConfig, HeadKind, PoolingKind
 
 # The default of transformers.
-DEFAULT_LABELS = ("LABEL_0", "LABEL_1")
 SCORE_FUNCTIONS = {
     "single_label_classification": ScoreFunction.SOFTMAX,
     "multi_label_classification": ScoreFunction.SIGMOID,
@@ -188,9 +187,11 @@ def masked_language_model(
 
 
 def read_labels(config: Fields) -> tuple[str, ...]:
-    """The names of ``id2label``, in order."""
+    """The names of ``id2label``, in order; without it ``LABEL_0``, ``LABEL_1`` and so on."""
     names = config.fields("id2label")
-    return tuple(names.text(str(index)) for index in range(len(names))) or DEFAULT_LABELS
+    if not names:
+        return tuple(f"LABEL_{index}" for index in range(config.positive("num_labels", 2)))
+    return tuple(names.text(str(index)) for index in range(len(names)))
 
 
 def _score_function(config: Fields, num_labels: int) -> ScoreFunction:

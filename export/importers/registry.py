@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.head_padding import pad_heads
@@ -172,14 +174,21 @@ CHECKPOINT_FORMATS = (
 )
 
 
-def _check_tokenizer(checkpoint: Checkpoint, path: Path) -> None:
-    """Checks that every token id of the tokenizer has an embedding."""
+def _check_tokens(checkpoint: Checkpoint, path: Path) -> None:
+    """Checks that every id of the tokenizer and every special token has an embedding."""
+    size = checkpoint.config.vocabulary_size
+    for name, ids in msgspec.structs.asdict(checkpoint.special_tokens).items():
+        for id_ in (ids,) if isinstance(ids, int) else ids or ():
+            if not 0 <= id_ < size:
+                raise SourceError(
+                    f"{path}: the special token {name} has the id {id_}, but the model has only "
+                    f"{size} tokens"
+                )
     tokenizer = parse_tokenizer(checkpoint.tokenizer_json, path)
     largest = max(tokenizer.get_vocab().values(), default=0)
-    if largest >= checkpoint.config.vocabulary_size:
+    if largest >= size:
         raise SourceError(
-            f"{path}: the tokenizer has the id {largest}, but the model has only "
-            f"{checkpoint.config.vocabulary_size} tokens"
+            f"{path}: the tokenizer has the id {largest}, but the model has only {size} tokens"
         )
 
 
@@ -198,7 +207,7 @@ def import_path(path: Path) -> Checkpoint:
         for format_ in CHECKPOINT_FORMATS:
             if format_.matches(path):
                 checkpoint = pad_heads(format_.load(path))
-                _check_tokenizer(checkpoint, path)
+                _check_tokens(checkpoint, path)
                 return checkpoint
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from error

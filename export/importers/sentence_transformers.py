@@ -16,7 +16,9 @@ from model.config import Activation, DenseConfig, HeadConfig, HeadKind, PoolingK
 
 MODULES_FILE = "modules.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
-LIMITS_FILE = "sentence_bert_config.json"
+_FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+# The first that exists counts.
+LIMITS_FILES = tuple(f"sentence_{family}_config.json" for family in _FAMILIES)
 # By the name of a flag ``pooling_mode_…``, or by the value of ``pooling_mode``.
 POOLINGS = {
     "cls_token": PoolingKind.CLS,
@@ -66,7 +68,8 @@ def embedder(folder: HuggingFaceFolder) -> Head:
     pooling = _pooling(folder, modules[1].path) if modules else PoolingKind.MEAN
     configs = tuple(map_.config for map_, _ in dense)
     size = configs[-1].size if configs else folder.config.positive("hidden_size")
-    limits = _fields(folder, LIMITS_FILE)
+    found = (name for name in LIMITS_FILES if folder.read_json(name) is not None)
+    limits = _fields(folder, next(found, LIMITS_FILES[0]))
     check_supported(limits, do_lower_case=(False,))
     return Head(
         config=HeadConfig(

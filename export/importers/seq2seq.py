@@ -8,7 +8,7 @@ from torch import Tensor
 from export.checkpoint import Checkpoint, check_weights
 from export.importers.renaming import NONE, Rename, rename
 from export.importers.samples import ENGLISH_TEXTS, source_sentences
-from export.importers.support import bundle_name
+from export.importers.support import bundle_name, suppressed_tokens
 from export.readers.hugging_face import HuggingFaceFolder
 from model.bundle import SpecialTokens, Task
 from model.config import ModelConfig
@@ -78,7 +78,7 @@ def _special_tokens(folder: HuggingFaceFolder) -> SpecialTokens:
         bos=bos,
         decoder_start=start,
         forced_first=one("forced_bos_token_id"),
-        suppressed=_suppressed(folder),
+        suppressed=suppressed_tokens(folder),
     )
 
 
@@ -87,16 +87,3 @@ def _languages(folder: HuggingFaceFolder, pattern: str) -> dict[str, int]:
     added = folder.tokenizer.get_added_tokens_decoder()
     matches = {index: re.fullmatch(pattern, token.content) for index, token in added.items()}
     return {match[1]: index for index, match in sorted(matches.items()) if match}
-
-
-def _suppressed(folder: HuggingFaceFolder) -> tuple[int, ...]:
-    """Tokens that are never generated; "bad words" of several tokens are not included."""
-    config, generation = folder.config, folder.generation_config
-    words = generation.get("bad_words_ids") or config.get("bad_words_ids")
-    single = [
-        word[0]
-        for word in (words if isinstance(words, list) else ())
-        if isinstance(word, list) and len(word) == 1 and type(word[0]) is int
-    ]
-    listed = generation.integers("suppress_tokens") or config.integers("suppress_tokens")
-    return tuple(sorted({*single, *listed}))

@@ -138,6 +138,8 @@ def _read_chat_template(folder: Path) -> str | None:
         value = next(
             (item.text("template") for item in named if item.get("name") == "default"), None
         )
+    elif isinstance(value, dict):
+        value = value.get("default")
     return value if isinstance(value, str) else None
 
 

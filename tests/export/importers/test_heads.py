@@ -56,7 +56,10 @@ def test_token_classifier_matches_transformers(tmp_path: Path) -> None:
     ids = random_ids(3, 7)
     assert_valid_equal(pooled(checkpoint, ids, LENGTHS), theirs(model, ids))
     assert checkpoint.tasks == (Task.TAG,)
-    assert checkpoint.labels == tuple(f"LABEL_{index}" for index in range(5))
+    names = tuple(f"LABEL_{index}" for index in range(5))
+    assert checkpoint.labels == names
+    edit_json(tmp_path / "config.json", id2label=None, label2id=None, num_labels=5)
+    assert load_checkpoint(str(tmp_path)).labels == names
 
 
 def test_question_answering_matches_transformers(tmp_path: Path) -> None:

@@ -143,6 +143,25 @@ def test_default_chat_template_is_selected(tmp_path: Path) -> None:
     templates = [{"name": "tools", "template": "a"}, {"name": "default", "template": "b"}]
     edit_json(tmp_path / "tokenizer_config.json", chat_template=templates)
     assert load_checkpoint(str(tmp_path)).chat_template == "b"
+    edit_json(tmp_path / "tokenizer_config.json", chat_template={"tools": "a", "default": "c"})
+    assert load_checkpoint(str(tmp_path)).chat_template == "c"
+
+
+def test_generation_settings_suppress_tokens(tmp_path: Path) -> None:
+    save(llama(), tmp_path)
+    words = [[7], [8, 9]]
+    edit_json(tmp_path / "generation_config.json", suppress_tokens=[5, 6], bad_words_ids=words)
+    assert load_checkpoint(str(tmp_path)).special_tokens.suppressed == (5, 6, 7)
+
+
+@pytest.mark.parametrize("changes", [{"eos_token_id": 9999}, {"suppress_tokens": [5, 9999]}])
+def test_special_tokens_beyond_the_vocabulary_are_rejected(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    save(llama(), tmp_path)
+    edit_json(tmp_path / "generation_config.json", **changes)
+    with pytest.raises(SourceError, match=r"special token \w+ has the id 9999, but"):
+        load_checkpoint(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,12 @@ def test_unsupported_configuration_is_rejected(tmp_path: Path, prepare: Any, mes
         load_checkpoint(str(tmp_path))
 
 
+def test_older_files_limit_texts_too(tmp_path: Path) -> None:
+    save(randomise(BertModel(config())), tmp_path)
+    edit_json(tmp_path / "sentence_roberta_config.json", max_seq_length=9)
+    assert load_checkpoint(str(tmp_path)).max_input_tokens == 9
+
+
 def test_missing_module_files_are_named(tmp_path: Path) -> None:
     save(randomise(BertForMaskedLM(config())), tmp_path)
     add_modules(tmp_path, "Transformer", "Pooling", pooling_mode="mean")
