@@ -31,14 +31,16 @@ def train_tokenizer(recipe: TokenizerRecipe, kind: Kind, texts: Iterable[str]) -
     An encoder's texts are ``<s> A </s>``, pairs ``<s> A </s> B </s>`` with B in segment 1; a
     source or target ends with ``</s>``; a prompt starts with ``<s>``.
     """
+    lowercase = normalizers.Lowercase()
+    if recipe.lowercase:  # before training: the vocabulary is of what the model sees
+        texts = map(lowercase.normalize_str, texts)
     if recipe.kind not in READ_ALL:
         everything = [text for text in texts if text]
         texts = everything[:: -(-len(everything) // recipe.max_texts)]
     tokenizer = BUILDERS[recipe.kind](recipe, texts)
     if recipe.lowercase:
         before = tokenizer.normalizer
-        steps = [normalizers.Lowercase()]
-        tokenizer.normalizer = normalizers.Sequence([*([before] if before else []), *steps])
+        tokenizer.normalizer = normalizers.Sequence([*([before] if before else []), lowercase])
     ids = [("<s>", BOS), ("</s>", EOS)]
     if kind == Kind.ENCODER:
         template = processors.TemplateProcessing(

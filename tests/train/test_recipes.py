@@ -16,7 +16,7 @@ from train.errors import RecipeError
 from train.objectives import Encoder, mask_row, pair_rows
 from train.read_recipe import parse_recipe, read_recipe
 from train.recipe import ObjectiveKind, TokenizerKind, TokenizerRecipe
-from train.tokenizer import MASK, SPECIAL, train_tokenizer
+from train.tokenizer import MASK, SPECIAL, UNKNOWN, train_tokenizer
 
 RECIPES = sorted(Path(__file__).parents[2].glob("train/recipes/*.toml"))
 TINY = [path for path in RECIPES if "tiny" in path.name]
@@ -126,6 +126,16 @@ def _encoder(kind: TokenizerKind, texts: list[str]) -> Encoder:
     recipe = TokenizerRecipe(kind=kind, vocabulary_size=60)
     tokenizer = train_tokenizer(recipe, KINDS[ObjectiveKind.MASKED], texts)
     return Encoder(tokenizer, ("O", "B-X", "I-X"))
+
+
+@pytest.mark.parametrize("kind", set(TokenizerKind) - {TokenizerKind.PHONEMES})
+def test_lowercase_texts_have_no_unknown_tokens(kind: TokenizerKind) -> None:
+    recipe = TokenizerRecipe(kind=kind, vocabulary_size=300, lowercase=True)
+    text = "ÄSOP READS "
+    tokenizer = train_tokenizer(recipe, KINDS[ObjectiveKind.MASKED], [text * 20])
+    assert UNKNOWN not in tokenizer.encode("Äsop reads").ids
+    if kind == TokenizerKind.BPE:
+        assert "Ġreads" in tokenizer.encode("ÄSOP READS").tokens
 
 
 def test_masking_is_that_of_bert() -> None:
