@@ -26,7 +26,7 @@ from train.recipe import ModelRecipe, ObjectiveKind, Recipe
 from train.regularization import TrainingKernels, add_dropout
 from train.report import TrainingReport
 from train.start import initial_weights, load_start, start_record, start_tokenizer
-from train.state import STATE_FOLDER, StateFolder
+from train.state import STATE_FILE, STATE_FOLDER, StateFolder
 from train.steps import Optimization, PenaltyWeights, barrier, num_processes
 from train.tokenizer import special_tokens, train_tokenizer
 from train.trainer import PrepareRow, Rows, Trainer, seed_everything
@@ -120,9 +120,13 @@ def _penalty_weights(model: ModelRecipe | None) -> PenaltyWeights:
 
 
 def _tokenizer(recipe: Recipe, start: Checkpoint | None, out: Path, dataset: Dataset) -> Tokenizer:
-    """Trained by the first process and kept in the state: a second training may differ."""
+    """Trained by the first process and kept in the state: a second training may differ.
+
+    Before the first checkpoint nothing depends on it, and the recipe may still change.
+    """
     kept = out / STATE_FOLDER / TOKENIZER_FILE
-    if (not dist.is_initialized() or dist.get_rank() == 0) and not kept.is_file():
+    is_needed = kept.is_file() and kept.with_name(STATE_FILE).is_file()
+    if (not dist.is_initialized() or dist.get_rank() == 0) and not is_needed:
         if start is not None:
             tokenizer = start_tokenizer(start)
         elif recipe.tokenizer is None:

@@ -79,6 +79,24 @@ def test_another_recipe_cannot_continue(tmp_path: Path, monkeypatch: pytest.Monk
         run_training(changed, tmp_path / "out")
 
 
+def test_a_recipe_may_change_before_the_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(_report: TrainingReport, *_: float, **__: bool) -> None:
+        raise StoppedError
+
+    recipe = shortened("tiny-runs", tmp_path, num_steps=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingReport, "step", stop)
+        with pytest.raises(StoppedError):
+            run_training(recipe, tmp_path / "out")
+    text = recipe.read_text("utf-8").replace('"wordpiece"', '"bpe"')
+    recipe.write_text(text, "utf-8")
+    out = run_training(recipe, tmp_path / "out")
+    tokenizer = json.loads((out / "tokenizer.json").read_text("utf-8"))
+    assert tokenizer["model"]["type"] == "BPE"
+
+
 def test_early_stopping(tmp_path: Path) -> None:
     """With a learning rate of nearly zero, rounding decides; with a huge one, nothing improves."""
     recipe = shortened(
