@@ -59,17 +59,11 @@ class StateFolder:
     def save(self, progress: Progress, state: dict[str, Any]) -> None:
         """Replaces the state of the last checkpoint."""
         self.path.mkdir(parents=True, exist_ok=True)
-        random_state = torch.get_rng_state()
-        record = {
-            "fingerprint": self._fingerprint,
-            "progress": vars(progress),
-            "random_state": random_state,
-            **state,
-        }
+        record = {"fingerprint": self._fingerprint, "progress": vars(progress), **state}
         _save(record, self.path / STATE_FILE)
 
     def load(self) -> tuple[Progress, dict[str, Any]]:
-        """The last checkpoint; restores the random state.
+        """The last checkpoint.
 
         Raises:
             ResumeError: the state is damaged, or belongs to another recipe.
@@ -85,7 +79,6 @@ class StateFolder:
                     f"{path}: the {name} changed since this training began; restore it, or start "
                     "again with --restart"
                 )
-        torch.set_rng_state(record["random_state"])
         progress = Progress(**record["progress"])
         progress.validations = [(step, loss) for step, loss in progress.validations]
         return progress, record

@@ -50,6 +50,16 @@ def all_sum(x: Tensor) -> Tensor:
     return x
 
 
+def random_states() -> list[Tensor]:
+    """The state of the random generator of each process."""
+    own = torch.get_rng_state()
+    states = [torch.empty_like(own) for _ in range(num_processes())]
+    if dist.is_initialized():
+        dist.all_gather(states, own)
+        return states
+    return [own]
+
+
 def barrier() -> None:
     """Waits for all processes."""
     if dist.is_initialized():

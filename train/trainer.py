@@ -15,7 +15,7 @@ from train.objectives import TrainingModule
 from train.recipe import TrainingRecipe
 from train.report import TrainingReport
 from train.state import Progress, StateFolder, Weights, mean_weights
-from train.steps import Optimization, barrier, num_processes
+from train.steps import Optimization, barrier, num_processes, random_states
 
 # What an epoch sees of a row, by the row's index and the epoch: masked language models mask anew.
 PrepareRow = Callable[[int, int], Row]
@@ -143,12 +143,13 @@ class Trainer:
             progress.best_loss, progress.best_step, progress.num_bad = loss, progress.step, 0
         else:
             progress.num_bad += 1
+        states = random_states()
         if self._rank == 0:
             weights = _clone(self._module.model.state_dict())
             kept = {step for step, _ in progress.validations[-self._recipe.num_averaged :]}
             self._state.save_weights(progress.step, weights, {*kept, progress.best_step})
-            # Every process draws dropout from its own stream: only that of the first is saved.
             state = {
+                "random_states": states,
                 "module": self._module.state_dict(),
                 "optimizer": self._optimization.optimizer.state_dict(),
             }
@@ -161,8 +162,7 @@ class Trainer:
         if not self._state.exists:
             return Progress()
         progress, record = self._state.load()
-        if self._rank:  # the random state is that of the first process
-            torch.manual_seed(torch.initial_seed() + progress.step)
+        torch.set_rng_state(record["random_states"][self._rank])
         self._module.load_state_dict(record["module"])
         optimizer: dict[str, Any] = record["optimizer"]
         self._optimization.optimizer.load_state_dict(optimizer)

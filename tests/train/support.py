@@ -37,6 +37,15 @@ def train(recipe: Path, out: Path, *more: str) -> str:
     return ran.stderr
 
 
+def train_in_two_processes(recipe: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    """Trains with torchrun."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    program = ["--nproc-per-node=2", *command(recipe, out)[1:]]
+    return subprocess.run(
+        [*launcher, *program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
 def train_and_kill(recipe: Path, out: Path, after: int) -> None:
     """Kills the process when it has saved the checkpoint of step ``after``, or a later one."""
     with subprocess.Popen(

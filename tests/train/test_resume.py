@@ -1,15 +1,13 @@
 """A training that stops goes on bit for bit; two processes learn what one does."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.train.support import ROOT, command, shortened
+from tests.train.support import shortened, train_in_two_processes
 from train.errors import ResumeError
 from train.log import read_log
 from train.report import TrainingReport
@@ -125,13 +123,28 @@ def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) 
     one = shortened("tiny-reverse", tmp_path / "one", **lengths, batch_tokens=512)
     two = shortened("tiny-reverse", tmp_path / "two", **lengths, batch_tokens=256)
     alone = run_training(one, tmp_path / "alone")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    program = ["--nproc-per-node=2", *command(two, tmp_path / "both")[1:]]
-    ran = subprocess.run(
-        [*launcher, *program], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    ran = train_in_two_processes(two, tmp_path / "both")
     assert ran.returncode == 0, ran.stderr
     logs = [read_log(folder) for folder in (alone, tmp_path / "both")]
     for column in ("loss", "validation_loss", "gradient_norm"):
         expected, actual = ([float(row[column]) for row in log if row[column]] for log in logs)
         assert actual == pytest.approx(expected, rel=2e-3), column
+
+
+@pytest.mark.slow
+def test_two_processes_continue_bit_for_bit(tmp_path: Path) -> None:
+    """Each draws its own dropout. The first part fails after its last checkpoint."""
+    lengths = {"validate_every": 3, "log_every": 1, "residual_dropout": 0.2, "batch_tokens": 256}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    short = shortened("tiny-reverse", tmp_path, num_steps=3, **lengths)
+    obstacle = parts / "learning_curve.png"
+    obstacle.mkdir(parents=True)
+    assert "learning_curve.png" in train_in_two_processes(short, parts).stderr
+    obstacle.rmdir()
+    recipe = shortened("tiny-reverse", tmp_path, num_steps=6, **lengths)
+    for out in (whole, parts):
+        ran = train_in_two_processes(recipe, out)
+        assert ran.returncode == 0, ran.stderr
+    expected, actual = (load_file(str(folder / WEIGHTS)) for folder in (whole, parts))
+    assert all(torch.equal(expected[key], actual[key]) for key in expected)
+    assert "resumed at step 3" in ran.stderr
