@@ -1,5 +1,6 @@
 """The training loop: batches in, checkpoints out, resumable at each of them."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from train.batches import BatchOrder, Row, TrainingBatch, make_batch, share_of
+from train.errors import TrainingError
 from train.log import CsvLog
 from train.objectives import TrainingModule
 from train.recipe import TrainingRecipe
@@ -136,8 +138,17 @@ class Trainer:
         return [make_batch([self._rows.validation[i] for i in epoch[index]]) for index in batches]
 
     def _checkpoint(self, progress: Progress, report: TrainingReport) -> float:
-        """Validates, and saves everything that the next step depends on."""
+        """Validates, and saves everything that the next step depends on.
+
+        Raises:
+            TrainingError: the loss is not a number any more.
+        """
         loss = self._optimization.validation_loss(self._validation)
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"step {progress.step}: the validation loss is {loss}; training.learning_rate may "
+                "be too high"
+            )
         progress.validations.append((progress.step, loss))
         if loss < progress.best_loss:
             progress.best_loss, progress.best_step, progress.num_bad = loss, progress.step, 0

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.train.support import shortened, train_in_two_processes
-from train.errors import ResumeError
+from train.errors import ResumeError, TrainingError
 from train.log import read_log
 from train.report import TrainingReport
 from train.run import run_training
@@ -112,6 +112,13 @@ def test_early_stopping(tmp_path: Path) -> None:
     assert record["num_steps"] < 200
     assert min(losses) == losses[-3]
     assert record["validation_loss"] <= min(losses)
+
+
+def test_a_training_that_diverges_says_so(tmp_path: Path) -> None:
+    lengths = {"num_steps": 4, "validate_every": 2}
+    recipe = shortened("tiny-majority", tmp_path, **lengths, learning_rate=1e30)
+    with pytest.raises(TrainingError, match=r"step 2: .* nan; training\.learning_rate may be"):
+        run_training(recipe, tmp_path / "out")
 
 
 @pytest.mark.slow
