@@ -31,7 +31,11 @@ from train.tokenizer import BOS, EOS, MASK, SPECIAL
 
 @dataclass(frozen=True)
 class Encoder:
-    """Turns examples into rows. ``labels``: of a classifier, in the order of its logits."""
+    """Turns examples into rows. ``labels``: of a classifier, in the order of its logits.
+
+    Raises:
+        ValueError: a label that is not one of ``labels``.
+    """
 
     tokenizer: Tokenizer
     labels: tuple[str, ...]
@@ -59,7 +63,7 @@ class Encoder:
 
     def classification(self, example: ClassificationExample) -> Row:
         encoding = self._pair(example.text, example.pair)
-        label = self.labels.index(example.label)
+        label = self._label(example.label)
         return Row(inputs=encoding.ids, targets=[label], segments=encoding.type_ids)
 
     def token_classification(self, example: TaggingExample) -> Row:
@@ -79,7 +83,7 @@ class Encoder:
                 if first < span.end and end > span.start:
                     name = f"{'I' if index in begun else 'B'}-{span.label}"
                     begun.add(index)
-            targets.append(self.labels.index(name))
+            targets.append(self._label(name))
         return Row(inputs=encoding.ids, targets=targets, segments=encoding.type_ids)
 
     def span(self, example: AnswerExample) -> Row:
@@ -110,6 +114,11 @@ class Encoder:
             Row(inputs=encoding.ids, targets=[int(index == 0)], segments=encoding.type_ids)
             for index, encoding in enumerate(encodings)
         ]
+
+    def _label(self, name: str) -> int:
+        if name not in self.labels:
+            raise ValueError(f"no training example has the label {name}")
+        return self.labels.index(name)
 
     def _pair(self, first: str, second: str) -> Encoding:
         return self.tokenizer.encode(first, second) if second else self.tokenizer.encode(first)

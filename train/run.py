@@ -171,15 +171,20 @@ def _model_config(
 def _encode(
     recipe: Recipe, tokenizer: Tokenizer, labels: tuple[str, ...], dataset: Dataset
 ) -> Rows:
-    """The rows of training and validation; longer ones are left out."""
+    """The rows of training and validation; longer ones are left out.
+
+    Raises:
+        DataError: an example cannot be encoded, or all are too long.
+    """
     encoder = Encoder(tokenizer, labels)
     parts = {}
     for name in ("train", "validation"):
-        rows = [
-            row
-            for example in getattr(dataset, name)
-            for row in encoder.encode(recipe.objective, example)
-        ]
+        rows: list[Row] = []
+        for number, example in enumerate(getattr(dataset, name), 1):
+            try:
+                rows += encoder.encode(recipe.objective, example)
+            except ValueError as error:
+                raise DataError(f"data: {name} example {number}: {error}") from error
         parts[name] = [row for row in rows if row.length <= recipe.data.max_length]
         if not parts[name]:
             raise DataError(f"data.max_length: no example for {name} is that short")

@@ -16,6 +16,7 @@ from tokenizers import (
 
 from model.bundle import SpecialTokens
 from model.config import Kind
+from train.errors import DataError
 from train.recipe import TokenizerKind, TokenizerRecipe
 
 PAD, BOS, EOS, UNKNOWN, MASK = range(5)
@@ -30,12 +31,17 @@ def train_tokenizer(recipe: TokenizerRecipe, kind: Kind, texts: Iterable[str]) -
 
     An encoder's texts are ``<s> A </s>``, pairs ``<s> A </s> B </s>`` with B in segment 1; a
     source or target ends with ``</s>``; a prompt starts with ``<s>``.
+
+    Raises:
+        DataError: all texts are empty.
     """
     lowercase = normalizers.Lowercase()
     if recipe.lowercase:  # before training: the vocabulary is of what the model sees
         texts = map(lowercase.normalize_str, texts)
     if recipe.kind not in READ_ALL:
         everything = [text for text in texts if text]
+        if not everything:
+            raise DataError("data: no train example has a text")
         texts = everything[:: -(-len(everything) // recipe.max_texts)]
     tokenizer = BUILDERS[recipe.kind](recipe, texts)
     if recipe.lowercase:

@@ -16,6 +16,7 @@ from model.examples import (
     TextExample,
     TranslationExample,
 )
+from train.errors import DataError
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +74,11 @@ def texts_of(examples: Sequence[Example]) -> Iterator[str]:
 
 
 def labels_of(examples: Sequence[Example]) -> tuple[str, ...]:
-    """The labels of a classifier, sorted; those of tagging as ``O``, ``B-X``, ``I-X``."""
+    """The labels of a classifier, sorted; those of tagging as ``O``, ``B-X``, ``I-X``.
+
+    Raises:
+        DataError: texts to tag without any entity.
+    """
     classes: set[str] = set()
     entities: set[str] = set()
     for example in examples:
@@ -87,4 +92,6 @@ def labels_of(examples: Sequence[Example]) -> tuple[str, ...]:
             return ("relevance",)
     if entities:
         return ("O", *(f"{mark}-{name}" for name in sorted(entities) for mark in "BI"))
+    if not classes and isinstance(examples[0], TaggingExample):
+        raise DataError("data: no train example has an entity")
     return tuple(sorted(classes))

@@ -1,0 +1,73 @@
+"""Data of one's own: examples that cannot be used are errors that name them."""
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from model.examples import (
+    AnswerExample,
+    ClassificationExample,
+    Example,
+    LabelledSpan,
+    TaggingExample,
+)
+from train.errors import DataError
+from train.run import run_training
+
+RECIPE = """
+name = "mine"
+license = "Apache-2.0"
+objective = "{objective}"
+data = {{ source = "folder:corpus" }}
+tokenizer = {{ kind = "wordpiece" }}
+model = {{ hidden_size = 16, num_layers = 1, num_heads = 2, inner_size = 16 }}
+training = {{ num_steps = 1, batch_tokens = 128 }}
+"""
+
+
+def _run(folder: Path, objective: str, train: Example, validation: Example) -> None:
+    corpus: dict[str, object] = {"name": "mine", "origins": []}
+    (folder / "corpus").mkdir()
+    for part, example in {"train": train, "validation": validation, "held_out": train}.items():
+        data = msgspec.json.encode(example) + b"\n"
+        (folder / "corpus" / f"{part}.jsonl").write_bytes(data)
+        digest = hashlib.sha256(data).hexdigest()
+        corpus[part] = {"file": f"{part}.jsonl", "sha256": digest}
+    (folder / "corpus" / "corpus.json").write_bytes(msgspec.json.encode(corpus))
+    recipe = folder / "mine.toml"
+    recipe.write_text(RECIPE.format(objective=objective), "utf-8")
+    run_training(recipe, folder / "out")
+
+
+LABELLED = ClassificationExample(text="a b", label="x")
+TAGGED = TaggingExample(text="a b", spans=(LabelledSpan(start=0, end=1, label="X"),))
+ANSWER = AnswerExample(question="a", context="b c", start=0, end=1)
+
+
+@pytest.mark.parametrize(
+    ("objective", "train", "validation", "expected"),
+    [
+        ("classification", LABELLED, ClassificationExample(text="a", label="y"), "validation .* y"),
+        (
+            "token_classification",
+            TAGGED,
+            TaggingExample(text="a", spans=(LabelledSpan(start=0, end=1, label="Y"),)),
+            "validation example 1: .* B-Y",
+        ),
+        ("token_classification", TaggingExample(text="a"), TAGGED, "no train example has an ent"),
+        ("span", AnswerExample(question="a", context="b", start=8, end=9), ANSWER, "train .* 8 to"),
+        ("classification", ClassificationExample(text="", label="x"), LABELLED, "has a text"),
+    ],
+)
+def test_an_example_that_cannot_be_used_is_named(
+    objective: str, train: Example, validation: Example, expected: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=f"data: .*{expected}"):
+        _run(tmp_path, objective, train, validation)
+
+
+def test_a_folder_trains(tmp_path: Path) -> None:
+    _run(tmp_path, "span", ANSWER, ANSWER)
+    assert (tmp_path / "out" / "config.json").is_file()
