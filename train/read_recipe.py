@@ -101,6 +101,8 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
         yield f"training.batch_tokens: less than data.max_length, {recipe.data.max_length}"
     if training.next_sentence and objective != ObjectiveKind.MASKED:
         yield f"training.next_sentence: not for objective {objective}"
+    if training.label_smoothing and objective in (ObjectiveKind.SPAN, ObjectiveKind.RELEVANCE):
+        yield f"training.label_smoothing: not for objective {objective}"
     kind = None if recipe.tokenizer is None else recipe.tokenizer.kind
     continues_words = kind in (None, TokenizerKind.BPE, TokenizerKind.CHARACTERS)
     if objective == ObjectiveKind.NEXT_TOKEN and not continues_words:
