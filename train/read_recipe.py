@@ -130,6 +130,8 @@ def _model_conflicts(recipe: Recipe, model: ModelRecipe) -> Iterator[str]:
         yield "model.global_tokens: only in an encoder with a window of at least 2"
     if model.global_tokens is not None and model.score != ScoreKind.SCALED_DOT:
         yield f"model.score: global tokens have no {model.score} scores"
+    if model.global_tokens is not None and model.positions == Positions.RELATIVE:
+        yield "model.positions: global tokens have no relative positions"
 
 
 def _recurrent_conflicts(

@@ -98,6 +98,7 @@ def test_relative_positions_need_scores_linear_in_the_key() -> None:
         ("tiny-universal", "model", {"sublayers": "sssfff"}, "model.sublayers"),
         ("tiny-longformer", "model", {"window": 1}, "model.global_tokens"),
         ("tiny-longformer", "model", {"score": "cosine"}, "model.score"),
+        ("tiny-longformer", "model", {"positions": "relative"}, "model.positions"),
         ("tiny-find", "training", {"label_smoothing": 0.1}, "training.label_smoothing"),
         ("tiny-gru-additive", "model", {"window": 4}, "model.window"),
         ("tiny-gru-additive", "training", {"recurrent_dropout": 0.1}, "training.recurrent_dropout"),
