@@ -137,9 +137,11 @@ def _recurrent_model(
 
 
 def with_new_head(model: ModelConfig, objective: ObjectiveKind, num_labels: int) -> ModelConfig:
-    """The layers of ``model`` with the head of ``objective``."""
+    """The layers of ``model`` with the head of ``objective``; a language model keeps its own."""
     norm = NormConfig(kind=NormKind.LAYER, epsilon=EPSILON)
     head = _head(model.hidden_size, model.head.tied, objective, norm, num_labels)
+    if head.kind == model.head.kind == HeadKind.LANGUAGE_MODEL:
+        return model
     return msgspec.structs.replace(model, head=head)
 
 

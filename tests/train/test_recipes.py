@@ -5,10 +5,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from model.config import NormKind
 from model.examples import LabelledSpan, MaskedExample, TaggingExample
-from train.architecture import KINDS
+from train.architecture import KINDS, model_config, with_new_head
 from train.batches import IGNORED
 from train.data.debian import descriptions, parallel_paragraphs
 from train.data.sources import load_dataset
@@ -122,6 +124,15 @@ def test_a_readout_needs_an_alignment() -> None:
     del values["model"]["recurrent"]["from_previous"]
     with pytest.raises(RecipeError, match=r"model\.recurrent\.readout: "):
         parse_recipe(values, "bad.toml")
+
+
+@pytest.mark.parametrize("name", ["tiny-gru-additive", "tiny-runs", "tiny-reverse"])
+def test_a_language_model_to_fine_tune_keeps_its_head(name: str) -> None:
+    recipe = read_recipe(TINY[0].parent / f"{name}.toml")
+    assert recipe.model is not None
+    model = msgspec.structs.replace(recipe.model, norm=NormKind.RMS)
+    config = model_config(model, recipe.objective, 50, 0)
+    assert with_new_head(config, recipe.objective, 0) == config
 
 
 def _encoder(kind: TokenizerKind, texts: list[str]) -> Encoder:
