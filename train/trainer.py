@@ -98,7 +98,7 @@ class Trainer:
             progress.seconds = earlier_seconds + now - started
             progress.cpu_seconds = earlier_cpu_seconds + time.process_time()
             if is_checkpoint:
-                validation_loss = self._checkpoint(progress, report)
+                validation_loss = self._validate(progress)
             if log is not None and (is_logged or is_checkpoint):
                 log.write(
                     step=str(progress.step),
@@ -111,6 +111,9 @@ class Trainer:
                     seconds=progress.seconds,
                     ponder_time=result.ponder_time,
                 )
+            if is_checkpoint:  # after its row of the log: a resumed run drops rows without one
+                self._save(progress, report)
+            if is_logged or is_checkpoint:
                 window_tokens, window_started = 0, time.monotonic()
                 window_loss, window_steps = 0.0, 0
         return self._result(progress)
@@ -137,8 +140,8 @@ class Trainer:
         epoch = order.epoch(0)
         return [make_batch([self._rows.validation[i] for i in epoch[index]]) for index in batches]
 
-    def _checkpoint(self, progress: Progress, report: TrainingReport) -> float:
-        """Validates, and saves everything that the next step depends on.
+    def _validate(self, progress: Progress) -> float:
+        """The validation loss, which ``progress`` keeps.
 
         Raises:
             TrainingError: the loss is not a number any more.
@@ -154,6 +157,10 @@ class Trainer:
             progress.best_loss, progress.best_step, progress.num_bad = loss, progress.step, 0
         else:
             progress.num_bad += 1
+        return loss
+
+    def _save(self, progress: Progress, report: TrainingReport) -> None:
+        """Saves everything that the next step depends on."""
         states = random_states()
         if self._rank == 0:
             weights = _clone(self._module.model.state_dict())
@@ -166,8 +173,8 @@ class Trainer:
             }
             self._state.save(progress, state)
         barrier()
-        report.say(f"step {progress.step}: saved, validation loss {loss:.4f}")
-        return loss
+        step, loss = progress.validations[-1]
+        report.say(f"step {step}: saved, validation loss {loss:.4f}")
 
     def _resume(self, report: TrainingReport) -> Progress:
         if not self._state.exists:

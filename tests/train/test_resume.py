@@ -12,6 +12,7 @@ from train.errors import ResumeError, TrainingError
 from train.log import read_log
 from train.report import TrainingReport
 from train.run import run_training
+from train.state import StateFolder
 
 WEIGHTS = "model.safetensors"
 
@@ -59,6 +60,33 @@ def test_a_stopped_training_continues_bit_for_bit(
     assert record["data"][0]["sha256"] == record["train_sha256"]
     assert (parts / "learning_curve.png").stat().st_size > 1000
     assert (parts / "learning_curve.svg").read_text("utf-8").startswith("<?xml")
+
+
+@pytest.mark.parametrize("moment", ["save_weights", "save"])
+def test_a_kill_after_a_file_of_a_checkpoint_changes_nothing(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = {"num_steps": 6, "validate_every": 2, "log_every": 3}
+    recipe = shortened("tiny-majority", tmp_path, **lengths)
+    whole = run_training(recipe, tmp_path / "whole")
+    original = getattr(StateFolder, moment)
+
+    def stop(state: StateFolder, *arguments: object) -> None:
+        original(state, *arguments)
+        if len(read_log(tmp_path / "parts")) == 3:  # steps 2, 3 and 4
+            raise StoppedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StateFolder, moment, stop)
+        with pytest.raises(StoppedError):
+            run_training(recipe, tmp_path / "parts")
+    parts = run_training(recipe, tmp_path / "parts")
+    columns = ("step", "loss", "validation_loss", "gradient_norm")
+    logs = [
+        [[row[name] for name in columns] for row in read_log(folder)] for folder in (whole, parts)
+    ]
+    assert logs[0] == logs[1]
+    assert (whole / WEIGHTS).read_bytes() == (parts / WEIGHTS).read_bytes()
 
 
 def test_another_recipe_cannot_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
