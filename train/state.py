@@ -83,12 +83,15 @@ class StateFolder:
         progress.validations = [(step, loss) for step, loss in progress.validations]
         return progress, record
 
-    def save_weights(self, step: int, weights: Weights, keep: set[int]) -> None:
-        """Adds the checkpoint of ``step`` and removes all but those of the steps ``keep``."""
+    def save_weights(self, step: int, weights: Weights) -> None:
+        """Adds the checkpoint of ``step``."""
         self.path.mkdir(parents=True, exist_ok=True)
         _save(weights, self.path / f"weights-{step}.pt")
+
+    def remove_weights(self, keep: set[int]) -> None:
+        """Removes all checkpoints but those of the steps ``keep``."""
         for path in self.path.glob("weights-*.pt"):
-            if int(path.stem.partition("-")[2]) not in {step, *keep}:
+            if int(path.stem.partition("-")[2]) not in keep:
                 path.unlink()
 
     def weights(self, step: int) -> Weights:

@@ -164,14 +164,16 @@ class Trainer:
         states = random_states()
         if self._rank == 0:
             weights = _clone(self._module.model.state_dict())
-            kept = {step for step, _ in progress.validations[-self._recipe.num_averaged :]}
-            self._state.save_weights(progress.step, weights, {*kept, progress.best_step})
+            self._state.save_weights(progress.step, weights)
             state = {
                 "random_states": states,
                 "module": self._module.state_dict(),
                 "optimizer": self._optimization.optimizer.state_dict(),
             }
             self._state.save(progress, state)
+            # Only now: a state refers to the weights of its steps.
+            kept = {step for step, _ in progress.validations[-self._recipe.num_averaged :]}
+            self._state.remove_weights({*kept, progress.best_step})
         barrier()
         step, loss = progress.validations[-1]
         report.say(f"step {step}: saved, validation loss {loss:.4f}")

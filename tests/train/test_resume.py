@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from train.run import run_training
 from train.state import StateFolder
 
 WEIGHTS = "model.safetensors"
+LENGTHS = {"num_steps": 6, "validate_every": 2, "log_every": 3, "num_averaged": 1}
 
 
 class StoppedError(Exception):
@@ -66,8 +68,7 @@ def test_a_stopped_training_continues_bit_for_bit(
 def test_a_kill_after_a_file_of_a_checkpoint_changes_nothing(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lengths = {"num_steps": 6, "validate_every": 2, "log_every": 3}
-    recipe = shortened("tiny-majority", tmp_path, **lengths)
+    recipe = shortened("tiny-majority", tmp_path, **LENGTHS)
     whole = run_training(recipe, tmp_path / "whole")
     original = getattr(StateFolder, moment)
 
@@ -87,6 +88,27 @@ def test_a_kill_after_a_file_of_a_checkpoint_changes_nothing(
     ]
     assert logs[0] == logs[1]
     assert (whole / WEIGHTS).read_bytes() == (parts / WEIGHTS).read_bytes()
+
+
+def test_a_state_finds_its_weights_after_a_kill_while_the_next_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe then ends the training at the state's step."""
+    original = StateFolder.save_weights
+
+    def stop(state: StateFolder, step: int, *arguments: Any) -> None:
+        original(state, step, *arguments)
+        if step == 4:
+            raise StoppedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StateFolder, "save_weights", stop)
+        with pytest.raises(StoppedError):
+            run_training(shortened("tiny-majority", tmp_path, **LENGTHS), tmp_path / "out")
+    fewer = shortened("tiny-majority", tmp_path, **{**LENGTHS, "num_steps": 2})
+    out = run_training(fewer, tmp_path / "out")
+    record = json.loads((out / "training.json").read_text("utf-8"))
+    assert record["averaged_steps"] == [2]
 
 
 def test_another_recipe_cannot_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
