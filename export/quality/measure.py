@@ -177,7 +177,8 @@ def fill_mask(model: Model, examples: Sequence[MaskedExample]) -> Metrics:
         pairs = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
         candidates = [index for index, (_, is_special) in enumerate(pairs) if not is_special]
         chosen = {index for index in candidates if rng.random() < MASK_SHARE}
-        chosen = chosen or {rng.choice(candidates)}
+        if candidates and not chosen:  # a blank text has no token to mask
+            chosen = {rng.choice(candidates)}
         targets.append({index: encoding.ids[index] for index in chosen})
         mask = subject.special_tokens.mask or 0
         ids = [mask if index in chosen else id_ for index, id_ in enumerate(encoding.ids)]

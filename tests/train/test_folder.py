@@ -1,18 +1,24 @@
 """Data of one's own: examples that cannot be used are errors that name them."""
 
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from model.bundle_files import read_quality
 from model.examples import (
     AnswerExample,
     ClassificationExample,
     Example,
     LabelledSpan,
+    MaskedExample,
     TaggingExample,
+    write_examples,
 )
+from tests.train.support import ROOT
 from train.errors import DataError
 from train.run import run_training
 
@@ -68,6 +74,15 @@ def test_an_example_that_cannot_be_used_is_named(
         _run(tmp_path, objective, train, validation)
 
 
-def test_a_folder_trains(tmp_path: Path) -> None:
-    _run(tmp_path, "span", ANSWER, ANSWER)
-    assert (tmp_path / "out" / "config.json").is_file()
+@pytest.mark.slow
+def test_quality_is_measured_beside_a_blank_text(tmp_path: Path) -> None:
+    text = MaskedExample(text="a b")
+    _run(tmp_path, "masked", text, text)
+    write_examples(tmp_path / "blank.jsonl", [MaskedExample(text=" "), text])
+    command = [sys.executable, "-m", "export", str(tmp_path / "out"), "--precision", "fp32"]
+    command += ["--out", str(tmp_path / "bundle"), "--evaluate", str(tmp_path / "blank.jsonl")]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    quality = read_quality(tmp_path / "bundle" / "1")
+    assert quality is not None
+    assert quality.measurements[0].num_examples == 2
