@@ -172,7 +172,7 @@ def num_outputs_of(
             )
     if num_sequences > max_sequences:
         raise InvalidArgumentError(
-            field, f"{num_sequences} is more than the {max_sequences} slots of this server"
+            field, f"{num_sequences} is more than the {max_sequences} slots of this model"
         )
     return count
 

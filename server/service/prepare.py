@@ -13,6 +13,7 @@ from server.constraint import Constraint
 from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions, Sampling
 from server.engine.requests.job import Candidates, Delivery, GenerationJob
 from server.errors import InvalidArgumentError
+from server.models.memory_ledger import with_planned_slots
 from server.models.registry import Model
 from server.service import generation_options as checks
 from server.service import validation
@@ -158,7 +159,8 @@ async def job_template(
     vocabulary_size = model.manifest.dimensions.vocabulary_size
     sampling = checks.effective_sampling(request.sampling)
     beams = checks.beams_of(sampling, decoding)
-    num_outputs = checks.num_outputs_of(sampling, beams, decoding, context.config.num_slots)
+    num_slots = with_planned_slots(context.config, model).num_slots
+    num_outputs = checks.num_outputs_of(sampling, beams, decoding, num_slots)
     num_sequences = num_outputs if beams is None else beams.size
     context.engine.check(model.key, num_sequences * max(num_inputs, 1), caller.client)
     logits = checks.checked_logits_options(request.logits, vocabulary_size)

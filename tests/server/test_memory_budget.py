@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from client.aio import AsyncClient
+from client.errors import TriuneError
 from model.bundle import BundleError
 from model.bundle_files import read_manifest
 from server.app import running_server
@@ -129,6 +130,24 @@ async def test_a_server_within_its_budget(
         slots=f"{model.slots} of 1024",
         prefix_slots=f"{model.memory.prefix_slots} of 1024",
     )
+
+
+async def test_more_beams_than_the_slots_that_fit(tiny_bundles: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_bundles / DECODER, tmp_path / DECODER)
+    options: dict[str, Any] = {"num_lanes": 8, "num_slots": 64, "num_prefix_slots": 0}
+    manifest = read_manifest(tmp_path / DECODER / "1")
+    config = ServerConfig(bundles=tmp_path, **options)
+    budget = resident_bytes() + plan_memory(manifest, 256, config, 0, None).num_bytes // 2
+    async with (
+        serving(tmp_path, memory_budget=budget, **options) as running,
+        AsyncClient(f"127.0.0.1:{running.port}", timeout_seconds=60) as client,
+    ):
+        slots = (await client.get_model(DECODER)).slots
+        assert slots < 64
+        await client.generate(DECODER, "7,", max_new_tokens=2, beam_size=slots)
+        with pytest.raises(TriuneError, match=f"more than the {slots} slots") as caught:
+            await client.generate(DECODER, "7,", max_new_tokens=2, beam_size=slots + 1)
+    assert [violation.field for violation in caught.value.violations] == ["decoding.beam_size"]
 
 
 async def test_a_budget_that_nothing_fits_into(tiny_bundles: Path) -> None:
