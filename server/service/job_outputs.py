@@ -160,25 +160,24 @@ class _OutputText:
     def push(self, update: JobUpdate) -> TextChunk | None:
         """The chunk for an update; ``None`` if no text is final yet. Raises ``ServeError``."""
         prepared = self._prepared
-        text, token_ids, logprobs = "", update.tokens, update.logprobs
-        if self.is_stopped:
-            token_ids, logprobs = (), ()
+        text = ""
+        token_ids: tuple[int, ...] = ()
         if not self._has_started:
             self._has_started = True
             prefix = prepared.prefixes[self._index]
-            text += prefix.echo + "".join(map(self._text.push, prefix.token_ids))
-            token_ids = prefix.token_ids + token_ids
-        generated = update.tokens if logprobs or token_ids else ()
+            text = prefix.echo + "".join(map(self._text.push, prefix.token_ids))
+            token_ids = prefix.token_ids
+        final_text, num_tokens = self._read(update)
+        text += final_text
+        generated, logprobs = update.tokens[:num_tokens], update.logprobs[:num_tokens]
         if generated:
-            times = update.token_times or [time.monotonic()] * len(generated)
-            self._clock.add(times[: len(generated)])
+            times = update.token_times or [time.monotonic()] * num_tokens
+            self._clock.add(times[:num_tokens])
+        token_ids += generated
         self.token_ids += token_ids
         finish = None
         if update.completion is not None:
-            text += self._last_text(generated, update.completion)
             finish = self._finish(update, update.completion)
-        else:
-            text += self._stops.push("".join(map(self._text.push, generated)))
         if finish is None and not (text or (token_ids and prepared.sends_tokens_without_text)):
             return None
         return TextChunk(
@@ -199,14 +198,26 @@ class _OutputText:
         job = self._prepared.jobs[self._index]
         return 0 if self._hypothesis else len(job.source) or len(job.prompt)
 
-    def _last_text(self, token_ids: tuple[int, ...], completion: Completion) -> str:
-        """The text of the last tokens, and that held back. Raises ``ServeError`` on failure."""
+    def _read(self, update: JobUpdate) -> tuple[str, int]:
+        """The text that is final now, and how many tokens of ``update`` are part of the output.
+
+        Tokens after a stop string are not. Raises ``ServeError`` if the output failed.
+        """
         if self.is_stopped:
-            return ""
-        failure = failure_of(completion)
+            return "", 0
+        token_ids, completion, text = update.tokens, update.completion, ""
+        failure = None if completion is None else failure_of(completion)
         if failure is not None:
             raise failure
-        return self._stops.push(self._text.finish(token_ids)) + self._stops.finish()
+        if completion is not None and not self._prepared.stop_strings:
+            return self._text.finish(token_ids), len(token_ids)
+        for number, id_ in enumerate(token_ids, 1):
+            text += self._stops.push(self._text.push(id_))
+            if self.is_stopped:
+                return text, number
+        if completion is not None:
+            text += self._stops.push(self._text.finish()) + self._stops.finish()
+        return text, len(token_ids)
 
     def _scored(
         self, token_ids: tuple[int, ...], logprobs: Sequence[TokenLogprob]

@@ -52,6 +52,19 @@ def test_joined_beam_search_stream_equals_the_unary_text(client: Client) -> None
     assert len(first) >= 2, "the agreed prefix is streamed"
 
 
+def test_beams_have_no_tokens_after_a_stop_string(client: Client) -> None:
+    options = GenerationOptions(beam_size=3, num_hypotheses=2, token_ids=True, logprobs=True)
+    whole = client.translate(DATES, DATE, **options).outputs[0]
+    options["stop_strings"] = ["-0"]
+    cut = client.translate(DATES, DATE, **options).outputs[0]
+    num_tokens = len("2021-0")  # a token is a character
+    for hypothesis, uncut in zip(cut.hypotheses, whole.hypotheses, strict=True):
+        assert (hypothesis.text, hypothesis.finish_reason) == ("2021", FinishReason.STOP_STRING)
+        assert hypothesis.token_ids == uncut.token_ids[:num_tokens]
+        assert [row.token_id for row in hypothesis.logprobs] == list(hypothesis.token_ids)
+    assert cut.usage.output_tokens == 2 * num_tokens
+
+
 def test_mixes_beam_widths_and_samples_in_one_batch(client: Client) -> None:
     def send_request(width: int) -> str:
         if width == 0:
