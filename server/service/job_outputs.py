@@ -245,9 +245,8 @@ class _OutputText:
                 completion.decode_seconds,
             )
             if update.prompt_logprobs:
-                prompt_logprobs = scored_tokens(
-                    prepared.model, job.prompt[1:], update.prompt_logprobs
-                )
+                scored = job.prompt[1:][: len(update.prompt_logprobs)]  # fewer at a time limit
+                prompt_logprobs = scored_tokens(prepared.model, scored, update.prompt_logprobs)
         self._metrics.on_tokens(name, usage.input_tokens, usage.output_tokens, usage.reused_tokens)
         reason = FinishReason.STOP_STRING
         if not self.is_stopped:

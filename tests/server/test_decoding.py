@@ -52,6 +52,23 @@ def test_joined_beam_search_stream_equals_the_unary_text(client: Client) -> None
     assert len(first) >= 2, "the agreed prefix is streamed"
 
 
+def test_a_time_limit_while_prompts_are_scored(client: Client) -> None:
+    """An output has the log-probabilities of the prompt tokens that were processed."""
+    options = GenerationOptions(prompt_logprobs=True, max_new_tokens=1)
+    prompt = "7," * 100  # one and a part of another fit into a step
+    whole = client.generate(DECODER, prompt, **options).outputs[0].prompt_logprobs
+    for seconds in np.arange(0.05, 1.0, 0.05).tolist():
+        options["max_seconds"] = seconds
+        outputs = client.generate(DECODER, [prompt] * 64, **options).outputs
+        counts = [len(output.prompt_logprobs) for output in outputs]
+        for output, count in zip(outputs, counts, strict=True):
+            ids = [row.token_id for row in output.prompt_logprobs]
+            assert ids == [row.token_id for row in whole[:count]]
+        if any(0 < count < len(whole) for count in counts):
+            return
+    pytest.fail("no time limit fell into the prefill of a prompt")
+
+
 def test_beams_have_no_tokens_after_a_stop_string(client: Client) -> None:
     options = GenerationOptions(beam_size=3, num_hypotheses=2, token_ids=True, logprobs=True)
     whole = client.translate(DATES, DATE, **options).outputs[0]
