@@ -182,30 +182,44 @@ class Tokenizer:
 
     def detokenizer(self) -> "StreamingDetokenizer":
         """A detokenizer for one sequence, from its first generated token."""
-        return StreamingDetokenizer(self, self._tokenizer)
+        return StreamingDetokenizer(self._tokenizer)
 
 
 class StreamingDetokenizer:
-    """Streaming detokenizer. The pieces, joined, equal ``Tokenizer.decode`` of all ids."""
+    """Streaming detokenizer. The pieces, joined, do not depend on how tokens were added.
 
-    def __init__(self, tokenizer: Tokenizer, library: HuggingFaceTokenizer) -> None:
-        self._tokenizer = tokenizer
+    They equal ``Tokenizer.decode`` of all ids unless some bytes are no UTF-8.
+    """
+
+    def __init__(self, library: HuggingFaceTokenizer) -> None:
         self._library = library
         self._stream = DecodeStream(skip_special_tokens=True)
-        self._ids: list[int] = []
-        self._num_characters = 0
+        self._pending: list[int] = []  # without text so far
+        self._is_empty = True
 
     def push(self, id_: int) -> str:
         """Adds a token. Returns the text that is final; empty while a character is incomplete."""
-        self._ids.append(id_)
-        piece = self._stream.step(self._library, id_) or ""
-        self._num_characters += len(piece)
+        self._is_empty = False
+        self._pending.append(id_)
+        try:
+            piece = self._stream.step(self._library, id_) or ""
+        except Exception:
+            # Byte fallback (Llama 2, Gemma) changes returned characters if invalid bytes follow.
+            piece = self._library.decode(self._pending)
+            self._stream = DecodeStream(skip_special_tokens=True)
+            self._stream.step(self._library, id_)
+        if piece:
+            self._pending.clear()
         return piece
 
     def finish(self, ids: Sequence[int] = ()) -> str:
         """Adds the last tokens, at less cost than :meth:`push`. Returns the rest of the text."""
-        self._ids += ids
-        return self._tokenizer.decode(self._ids)[self._num_characters :]
+        if self._is_empty:
+            whole: str = self._library.decode(list(ids))
+            if _REPLACEMENT not in whole:
+                return whole
+        text = "".join(map(self.push, ids))
+        return text + self._library.decode(self._pending).rstrip(_REPLACEMENT)
 
 
 def _check_length(encoding: Encoding, max_tokens: int | None, index: int = 0) -> None:

@@ -24,6 +24,37 @@ def bytes_tokenizer(tmp_path_factory) -> Tokenizer:
     return Tokenizer(path)
 
 
+@pytest.fixture(scope="module")
+def fallback_tokenizer(tmp_path_factory) -> Tokenizer:
+    """As Llama 2's: tokens 0 to 255 are bytes, those after them words."""
+    vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)}
+    vocabulary |= {"▁a": 256, "b": 257, "日": 258, "<unk>": 259}
+    library = HuggingFaceTokenizer(models.BPE(vocabulary, [], byte_fallback=True))
+    strip = decoders.Strip(" ", 1, 0)
+    library.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), strip]
+    )
+    path = tmp_path_factory.mktemp("fallback") / "tokenizer.json"
+    library.save(str(path))
+    return Tokenizer(path)
+
+
+@settings(max_examples=500)
+@given(
+    parts=st.lists(
+        st.sampled_from([[256], [257], [258], [0x41], [0xC3], [*"é".encode()], [*"日".encode()]])
+    ),
+    cut=st.integers(0, 10),
+)
+def test_invalid_bytes_do_not_change_earlier_text(fallback_tokenizer, parts, cut) -> None:
+    ids = [id_ for part in parts for id_ in part]
+    stream, whole = fallback_tokenizer.detokenizer(), fallback_tokenizer.detokenizer()
+    joined = "".join(map(stream.push, ids[:cut])) + stream.finish(ids[cut:])
+    assert joined == whole.finish(ids)
+    if [0xC3] not in parts:
+        assert joined == fallback_tokenizer.decode(ids)
+
+
 @settings(max_examples=300)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 def test_joined_chunks_equal_the_text(bytes_tokenizer, text) -> None:
