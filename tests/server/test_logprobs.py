@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from server.engine.decoding.options import (
     LogitsOptions,
     LogprobOptions,
 )
-from server.engine.decoding.sampling import log_probabilities
+from server.engine.decoding.sampling import log_probabilities, token_logprob
 from server.engine.requests.lifecycle import Outcome
 from tests.server.fake_backend import next_logits, reference
 from tests.server.test_forking import run_alone
@@ -67,3 +68,11 @@ def test_logprobs_ignore_logits_processors() -> None:
     assert rows[0].logprob == pytest.approx(expected[11], abs=1e-5)
     assert rows[0].top[0][0] == int(expected.argmax())
     assert rows[0].top[0][1] == pytest.approx(expected.max(), abs=1e-5)
+
+
+def test_tokens_outside_of_a_shortlist_are_not_among_the_top() -> None:
+    logits = np.full(500, -np.inf, np.float32)
+    logits[[7, 300, 42]] = [1.0, 3.0, 2.0]
+    found = token_logprob(logits, 300, num_top=5)
+    assert [id_ for id_, _ in found.top] == [300, 42, 7]
+    assert np.exp([logprob for _, logprob in found.top]).sum() == pytest.approx(1.0)

@@ -178,10 +178,12 @@ def log_probabilities(logits: Floats) -> Floats:
 
 
 def token_logprob(logits: Floats, token: int, num_top: int) -> TokenLogprob:
-    """The log-probability of ``token`` under ``logits [vocabulary]``, with the top tokens."""
+    """The log-probability of ``token`` under ``logits [vocabulary]``, with the top tokens.
+
+    They are fewer than ``num_top`` if a shortlist has fewer.
+    """
     total = host_ops.log_sum_exp(logits)
     if not num_top:
         return TokenLogprob(float(logits[token]) - total)
-    ids = host_ops.top_indices(logits, num_top)
-    top = TopLogprobs(map(int, ids), (float(logits[id_]) - total for id_ in ids))
-    return TokenLogprob(float(logits[token]) - total, top)
+    top = host_ops.top_tokens(logits, num_top, total)
+    return TokenLogprob(float(logits[token]) - total, TopLogprobs(top.tokens, top.logprobs))
