@@ -208,7 +208,7 @@ def load_bundle(
         shortlist=_shortlist(directory, manifest),
         chat_template=_chat_template(manifest, tokenizer),
         grammars=GrammarCompiler(
-            directory / TOKENIZER_FILE,
+            tokenizer.library,
             manifest.dimensions.vocabulary_size,
             manifest.special_tokens.eos,
         ),

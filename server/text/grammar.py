@@ -11,7 +11,6 @@ import threading
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from pathlib import Path
 
 import llguidance
 import llguidance.numpy
@@ -22,7 +21,6 @@ from tokenizers import Tokenizer
 from server.constraint import ConstraintError, Floats
 from server.text.large_stack import run_with_large_stack
 from server.text.token_bytes import drops_first_space, token_bytes
-from server.text.tokenizer_file import load_tokenizer
 
 MAX_GRAMMAR_BYTES = 1 << 16
 # A compiled grammar takes some 600 times its source: the cache holds at most about 160 MB.
@@ -61,17 +59,17 @@ class GrammarCompiler:
     """Compiles grammars for one tokenizer and caches the latest short ones. Thread-safe.
 
     Args:
-        path: path of ``tokenizer.json``, which is read when the first grammar is compiled.
+        tokenizer: the model's; converted when the first grammar is compiled.
         vocabulary_size: length of the model's logits.
         eos: ids of the end-of-sequence tokens; without any, no grammar compiles.
     """
 
-    def __init__(self, path: Path, vocabulary_size: int, eos: tuple[int, ...]) -> None:
-        self._path = path
+    def __init__(self, tokenizer: Tokenizer, vocabulary_size: int, eos: tuple[int, ...]) -> None:
+        self._tokenizer = tokenizer
         self._vocabulary_size = vocabulary_size
         self._eos = list(eos)
         self._lock = threading.Lock()
-        self._tokenizer: llguidance.LLTokenizer | None = None
+        self._converted: llguidance.LLTokenizer | None = None
         self._drops_first_space = False
         self._compiled = lru_cache(CACHED_GRAMMARS)(self._compile_on_large_stack)
 
@@ -114,27 +112,26 @@ class GrammarCompiler:
 
     def _tokenizer_for_library(self) -> llguidance.LLTokenizer:
         with self._lock:
-            if self._tokenizer is None:
+            if self._converted is None:
                 if not self._eos:
                     raise GrammarError("this model has no end-of-sequence token")
-                tokenizer = load_tokenizer(self._path)
-                self._drops_first_space = drops_first_space(tokenizer)
+                self._drops_first_space = drops_first_space(self._tokenizer)
                 try:
-                    self._tokenizer = self._convert_tokenizer(tokenizer)
+                    self._converted = self._convert_tokenizer()
                 except Exception as error:
                     # The library raises ValueError and RuntimeError, and wraps Rust's panics.
                     raise GrammarError(
                         f"this model's tokenizer allows no grammar: {_first_line(str(error))}"
                     ) from error
-            return self._tokenizer
+            return self._converted
 
-    def _convert_tokenizer(self, tokenizer: Tokenizer) -> llguidance.LLTokenizer:
+    def _convert_tokenizer(self) -> llguidance.LLTokenizer:
         """From ``tokenizer.json`` if llguidance supports its decoder, else from the token bytes."""
-        given: str | llguidance.TokenizerWrapper = self._path.read_text("utf-8")
+        given: str | llguidance.TokenizerWrapper = self._tokenizer.to_str()
         try:
             return llguidance.LLTokenizer(given, n_vocab=self._vocabulary_size, eos_token=self._eos)
         except ValueError:
-            wrapped = _BytesTokenizer(tokenizer, self._vocabulary_size, self._eos[0])
+            wrapped = _BytesTokenizer(self._tokenizer, self._vocabulary_size, self._eos[0])
             given = llguidance.TokenizerWrapper(wrapped)
         return llguidance.LLTokenizer(given, eos_token=self._eos)
 

@@ -38,6 +38,11 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
 
+    @property
+    def library(self) -> HuggingFaceTokenizer:
+        """The library's tokenizer, which callers do not change."""
+        return self._tokenizer
+
     def token_beyond(self, vocabulary_size: int) -> str | None:
         """A token whose id is not below ``vocabulary_size``; ``None`` if there is none."""
         num_tokens = self._tokenizer.get_vocab_size()

@@ -1,7 +1,6 @@
 """Grammar constraints: allowed tokens, step by step, and rejected grammars."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,10 +75,8 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def compiler(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> GrammarCompiler:
-    path = tmp_path_factory.mktemp("grammar") / "tokenizer.json"
-    tokenizer.save(str(path))
-    return GrammarCompiler(path, tokenizer.get_vocab_size(), (EOS,))
+def compiler(tokenizer: Tokenizer) -> GrammarCompiler:
+    return GrammarCompiler(tokenizer, tokenizer.get_vocab_size(), (EOS,))
 
 
 def id_of(tokenizer: Tokenizer, token: str) -> int:
@@ -201,18 +198,15 @@ def test_exploding_grammar_stops_at_the_library_limits(
             constraint.advance(token)
 
 
-def test_constraints_require_an_eos_token(tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    metaspace().save(str(path))
+def test_constraints_require_an_eos_token() -> None:
     with pytest.raises(GrammarError, match="no end-of-sequence token"):
-        GrammarCompiler(path, 2, ()).compile(Grammar(GrammarKind.REGEX, "a"))
+        GrammarCompiler(metaspace(), 2, ()).compile(Grammar(GrammarKind.REGEX, "a"))
 
 
-def test_first_word_may_include_the_leading_space(tmp_path: Path) -> None:
-    tokenizer, path = metaspace(), tmp_path / "tokenizer.json"
-    tokenizer.save(str(path))
+def test_first_word_may_include_the_leading_space() -> None:
+    tokenizer = metaspace()
     size = tokenizer.get_vocab_size() + 3  # the model's vocabulary is padded
-    constraint = GrammarCompiler(path, size, (EOS,)).compile(
+    constraint = GrammarCompiler(tokenizer, size, (EOS,)).compile(
         Grammar(GrammarKind.CHOICES, choices=("red green",))
     )
     first = {tokenizer.id_to_token(id_) for id_ in allowed_tokens(constraint, size)}
@@ -222,10 +216,9 @@ def test_first_word_may_include_the_leading_space(tmp_path: Path) -> None:
     assert second == {"▁green"}, "later words use the tokenizer's spelling"
 
 
-def test_only_short_grammars_are_kept(tmp_path: Path) -> None:
-    tokenizer, path = byte_level(), tmp_path / "tokenizer.json"
-    tokenizer.save(str(path))
-    compiler = GrammarCompiler(path, tokenizer.get_vocab_size(), (EOS,))
+def test_only_short_grammars_are_kept() -> None:
+    tokenizer = byte_level()
+    compiler = GrammarCompiler(tokenizer, tokenizer.get_vocab_size(), (EOS,))
     first = {id_of(tokenizer, token) for token in ("true", "t", "red", "re", "r")}
     long = Grammar(GrammarKind.CHOICES, choices=("true", "red" * MAX_CACHED_BYTES))
     short = Grammar(GrammarKind.CHOICES, choices=("true", "red"))

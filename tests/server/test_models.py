@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from client.admin import AdminClient
 from client.aio import AsyncClient
 from client.errors import TriuneError
-from client.types import ModelState
+from client.types import ModelState, Regex
 from server.app import RunningServer, running_server
 from server.config import ServerConfig
 from server.models.registry import ATTENTION_GRAPHS
@@ -156,6 +156,10 @@ async def test_failed_load_keeps_the_old_model_serving(root: Path) -> None:
         assert (await client.translate(DATES, DATE)).outputs[0].text == ISO
         model = await client.get_model(DATES)
         assert (model.state, model.failure) == (ModelState.READY, error.message)
+        tokenizer = (root / DATES / "1" / "tokenizer.json").rename(root / "tokenizer.json")
+        constrained = await client.translate(DATES, DATE, grammar=Regex("[0-9-]+"))
+        assert constrained.outputs[0].text == ISO, "the first grammar needs no file"
+        tokenizer.rename(root / DATES / "1" / "tokenizer.json")
         (root / "elsewhere").rename(weights)
         await load(running, DATES)
         assert (await client.get_model(DATES)).failure == ""

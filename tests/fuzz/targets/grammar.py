@@ -8,7 +8,7 @@ import numpy as np
 from server.constraint import ConstraintError
 from server.text.grammar import Grammar, GrammarCompiler, GrammarError, GrammarKind
 from tests.fuzz.draw import Draw
-from tests.fuzz.vocabularies import NAMES, file, size
+from tests.fuzz.vocabularies import NAMES, size, tokenizer
 
 SIZE = 256
 NUM_STEPS = 6
@@ -75,5 +75,5 @@ def seeds() -> Iterator[bytes]:
 def _compiler(name: str) -> GrammarCompiler:
     if name not in _COMPILERS:
         eos = (0,) if name == "unigram" else (1,)
-        _COMPILERS[name] = GrammarCompiler(file(name), size(name), eos)
+        _COMPILERS[name] = GrammarCompiler(tokenizer(name).library, size(name), eos)
     return _COMPILERS[name]
