@@ -10,8 +10,10 @@ from starlette.routing import BaseRoute
 from server.errors import InvalidArgumentError
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.failures import Failure
+from server.frontends.http.openai.usage import prompt_usage
 from server.service.encoder_options import LengthOptions, LongInput
 from server.service.rerank import RerankRequest, RerankResult
+from server.service.tokenize import TokenizeRequest
 
 
 class Document(msgspec.Struct):
@@ -21,7 +23,7 @@ class Document(msgspec.Struct):
 
 
 class RerankBody(msgspec.Struct, kw_only=True):
-    """``max_tokens_per_doc`` (Cohere) or ``truncate_prompt_tokens`` (vLLM) truncate documents."""
+    """Cohere's ``max_tokens_per_doc`` cuts documents, vLLM's ``truncate_prompt_tokens`` all."""
 
     model: str
     query: str
@@ -40,7 +42,7 @@ def cohere_error(failure: Failure) -> Response:
 def routes(context: Context) -> list[BaseRoute]:
     """The routes."""
     api = Api(context=context, error=cohere_error)
-    names = {"max_tokens": "max_tokens_per_doc"}
+    names = {"max_tokens": "truncate_prompt_tokens", "inputs": "documents"}
     return [
         api.post("/v2/rerank", RerankBody, _cohere, names=names),
         api.post("/v1/rerank", RerankBody, _jina, names=names),
@@ -48,23 +50,43 @@ def routes(context: Context) -> list[BaseRoute]:
     ]
 
 
-async def answer(call: Call[RerankBody], *, returns_documents: bool) -> RerankResult:
+async def _answer(call: Call[RerankBody]) -> RerankResult:
     """Ranks the documents. Longer ones are truncated, as Cohere does."""
     body = call.body
-    max_tokens = body.max_tokens_per_doc or body.truncate_prompt_tokens
-    if max_tokens == -1:  # vLLM: the model's limit
+    max_tokens = body.truncate_prompt_tokens
+    if max_tokens in (0, -1):  # vLLM: the model's limit
         max_tokens = None
     request = RerankRequest(
         model=body.model,
         query=body.query,
-        documents=tuple(
-            document if isinstance(document, str) else document.text for document in body.documents
-        ),
+        documents=await _documents(call),
         top_n=_top_n(body),
-        return_documents=returns_documents,
         length=LengthOptions(long_input=LongInput.TRUNCATE_RIGHT, max_tokens=max_tokens),
     )
     return await call.service.rerank(request, call.caller)
+
+
+def _text(document: str | Document) -> str:
+    return document if isinstance(document, str) else document.text
+
+
+async def _documents(call: Call[RerankBody]) -> tuple[str, ...]:
+    """The texts, of at most ``max_tokens_per_doc`` tokens without special ones."""
+    body, max_tokens = call.body, call.body.max_tokens_per_doc or 0
+    texts = tuple(map(_text, body.documents))
+    if max_tokens < 0:
+        raise InvalidArgumentError("max_tokens_per_doc", f"{max_tokens} is negative")
+    if not 0 < max_tokens < call.service.get_model(body.model).max_length:
+        return texts  # the model truncates
+    request = TokenizeRequest(
+        model=body.model, inputs=texts, without_special_tokens=True, with_offsets=True
+    )
+    result = await call.service.tokenize(request, call.caller)
+    ends = [
+        max((span[1] for span in output.offsets[:max_tokens] if span is not None), default=None)
+        for output in result.outputs
+    ]
+    return tuple(text[:end] for text, end in zip(texts, ends, strict=True))
 
 
 def _top_n(body: RerankBody) -> int | None:
@@ -75,16 +97,11 @@ def _top_n(body: RerankBody) -> int | None:
 
 
 async def _cohere(call: Call[RerankBody]) -> Response:
-    body = call.body
-    result = await answer(call, returns_documents=bool(body.return_documents))
+    result = await _answer(call)
     return json_response(
         {
             "id": str(uuid.uuid4()),
-            "results": [
-                {"index": output.index, "relevance_score": output.score}
-                | ({"document": {"text": output.document}} if body.return_documents else {})
-                for output in result.outputs
-            ],
+            "results": _results(call, result, with_documents=bool(call.body.return_documents)),
             "meta": {
                 "api_version": {"version": "2"},
                 "billed_units": {"search_units": 1},
@@ -97,22 +114,24 @@ async def _cohere(call: Call[RerankBody]) -> Response:
 async def _jina(call: Call[RerankBody]) -> Response:
     # Jina and vLLM return the documents unless told otherwise.
     with_documents = call.body.return_documents is not False
-    result = await answer(call, returns_documents=with_documents)
-    return json_response(jina_result(result, with_documents=with_documents))
+    result = await _answer(call)
+    return json_response(
+        {
+            "id": f"rerank-{uuid.uuid4().hex}",
+            "model": result.model,
+            "usage": prompt_usage(result.usage),
+            "results": _results(call, result, with_documents=with_documents),
+        }
+    )
 
 
-def jina_result(result: RerankResult, *, with_documents: bool) -> dict[str, Any]:
-    """The body of Jina's and vLLM's response."""
-    return {
-        "id": f"rerank-{uuid.uuid4().hex}",
-        "model": result.model,
-        "usage": {
-            "prompt_tokens": result.usage.input_tokens,
-            "total_tokens": result.usage.input_tokens,
-        },
-        "results": [
-            {"index": output.index, "relevance_score": output.score}
-            | ({"document": {"text": output.document}} if with_documents else {})
-            for output in result.outputs
-        ],
-    }
+def _results(
+    call: Call[RerankBody], result: RerankResult, *, with_documents: bool
+) -> list[dict[str, Any]]:
+    """The ranks, with the documents as they were given."""
+    documents = call.body.documents
+    return [
+        {"index": output.index, "relevance_score": output.score}
+        | ({"document": {"text": _text(documents[output.index])}} if with_documents else {})
+        for output in result.outputs
+    ]

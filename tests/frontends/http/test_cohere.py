@@ -24,6 +24,25 @@ def test_reranks(server: ServerProcess, model: str) -> None:
     assert [result.index for result in best.results] == [every.results[0].index]
 
 
+@pytest.mark.parametrize("model", [RERANKER, EMBEDDER])
+def test_only_documents_are_cut_to_max_tokens_per_doc(server: ServerProcess, model: str) -> None:
+    client = cohere.ClientV2(api_key="none", base_url=server.http_url)
+    query = "two dogs ran and a cat sat"
+
+    def scores(documents: list[str], max_tokens_per_doc: int | None = None) -> list[float]:
+        answer = client.rerank(
+            model=model, query=query, documents=documents, max_tokens_per_doc=max_tokens_per_doc
+        )
+        ranks = sorted(answer.results, key=lambda result: result.index)
+        return [rank.relevance_score for rank in ranks]
+
+    whole = scores(DOCUMENTS)
+    assert scores(DOCUMENTS, 4096) == pytest.approx(whole)  # Cohere's default
+    cut = scores(DOCUMENTS, 2)
+    assert cut == pytest.approx(scores([" ".join(each.split()[:2]) for each in DOCUMENTS]))
+    assert cut != pytest.approx(whole)
+
+
 def test_errors(server: ServerProcess) -> None:
     client = cohere.ClientV2(api_key="none", base_url=server.http_url)
     with pytest.raises(NotFoundError):
