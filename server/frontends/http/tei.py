@@ -1,5 +1,6 @@
 """text-embeddings-inference's API below ``/MODEL``, and at the root for one model."""
 
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -204,9 +205,21 @@ async def _similarity(model: str, call: Call[bodies.SimilarityBody]) -> Response
     )
     if not inputs.sentences:
         raise InvalidArgumentError("inputs.sentences", "must not be empty")
-    result = await call.service.embed(request, call.caller)
+    try:
+        result = await call.service.embed(request, call.caller)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(_similarity_field(error.field), error.description) from None
     first, *others = (output.vector for output in result.outputs)
     return _answer([float(first @ other) for other in others], result)
+
+
+def _similarity_field(field: str) -> str:
+    """Texts are the first sentence and the others; ``field`` counts all of them."""
+    text = re.fullmatch(r"inputs\[(\d+)\]", field)
+    if text is None:
+        return field
+    index = int(text[1])
+    return f"inputs.sentences[{index - 1}]" if index else "inputs.source_sentence"
 
 
 async def _tokenize(model: str, call: Call[bodies.TokenizeBody]) -> Response:

@@ -112,10 +112,13 @@ def predict_inputs(inputs: str | list[str | list[str]]) -> PredictInputs:
     """The texts or pairs of a request.
 
     Raises:
-        InvalidArgumentError: an item is neither one text nor two, or they are mixed.
+        InvalidArgumentError: there is none, an item is neither one text nor two, or they are
+            mixed.
     """
     if isinstance(inputs, str):
         return PredictInputs(texts=(inputs,))
+    if not inputs:
+        raise InvalidArgumentError("inputs", "must not be empty")
     if all(isinstance(item, str) for item in inputs):
         return _of_rows([[item for item in inputs if isinstance(item, str)]], is_batch=False)
     rows = []
@@ -128,7 +131,7 @@ def predict_inputs(inputs: str | list[str | list[str]]) -> PredictInputs:
 
 def _of_rows(rows: list[list[str]], *, is_batch: bool) -> PredictInputs:
     sizes = {len(row) for row in rows}
-    if not sizes <= {1, 2} or not rows:
+    if not sizes <= {1, 2}:
         raise InvalidArgumentError("inputs", "each item is one text or a pair of texts")
     if len(sizes) > 1:
         raise InvalidArgumentError("inputs", "texts and pairs cannot be mixed in one request")

@@ -82,6 +82,7 @@ def test_tokens(http: httpx2.Client) -> None:
         (f"{EMBEDDER}/embed_sparse", {"inputs": "a"}, 424, "Backend"),
         (f"{EMBEDDER}/predict", {"inputs": "a"}, 424, "Backend"),
         (f"{CLASSIFIER}/predict", {"inputs": ["a", "b", "c"]}, 413, "Validation"),
+        (f"{CLASSIFIER}/predict", {"inputs": []}, 400, "Empty"),
         (f"{EMBEDDER}/decode", {"ids": [10**6]}, 413, "Validation"),
         ("nothing/embed", {"inputs": "a"}, 404, "Validation"),
     ],
@@ -90,6 +91,15 @@ def test_errors(http: httpx2.Client, path: str, body: Any, status: int, kind: st
     answer = http.post(f"/{path}", json=body)
     assert (answer.status_code, answer.json()["error_type"]) == (status, kind)
     assert answer.json()["error"]
+
+
+@pytest.mark.parametrize("place", ["source_sentence", "sentences[1]"])
+def test_similarity_names_the_empty_text(http: httpx2.Client, place: str) -> None:
+    sentences = ["a", "" if place == "sentences[1]" else "b"]
+    source = "" if place == "source_sentence" else "a"
+    inputs = {"source_sentence": source, "sentences": sentences}
+    answer = http.post(f"/{EMBEDDER}/similarity", json={"inputs": inputs})
+    assert (answer.status_code, answer.json()["error"]) == (400, f"inputs.{place}: is empty")
 
 
 def test_truncation_and_information(http: httpx2.Client) -> None:
