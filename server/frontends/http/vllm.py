@@ -1,5 +1,6 @@
 """vLLM's ``/score``, ``/classify``, ``/tokenize`` and ``/detokenize``."""
 
+import re
 import time
 from typing import Any
 
@@ -92,7 +93,10 @@ async def _score(call: Call[ScoreBody]) -> Response:
             documents=tuple(second[index] for index in indices),
             length=truncation(body.truncate_prompt_tokens),
         )
-        result = await call.service.rerank(request, call.caller)
+        try:
+            result = await call.service.rerank(request, call.caller)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(_place(error.field, indices), error.description) from None
         usage = Usage.total((usage, result.usage))
         for output in result.outputs:
             scores[indices[output.index]] = output.score
@@ -100,6 +104,12 @@ async def _score(call: Call[ScoreBody]) -> Response:
         {"index": index, "object": "score", "score": score} for index, score in enumerate(scores)
     ]
     return _list_response(call, "score", data, usage)
+
+
+def _place(field: str, indices: list[int]) -> str:
+    """``field`` of the request for the texts at ``indices``, with the index of the call's text."""
+    document = re.fullmatch(r"documents\[(\d+)\]", field)
+    return field if document is None else f"documents[{indices[int(document[1])]}]"
 
 
 async def _classify(call: Call[ClassifyBody]) -> Response:

@@ -78,6 +78,7 @@ def test_token_ids_are_embedded_as_their_text(http: httpx2.Client) -> None:
     [
         ("/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "text_1"),
         ("/score", {"text_1": "a", "text_2": []}, "text_2"),
+        ("/score", {"text_1": ["a", "b"], "text_2": ["c", ""]}, "text_2[1]"),
         ("/detokenize", {"tokens": [1, 10**9]}, "tokens[0].ids[1]"),
         ("/detokenize", {"tokens": []}, "tokens[0]"),
         ("/tokenize", {"prompt": ""}, "prompt[0]"),
