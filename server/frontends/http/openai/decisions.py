@@ -97,12 +97,16 @@ async def decisions(call: Call[DecisionsBody]) -> Response:
         )
     usage = Usage()
     results = []
-    for question, (prompt, answers) in zip(body.questions, asked, strict=True):
+    for index, (question, (prompt, answers)) in enumerate(zip(body.questions, asked, strict=True)):
         request = ScoreRequest(
             model=body.model,
             inputs=tuple(ScoreInput(prompt, f" {answer}") for answer in answers),
         )
-        result = await call.service.score(request, call.caller)
+        try:
+            result = await call.service.score(request, call.caller)
+        except InvalidArgumentError as error:
+            field = f"questions[{index}]" if error.field.startswith("inputs") else error.field
+            raise InvalidArgumentError(field, error.description) from None
         usage = Usage.total((usage, result.usage))
         scores = np.array([output.score for output in result.outputs], np.float32)
         results.append(_answer(question, softmax(scores).tolist()))
