@@ -199,6 +199,7 @@ def test_decisions_do_not_depend_on_each_other(client: openai.OpenAI) -> None:
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"seed": 2**70}, "seed"),
         ({"tools": [{"type": "function"}]}, "tools"),
+        ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, None),
         ({"extra_body": {"nothing": 1}}, "nothing"),
         ({"extra_body": {"guided_json": "{"}}, "response_format.json_schema"),
@@ -213,6 +214,38 @@ def test_errors_name_the_field(
         create(**{"model": DECODER, "messages": MESSAGES, **fields})
     assert caught.value.param == (param or "messages[0].content[0].type")
     assert caught.value.type == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("completions", {"prompt": PROMPT, "logprobs": -1}, "logprobs"),
+        ("responses", {"input": []}, "input"),
+        ("responses", {"input": PROMPT, "text": {"format": {"type": "x"}}}, "text.format.type"),
+        (
+            "responses",
+            {"input": PROMPT, "text": {"format": {"type": "json_schema"}}},
+            "text.format.schema",
+        ),
+        ("responses", {"input": PROMPT, "response_format": {"type": "x"}}, "response_format"),
+        (
+            "decisions",
+            {
+                "input": PROMPT,
+                "questions": [
+                    {"type": "predicate", "instructions": text} for text in ("a", "7," * 1000)
+                ],
+            },
+            "questions[1]",
+        ),
+    ],
+)
+def test_other_routes_name_their_own_field(
+    client: openai.OpenAI, path: str, body: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.post(f"/{path}", body={"model": DECODER, **body}, cast_to=object)
+    assert caught.value.param == param
 
 
 def test_unknown_models_are_not_found(client: openai.OpenAI) -> None:

@@ -47,7 +47,8 @@ def service_messages(
     """The messages, with ``developer`` as ``system`` and parts joined.
 
     Raises:
-        InvalidArgumentError: a part is not text, or a message has calls of tools; names it.
+        InvalidArgumentError: there is none, a part is not text, or a message has calls of tools;
+            names it.
     """
     converted = []
     for index, message in enumerate(messages):
@@ -60,6 +61,8 @@ def service_messages(
             raise InvalidArgumentError(f"{path}.{error.field}", error.description) from None
         role = _ROLES.get(message.role, message.role)
         converted.append(Message(role, _text(message.content, f"{path}.content")))
+    if not converted:
+        raise InvalidArgumentError(field, "must not be empty")
     return tuple(converted)
 
 

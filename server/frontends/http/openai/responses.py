@@ -1,5 +1,6 @@
 """``/v1/responses``, for text. Nothing is stored."""
 
+import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -8,6 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from server.errors import InvalidArgumentError
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.event_stream import EventStream
 from server.frontends.http.openai.logprobs import Spell, token_list
@@ -94,13 +96,17 @@ async def responses(call: Call[Any]) -> Response | EventStream:
         response_format=(),
         max_tokens=(),
     )
-    request = generate_request(
-        _with_format(body),
-        messages=_messages(body),
-        max_new_tokens=body.max_output_tokens,
-        logprobs=bool(body.include),
-        top_logprobs=body.top_logprobs if body.include else None,
-    )
+    try:
+        request = generate_request(
+            _with_format(body),
+            messages=_messages(body),
+            max_new_tokens=body.max_output_tokens,
+            logprobs=bool(body.include),
+            top_logprobs=body.top_logprobs if body.include else None,
+        )
+    except InvalidArgumentError as error:
+        field = re.sub(r"^response_format(\.json_schema)?", "text.format", error.field)
+        raise InvalidArgumentError(field, error.description) from None
     spell = call.service.token_speller(body.model)
     answer = Answer(body, call.request_id, spell)
     if body.stream:

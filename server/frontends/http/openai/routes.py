@@ -18,7 +18,12 @@ def routes(context: Context) -> list[BaseRoute]:
     api = Api(context=context, error=error_response)
     return [
         api.post("/v1/chat/completions", ChatBody, chat_completions, names=NAMES),
-        api.post("/v1/completions", CompletionBody, completions, names=NAMES),
+        api.post(
+            "/v1/completions",
+            CompletionBody,
+            completions,
+            names={**NAMES, "top_logprobs": "logprobs"},
+        ),
         api.post(
             "/v1/embeddings",
             embeddings.EmbeddingsBody,
