@@ -58,7 +58,7 @@ from server.service.translate_by_language import (
     LanguageResult,
     translate_by_language,
 )
-from server.service.translation_routes import SourceLanguage, TranslationRoutes
+from server.service.translation_routes import ServedLanguage, TranslationRoutes
 from server.telemetry.statistics import ModelStatistics
 from server.text.language_detector import DetectedLanguage
 
@@ -162,7 +162,7 @@ class Service:
         """The source languages of the served models, the most likely of a text first."""
         return await detect_languages(request, self._context, caller)
 
-    def translation_languages(self) -> tuple[SourceLanguage, ...]:
+    def translation_languages(self) -> tuple[ServedLanguage, ...]:
         """The languages that are translated, each with those that it can be translated to."""
         return TranslationRoutes(self._context.registry).languages()
 

@@ -22,8 +22,8 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceLanguage:
-    """A language that texts may be written in, and those that they can be translated to."""
+class ServedLanguage:
+    """A language of a model, and those that texts in it can be translated to."""
 
     code: str
     name: str
@@ -69,11 +69,11 @@ class TranslationRoutes:
         """The codes of all target languages, sorted."""
         return tuple(sorted({code for each in self._translators for code in each.targets}))
 
-    def languages(self) -> tuple[SourceLanguage, ...]:
-        """All source languages, each with itself and what it can be translated to."""
+    def languages(self) -> tuple[ServedLanguage, ...]:
+        """All languages, each with itself and what it can be translated to."""
         return tuple(
-            SourceLanguage(source, language_name(source), tuple(sorted(self._reachable(source))))
-            for source in self.sources
+            ServedLanguage(code, language_name(code), tuple(sorted(self._reachable(code))))
+            for code in sorted({*self.sources, *self.targets})
         )
 
     def find(self, source: str, target: str) -> tuple[Hop, ...]:
@@ -83,10 +83,12 @@ class TranslationRoutes:
             InvalidArgumentError: names the language that is not served.
         """
         own_source = match_language(source, self.sources)
-        if own_source is None:
-            raise _unknown("source", source, self.sources)
         own_target = match_language(target, self.targets)
-        is_same = base_language(own_source) == base_language(target)
+        is_same = base_language(own_source or source) == base_language(target)
+        if own_source is None:
+            if is_same and own_target is not None:
+                return ()
+            raise _unknown("source", source, self.sources)
         if own_target is None and not is_same:
             raise _unknown("target", target, self.targets)
         direct = self._hop(source, target)

@@ -137,8 +137,8 @@ async def _languages(call: Call[None]) -> Response:
 async def _settings(context: Context, call: Call[None]) -> Response:
     languages = call.service.translation_languages()
     names = {each.code: each.name for each in languages}
-    first = languages[0] if languages else None
-    target = next((code for code in first.targets if code != first.code), "") if first else ""
+    pairs = ((each.code, target) for each in languages for target in each.targets)
+    target = next((target for code, target in pairs if target != code), "")
     needs_token = context.access.needs_token
     return json_response(
         {
@@ -149,7 +149,7 @@ async def _settings(context: Context, call: Call[None]) -> Response:
             "keyRequired": needs_token,
             "language": {
                 "source": {"code": "auto", "name": "Auto Detect"},
-                "target": {"code": target, "name": names.get(target, target)},
+                "target": {"code": target, "name": names.get(target, "")},
             },
             "suggestions": False,
             "supportedFilesFormat": [],

@@ -64,11 +64,13 @@ def test_languages_and_a_way_by_english(http: httpx2.Client) -> None:
     assert languages == [
         {"code": "de", "name": "German", "targets": ["de", "en", "pt_BR"]},
         {"code": "en", "name": "English", "targets": ["en", "pt_BR"]},
+        {"code": "pt_BR", "name": "Portuguese (Brazil)", "targets": ["pt_BR"]},
     ]
     first = translate(http, FIRST, source="de", target="en-US")["translatedText"]
     both = translate(http, FIRST, source="de-AT", target="pt-BR")["translatedText"]
     assert both == translate(http, first)["translatedText"]
     assert translate(http, FIRST, target="en")["translatedText"] == FIRST
+    assert translate(http, FIRST, source="pt_BR")["translatedText"] == FIRST
     settings = http.get("/frontend/settings").json()
     assert settings["language"]["target"]["code"] == "en"
     assert (settings["keyRequired"], settings["filesTranslation"]) == (False, False)
@@ -105,7 +107,7 @@ def test_markup_stays_in_place(http: httpx2.Client) -> None:
         ({"q": ""}, "q: must not be empty"),
         ({"q": 3}, "q: expected"),
         ({"target": "xx"}, "target: 'xx' is not a language served here"),
-        ({"source": "pt"}, "source: 'pt' is not a language served here"),
+        ({"source": "pt", "target": "en"}, "source: 'pt' is not a language served here"),
         ({"format": "docx"}, "format: "),
         ({"alternatives": -1}, "alternatives: "),
         ({"alternatives": 99}, "alternatives: "),
