@@ -28,7 +28,7 @@ class TranslateBody(msgspec.Struct, kw_only=True):
     q: str | list[str]
     source: str
     target: str
-    format: str = "text"
+    format: str | None = None
     alternatives: int = 0
     api_key: str | None = None
 
@@ -80,8 +80,9 @@ def _ignore_body(*_: Any) -> None:
 
 async def _translate(call: Call[TranslateBody]) -> Response:
     body = call.body
-    if body.format not in _FORMATS:
-        raise InvalidArgumentError("format", f"{quoted(body.format)} is neither text nor html")
+    text_format = body.format or "text"
+    if text_format not in _FORMATS:
+        raise InvalidArgumentError("format", f"{quoted(text_format)} is neither text nor html")
     texts = [body.q] if isinstance(body.q, str) else body.q
     # An empty text of a list is its own translation.
     indices = [index for index, text in enumerate(texts) if text.strip()]
@@ -92,7 +93,7 @@ async def _translate(call: Call[TranslateBody]) -> Response:
         source=body.source,
         target=body.target,
         num_alternatives=body.alternatives,
-        is_html=_FORMATS[body.format],
+        is_html=_FORMATS[text_format],
     )
     result = await call.service.translate_by_language(request, call.caller)
     translated = list(texts)

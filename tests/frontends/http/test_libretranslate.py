@@ -54,6 +54,8 @@ def test_texts_are_those_of_grpc(server: ServerProcess, http: httpx2.Client) -> 
     assert "\n\n" in first
     assert translate(http, TEXT) == {"translatedText": first}
     assert translate(http, [TEXT, " ", SECOND]) == {"translatedText": [first, " ", second]}
+    assert translate(http, SECOND, format=None) == translate(http, SECOND, format="")
+    assert translate(http, SECOND, format="") == {"translatedText": second}
     expected = [each.text for each in others.outputs[0].hypotheses[1:]]
     answer = translate(http, SECOND, alternatives=2)
     assert answer == {"translatedText": second, "alternatives": expected}
