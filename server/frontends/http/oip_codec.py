@@ -15,6 +15,7 @@ from server.frontends.http.body import json_decoder
 from server.frontends.http.endpoint import json_response
 from server.frontends.oip.messages import InferRequest, InferResponse
 from server.frontends.oip.options import MAX_PARAMETERS, Parameter
+from server.frontends.oip.signatures import SIGNATURES, Task
 from server.frontends.oip.tensors import BOOL, BYTES, MAX_DIMS, MAX_INPUTS, InputTensor
 
 # Larger tensors are sent as binary data.
@@ -23,6 +24,10 @@ HEADER_LENGTH = "inference-header-content-length"
 _BINARY = "binary_data"
 _ALL_BINARY = "binary_data_output"
 _BINARY_SIZE = "binary_data_size"
+# Inputs of models that generate; ``stream`` is also a parameter of all others.
+_FLAGS = {spec.name for spec in SIGNATURES[Task.GENERATE].inputs if spec.datatype == BOOL} - {
+    "stream"
+}
 _UNSUPPORTED = ("shared_memory_region", "classification")
 
 
@@ -133,7 +138,8 @@ def encode_infer(response: InferResponse, body: InferBody) -> Response:
 
 
 def decode_generate(data: bytes, _: Headers) -> InferRequest:
-    """Decodes the body of ``generate``. Fields that are not of the protocol are parameters.
+    """Decodes the body of ``generate``. Fields that are not of the protocol are parameters, or
+    inputs of that name.
 
     Raises:
         InvalidArgumentError: names the field that is invalid.
@@ -148,18 +154,16 @@ def decode_generate(data: bytes, _: Headers) -> InferRequest:
         raise InvalidArgumentError(
             "parameters", f"{len(parameters)} given, at most {MAX_PARAMETERS}"
         )
+    texts = [body.text_input] if isinstance(body.text_input, str) else body.text_input
+    inputs = [InputTensor("text_input", BYTES, (len(texts),), None, texts)]
     nested = parameters.pop("sampling_parameters", {})
     if isinstance(nested, dict):
         parameters.update(nested)
     else:
-        parameters["sampling_parameters"] = nested  # refused below, by name
-    texts = [body.text_input] if isinstance(body.text_input, str) else body.text_input
-    return InferRequest(
-        model="",
-        id=body.id,
-        parameters=parameters,
-        inputs=(InputTensor("text_input", BYTES, (len(texts),), None, texts),),
-    )
+        inputs.append(InputTensor("sampling_parameters", BYTES, (1,), None, [nested]))
+    for name in _FLAGS & parameters.keys():
+        inputs.append(InputTensor(name, BOOL, (1,), None, [parameters.pop(name)]))
+    return InferRequest(model="", id=body.id, parameters=parameters, inputs=tuple(inputs))
 
 
 def generated(response: InferResponse) -> dict[str, Any]:

@@ -150,6 +150,23 @@ def test_generate_over_http(doors: Doors) -> None:
     assert len(events) > 3
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_generate_takes_the_inputs_of_tritons_vllm_backend(doors: Doors, is_nested: bool) -> None:
+    options = {
+        "exclude_input_in_output": False,
+        "return_num_output_tokens": True,
+        "sampling_parameters": '{"max_tokens": 4, "ignore_eos": true}',
+    }
+    body = {"text_input": "12", **({"parameters": options} if is_nested else options)}
+    request = urllib.request.Request(
+        f"{doors.http}/v2/models/tiny-decoder/generate", json.dumps(body).encode()
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        answer = json.load(response)
+    assert answer["text_output"].startswith("12")
+    assert answer["num_output_tokens"] == 4
+
+
 def test_statistics_count_calls(doors: Doors) -> None:
     def read() -> Any:
         found = doors.oip.ModelStatistics(pb.ModelStatisticsRequest(name="sorter"))
