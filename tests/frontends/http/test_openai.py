@@ -112,6 +112,18 @@ def test_logprobs_are_those_of_the_tokens(client: openai.OpenAI) -> None:
     assert alone.token_logprobs == echoed.logprobs.token_logprobs[-6:]
 
 
+def test_streamed_tokens_have_the_offsets_of_the_whole(client: openai.OpenAI) -> None:
+    """Stop strings that begin like the text hold it back, but not the log-probabilities."""
+    text = client.completions.create(prompt=PROMPT, **SIX).choices[0].text
+    options: Any = {"prompt": PROMPT, "logprobs": 0, "stop": [f"{x}?" for x in sorted({*text})]}
+    whole: Any = client.completions.create(**options, **SIX).choices[0].logprobs
+    assert len(set(whole.text_offset)) > 3
+    stream = client.completions.create(stream=True, **options, **SIX)
+    pieces = [chunk.choices[0].logprobs for chunk in stream]
+    offsets = [offset for piece in pieces if piece for offset in piece.text_offset or []]
+    assert offsets == whole.text_offset
+
+
 def test_several_outputs_per_prompt(client: openai.OpenAI) -> None:
     options = {**GREEDY, "temperature": 2.0, "seed": 5}
     first = client.completions.create(prompt=["7,", "9,"], n=2, **options)

@@ -112,19 +112,19 @@ async def _events(
     num_outputs: int,
     usage: StreamUsage,
 ) -> AsyncGenerator[bytes, None]:
-    lengths: dict[int, int] = {}  # of the texts so far, in characters
+    ends: dict[int, int] = {}  # of the tokens so far, in characters; their text may come later
     async with aclosing(chunks):
         async for chunk in chunks:
             place = chunk.index * num_outputs + chunk.hypothesis
-            start = lengths.get(place, 0)
-            lengths[place] = start + len(chunk.text)
+            logprobs = None
+            if chunk.logprobs:
+                logprobs = completion_logprobs(chunk.logprobs, spell, ends.get(place, 0))
+                ends[place] = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
             finish = chunk.finish
             choice = {
                 "index": place,
                 "text": chunk.text,
-                "logprobs": completion_logprobs(chunk.logprobs, spell, start)
-                if chunk.logprobs
-                else None,
+                "logprobs": logprobs,
                 "finish_reason": None if finish is None else FINISH_REASONS[finish.reason],
             }
             yield event({**head, "choices": [choice], **usage.push(chunk)})
