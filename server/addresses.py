@@ -1,9 +1,14 @@
-"""Checks the addresses on which the server listens."""
+"""Checks the addresses on which the server listens, and the origins of pages that call it."""
+
+import re
+from collections.abc import Iterable
 
 from server.errors import StartupError
 
 MAX_PORT = 65535
 _UNIX = ("unix:", "unix-abstract:")
+# As browsers send it: in lower case, without a path.
+_ORIGIN = re.compile(r"\*|null|[^A-Z/:]+://[^A-Z/]+")
 
 
 def host_and_port(address: str) -> tuple[str, int]:
@@ -28,3 +33,14 @@ def check_grpc_address(address: str) -> None:
     """
     if not address.startswith(_UNIX):
         host_and_port(address)
+
+
+def check_origins(origins: Iterable[str]) -> None:
+    """Checks ``SCHEME://HOST`` or ``SCHEME://HOST:PORT``: browsers send no other origins.
+
+    Raises:
+        StartupError: names the origin that no page has.
+    """
+    for origin in origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise StartupError(f"{origin!r} is not an origin such as https://example.org")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from server.addresses import check_origins
 from server.byte_sizes import parse_bytes
 from server.config import ServerConfig
 from server.errors import StartupError
@@ -232,8 +233,11 @@ def _check_devices(names: tuple[str, ...]) -> None:
     parse_devices(",".join(names))
 
 
-# Checks that need more than the neutral modules, by option.
-_CHECKS: Mapping[str, Callable[[Any], object]] = {"device": _check_devices}
+# Checks of lists, by option.
+_CHECKS: Mapping[str, Callable[[Any], object]] = {
+    "device": _check_devices,
+    "http_cors": check_origins,
+}
 
 
 # Texts with a form of their own, by option. Other values are converted as usual.

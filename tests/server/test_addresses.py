@@ -59,3 +59,16 @@ def test_rejects_numbers_that_nothing_can_hold(tmp_path: Path, option: str, valu
         app(["--bundles", str(tmp_path), "--check", option, value])
     is_time_in_seconds = option in {"--watch", "--stall-seconds"} and value not in {"nan", "inf"}
     assert caught.value.code == (0 if is_time_in_seconds else 2)
+
+
+@pytest.mark.parametrize("origin", ["example.org", "https://example.org/", "https://Example.org"])
+def test_rejects_origins_that_no_page_has(tmp_path: Path, origin: str) -> None:
+    options = ["--bundles", str(tmp_path), "--check", "--http-cors", "http://localhost:3000"]
+    app_exits(options, 0)
+    app_exits([*options, "--http-cors", origin], 2)
+
+
+def app_exits(options: list[str], code: int) -> None:
+    with pytest.raises(SystemExit) as caught:
+        app(options)
+    assert caught.value.code == code
