@@ -125,9 +125,15 @@ class Api:
         *,
         names: Mapping[str, str] | None = None,
         is_public: bool = False,
+        decode: Decode | None = None,
     ) -> Route:
-        """A route without a body, whose handler gets ``None``. ``is_public``: needs no token."""
-        endpoint = Endpoint(self, path, handler, names=names or {}, is_public=is_public)
+        """A route without a body, whose handler gets ``None``. ``is_public``: needs no token.
+
+        ``decode``: for protocols that send a token in the body even then.
+        """
+        endpoint = Endpoint(
+            self, path, handler, decode=decode, names=names or {}, is_public=is_public
+        )
         return Route(path, endpoint, methods=["GET"])
 
 

@@ -33,6 +33,12 @@ class TranslateBody(msgspec.Struct, kw_only=True):
     api_key: str | None = None
 
 
+class KeyBody(msgspec.Struct, kw_only=True):
+    """The body of the routes that need none, as LibreTranslate's own client sends it."""
+
+    api_key: str | None = None
+
+
 class DetectBody(msgspec.Struct, kw_only=True):
     """A text whose language is unknown."""
 
@@ -46,8 +52,8 @@ def routes(context: Context) -> list[BaseRoute]:
     return [
         api.post("/translate", _decoder(TranslateBody), _translate, names=_NAMES),
         api.post("/detect", _decoder(DetectBody), _detect, names=_NAMES),
-        api.get("/languages", _languages),
-        api.get("/frontend/settings", partial(_settings, context)),
+        api.get("/languages", _languages, decode=_decode_key),
+        api.get("/frontend/settings", partial(_settings, context), decode=_decode_key),
         api.post("/translate_file", _ignore_body, partial(_refuse, "file translation")),
         api.post("/suggest", _ignore_body, partial(_refuse, "suggestions")),
     ]
@@ -72,6 +78,14 @@ def _decoder(kind: type[Any]) -> Any:
         return decode_json(data)
 
     return decode
+
+
+_decode_key_body = _decoder(KeyBody)
+
+
+def _decode_key(data: bytes, headers: Headers) -> KeyBody:
+    decoded: KeyBody = _decode_key_body(data, headers) if data else KeyBody()
+    return decoded
 
 
 def _ignore_body(*_: Any) -> None:
@@ -126,7 +140,7 @@ async def _detect(call: Call[DetectBody]) -> Response:
     )
 
 
-async def _languages(call: Call[None]) -> Response:
+async def _languages(call: Call[KeyBody]) -> Response:
     return json_response(
         [
             {"code": each.code, "name": each.name, "targets": each.targets}
@@ -135,7 +149,7 @@ async def _languages(call: Call[None]) -> Response:
     )
 
 
-async def _settings(context: Context, call: Call[None]) -> Response:
+async def _settings(context: Context, call: Call[KeyBody]) -> Response:
     languages = call.service.translation_languages()
     names = {each.code: each.name for each in languages}
     pairs = ((each.code, target) for each in languages for target in each.targets)

@@ -7,9 +7,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import httpx2
 import pytest
+from libretranslatepy import LibreTranslateAPI
 
 from client.sync import Client
 from tests.serving import ServerProcess, server_process
@@ -147,3 +149,6 @@ def test_tokens(tiny_bundles: Path, tokens: Path) -> None:
         accepted = httpx2.post(f"{url}/translate", json=body | {"api_key": "first-token"})
         assert accepted.status_code == 400  # no languages are served
         assert httpx2.get(f"{url}/languages").status_code == 401
+        with pytest.raises(HTTPError):
+            LibreTranslateAPI(url, api_key="nobody's-token").languages()
+        assert LibreTranslateAPI(url, api_key="first-token").languages() == []
