@@ -22,11 +22,19 @@ def routes(context: Context, metrics: Metrics) -> list[BaseRoute]:
     """
     api = Api(context=context, error=error_response)
 
+    service = context.service
+
     async def live(_: Call[None]) -> Response:
-        return _status(is_ok=context.service.is_live)
+        return _status(is_ok=service.is_live)
 
     async def ready(_: Call[None]) -> Response:
-        return _status(is_ok=context.service.is_ready)
+        return _status(is_ok=service.is_ready)
+
+    async def server_live(_: Call[None]) -> Response:
+        return json_response({"live": service.is_live}, _code(is_ok=service.is_live))
+
+    async def server_ready(_: Call[None]) -> Response:
+        return json_response({"ready": service.is_ready}, _code(is_ok=service.is_ready))
 
     async def expose(_: Call[None]) -> Response:
         return Response(metrics.exposition(), media_type=metrics.content_type)
@@ -35,13 +43,15 @@ def routes(context: Context, metrics: Metrics) -> list[BaseRoute]:
         api.get("/livez", live, is_public=True),
         api.get("/readyz", ready, is_public=True),
         api.get("/health", ready, is_public=True),
-        api.get("/v2/health/live", live, is_public=True),
-        api.get("/v2/health/ready", ready, is_public=True),
+        api.get("/v2/health/live", server_live, is_public=True),
+        api.get("/v2/health/ready", server_ready, is_public=True),
         api.get("/metrics", expose),
     ]
 
 
 def _status(*, is_ok: bool) -> Response:
-    if is_ok:
-        return json_response({"status": "ok"})
-    return json_response({"status": "unavailable"}, 503)
+    return json_response({"status": "ok" if is_ok else "unavailable"}, _code(is_ok=is_ok))
+
+
+def _code(*, is_ok: bool) -> int:
+    return 200 if is_ok else 503
