@@ -79,6 +79,8 @@ class StateFolder:
                     f"{path}: the {name} changed since this training began; restore it, or start "
                     "again with --restart"
                 )
+        if "random_states" not in record:
+            raise ResumeError(f"{path}: of an earlier version; start again with --restart")
         progress = Progress(**record["progress"])
         progress.validations = [(step, loss) for step, loss in progress.validations]
         return progress, record

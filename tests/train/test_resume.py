@@ -13,7 +13,7 @@ from train.errors import ResumeError, TrainingError
 from train.log import read_log
 from train.report import TrainingReport
 from train.run import run_training
-from train.state import StateFolder
+from train.state import STATE_FILE, STATE_FOLDER, StateFolder
 
 WEIGHTS = "model.safetensors"
 LENGTHS = {"num_steps": 6, "validate_every": 2, "log_every": 3, "num_averaged": 1}
@@ -125,6 +125,13 @@ def test_another_recipe_cannot_continue(tmp_path: Path, monkeypatch: pytest.Monk
     changed = shortened("tiny-majority", tmp_path, **lengths, learning_rate=0.5)
     with pytest.raises(ResumeError, match="the recipe changed"):
         run_training(changed, tmp_path / "out")
+    path = tmp_path / "out" / STATE_FOLDER / STATE_FILE
+    state = torch.load(path, weights_only=True)
+    del state["random_states"]
+    torch.save(state, path)
+    restored = shortened("tiny-majority", tmp_path, **lengths)
+    with pytest.raises(ResumeError, match="of an earlier version"):
+        run_training(restored, tmp_path / "out")
 
 
 def test_a_recipe_may_change_before_the_first_checkpoint(
