@@ -31,32 +31,35 @@ _FLAGS = {spec.name for spec in SIGNATURES[Task.GENERATE].inputs if spec.datatyp
 _UNSUPPORTED = ("shared_memory_region", "classification")
 
 
+_Parameters = dict[str, Parameter] | None  # typed clients send null for what they leave out
+
+
 class _Input(msgspec.Struct):
     name: str
     shape: list[int]
     datatype: str
-    parameters: dict[str, Parameter] = {}
+    parameters: _Parameters = None
     data: msgspec.Raw = msgspec.Raw()
 
 
 class _Output(msgspec.Struct):
     name: str
-    parameters: dict[str, Parameter] = {}
+    parameters: _Parameters = None
 
 
 class _InferBody(msgspec.Struct):
     inputs: list[_Input]
-    id: str = ""
-    parameters: dict[str, Parameter] = {}
-    outputs: list[_Output] = []
+    id: str | None = None
+    parameters: _Parameters = None
+    outputs: list[_Output] | None = None
 
 
 class _GenerateBody(msgspec.Struct):
     """``text_input`` is one text or several."""
 
     text_input: str | list[str]
-    id: str = ""
-    parameters: dict[str, Any] = {}
+    id: str | None = None
+    parameters: dict[str, Any] | None = None
 
 
 _decode_infer = json_decoder(_InferBody)
@@ -83,22 +86,23 @@ def decode_infer(data: bytes, headers: Headers) -> InferBody:
     body = _decode_infer(data[:length])
     if len(body.inputs) > MAX_INPUTS:
         raise InvalidArgumentError("inputs", f"{len(body.inputs)} given, at most {MAX_INPUTS}")
+    parameters, requested = body.parameters or {}, body.outputs or []
     request = InferRequest(
         model="",
-        id=body.id,
-        parameters=body.parameters,
+        id=body.id or "",
+        parameters=parameters,
         inputs=_inputs(body.inputs, memoryview(data)[length:]),
-        outputs=tuple(output.name for output in body.outputs),
+        outputs=tuple(output.name for output in requested),
     )
-    for output in body.outputs:
-        _check_supported(output.name, output.parameters)
-    is_binary = body.parameters.get(_ALL_BINARY) is True
+    for output in requested:
+        _check_supported(output.name, output.parameters or {})
+    is_binary = parameters.get(_ALL_BINARY) is True
     return InferBody(
         request,
         frozenset(
             output.name
-            for output in body.outputs
-            if output.parameters.get(_BINARY, is_binary) is True
+            for output in requested
+            if (output.parameters or {}).get(_BINARY, is_binary) is True
         ),
         is_binary,
     )
@@ -149,7 +153,7 @@ def decode_generate(data: bytes, _: Headers) -> InferRequest:
     body = _decode_generate(data)
     fields = set(_GenerateBody.__struct_fields__)
     more = {name: value for name, value in _decode_object(data).items() if name not in fields}
-    parameters = {**body.parameters, **more}
+    parameters = {**(body.parameters or {}), **more}
     if len(parameters) > MAX_PARAMETERS:
         raise InvalidArgumentError(
             "parameters", f"{len(parameters)} given, at most {MAX_PARAMETERS}"
@@ -163,7 +167,7 @@ def decode_generate(data: bytes, _: Headers) -> InferRequest:
         inputs.append(InputTensor("sampling_parameters", BYTES, (1,), None, [nested]))
     for name in _FLAGS & parameters.keys():
         inputs.append(InputTensor(name, BOOL, (1,), None, [parameters.pop(name)]))
-    return InferRequest(model="", id=body.id, parameters=parameters, inputs=tuple(inputs))
+    return InferRequest(model="", id=body.id or "", parameters=parameters, inputs=tuple(inputs))
 
 
 def generated(response: InferResponse) -> dict[str, Any]:
@@ -196,10 +200,11 @@ def _json_length(headers: Headers, size: int) -> int:
 def _inputs(inputs: Sequence[_Input], binary: memoryview) -> tuple[InputTensor, ...]:
     tensors = []
     for tensor in inputs:
-        _check_supported(tensor.name, tensor.parameters)
+        parameters = tensor.parameters or {}
+        _check_supported(tensor.name, parameters)
         raw = None
-        if _BINARY_SIZE in tensor.parameters:
-            size = tensor.parameters[_BINARY_SIZE]
+        if _BINARY_SIZE in parameters:
+            size = parameters[_BINARY_SIZE]
             if not isinstance(size, int) or not 0 <= size <= len(binary):
                 raise InvalidArgumentError(
                     tensor.name,
