@@ -1,6 +1,7 @@
 """Bodies of HTML forms, URL-encoded or multipart, as structs."""
 
 import io
+import logging
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -14,6 +15,8 @@ from server.errors import InvalidArgumentError
 from server.frontends.http.body import named_error
 
 MAX_FIELDS = 1000
+# What is wrong with a form is told to the client, not to the log.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 def decode_form(data: bytes, headers: Headers, kind: type[Any]) -> Any:

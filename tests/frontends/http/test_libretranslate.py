@@ -12,8 +12,11 @@ from urllib.error import HTTPError
 import httpx2
 import pytest
 from libretranslatepy import LibreTranslateAPI
+from starlette.datastructures import Headers
 
 from client.sync import Client
+from server.errors import InvalidArgumentError
+from server.frontends.http.form import decode_form
 from tests.serving import ServerProcess, server_process
 
 FIRST, SECOND = "the 3rd of March, 2021", "the 4th of May, 1999"
@@ -137,6 +140,14 @@ def test_curl_sends_forms(server: ServerProcess) -> None:
     assert encoded == curl("/translate", *parts) != {}
     assert curl("/translate", *parts, "-F", "x=@/dev/null") == {"error": "x: is a file"}
     assert "file translation" in curl("/translate_file", *parts)["error"]
+
+
+@pytest.mark.parametrize("boundary", ["", "; boundary=x"])
+def test_malformed_forms_are_not_logged(caplog: pytest.LogCaptureFixture, boundary: str) -> None:
+    headers = Headers({"content-type": f"multipart/form-data{boundary}"})
+    with pytest.raises(InvalidArgumentError, match="body"):
+        decode_form(b"junk", headers, dict)
+    assert not caplog.records
 
 
 def test_tokens(tiny_bundles: Path, tokens: Path) -> None:
