@@ -158,8 +158,7 @@ class ServerConfig:
     num_threads: Annotated[
         int,
         Option(
-            "Intra-op threads when only one lane is active. Default: all cores, as far as a "
-            "container's limit of CPU time allows.",
+            "Intra-op threads when only one lane is active. Default: all cores of the container.",
             "threads",
             minimum=1,
             default=Computed(num_cores),

@@ -14,7 +14,7 @@ from server.service.generation_request import (
     Hypothesis,
     TextChunk,
 )
-from server.service.prepare import PreparedRequest
+from server.service.prepared_request import PreparedRequest
 from server.service.text_stream import stream
 from server.service.usage import Timing, Usage
 

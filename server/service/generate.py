@@ -15,12 +15,12 @@ from server.service.context import ServiceContext
 from server.service.generation_request import GenerateRequest
 from server.service.languages import target_start
 from server.service.prepare import (
-    PreparedRequest,
     job_template,
     prepared_request,
     target_jobs,
     target_prefix_ids,
 )
+from server.service.prepared_request import PreparedRequest
 
 _INPUT_FIELDS = ("inputs", "token_inputs", "messages")
 

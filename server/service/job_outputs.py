@@ -23,7 +23,7 @@ from server.service.generation_request import (
     ScoredToken,
     TextChunk,
 )
-from server.service.prepare import PreparedRequest
+from server.service.prepared_request import PreparedRequest
 from server.service.usage import Timing, Usage, failure_of
 from server.telemetry.metrics import Metrics
 from server.text.stop_strings import StopStrings

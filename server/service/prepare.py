@@ -17,56 +17,14 @@ from server.models.memory_ledger import with_planned_slots
 from server.models.registry import Model
 from server.service import generation_options as checks
 from server.service import validation
-from server.service.attention import AttentionPlan, check_attention_size, plan_attention
+from server.service.attention import check_attention_size, plan_attention
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_request import GenerationRequest
-from server.service.sentences import SentencePlan
+from server.service.prepared_request import ForcedPrefix, PreparedRequest
 from server.service.threads import SLICE_BYTES
 from server.service.time_limit import finish_by
 from server.text.grammar import GrammarError
-
-
-@dataclass(frozen=True, slots=True)
-class ForcedPrefix:
-    """The start of an output: the echoed input, then the tokens of the target prefix.
-
-    ``source_text``: the untokenized input.
-    """
-
-    echo: str = ""
-    token_ids: tuple[int, ...] = ()
-    source_text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedRequest:
-    """A validated request: one job and one prefix per input, and the options of the response.
-
-    ``started``: arrival of the call, in seconds of ``time.monotonic``. ``sentences``: how the
-    outputs of the jobs are joined; ``None`` if each is the output of one input.
-    """
-
-    model: Model
-    client: str
-    jobs: list[GenerationJob]
-    prefixes: list[ForcedPrefix]
-    stop_strings: tuple[str, ...]
-    wants_token_ids: bool
-    wants_logprobs: bool
-    attention: AttentionPlan | None
-    started: float
-    tokenize_seconds: float
-    sentences: SentencePlan | None = None
-
-    @property
-    def num_inputs(self) -> int:
-        return len(self.jobs) if self.sentences is None else len(self.sentences.texts)
-
-    @property
-    def sends_tokens_without_text(self) -> bool:
-        """Whether chunks are sent that have tokens but no text."""
-        return self.wants_token_ids or self.wants_logprobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from server.service.generation_request import TextChunk
 from server.service.job_outputs import JobOutputs, parts_of
 from server.service.join_sentences import join_sentences
 from server.service.merge_streams import merge
-from server.service.prepare import PreparedRequest
+from server.service.prepared_request import PreparedRequest
 
 
 def stream(prepared: PreparedRequest, context: ServiceContext) -> AsyncGenerator[TextChunk, None]:

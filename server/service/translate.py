@@ -13,12 +13,12 @@ from server.service.context import ServiceContext
 from server.service.generation_request import TranslateRequest
 from server.service.languages import target_start, with_source_language
 from server.service.prepare import (
-    PreparedRequest,
     job_template,
     prepared_request,
     target_jobs,
     target_prefix_ids,
 )
+from server.service.prepared_request import PreparedRequest
 from server.service.sentences import plan_sentences, should_split
 
 

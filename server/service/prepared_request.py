@@ -1,0 +1,50 @@
+"""Validated requests of Generate and Translate: the engine's jobs, and options of the response."""
+
+from dataclasses import dataclass
+
+from server.engine.requests.job import GenerationJob
+from server.models.registry import Model
+from server.service.attention import AttentionPlan
+from server.service.sentences import SentencePlan
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedPrefix:
+    """The start of an output: the echoed input, then the tokens of the target prefix.
+
+    ``source_text``: the untokenized input.
+    """
+
+    echo: str = ""
+    token_ids: tuple[int, ...] = ()
+    source_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A validated request: one job and one prefix per input, and the options of the response.
+
+    ``started``: arrival of the call, in seconds of ``time.monotonic``. ``sentences``: how the
+    outputs of the jobs are joined; ``None`` if each is the output of one input.
+    """
+
+    model: Model
+    client: str
+    jobs: list[GenerationJob]
+    prefixes: list[ForcedPrefix]
+    stop_strings: tuple[str, ...]
+    wants_token_ids: bool
+    wants_logprobs: bool
+    attention: AttentionPlan | None
+    started: float
+    tokenize_seconds: float
+    sentences: SentencePlan | None = None
+
+    @property
+    def num_inputs(self) -> int:
+        return len(self.jobs) if self.sentences is None else len(self.sentences.texts)
+
+    @property
+    def sends_tokens_without_text(self) -> bool:
+        """Whether chunks are sent that have tokens but no text."""
+        return self.wants_token_ids or self.wants_logprobs
