@@ -1,4 +1,4 @@
-"""The wheel contains the native kernels, and an installed server runs them."""
+"""The wheel contains the native kernels and the console, and an installed server has them."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import urllib.request
 import venv
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def test_pip_installs_a_command_that_serves_and_calls(wheel: Path, tiny_bundles:
 
 @needs_kernels
 @pytest.mark.slow
-def test_an_installed_server_runs_the_native_kernels(python: Path, tiny_bundles: Path) -> None:
+def test_an_installed_server_has_kernels_and_console(python: Path, tiny_bundles: Path) -> None:
     command = [str(python), "-P", "-m", "server", "--bundles", str(tiny_bundles)]
     command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -123,6 +124,8 @@ def test_an_installed_server_runs_the_native_kernels(python: Path, tiny_bundles:
             with Client(running.target, timeout_seconds=60) as client:
                 assert client.classify(CLASSIFIER, "12").outputs
                 reported = client.get_model(CLASSIFIER).native_kernels
+            with urllib.request.urlopen(f"{running.http_url}/console/console.js") as answer:
+                script = answer.read()
             logged = re.search(r"native kernels: (.*)", "".join(running.log))
             maps = Path(f"/proc/{process.pid}/maps").read_text()
             for name, is_used in kernels_in_use().items():
@@ -130,6 +133,7 @@ def test_an_installed_server_runs_the_native_kernels(python: Path, tiny_bundles:
         finally:
             process.terminate()
             process.communicate(timeout=60)
+    assert script == (ROOT / "console" / "console.js").read_bytes()
     assert logged is not None
     used = {name for name, is_used in kernels_in_use().items() if is_used}
     assert set(logged[1].split(", ")) == used
