@@ -8,8 +8,12 @@ import { taskForm, TASKS } from "./tasks.js";
 const REFRESH_MS = 5000;
 const byId = (id) => document.getElementById(id);
 let chosen = null;  // the id of the chosen model
+let shown = "";  // the models in the list, as JSON
 
+/** Lists the models, unless they are listed already: a new list would lose the focus. */
 function showModels(models) {
+  if (JSON.stringify(models) === shown) return;
+  shown = JSON.stringify(models);
   byId("models").replaceChildren(...models.map((model) => {
     const tasks = model.tasks.join(", ");
     const button = element("button", { onclick: () => choose(model) }, model.id,

@@ -9,13 +9,19 @@ const SVG = "http://www.w3.org/2000/svg";
 
 // What is drawn: a title, and the value in metrics `m`, or its increase per second.
 const CHARTS = [
-  { title: "Calls/s", value: (m) => m.sum("triune_requests_total"), isRate: true },
+  { title: "Calls/s", value: callsOfModels, isRate: true },
   { title: "Tokens in/s", value: (m) => m.sum("triune_tokens_total", 'direction="in"'), isRate: true },
   { title: "Tokens out/s", value: (m) => m.sum("triune_tokens_total", 'direction="out"'), isRate: true },
   { title: "Running", value: (m) => m.sum("triune_sequences_running") },
   { title: "Waiting", value: (m) => m.sum("triune_sequences_waiting") },
   { title: "Memory, MB", value: (m) => m.sum("triune_process_resident_bytes") / 1e6 },
 ];
+
+/** The calls that named a model: those of this page for metrics and the list of models do not. */
+function callsOfModels(m) {
+  const name = "triune_requests_total";
+  return m.sum(name) - m.sum(name, 'model="unknown"');
+}
 
 /** Metrics in Prometheus's text format. `sum`: over all series that have the labels. */
 export function parseMetrics(text) {
