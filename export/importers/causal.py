@@ -44,19 +44,16 @@ def causal_checkpoint(
     Raises:
         SourceError, WeightsError: see :mod:`export.errors`.
     """
-    config = folder.config
     copies = {output: "embedding.tokens.weight"} if model.head.tied else {}
     weights = rename(table, folder.weights, ignored=ignored, copies=copies)
     check_weights(model, weights)
-    eos = folder.generation_config.integers("eos_token_id") or config.integers("eos_token_id")
-    pad = config.integer("pad_token_id", next(iter(eos), 0))
     return Checkpoint(
         config=model,
         weights=weights,
         tokenizer_json=folder.tokenizer_json,
         architecture=architecture,
         tasks=(Task.GENERATE,),
-        special_tokens=_special_tokens(folder, eos, pad),
+        special_tokens=_special_tokens(folder, model.vocabulary_size),
         license=folder.license,
         name=bundle_name(folder.path),
         chat_template=folder.chat_template,
@@ -64,22 +61,28 @@ def causal_checkpoint(
     )
 
 
-def _special_tokens(folder: HuggingFaceFolder, eos: tuple[int, ...], pad: int) -> SpecialTokens:
+def _special_tokens(folder: HuggingFaceFolder, vocabulary_size: int) -> SpecialTokens:
     """Chat templates have the tokenizer's ``bos_token`` and ``eos_token``, which come first here.
 
     The ids of the configurations may be others: that of DeepSeek-R1-Distill-Qwen has the end token
-    as ``bos_token_id``.
+    as ``bos_token_id``. Ids beyond the vocabulary are defaults of transformers' classes, such as
+    GPT-2's 50256, which models with fewer tokens never generate.
     """
-    named, tokenizer = folder.special_tokens, folder.tokenizer
+    config, named, tokenizer = folder.config, folder.special_tokens, folder.tokenizer
 
     def id_of(name: str) -> int | None:
         token = named.get(name)
         found: int | None = None if token is None else tokenizer.token_to_id(token)
         return found
 
+    def ids_in(fields: Fields, name: str) -> tuple[int, ...]:
+        return tuple(id_ for id_ in fields.integers(name) if id_ < vocabulary_size)
+
+    eos = ids_in(folder.generation_config, "eos_token_id") or ids_in(config, "eos_token_id")
+    pad = next(iter((*ids_in(config, "pad_token_id"), *eos)), 0)
     bos, first = id_of("bos_token"), id_of("eos_token")
     if "bos_token" not in named:
-        bos = folder.config.optional_integer("bos_token_id")
+        bos = next(iter(ids_in(config, "bos_token_id")), None)
     if first is not None:
         eos = tuple(dict.fromkeys((first, *eos)))
     return SpecialTokens(eos=eos, pad=pad, bos=bos, suppressed=suppressed_tokens(folder))

@@ -154,14 +154,22 @@ def test_generation_settings_suppress_tokens(tmp_path: Path) -> None:
     assert load_checkpoint(str(tmp_path)).special_tokens.suppressed == (5, 6, 7)
 
 
-@pytest.mark.parametrize("changes", [{"eos_token_id": 9999}, {"suppress_tokens": [5, 9999]}])
-def test_special_tokens_beyond_the_vocabulary_are_rejected(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_suppressed_tokens_beyond_the_vocabulary_are_rejected(tmp_path: Path) -> None:
     save(llama(), tmp_path)
-    edit_json(tmp_path / "generation_config.json", **changes)
-    with pytest.raises(SourceError, match=r"special token \w+ has the id 9999, but"):
+    edit_json(tmp_path / "generation_config.json", suppress_tokens=[5, 9999])
+    with pytest.raises(SourceError, match=r"special token suppressed has the id 9999, but"):
         load_checkpoint(str(tmp_path))
+
+
+def test_ids_of_a_class_beyond_the_vocabulary_are_left_out(tmp_path: Path) -> None:
+    """As GPT-2's 50256 in models with fewer tokens."""
+    save(llama(), tmp_path)
+    changes = {"bos_token_id": 50256, "eos_token_id": [50256, 5], "pad_token_id": 50256}
+    for name in ("config.json", "generation_config.json"):
+        edit_json(tmp_path / name, **changes)
+    edit_json(tmp_path / "tokenizer_config.json", bos_token=None, eos_token=None)
+    special = load_checkpoint(str(tmp_path)).special_tokens
+    assert (special.eos, special.bos, special.pad) == ((5,), None, 5)
 
 
 @pytest.mark.parametrize(
