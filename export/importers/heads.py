@@ -18,7 +18,6 @@ from export.supported import lookup
 from model.bundle import EditVocabulary, Embedding, ScoreFunction, Task
 from model.config import DenseConfig, HeadConfig, HeadKind, PoolingKind
 
-# The default of transformers.
 SCORE_FUNCTIONS = {
     "single_label_classification": ScoreFunction.SOFTMAX,
     "multi_label_classification": ScoreFunction.SIGMOID,

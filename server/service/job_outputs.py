@@ -167,7 +167,7 @@ class _OutputText:
             prefix = prepared.prefixes[self._index]
             text = prefix.echo + "".join(map(self._text.push, prefix.token_ids))
             token_ids = prefix.token_ids
-        final_text, num_tokens = self._read(update)
+        final_text, num_tokens = self._final_text(update)
         text += final_text
         generated, logprobs = update.tokens[:num_tokens], update.logprobs[:num_tokens]
         if generated:
@@ -198,7 +198,7 @@ class _OutputText:
         job = self._prepared.jobs[self._index]
         return 0 if self._hypothesis else len(job.source) or len(job.prompt)
 
-    def _read(self, update: JobUpdate) -> tuple[str, int]:
+    def _final_text(self, update: JobUpdate) -> tuple[str, int]:
         """The text that is final now, and how many tokens of ``update`` are part of the output.
 
         Tokens after a stop string are not. Raises ``ServeError`` if the output failed.

@@ -6,24 +6,19 @@ which neither clients nor proxies repeat. So listeners close once no more calls 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import grpc
-import grpc.aio
 
 from server.errors import ShuttingDownError
-from server.frontends.grpc.auth import PUBLIC_METHODS
-from server.frontends.grpc.calls import abort, abort_without_cycle
-from server.frontends.grpc.context import Context
+from server.frontends.grpc.refusal import RefusingInterceptor
 
 _QUIET_SECONDS = 0.2
 # For clients that do not stop. Proxies need about a second to see that the health changed.
 _MAX_SECONDS = 2.0
 
 
-class DrainingInterceptor(grpc.aio.ServerInterceptor):
-    """Ends new calls with ``UNAVAILABLE`` once the server drains, except probes of its health."""
+class DrainingInterceptor(RefusingInterceptor):
+    """Ends new calls with ``UNAVAILABLE`` once the server drains."""
 
     def __init__(self) -> None:
         self._is_draining = False
@@ -37,19 +32,9 @@ class DrainingInterceptor(grpc.aio.ServerInterceptor):
         while (wait := min(self._last_arrival + _QUIET_SECONDS, end) - time.monotonic()) > 0:
             await asyncio.sleep(wait)
 
-    async def intercept_service(
-        self,
-        continuation: Callable[
-            [grpc.HandlerCallDetails], Awaitable["grpc.RpcMethodHandler[Any, Any] | None"]
-        ],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> "grpc.RpcMethodHandler[Any, Any] | None":
-        if not self._is_draining or str(handler_call_details.method) in PUBLIC_METHODS:
-            return await continuation(handler_call_details)
+    def refusal(self, details: grpc.HandlerCallDetails) -> ShuttingDownError | None:
+        del details
+        if not self._is_draining:
+            return None
         self._last_arrival = time.monotonic()
-        return grpc.stream_stream_rpc_method_handler(_refuse)
-
-
-async def _refuse(_: Any, context: Context) -> None:
-    with abort_without_cycle():
-        await abort(ShuttingDownError(), context)
+        return ShuttingDownError()

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 from server.frontends.http.endpoint import Api, Call, Context, Handler
 from server.frontends.http.probes import error_response
 
-FOLDER = Path(__file__).parents[3] / "console"
+_FOLDER = Path(__file__).parents[3] / "console"
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _HEADERS = {
     "cache-control": "no-cache",
@@ -31,17 +31,17 @@ def routes(context: Context) -> list[BaseRoute]:
     async def redirect(_: Call[None]) -> Response:
         return RedirectResponse("/console/", headers=_HEADERS)
 
-    files = sorted(path for path in FOLDER.iterdir() if path.suffix in _MEDIA_TYPES)
-    pages = [api.get(f"/console/{path.name}", _server_of(path), is_public=True) for path in files]
+    files = sorted(path for path in _FOLDER.iterdir() if path.suffix in _MEDIA_TYPES)
+    pages = [api.get(f"/console/{path.name}", _handler_of(path), is_public=True) for path in files]
     return [
         api.get("/", redirect, is_public=True),
         api.get("/console", redirect, is_public=True),
-        api.get("/console/", _server_of(FOLDER / "index.html"), is_public=True),
+        api.get("/console/", _handler_of(_FOLDER / "index.html"), is_public=True),
         *pages,
     ]
 
 
-def _server_of(path: Path) -> Handler:
+def _handler_of(path: Path) -> Handler:
     content, media_type = path.read_bytes(), _MEDIA_TYPES[path.suffix]
 
     async def serve(_: Call[None]) -> Response:
