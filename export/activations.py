@@ -1,18 +1,22 @@
-"""Shows the inputs of a model's linear maps, on text, to who measures them."""
+"""Passes the inputs of a model's linear maps to an observer, while the model runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from model.basics import Linear
 from model.config import Kind, ModelConfig
+from model.images import Pixels
 from model.kernels import Step
 from model.transformer import Transformer, from_weights
 
 # Called with the name of a linear map and its inputs [..., channels].
 Observer = Callable[[str, Tensor], None]
+# What a model reads: rows of token ids, or images.
+Samples = Sequence[list[int] | Pixels]
 
 
 def linear_maps(config: ModelConfig) -> list[str]:
@@ -25,28 +29,35 @@ def linear_maps(config: ModelConfig) -> list[str]:
 def observe_inputs(
     config: ModelConfig,
     weights: dict[str, Tensor],
-    rows: Sequence[list[int]],
+    samples: Samples,
     observe: Observer,
-    targets: Sequence[list[int]] | None = None,
+    targets: Sequence[list[int]] = (),
 ) -> None:
-    """Runs the eager module over ``rows`` of token ids, each alone and without padding.
+    """Runs the eager module over ``samples``, each alone and without padding.
 
     Args:
-        targets: of an encoder-decoder, what the decoder reads; default: the rows.
+        targets: of an encoder-decoder, what the decoder reads; default: the samples.
     """
     model = from_weights(config, weights)
     with torch.inference_mode(), _observed(model, observe):
-        for row, target in zip(rows, targets or rows, strict=True):
-            ids, lengths = torch.tensor([row]), torch.tensor([len(row)], dtype=torch.int32)
-            source_lengths, states = None, None
-            if config.kind == Kind.ENCODER:
-                segments = torch.zeros_like(ids) if config.embedding.num_segments else None
-                model.encode(ids, lengths, segments)
-                continue
-            if config.kind == Kind.ENCODER_DECODER:
-                source_lengths, states = lengths, model.encode_source(ids, lengths)
-            step = Step.whole(torch.tensor([len(target)]), source_lengths)
-            model.decode(torch.tensor([target]), step, states)
+        for index, sample in enumerate(samples):
+            if isinstance(sample, np.ndarray):
+                model.encode_images(torch.from_numpy(sample[None]))
+            else:
+                _run(model, sample, targets[index] if targets else sample)
+
+
+def _run(model: Transformer, row: list[int], target: list[int]) -> None:
+    ids, lengths = torch.tensor([row]), torch.tensor([len(row)], dtype=torch.int32)
+    source_lengths, states = None, None
+    if model.config.kind == Kind.ENCODER:
+        segments = torch.zeros_like(ids) if model.config.embedding.num_segments else None
+        model.encode(ids, lengths, segments)
+        return
+    if model.config.kind == Kind.ENCODER_DECODER:
+        source_lengths, states = lengths, model.encode_source(ids, lengths)
+    step = Step.whole(torch.tensor([len(target)]), source_lengths)
+    model.decode(torch.tensor([target]), step, states)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from export.apply_recipe import apply_recipe, cpu_runnable
 from export.attention_graph import add_attention_graph
-from export.calibration_rows import calibration_rows
+from export.calibration_rows import calibration_samples
 from export.checkpoint import Checkpoint, HeldOutSet, check_vocabulary, check_weights
 from export.encoder_attention_graph import add_encoder_attention_graph
 from export.errors import BundleExistsError, ExportError
@@ -242,7 +242,7 @@ def _smooth(
     checkpoint: Checkpoint, weights: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], SmoothingFactors]:
     """The weights with smaller activations, and the factors by which residuals shrank."""
-    rows = calibration_rows(checkpoint, MAX_SMOOTHING_TOKENS) or tokenize_samples(checkpoint)
+    rows = calibration_samples(checkpoint, MAX_SMOOTHING_TOKENS) or tokenize_samples(checkpoint)
     factors = residual_smoothing_factors(checkpoint.config, weights, rows)
     smoothing_factors = {name: values.numpy() for name, values in factors.items()}
     return smooth_activations(checkpoint.config, weights, rows), smoothing_factors
@@ -291,6 +291,7 @@ def _write_records(
         score_function=checkpoint.score_function,
         edits=checkpoint.edits,
         embedding=checkpoint.embedding,
+        image=checkpoint.image,
         max_input_tokens=checkpoint.max_input_tokens,
         chat_template=checkpoint.chat_template,
         max_length_factor=checkpoint.max_length_factor,

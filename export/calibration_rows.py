@@ -1,25 +1,34 @@
-"""Token ids on which exports measure activations."""
+"""Token ids, or images, on which exports measure activations."""
 
 import math
 
+from export.activations import Samples
 from export.calibration_texts import calibration_texts
 from export.checkpoint import Checkpoint
 from export.fidelity.subject import Subject
 
 MAX_ROW_TOKENS = 96
+NUM_IMAGES, IMAGE_SEED = 32, 20211003
 MAX_UNKNOWN_SHARE = 0.1  # of a row's tokens: text of another alphabet measures nothing
+
+
+def calibration_samples(checkpoint: Checkpoint, max_tokens: float = math.inf) -> Samples:
+    """:func:`calibration_rows`, or the images of a model of images."""
+    return calibration_rows(checkpoint, max_tokens) or checkpoint.images(NUM_IMAGES, IMAGE_SEED)
 
 
 def calibration_rows(checkpoint: Checkpoint, max_tokens: float = math.inf) -> list[list[int]]:
     """Rows of at most ``MAX_ROW_TOKENS`` ids, of texts that no bundle is measured on.
 
-    Empty if the model cannot read these texts.
+    Empty if the model cannot read these texts, or reads images.
 
     Args:
         max_tokens: of all rows together, if there are several.
     """
     subject, unknown = Subject.of(checkpoint), checkpoint.special_tokens.unk
     rows: list[list[int]] = []
+    if checkpoint.image is not None:
+        return rows
     num_tokens = 0
     for text in calibration_texts(subject.source_language):
         row = subject.encode(text)[:MAX_ROW_TOKENS]

@@ -8,9 +8,18 @@ import torch
 from tokenizers import Tokenizer
 
 from export.errors import SourceError, WeightsError
-from model.bundle import EditVocabulary, Embedding, ScoreFunction, SpecialTokens, Task
+from export.sample_images import sample_images
+from model.bundle import (
+    EditVocabulary,
+    Embedding,
+    ImageSpec,
+    ScoreFunction,
+    SpecialTokens,
+    Task,
+)
 from model.config import ModelConfig
 from model.examples import Example
+from model.images import Pixels
 from model.shortlist import Shortlist
 from model.transformer import parameter_shapes
 
@@ -35,7 +44,9 @@ class Checkpoint:
         tokenizer_json: in the format of the *tokenizers* library.
         name: the bundle's default name.
         source: where a pulled checkpoint is from, ``hf:OWNER/NAME@COMMIT``.
+        image: what a model of images takes.
         sample_inputs: real texts for the parity check.
+        samples: real images for all checks of a model of images; it may have none.
         held_out: on which the bundle's quality is measured.
     """
 
@@ -59,8 +70,16 @@ class Checkpoint:
     languages: dict[str, int] = dataclasses.field(default_factory=dict)
     max_length_factor: float | None = None
     shortlist: Shortlist | None = None
+    image: ImageSpec | None = None
     sample_inputs: tuple[str, ...] = ()
+    samples: tuple[Pixels, ...] = ()
     held_out: HeldOutSet | None = None
+
+    def images(self, count: int, seed: int) -> list[Pixels]:
+        """At most ``count`` images: its own, or generated ones by ``seed``; of texts none."""
+        if self.image is None or self.samples:
+            return list(self.samples[:count])
+        return sample_images(self.image, count, seed)
 
 
 def check_weights(config: ModelConfig, weights: Mapping[str, torch.Tensor]) -> None:

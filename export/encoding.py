@@ -1,5 +1,6 @@
 """An encoder twice: as one padded batch in ONNX Runtime, and row by row in the eager module."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,15 +12,17 @@ from export.runtime import Array, Floats, Session
 from model.adaptive import record_ponder
 from model.config import HeadKind, ModelConfig
 from model.graph_spec import REMAINDERS, UPDATES
-from model.transformer import Transformer
+from model.images import Pixels
+from model.transformer import Transformer, full_lengths
 
 
 @dataclass(frozen=True)
 class EncoderInputs:
-    """Rows of token ids, and their segment ids if the model has segments."""
+    """Rows of token ids, and their segment ids if the model has segments; or images."""
 
     rows: list[list[int]]
     segments: list[list[int]] | None
+    images: Sequence[Pixels] = ()
 
     @classmethod
     def of(cls, config: ModelConfig, rows: list[list[int]]) -> "EncoderInputs":
@@ -27,6 +30,15 @@ class EncoderInputs:
         num_segments = config.embedding.num_segments
         segments = [[i * num_segments // len(row) for i in range(len(row))] for row in rows]
         return cls(rows, segments if num_segments else None)
+
+    def __len__(self) -> int:
+        return len(self.rows) or len(self.images)
+
+    def part(self, start: int, stop: int) -> "EncoderInputs":
+        """The inputs ``start`` to ``stop``, exclusive."""
+        chosen = slice(start, stop)
+        segments = None if self.segments is None else self.segments[chosen]
+        return EncoderInputs(self.rows[chosen], segments, self.images[chosen])
 
 
 def encode_eagerly(model: Transformer, inputs: EncoderInputs) -> list[list[Floats]]:
@@ -36,12 +48,19 @@ def encode_eagerly(model: Transformer, inputs: EncoderInputs) -> list[list[Float
     numbers of updates and the remainders.
     """
     results = []
-    for index, row in enumerate(inputs.rows):
-        ids, lengths = torch.tensor([row]), torch.tensor([len(row)], dtype=torch.int32)
-        segments = None if inputs.segments is None else torch.tensor([inputs.segments[index]])
+    for index in range(len(inputs)):
+        part = inputs.part(index, index + 1)
         with record_ponder(model) as ponders:
-            hidden = model.encode(ids, lengths, segments)
-        kind = model.config.head.kind
+            if part.images:
+                hidden = model.encode_images(torch.from_numpy(np.stack(part.images)))
+            else:
+                ids, segments = torch.tensor(part.rows), part.segments
+                hidden = model.encode(
+                    ids,
+                    torch.from_numpy(lengths_of(part.rows)),
+                    None if segments is None else torch.tensor(segments),
+                )
+        kind, lengths = model.config.head.kind, full_lengths(hidden)
         if kind == HeadKind.LANGUAGE_MODEL:
             outputs = [model.logits(hidden)]
         elif kind == HeadKind.EMBEDDING:
@@ -55,6 +74,9 @@ def encode_eagerly(model: Transformer, inputs: EncoderInputs) -> list[list[Float
 
 def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats]]:
     """Each row's outputs of the graph, with the padding's outputs cut off."""
+    if inputs.images:
+        results = session.run(pixels=np.stack(inputs.images)).values()
+        return [[result[row] for result in results] for row in range(len(inputs))]
     feed: dict[str, Array] = {
         "token_ids": padded(inputs.rows),
         "lengths": lengths_of(inputs.rows),

@@ -22,7 +22,7 @@ from model.fused import FusedKernels
 from model.kernels import Step
 from model.layers import select_tokens
 from model.mixers import State
-from model.transformer import Transformer, from_weights
+from model.transformer import Transformer, from_weights, full_lengths
 
 OPSET = 23
 DTYPES = {
@@ -32,6 +32,7 @@ DTYPES = {
     Dtype.INT64: torch.int64,
     Dtype.INT32: torch.int32,
     Dtype.INT8: torch.int8,
+    Dtype.UINT8: torch.uint8,
 }
 # Sizes of the example input for tracing: all different, none 1, so that none is taken as static.
 EXAMPLE_SIZES = {"batch": 2, "length": 3, "source_length": 5, "chosen": 4}
@@ -66,6 +67,19 @@ class HeadedEncoder(nn.Module):
             outputs = [self.model.pool(hidden, lengths)]
             outputs += [hidden] if config.head.kind == HeadKind.EMBEDDING else []
         return outputs + ponder_outputs(ponders)
+
+
+class ImageEncoder(nn.Module):
+    """``encode`` of a model of images: the head's output."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        hidden = self.model.encode_images(pixels)
+        outputs = [self.model.pool(hidden, full_lengths(hidden))]
+        return outputs + ([hidden] if self.model.config.head.kind == HeadKind.EMBEDDING else [])
 
 
 class SourceEncoder(nn.Module):
@@ -110,6 +124,8 @@ class CachedDecoder(nn.Module):
 def _wrapper(name: str, graph: GraphSpec, model: Transformer) -> nn.Module:
     if name == "decode":
         return CachedDecoder(model, graph.states)
+    if model.config.patches is not None:
+        return ImageEncoder(model)
     if model.config.kind == Kind.ENCODER:
         return HeadedEncoder(model)
     return SourceEncoder(model)
@@ -149,7 +165,7 @@ def trace(name: str, graph: GraphSpec, model: Transformer) -> onnx_ir.Model:
     # forward takes named parameters and *rest: dynamic_shapes needs the same nesting.
     dynamic = [_dynamic(shape) for shape in shapes]
     wrapper = _wrapper(name, graph, model).eval()
-    num_named = 2 if name == "encode" else 1
+    num_named = min(2 if name == "encode" else 1, len(dynamic))
     nested = (*dynamic[:num_named], tuple(dynamic[num_named:]))
     if len(dynamic) == num_named:
         nested = tuple(dynamic)

@@ -31,7 +31,7 @@ from export.encoding import EncoderInputs, encode_eagerly, encode_in_graph
 from export.errors import ParityError
 from export.float64_reference import float64_model
 from export.offload import LARGE_BYTES, num_bytes
-from export.parity_inputs import decoding_inputs, parity_rows
+from export.parity_inputs import decoding_inputs, encoder_inputs
 from export.perplexity import PerplexityScore
 from export.runtime import DecodeSession, Floats, Session, onnxruntime_version
 from model.bundle import Fidelity, GraphSpec, Parity
@@ -95,8 +95,8 @@ def compare_fp32(
     is_large = num_bytes(reference_weights) >= LARGE_BYTES
     with torch.inference_mode():
         if checkpoint.config.kind == Kind.ENCODER:
-            rows = parity_rows(checkpoint)
-            reference = _compare_encoder(make_model(), rows, directory, graphs)
+            texts = encoder_inputs(checkpoint)
+            reference = _compare_encoder(make_model(), texts, directory, graphs)
         else:
             inputs = decoding_inputs(checkpoint, is_large=is_large)
             reference = _compare_decoder(make_model, inputs, directory, graphs, is_large=is_large)
@@ -269,9 +269,8 @@ def _compare_decoder(
 
 
 def _compare_encoder(
-    model: Transformer, rows: list[list[int]], directory: Path, graphs: dict[str, GraphSpec]
+    model: Transformer, inputs: EncoderInputs, directory: Path, graphs: dict[str, GraphSpec]
 ) -> ParityReference:
-    inputs = EncoderInputs.of(model.config, rows)
     expected = encode_eagerly(model, inputs)
     actual = encode_in_graph(Session(directory, graphs["encode"]), inputs)
     error = max(

@@ -5,6 +5,7 @@ from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
 from export.decoding import DecodingInputs
+from export.encoding import EncoderInputs
 from export.errors import ParityError
 from model.config import Kind
 
@@ -13,6 +14,7 @@ NUM_STEPS = 32
 NUM_LARGE_STEPS = 8
 NUM_LARGE_ROWS = 6
 RANDOM_LENGTHS = (13, 1, 7, 4)
+NUM_IMAGES = 6
 SEED = 20170612
 
 
@@ -26,6 +28,14 @@ def parity_rows(checkpoint: Checkpoint) -> list[list[int]]:
         for length in RANDOM_LENGTHS
     ]
     return rows + tokenize_samples(checkpoint)
+
+
+def encoder_inputs(checkpoint: Checkpoint) -> EncoderInputs:
+    """:func:`parity_rows` for an encoder; of a model of images, images, one of them black."""
+    if checkpoint.config.patches is None:
+        return EncoderInputs.of(checkpoint.config, parity_rows(checkpoint))
+    images = checkpoint.images(NUM_IMAGES, SEED)
+    return EncoderInputs([], None, [*images, np.zeros_like(images[0])])
 
 
 def tokenize_samples(checkpoint: Checkpoint) -> list[list[int]]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from export.activations import linear_maps, observe_inputs
+from export.activations import Samples, linear_maps, observe_inputs
 from export.blocks import can_have_blocks, exact_4_bits, in_blocks
-from export.calibration_rows import calibration_rows
+from export.calibration_rows import calibration_rows, calibration_samples
 from export.calibration_texts import calibration_texts
 from export.checkpoint import Checkpoint
 from export.decoding import DecodingInputs, greedy_answers
@@ -46,7 +46,8 @@ def measure_second_moments(
     names = _names_of_smallest(config, weights)
     subject = Subject.of(checkpoint)
     rows = calibration_rows(checkpoint)
-    if not names or not rows:
+    samples: Samples = rows or calibration_samples(checkpoint)
+    if not names or not samples:
         return NO_MOMENTS
     sums: dict[str, Tensor] = {}
 
@@ -57,13 +58,14 @@ def measure_second_moments(
                 sums[name] = torch.zeros(2 * flat.shape[1:])
             sums[name].addmm_(flat.T, flat)
 
-    targets = None
+    targets: list[list[int]] = []
     if subject.kind == Kind.ENCODER_DECODER:
         targets = _answers(subject, [subject.target_start] * len(rows), rows, fp32)
     elif subject.kind == Kind.DECODER:
         num_steps = max(1, min(MAX_TOKENS, subject.max_positions // 2))
-        rows += _answers(subject, subject.prompts(num_steps, calibration_texts("en")), None, fp32)
-    observe_inputs(config, dict(weights), rows, add, targets)
+        prompts = subject.prompts(num_steps, calibration_texts("en"))
+        samples = [*rows, *_answers(subject, prompts, None, fp32)]
+    observe_inputs(config, dict(weights), samples, add, targets)
     return {
         f"{name}.weight": moments.numpy()
         for name, moments in sums.items()

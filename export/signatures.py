@@ -15,6 +15,7 @@ from model.config import (
     StackConfig,
 )
 from model.graph_spec import REMAINDERS, UPDATES
+from model.image_config import PatchConfig
 from model.mixers import required
 from model.recurrent_cells import CELLS
 from model.recurrent_config import AlignmentKind, BridgeKind, RecurrentConfig
@@ -129,6 +130,11 @@ def _floats(name: str, *shape: int | str) -> TensorSpec:
     return TensorSpec(name=name, dtype=Dtype.FLOAT32, shape=("batch", *shape))
 
 
+def _pixels(patches: PatchConfig) -> TensorSpec:
+    shape = ("batch", patches.height, patches.width, patches.num_channels)
+    return TensorSpec(name="pixels", dtype=Dtype.UINT8, shape=shape)
+
+
 def _chosen_logits(config: ModelConfig) -> TensorSpec:
     shape = ("chosen", config.vocabulary_size)
     return TensorSpec(name="logits", dtype=Dtype.FLOAT32, shape=shape)
@@ -164,6 +170,8 @@ def ponder_specs(stack: StackConfig | None, *shape: int | str) -> tuple[TensorSp
 
 def _encode(config: ModelConfig) -> GraphSpec:
     inputs = [_ids("token_ids"), _lengths("lengths")]
+    if config.patches is not None:
+        inputs = [_pixels(config.patches)]
     if config.embedding.num_segments:
         inputs.append(_ids("segment_ids"))
     outputs = [

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from export.activations import observe_inputs
+from export.activations import Samples, observe_inputs
 from model.config import (
     AttentionConfig,
     LayerConfig,
@@ -70,11 +70,11 @@ class ScaleMigration:
     attention: AttentionConfig | None = None
 
 
-def smooth_activations(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> Weights:
+def smooth_activations(config: ModelConfig, weights: Weights, rows: Samples) -> Weights:
     """Weights of an equivalent model with smooth activations.
 
     Args:
-        rows: token ids of ordinary text, on which activations are measured.
+        rows: token ids of ordinary text, or images, on which activations are measured.
     """
     result = dict(weights)
     migrations = list(scale_migrations(config))
@@ -85,9 +85,7 @@ def smooth_activations(config: ModelConfig, weights: Weights, rows: list[list[in
     return result
 
 
-def residual_smoothing_factors(
-    config: ModelConfig, weights: Weights, rows: list[list[int]]
-) -> Weights:
+def residual_smoothing_factors(config: ModelConfig, weights: Weights, rows: Samples) -> Weights:
     """Divisors for matrix inputs that come from a residual stream, as in post-norm layers.
 
     The graph divides the input by them; the matrix's rows are multiplied by them.
@@ -116,7 +114,7 @@ def residual_smoothing_factors(
     }
 
 
-def _measure(config: ModelConfig, weights: Weights, rows: list[list[int]]) -> ActivationRanges:
+def _measure(config: ModelConfig, weights: Weights, rows: Samples) -> ActivationRanges:
     ranges = ActivationRanges()
     observe_inputs(config, weights, rows, ranges.update)
     return ranges

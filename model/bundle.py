@@ -28,6 +28,7 @@ from model.graph_spec import (
     TensorSpec,
     TokenId,
 )
+from model.image_config import ImageSpec
 from model.shortlist import ShortlistLoss, ShortlistOrigin, ShortlistSpec
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "Fidelity",
     "FileRecord",
     "GraphSpec",
+    "ImageSpec",
     "KvCache",
     "Manifest",
     "MatrixError",
@@ -212,6 +214,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     score_function: ScoreFunction | None = None  # of a sequence classifier
     edits: EditVocabulary | None = None  # of a token classifier that corrects texts
     embedding: Embedding | None = None
+    image: ImageSpec | None = None  # of a model of images; it takes no texts
     max_input_tokens: Size | None = None  # if training texts were shorter than max_positions
     chat_template: str | None = None  # Jinja, as Hugging Face defines it
     # The default of max_new_tokens in encoder-decoders, as a multiple of the source length.

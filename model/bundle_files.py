@@ -22,7 +22,9 @@ from model.bundle import (
     PARITY_FILE,
     TOKENIZER_FILE,
     BundleError,
+    Dtype,
     FileRecord,
+    ImageSpec,
     Manifest,
     Parity,
     Task,
@@ -152,6 +154,9 @@ def _check_counts(manifest: Manifest, label: str) -> None:
             raise BundleError(f"{label}: file {path!r} is listed twice")
     sizes = msgspec.structs.asdict(manifest.dimensions)
     del sizes["num_parameters"]
+    if manifest.image is not None:
+        del sizes["vocabulary_size"]
+        _check_image(manifest, manifest.image, label)
     for name, graph in manifest.graphs.items():
         for state in graph.states:
             for axis, size in enumerate(state.shape):
@@ -160,6 +165,14 @@ def _check_counts(manifest: Manifest, label: str) -> None:
     for field, size in sizes.items():
         if not 0 < size < MAX_COUNT:
             raise BundleError(f"{label}: {field} is {size}, not in 1 … {MAX_COUNT - 1}")
+
+
+def _check_image(manifest: Manifest, image: ImageSpec, label: str) -> None:
+    """Rejects a bundle whose graph does not take the images that its server would make."""
+    shape = ("batch", image.height, image.width, image.num_channels)
+    inputs = manifest.graphs["encode"].inputs if "encode" in manifest.graphs else ()
+    if [(tensor.dtype, tensor.shape) for tensor in inputs] != [(Dtype.UINT8, shape)]:
+        raise BundleError(f"{label}: image: the graph encode does not take {image}")
 
 
 def _check_nothing_else(directory: Path, manifest: Manifest, label: str) -> None:

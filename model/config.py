@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from msgspec import structs
 
+from model.image_config import PatchConfig
 from model.position_config import (
     ConfigStruct,
     DisentangledConfig,
@@ -267,7 +268,8 @@ class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
 class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
     """A whole model. Encoder and decoder share the token embedding.
 
-    An encoder-decoder has either ``encoder`` and ``decoder``, or ``recurrent``.
+    An encoder-decoder has either ``encoder`` and ``decoder``, or ``recurrent``. An encoder with
+    ``patches`` reads images; it has no vocabulary.
     """
 
     kind: Kind
@@ -278,6 +280,7 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
     encoder: StackConfig | None = None
     decoder: StackConfig | None = None
     recurrent: RecurrentConfig | None = None
+    patches: PatchConfig | None = None
     head: HeadConfig
 
     @property

@@ -4,18 +4,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from model.adaptive import AdaptiveDecoder, AdaptiveEncoder
-from model.basics import Linear, make_norm
 from model.config import ModelConfig
 from model.eager import EagerKernels
+from model.embeddings import ImageEmbedding, InputEmbedding, TokenEmbedding
 from model.heads import HEADS
 from model.kernels import ModelKernels, Step
 from model.layers import Decoder, Encoder
 from model.mixers import State
-from model.position_config import PositionKind, PositionPlacement
-from model.positions import POSITIONS
 from model.recurrent import RecurrentDecoder, RecurrentEncoder
 
 EAGER = EagerKernels()
@@ -28,71 +25,6 @@ class DecoderOutput(NamedTuple):
     states: list[State]
 
 
-class EmbeddingTable(nn.Module):
-    """``weight [rows, size]``; returns the rows of the given ids."""
-
-    def __init__(self, num_rows: int, size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_rows, size))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return functional.embedding(ids, self.weight)
-
-
-class InputEmbedding(nn.Module):
-    """Adds positions and segments to token embeddings, then normalises and projects them.
-
-    The projection exists if the embeddings are not of the hidden size (Lan et al. 2019), and the
-    layers are not recurrent; and if positions are appended instead of added.
-    """
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        embedding = config.embedding
-        size = embedding.size or config.hidden_size
-        position_size = config.position.size or size
-        self.positions = POSITIONS[config.position.kind](config.position, position_size)
-        is_concatenated = config.position.placement == PositionPlacement.CONCATENATED
-        if is_concatenated:  # segments and the norm have the width of both
-            size += position_size
-        if is_concatenated and config.position.kind == PositionKind.NONE:
-            raise ValueError("there are no positions to concatenate")
-        self.segments: nn.Module | None = None
-        if embedding.num_segments:
-            self.segments = EmbeddingTable(embedding.num_segments, size)
-        self.norm: nn.Module = nn.Identity()
-        if embedding.norm is not None:
-            self.norm = make_norm(size, embedding.norm)
-        self.projection: nn.Module = nn.Identity()
-        if is_concatenated or (embedding.size is not None and config.recurrent is None):
-            self.projection = Linear(size, config.hidden_size, bias=True)
-
-    def forward(self, x: Tensor, positions: Tensor, segment_ids: Tensor | None) -> Tensor:
-        """``x [batch, length, size]`` to ``[batch, length, hidden]``."""
-        x = self.positions(x, positions)
-        if self.segments is not None:
-            if segment_ids is None:
-                raise ValueError("this model needs segment_ids")
-            x = x + self.segments(segment_ids)
-        projected: Tensor = self.projection(self.norm(x))
-        return projected
-
-
-class TokenEmbedding(InputEmbedding):
-    """The input embedding of the first stack, with the token table that both stacks share."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
-        size = config.embedding.size or config.hidden_size
-        self.scale = config.embedding.scale
-        self.tokens = EmbeddingTable(config.vocabulary_size, size)
-
-    def look_up(self, token_ids: Tensor) -> Tensor:
-        """Scaled rows of the token table: ``[batch, length]`` to ``[batch, length, size]``."""
-        x: Tensor = self.tokens(token_ids)
-        return x if self.scale == 1.0 else x * self.scale
-
-
 class Transformer(nn.Module):
     """An encoder, a decoder or both; of recurrent layers if the configuration says so.
 
@@ -103,7 +35,11 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, kernels: ModelKernels = EAGER) -> None:
         super().__init__()
         self.config = config
-        self.embedding = TokenEmbedding(config)
+        self.embedding: TokenEmbedding | ImageEmbedding
+        if config.patches is None:
+            self.embedding = TokenEmbedding(config)
+        else:
+            self.embedding = ImageEmbedding(config, config.patches)
         self.target_embedding: InputEmbedding | None = None
         if config.embedding.separate_target:
             self.target_embedding = InputEmbedding(config)
@@ -131,6 +67,16 @@ class Transformer(nn.Module):
         hidden: Tensor = self._run_encoder(token_ids, lengths, segment_ids)
         return hidden
 
+    def encode_images(self, pixels: Tensor) -> Tensor:
+        """``pixels [batch, height, width, channels]``, 0 to 255, to hidden vectors.
+
+        Returns:
+            ``[batch, tokens, size]``
+        """
+        x = self._embed(pixels)
+        hidden: Tensor = self.encoder(x, full_lengths(x))
+        return hidden
+
     def encode_source(self, token_ids: Tensor, lengths: Tensor) -> list[State]:
         """The decoder's states before the first token, of a source as for :meth:`encode`."""
         return self.decoder.cross_attention_kv(self._run_encoder(token_ids, lengths))
@@ -144,10 +90,10 @@ class Transformer(nn.Module):
         is_before = (token_ids == stack.global_before).cumsum(1) == 0
         return self.encoder(x, lengths, is_before.sum(1))
 
-    def _embed(self, token_ids: Tensor, segment_ids: Tensor | None = None) -> Tensor:
-        positions = torch.arange(token_ids.shape[1])
-        x: Tensor = self.embedding(self.embedding.look_up(token_ids), positions, segment_ids)
-        return x
+    def _embed(self, inputs: Tensor, segment_ids: Tensor | None = None) -> Tensor:
+        x = self.embedding.look_up(inputs)
+        embedded: Tensor = self.embedding(x, torch.arange(x.shape[1]), segment_ids)
+        return embedded
 
     def pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """An encoder's head: ``[batch, size or labels]``, or ``[batch, length, labels]``."""
@@ -181,8 +127,15 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """A language model's head: ``[..., size]`` to ``[..., vocabulary]``."""
+        if not isinstance(self.embedding, TokenEmbedding):
+            raise TypeError("a model of images has no language model")
         logits: Tensor = self.head(hidden, self.embedding.tokens.weight)
         return logits
+
+
+def full_lengths(x: Tensor) -> Tensor:
+    """``[batch]``: the length of every row of ``x [batch, length, size]``, without padding."""
+    return torch.full((x.shape[0],), x.shape[1], dtype=torch.int32)
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -13,13 +13,14 @@ from torch.nn import functional
 from model.adaptive import Ponder
 from model.config import AttentionConfig, ExpertsConfig, FeedForwardConfig
 from model.eager import EagerKernels
+from model.embeddings import InputEmbedding
 from model.experts import MixtureOfExperts
 from model.kernels import ExpertWeights
 from model.layers import FeedForward
 from model.mixers import CrossAttention, MixerOutput, SelfAttention, SimplerSimpleRecurrentUnit
 from model.recurrent import LayerInput
 from model.relative_positions import RelativeValues
-from model.transformer import InputEmbedding, Transformer
+from model.transformer import Transformer
 from train.recipe import TrainingRecipe
 
 SUBLAYERS = (

@@ -49,11 +49,11 @@ def compare_encoders(
 
 def _vectors(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
     inputs = _texts(subject, sessions[0])
-    if len(inputs.rows) < MIN_TEXTS:
+    if len(inputs) < MIN_TEXTS:
         return None
     expected, actual = (np.stack(_encode(session, inputs)) for session in sessions)
     vectors = compare_vectors(expected, actual)
-    return EncoderComparison(len(inputs.rows), _batch(inputs, 0), vectors=vectors)
+    return EncoderComparison(len(inputs), inputs.part(0, BATCH), vectors=vectors)
 
 
 def _labels(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
@@ -76,7 +76,7 @@ def _ranks(subject: Subject, sessions: list[Session]) -> EncoderComparison | Non
     passages = PASSAGES[: 4 if subject.num_parameters > LARGE_RERANKER else None]
     pairs = [(question, passage) for question in QUESTIONS for passage in passages]
     inputs = _pairs(subject, sessions[0], pairs)
-    if len(inputs.rows) < len(pairs):
+    if len(inputs) < len(pairs):
         return None
     score = SCORES[subject.score_function or ScoreFunction.SIGMOID]
     scores = [
@@ -84,7 +84,7 @@ def _ranks(subject: Subject, sessions: list[Session]) -> EncoderComparison | Non
         for session in sessions
     ]
     decisions = compare_decisions([scores[0]], [scores[1]])
-    return EncoderComparison(len(pairs), _batch(inputs, 0), decisions=decisions)
+    return EncoderComparison(len(pairs), inputs.part(0, BATCH), decisions=decisions)
 
 
 def _masks(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
@@ -98,11 +98,11 @@ def _masks(subject: Subject, sessions: list[Session]) -> EncoderComparison | Non
     masked = EncoderInputs(rows, None if inputs.segments is None else _zeros(rows))
     total = LogitComparison()
     for start in range(0, len(rows), BATCH):
-        batch = _batch(masked, start)
+        batch = masked.part(start, start + BATCH)
         expected, actual = (encode_in_graph(session, batch) for session in sessions)
         for index, (_, at) in enumerate(kept[start : start + BATCH]):
             total += compare_logits(expected[index][0][at], actual[index][0][at])
-    return EncoderComparison(len(rows), _batch(masked, 0), logits=total) if rows else None
+    return EncoderComparison(len(rows), masked.part(0, BATCH), logits=total) if rows else None
 
 
 LARGE_RERANKER = 200_000_000  # parameters
@@ -129,31 +129,27 @@ def _decisions(
     probabilities: Callable[[Floats], Doubles],
     multiple: bool,
 ) -> EncoderComparison | None:
-    if not inputs.rows:
+    if not len(inputs):
         return None
     expected, actual = (
         [probabilities(logits) for logits in _encode(session, inputs)] for session in sessions
     )
     decisions = compare_decisions(expected, actual, multiple=multiple)
-    return EncoderComparison(len(inputs.rows), _batch(inputs, 0), decisions=decisions)
+    return EncoderComparison(len(inputs), inputs.part(0, BATCH), decisions=decisions)
 
 
 def _encode(session: Session, inputs: EncoderInputs) -> list[Floats]:
     """The first output of each row."""
     return [
         outputs[0]
-        for start in range(0, len(inputs.rows), BATCH)
-        for outputs in encode_in_graph(session, _batch(inputs, start))
+        for start in range(0, len(inputs), BATCH)
+        for outputs in encode_in_graph(session, inputs.part(start, start + BATCH))
     ]
 
 
-def _batch(inputs: EncoderInputs, start: int) -> EncoderInputs:
-    rows = slice(start, start + BATCH)
-    segments = None if inputs.segments is None else inputs.segments[rows]
-    return EncoderInputs(inputs.rows[rows], segments)
-
-
 def _texts(subject: Subject, session: Session) -> EncoderInputs:
+    if subject.image is not None:
+        return EncoderInputs([], None, subject.samples[: subject.max_texts])
     rows = [subject.encode(text) for text in mixed_texts()[: subject.max_texts]]
     rows = [row for row in rows if row]
     return EncoderInputs(rows, _zeros(rows) if _has_segments(session) else None)

@@ -13,20 +13,24 @@ from tokenizers import Tokenizer
 from export.checkpoint import Checkpoint
 from export.fidelity.texts import PROMPTS, sentences
 from export.runtime import DecodeSession, Session
+from export.sample_images import sample_images
 from export.signatures import Signatures
 from model.bundle import (
     TOKENIZER_FILE,
+    ImageSpec,
     Manifest,
     ScoreFunction,
     SpecialTokens,
     Task,
 )
 from model.config import Kind
+from model.images import Pixels
 
 # Parameters times tokens that both precisions compute: about half a minute on two cores.
 BUDGET = 2.2e11
 SMALL_PARAMETERS = 2_000_000  # a test's model
 MAX_PROMPT_TOKENS = 96
+NUM_IMAGES, IMAGE_SEED = 64, 20201022
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Subject:
     score_function: ScoreFunction | None
     source_language: str | None
     languages: dict[str, int]
+    image: ImageSpec | None
+    samples: Sequence[Pixels]
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Subject":
@@ -85,6 +91,8 @@ class Subject:
             score_function=checkpoint.score_function,
             source_language=checkpoint.source_language,
             languages=checkpoint.languages,
+            image=checkpoint.image,
+            samples=checkpoint.images(NUM_IMAGES, IMAGE_SEED),
         )
 
     @classmethod
@@ -103,6 +111,8 @@ class Subject:
             score_function=manifest.score_function,
             source_language=manifest.source_language,
             languages=manifest.languages,
+            image=manifest.image,
+            samples=sample_images(manifest.image, NUM_IMAGES, IMAGE_SEED) if manifest.image else (),
         )
 
     @cached_property

@@ -18,7 +18,7 @@ from export.importers.support import MAX_LAYERS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.readers.onnx_weights import OnnxWeights
-from export.tokenization.hugging_face import TOKENIZER_FILE, read_fields, read_tokenizer
+from export.tokenization.hugging_face import TOKENIZER_FILE, read_fields
 
 TAGS_FILE = "tag_vocab.json"
 # Below this probability, the package's own program trusts no edit: on correct prose, 0.3 % of
@@ -52,7 +52,6 @@ def import_edit_tagger(path: Path) -> Checkpoint:
         config=config,
         generation_config=Fields({}, path.name),
         weights=weights,
-        tokenizer_json=read_tokenizer(path, config),
         chat_template=None,
         license="unknown",
     )

@@ -17,8 +17,10 @@ from export.importers.sentence_transformers import embedder, is_embedder
 from export.importers.support import bundle_name
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import lookup
+from export.tokenization.none import NO_TOKENIZER
 from model.bundle import SpecialTokens, Task
 from model.config import EmbeddingConfig, Kind, ModelConfig, StackConfig
+from model.image_config import PatchConfig
 from model.position_config import PositionConfig
 
 
@@ -35,6 +37,7 @@ class Body:
     position: PositionConfig
     embedding: EmbeddingConfig
     encoder: StackConfig
+    patches: PatchConfig | None = None
     table: tuple[Rename, ...]
     ignored: tuple[str, ...] = ()
     computed: Mapping[str, Tensor] = field(default_factory=dict)
@@ -71,11 +74,12 @@ def assemble(
     architecture, head = read_head(folder, heads, default)
     model = ModelConfig(
         kind=Kind.ENCODER,
-        vocabulary_size=config.positive("vocab_size"),
+        vocabulary_size=config.positive("vocab_size") if body.patches is None else 0,
         hidden_size=body.hidden_size,
         position=body.position,
         embedding=body.embedding,
         encoder=body.encoder,
+        patches=body.patches,
         head=head.config,
     )
     start = f"{body.base}."
@@ -93,7 +97,7 @@ def assemble(
     return Checkpoint(
         config=model,
         weights=weights,
-        tokenizer_json=folder.tokenizer_json,
+        tokenizer_json=folder.tokenizer_json if body.patches is None else NO_TOKENIZER,
         architecture=architecture,
         tasks=head.tasks,
         special_tokens=SpecialTokens(

@@ -47,6 +47,7 @@ from export.importers.roberta import import_roberta
 from export.importers.roformer import import_roformer
 from export.importers.smollm3 import import_smollm3
 from export.importers.t5 import import_t5
+from export.importers.vit import import_deit, import_vit
 from export.readers.gguf import GgufFile, is_gguf, read_gguf
 from export.readers.hugging_face import CONFIG_FILE, HuggingFaceFolder, read_folder
 from export.readers.marian import is_marian
@@ -63,6 +64,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "bert": import_bert,
     "bloom": import_bloom,
     "deberta-v2": import_deberta,
+    "deit": import_deit,
     "distilbert": import_distilbert,
     "electra": import_electra,
     "gemma": import_gemma,
@@ -84,6 +86,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "roberta": import_roberta,
     "roformer": import_roformer,
     "smollm3": import_smollm3,
+    "vit": import_vit,
     "xlm-roberta": import_roberta,
     "m2m_100": import_m2m100,
     "marian": import_opus_mt,
@@ -177,6 +180,8 @@ CHECKPOINT_FORMATS = (
 def _check_tokens(checkpoint: Checkpoint, path: Path) -> None:
     """Checks that every id of the tokenizer and every special token has an embedding."""
     size = checkpoint.config.vocabulary_size
+    if checkpoint.image is not None:  # it has none
+        return
     for name, ids in msgspec.structs.asdict(checkpoint.special_tokens).items():
         for id_ in (ids,) if isinstance(ids, int) else ids or ():
             if not 0 <= id_ < size:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -23,13 +24,12 @@ INDEX_FILE = "model.safetensors.index.json"
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFaceFolder:
-    """``tokenizer_json`` has no padding and truncation: the server sets them."""
+    """A folder's files. Its tokenizer is read on access: models of images have none."""
 
     path: Path
     config: Fields
     generation_config: Fields
     weights: Mapping[str, Tensor]
-    tokenizer_json: str
     chat_template: str | None
     license: str
 
@@ -37,6 +37,16 @@ class HuggingFaceFolder:
         """The JSON file ``name`` of the folder, or None if there is none."""
         path = self.path / name
         return _read_json(path) if path.is_file() else None
+
+    @cached_property
+    def tokenizer_json(self) -> str:
+        """The tokenizer without padding and truncation: the server sets them.
+
+        Raises:
+            SourceError: it is damaged.
+            UnsupportedError: there is none.
+        """
+        return read_tokenizer(self.path, self.config)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -71,7 +81,7 @@ def read_folder(path: Path) -> HuggingFaceFolder:
 
     Raises:
         SourceError: a file is missing or damaged.
-        UnsupportedError: all weights are pickles, or there is no tokenizer.
+        UnsupportedError: all weights are pickles.
     """
     config = read_fields(path / CONFIG_FILE)
     return HuggingFaceFolder(
@@ -79,7 +89,6 @@ def read_folder(path: Path) -> HuggingFaceFolder:
         config=config,
         generation_config=_read_optional_fields(path / "generation_config.json"),
         weights=_read_weights(path),
-        tokenizer_json=read_tokenizer(path, config),
         chat_template=_read_chat_template(path),
         license=_read_license(path / "README.md"),
     )

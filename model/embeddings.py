@@ -1,0 +1,105 @@
+"""Input embeddings: tokens or images to vectors, with positions and segments."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from model.basics import Linear, make_norm
+from model.config import ModelConfig
+from model.image_config import PatchConfig
+from model.position_config import PositionKind, PositionPlacement
+from model.positions import POSITIONS
+
+MAX_PIXEL = 255.0
+
+
+class EmbeddingTable(nn.Module):
+    """``weight [rows, size]``; returns the rows of the given ids."""
+
+    def __init__(self, num_rows: int, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_rows, size))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return functional.embedding(ids, self.weight)
+
+
+class InputEmbedding(nn.Module):
+    """Adds positions and segments to token embeddings, then normalises and projects them.
+
+    The projection exists if the embeddings are not of the hidden size (Lan et al. 2019), and the
+    layers are not recurrent; and if positions are appended instead of added.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        embedding = config.embedding
+        size = embedding.size or config.hidden_size
+        position_size = config.position.size or size
+        self.positions = POSITIONS[config.position.kind](config.position, position_size)
+        is_concatenated = config.position.placement == PositionPlacement.CONCATENATED
+        if is_concatenated:  # segments and the norm have the width of both
+            size += position_size
+        if is_concatenated and config.position.kind == PositionKind.NONE:
+            raise ValueError("there are no positions to concatenate")
+        self.segments: nn.Module | None = None
+        if embedding.num_segments:
+            self.segments = EmbeddingTable(embedding.num_segments, size)
+        self.norm: nn.Module = nn.Identity()
+        if embedding.norm is not None:
+            self.norm = make_norm(size, embedding.norm)
+        self.projection: nn.Module = nn.Identity()
+        if is_concatenated or (embedding.size is not None and config.recurrent is None):
+            self.projection = Linear(size, config.hidden_size, bias=True)
+
+    def forward(self, x: Tensor, positions: Tensor, segment_ids: Tensor | None) -> Tensor:
+        """``x [batch, length, size]`` to ``[batch, length, hidden]``."""
+        x = self.positions(x, positions)
+        if self.segments is not None:
+            if segment_ids is None:
+                raise ValueError("this model needs segment_ids")
+            x = x + self.segments(segment_ids)
+        projected: Tensor = self.projection(self.norm(x))
+        return projected
+
+
+class TokenEmbedding(InputEmbedding):
+    """The input embedding of the first stack, with the token table that both stacks share."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        size = config.embedding.size or config.hidden_size
+        self.scale = config.embedding.scale
+        self.tokens = EmbeddingTable(config.vocabulary_size, size)
+
+    def look_up(self, token_ids: Tensor) -> Tensor:
+        """Scaled rows of the token table: ``[batch, length]`` to ``[batch, length, size]``."""
+        x: Tensor = self.tokens(token_ids)
+        return x if self.scale == 1.0 else x * self.scale
+
+
+class ImageEmbedding(InputEmbedding):
+    """Vectors of an image's patches, row by row, after its class tokens.
+
+    Dosovitskiy et al. 2021, equation 1. A convolution whose stride is the size of its kernel is a
+    linear map of each patch; here its weight is ``[rows * columns * channels, size]``.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, model: ModelConfig, config: PatchConfig) -> None:
+        super().__init__(model)
+        self.patch_size, num_inputs = config.size, config.size**2 * config.num_channels
+        self.patches = Linear(num_inputs, model.hidden_size, bias=config.bias)
+        self.class_tokens = nn.Parameter(torch.empty(config.num_class_tokens, model.hidden_size))
+        self.register_buffer("mean", torch.tensor(config.mean), persistent=False)
+        self.register_buffer("deviation", torch.tensor(config.deviation), persistent=False)
+
+    def look_up(self, pixels: Tensor) -> Tensor:
+        """``pixels [batch, height, width, channels]``, 0 to 255, to ``[batch, tokens, size]``."""
+        x = (pixels.to(self.mean.dtype) / MAX_PIXEL - self.mean) / self.deviation
+        size, (batch, height, width, channels) = self.patch_size, x.shape
+        x = x.reshape(batch, height // size, size, width // size, size, channels)
+        x = x.transpose(2, 3).reshape(batch, -1, size * size * channels)
+        return torch.cat([self.class_tokens.expand(batch, -1, -1), self.patches(x)], 1)

@@ -1,0 +1,70 @@
+"""Images that a model reads as patches, as frozen values. Imports no torch."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+
+from model.graph_spec import Record
+from model.position_config import ConfigStruct
+
+
+class PatchConfig(ConfigStruct, frozen=True, kw_only=True):
+    """An image as a sequence of vectors (Dosovitskiy et al. 2021, equation 1).
+
+    Attributes:
+        height: of the image, in pixels; a multiple of ``size``. So is ``width``.
+        num_channels: 3 for red, green and blue, 1 for grey.
+        size: the side of a square patch, in pixels.
+        mean: of each channel, subtracted from its values between 0 and 1.
+        deviation: by which the difference is divided.
+        num_class_tokens: learned vectors before those of the patches.
+        bias: of the linear map from a patch to its vector.
+    """
+
+    height: int
+    width: int
+    num_channels: int = 3
+    size: int
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    num_class_tokens: int = 1
+    bias: bool = True
+
+    @property
+    def num_tokens(self) -> int:
+        """Vectors of an image: class tokens and patches."""
+        return self.num_class_tokens + (self.height // self.size) * (self.width // self.size)
+
+
+# Of an image, in pixels.
+Side = Annotated[int, msgspec.Meta(ge=1, le=4096)]
+
+
+class Resampling(StrEnum):
+    """How an image is resized, with Pillow's names."""
+
+    NEAREST = "nearest"
+    BOX = "box"
+    BILINEAR = "bilinear"
+    HAMMING = "hamming"
+    BICUBIC = "bicubic"
+    LANCZOS = "lanczos"
+
+
+class ImageSpec(Record, frozen=True, kw_only=True):
+    """How a picture becomes the graph's input ``pixels``.
+
+    It resizes the picture, then cuts ``height`` by ``width`` pixels out of the middle.
+
+    Attributes:
+        resize: height and width, or the length of the shorter edge.
+        num_tokens: vectors of an image in the model.
+    """
+
+    height: Side
+    width: Side
+    num_channels: Literal[1, 3]
+    resize: Side | tuple[Side, Side]
+    resampling: Resampling
+    num_tokens: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
