@@ -24,19 +24,20 @@ def embed(
     context: typer.Context,
     text: flags.Texts = None,
     model: Annotated[str, typer.Option()] = "minilm",
+    image: flags.Images = None,
     json: flags.Json = False,
     *,
     options: types.EmbedOptions,
 ) -> None:
-    """Map texts to vectors with an encoder."""
-    texts = flags.read_texts(text, sys.stdin)
+    """Map texts or images to vectors with an encoder."""
+    names, inputs = flags.read_texts_or_images(text, image, sys.stdin)
     with _connect(context) as client:
-        result = client.embed(model, texts, **options)
+        result = client.embed(model, inputs, **options)
     if json:
         vectors = [output.values for output in result.outputs]
         render.write_json(result.model, vectors, result.usage, result.timing)
     else:
-        render.write_embeddings(result, texts)
+        render.write_embeddings(result, names)
 
 
 @app.command()
@@ -49,21 +50,22 @@ def classify(
         list[str] | None,
         typer.Option(help="The second text of a pair; once for each TEXT, in order."),
     ] = None,
+    image: flags.Images = None,
     json: flags.Json = False,
     *,
     options: types.ClassifyOptions,
 ) -> None:
-    """Map texts, or pairs of texts, to labels with an encoder."""
-    texts = flags.read_texts(text, sys.stdin)
-    if pair and len(pair) != len(texts):
-        raise typer.BadParameter(f"--pair is given {len(pair)} times for {len(texts)} texts")
-    pairs = list(zip(texts, pair, strict=True)) if pair else []
+    """Map texts, pairs of texts or images to labels with an encoder."""
+    names, inputs = flags.read_texts_or_images(text, image, sys.stdin)
+    if pair and len(pair) != len(names):
+        raise typer.BadParameter(f"--pair is given {len(pair)} times for {len(names)} texts")
+    pairs = list(zip(names, pair, strict=True)) if pair else []
     with _connect(context) as client:
-        result = client.classify(model, [] if pair else texts, pairs=pairs, **options)
+        result = client.classify(model, [] if pair else inputs, pairs=pairs, **options)
     if json:
         render.write_outputs_json(result)
     else:
-        render.write_classifications(result, texts)
+        render.write_classifications(result, names)
 
 
 @app.command()

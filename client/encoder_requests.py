@@ -4,30 +4,31 @@ Only the names of options are checked here; the server validates their values.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from client import encoder_types as types
 from client.messages import build
-from client.requests import Pairs, Texts, texts
+from client.requests import Images, Pairs, Texts, texts
 from protos.triune.v1 import encoding_pb2 as wire
 from protos.triune.v1 import inference_pb2
 
 
-def embed(model: str, inputs: Texts, options: types.EmbedOptions) -> wire.EmbedRequest:
+def embed(model: str, inputs: Texts | Images, options: types.EmbedOptions) -> wire.EmbedRequest:
     """The request of ``Embed``. By default, vectors are sent as 32-bit bytes."""
     return build(
         wire.EmbedRequest,
         types.EmbedOptions,
         {"encoding_format": types.EncodingFormat.FLOAT32_BYTES, **options},
         model=model,
-        inputs=texts(inputs),
+        **_texts_or_images(inputs),
     )
 
 
 def embed_part(
-    id_: int, model: str, inputs: Texts, options: types.EmbedOptions
+    id_: int, model: str, inputs: Texts | Images, options: types.EmbedOptions
 ) -> wire.EmbedStreamRequest:
     """A request of ``EmbedStream``. Only the first (``id_`` 0) has the model and options."""
-    part = wire.EmbedStreamRequest(id=id_, inputs=texts(inputs))
+    part = wire.EmbedStreamRequest(id=id_, **_texts_or_images(inputs))
     if id_ == 0:
         whole = embed(model, (), options)
         part.model, part.version = whole.model, whole.version
@@ -36,13 +37,22 @@ def embed_part(
     return part
 
 
+def _texts_or_images(inputs: Texts | Images) -> dict[str, Any]:
+    """The fields ``inputs`` and ``images`` of a request."""
+    batch = [inputs] if isinstance(inputs, str | bytes) else inputs
+    return {
+        "inputs": [each for each in batch if isinstance(each, str)],
+        "images": [each for each in batch if isinstance(each, bytes)],
+    }
+
+
 def _text_pairs(pairs: Pairs) -> list[wire.TextPair]:
     return [wire.TextPair(text=text, text_pair=pair) for text, pair in pairs]
 
 
 def classify(
     model: str,
-    inputs: Texts,
+    inputs: Texts | Images,
     pairs: Pairs,
     options: types.ClassifyOptions,
 ) -> wire.ClassifyRequest:
@@ -52,8 +62,8 @@ def classify(
         types.ClassifyOptions,
         options,
         model=model,
-        inputs=texts(inputs),
         pairs=_text_pairs(pairs),
+        **_texts_or_images(inputs),
     )
 
 

@@ -11,6 +11,10 @@ Texts = Annotated[
         metavar="TEXT", help="Texts. '-' or no text reads standard input, one text per line."
     ),
 ]
+Images = Annotated[
+    list[typer.FileBinaryRead] | None,
+    typer.Option("--image", help="A file with an image, instead of texts; may be repeated."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 SourceLanguage = Annotated[str, typer.Option(help="Source language of a multilingual model.")]
 TargetLanguage = Annotated[str, typer.Option(help="Target language of a multilingual model.")]
@@ -31,3 +35,18 @@ def read_texts(arguments: list[str] | None, stdin: Iterable[str]) -> list[str]:
     if not texts:
         raise typer.BadParameter("no text: give it as arguments or on standard input")
     return texts
+
+
+def read_texts_or_images(
+    arguments: list[str] | None, images: list[typer.FileBinaryRead] | None, stdin: Iterable[str]
+) -> tuple[list[str], list[str] | list[bytes]]:
+    """What to call the inputs in the output, and the inputs: texts, or the contents of files.
+
+    Raises ``typer.BadParameter`` if there are both.
+    """
+    if not images:
+        texts = read_texts(arguments, stdin)
+        return texts, texts
+    if arguments:
+        raise typer.BadParameter("give either texts or --image")
+    return [file.name for file in images], [file.read() for file in images]

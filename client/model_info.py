@@ -85,6 +85,18 @@ class Quality:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ImageInfo:
+    """The images that a model takes; the server resizes and cuts others to this size."""
+
+    height: int
+    width: int
+    num_channels: int
+    """3: red, green and blue; 1: grey."""
+    num_tokens: int
+    """Tokens of an image, as usage counts them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingInfo:
     """Properties of an embedding model's vectors."""
 
@@ -170,3 +182,5 @@ class Model:
     """What the model takes of the server's memory; ``None`` while it is not loaded."""
     kernel_nodes: tuple[KernelNodes, ...] = ()
     """Of each graph that is loaded on a CPU; empty from older servers."""
+    image: ImageInfo | None = None
+    """Only for models that take images; they take no texts."""

@@ -23,6 +23,8 @@ from protos.triune.v1 import inference_pb2 as wire
 Texts = str | Sequence[str]
 """One text, or a batch of them."""
 Pairs = Sequence[tuple[str, str]]
+Images = bytes | Sequence[bytes]
+"""One image, or a batch of them: the contents of files, for a model that takes images."""
 
 GenerateT = TypeVar("GenerateT", wire.GenerateRequest, wire.GenerateStreamRequest)
 TranslateT = TypeVar("TranslateT", wire.TranslateRequest, wire.TranslateStreamRequest)

@@ -196,6 +196,7 @@ def _model(message: models_pb2.Model) -> types.Model:
         if message.HasField("memory")
         else None,
         kernel_nodes=tuple(_kernel_nodes(nodes) for nodes in message.kernel_nodes),
+        image=read_fields(types.ImageInfo, message.image) if message.HasField("image") else None,
     )
 
 

@@ -11,7 +11,7 @@ import tenacity
 from client import encoder_requests, encoder_responses, encoder_types, requests, responses, types
 from client.channel import DEFAULT_TARGET, OPEN, Security
 from client.errors import typed_errors
-from client.requests import Pairs, Texts
+from client.requests import Images, Pairs, Texts
 from client.retry import RetryPolicy, controls
 from protos.triune.v1 import inference_pb2 as wire
 from protos.triune.v1 import inference_pb2_grpc, models_pb2, models_pb2_grpc
@@ -156,16 +156,16 @@ class Client:
         return self._call(self._inference.Score, request, responses.score)
 
     def embed(
-        self, model: str, inputs: Texts, **options: Unpack[encoder_types.EmbedOptions]
+        self, model: str, inputs: Texts | Images, **options: Unpack[encoder_types.EmbedOptions]
     ) -> encoder_types.EmbedResult:
-        """Maps texts to vectors: one ``Embedding`` of ``[dimensions]`` floats for each text."""
+        """Maps texts, or images (contents of files), to vectors of ``[dimensions]`` floats."""
         request = encoder_requests.embed(model, inputs, options)
         return self._call(self._inference.Embed, request, encoder_responses.embed)
 
     def embed_stream(
         self,
         model: str,
-        batches: Iterable[Texts],
+        batches: Iterable[Texts | Images],
         **options: Unpack[encoder_types.EmbedOptions],
     ) -> Generator[encoder_types.EmbedBatch, None, None]:
         """Maps any number of batches to vectors, in order, in one call.
@@ -188,12 +188,12 @@ class Client:
     def classify(
         self,
         model: str,
-        inputs: Texts = (),
+        inputs: Texts | Images = (),
         *,
         pairs: Pairs = (),
         **options: Unpack[encoder_types.ClassifyOptions],
     ) -> encoder_types.ClassifyResult:
-        """Classifies texts, or pairs of texts: labels with scores, most likely first."""
+        """Classifies texts, pairs or images (contents of files): labels, most likely first."""
         request = encoder_requests.classify(model, inputs, pairs, options)
         return self._call(self._inference.Classify, request, encoder_responses.classify)
 

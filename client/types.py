@@ -3,6 +3,7 @@
 from client.model_info import (
     EmbeddingInfo,
     Fidelity,
+    ImageInfo,
     KernelNodes,
     MemoryInfo,
     Model,
@@ -65,6 +66,7 @@ __all__ = [
     "GenerationOptions",
     "Grammar",
     "Hypothesis",
+    "ImageInfo",
     "JsonSchema",
     "KernelNodes",
     "Lark",

@@ -55,16 +55,18 @@ class Resampling(StrEnum):
 class ImageSpec(Record, frozen=True, kw_only=True):
     """How a picture becomes the graph's input ``pixels``.
 
-    It resizes the picture, then cuts ``height`` by ``width`` pixels out of the middle.
+    It is resized; then ``height`` by ``width`` pixels are cut out of the middle.
 
     Attributes:
-        resize: height and width, or the length of the shorter edge.
+        resize: height and width.
+        keeps_aspect_ratio: it covers ``resize`` instead, so that one side may be longer.
         num_tokens: vectors of an image in the model.
     """
 
     height: Side
     width: Side
     num_channels: Literal[1, 3]
-    resize: Side | tuple[Side, Side]
+    resize: tuple[Side, Side]
+    keeps_aspect_ratio: bool = False
     resampling: Resampling
     num_tokens: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]

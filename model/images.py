@@ -83,9 +83,8 @@ def _8_bits(image: Image.Image) -> Image.Image:
 
 def _resized(size: tuple[int, int], spec: ImageSpec) -> tuple[int, int]:
     """Width and height after resizing, before the cut."""
-    if isinstance(spec.resize, tuple):
-        height, width = spec.resize
+    height, width = spec.resize
+    if not spec.keeps_aspect_ratio:
         return width, height
-    width, height = size
     shorter = min(size)
-    return spec.resize * width // shorter, spec.resize * height // shorter
+    return height * size[0] // shorter, height * size[1] // shorter

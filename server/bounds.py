@@ -31,6 +31,12 @@ MAX_REPLY_NUMBERS = 8 << 20
 MAX_ATTENTION_WEIGHTS = 1 << 26
 # Logits that a request holds until all of its masks are computed, 4 bytes each.
 MAX_LOGITS = 1 << 26
+# Of a request: images, the bytes of each file, and the pixels of each and of all together. The
+# largest one takes 100 MB while it is decoded.
+MAX_IMAGES = 256
+MAX_IMAGE_BYTES = 4 << 20
+MAX_IMAGE_PIXELS = 1 << 25
+MAX_REQUEST_PIXELS = 1 << 27
 # Entries of a list of options, and bytes of each.
 MAX_ENTRIES = 1024
 MAX_ENTRY_BYTES = 256
@@ -111,10 +117,11 @@ class Size:
             for index, text in enumerate(value):
                 self._check_text(f"{name}[{index}]", text)
 
-    def _check_text(self, name: str, text: str) -> None:
+    def _check_text(self, name: str, text: str | bytes) -> None:
         if self.max_bytes is None or 4 * len(text) <= self.max_bytes:
             return
-        if len(text) > self.max_bytes or len(text.encode()) > self.max_bytes:
+        is_over = len(text) > self.max_bytes
+        if is_over or (isinstance(text, str) and len(text.encode()) > self.max_bytes):
             raise InvalidArgumentError(name, f"has more than {self.max_bytes} bytes")
 
 

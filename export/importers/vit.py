@@ -131,6 +131,7 @@ def image_spec(patches: PatchConfig, processor: ImageProcessor) -> ImageSpec:
         width=patches.width,
         num_channels=1 if patches.num_channels == 1 else 3,
         resize=processor.resize,
+        keeps_aspect_ratio=processor.keeps_aspect_ratio,
         resampling=processor.resampling,
         num_tokens=patches.num_tokens,
     )

@@ -66,7 +66,8 @@ class ImageProcessor:
     ``mean`` and ``deviation``: of each channel, of values between 0 and 1.
     """
 
-    resize: Resize
+    resize: tuple[int, int]
+    keeps_aspect_ratio: bool
     resampling: Resampling
     height: int
     width: int
@@ -99,7 +100,8 @@ def read_image_processor(folder: HuggingFaceFolder, num_channels: int) -> ImageP
         raise UnsupportedError(f"{PROCESSOR_FILE}: size and crop_size leave the width open")
     mean, deviation = _normalisation(file, defaults, num_channels)
     return ImageProcessor(
-        resize=resize,
+        resize=(resize, resize) if isinstance(resize, int) else resize,
+        keeps_aspect_ratio=isinstance(resize, int),
         resampling=lookup(
             RESAMPLINGS,
             str(file.integer("resample", defaults.resampling)),

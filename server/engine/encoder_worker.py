@@ -22,6 +22,7 @@ from server.engine.watchdog import Progress
 from server.runtime.contract import Array, BoundGraph, Graph
 
 TOKEN_VECTORS = "token_embeddings"
+PIXELS = "pixels"
 
 Clock = Callable[[], float]
 
@@ -122,7 +123,7 @@ class EncoderWorker:
             return []
         # The caller of several texts cannot go on before all have ended.
         chosen = form_batch(
-            [len(text.job.token_ids) for text in texts],
+            [text.job.num_tokens for text in texts],
             self._limits,
             leaves_half=len(texts) > texts[0].job.num_texts,
         )
@@ -175,6 +176,17 @@ class EncoderWorker:
         """Runs the graph over a batch. Each result owns its memory."""
         started = self._clock()
         jobs = [text.job for text in texts]
+        inputs, num_tokens = self._inputs_of(jobs), sum(job.num_tokens for job in jobs)
+        self.progress.begin(len(jobs) * max(job.num_tokens for job in jobs))
+        results = self._compute(jobs, inputs)
+        report = RunReport("encode", len(jobs), num_tokens, (self._clock() - started,))
+        self._observer.on_run(self.model, report)
+        return results
+
+    def _inputs_of(self, jobs: Sequence[EncodingJob]) -> dict[str, Array]:
+        """The graph's inputs: one row for each job."""
+        if PIXELS in self._inputs:
+            return {PIXELS: np.stack([job.image for job in jobs if job.image is not None])}
         ids, lengths = pad([job.token_ids for job in jobs])
         inputs = {"token_ids": ids, "lengths": lengths}
         if "segment_ids" in self._inputs:
@@ -189,11 +201,7 @@ class EncoderWorker:
                 for position in job.logit_positions
             ]
             inputs["logit_positions"] = np.array(positions, np.int32)
-        self.progress.begin(ids.size)
-        results = self._compute(jobs, inputs)
-        report = RunReport("encode", len(jobs), int(lengths.sum()), (self._clock() - started,))
-        self._observer.on_run(self.model, report)
-        return results
+        return inputs
 
     def _compute(self, jobs: Sequence[EncodingJob], inputs: dict[str, Array]) -> list[_Result]:
         selection = jobs[0].attention
@@ -221,10 +229,10 @@ class EncoderWorker:
                 vector = output[start : start + len(job.logit_positions)]
                 start += len(job.logit_positions)
             else:
-                vector = output[row, : len(job.token_ids)] if output.ndim > 2 else output[row]
+                vector = output[row, : job.num_tokens] if output.ndim > 2 else output[row]
             token_vectors = None
             if tokens is not None and job.wants_tokens:
-                token_vectors = tokens[row, : len(job.token_ids)].copy()
+                token_vectors = tokens[row, : job.num_tokens].copy()
             is_finite = are_finite or _are_finite(vector, token_vectors)
             results.append(_Result(vector.copy(), token_vectors, is_finite))
         return results

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from model.bundle import BundleError
 from model.config import Kind
 from server.config import ServerConfig
@@ -65,6 +67,10 @@ def _job(model: Model) -> Job:
     manifest = model.manifest
     if manifest.kind == Kind.ENCODER:
         spec = manifest.graphs["encode"]
+        if manifest.image is not None:
+            image = manifest.image
+            pixels = np.zeros((image.height, image.width, image.num_channels), np.uint8)
+            return EncodingJob((), image=pixels, num_image_tokens=image.num_tokens)
         has_positions = any(tensor.name == "logit_positions" for tensor in spec.inputs)
         return EncodingJob(
             (_ID, _ID),

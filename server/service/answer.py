@@ -7,10 +7,11 @@ from server.bounds import INPUT_BYTES, MAX_REPLY_VALUES, MAX_TEXTS, bounded, rul
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.encoder_call import EncoderCall, Truncation, truncation_of, usage_of
+from server.service.encoder_call import EncoderCall
 from server.service.encoder_options import LengthOptions, check_integer, length_limit
 from server.service.requests import ModelRequest
 from server.service.threads import slices_of
+from server.service.truncation import Truncation, truncation_of, usage_of
 from server.service.usage import Timing, Usage
 from server.text.answers import find_answers
 from server.text.windows import LongInput

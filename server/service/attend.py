@@ -14,18 +14,13 @@ from server.service.attention import (
 )
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.encoder_call import (
-    EncoderCall,
-    EncoderOutput,
-    Truncation,
-    truncation_of,
-    usage_of,
-)
+from server.service.encoder_call import EncoderCall, EncoderOutput
 from server.service.encoder_options import LengthOptions, length_limit
 from server.service.generation_options import AttentionOptions
 from server.service.generation_request import AttentionMatrix
 from server.service.requests import ModelRequest
 from server.service.text_pairs import TextPair, tokenize_inputs_or_pairs
+from server.service.truncation import Truncation, truncation_of, usage_of
 from server.service.usage import Timing, Usage
 from server.text.windows import LongInput, TokenizedText
 

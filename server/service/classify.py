@@ -1,12 +1,14 @@
 """Classify: maps texts, or pairs of texts, to labels with scores."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
 from model.bundle import ScoreFunction, Task
 from server.bounds import (
     INPUT_BYTES,
+    MAX_IMAGE_BYTES,
+    MAX_IMAGES,
     MAX_INTEGER,
     MAX_REPLY_VALUES,
     MAX_TEXTS,
@@ -17,7 +19,7 @@ from server.bounds import (
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.encoder_call import EncoderCall, Truncation, truncation_of, usage_of
+from server.service.encoder_call import EncoderCall
 from server.service.encoder_options import (
     Floats,
     LengthOptions,
@@ -25,15 +27,18 @@ from server.service.encoder_options import (
     length_limit,
     score_function,
 )
+from server.service.images import check_alone, prepare_images
+from server.service.prepared_inputs import PreparedInputs
 from server.service.requests import ModelRequest
 from server.service.text_pairs import TextPair, tokenize_inputs_or_pairs
+from server.service.truncation import Truncation
 from server.service.usage import Timing, Usage
 from server.text.windows import LongInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifyRequest(ModelRequest):
-    """Either ``inputs`` or ``pairs``.
+    """One of ``inputs``, ``pairs`` and ``images``: files, for a model that takes images.
 
     ``top_k``: return the k best labels; ``None``: all. ``score_function``: from logits to scores;
     ``None``: the function that the model was trained with.
@@ -41,6 +46,7 @@ class ClassifyRequest(ModelRequest):
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
     pairs: tuple[TextPair, ...] = sized((), max_items=MAX_TEXTS)
+    images: tuple[bytes, ...] = sized((), max_items=MAX_IMAGES, max_bytes=MAX_IMAGE_BYTES)
     top_k: int | None = bounded(None, 1, MAX_INTEGER)
     score_function: ScoreFunction | None = None
     length: LengthOptions = field(default_factory=LengthOptions)
@@ -81,7 +87,7 @@ class ClassifyResult:
 async def classify(
     request: ClassifyRequest, context: ServiceContext, caller: Caller
 ) -> ClassifyResult:
-    """Classifies each text, or each pair.
+    """Classifies each text, pair or image.
 
     Raises:
         ServeError: an input or option is invalid, the model is unknown or does not classify, or
@@ -91,12 +97,12 @@ async def classify(
     model = call.model
     check_integer("top_k", request.top_k)
     to_scores = score_function(request.score_function, model)
-    limit = length_limit(request.length, model, LongInput.ERROR, windows=False)
     num_labels = min(request.top_k or MAX_INTEGER, len(model.manifest.labels))
-    num_values = (len(request.inputs) + len(request.pairs)) * num_labels
+    num_inputs = len(request.inputs) + len(request.pairs) + len(request.images)
+    num_values = num_inputs * num_labels
     validation.check_reply("top_k", num_values, MAX_REPLY_VALUES, "labels")
-    tokenized = await tokenize_inputs_or_pairs(request.inputs, request.pairs, call, limit)
-    outputs = await call.run(await call.jobs(tokenized))
+    inputs = await _prepare(request, call)
+    outputs = await call.run(inputs.jobs)
 
     def result() -> ClassifyResult:
         usage, timing = call.finish()
@@ -107,16 +113,28 @@ async def classify(
                     labels=_best_labels(
                         to_scores(output.vector), model.manifest.labels, request.top_k
                     ),
-                    usage=usage_of(text),
-                    truncation=truncation_of(text),
+                    usage=own_usage,
+                    truncation=truncation,
                 )
-                for (output,), text in zip(outputs, tokenized, strict=True)
+                for (output,), own_usage, truncation in zip(
+                    outputs, inputs.usages, inputs.truncations, strict=True
+                )
             ),
             usage=usage,
             timing=timing,
         )
 
     return await call.build(num_values, result)
+
+
+async def _prepare(request: ClassifyRequest, call: EncoderCall) -> PreparedInputs:
+    length = request.length
+    if request.images:
+        check_alone(inputs=request.inputs, pairs=request.pairs, **asdict(length))
+        return await prepare_images(request.images, call)
+    limit = length_limit(length, call.model, LongInput.ERROR, windows=False)
+    tokenized = await tokenize_inputs_or_pairs(request.inputs, request.pairs, call, limit)
+    return PreparedInputs.of(tokenized, await call.jobs(tokenized))
 
 
 def _best_labels(

@@ -1,7 +1,7 @@
 """Embed: maps texts to vectors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
@@ -9,6 +9,8 @@ from model import bundle
 from model.bundle import Task
 from server.bounds import (
     INPUT_BYTES,
+    MAX_IMAGE_BYTES,
+    MAX_IMAGES,
     MAX_NAME_BYTES,
     MAX_PREFIX_BYTES,
     MAX_REPLY_NUMBERS,
@@ -22,15 +24,11 @@ from server.printable import quoted
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.encoder_call import (
-    EncoderCall,
-    EncoderOutput,
-    Truncation,
-    truncation_of,
-    usage_of,
-)
+from server.service.encoder_call import EncoderCall, EncoderOutput
 from server.service.encoder_options import Floats, LengthOptions, check_integer, length_limit
+from server.service.images import check_alone, prepare_images
 from server.service.requests import ModelRequest
+from server.service.truncation import Truncation, truncation_of, usage_of
 from server.service.usage import Timing, Usage
 from server.text.windows import LongInput, TokenizedText
 
@@ -39,7 +37,9 @@ MIN_NORM = 1e-12  # the eps of torch.nn.functional.normalize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest(ModelRequest):
-    """Texts to embed, and the properties of their vectors.
+    """Texts or images to embed, and the properties of their vectors.
+
+    ``images``: files, for a model that takes images.
 
     ``dimensions``: truncate vectors to this size (Matryoshka, Kusupati et al. 2022).
     ``normalize``: to length 1; ``None``: the model's default. ``prompt`` is prepended to each text;
@@ -48,6 +48,7 @@ class EmbedRequest(ModelRequest):
     """
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
+    images: tuple[bytes, ...] = sized((), max_items=MAX_IMAGES, max_bytes=MAX_IMAGE_BYTES)
     dimensions: int | None = ruled("1 … the model's hidden size", None)
     normalize: bool | None = None
     prompt_name: str | None = sized(None, max_bytes=MAX_NAME_BYTES)
@@ -102,7 +103,7 @@ def _num_values(output: Embedding) -> int:
 async def embed(
     request: EmbedRequest, context: ServiceContext, caller: Caller, *, is_bulk: bool = False
 ) -> EmbedResult:
-    """Embeds each text. With several windows, the vector is their mean, weighted by tokens.
+    """Embeds each text or image. The vector of several windows is their mean, weighted by tokens.
 
     Args:
         request: the texts and options.
@@ -116,9 +117,11 @@ async def embed(
     """
     call = EncoderCall.open(request, Task.EMBED, context, caller, is_bulk=is_bulk)
     model, wants_tokens = call.model, request.token_embeddings
-    validation.check_texts(request.inputs, context.config.max_input_bytes)
     _check_dimensions(request.dimensions, model)
     _check_normalize(request.normalize, model)
+    if request.images:
+        return await _embed_images(request, call)
+    validation.check_texts(request.inputs, context.config.max_input_bytes)
     prompt = _prompt(request, model.manifest.embedding)
     limit = length_limit(request.length, model, LongInput.ERROR, windows=not wants_tokens)
     texts = [prompt + text for text in request.inputs] if prompt else request.inputs
@@ -142,6 +145,34 @@ async def embed(
         )
 
     return await call.build(num_tokens if wants_tokens else 0, result)
+
+
+async def _embed_images(request: EmbedRequest, call: EncoderCall) -> EmbedResult:
+    check_alone(
+        inputs=request.inputs,
+        prompt=request.prompt,
+        prompt_name=request.prompt_name,
+        token_embeddings=request.token_embeddings or None,
+        **asdict(request.length),
+    )
+    inputs = await prepare_images(request.images, call)
+    outputs = await call.run(inputs.jobs)
+
+    def result() -> EmbedResult:
+        usage, timing = call.finish()
+        return EmbedResult(
+            model=call.model.manifest.name,
+            outputs=tuple(
+                Embedding(_finished(output.vector, request, call.model), own_usage, truncation)
+                for (output,), own_usage, truncation in zip(
+                    outputs, inputs.usages, inputs.truncations, strict=True
+                )
+            ),
+            usage=usage,
+            timing=timing,
+        )
+
+    return await call.build(0, result)
 
 
 def named_prompt(embedding: bundle.Embedding | None, name: str | None, field: str) -> str:
@@ -200,15 +231,22 @@ def _prompt(request: EmbedRequest, embedding: bundle.Embedding | None) -> str:
 def _embedding(
     text: TokenizedText, outputs: Sequence[EncoderOutput], request: EmbedRequest, model: Model
 ) -> Embedding:
-    vector = _mean_vector(text, outputs)[: request.dimensions]
-    is_unit = _is_normalized(model)
-    is_changed = request.dimensions is not None or len(outputs) > 1
-    if (is_unit and is_changed) or (request.normalize and not is_unit):
-        vector = normalized(vector)
+    vector = _finished(_mean_vector(text, outputs), request, model, is_mean=len(outputs) > 1)
     tokens = None
     if request.token_embeddings:
         tokens = _token_embeddings(text, outputs[0].token_vectors, model)
     return Embedding(vector, usage_of(text), truncation_of(text), tokens)
+
+
+def _finished(
+    vector: Floats, request: EmbedRequest, model: Model, *, is_mean: bool = False
+) -> Floats:
+    """``vector``, truncated and normalized. ``is_mean``: it is a mean of the model's vectors."""
+    vector, is_unit = vector[: request.dimensions], _is_normalized(model)
+    is_changed = request.dimensions is not None or is_mean
+    if (is_unit and is_changed) or (request.normalize and not is_unit):
+        vector = normalized(vector)
+    return vector
 
 
 def _mean_vector(text: TokenizedText, outputs: Sequence[EncoderOutput]) -> Floats:

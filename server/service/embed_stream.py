@@ -91,8 +91,10 @@ class _Bulk:
         )
 
     def start(self, item: BulkItem) -> None:
-        texts = item.request.inputs if isinstance(item.request, EmbedRequest) else ()
-        self._sizes.append((len(texts), sum(map(len, texts))))
+        request, sizes = item.request, []
+        if isinstance(request, EmbedRequest):
+            sizes = [len(each) for each in (*request.inputs, *request.images)]
+        self._sizes.append((len(sizes), sum(sizes)))
         self.tasks.append(asyncio.create_task(self._embed(item)))
 
     def pop(self) -> tuple[int, EmbedResult]:

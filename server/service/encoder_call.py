@@ -20,7 +20,7 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.encoder_options import Floats
 from server.service.requests import ModelRequest
-from server.service.threads import slices_of
+from server.service.threads import Slice, slices_of
 from server.service.usage import Timing, Usage, completion_of
 from server.text.windows import LengthLimit, TokenizedText, TooLongError, Window, WindowBudget
 
@@ -28,18 +28,6 @@ T = TypeVar("T")
 
 RESULTS_AT_ONCE = 256
 _VALUES_PER_JOB = 4  # the time to build a job, in values of a reply
-
-
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """How an input was shortened or split.
-
-    ``truncated_tokens``: tokens of the text that were dropped. ``windows``: windows that the text
-    was split into; 1 if it fits into one.
-    """
-
-    truncated_tokens: int
-    windows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +104,10 @@ class EncoderCall:
                 too many bytes or windows; names the path.
             ServeError: the queue is full, or the deadline passed.
         """
-        started = time.monotonic()
+        if self.model.manifest.image is not None:
+            raise InvalidArgumentError(
+                path.partition("[")[0], f"{self.model.manifest.name!r} takes images, not texts"
+            )
         costs = list(map(len, texts))
         if pairs is not None:
             costs = [cost + len(pair) for cost, pair in zip(costs, pairs, strict=True)]
@@ -126,12 +117,6 @@ class EncoderCall:
                 f"are {sum(costs)} characters to tokenize, prompts and queries repeated: at most "
                 f"{MAX_REQUEST_BYTES} are accepted",
             )
-
-        async def check() -> None:
-            client = self.caller.client
-            self.context.engine.check(self.model.key, len(texts), client, is_bulk=self.is_bulk)
-
-        await self._when_accepted(check)
 
         def tokenize_some(start: int, stop: int) -> list[TokenizedText]:
             some_pairs = None if pairs is None else pairs[start:stop]
@@ -143,13 +128,28 @@ class EncoderCall:
                 field = path.format(start + error.index)
                 raise InvalidArgumentError(field, str(error)) from error
 
-        parts = await self.context.run_slices(slices_of(costs, tokenize_some), self.caller)
+        parts = await self.prepare(len(texts), slices_of(costs, tokenize_some))
         tokenized = [text for part in parts for text in part]
         for index, text in enumerate(tokenized):
             if not text.windows[0].token_ids:
                 raise InvalidArgumentError(path.format(index), "has no tokens")
-        self._tokenize_seconds += time.monotonic() - started
         return tokenized
+
+    async def prepare(self, num_inputs: int, slices: Sequence[Slice[T]]) -> list[T]:
+        """Runs ``slices``, which tokenize texts or decode images, if the engine takes that many.
+
+        Raises:
+            ServeError: the queue is full, or the deadline passed.
+        """
+        started, client = time.monotonic(), self.caller.client
+
+        async def check() -> None:
+            self.context.engine.check(self.model.key, num_inputs, client, is_bulk=self.is_bulk)
+
+        await self._when_accepted(check)
+        results = await self.context.run_slices(slices, self.caller)
+        self._tokenize_seconds += time.monotonic() - started
+        return results
 
     def renew_window_budget(self) -> None:
         """Allows as many windows again: for a call that encodes its texts several times."""
@@ -171,7 +171,7 @@ class EncoderCall:
             results = await self._results(handles)
         finally:
             engine.cancel(handles)
-        self._num_tokens += sum(len(job.token_ids) for job in whole)
+        self._num_tokens += sum(job.num_tokens for job in whole)
         outputs = iter(results)
         return [[next(outputs) for _ in group] for group in jobs]
 
@@ -279,13 +279,3 @@ def _result(update: JobUpdate) -> tuple[EncoderOutput, Completion]:
     if update.vector is None:
         raise InternalError
     return EncoderOutput(update.vector, update.token_vectors, update.attention), completion
-
-
-def usage_of(text: TokenizedText) -> Usage:
-    """Usage of one input."""
-    return Usage(input_tokens=text.num_tokens)
-
-
-def truncation_of(text: TokenizedText) -> Truncation:
-    """How one input was shortened or split."""
-    return Truncation(text.num_truncated_tokens, len(text.windows))

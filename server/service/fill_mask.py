@@ -22,7 +22,7 @@ from server.printable import quoted
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.encoder_call import EncoderCall, Truncation, truncation_of, usage_of
+from server.service.encoder_call import EncoderCall
 from server.service.encoder_options import (
     Floats,
     LengthOptions,
@@ -32,6 +32,7 @@ from server.service.encoder_options import (
 )
 from server.service.requests import ModelRequest
 from server.service.threads import slices_of
+from server.service.truncation import Truncation, truncation_of, usage_of
 from server.service.usage import Timing, Usage
 from server.text.windows import LongInput, TokenizedText
 

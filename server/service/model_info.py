@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from model.bundle import Embedding, Parity
+from model.bundle import Embedding, ImageSpec, Parity
 from model.config import Kind
 from model.quality import Measurement
 from server.config import ServerConfig
@@ -43,6 +43,7 @@ class ModelInfo:
     slots: int = 0
     mask_token: str = ""
     embedding: "EmbeddingInfo | None" = None
+    image: ImageSpec | None = None
     kv_cache: str = ""
     cache_bytes_per_token: int = 0
     native_kernels: tuple[str, ...] = ()
@@ -122,6 +123,7 @@ def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:
         slots=0 if is_encoder else with_planned_slots(config, model).num_slots,
         mask_token=model.mask_token,
         embedding=_embedding_info(manifest.embedding),
+        image=manifest.image,
         kv_cache="" if decode is None else manifest.kv_cache,
         cache_bytes_per_token=0 if decode is None else decode.cache_bytes_per_token,
         native_kernels=tuple(sorted({kernel for each in nodes for kernel in each.num_native})),

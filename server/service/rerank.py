@@ -11,7 +11,7 @@ from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.embed import named_prompt, normalized
-from server.service.encoder_call import EncoderCall, Truncation, truncation_of
+from server.service.encoder_call import EncoderCall
 from server.service.encoder_options import (
     LengthOptions,
     check_integer,
@@ -19,6 +19,7 @@ from server.service.encoder_options import (
     score_function,
 )
 from server.service.requests import ModelRequest
+from server.service.truncation import Truncation, truncation_of
 from server.service.usage import Timing, Usage
 from server.text.windows import LengthLimit, LongInput, TokenizedText
 

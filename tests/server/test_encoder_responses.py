@@ -27,11 +27,11 @@ from server.service.answer import AnswerResult, Answers, AnswerSpan
 from server.service.classify import Classification, ClassifyResult, LabelScore
 from server.service.embed import Embedding, EmbedRequest, EmbedResult, TokenEmbeddings
 from server.service.embed_stream import BulkItem
-from server.service.encoder_call import Truncation
 from server.service.encoder_options import LengthOptions
 from server.service.fill_mask import FilledMask, FillMaskResult, MaskCandidate, MaskFilling
 from server.service.rerank import RankedDocument, RerankResult
 from server.service.tag import Tagging, TagResult, TextEntity
+from server.service.truncation import Truncation
 from server.service.usage import Timing, Usage
 
 UNKNOWN: Any = 9  # a number that no enum has

@@ -304,6 +304,7 @@ class EmbedRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     @_builtins.property
@@ -312,6 +313,10 @@ class EmbedRequest(_message.Message):
     def options(self) -> Global___EmbedOptions: ...
     @_builtins.property
     def length(self) -> Global___LengthOptions: ...
+    @_builtins.property
+    def images(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Files (PNG, JPEG, WebP, GIF or BMP) for a model that takes images, instead of inputs."""
+
     def __init__(
         self,
         *,
@@ -320,10 +325,11 @@ class EmbedRequest(_message.Message):
         version: _builtins.str = ...,
         options: Global___EmbedOptions | None = ...,
         length: Global___LengthOptions | None = ...,
+        images: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["length", b"length", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "length", b"length", "model", b"model", "options", b"options", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images", "inputs", b"inputs", "length", b"length", "model", b"model", "options", b"options", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -456,6 +462,7 @@ class EmbedStreamRequest(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Copied to the response."""
     model: _builtins.str
@@ -469,6 +476,8 @@ class EmbedStreamRequest(_message.Message):
     def options(self) -> Global___EmbedOptions: ...
     @_builtins.property
     def length(self) -> Global___LengthOptions: ...
+    @_builtins.property
+    def images(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
     def __init__(
         self,
         *,
@@ -478,10 +487,11 @@ class EmbedStreamRequest(_message.Message):
         version: _builtins.str = ...,
         options: Global___EmbedOptions | None = ...,
         length: Global___LengthOptions | None = ...,
+        images: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["length", b"length", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "inputs", b"inputs", "length", b"length", "model", b"model", "options", b"options", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "images", b"images", "inputs", b"inputs", "length", b"length", "model", b"model", "options", b"options", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -560,11 +570,12 @@ class ClassifyRequest(_message.Message):
     PAIRS_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
     LENGTH_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Exactly one of inputs and pairs must be set."""
+        """Exactly one of inputs, pairs and images must be set."""
 
     @_builtins.property
     def pairs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TextPair]: ...
@@ -572,6 +583,10 @@ class ClassifyRequest(_message.Message):
     def options(self) -> Global___ClassifyOptions: ...
     @_builtins.property
     def length(self) -> Global___LengthOptions: ...
+    @_builtins.property
+    def images(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Files (PNG, JPEG, WebP, GIF or BMP), for a model that takes images."""
+
     def __init__(
         self,
         *,
@@ -581,10 +596,11 @@ class ClassifyRequest(_message.Message):
         pairs: _abc.Iterable[Global___TextPair] | None = ...,
         options: Global___ClassifyOptions | None = ...,
         length: Global___LengthOptions | None = ...,
+        images: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["length", b"length", "options", b"options"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inputs", b"inputs", "length", b"length", "model", b"model", "options", b"options", "pairs", b"pairs", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images", "inputs", b"inputs", "length", b"length", "model", b"model", "options", b"options", "pairs", b"pairs", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -423,6 +423,7 @@ class Model(_message.Message):
     LANGUAGES_FIELD_NUMBER: _builtins.int
     KV_CACHE_FIELD_NUMBER: _builtins.int
     CACHE_BYTES_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    IMAGE_FIELD_NUMBER: _builtins.int
     NATIVE_KERNELS_FIELD_NUMBER: _builtins.int
     QUALITY_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
@@ -467,6 +468,10 @@ class Model(_message.Message):
     @_builtins.property
     def languages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """For multilingual models: valid values of source_language and target_language."""
+
+    @_builtins.property
+    def image(self) -> Global___ImageInfo:
+        """Set for models that take images; they take no texts."""
 
     @_builtins.property
     def native_kernels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -515,14 +520,15 @@ class Model(_message.Message):
         languages: _abc.Iterable[_builtins.str] | None = ...,
         kv_cache: _builtins.str = ...,
         cache_bytes_per_token: _builtins.int = ...,
+        image: Global___ImageInfo | None = ...,
         native_kernels: _abc.Iterable[_builtins.str] | None = ...,
         quality: _abc.Iterable[Global___Quality] | None = ...,
         memory: Global___MemoryInfo | None = ...,
         kernel_nodes: _abc.Iterable[Global___KernelNodes] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "memory", b"memory", "parity", b"parity"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "image", b"image", "memory", b"memory", "parity", b"parity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "kernel_nodes", b"kernel_nodes", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "memory", b"memory", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "quality", b"quality", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "image", b"image", "kernel_nodes", b"kernel_nodes", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "memory", b"memory", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "quality", b"quality", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -643,6 +649,38 @@ class MemoryInfo(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MemoryInfo: _TypeAlias = MemoryInfo  # noqa: Y015
+
+@_typing.final
+class ImageInfo(_message.Message):
+    """What images a model takes. The server resizes and cuts others to this size."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEIGHT_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    NUM_CHANNELS_FIELD_NUMBER: _builtins.int
+    NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    height: _builtins.int
+    width: _builtins.int
+    num_channels: _builtins.int
+    """3: red, green and blue; 1: grey."""
+    num_tokens: _builtins.int
+    """Tokens of an image, as usage counts them."""
+    def __init__(
+        self,
+        *,
+        height: _builtins.int = ...,
+        width: _builtins.int = ...,
+        num_channels: _builtins.int = ...,
+        num_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["height", b"height", "num_channels", b"num_channels", "num_tokens", b"num_tokens", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImageInfo: _TypeAlias = ImageInfo  # noqa: Y015
 
 @_typing.final
 class EmbeddingInfo(_message.Message):

@@ -1,7 +1,7 @@
 """Jobs: the units of work that callers submit to an engine, and their maximum cost."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property
 
@@ -153,10 +153,10 @@ class GenerationJob:
 
 @dataclass(frozen=True, slots=True)
 class EncodingJob:
-    """One text to encode.
+    """One text or image to encode.
 
     Attributes:
-        token_ids: at least one.
+        token_ids: at least one; of an image none.
         segment_ids: one for each token; empty means all 0.
         logit_positions: indices of the tokens to predict, for a masked language model.
         wants_tokens: also return each token's vector, from an embedding model.
@@ -164,6 +164,8 @@ class EncodingJob:
         is_bulk: background work, which other texts may overtake.
         deadline: the client's timeout, in the engine's clock (seconds).
         num_texts: of the request, this one included, and windows of long texts.
+        image: as the model's graph takes it: ``[height, width, channels]``, 0 to 255.
+        num_image_tokens: vectors of the image in the model.
     """
 
     token_ids: tuple[int, ...]
@@ -174,14 +176,21 @@ class EncodingJob:
     is_bulk: bool = False
     deadline: float | None = None
     num_texts: int = 1
+    image: npt.NDArray[np.uint8] | None = field(default=None, compare=False)
+    num_image_tokens: int = 0
 
     @property
     def num_sequences(self) -> int:
         return 1
 
     @property
+    def num_tokens(self) -> int:
+        """Vectors in the model."""
+        return len(self.token_ids) + self.num_image_tokens
+
+    @property
     def cost(self) -> Cost:
-        return Cost(1, len(self.token_ids))
+        return Cost(1, self.num_tokens)
 
     def remaining_seconds(self, now: float) -> float | None:
         """Seconds until the deadline; None if there is none."""

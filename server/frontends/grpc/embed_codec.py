@@ -120,7 +120,7 @@ class EmbedStreamCodec:
             last.options.CopyFrom(message.options)
         if message.HasField("length"):
             last.length.CopyFrom(message.length)
-        whole = pb.EmbedRequest(inputs=message.inputs)
+        whole = pb.EmbedRequest(inputs=message.inputs, images=message.images)
         whole.MergeFrom(last)
         return whole
 

@@ -5,10 +5,10 @@ from server.frontends.grpc.common_codec import timing, usage
 from server.service.answer import AnswerResult
 from server.service.classify import ClassifyResult
 from server.service.correct import CorrectResult
-from server.service.encoder_call import Truncation
 from server.service.fill_mask import FillMaskResult
 from server.service.rerank import RerankResult
 from server.service.tag import TagResult
+from server.service.truncation import Truncation
 
 
 def classify_response(result: ClassifyResult) -> pb.ClassifyResponse:
