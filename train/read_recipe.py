@@ -95,6 +95,8 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
         for name in ("tokenizer", "model"):
             if getattr(recipe, name) is None:
                 yield f"{name}: missing; only a recipe with start_from can do without"
+    elif recipe.tokenizer is not None:
+        yield "tokenizer: start_from brings its own"
     if recipe.model is not None:
         yield from _model_conflicts(recipe, recipe.model)
     if training.batch_tokens < recipe.data.max_length:

@@ -268,7 +268,7 @@ class Recipe(Section, frozen=True, kw_only=True):
         start_from: a default model's name, ``hf:OWNER/NAME`` or the path of a checkpoint of any
             format that ``export`` reads. The model starts with its weights where name and shape
             agree, and uses its tokenizer. Without ``model``, it has its layers too.
-        tokenizer, model: needed without ``start_from``.
+        tokenizer, model: needed without ``start_from``, with which ``tokenizer`` is refused.
         stored_precision: of ``model.safetensors``.
         max_length_factor: of a translation, the default of ``max_new_tokens`` as a multiple of
             the source's length.

@@ -85,6 +85,14 @@ def test_conflicts_name_a_field(section: str, field: str, value: object, expecte
         parse_recipe(values, "bad.toml")
 
 
+def test_a_model_to_start_from_brings_its_tokenizer() -> None:
+    values = _values() | {"start_from": "bert-tiny"}
+    with pytest.raises(RecipeError, match=r"\n  tokenizer: start_from brings its own$"):
+        parse_recipe(values, "bad.toml")
+    del values["tokenizer"]
+    assert parse_recipe(values, "good.toml").tokenizer is None
+
+
 def test_relative_positions_need_scores_linear_in_the_key() -> None:
     values = tomllib.loads((TINY[0].parent / "tiny-shaw.toml").read_text("utf-8"))
     values["model"]["score"] = "cosine"
