@@ -1,7 +1,7 @@
 """A trained model in this project's own format: what importers return."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -82,11 +82,28 @@ class Checkpoint:
         return sample_images(self.image, count, seed)
 
 
+def is_finite(weight: torch.Tensor) -> bool:
+    """Whether no value of ``weight`` is NaN or infinite in fp32.
+
+    The extremes tell, NaN included, without a temporary tensor of the weight's size.
+    """
+    weight = weight.float()
+    return weight.numel() == 0 or bool(torch.stack(weight.aminmax()).isfinite().all())
+
+
+def refuse_damaged(broken: Iterable[str]) -> None:
+    """Raises ``WeightsError``, with all names, if there are weights that are not finite."""
+    lines = [f"NaN or infinite: {name}" for name in broken]
+    if lines:
+        raise WeightsError("\n".join(["the weights are damaged:", *lines]))
+
+
 def check_weights(config: ModelConfig, weights: Mapping[str, torch.Tensor]) -> None:
-    """Checks names and shapes of ``weights`` against what ``config`` needs.
+    """Checks names and shapes of ``weights`` against what ``config`` needs, and their values.
 
     Raises:
-        WeightsError: lists every missing, every unexpected and every wrongly shaped weight.
+        WeightsError: lists every missing, every unexpected and every wrongly shaped weight; if
+            there are none, every weight that is not finite.
     """
     expected = parameter_shapes(config)
     lines = [f"missing: {name} {list(expected[name])}" for name in expected if name not in weights]
@@ -102,6 +119,7 @@ def check_weights(config: ModelConfig, weights: Mapping[str, torch.Tensor]) -> N
     ]
     if lines:
         raise WeightsError("\n".join(["the weights do not fit the configuration:", *lines]))
+    refuse_damaged(name for name in expected if not is_finite(weights[name]))
 
 
 def check_vocabulary(config: ModelConfig, tokenizer_json: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from export.checkpoint import is_finite, refuse_damaged
 from export.errors import WeightsError
 
 Transform = Callable[..., Tensor]
@@ -147,7 +148,8 @@ def rename(
 
     Raises:
         WeightsError: lists all missing and all unexpected weights by the checkpoint's names, or
-            those of ``copies`` and ``computed`` that differ from what replaces them.
+            those that are not finite, or those of ``copies`` and ``computed`` that differ from
+            what replaces them.
     """
     entries = list(table)
     needed = dict.fromkeys(source for entry in entries for source in entry.sources)
@@ -160,8 +162,17 @@ def rename(
         raise WeightsError(
             "\n".join(["the checkpoint's weights do not match its architecture:", *lines])
         )
+    renamed = {entry.target: _apply(entry, weights) for entry in entries}
+    broken = [entry for entry in entries if not is_finite(renamed[entry.target])]
+    refuse_damaged(dict.fromkeys(name for entry in broken for name in _damaged(entry, weights)))
     _check_replaced(weights, originals, computed)
-    return {entry.target: _apply(entry, weights) for entry in entries}
+    return renamed
+
+
+def _damaged(entry: Rename, weights: Mapping[str, Tensor]) -> list[str]:
+    """The sources of ``entry`` that are not finite; all if only its transform overflows."""
+    found = [name for name in entry.sources if not is_finite(_read(weights, name))]
+    return found or list(entry.sources)
 
 
 def _check_replaced(

@@ -207,7 +207,7 @@ def largest_logit(source: Checkpoint, directory: Path) -> float:
 
 def test_failed_parity_check_leaves_no_files(tmp_path: Path) -> None:
     broken = checkpoint("classifier")
-    broken.weights["encoder.layers.0.mixer_norm.weight"][0] = torch.nan
+    broken.weights["encoder.layers.0.mixer_norm.weight"][0] = torch.finfo(torch.float32).max
     with pytest.raises(ParityError, match="nan"):
         write_bundle(broken, tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -243,6 +243,16 @@ def test_all_weight_errors_are_reported_together(tmp_path: Path) -> None:
     with pytest.raises(WeightsError):
         write_bundle(broken, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_damaged_weights_are_named() -> None:
+    weights = random_weights(LLAMA)
+    names = ["decoder.final_norm.weight", "embedding.tokens.weight"]
+    weights[names[0]][0], weights[names[1]][0, 0] = torch.nan, torch.inf
+    with pytest.raises(WeightsError) as caught:
+        check_weights(LLAMA, weights)
+    lines = str(caught.value).splitlines()
+    assert sorted(lines[1:]) == [f"NaN or infinite: {name}" for name in names]
 
 
 def test_verification_detects_a_changed_file(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from export.errors import SourceError, UnsupportedError
+from export.errors import SourceError, UnsupportedError, WeightsError
 from export.sources import load_checkpoint
 from tests.export.importers.support import edit_json, logits, random_ids, save
 from tests.export.importers.test_llama import assert_equal_logits, llama
@@ -54,6 +54,21 @@ def test_missing_untied_output_matrix_is_named(folder: Path) -> None:
     save_file(weights, path)
     with pytest.raises(Exception, match=r"missing: lm_head\.weight"):
         load_checkpoint(str(folder))
+
+
+def test_all_damaged_weights_are_named(folder: Path) -> None:
+    """In fp16, whose extremes are finite; by the checkpoint's names, of packed weights too."""
+    path = folder / "model.safetensors"
+    weights = {name: weight.half() for name, weight in load_file(path).items()}
+    damaged = ("model.layers.0.self_attn.k_proj.weight", "lm_head.weight", "model.norm.weight")
+    for name, value in zip(damaged, (torch.nan, torch.inf, -torch.inf), strict=True):
+        weights[name].view(-1)[-1] = value
+    weights["model.embed_tokens.weight"][0, :2] = torch.tensor([-65504.0, 65504.0])
+    save_file(weights, path)
+    with pytest.raises(WeightsError) as caught:
+        load_checkpoint(str(folder))
+    lines = str(caught.value).splitlines()
+    assert sorted(lines[1:]) == sorted(f"NaN or infinite: {name}" for name in damaged)
 
 
 def test_missing_shard_is_named(model: Any, tmp_path: Path) -> None:
