@@ -133,16 +133,21 @@ def _bias(config: Fields) -> RelativeBiasConfig:
 
 
 def _feed_forward(config: Fields) -> FeedForwardConfig:
-    """From ``feed_forward_proj``: an activation, with the prefix ``gated-`` if it is gated."""
-    name = config.text("feed_forward_proj", "relu")
-    gated = name.startswith("gated-")
-    activation = name.removeprefix("gated-")
+    """From ``feed_forward_proj``: an activation, with the prefix ``gated-`` if it is gated.
+
+    ``dense_act_fn`` and ``is_gated_act``, which transformers saves too, go before it.
+    """
+    is_mt5 = config.text("model_type", "t5") == "mt5"
+    name = config.text("feed_forward_proj", "gated-gelu" if is_mt5 else "relu")
+    field, activation = "feed_forward_proj", name.removeprefix("gated-")
     if name == "gated-gelu":  # in T5, the tanh approximation
         activation = "gelu_new"
+    if config.get("dense_act_fn") is not None:
+        field, activation = "dense_act_fn", config.text("dense_act_fn")
     return FeedForwardConfig(
         inner_size=config.positive("d_ff"),
-        activation=lookup(ACTIVATIONS, activation, f"{config.origin}: feed_forward_proj"),
-        gated=gated,
+        activation=lookup(ACTIVATIONS, activation, f"{config.origin}: {field}"),
+        gated=config.flag("is_gated_act", name.startswith("gated-")),
         bias=False,
     )
 

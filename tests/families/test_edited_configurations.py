@@ -19,6 +19,10 @@ from transformers import (
     M2M100ForConditionalGeneration,
     MistralConfig,
     MistralForCausalLM,
+    MT5Config,
+    MT5ForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 from export.parity import TOLERANCE
@@ -30,6 +34,7 @@ from tests.families.encoders import SMALL as SMALL_BERT
 from tests.families.gated import SMALL
 from tests.families.harness import eager_outputs, reference_outputs_of, rows_of
 from tests.families.test_bart import SMALL as SMALL_BART
+from tests.families.test_t5 import SMALL as SMALL_T5
 
 LINEAR = {"rope_type": "linear", "factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24}
@@ -40,6 +45,11 @@ MODELS: dict[str, Any] = {
     "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SMALL)),
     "m2m100": lambda: M2M100ForConditionalGeneration(M2M100Config(**SMALL_BART)),
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SMALL)),
+    "t5": lambda: T5ForConditionalGeneration(T5Config(**SMALL_T5)),
+    "gated t5": lambda: T5ForConditionalGeneration(
+        T5Config(**SMALL_T5, feed_forward_proj="gated-gelu")
+    ),
+    "mt5": lambda: MT5ForConditionalGeneration(MT5Config(**SMALL_T5)),
 }
 
 
@@ -88,6 +98,21 @@ def test_added_rope_scaling_is_used(tmp_path: Path, family: str, changes: dict[s
 )
 def test_missing_field_has_the_familys_default(tmp_path: Path, family: str, field: str) -> None:
     check_edited(family, tmp_path, {field: None})
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("t5", {"dense_act_fn": "silu"}),
+        ("t5", {"feed_forward_proj": "gated-silu"}),
+        ("gated t5", {"dense_act_fn": "gelu"}),
+        ("gated t5", {"feed_forward_proj": "relu"}),
+        ("gated t5", {"dense_act_fn": None, "is_gated_act": None}),
+        ("mt5", {"feed_forward_proj": None, "dense_act_fn": None, "is_gated_act": None}),
+    ],
+)
+def test_activation_of_t5(tmp_path: Path, family: str, changes: dict[str, Any]) -> None:
+    check_edited(family, tmp_path, changes)
 
 
 def test_missing_window_has_mistrals_default(tmp_path: Path) -> None:
