@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from export.errors import SourceError, UnsupportedError
 from export.readers.fields import Fields
 from export.tokenization.byte_level_bpe import ByteLevelBpe
+from export.tokenization.class_fields import apply_class_fields
 from export.tokenization.languages import languages_of
 from export.tokenization.sentence_piece import SentencePieceModel, read_sentence_piece
 from export.tokenization.sentence_piece_ids import (
@@ -45,7 +46,7 @@ class TokenizerFolder:
 
     def json(self, name: str) -> Fields:
         """The JSON object in the file ``name``; empty if there is no such file."""
-        return read_fields(self.path / name) if (self.path / name).is_file() else Fields({}, name)
+        return _optional(self.path / name)
 
 
 def read_text(path: Path) -> str:
@@ -77,6 +78,11 @@ def read_fields(path: Path) -> Fields:
     return Fields(value, path.name)
 
 
+def _optional(path: Path) -> Fields:
+    """The JSON object in ``path``; empty if there is no such file."""
+    return read_fields(path) if path.is_file() else Fields({}, path.name)
+
+
 def parse_tokenizer(tokenizer_json: str, path: Path) -> Tokenizer:
     """The tokenizer of the checkpoint ``path``.
 
@@ -98,11 +104,12 @@ def read_tokenizer(path: Path, config: Fields) -> str:
 
     Raises:
         SourceError: a file is damaged, or files are inconsistent.
-        UnsupportedError: no known format; the message lists them.
+        UnsupportedError: no known format; the message lists them. Or fields contradict each other.
     """
     if (path / TOKENIZER_FILE).is_file():
         tokenizer = dict(read_fields(path / TOKENIZER_FILE))
         tokenizer.update(truncation=None, padding=None)
+        apply_class_fields(tokenizer, _optional(path / "tokenizer_config.json"), config)
         return json.dumps(tokenizer, ensure_ascii=False)
     for format_ in TOKENIZER_FORMATS:
         if format_.matches(path):
@@ -112,15 +119,15 @@ def read_tokenizer(path: Path, config: Fields) -> str:
 
 
 def _folder(path: Path, config: Fields) -> TokenizerFolder:
-    def optional(name: str) -> Fields:
-        return read_fields(path / name) if (path / name).is_file() else Fields({}, name)
-
-    own = optional("tokenizer_config.json")
+    own = _optional(path / "tokenizer_config.json")
     name = class_name(own, config)
     if name == "M2M100" and not (path / "vocab.json").is_file():
         name = "Nllb"  # the same model class with another tokenizer
     special = special_tokens(
-        own, optional("special_tokens_map.json"), optional("added_tokens.json"), name
+        own,
+        _optional(path / "special_tokens_map.json"),
+        _optional(path / "added_tokens.json"),
+        name,
     )
     return TokenizerFolder(path=path, config=own, special=special, name=name)
 
