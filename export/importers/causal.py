@@ -42,7 +42,7 @@ def causal_checkpoint(
         output: the output matrix. If it is tied, a saved copy must equal the token table.
 
     Raises:
-        SourceError, WeightsError: see :mod:`export.errors`.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     copies = {output: "embedding.tokens.weight"} if model.head.tied else {}
     weights = rename(table, folder.weights, ignored=ignored, copies=copies)

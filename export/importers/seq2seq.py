@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 from torch import Tensor
 
 from export.checkpoint import Checkpoint, check_weights
+from export.errors import UnsupportedError
 from export.importers.renaming import NONE, Rename, rename
 from export.importers.samples import ENGLISH_TEXTS, source_sentences
-from export.importers.support import bundle_name, suppressed_tokens
+from export.importers.support import bundle_name, generation_fields, suppressed_tokens
+from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from model.bundle import SpecialTokens, Task
 from model.config import ModelConfig
@@ -42,7 +44,7 @@ def seq2seq_checkpoint(
             group is the language.
 
     Raises:
-        SourceError, WeightsError: see :mod:`export.errors`.
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     weights = rename(table, folder.weights, ignored=ignored, copies=copies, computed=computed)
     check_weights(model, weights)
@@ -61,25 +63,37 @@ def seq2seq_checkpoint(
 
 
 def _special_tokens(folder: HuggingFaceFolder) -> SpecialTokens:
-    """From the generation configuration; older folders have it in the model's configuration."""
+    """From the generation configuration; older folders have it in the model's configuration.
+
+    A target starts with the decoder start token, else with bos; T5's with its padding.
+    """
     config, generation = folder.config, folder.generation_config
+    sources = (generation, config)
 
-    def one(name: str) -> int | None:
-        return next(iter(generation.integers(name) or config.integers(name)), None)
+    def first(*names: str) -> int | None:
+        found = (_one(source, name) for source in sources for name in names)
+        return next((token for token in found if token is not None), None)
 
-    eos = generation.integers("eos_token_id") or config.integers("eos_token_id")
-    pad, bos, start = (one(f"{name}_token_id") for name in ("pad", "bos", "decoder_start"))
-    pad = 0 if pad is None else pad
-    # The decoder start token; T5 uses its padding.
-    start = next(token for token in (start, bos, pad) if token is not None)
+    pad = first("pad_token_id") or 0
+    start = first("decoder_start_token_id", "bos_token_id")
     return SpecialTokens(
-        eos=eos,
+        eos=generation.integers("eos_token_id") or config.integers("eos_token_id"),
         pad=pad,
-        bos=bos,
-        decoder_start=start,
-        forced_first=one("forced_bos_token_id"),
+        bos=first("bos_token_id"),
+        decoder_start=pad if start is None else start,
+        forced_first=_one(generation_fields(folder), "forced_bos_token_id"),
         suppressed=suppressed_tokens(folder),
     )
+
+
+def _one(fields: Fields, name: str) -> int | None:
+    """The only id of a field that may have a list, one id for each text of a batch."""
+    ids = fields.integers(name)
+    if len(ids) > 1:
+        raise UnsupportedError(
+            f"{fields.origin}: {name} {list(ids)} is not supported; supported: one id"
+        )
+    return next(iter(ids), None)
 
 
 def _languages(folder: HuggingFaceFolder, pattern: str) -> dict[str, int]:

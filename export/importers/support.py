@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
-from export.errors import SourceError
+from export.errors import SourceError, UnsupportedError
+from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
+from export.supported import check_supported
 
 # A file with more layers is damaged or hostile; refusing it early saves memory.
 MAX_LAYERS = 1024
@@ -27,14 +29,38 @@ def bundle_name(path: Path) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._") or "model"
 
 
+def generation_fields(folder: HuggingFaceFolder) -> Fields:
+    """Those of generation_config.json alone, as in ``transformers``; without it, config.json's."""
+    return folder.generation_config or folder.config
+
+
 def suppressed_tokens(folder: HuggingFaceFolder) -> tuple[int, ...]:
-    """Tokens that are never generated; "bad words" of several tokens are not included."""
-    config, generation = folder.config, folder.generation_config
-    words = generation.get("bad_words_ids") or config.get("bad_words_ids")
-    single = [
-        word[0]
-        for word in (words if isinstance(words, list) else ())
-        if isinstance(word, list) and len(word) == 1 and type(word[0]) is int
-    ]
-    listed = generation.integers("suppress_tokens") or config.integers("suppress_tokens")
-    return tuple(sorted({*single, *listed}))
+    """Tokens that are never generated. An end token among the "bad words" does not count.
+
+    Raises:
+        UnsupportedError: bad words of several tokens, or a field that changes outputs and that
+            requests cannot set.
+    """
+    fields = generation_fields(folder)
+    check_supported(
+        fields,
+        begin_suppress_tokens=(None, []),
+        encoder_no_repeat_ngram_size=(None, 0),
+        encoder_repetition_penalty=(None, 1),
+        exponential_decay_length_penalty=(None,),
+        forced_decoder_ids=(None, []),
+        guidance_scale=(None, 1),
+        sequence_bias=(None, [], {}),
+        watermarking_config=(None,),
+    )
+    words = fields.get("bad_words_ids")
+    words = [word for word in words if isinstance(word, list)] if isinstance(words, list) else []
+    longer = [word for word in words if len(word) > 1]
+    if longer:
+        raise UnsupportedError(
+            f"{fields.origin}: bad_words_ids {longer} of several tokens are not supported; "
+            "supported: one token each. Requests have the option bad_words"
+        )
+    eos = fields.integers("eos_token_id")
+    single = [word[0] for word in words if word and type(word[0]) is int and word[0] not in eos]
+    return tuple(sorted({*single, *fields.integers("suppress_tokens")}))

@@ -91,7 +91,7 @@ def test_special_tokens_and_tasks(tmp_path: Path) -> None:
     edit_json(
         tmp_path / "generation_config.json",
         eos_token_id=[2, 3],
-        bad_words_ids=[[7], [8, 9]],
+        bad_words_ids=[[7]],
         forced_bos_token_id=5,
     )
     checkpoint = load_checkpoint(str(tmp_path))

@@ -149,8 +149,8 @@ def test_default_chat_template_is_selected(tmp_path: Path) -> None:
 
 def test_generation_settings_suppress_tokens(tmp_path: Path) -> None:
     save(llama(), tmp_path)
-    words = [[7], [8, 9]]
-    edit_json(tmp_path / "generation_config.json", suppress_tokens=[5, 6], bad_words_ids=words)
+    path = tmp_path / "generation_config.json"
+    edit_json(path, suppress_tokens=[5, 6], bad_words_ids=[[7]])
     assert load_checkpoint(str(tmp_path)).special_tokens.suppressed == (5, 6, 7)
 
 
