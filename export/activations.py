@@ -15,8 +15,8 @@ from model.transformer import Transformer, from_weights
 
 # Called with the name of a linear map and its inputs [..., channels].
 Observer = Callable[[str, Tensor], None]
-# What a model reads: rows of token ids, or images.
-Samples = Sequence[list[int] | Pixels]
+# What a model reads: rows of token ids, images, or rows with an image each.
+Samples = Sequence[list[int] | Pixels | tuple[list[int], Pixels]]
 
 
 def linear_maps(config: ModelConfig) -> list[str]:
@@ -43,21 +43,30 @@ def observe_inputs(
         for index, sample in enumerate(samples):
             if isinstance(sample, np.ndarray):
                 model.encode_images(torch.from_numpy(sample[None]))
+            elif isinstance(sample, tuple):
+                ids, lengths, segments = _texts(model, sample[0])
+                model.encode_pairs(ids, lengths, torch.from_numpy(sample[1][None]), segments)
             else:
                 _run(model, sample, targets[index] if targets else sample)
 
 
 def _run(model: Transformer, row: list[int], target: list[int]) -> None:
-    ids, lengths = torch.tensor([row]), torch.tensor([len(row)], dtype=torch.int32)
+    ids, lengths, segments = _texts(model, row)
     source_lengths, states = None, None
     if model.config.kind == Kind.ENCODER:
-        segments = torch.zeros_like(ids) if model.config.embedding.num_segments else None
         model.encode(ids, lengths, segments)
         return
     if model.config.kind == Kind.ENCODER_DECODER:
         source_lengths, states = lengths, model.encode_source(ids, lengths)
     step = Step.whole(torch.tensor([len(target)]), source_lengths)
     model.decode(torch.tensor([target]), step, states)
+
+
+def _texts(model: Transformer, row: list[int]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Ids, length and segments of one row, as a batch."""
+    ids, lengths = torch.tensor([row]), torch.tensor([len(row)], dtype=torch.int32)
+    segments = torch.zeros_like(ids) if model.config.embedding.num_segments else None
+    return ids, lengths, segments
 
 
 @contextmanager

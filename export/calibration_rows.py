@@ -13,8 +13,10 @@ MAX_UNKNOWN_SHARE = 0.1  # of a row's tokens: text of another alphabet measures 
 
 
 def calibration_samples(checkpoint: Checkpoint, max_tokens: float = math.inf) -> Samples:
-    """:func:`calibration_rows`, or the images of a model of images."""
-    return calibration_rows(checkpoint, max_tokens) or checkpoint.images(NUM_IMAGES, IMAGE_SEED)
+    """:func:`calibration_rows`, the images of a model of images, or rows with an image each."""
+    rows = calibration_rows(checkpoint, max_tokens)
+    images = checkpoint.images(NUM_IMAGES, IMAGE_SEED)
+    return list(zip(rows, images, strict=False)) if rows and images else rows or images
 
 
 def calibration_rows(checkpoint: Checkpoint, max_tokens: float = math.inf) -> list[list[int]]:
@@ -27,7 +29,7 @@ def calibration_rows(checkpoint: Checkpoint, max_tokens: float = math.inf) -> li
     """
     subject, unknown = Subject.of(checkpoint), checkpoint.special_tokens.unk
     rows: list[list[int]] = []
-    if checkpoint.image is not None:
+    if not checkpoint.config.reads_texts:
         return rows
     num_tokens = 0
     for text in calibration_texts(subject.source_language):

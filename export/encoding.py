@@ -18,18 +18,23 @@ from model.transformer import Transformer, full_lengths
 
 @dataclass(frozen=True)
 class EncoderInputs:
-    """Rows of token ids, and their segment ids if the model has segments; or images."""
+    """Rows of token ids, and their segment ids if the model has segments; images; or both."""
 
     rows: list[list[int]]
     segments: list[list[int]] | None
     images: Sequence[Pixels] = ()
 
     @classmethod
-    def of(cls, config: ModelConfig, rows: list[list[int]]) -> "EncoderInputs":
-        """``rows``, each divided into equal parts, one for each segment of the model."""
+    def of(
+        cls, config: ModelConfig, rows: list[list[int]], images: Sequence[Pixels] = ()
+    ) -> "EncoderInputs":
+        """``rows``, each divided into equal parts, one for each segment of the model.
+
+        ``images``: one for each row, if the model reads both.
+        """
         num_segments = config.embedding.num_segments
         segments = [[i * num_segments // len(row) for i in range(len(row))] for row in rows]
-        return cls(rows, segments if num_segments else None)
+        return cls(rows, segments if num_segments else None, images)
 
     def __len__(self) -> int:
         return len(self.rows) or len(self.images)
@@ -51,15 +56,7 @@ def encode_eagerly(model: Transformer, inputs: EncoderInputs) -> list[list[Float
     for index in range(len(inputs)):
         part = inputs.part(index, index + 1)
         with record_ponder(model) as ponders:
-            if part.images:
-                hidden = model.encode_images(torch.from_numpy(np.stack(part.images)))
-            else:
-                ids, segments = torch.tensor(part.rows), part.segments
-                hidden = model.encode(
-                    ids,
-                    torch.from_numpy(lengths_of(part.rows)),
-                    None if segments is None else torch.tensor(segments),
-                )
+            hidden = _hidden(model, part)
         kind, lengths = model.config.head.kind, full_lengths(hidden)
         if kind == HeadKind.LANGUAGE_MODEL:
             outputs = [model.logits(hidden)]
@@ -72,9 +69,21 @@ def encode_eagerly(model: Transformer, inputs: EncoderInputs) -> list[list[Float
     return results
 
 
+def _hidden(model: Transformer, inputs: EncoderInputs) -> torch.Tensor:
+    """Hidden vectors of rows of one length."""
+    pixels = torch.from_numpy(np.stack(inputs.images)) if inputs.images else None
+    if pixels is not None and not inputs.rows:
+        return model.encode_images(pixels)
+    ids, lengths = torch.tensor(inputs.rows), torch.from_numpy(lengths_of(inputs.rows))
+    segments = None if inputs.segments is None else torch.tensor(inputs.segments)
+    if pixels is not None:
+        return model.encode_pairs(ids, lengths, pixels, segments)
+    return model.encode(ids, lengths, segments)
+
+
 def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats]]:
     """Each row's outputs of the graph, with the padding's outputs cut off."""
-    if inputs.images:
+    if not inputs.rows:
         results = session.run(pixels=np.stack(inputs.images)).values()
         return [[result[row] for result in results] for row in range(len(inputs))]
     feed: dict[str, Array] = {
@@ -83,6 +92,8 @@ def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats
     }
     if inputs.segments is not None:
         feed["segment_ids"] = padded(inputs.segments)
+    if inputs.images:
+        feed["pixels"] = np.stack(inputs.images)
     num_rows, longest = feed["token_ids"].shape
     fills_masks = any(spec.name == "logit_positions" for spec in session.graph.inputs)
     if fills_masks:  # of every token, padding included

@@ -82,6 +82,22 @@ class ImageEncoder(nn.Module):
         return outputs + ([hidden] if self.model.config.head.kind == HeadKind.EMBEDDING else [])
 
 
+class PairEncoder(nn.Module):
+    """``encode`` of a model of texts with images: the head's output.
+
+    Further inputs: ``segment_ids`` if the model has segments, then ``pixels``.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, token_ids: Tensor, lengths: Tensor, *rest: Tensor) -> list[Tensor]:
+        *segments, pixels = rest
+        fused = self.model.encode_pairs(token_ids, lengths, pixels, *segments)
+        return [self.model.pool(fused, full_lengths(fused))]
+
+
 class SourceEncoder(nn.Module):
     """``encode`` of an encoder-decoder: every state that the source fills."""
 
@@ -124,6 +140,8 @@ class CachedDecoder(nn.Module):
 def _wrapper(name: str, graph: GraphSpec, model: Transformer) -> nn.Module:
     if name == "decode":
         return CachedDecoder(model, graph.states)
+    if model.config.image_stream is not None:
+        return PairEncoder(model)
     if model.config.patches is not None:
         return ImageEncoder(model)
     if model.config.kind == Kind.ENCODER:

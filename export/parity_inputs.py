@@ -31,11 +31,18 @@ def parity_rows(checkpoint: Checkpoint) -> list[list[int]]:
 
 
 def encoder_inputs(checkpoint: Checkpoint) -> EncoderInputs:
-    """:func:`parity_rows` for an encoder; of a model of images, images, one of them black."""
-    if checkpoint.config.patches is None:
-        return EncoderInputs.of(checkpoint.config, parity_rows(checkpoint))
+    """:func:`parity_rows` for an encoder; images, one of them black; or rows with images."""
+    config = checkpoint.config
+    if config.patches is None:
+        return EncoderInputs.of(config, parity_rows(checkpoint))
     images = checkpoint.images(NUM_IMAGES, SEED)
-    return EncoderInputs([], None, [*images, np.zeros_like(images[0])])
+    images.append(np.zeros_like(images[0]))
+    if not config.reads_texts:
+        return EncoderInputs([], None, images)
+    rows = parity_rows(checkpoint)
+    return EncoderInputs.of(
+        config, rows, [images[index % len(images)] for index in range(len(rows))]
+    )
 
 
 def tokenize_samples(checkpoint: Checkpoint) -> list[list[int]]:

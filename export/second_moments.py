@@ -46,7 +46,7 @@ def measure_second_moments(
     names = _names_of_smallest(config, weights)
     subject = Subject.of(checkpoint)
     rows = calibration_rows(checkpoint)
-    samples: Samples = rows or calibration_samples(checkpoint)
+    samples: Samples = calibration_samples(checkpoint)
     if not names or not samples:
         return NO_MOMENTS
     sums: dict[str, Tensor] = {}

@@ -169,11 +169,11 @@ def ponder_specs(stack: StackConfig | None, *shape: int | str) -> tuple[TensorSp
 
 
 def _encode(config: ModelConfig) -> GraphSpec:
-    inputs = [_ids("token_ids"), _lengths("lengths")]
-    if config.patches is not None:
-        inputs = [_pixels(config.patches)]
+    inputs = [_ids("token_ids"), _lengths("lengths")] if config.reads_texts else []
     if config.embedding.num_segments:
         inputs.append(_ids("segment_ids"))
+    if config.patches is not None:
+        inputs.append(_pixels(config.patches))
     outputs = [
         TensorSpec(
             name=state.name,

@@ -214,7 +214,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     score_function: ScoreFunction | None = None  # of a sequence classifier
     edits: EditVocabulary | None = None  # of a token classifier that corrects texts
     embedding: Embedding | None = None
-    image: ImageSpec | None = None  # of a model of images; it takes no texts
+    image: ImageSpec | None = None  # of a model of images, or of texts with an image each
     max_input_tokens: Size | None = None  # if training texts were shorter than max_positions
     chat_template: str | None = None  # Jinja, as Hugging Face defines it
     # The default of max_new_tokens in encoder-decoders, as a multiple of the source length.
@@ -222,6 +222,12 @@ class Manifest(Record, frozen=True, kw_only=True):
     shortlist: ShortlistSpec | None = None
     graphs: dict[str, GraphSpec]
     files: tuple[FileRecord, ...]
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether it takes token ids; models of images do not."""
+        inputs = self.graphs["encode"].inputs if "encode" in self.graphs else ()
+        return self.image is None or any(tensor.name == "token_ids" for tensor in inputs)
 
     @property
     def label(self) -> str:

@@ -154,8 +154,9 @@ def _check_counts(manifest: Manifest, label: str) -> None:
             raise BundleError(f"{label}: file {path!r} is listed twice")
     sizes = msgspec.structs.asdict(manifest.dimensions)
     del sizes["num_parameters"]
-    if manifest.image is not None:
+    if not manifest.reads_texts:
         del sizes["vocabulary_size"]
+    if manifest.image is not None:
         _check_image(manifest, manifest.image, label)
     for name, graph in manifest.graphs.items():
         for state in graph.states:
@@ -171,7 +172,8 @@ def _check_image(manifest: Manifest, image: ImageSpec, label: str) -> None:
     """Rejects a bundle whose graph does not take the images that its server would make."""
     shape = ("batch", image.height, image.width, image.num_channels)
     inputs = manifest.graphs["encode"].inputs if "encode" in manifest.graphs else ()
-    if [(tensor.dtype, tensor.shape) for tensor in inputs] != [(Dtype.UINT8, shape)]:
+    pixels = [(x.name, x.shape) for x in inputs if x.dtype == Dtype.UINT8]
+    if pixels != [("pixels", shape)]:
         raise BundleError(f"{label}: image: the graph encode does not take {image}")
 
 

@@ -1,9 +1,7 @@
 """The configuration of a Transformer, as frozen values. Imports no torch.
 
-Each ``StrEnum`` lists the variants of one part; a table in ``model/`` maps them to implementations.
+:mod:`model.variants` lists the variants of each part.
 """
-
-from enum import StrEnum
 
 from msgspec import structs
 
@@ -19,82 +17,44 @@ from model.position_config import (
     SignalTarget,
 )
 from model.recurrent_config import RecurrentConfig
+from model.variants import (
+    LINEAR_SCORES,
+    Activation,
+    Branches,
+    HeadKind,
+    Kind,
+    MixerKind,
+    NormKind,
+    NormOrder,
+    PoolingKind,
+    ScoreKind,
+)
 
-
-class Kind(StrEnum):
-    """Which stacks a model has; Vaswani et al. 2017 is the encoder-decoder."""
-
-    ENCODER = "encoder"
-    DECODER = "decoder"
-    ENCODER_DECODER = "encoder_decoder"
-
-
-class ScoreKind(StrEnum):
-    """The attention score of a query and a key, before ``scale``."""
-
-    SCALED_DOT = "scaled_dot"  # Vaswani et al. 2017
-    DOT = "dot"  # Luong et al. 2015: not scaled
-    BILINEAR = "bilinear"  # the same paper's "general": a matrix for each head, not scaled
-    COSINE = "cosine"  # Graves et al. 2014
-    ADDITIVE = "additive"  # Bahdanau et al. 2015: two matrices and a vector for each head
-
-
-# Scores that are linear in the key, so that the vector of a distance can be added to it.
-LINEAR_SCORES = (ScoreKind.SCALED_DOT, ScoreKind.DOT, ScoreKind.BILINEAR)
-
-
-class NormKind(StrEnum):
-    NONE = "none"
-    LAYER = "layer_norm"  # Ba et al. 2016
-    RMS = "rms_norm"  # Zhang and Sennrich 2019
-
-
-class NormOrder(StrEnum):
-    """Where a layer normalises: ``LN(x + f(x))``, ``x + f(LN(x))`` or ``x + LN'(f(LN(x)))``."""
-
-    POST = "post"
-    PRE = "pre"
-    SANDWICH = "sandwich"  # Ding et al. 2021, CogView; Gemma 2
-
-
-class Branches(StrEnum):
-    """The feed-forward's input: the output of attention, or attention's own input."""
-
-    SEQUENTIAL = "sequential"
-    PARALLEL = "parallel"  # Wang and Komatsuzaki 2021, GPT-J
-
-
-class Activation(StrEnum):
-    RELU = "relu"
-    GELU = "gelu"  # Hendrycks and Gimpel 2016, exact (erf)
-    GELU_TANH = "gelu_tanh"  # the same paper's approximation; GPT-2
-    SILU = "silu"  # gated, it is SwiGLU (Shazeer 2020)
-    TANH = "tanh"  # BERT's pooler
-
-
-class MixerKind(StrEnum):
-    """How a layer mixes tokens; encoders support attention only."""
-
-    ATTENTION = "attention"
-    SSRU = "ssru"  # Kim et al. 2019, "From Research to Production and Back"
-
-
-class PoolingKind(StrEnum):
-    """How token vectors are pooled into one vector."""
-
-    CLS = "cls"
-    MEAN = "mean"
-    MEAN_SQRT = "mean_sqrt"  # the sum, divided by the square root of the length
-    WEIGHTED_MEAN = "weighted_mean"  # the n-th token has weight n (Muennighoff 2022, SGPT)
-    MAX = "max"
-    LAST = "last"
-
-
-class HeadKind(StrEnum):
-    EMBEDDING = "embedding"
-    CLASSIFICATION = "classification"
-    TOKEN_CLASSIFICATION = "token_classification"  # question answering: labels start and end
-    LANGUAGE_MODEL = "language_model"  # next tokens; in an encoder, masked tokens
+__all__ = [
+    "LINEAR_SCORES",
+    "Activation",
+    "AttentionConfig",
+    "Branches",
+    "ConnectionConfig",
+    "DenseConfig",
+    "EmbeddingConfig",
+    "ExpertsConfig",
+    "FeedForwardConfig",
+    "HaltingConfig",
+    "HeadConfig",
+    "HeadKind",
+    "ImageStreamConfig",
+    "Kind",
+    "LayerConfig",
+    "MixerKind",
+    "ModelConfig",
+    "NormConfig",
+    "NormKind",
+    "NormOrder",
+    "PoolingKind",
+    "ScoreKind",
+    "StackConfig",
+]
 
 
 class NormConfig(ConfigStruct, frozen=True, kw_only=True):
@@ -265,11 +225,43 @@ class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
     soft_cap: float | None = None  # logits become cap * tanh(logits / cap) (Gemma 2)
 
 
+class ConnectionConfig(ConfigStruct, frozen=True, kw_only=True):
+    """A co-attentional layer of each of two streams: Lu et al. 2019, section 2.1, figure 2b.
+
+    Attributes:
+        text: its cross-attention reads the image's vectors; it has no mixer.
+        image: its cross-attention reads the text's vectors.
+        text_depth: layers of the text's stack that run before. So has ``image_depth``.
+    """
+
+    text: LayerConfig
+    image: LayerConfig
+    text_depth: int
+    image_depth: int
+
+
+class ImageStreamConfig(ConfigStruct, frozen=True, kw_only=True):
+    """The image's stream beside a text's (ViLBERT, Lu et al. 2019).
+
+    Attributes:
+        norm: of the patches' embeddings.
+        connections: in the order in which they run.
+        fusion: of both class tokens, ``dense(text) * dense(image)``, of the model's hidden size.
+    """
+
+    hidden_size: int
+    norm: NormConfig | None = None
+    encoder: StackConfig
+    connections: tuple[ConnectionConfig, ...]
+    fusion: Activation
+
+
 class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
     """A whole model. Encoder and decoder share the token embedding.
 
     An encoder-decoder has either ``encoder`` and ``decoder``, or ``recurrent``. An encoder with
-    ``patches`` reads images; it has no vocabulary.
+    ``patches`` reads images; it has no vocabulary, unless an ``image_stream`` reads them beside
+    the text.
     """
 
     kind: Kind
@@ -281,6 +273,7 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
     decoder: StackConfig | None = None
     recurrent: RecurrentConfig | None = None
     patches: PatchConfig | None = None
+    image_stream: ImageStreamConfig | None = None
     head: HeadConfig
 
     @property
@@ -288,4 +281,10 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
         """Of all stacks, as often as they run."""
         if self.recurrent is not None:
             return self.recurrent.num_encoder_layers + self.recurrent.num_decoder_layers
-        return sum(len(stack.applied) for stack in (self.encoder, self.decoder) if stack)
+        image = None if self.image_stream is None else self.image_stream.encoder
+        return sum(len(stack.applied) for stack in (self.encoder, self.decoder, image) if stack)
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether it takes token ids."""
+        return self.patches is None or self.image_stream is not None

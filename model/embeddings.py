@@ -96,6 +96,12 @@ class ImageEmbedding(InputEmbedding):
         self.register_buffer("mean", torch.tensor(config.mean), persistent=False)
         self.register_buffer("deviation", torch.tensor(config.deviation), persistent=False)
 
+    def embed(self, pixels: Tensor) -> Tensor:
+        """``pixels [batch, height, width, channels]`` to vectors with positions."""
+        x = self.look_up(pixels)
+        embedded: Tensor = self(x, torch.arange(x.shape[1]), None)
+        return embedded
+
     def look_up(self, pixels: Tensor) -> Tensor:
         """``pixels [batch, height, width, channels]``, 0 to 255, to ``[batch, tokens, size]``."""
         x = (pixels.to(self.mean.dtype) / MAX_PIXEL - self.mean) / self.deviation

@@ -6,9 +6,9 @@ Signatures (``batch`` and ``length`` are dynamic; all lengths int32, ids int64):
 ``encode`` of an encoder  in: ``token_ids [batch, length]``, ``lengths [batch]`` (valid
                           tokens of each right-padded row), ``segment_ids [batch,
                           length]`` if the model has segments, ``logit_positions
-                          [chosen]`` as below in a masked language model. Of a model
-                          of images only ``pixels [batch, height, width, channels]``,
-                          uint8.
+                          [chosen]`` as below in a masked language model. Of images
+                          ``pixels [batch, height, width, channels]``, uint8; without
+                          the others, or one for each text.
                           out: ``embeddings [batch, size]`` and ``token_embeddings
                           [batch, length, hidden]``; or ``logits``: of texts ``[batch,
                           labels]``, of tokens ``[batch, length, labels]``, of an

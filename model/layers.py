@@ -19,44 +19,8 @@ from model.experts import MixtureOfExperts
 from model.kernels import KeyValue, ModelKernels, PositionEncodings, Step
 from model.mixers import DECODER_MIXERS, ENCODER_MIXERS, CrossAttention, MixerOutput, State
 from model.positions import PositionEncoder
+from model.residuals import RESIDUALS, SandwichNorm, Sublayer
 from model.signals import LayerSignal
-
-# Attention, a recurrent unit or a feed-forward: [batch, length, hidden] to the same shape.
-Sublayer = Callable[[Tensor], Tensor]
-
-
-class SandwichNorm(nn.Module):
-    """Two norms around a sub-layer: ``before`` its input and ``after`` its output."""
-
-    def __init__(self, size: int, config: NormConfig) -> None:
-        super().__init__()
-        self.before = make_norm(size, config)
-        self.after = make_norm(size, config)
-
-
-def post_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module) -> Tensor:
-    """``norm(x + sublayer(x))`` (Vaswani et al. 2017)."""
-    h: Tensor = norm(x + sublayer(x))
-    return h
-
-
-def pre_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module) -> Tensor:
-    """``x + sublayer(norm(x))`` (Xiong et al. 2020)."""
-    return x + sublayer(norm(x))
-
-
-def sandwich_norm(x: Tensor, sublayer: Sublayer, norm: SandwichNorm) -> Tensor:
-    """``x + norm.after(sublayer(norm.before(x)))`` (Ding et al. 2021, section 2.3)."""
-    h: Tensor = x + norm.after(sublayer(norm.before(x)))
-    return h
-
-
-# The residual connection around a sub-layer, by where it normalises.
-RESIDUALS: dict[NormOrder, Callable[..., Tensor]] = {
-    NormOrder.POST: post_norm,
-    NormOrder.PRE: pre_norm,
-    NormOrder.SANDWICH: sandwich_norm,
-}
 
 
 class FeedForward(nn.Module):
@@ -100,7 +64,7 @@ def select_tokens(hidden: Tensor, positions: Tensor) -> Tensor:
     return hidden.reshape(-1, hidden.shape[2]).index_select(0, positions)
 
 
-class _Layer(nn.Module):
+class Layer(nn.Module):
     """The residual connections and the feed-forward that all layers have.
 
     Raises:
@@ -138,7 +102,7 @@ class _Layer(nn.Module):
         return self.residual(h, self.feed_forward, self.feed_forward_norm)
 
 
-class EncoderLayer(_Layer):
+class EncoderLayer(Layer):
     """Figure 1, left: self-attention, then a feed-forward."""
 
     def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
@@ -170,7 +134,7 @@ def keep_state(block: Callable[[Tensor], MixerOutput], kept: State) -> Sublayer:
     return sublayer
 
 
-class DecoderLayer(_Layer):
+class DecoderLayer(Layer):
     """Figure 1, right: self-attention, cross-attention, then a feed-forward."""
 
     def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
@@ -253,13 +217,25 @@ class Encoder(_Stack):
 
     def forward(self, x: Tensor, lengths: Tensor, num_global: Tensor | None = None) -> Tensor:
         """As :class:`EncoderLayer`; ``num_global [batch]`` as in ``PositionEncodings``."""
+        return self.finish(x, lengths, 0, num_global)
+
+    def finish(
+        self, x: Tensor, lengths: Tensor, start: int, num_global: Tensor | None = None
+    ) -> Tensor:
+        """The layers from number ``start``, and the final norm."""
+        normed: Tensor = self.final_norm(self.run(x, lengths, start, len(self.order), num_global))
+        return normed
+
+    def run(
+        self, x: Tensor, lengths: Tensor, start: int, stop: int, num_global: Tensor | None = None
+    ) -> Tensor:
+        """The layers from number ``start`` up to ``stop``, exclusive."""
         token_positions = torch.arange(x.shape[1])[None]  # [1, length]
         encodings = self.positions.for_sequence(x.shape[1], num_global)
-        for depth, (layer, encoding) in enumerate(zip(self.applied, encodings, strict=True), 1):
-            x, positions = self.signal(x, encoding, token_positions, depth)
-            x = layer(x, lengths, positions)
-        normed: Tensor = self.final_norm(x)
-        return normed
+        for index in range(start, stop):
+            x, positions = self.signal(x, encodings[index], token_positions, index + 1)
+            x = self.applied[index](x, lengths, positions)
+        return x
 
 
 class Decoder(_Stack):

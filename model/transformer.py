@@ -10,6 +10,7 @@ from model.config import ModelConfig
 from model.eager import EagerKernels
 from model.embeddings import ImageEmbedding, InputEmbedding, TokenEmbedding
 from model.heads import HEADS
+from model.image_stream import ImageStream
 from model.kernels import ModelKernels, Step
 from model.layers import Decoder, Encoder
 from model.mixers import State
@@ -36,7 +37,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding: TokenEmbedding | ImageEmbedding
-        if config.patches is None:
+        if config.patches is None or config.image_stream is not None:
             self.embedding = TokenEmbedding(config)
         else:
             self.embedding = ImageEmbedding(config, config.patches)
@@ -54,6 +55,9 @@ class Transformer(nn.Module):
         if config.decoder is not None:
             decoder = Decoder if config.decoder.halting is None else AdaptiveDecoder
             self.decoder = decoder(config, config.decoder, kernels)
+        self.image_stream: ImageStream | None = None
+        if config.image_stream is not None and config.patches is not None:
+            self.image_stream = ImageStream(config, config.image_stream, config.patches, kernels)
         self.head = HEADS[config.head.kind](config)
 
     def encode(
@@ -76,6 +80,24 @@ class Transformer(nn.Module):
         x = self._embed(pixels)
         hidden: Tensor = self.encoder(x, full_lengths(x))
         return hidden
+
+    def encode_pairs(
+        self,
+        token_ids: Tensor,
+        lengths: Tensor,
+        pixels: Tensor,
+        segment_ids: Tensor | None = None,
+    ) -> Tensor:
+        """Texts as for :meth:`encode`, each with an image as for :meth:`encode_images`.
+
+        Returns:
+            ``[batch, 1, size]``
+        """
+        if self.image_stream is None or not isinstance(self.encoder, Encoder):
+            raise TypeError("this model does not read texts with images")
+        text = self._embed(token_ids, segment_ids)
+        fused: Tensor = self.image_stream(text, lengths, pixels, self.encoder)
+        return fused
 
     def encode_source(self, token_ids: Tensor, lengths: Tensor) -> list[State]:
         """The decoder's states before the first token, of a source as for :meth:`encode`."""

@@ -148,11 +148,15 @@ def _encode(session: Session, inputs: EncoderInputs) -> list[Floats]:
 
 
 def _texts(subject: Subject, session: Session) -> EncoderInputs:
-    if subject.image is not None:
-        return EncoderInputs([], None, subject.samples[: subject.max_texts])
+    images = subject.samples[: subject.max_texts]
+    if images and not subject.vocabulary_size:
+        return EncoderInputs([], None, images)
     rows = [subject.encode(text) for text in mixed_texts()[: subject.max_texts]]
     rows = [row for row in rows if row]
-    return EncoderInputs(rows, _zeros(rows) if _has_segments(session) else None)
+    if images:
+        rows = rows[: len(images)]
+    segments = _zeros(rows) if _has_segments(session) else None
+    return EncoderInputs(rows, segments, images[: len(rows)])
 
 
 def _pairs(subject: Subject, session: Session, pairs: list[tuple[str, str]]) -> EncoderInputs:

@@ -180,7 +180,7 @@ CHECKPOINT_FORMATS = (
 def _check_tokens(checkpoint: Checkpoint, path: Path) -> None:
     """Checks that every id of the tokenizer and every special token has an embedding."""
     size = checkpoint.config.vocabulary_size
-    if checkpoint.image is not None:  # it has none
+    if not checkpoint.config.reads_texts:
         return
     for name, ids in msgspec.structs.asdict(checkpoint.special_tokens).items():
         for id_ in (ids,) if isinstance(ids, int) else ids or ():

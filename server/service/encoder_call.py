@@ -104,10 +104,7 @@ class EncoderCall:
                 too many bytes or windows; names the path.
             ServeError: the queue is full, or the deadline passed.
         """
-        if self.model.manifest.image is not None:
-            raise InvalidArgumentError(
-                path.partition("[")[0], f"{self.model.manifest.name!r} takes images, not texts"
-            )
+        validation.check_takes_texts(self.model, path.partition("[")[0])
         costs = list(map(len, texts))
         if pairs is not None:
             costs = [cost + len(pair) for cost, pair in zip(costs, pairs, strict=True)]

@@ -26,6 +26,13 @@ def check_task(model: Model, task: Task) -> None:
         )
 
 
+def check_takes_texts(model: Model, field: str) -> None:
+    """Rejects texts or token ids for a model of images; they are ``field`` of the request."""
+    manifest = model.manifest
+    if manifest.image is not None:
+        raise InvalidArgumentError(field, f"{manifest.name!r} takes images, not texts")
+
+
 def check_texts(
     texts: Sequence[str], max_bytes: int, field: str = "inputs", member: str = ""
 ) -> None:

@@ -1,0 +1,82 @@
+"""The variants of a Transformer's parts. Imports no torch.
+
+Each ``StrEnum`` lists the variants of one part; a table in ``model/`` maps them to implementations.
+"""
+
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """Which stacks a model has; Vaswani et al. 2017 is the encoder-decoder."""
+
+    ENCODER = "encoder"
+    DECODER = "decoder"
+    ENCODER_DECODER = "encoder_decoder"
+
+
+class ScoreKind(StrEnum):
+    """The attention score of a query and a key, before ``scale``."""
+
+    SCALED_DOT = "scaled_dot"  # Vaswani et al. 2017
+    DOT = "dot"  # Luong et al. 2015: not scaled
+    BILINEAR = "bilinear"  # the same paper's "general": a matrix for each head, not scaled
+    COSINE = "cosine"  # Graves et al. 2014
+    ADDITIVE = "additive"  # Bahdanau et al. 2015: two matrices and a vector for each head
+
+
+# Scores that are linear in the key, so that the vector of a distance can be added to it.
+LINEAR_SCORES = (ScoreKind.SCALED_DOT, ScoreKind.DOT, ScoreKind.BILINEAR)
+
+
+class NormKind(StrEnum):
+    NONE = "none"
+    LAYER = "layer_norm"  # Ba et al. 2016
+    RMS = "rms_norm"  # Zhang and Sennrich 2019
+
+
+class NormOrder(StrEnum):
+    """Where a layer normalises: ``LN(x + f(x))``, ``x + f(LN(x))`` or ``x + LN'(f(LN(x)))``."""
+
+    POST = "post"
+    PRE = "pre"
+    SANDWICH = "sandwich"  # Ding et al. 2021, CogView; Gemma 2
+
+
+class Branches(StrEnum):
+    """The feed-forward's input: the output of attention, or attention's own input."""
+
+    SEQUENTIAL = "sequential"
+    PARALLEL = "parallel"  # Wang and Komatsuzaki 2021, GPT-J
+
+
+class Activation(StrEnum):
+    RELU = "relu"
+    GELU = "gelu"  # Hendrycks and Gimpel 2016, exact (erf)
+    GELU_TANH = "gelu_tanh"  # the same paper's approximation; GPT-2
+    SILU = "silu"  # gated, it is SwiGLU (Shazeer 2020)
+    TANH = "tanh"  # BERT's pooler
+
+
+class MixerKind(StrEnum):
+    """How a layer mixes tokens; encoders support attention only."""
+
+    ATTENTION = "attention"
+    SSRU = "ssru"  # Kim et al. 2019, "From Research to Production and Back"
+
+
+class PoolingKind(StrEnum):
+    """How token vectors are pooled into one vector."""
+
+    CLS = "cls"
+    MEAN = "mean"
+    MEAN_SQRT = "mean_sqrt"  # the sum, divided by the square root of the length
+    WEIGHTED_MEAN = "weighted_mean"  # the n-th token has weight n (Muennighoff 2022, SGPT)
+    MAX = "max"
+    LAST = "last"
+
+
+class HeadKind(StrEnum):
+    EMBEDDING = "embedding"
+    CLASSIFICATION = "classification"
+    TOKEN_CLASSIFICATION = "token_classification"  # question answering: labels start and end
+    LANGUAGE_MODEL = "language_model"  # next tokens; in an encoder, masked tokens
