@@ -9,7 +9,7 @@ import tenacity
 from client import encoder_requests, encoder_responses, encoder_types, requests, responses, types
 from client.channel import DEFAULT_TARGET, OPEN, Security
 from client.errors import typed_errors
-from client.requests import Images, Pairs, Texts
+from client.requests import Images, Pairs, PairsOrImages, Texts
 from client.retry import RetryPolicy, controls
 from protos.triune.v1 import encoding_pb2, inference_pb2_grpc, models_pb2, models_pb2_grpc
 from protos.triune.v1 import inference_pb2 as wire
@@ -187,10 +187,10 @@ class AsyncClient:
         model: str,
         inputs: Texts | Images = (),
         *,
-        pairs: Pairs = (),
+        pairs: PairsOrImages = (),
         **options: Unpack[encoder_types.ClassifyOptions],
     ) -> encoder_types.ClassifyResult:
-        """Classifies texts, pairs or images (contents of files): labels, most likely first."""
+        """Classifies texts, images (contents of files), or pairs: labels, most likely first."""
         request = encoder_requests.classify(model, inputs, pairs, options)
         return await self._call(self._inference.Classify, request, encoder_responses.classify)
 

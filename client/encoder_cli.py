@@ -30,6 +30,8 @@ def embed(
     options: types.EmbedOptions,
 ) -> None:
     """Map texts or images to vectors with an encoder."""
+    if text and image:
+        raise typer.BadParameter("give either texts or --image")
     names, inputs = flags.read_texts_or_images(text, image, sys.stdin)
     with _connect(context) as client:
         result = client.embed(model, inputs, **options)
@@ -55,13 +57,11 @@ def classify(
     *,
     options: types.ClassifyOptions,
 ) -> None:
-    """Map texts, pairs of texts or images to labels with an encoder."""
+    """Map texts, images, or texts with a second text or an image each, to labels."""
     names, inputs = flags.read_texts_or_images(text, image, sys.stdin)
-    if pair and len(pair) != len(names):
-        raise typer.BadParameter(f"--pair is given {len(pair)} times for {len(names)} texts")
-    pairs = list(zip(names, pair, strict=True)) if pair else []
+    pairs = flags.read_seconds(names, pair, image if text else None)
     with _connect(context) as client:
-        result = client.classify(model, [] if pair else inputs, pairs=pairs, **options)
+        result = client.classify(model, [] if pairs else inputs, pairs=pairs, **options)
     if json:
         render.write_outputs_json(result)
     else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from client import encoder_types as types
 from client.messages import build
-from client.requests import Images, Pairs, Texts, texts
+from client.requests import Images, Pairs, PairsOrImages, Texts, texts
 from protos.triune.v1 import encoding_pb2 as wire
 from protos.triune.v1 import inference_pb2
 
@@ -53,18 +53,23 @@ def _text_pairs(pairs: Pairs) -> list[wire.TextPair]:
 def classify(
     model: str,
     inputs: Texts | Images,
-    pairs: Pairs,
+    pairs: PairsOrImages,
     options: types.ClassifyOptions,
 ) -> wire.ClassifyRequest:
     """The request of ``Classify``."""
-    return build(
+    request = build(
         wire.ClassifyRequest,
         types.ClassifyOptions,
         options,
         model=model,
-        pairs=_text_pairs(pairs),
+        pairs=_text_pairs([(text, pair) for text, pair in pairs if isinstance(pair, str)]),
         **_texts_or_images(inputs),
     )
+    for text, image in pairs:
+        if isinstance(image, bytes):
+            request.inputs.append(text)
+            request.images.append(image)
+    return request
 
 
 def attend(

@@ -13,7 +13,7 @@ Texts = Annotated[
 ]
 Images = Annotated[
     list[typer.FileBinaryRead] | None,
-    typer.Option("--image", help="A file with an image, instead of texts; may be repeated."),
+    typer.Option("--image", help="A file with an image; may be repeated."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 SourceLanguage = Annotated[str, typer.Option(help="Source language of a multilingual model.")]
@@ -40,13 +40,24 @@ def read_texts(arguments: list[str] | None, stdin: Iterable[str]) -> list[str]:
 def read_texts_or_images(
     arguments: list[str] | None, images: list[typer.FileBinaryRead] | None, stdin: Iterable[str]
 ) -> tuple[list[str], list[str] | list[bytes]]:
-    """What to call the inputs in the output, and the inputs: texts, or the contents of files.
-
-    Raises ``typer.BadParameter`` if there are both.
-    """
-    if not images:
+    """What to call the inputs in the output, and the inputs: texts, or the contents of files."""
+    if not images or arguments:
         texts = read_texts(arguments, stdin)
         return texts, texts
-    if arguments:
-        raise typer.BadParameter("give either texts or --image")
     return [file.name for file in images], [file.read() for file in images]
+
+
+def read_seconds(
+    texts: list[str],
+    pairs: list[str] | None,
+    images: list[typer.FileBinaryRead] | None,
+) -> list[tuple[str, str | bytes]]:
+    """Each of ``texts`` with its second text, or with its image. Empty if there are neither.
+
+    Raises ``typer.BadParameter`` if they are not as many as the texts.
+    """
+    name = "--image" if images else "--pair"
+    seconds: list[str | bytes] = [file.read() for file in images or ()] or [*(pairs or ())]
+    if seconds and len(seconds) != len(texts):
+        raise typer.BadParameter(f"{name} is given {len(seconds)} times for {len(texts)} texts")
+    return list(zip(texts, seconds, strict=True)) if seconds else []

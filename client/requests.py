@@ -23,6 +23,8 @@ from protos.triune.v1 import inference_pb2 as wire
 Texts = str | Sequence[str]
 """One text, or a batch of them."""
 Pairs = Sequence[tuple[str, str]]
+PairsOrImages = Sequence[tuple[str, str | bytes]]
+"""Pairs of texts, or texts with the contents of an image's file each."""
 Images = bytes | Sequence[bytes]
 """One image, or a batch of them: the contents of files, for a model that takes images."""
 

@@ -29,7 +29,9 @@ def open_image(data: bytes) -> Image.Image:
         return Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:
         raise ImageError(f"is not one of {', '.join(FORMATS)}") from error
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError as error:
+        raise ImageError("has too many pixels") from error
+    except (OSError, ValueError, SyntaxError) as error:
         raise ImageError("is damaged") from error
 
 

@@ -185,10 +185,13 @@ class EncoderWorker:
 
     def _inputs_of(self, jobs: Sequence[EncodingJob]) -> dict[str, Array]:
         """The graph's inputs: one row for each job."""
+        inputs: dict[str, Array] = {}
         if PIXELS in self._inputs:
-            return {PIXELS: np.stack([job.image for job in jobs if job.image is not None])}
+            inputs[PIXELS] = np.stack([job.image for job in jobs if job.image is not None])
+        if "token_ids" not in self._inputs:
+            return inputs
         ids, lengths = pad([job.token_ids for job in jobs])
-        inputs = {"token_ids": ids, "lengths": lengths}
+        inputs |= {"token_ids": ids, "lengths": lengths}
         if "segment_ids" in self._inputs:
             inputs["segment_ids"] = np.zeros_like(ids)
             for row, job in enumerate(jobs):

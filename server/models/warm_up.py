@@ -67,13 +67,14 @@ def _job(model: Model) -> Job:
     manifest = model.manifest
     if manifest.kind == Kind.ENCODER:
         spec = manifest.graphs["encode"]
-        if manifest.image is not None:
-            image = manifest.image
+        image, pixels = manifest.image, None
+        if image is not None:
             pixels = np.zeros((image.height, image.width, image.num_channels), np.uint8)
-            return EncodingJob((), image=pixels, num_image_tokens=image.num_tokens)
         has_positions = any(tensor.name == "logit_positions" for tensor in spec.inputs)
         return EncodingJob(
-            (_ID, _ID),
+            (_ID, _ID) if manifest.reads_texts else (),
+            image=pixels,
+            num_image_tokens=0 if image is None else image.num_tokens,
             logit_positions=(0,) if has_positions else (),
             wants_tokens=any(tensor.name == TOKEN_VECTORS for tensor in spec.outputs),
         )

@@ -27,7 +27,7 @@ from server.service.encoder_options import (
     length_limit,
     score_function,
 )
-from server.service.images import check_alone, prepare_images
+from server.service.images import add_images, check_alone, image_spec, prepare_images
 from server.service.prepared_inputs import PreparedInputs
 from server.service.requests import ModelRequest
 from server.service.text_pairs import TextPair, tokenize_inputs_or_pairs
@@ -38,7 +38,9 @@ from server.text.windows import LongInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifyRequest(ModelRequest):
-    """One of ``inputs``, ``pairs`` and ``images``: files, for a model that takes images.
+    """One of ``inputs``, ``pairs`` and ``images``; or an image for each of ``inputs``.
+
+    ``images``: files, for a model that takes images.
 
     ``top_k``: return the k best labels; ``None``: all. ``score_function``: from logits to scores;
     ``None``: the function that the model was trained with.
@@ -130,11 +132,16 @@ async def classify(
 async def _prepare(request: ClassifyRequest, call: EncoderCall) -> PreparedInputs:
     length = request.length
     if request.images:
+        image_spec(call)  # before anything is tokenized
+    if request.images and not (request.inputs and call.model.manifest.reads_texts):
         check_alone(inputs=request.inputs, pairs=request.pairs, **asdict(length))
         return await prepare_images(request.images, call)
     limit = length_limit(length, call.model, LongInput.ERROR, windows=False)
-    tokenized = await tokenize_inputs_or_pairs(request.inputs, request.pairs, call, limit)
-    return PreparedInputs.of(tokenized, await call.jobs(tokenized))
+    tokenized = await tokenize_inputs_or_pairs(
+        request.inputs, request.pairs, call, limit, has_images=bool(request.images)
+    )
+    texts = PreparedInputs.of(tokenized, await call.jobs(tokenized))
+    return await add_images(texts, request.images, call) if request.images else texts
 
 
 def _best_labels(

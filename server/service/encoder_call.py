@@ -86,6 +86,7 @@ class EncoderCall:
         *,
         pairs: Sequence[str] | None = None,
         with_offsets: bool = False,
+        has_images: bool = False,
         path: str = "inputs[{}]",
     ) -> list[TokenizedText]:
         """Tokenizes texts, or pairs of texts, in slices.
@@ -97,6 +98,7 @@ class EncoderCall:
             limit: the length limit, and how longer texts are handled.
             pairs: the second text of each pair; as many as ``texts``.
             with_offsets: whether to return offsets and word ids of the tokens.
+            has_images: whether each text comes with an image.
             path: the request field of a text, with ``{}`` for its index, for errors.
 
         Raises:
@@ -104,7 +106,7 @@ class EncoderCall:
                 too many bytes or windows; names the path.
             ServeError: the queue is full, or the deadline passed.
         """
-        validation.check_takes_texts(self.model, path.partition("[")[0])
+        validation.check_takes_texts(self.model, path.partition("[")[0], has_images=has_images)
         costs = list(map(len, texts))
         if pairs is not None:
             costs = [cost + len(pair) for cost, pair in zip(costs, pairs, strict=True)]

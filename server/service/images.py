@@ -1,6 +1,7 @@
 """Images of a request: decoded and resized as the model's graph takes them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from PIL.Image import Image
 
@@ -22,7 +23,56 @@ _PIXELS_PER_BYTE = 64
 
 
 async def prepare_images(images: Sequence[bytes], call: EncoderCall) -> PreparedInputs:
-    """Decodes and resizes images.
+    """Images, each of which is an input.
+
+    Raises:
+        ServeError: as for :func:`decode_images`, or the model takes a text with each image.
+    """
+    spec = image_spec(call)
+    if call.model.manifest.reads_texts:
+        raise InvalidArgumentError(
+            "inputs", f"{call.model.manifest.name!r} takes a text with each image"
+        )
+    job = EncodingJob(
+        (),
+        is_bulk=call.is_bulk,
+        deadline=call.caller.deadline,
+        num_texts=len(images),
+        num_image_tokens=spec.num_tokens,
+    )
+    return PreparedInputs(
+        jobs=[[replace(job, image=pixels)] for pixels in await decode_images(images, call)],
+        usages=[Usage(input_tokens=spec.num_tokens)] * len(images),
+        truncations=[Truncation(truncated_tokens=0, windows=1)] * len(images),
+    )
+
+
+async def add_images(
+    texts: PreparedInputs, images: Sequence[bytes], call: EncoderCall
+) -> PreparedInputs:
+    """Tokenized texts of one window each, with the image of each.
+
+    Raises:
+        ServeError: as for :func:`decode_images`, or there are not as many images as texts.
+    """
+    if len(images) != len(texts.jobs):
+        raise InvalidArgumentError(
+            "images", f"{len(images)} given for {len(texts.jobs)} texts, each needs one"
+        )
+    size = image_spec(call).num_tokens
+    pixels = await decode_images(images, call)
+    return PreparedInputs(
+        jobs=[
+            [replace(job, image=image, num_image_tokens=size)]
+            for (job,), image in zip(texts.jobs, pixels, strict=True)
+        ],
+        usages=[Usage(input_tokens=usage.input_tokens + size) for usage in texts.usages],
+        truncations=texts.truncations,
+    )
+
+
+async def decode_images(images: Sequence[bytes], call: EncoderCall) -> list[Pixels]:
+    """Decodes and resizes images as the call's model takes them.
 
     Headers are read first: no image is decoded if one of them is too large.
 
@@ -46,25 +96,8 @@ async def prepare_images(images: Sequence[bytes], call: EncoderCall) -> Prepared
         raise InvalidArgumentError(
             "images", f"have {num_pixels} pixels, at most {MAX_REQUEST_PIXELS} are accepted"
         )
-    pixels = await call.prepare(
-        len(images), [_slice(image, index, spec) for index, image in enumerate(opened)]
-    )
-    return PreparedInputs(
-        jobs=[[_job(each, spec, len(images), call)] for each in pixels],
-        usages=[Usage(input_tokens=spec.num_tokens)] * len(images),
-        truncations=[Truncation(truncated_tokens=0, windows=1)] * len(images),
-    )
-
-
-def _job(pixels: Pixels, spec: ImageSpec, num_images: int, call: EncoderCall) -> EncodingJob:
-    return EncodingJob(
-        (),
-        is_bulk=call.is_bulk,
-        deadline=call.caller.deadline,
-        num_texts=num_images,
-        image=pixels,
-        num_image_tokens=spec.num_tokens,
-    )
+    slices = [_slice(image, index, spec) for index, image in enumerate(opened)]
+    return await call.prepare(len(images), slices)
 
 
 def image_spec(call: EncoderCall) -> ImageSpec:

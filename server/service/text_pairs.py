@@ -25,6 +25,7 @@ async def tokenize_inputs_or_pairs(
     limit: LengthLimit,
     *,
     with_offsets: bool = False,
+    has_images: bool = False,
 ) -> list[TokenizedText]:
     """Tokenizes a request's ``inputs`` or its ``pairs``, as :meth:`EncoderCall.tokenize` does.
 
@@ -34,7 +35,7 @@ async def tokenize_inputs_or_pairs(
     max_bytes = call.context.config.max_input_bytes
     if not pairs:
         validation.check_texts(inputs, max_bytes)
-        return await call.tokenize(inputs, limit, with_offsets=with_offsets)
+        return await call.tokenize(inputs, limit, with_offsets=with_offsets, has_images=has_images)
     if inputs:
         raise InvalidArgumentError("pairs", "exactly one of inputs and pairs is required")
     first = [pair.text for pair in pairs]

@@ -80,7 +80,7 @@ async def tokenize(
     """
     started = time.monotonic()
     model = context.model_of(request)
-    validation.check_takes_texts(model, "inputs")
+    validation.check_takes_texts(model, "inputs", has_images=True)
     validation.check_texts(request.inputs, context.config.max_input_bytes)
     num_tokens = 0
     special_tokens = not request.without_special_tokens
@@ -120,7 +120,7 @@ async def detokenize(
     """
     model = context.model_of(request)
     rows = request.token_inputs
-    validation.check_takes_texts(model, "token_inputs")
+    validation.check_takes_texts(model, "token_inputs", has_images=True)
     if not rows:
         raise InvalidArgumentError("token_inputs", "must not be empty")
     validation.check_lengths("token_inputs", rows, context.config.max_input_bytes)

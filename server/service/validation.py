@@ -26,11 +26,16 @@ def check_task(model: Model, task: Task) -> None:
         )
 
 
-def check_takes_texts(model: Model, field: str) -> None:
-    """Rejects texts or token ids for a model of images; they are ``field`` of the request."""
+def check_takes_texts(model: Model, field: str, *, has_images: bool = False) -> None:
+    """Rejects texts or token ids that the model does not take; they are ``field`` of the request.
+
+    ``has_images``: each comes with an image.
+    """
     manifest = model.manifest
-    if manifest.image is not None:
+    if not manifest.reads_texts:
         raise InvalidArgumentError(field, f"{manifest.name!r} takes images, not texts")
+    if manifest.image is not None and not has_images:
+        raise InvalidArgumentError(field, f"{manifest.name!r} takes an image with each text")
 
 
 def check_texts(

@@ -153,10 +153,10 @@ class GenerationJob:
 
 @dataclass(frozen=True, slots=True)
 class EncodingJob:
-    """One text or image to encode.
+    """One text, image, or text with an image to encode.
 
     Attributes:
-        token_ids: at least one; of an image none.
+        token_ids: at least one; of an image alone none.
         segment_ids: one for each token; empty means all 0.
         logit_positions: indices of the tokens to predict, for a masked language model.
         wants_tokens: also return each token's vector, from an embedding model.
