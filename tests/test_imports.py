@@ -31,6 +31,7 @@ ALLOWED = {
         "model.config",
         "model.bundle",
         "model.bundle_files",
+        "model.images",
         "model.quality",
         "model.shortlist",
     },

@@ -17,7 +17,7 @@ from protos.triune.v1 import inference_pb2 as wire
 # Fields of requests that are arguments of the call itself, or hold the options.
 INPUTS = {
     *("model", "inputs", "token_inputs", "messages", "pairs", "questions", "query", "documents"),
-    *("source_language", "target_language"),
+    *("images", "source_language", "target_language"),
 }
 GROUPS = {"sampling", "decoding", "stopping", "response", "options", "length"}
 REQUESTS = [
