@@ -109,6 +109,18 @@ class LoadError(ServeError):
     code = Code.FAILED_PRECONDITION
 
 
+class BundleChangedError(ServeError):
+    """A part of a bundle is needed whose files are not those that the served model has."""
+
+    code = Code.FAILED_PRECONDITION
+
+    def __init__(self, label: str) -> None:
+        super().__init__(
+            f"the files of {quoted(label)} have changed since it was loaded, and its attention was "
+            "not loaded yet: load it again"
+        )
+
+
 class UnauthenticatedError(ServeError):
     code = Code.UNAUTHENTICATED
 

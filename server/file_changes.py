@@ -4,7 +4,9 @@ from pathlib import Path
 
 
 class FileChanges:
-    """Compares files with their state at the previous check. For one thread at a time.
+    """Compares files with their state at the previous check.
+
+    One thread at a time may call :meth:`detected`, any thread :attr:`are_pending`.
 
     Args:
         paths: of files that may be created, changed and removed.
@@ -13,6 +15,11 @@ class FileChanges:
     def __init__(self, *paths: Path) -> None:
         self._paths = paths
         self._seen = [_state(path) for path in paths]
+
+    @property
+    def are_pending(self) -> bool:
+        """What :meth:`detected` would return; it stays true until that is called."""
+        return self._seen != [_state(path) for path in self._paths]
 
     def detected(self) -> bool:
         """Whether any file was created, written, replaced or removed since the previous call."""

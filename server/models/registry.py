@@ -21,6 +21,7 @@ from model.bundle_files import read_manifest, read_parity, read_quality, verify_
 from model.quality import Quality
 from model.shortlist import Shortlist
 from server.errors import ModelNotFoundError
+from server.file_changes import FileChanges
 from server.models.cache_memories import CacheMemories
 from server.models.memory_budget import MemoryPlan
 from server.printable import quoted
@@ -53,7 +54,8 @@ class Model:
 
     ``max_length``: the longest sequence that this server accepts, in tokens. ``serial``: how many
     times this version was loaded before. ``memory``: its share of the memory budget; ``None``
-    outside a server. ``caches``: what its workers have allocated.
+    outside a server. ``caches``: what its workers have allocated. ``changes``: of the
+    bundle's files since they were verified.
     """
 
     manifest: Manifest
@@ -66,6 +68,7 @@ class Model:
     replicas: tuple[Replica, ...]  # one for each device
     max_length: int
     directory: Path
+    changes: FileChanges
     serial: int = 0
     memory: MemoryPlan | None = None
     caches: CacheMemories = field(default_factory=CacheMemories)
@@ -75,6 +78,11 @@ class Model:
         """The mask token as text; empty if the model does not fill masks."""
         mask = self.manifest.special_tokens.mask
         return "" if mask is None else self.tokenizer.tokens([mask])[0]
+
+    def can_run(self, graph: str) -> bool:
+        """Whether a graph is loaded, or can be: its files are still those that were verified."""
+        graphs = [replica.graphs[graph] for replica in self.replicas]
+        return all(graph.is_usable for graph in graphs if isinstance(graph, LazyGraph))
 
     @property
     def kernel_nodes(self) -> dict[str, KernelNodes]:
@@ -191,6 +199,7 @@ def load_bundle(
         BundleError: names the bundle and what is wrong with it.
     """
     manifest = read_manifest(directory)
+    changes = FileChanges(*(directory / record.path for record in manifest.files))
     verify_files(directory, manifest)
     for graph in manifest.graphs.values():
         check_external_data(directory, manifest, graph.file)
@@ -199,8 +208,7 @@ def load_bundle(
     else:
         tokenizer = Tokenizer(directory / TOKENIZER_FILE)
     _check_vocabulary(manifest, tokenizer)
-    caches = CacheMemories()
-    return Model(
+    model = Model(
         manifest=manifest,
         parity=read_parity(directory),
         quality=read_quality(directory),
@@ -212,36 +220,34 @@ def load_bundle(
             manifest.dimensions.vocabulary_size,
             manifest.special_tokens.eos,
         ),
-        replicas=(_replica(directory, manifest, backend, caches),),
-        caches=caches,
+        replicas=(),
         max_length=min(max_length, manifest.dimensions.max_positions),
         directory=directory,
+        changes=changes,
     )
+    return replicated(model, [backend])
 
 
 def replicated(model: Model, backends: Iterable[Backend]) -> Model:
     """Loads ``model`` on more devices. Raises ``BundleError`` if one of them cannot run it."""
-    others = tuple(
-        _replica(model.directory, model.manifest, backend, model.caches) for backend in backends
-    )
+    others = tuple(_replica(model, backend) for backend in backends)
     return replace(model, replicas=(*model.replicas, *others))
 
 
-def _replica(
-    directory: Path, manifest: Manifest, backend: Backend, caches: CacheMemories
-) -> Replica:
+def _replica(model: Model, backend: Backend) -> Replica:
     graphs: dict[str, Graph] = {}
+    manifest = model.manifest
     for name, graph in manifest.graphs.items():
         load = partial(
             backend.load,
-            directory / graph.file,
+            model.directory / graph.file,
             graph.disabled_optimizers,
             repeats=name == "decode",
             takes_candidates=name == "decode" and manifest.shortlist is not None,
             suppressed=manifest.special_tokens.suppressed,
         )
-        graphs[name] = LazyGraph(load) if name in ATTENTION_GRAPHS else load()
-    return Replica(graphs, caches.tracking(backend.memory), backend.load_model)
+        graphs[name] = LazyGraph(load, model.changes) if name in ATTENTION_GRAPHS else load()
+    return Replica(graphs, model.caches.tracking(backend.memory), backend.load_model)
 
 
 def _check_vocabulary(manifest: Manifest, tokenizer: Tokenizer) -> None:

@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable, Collection, Mapping
 
+from model.bundle import BundleError
+from server.file_changes import FileChanges
 from server.runtime.contract import BoundGraph, Graph, KernelNodes, Tensor
 
 
@@ -11,12 +13,22 @@ class LazyGraph:
 
     Args:
         load: loads the graph. The first thread that needs it calls it once; other threads wait.
+        changes: of the files that ``load`` reads, since they were verified.
+
+    Raises:
+        BundleError: on first use, if the files have changed: they may have other weights.
     """
 
-    def __init__(self, load: Callable[[], Graph]) -> None:
+    def __init__(self, load: Callable[[], Graph], changes: FileChanges) -> None:
         self._load = load
+        self._changes = changes
         self._lock = threading.Lock()
         self._graph: Graph | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the graph is loaded, or its files are still those that were verified."""
+        return self._graph is not None or not self._changes.are_pending
 
     @property
     def kernel_nodes(self) -> KernelNodes:
@@ -35,5 +47,12 @@ class LazyGraph:
     def _loaded(self) -> Graph:
         with self._lock:
             if self._graph is None:
-                self._graph = self._load()
+                self._check()
+                graph = self._load()
+                self._check()  # they may have changed during the load
+                self._graph = graph
         return self._graph
+
+    def _check(self) -> None:
+        if self._changes.are_pending:
+            raise BundleError("files have changed since the model was loaded")

@@ -14,7 +14,7 @@ from server.bounds import MAX_ATTENTION_WEIGHTS, MAX_REPLY_NUMBERS
 from server.engine.decoding.options import AttentionSelection, LogprobOptions
 from server.engine.encoder_attention import encoder_attention_shape
 from server.engine.requests.job import GenerationJob
-from server.errors import InternalError, InvalidArgumentError
+from server.errors import BundleChangedError, InternalError, InvalidArgumentError
 from server.models.registry import Model
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -52,7 +52,12 @@ class AttentionPlan:
 
 
 def plan_attention(options: AttentionOptions, model: Model) -> AttentionPlan:
-    """The weights that a request asks for. Raises ``InvalidArgumentError``."""
+    """The weights that a request asks for.
+
+    Raises:
+        InvalidArgumentError: the model does not return them.
+        BundleChangedError: they need a graph that can no longer be loaded.
+    """
     name, shapes = model.manifest.name, _shapes(model)
     # AttentionKind.ENCODER is the last: of an encoder-decoder, it is returned only if asked for.
     kinds = [kind for kind in AttentionKind if kind in shapes]
@@ -76,6 +81,8 @@ def plan_attention(options: AttentionOptions, model: Model) -> AttentionPlan:
     layers = _selected("layers", options.layers, num_layers)
     heads = _selected("heads", options.heads, num_heads)
     selection = AttentionSelection(kind, layers, heads, options.average)
+    if not model.can_run(ATTEND_ENCODE if kind == AttentionKind.ENCODER else ATTEND):
+        raise BundleChangedError(model.manifest.label)
     return AttentionPlan(selection, options.alignments, num_heads)
 
 
