@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -59,6 +60,8 @@ class Call(Generic[Body]):
 
 Handler = Callable[[Call[Any]], Awaitable[Response | EventStream]]
 Decode = Callable[[bytes, Headers], Any]
+Names = Mapping[str, str] | Callable[[Any], Mapping[str, str]]
+"""The protocol's names of the service's fields, where they differ; or a function of the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class Api:
         body: type[Any] | Decode,
         handler: Handler,
         *,
-        names: Mapping[str, str] | None = None,
+        names: Names | None = None,
         model_of: Callable[[Call[Any]], str] | None = None,
     ) -> Route:
         """A route that reads a body.
@@ -108,7 +111,7 @@ class Api:
             body: the msgspec struct of the JSON body; or a function from the raw body and the
                 headers to what the handler gets, which raises ``InvalidArgumentError``.
             handler: answers the call.
-            names: the names of the service's fields in this body, where they differ, for errors.
+            names: of the service's fields, for errors.
             model_of: the model that the call uses, which stays loaded until the call ends. By
                 default the field ``model`` of the body.
         """
@@ -154,7 +157,7 @@ class Endpoint:
     path: str
     handler: Handler
     decode: Decode | None = None
-    names: Mapping[str, str] = field(default_factory=dict)
+    names: Names = field(default_factory=dict)
     model_of: Callable[[Call[Any]], str] = lambda _: ""
     is_public: bool = False
 
@@ -163,13 +166,14 @@ class Endpoint:
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
         connection = scope.get("triune.connection")
-        exchange = Exchange(scope, send, request_id, self.names, self.api.errors)
+        exchange = Exchange(scope, send, request_id, self.api.errors)
         try:
             try:
                 call = await self._call(scope, receive, headers, request_id, started)
             except InvalidArgumentError:
                 async with self.api.context.service.track_call(self.path):  # so that it is counted
                     raise
+            exchange.names = partial(self._names_in, call.body)
             task = asyncio.current_task()
             assert task is not None
             if connection is not None:
@@ -187,6 +191,9 @@ class Endpoint:
             if exchange.is_gone:
                 return
             await exchange.fail(ShuttingDownError())
+
+    def _names_in(self, body: Any) -> Mapping[str, str]:
+        return self.names(body) if callable(self.names) else self.names
 
     async def _answer(self, call: Call[Any], exchange: Exchange) -> None:
         try:

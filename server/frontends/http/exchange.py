@@ -38,8 +38,10 @@ class Exchange:
         scope: the request's.
         send: sends the parts of the response.
         request_id: repeated in the response.
-        names: the protocol's names of the service's fields.
         errors: how the protocol sends errors.
+
+    Attributes:
+        names: returns the names of the service's fields in the body, once that is decoded.
     """
 
     def __init__(
@@ -47,10 +49,9 @@ class Exchange:
         scope: Scope,
         send: Send,
         request_id: str,
-        names: Mapping[str, str],
         errors: Errors,
     ) -> None:
-        self._names = names
+        self.names: Callable[[], Mapping[str, str]] = dict
         self._errors = errors
         self._scope = scope
         self._send = send
@@ -77,7 +78,7 @@ class Exchange:
     async def fail(self, error: ServeError) -> None:
         if self.is_gone:
             return
-        failure = failure_of(error, self._names)
+        failure = failure_of(error, self.names())
         if not self._has_started:
             response = self._errors.response(failure)
             response.status_code = self._errors.status_of(failure)

@@ -26,6 +26,7 @@ STATUSES = {
     Code.UNAVAILABLE: 503,
     Code.INTERNAL: 500,
 }
+_MAX_LENGTH = "max_new_tokens"  # the option that errors of other fields mention
 _FIRST_NAME = re.compile(r"\w+")
 
 
@@ -37,7 +38,10 @@ class BodyTooLargeError(InvalidArgumentError):
 
 
 class MalformedBodyError(InvalidArgumentError):
-    """A body that is not as the route's struct says: a field is missing or of another type."""
+    """A body that is not as the route's struct says: a field is missing or of another type.
+
+    Unlike other errors, it has the path in the body already.
+    """
 
 
 class RouteNotFoundError(ServeError):
@@ -101,22 +105,27 @@ def failure_of(error: ServeError, names: Mapping[str, str] | None = None) -> Fai
 
     Args:
         error: the error.
-        names: the names of the service's fields in the protocol, where they differ.
+        names: the names of the service's fields in the protocol, where they differ; also of
+            paths, such as ``grammar.regex``.
     """
     status = _STATUSES_OF_TYPES.get(type(error)) or STATUSES[error.code]
+    names = {} if names is None or isinstance(error, MalformedBodyError) else names
     if isinstance(error, InvalidArgumentError):
         field, description = error.field, error.description
     elif isinstance(error, RequestTooLargeError):
-        field = "max_new_tokens" if error.counts_new_tokens else "inputs"
+        field = _MAX_LENGTH if error.counts_new_tokens else "inputs"
         description = str(error)
     else:
         return Failure(error, status, str(error))
-    field = wire_path(field, names or {})
+    field = wire_path(field, names)
+    description = description.replace(_MAX_LENGTH, names.get(_MAX_LENGTH, _MAX_LENGTH))
     return Failure(error, status, f"{field}: {description}", field)
 
 
 def wire_path(path: str, names: Mapping[str, str]) -> str:
-    """The path of a field with its first name as the protocol spells it."""
+    """The path of a field, or its first name, as the protocol spells it."""
+    if path in names:
+        return names[path]
     first = _FIRST_NAME.match(path)
     if first is None or first[0] not in names:
         return path

@@ -1,7 +1,7 @@
 """Names of a service's request's fields as tensors and parameters, for errors."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from server.errors import InvalidArgumentError, RequestTooLargeError
@@ -19,22 +19,33 @@ _TENSORS = {
 }
 # Fields of items that are tensors of their own.
 _MEMBERS = {"text_pair", "context", "target"}
+_MAX_LENGTH = "max_new_tokens"  # the parameter that errors of other fields mention
 _FIELDS = {"model": "model_name", "version": "model_version"}
 
 
 @contextmanager
-def tensor_fields(task: Task) -> Iterator[None]:
-    """Renames the field of an error raised in the block, which becomes ``InvalidArgumentError``."""
+def tensor_fields(task: Task, sent: Mapping[str, str]) -> Iterator[None]:
+    """Renames the field of an error raised in the block, which becomes ``InvalidArgumentError``.
+
+    ``sent``: the names of parameters that the request has under another name, by field.
+    """
     try:
         yield
     except RequestTooLargeError as error:
-        field = "max_new_tokens" if error.counts_new_tokens else "inputs"
-        raise InvalidArgumentError(_renamed(field, task), str(error)) from error
+        field = _MAX_LENGTH if error.counts_new_tokens else "inputs"
+        raise _renamed_error(field, str(error), task, sent) from error
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(_renamed(error.field, task), error.description) from error
+        raise _renamed_error(error.field, error.description, task, sent) from error
 
 
-def _renamed(field: str, task: Task) -> str:
+def _renamed_error(
+    field: str, description: str, task: Task, sent: Mapping[str, str]
+) -> InvalidArgumentError:
+    description = description.replace(_MAX_LENGTH, sent.get(_MAX_LENGTH, _MAX_LENGTH))
+    return InvalidArgumentError(_renamed(field, task, sent), description)
+
+
+def _renamed(field: str, task: Task, sent: Mapping[str, str]) -> str:
     match = _PATH.match(field)
     if match is None:
         return field
@@ -46,4 +57,6 @@ def _renamed(field: str, task: Task) -> str:
     if name in _TENSORS:
         tensor = "target" if task == Task.SCORE else _TENSORS[name]
         return f"{tensor}{index}"
-    return f"parameters.{field}"
+    if name == "grammar" and member:  # each kind is a parameter
+        return f"parameters.{member}"
+    return f"parameters.{sent.get(name, name)}{field[match.end('name') :]}"

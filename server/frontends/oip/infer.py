@@ -86,7 +86,7 @@ class Inference:
         start: Any = (
             self._service.generate_stream if is_generate else self._service.translate_stream
         )
-        with tensor_fields(decoded.task):
+        with tensor_fields(decoded.task, decoded.sent):
             chunks = await start(request, call.caller)
             num_open = _num_outputs(request)
             has_several = num_open > 1
@@ -100,7 +100,7 @@ class Inference:
 
     async def _answer(self, call: _Call) -> InferResponse:
         decoded = call.decoded
-        with tensor_fields(decoded.task):
+        with tensor_fields(decoded.task, decoded.sent):
             result = await self._answers[decoded.task](decoded.request, call.caller)
         return replace(call.response, outputs=encode_result(decoded, result))
 

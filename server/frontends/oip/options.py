@@ -7,7 +7,7 @@ needs no code here.
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -52,6 +52,12 @@ _GRAMMARS = tuple(kind.value for kind in GrammarKind)
 def known_options(kind: type[Any]) -> frozenset[str]:
     """The parameters that a request of type ``kind`` has; without aliases."""
     return frozenset(_known(typing.cast(typing.Hashable, kind)))
+
+
+def sent_names(kind: type[Any], options: Iterable[str]) -> dict[str, str]:
+    """The names of :data:`ALIASES` among ``options``, by the field of ``kind`` that they set."""
+    known = known_options(kind)
+    return {ALIASES[name]: name for name in options if name not in known and name in ALIASES}
 
 
 def build_request(kind: type[T], given: Mapping[str, Any], options: Mapping[str, Any]) -> T:

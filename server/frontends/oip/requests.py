@@ -1,13 +1,13 @@
 """Decodes tensors and parameters into the service's requests."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from model.bundle import Manifest
 from server.errors import InvalidArgumentError
 from server.frontends.oip.messages import InferRequest
-from server.frontends.oip.options import boolean, build_request, sampling_parameters
+from server.frontends.oip.options import boolean, build_request, sampling_parameters, sent_names
 from server.frontends.oip.signatures import (
     GENERATIVE,
     Task,
@@ -44,7 +44,8 @@ class DecodedRequest:
     """A request of the service, and what its response needs.
 
     ``outputs``: the names of the tensors to return. ``shape``: of the tensor with the texts.
-    ``streams``: whether the request asks for a stream; ``None`` if it does not say.
+    ``streams``: whether the request asks for a stream; ``None`` if it does not say. ``sent``: the
+    names of parameters that the request has under another name, by field of ``request``.
     """
 
     task: Task
@@ -52,6 +53,7 @@ class DecodedRequest:
     outputs: frozenset[str]
     shape: tuple[int, ...]
     streams: bool | None = None
+    sent: Mapping[str, str] = field(default_factory=dict)
 
 
 def decode_request(infer: InferRequest, manifest: Manifest) -> DecodedRequest:
@@ -113,7 +115,8 @@ def _generation(
         shape = tensors["text_input"].shape
     kind = GenerateRequest if task == Task.GENERATE else TranslateRequest
     request: Any = build_request(kind, given, options)
-    return DecodedRequest(task, request, outputs, shape, _streams(infer, tensors))
+    sent = sent_names(kind, options)
+    return DecodedRequest(task, request, outputs, shape, _streams(infer, tensors), sent)
 
 
 def _streams(infer: InferRequest, tensors: Tensors) -> bool | None:

@@ -1,10 +1,8 @@
 """OpenAI's own client, unmodified, against a real server."""
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ import openai
 import pytest
 
 from tests.frontends.conftest import DECODER, EMBEDDER
-from tests.server.in_process_server import serving
 from tests.serving import ServerProcess
 
 PROMPT = "7,8,"
@@ -199,100 +196,3 @@ def test_decisions_do_not_depend_on_each_other(client: openai.OpenAI) -> None:
     chosen: Any = alone.answers[0]
     assert sum(x.probability for x in chosen.probabilities) == pytest.approx(1)
     assert chosen.confidence == max(x.probability for x in chosen.probabilities)
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"temperature": -1}, "temperature"),
-        ({"max_completion_tokens": 0}, "max_tokens"),
-        ({"stop": [""]}, "stop[0]"),
-        ({"n": 2, "temperature": 0}, "n"),
-        ({"logit_bias": {"x": 1}}, "logit_bias"),
-        ({"seed": 2**70}, "seed"),
-        ({"tools": [{"type": "function"}]}, "tools"),
-        ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, None),
-        ({"extra_body": {"nothing": 1}}, "nothing"),
-        ({"extra_body": {"guided_json": "{"}}, "response_format.json_schema"),
-        ({"stream_options": {"include_usage": True}}, "stream_options"),
-    ],
-)
-def test_errors_name_the_field(
-    client: openai.OpenAI, fields: dict[str, Any], param: str | None
-) -> None:
-    create: Any = client.chat.completions.create
-    with pytest.raises(openai.BadRequestError) as caught:
-        create(**{"model": DECODER, "messages": MESSAGES, **fields})
-    assert caught.value.param == (param or "messages[0].content[0].type")
-    assert caught.value.type == "invalid_request_error"
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
-        ("completions", {"prompt": PROMPT, "logprobs": -1}, "logprobs"),
-        ("responses", {"input": []}, "input"),
-        ("responses", {"input": PROMPT, "text": {"format": {"type": "x"}}}, "text.format.type"),
-        (
-            "responses",
-            {"input": PROMPT, "text": {"format": {"type": "json_schema"}}},
-            "text.format.schema",
-        ),
-        ("responses", {"input": PROMPT, "response_format": {"type": "x"}}, "response_format"),
-        (
-            "decisions",
-            {
-                "input": PROMPT,
-                "questions": [
-                    {"type": "predicate", "instructions": text} for text in ("a", "7," * 1000)
-                ],
-            },
-            "questions[1]",
-        ),
-    ],
-)
-def test_other_routes_name_their_own_field(
-    client: openai.OpenAI, path: str, body: dict[str, Any], param: str
-) -> None:
-    with pytest.raises(openai.BadRequestError) as caught:
-        client.post(f"/{path}", body={"model": DECODER, **body}, cast_to=object)
-    assert caught.value.param == param
-
-
-def test_unknown_models_are_not_found(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as caught:
-        client.embeddings.create(model="nothing", input="a")
-    assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
-    assert caught.value.request_id
-
-
-async def test_rejected_requests_are_retried_after_the_delay(every_task: Path) -> None:
-    async with serving(every_task, http="127.0.0.1:0", num_slots=1, max_queue=0) as running:
-        url = f"http://127.0.0.1:{running.http_port}/v1"
-        long: dict[str, Any] = {
-            "model": DECODER,
-            "prompt": PROMPT,
-            "max_tokens": 1000,
-            "extra_body": {"ignore_eos": True},
-        }
-        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-            stream = await client.completions.create(stream=True, **long)
-            await anext(aiter(stream))
-            with pytest.raises(openai.RateLimitError) as caught:
-                await client.completions.create(prompt=PROMPT, **GREEDY)
-            headers = caught.value.response.headers
-            assert int(headers["retry-after-ms"]) <= 1000 * int(headers["retry-after"])
-            patient = client.with_options(max_retries=20)
-            waiting = asyncio.create_task(patient.completions.create(prompt=PROMPT, **GREEDY))
-            await stream.close()
-            assert (await waiting).choices[0].text
-
-
-async def test_the_deadline_header_ends_a_call(async_client: openai.AsyncOpenAI) -> None:
-    with pytest.raises(openai.InternalServerError) as caught:
-        await async_client.completions.create(
-            prompt=PROMPT, extra_headers={"x-request-timeout": "0.000001"}, **GREEDY
-        )
-    assert caught.value.status_code == 504
-    assert caught.value.response.headers["x-should-retry"] == "false"

@@ -17,6 +17,7 @@ from server.frontends.http.openai.options import (
     body_type,
     check_neutral,
     generate_request,
+    sent_names,
 )
 from server.frontends.http.openai.stream_usage import StreamUsage
 from server.frontends.http.openai.usage import completion_usage
@@ -45,6 +46,11 @@ class ChatFields(GenerationFields, kw_only=True):
 
 
 ChatBody = body_type(ChatFields)
+
+
+def chat_names(body: Any) -> dict[str, str]:
+    """The names of the service's fields in ``body``."""
+    return {**sent_names(body), "inputs": "messages"}
 
 
 async def chat_completions(call: Call[Any]) -> Response | EventStream:

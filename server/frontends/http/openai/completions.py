@@ -17,6 +17,7 @@ from server.frontends.http.openai.options import (
     body_type,
     check_neutral,
     generate_request,
+    sent_names,
 )
 from server.frontends.http.openai.prompts import Texts, texts_or_tokens
 from server.frontends.http.openai.stream_usage import StreamUsage
@@ -39,6 +40,11 @@ class CompletionFields(GenerationFields, kw_only=True):
 
 
 CompletionBody = body_type(CompletionFields)
+
+
+def completion_names(body: Any) -> dict[str, str]:
+    """The names of the service's fields in ``body``."""
+    return {**sent_names(body), "top_logprobs": "logprobs"}
 
 
 async def completions(call: Call[Any]) -> Response | EventStream:

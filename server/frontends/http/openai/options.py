@@ -29,6 +29,11 @@ NAMES = {
     "inputs": "prompt",
     "token_inputs": "prompt",
 }
+# Fields with several names, the one in force first.
+_ALIASES = {
+    "max_new_tokens": ("max_completion_tokens", "max_tokens"),
+    "min_new_tokens": ("min_tokens", "min_new_tokens"),
+}
 # Options under another name here, or that only this server's own protocol has.
 _WITHOUT = (
     *("bad_word_ids", "max_new_tokens", "stop_strings", "num_hypotheses", "token_ids"),
@@ -121,6 +126,7 @@ def generate_request(body: Any, **given: Any) -> GenerateRequest:
     if body.stream_options is not None and not body.stream:
         raise InvalidArgumentError("stream_options", "needs stream")
     is_search = body.beam_size is not None and body.beam_size > 1
+    grammar = _given_grammar(body)
     default = 0.0 if is_search else DEFAULT_TEMPERATURE
     values = {
         "temperature": default if body.temperature is None else body.temperature,
@@ -131,12 +137,31 @@ def generate_request(body: Any, **given: Any) -> GenerateRequest:
         "min_new_tokens": body.min_new_tokens if body.min_tokens is None else body.min_tokens,
         "seed": _seed(body.seed),
         "logit_bias": _logit_bias(body.logit_bias or {}),
-        "grammar": _grammar(body),
+        "grammar": None if grammar is None else grammar[1],
         # vLLM serves lower numbers earlier.
         "priority": None if body.priority is None else -body.priority,
         "version": None,
     }
     return options_of(body, GenerateRequest, {**values, **given})
+
+
+def sent_names(body: Any) -> dict[str, str]:
+    """:data:`NAMES`, with the names that ``body`` uses where there are several."""
+    names = dict(NAMES)
+    for field, aliases in _ALIASES.items():
+        sent = [name for name in aliases if getattr(body, name, None) is not None]
+        if sent:
+            names[field] = sent[0]
+    try:
+        given = _given_grammar(body)
+    except InvalidArgumentError:  # it is the error that the caller gets
+        return names
+    if given is not None:
+        path, grammar = given
+        if path == "response_format" and body.response_format.json_schema is not None:
+            path = "response_format.json_schema.schema"
+        names[f"grammar.{grammar.kind}"] = path
+    return names
 
 
 def check_neutral(body: Any, **allowed: tuple[Any, ...]) -> None:
@@ -169,8 +194,8 @@ def _logit_bias(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
         raise InvalidArgumentError("logit_bias", "its keys must be token ids") from None
 
 
-def _grammar(body: GenerationFields) -> Grammar | None:
-    """The only grammar of a body, in whichever of the forms it is given."""
+def _given_grammar(body: GenerationFields) -> tuple[str, Grammar] | None:
+    """The only grammar of a body and the field that has it, in whichever form it is given."""
     outputs = body.structured_outputs or StructuredOutputs()
     found = {
         "response_format": _response_format(body.response_format),
@@ -189,7 +214,7 @@ def _grammar(body: GenerationFields) -> Grammar | None:
     given = [(name, grammar) for name, grammar in found.items() if grammar is not None]
     if len(given) > 1:
         raise InvalidArgumentError(given[1][0], f"cannot be combined with {given[0][0]}")
-    return given[0][1] if given else None
+    return given[0] if given else None
 
 
 def _response_format(given: ResponseFormat | None) -> Grammar | None:

@@ -21,18 +21,13 @@ from server.frontends.http.openai.options import (
     body_type,
     check_neutral,
     generate_request,
+    sent_names,
 )
 from server.frontends.http.openai.response_events import ResponseEvents
 from server.frontends.http.openai.usage import response_usage
 from server.service.generation_request import Finish, FinishReason, Message, TextChunk
 
-NAMES = {
-    "messages": "input",
-    "max_new_tokens": "max_output_tokens",
-    "grammar": "text.format",
-    "stop_strings": "stop",
-    "min_new_tokens": "min_tokens",
-}
+_NAMES = {"messages": "input", "inputs": "input", "max_new_tokens": "max_output_tokens"}
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -76,6 +71,16 @@ class ResponseFields(GenerationFields, kw_only=True):
 ResponseBody = body_type(ResponseFields)
 
 
+def names_in(body: Any) -> dict[str, str]:
+    """The names of the service's fields in ``body``."""
+    return {field: _as_sent(name) for field, name in {**sent_names(body), **_NAMES}.items()}
+
+
+def _as_sent(path: str) -> str:
+    """The path of a field, of which :func:`_with_format` made another."""
+    return re.sub(r"^response_format(\.json_schema)?", "text.format", path)
+
+
 async def responses(call: Call[Any]) -> Response | EventStream:
     """Answers a text or a conversation, whole or as a stream of events."""
     body = call.body
@@ -105,8 +110,7 @@ async def responses(call: Call[Any]) -> Response | EventStream:
             top_logprobs=body.top_logprobs if body.include else None,
         )
     except InvalidArgumentError as error:
-        field = re.sub(r"^response_format(\.json_schema)?", "text.format", error.field)
-        raise InvalidArgumentError(field, error.description) from None
+        raise InvalidArgumentError(_as_sent(error.field), error.description) from None
     spell = call.service.token_speller(body.model)
     answer = Answer(body, call.request_id, spell)
     if body.stream:

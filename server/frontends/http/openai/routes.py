@@ -5,32 +5,28 @@ from starlette.routing import BaseRoute
 from server.frontends.http.endpoint import Api, Context
 from server.frontends.http.openai import embeddings
 from server.frontends.http.openai import responses as response
-from server.frontends.http.openai.chat import ChatBody, chat_completions
-from server.frontends.http.openai.completions import CompletionBody, completions
+from server.frontends.http.openai.chat import ChatBody, chat_completions, chat_names
+from server.frontends.http.openai.completions import CompletionBody, completion_names, completions
 from server.frontends.http.openai.decisions import DecisionsBody, decisions
 from server.frontends.http.openai.errors import error_response
 from server.frontends.http.openai.models import get_model, list_models
-from server.frontends.http.openai.options import NAMES
 
 
 def routes(context: Context) -> list[BaseRoute]:
     """The routes."""
     api = Api(context=context, error=error_response)
     return [
-        api.post("/v1/chat/completions", ChatBody, chat_completions, names=NAMES),
-        api.post(
-            "/v1/completions",
-            CompletionBody,
-            completions,
-            names={**NAMES, "top_logprobs": "logprobs"},
-        ),
+        api.post("/v1/chat/completions", ChatBody, chat_completions, names=chat_names),
+        api.post("/v1/completions", CompletionBody, completions, names=completion_names),
         api.post(
             "/v1/embeddings",
             embeddings.EmbeddingsBody,
             embeddings.embeddings,
             names=embeddings.NAMES,
         ),
-        api.post("/v1/responses", response.ResponseBody, response.responses, names=response.NAMES),
+        api.post(
+            "/v1/responses", response.ResponseBody, response.responses, names=response.names_in
+        ),
         api.post("/v1/decisions", DecisionsBody, decisions, names={"inputs": "questions"}),
         api.get("/v1/models", list_models),
         api.get("/v1/models/{model}", get_model),
