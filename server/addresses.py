@@ -1,12 +1,16 @@
 """Checks the addresses on which the server listens, and the origins of pages that call it."""
 
+import errno
 import re
+import socket
 from collections.abc import Iterable
 
 from server.errors import StartupError
 
 MAX_PORT = 65535
 _UNIX = ("unix:", "unix-abstract:")
+# Other errors, such as a missing family of addresses, are the listener's to report.
+_REFUSALS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 # As browsers send it: in lower case, without a path.
 _ORIGIN = re.compile(r"\*|null|[^A-Z/:]+://[^A-Z/]+")
 
@@ -33,6 +37,38 @@ def check_grpc_address(address: str) -> None:
     """
     if not address.startswith(_UNIX):
         host_and_port(address)
+
+
+def check_free(address: str, purpose: str) -> None:
+    """Checks that ``HOST:PORT`` is free, without listening: nobody can connect meanwhile.
+
+    Args:
+        address: a Unix socket is not checked, as gRPC replaces it.
+        purpose: what the server cannot do without the address, for the message.
+
+    Raises:
+        StartupError: the host is unknown or not of this machine, or the port is taken or reserved.
+    """
+    if address.startswith(_UNIX):
+        return
+    host, port = host_and_port(address)
+    refusal: OSError | None = None
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        found, refusal = [], error
+    for family, *_, name in found:  # a listener needs only one of them
+        try:
+            with socket.socket(family) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(name)
+                return
+        except OSError as error:
+            if error.errno in _REFUSALS:
+                refusal = error
+    if refusal is not None:
+        reason = refusal.strerror or refusal
+        raise StartupError(f"cannot {purpose} on {address}: {reason}") from refusal
 
 
 def check_origins(origins: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from server.addresses import check_grpc_address, host_and_port
+from server.addresses import check_free, check_grpc_address, host_and_port
 from server.config import ServerConfig
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.watchdog import StuckLaneError
@@ -71,8 +71,8 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
     """Serves until the block ends, then drains: new calls are refused, accepted calls finish.
 
     Raises:
-        StartupError: a device or an address cannot be used; or no bundle can be served, and
-            neither ``watch_seconds`` nor ``admin`` could load one later.
+        StartupError: a device, an address, a certificate or a token file cannot be used; or no
+            bundle can be served, and neither ``watch_seconds`` nor ``admin`` could load one later.
     """
     for address in filter(None, (config.listen, config.admin)):
         check_grpc_address(address)
@@ -82,15 +82,20 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
     metrics = Metrics()
     frontend = GrpcFrontend(config)
     http = HttpFrontend(config, metrics)
-    busy = BusyLanes()
-    backends = make_backends(config, busy)
-    metrics.on_kernels(report_kernels())
     engine_failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
 
     async def publish_models(registry: Registry) -> None:
         await frontend.set_models(registry.names)
 
     async with AsyncExitStack() as stack:
+        # Loading takes long: mistakes are told before it. Nobody can connect until it is done.
+        stack.callback(http.close)
+        frontend.prepare()
+        http.prepare()
+        check_free(config.metrics, "serve metrics")
+        busy = BusyLanes()
+        backends = make_backends(config, busy)
+        metrics.on_kernels(report_kernels())
         engine = build_engine(config, metrics, busy, engine_failure.set_result, _exit_soon)
         stack.callback(engine.stop)
         catalog = Catalog(config, backends, engine, metrics, publish_models)

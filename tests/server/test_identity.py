@@ -10,7 +10,8 @@ import trustme
 from client.channel import OPEN, Security
 from server.config import ServerConfig, TlsFiles
 from server.frontends.grpc.identity import address_of, identity_of
-from server.frontends.grpc.listeners import make_server, open_port
+from server.frontends.grpc.listeners import credentials_of, make_server, open_port
+from server.service.access_tokens import AccessTokens
 
 _METHOD = "/tests.Identity/Who"
 
@@ -28,14 +29,16 @@ async def _identity(
         del request
         return identity_of(context).encode()
 
-    server = make_server(ServerConfig(bundles=Path()), tokens)
+    server = make_server(
+        ServerConfig(bundles=Path()), None if tokens is None else AccessTokens(tokens)
+    )
     handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Who": grpc.unary_unary_rpc_method_handler(report_identity)
     }
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("tests.Identity", handlers),)
     )
-    port = open_port(server, address, tls)
+    port = open_port(server, address, None if tls is None else credentials_of(tls))
     await server.start()
     target = address if address.startswith("unix:") else f"127.0.0.1:{port}"
     try:

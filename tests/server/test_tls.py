@@ -16,7 +16,7 @@ from client.errors import TriuneError
 from server.app import RunningServer
 from server.config import TlsFiles
 from server.errors import StartupError
-from server.frontends.grpc.listeners import credentials
+from server.frontends.grpc.listeners import credentials_of
 from server.service.access_tokens import AccessTokens
 from tests.server.in_process_server import CLASSIFIER, serving
 
@@ -128,7 +128,7 @@ def test_invalid_credentials_fail_startup(tmp_path: Path) -> None:
         TlsFiles(certificate=good.certificate, key=good.key, client_ca=tmp_path / "bad"),
     ):
         with pytest.raises(StartupError, match="TLS certificate"):
-            credentials(tls)
+            credentials_of(tls)
     for path in (tmp_path / "none", tmp_path / "bad"):
         with pytest.raises(StartupError, match="tokens: "):
             AccessTokens(path)

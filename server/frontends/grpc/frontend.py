@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from pathlib import Path
+from dataclasses import dataclass
 
 import grpc.aio
 from grpc_health.v1 import health as health_protocol
@@ -16,14 +16,21 @@ from protos.triune.v1 import (
     inference_pb2_grpc,
     models_pb2_grpc,
 )
+from server.addresses import check_free
 from server.config import ServerConfig
 from server.frontends.grpc.draining import DrainingInterceptor
 from server.frontends.grpc.health import INFERENCE, MODELS, Health
 from server.frontends.grpc.inference import InferenceServicer
-from server.frontends.grpc.listeners import check_admin_access, make_server, open_port
+from server.frontends.grpc.listeners import (
+    check_admin_access,
+    credentials_of,
+    make_server,
+    open_port,
+)
 from server.frontends.grpc.malformed import MalformedMessageInterceptor
 from server.frontends.grpc.models import AdminServicer, ModelServicer
 from server.frontends.grpc.oip import OPEN_INFERENCE, OpenInferenceServicer
+from server.service.access_tokens import AccessTokens
 from server.service.service import Service
 
 _SERVICES = (
@@ -41,6 +48,15 @@ _ADMIN_SERVICES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What a listener needs besides its services."""
+
+    address: str
+    tokens: AccessTokens | None
+    credentials: grpc.ServerCredentials | None
+
+
 class GrpcFrontend:
     """One listener for inference, and one for admin calls if the configuration has an address.
 
@@ -56,24 +72,43 @@ class GrpcFrontend:
         self._config = config
         self._health = Health()
         self._draining = DrainingInterceptor()
+        self._prepared: list[_Prepared] = []
         self._listeners: list[grpc.aio.Server] = []
         self.port = 0
         self.admin_port: int | None = None
+
+    def prepare(self) -> None:
+        """Checks the addresses and reads tokens and certificates. Call it once, before the start.
+
+        Raises:
+            StartupError: an address, a certificate or a token file cannot be used.
+        """
+        config = self._config
+        given = [(config.listen, config.tokens)]
+        if config.admin is not None:
+            given.append((config.admin, config.admin_token_file))
+        for address, tokens in given:
+            check_free(address, "listen")
+            self._prepared.append(
+                _Prepared(
+                    address,
+                    None if tokens is None else AccessTokens(tokens),
+                    None if config.tls is None else credentials_of(config.tls),
+                )
+            )
 
     async def start(self, service: Service) -> None:
         """Opens the listeners. Health stays NOT_SERVING until :meth:`set_serving`.
 
         Raises:
-            StartupError: an address or a certificate cannot be used.
+            StartupError: an address cannot be used.
         """
-        config = self._config
-        main, self.port = self._listener(service, config.listen, config.tokens, _SERVICES)
+        prepared, *more = self._prepared
+        main, self.port = self._listener(service, prepared, _SERVICES)
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(InferenceServicer(service), main)
         health_pb2_grpc.add_HealthServicer_to_server(self._health.servicer, main)
-        if config.admin is not None:
-            admin, self.admin_port = self._listener(
-                service, config.admin, config.admin_token_file, _ADMIN_SERVICES
-            )
+        for prepared in more:
+            admin, self.admin_port = self._listener(service, prepared, _ADMIN_SERVICES)
             admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminServicer(service), admin)
         for listener in self._listeners:
             await listener.start()
@@ -101,13 +136,13 @@ class GrpcFrontend:
         await asyncio.gather(*(listener.stop(left) for listener in self._listeners))
 
     def _listener(
-        self, service: Service, address: str, tokens: Path | None, names: tuple[str, ...]
+        self, service: Service, prepared: _Prepared, names: tuple[str, ...]
     ) -> tuple[grpc.aio.Server, int]:
         interceptors = (self._draining, MalformedMessageInterceptor(service))
-        server = make_server(self._config, tokens, interceptors)
+        server = make_server(self._config, prepared.tokens, interceptors)
         models_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(service), server)
         open_inference = OpenInferenceServicer(service, is_admin=names is _ADMIN_SERVICES)
         open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(open_inference, server)
         reflection.enable_server_reflection(names, server)
         self._listeners.append(server)
-        return server, open_port(server, address, self._config.tls)
+        return server, open_port(server, prepared.address, prepared.credentials)

@@ -5,7 +5,6 @@ import logging
 import ssl
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -22,10 +21,10 @@ log = logging.getLogger(__name__)
 
 def make_server(
     config: ServerConfig,
-    tokens: Path | None,
+    tokens: AccessTokens | None,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> grpc.aio.Server:
-    """A server without services. With ``tokens``, every call needs a token from that file.
+    """A server without services. With ``tokens``, every call needs one of them.
 
     ``interceptors`` see the calls that have one.
     """
@@ -39,20 +38,22 @@ def make_server(
         options.append(("grpc.max_connection_age_grace_ms", round(grace * 1000)))
     checks = list(interceptors)
     if tokens is not None:  # first, so that nobody learns anything without a token
-        checks.insert(0, BearerTokenInterceptor(AccessTokens(tokens)))
+        checks.insert(0, BearerTokenInterceptor(tokens))
     return grpc.aio.server(options=options, interceptors=checks)
 
 
-def open_port(server: grpc.aio.Server, address: str, tls: TlsFiles | None) -> int:
+def open_port(
+    server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None
+) -> int:
     """Listens on ``HOST:PORT`` or ``unix:PATH``; returns the port.
 
     Raises:
-        StartupError: the address or the certificate cannot be used.
+        StartupError: the address cannot be used.
     """
     try:
-        if tls is None:
+        if credentials is None:
             return server.add_insecure_port(address)
-        return server.add_secure_port(address, credentials(tls))
+        return server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise StartupError(f"cannot listen on {address}: {error}") from error
 
@@ -80,7 +81,7 @@ def _is_local(address: str) -> bool:
         return host == "localhost"
 
 
-def credentials(tls: TlsFiles) -> grpc.ServerCredentials:
+def credentials_of(tls: TlsFiles) -> grpc.ServerCredentials:
     """TLS credentials that are reloaded when their files change. Raises ``StartupError``."""
     certificates = _Certificates(tls)
     return grpc.dynamic_ssl_server_credentials(
@@ -110,7 +111,8 @@ class _Certificates:
         try:
             self.first = self._read()
         except (OSError, ssl.SSLError) as error:
-            raise StartupError(f"TLS certificate: {error}") from error
+            names = ", ".join(str(path) for path in paths if path is not None)
+            raise StartupError(f"TLS certificate: {error}: {names}") from error
 
     def newer(self) -> grpc.ServerCertificateConfiguration | None:
         """The new certificate; ``None`` if the files did not change or are invalid."""

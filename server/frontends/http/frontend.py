@@ -1,11 +1,14 @@
 """The HTTP front end: its listener, its protocols, and health."""
 
+import socket
+import ssl
+
 from server.config import ServerConfig
 from server.frontends.http.access import Access
 from server.frontends.http.application import Application, with_cors
 from server.frontends.http.body import BodyBudget
 from server.frontends.http.endpoint import Context
-from server.frontends.http.listener import Listener
+from server.frontends.http.listener import Listener, bound_socket
 from server.frontends.http.probes import routes as probe_routes
 from server.frontends.http.protocols import PROTOCOLS
 from server.frontends.http.settings import HttpSettings
@@ -25,11 +28,18 @@ class HttpFrontend:
     def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
         self._config = config
         self._metrics = metrics
+        self._access: Access | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._socket: socket.socket | None = None
         self._listener: Listener | None = None
-        self.port: int | None = None
 
-    async def start(self, service: Service) -> None:
-        """Opens the listener.
+    @property
+    def port(self) -> int | None:
+        """The port, also before the start; ``None`` without an address."""
+        return None if self._socket is None else int(self._socket.getsockname()[1])
+
+    def prepare(self) -> None:
+        """Binds the address and reads tokens and certificates. Connections are still refused.
 
         Raises:
             StartupError: the address, a certificate or the token file cannot be used.
@@ -37,16 +47,32 @@ class HttpFrontend:
         config = self._config
         if config.http is None:
             return
-        settings = HttpSettings.of(config)
-        access = Access(config)
+        self._access = Access(config)
+        if config.tls is not None:
+            self._tls = TlsContext(config.tls).first
+        self._socket = bound_socket(config.http)
+
+    def close(self) -> None:
+        """Gives the address back. Call it last, also if the front end never started."""
+        if self._socket is not None:
+            self._socket.close()
+
+    async def start(self, service: Service) -> None:
+        """Opens the listener, after :meth:`prepare`.
+
+        Raises:
+            StartupError: another process has taken the address.
+        """
+        access = self._access
+        if self._socket is None or access is None:
+            return
+        settings = HttpSettings.of(self._config)
         context = Context(service, settings, access, BodyBudget(settings.max_buffered_bytes))
         routes = probe_routes(context, self._metrics)
         for protocol in PROTOCOLS:
             routes += protocol(context)
         app = with_cors(Application(routes, access), settings.cors_origins)
-        tls = None if config.tls is None else TlsContext(config.tls).first
-        self._listener = Listener(config.http, app, settings, tls)
-        self.port = self._listener.port
+        self._listener = Listener(self._socket, app, settings, self._tls)
         await self._listener.start()
 
     async def drain(self) -> None:

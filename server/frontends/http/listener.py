@@ -27,20 +27,20 @@ class Listener:
     """Serves an ASGI application on one address.
 
     Args:
-        address: ``HOST:PORT``.
+        bound: of :func:`bound_socket`.
         app: the application.
         settings: limits of connections.
         tls: the TLS context; ``None`` for plain HTTP.
-
-    Raises:
-        StartupError: the address cannot be used.
     """
 
     def __init__(
-        self, address: str, app: ASGIApp, settings: HttpSettings, tls: ssl.SSLContext | None
+        self,
+        bound: socket.socket,
+        app: ASGIApp,
+        settings: HttpSettings,
+        tls: ssl.SSLContext | None,
     ) -> None:
-        self._socket = _listening_socket(address)
-        self.port: int = self._socket.getsockname()[1]
+        self._socket = bound
         _allow_files(settings.max_connections + _RESERVED_FILES)
         config = uvicorn.Config(
             app,
@@ -62,14 +62,21 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Accepts connections from now on."""
+        """Accepts connections from now on.
+
+        Raises:
+            StartupError: another process listens on the address since it was bound.
+        """
+        try:
+            self._socket.listen(_BACKLOG)
+        except OSError as error:
+            raise StartupError(f"cannot serve HTTP: {error.strerror}") from error
         self._task = asyncio.create_task(self._server.serve([self._socket]))
         await self._server.accepting.wait()
 
     async def stop(self, grace_seconds: float) -> None:
         """Closes idle connections; gives requests ``grace_seconds``, then cancels them."""
         if self._task is None:
-            self._socket.close()
             return
         self._server.grace_seconds = grace_seconds
         self._server.should_exit = True
@@ -110,21 +117,34 @@ class _Server(uvicorn.Server):
             connection.transport.close()
 
 
-def _listening_socket(address: str) -> socket.socket:
+def bound_socket(address: str) -> socket.socket:
+    """A socket that reserves ``HOST:PORT``. Connections are refused until it listens.
+
+    Raises:
+        StartupError: the address cannot be used.
+    """
     host, port = host_and_port(address)
     try:
-        (family, *_), *_ = socket.getaddrinfo(
+        (family, *_, name), *_ = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
-        # Inherited by connections.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+        bound = socket.socket(family)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # Inherited by connections.
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+            bound.bind(name)
+        except OSError:
+            bound.close()
+            raise
     except OSError as error:
         raise StartupError(
             f"cannot serve HTTP on {address}: {error.strerror or error}; --http chooses another "
             f"address, or none"
         ) from error
-    return listening
+    return bound
 
 
 def _allow_files(number: int) -> None:

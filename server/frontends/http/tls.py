@@ -27,7 +27,8 @@ class TlsContext:
         try:
             self.first = self._current = self._read()
         except (OSError, ssl.SSLError) as error:
-            raise StartupError(f"TLS certificate: {error}") from error
+            names = ", ".join(str(path) for path in paths if path is not None)
+            raise StartupError(f"TLS certificate: {error}: {names}") from error
         self.first.sni_callback = self._choose
 
     def _choose(self, connection: ssl.SSLObject, *_: object) -> None:

@@ -14,7 +14,7 @@ from server.frontends.http.access import Access
 from server.frontends.http.application import Application
 from server.frontends.http.body import BodyBudget
 from server.frontends.http.endpoint import Api, Call, Context, json_response
-from server.frontends.http.listener import Listener
+from server.frontends.http.listener import Listener, bound_socket
 from server.frontends.http.probes import error_response
 from server.frontends.http.settings import HttpSettings
 from tests.faults.record import record
@@ -52,9 +52,10 @@ def start(tmp_path: Any) -> Start:
 
         api = Api(context=context, error=error_response)
         app = Application([api.post("/echo", Body, echo)], access)
-        listener = Listener("127.0.0.1:0", app, settings, None)
+        bound = bound_socket("127.0.0.1:0")
+        listener = Listener(bound, app, settings, None)
         await listener.start()
-        yield listener.port
+        yield bound.getsockname()[1]
         await listener.stop(grace_seconds=1.0)
 
     return listening
