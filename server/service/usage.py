@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
+from server.engine.failures import NO_TOKEN
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion, JobUpdate
 from server.errors import DeadlineError, InternalError, InvalidArgumentError, ServeError
@@ -62,7 +63,8 @@ def failure_of(completion: Completion) -> ServeError | None:
         case Outcome.FAILED:
             return InternalError(completion.failure)
         case Outcome.UNSATISFIABLE:
-            return InvalidArgumentError("decoding", completion.failure)
+            field = "decoding" if completion.failure == NO_TOKEN else "grammar"
+            return InvalidArgumentError(field, completion.failure)
         case Outcome.DEADLINE:
             return DeadlineError()
         case _:

@@ -6,6 +6,7 @@ compares it with alternatives.
 """
 
 import json
+import logging
 import re
 import threading
 from dataclasses import dataclass
@@ -19,8 +20,11 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from server.constraint import ConstraintError, Floats
+from server.text.grammar_errors import describe
 from server.text.large_stack import run_with_large_stack
 from server.text.token_bytes import drops_first_space, token_bytes
+
+log = logging.getLogger(__name__)
 
 MAX_GRAMMAR_BYTES = 1 << 16
 # A compiled grammar takes some 600 times its source: the cache holds at most about 160 MB.
@@ -102,7 +106,9 @@ class GrammarCompiler:
             raise GrammarError("is nested too deeply") from error
         matcher = llguidance.LLMatcher(tokenizer, source, log_level=0)
         if matcher.is_error():
-            raise GrammarError(_first_line(matcher.get_error()))
+            is_pattern = grammar.kind in (GrammarKind.REGEX, GrammarKind.CHOICES)
+            pattern = grammar.text if is_pattern else None
+            raise GrammarError(describe(matcher.get_error(), pattern))
         constraint = GrammarConstraint(matcher, self._vocabulary_size)
         try:  # a grammar that is too complex exceeds the limits at the first token
             constraint.fork().mask(np.zeros(self._vocabulary_size, np.float32))
@@ -120,9 +126,8 @@ class GrammarCompiler:
                     self._converted = self._convert_tokenizer()
                 except Exception as error:
                     # The library raises ValueError and RuntimeError, and wraps Rust's panics.
-                    raise GrammarError(
-                        f"this model's tokenizer allows no grammar: {_first_line(str(error))}"
-                    ) from error
+                    log.warning("the tokenizer allows no grammar", exc_info=error)
+                    raise GrammarError("this model's tokenizer allows no grammar") from error
             return self._converted
 
     def _convert_tokenizer(self) -> llguidance.LLTokenizer:
@@ -148,13 +153,14 @@ class GrammarConstraint:
     def mask(self, logits: Floats) -> None:
         llguidance.numpy.fill_next_token_bitmask(self._matcher, self._bits, 0)
         if self._matcher.is_error():
-            raise ConstraintError(f"the grammar: {_first_line(self._matcher.get_error())}")
+            raise ConstraintError(describe(self._matcher.get_error()))
         allowed = np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: len(logits)]
         logits[allowed == 0] = -np.inf
 
     def advance(self, token: int) -> None:
         if not self._matcher.consume_token(token):
-            raise ConstraintError(f"the grammar: {_first_line(self._matcher.get_error())}")
+            message = self._matcher.get_error()
+            raise ConstraintError(describe(message) if message else "does not allow this token")
 
     def fork(self) -> "GrammarConstraint":
         return GrammarConstraint(self._matcher.deep_copy(), self._bits.shape[1] * 32)
@@ -192,8 +198,10 @@ def _source(grammar: Grammar) -> str:
         case GrammarKind.JSON_SCHEMA:
             try:
                 schema = json.loads(grammar.text)
-            except ValueError as error:
+            except json.JSONDecodeError as error:
                 raise GrammarError(f"is not JSON: {error}") from error
+            except ValueError as error:  # too many digits
+                raise GrammarError("is not JSON: a number is too large") from error
             if not isinstance(schema, dict | bool):
                 raise GrammarError("is not a JSON schema: it must be an object")
             return str(llguidance.LLMatcher.grammar_from_json_schema(grammar.text))
@@ -208,7 +216,3 @@ def _source(grammar: Grammar) -> str:
                 _SPECIAL_IN_REGEX.sub(r"\\\g<0>", choice) for choice in grammar.choices
             )
             return str(llguidance.LLMatcher.grammar_from_regex(f"({alternatives})"))
-
-
-def _first_line(message: str) -> str:
-    return next(iter(message.strip().splitlines()), "unknown error")

@@ -55,9 +55,11 @@ def known_options(kind: type[Any]) -> frozenset[str]:
 
 
 def sent_names(kind: type[Any], options: Iterable[str]) -> dict[str, str]:
-    """The names of :data:`ALIASES` among ``options``, by the field of ``kind`` that they set."""
-    known = known_options(kind)
-    return {ALIASES[name]: name for name in options if name not in known and name in ALIASES}
+    """The names of ``options`` by the field of ``kind`` that they set, where they differ."""
+    fields = {**ALIASES, **dict.fromkeys(_GRAMMARS, "grammar")}
+    for name in known_options(kind).difference(_GRAMMARS):
+        fields.pop(name, None)
+    return {fields[name]: name for name in options if name in fields}
 
 
 def build_request(kind: type[T], given: Mapping[str, Any], options: Mapping[str, Any]) -> T:

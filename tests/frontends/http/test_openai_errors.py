@@ -50,6 +50,7 @@ async def async_client(server: ServerProcess) -> AsyncIterator[openai.AsyncOpenA
         ({"extra_body": {"nothing": 1}}, "nothing"),
         ({"extra_body": {"guided_json": "{"}}, "guided_json"),
         ({"extra_body": {"structured_outputs": {"regex": "("}}}, "structured_outputs.regex"),
+        ({"extra_body": {"guided_regex": "7{1000000}"}}, "guided_regex"),
         (
             {
                 "response_format": {

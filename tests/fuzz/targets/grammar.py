@@ -12,6 +12,7 @@ from tests.fuzz.vocabularies import NAMES, size, tokenizer
 
 SIZE = 256
 NUM_STEPS = 6
+MAX_MESSAGE = 300  # characters
 KINDS = tuple(GrammarKind)
 _COMPILERS: dict[str, GrammarCompiler] = {}
 
@@ -50,7 +51,7 @@ def run(data: bytes) -> None:
     try:
         constraint = _compiler(name).compile(grammar)
     except GrammarError as error:
-        str(error).encode()
+        _check(str(error))
         return
     try:
         for step in range(NUM_STEPS):
@@ -63,7 +64,13 @@ def run(data: bytes) -> None:
                 return
             constraint.advance(token)
     except ConstraintError as error:
-        str(error).encode()
+        _check(str(error))
+
+
+def _check(message: str) -> None:
+    """A caller gets it: one short line, whatever the grammar."""
+    assert message.isprintable(), message
+    assert len(message) <= MAX_MESSAGE, message
 
 
 def seeds() -> Iterator[bytes]:

@@ -115,6 +115,10 @@ def _typed(request: Any, **contents: Any) -> None:
         (lambda r: setattr(r.parameters["max_tokens"], "int64_param", 0), "parameters.max_tokens"),
         (lambda r: setattr(r.parameters["n"], "int64_param", 3), "parameters.n"),
         (lambda r: setattr(r.parameters["regex"], "string_param", "("), "parameters.regex"),
+        (
+            lambda r: setattr(r.parameters["regex"], "string_param", "7{1000000}"),
+            "parameters.regex",
+        ),
         (lambda r: setattr(r.parameters["heat"], "int64_param", 1), "parameters.heat"),
         (lambda r: setattr(r.parameters["task"], "string_param", "embed"), "parameters.task"),
         (lambda r: setattr(r.parameters["priority"], "uint64_param", 202), "parameters.priority"),

@@ -160,7 +160,7 @@ def sent_names(body: Any) -> dict[str, str]:
         path, grammar = given
         if path == "response_format" and body.response_format.json_schema is not None:
             path = "response_format.json_schema.schema"
-        names[f"grammar.{grammar.kind}"] = path
+        names["grammar"] = names[f"grammar.{grammar.kind}"] = path
     return names
 
 
