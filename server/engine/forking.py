@@ -174,9 +174,12 @@ class Forking:
         branches = search.advance(candidates)
         if not branches:
             return
-        live = self._assign_branches(group, branches, forked)
         agreed, start = search.agreed(), group.num_published_tokens
-        group.agreed_times += [now] * (len(agreed) - len(group.agreed_times))
+        length = group.agree(agreed, now)
+        if length is not None:
+            search.end_at(length)
+            return
+        live = self._assign_branches(group, branches, forked)
         if len(agreed) > start and group.job.delivery != Delivery.WHOLE:
             group.num_published_tokens = len(agreed)
             logprobs: tuple[TokenLogprob, ...] = ()

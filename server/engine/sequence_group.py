@@ -1,5 +1,6 @@
 """A job's sequences, and the last updates of its outputs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -7,7 +8,7 @@ from server.constraint import Floats
 from server.engine.decoding.beam import BeamSearch
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.failures import NO_TOKEN
-from server.engine.requests.job import GenerationJob
+from server.engine.requests.job import GenerationJob, TextEnd
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobTimes
@@ -26,6 +27,7 @@ class SequenceGroup:
         num_open_outputs: outputs that have not ended.
         num_published_tokens: tokens of the search's best hypothesis that were published.
         agreed_times: when all of the search's hypotheses agreed on each of their first tokens.
+        text_end: of the tokens on which they agree; None without a search or a stop string.
         num_reused_tokens: prompt tokens copied from a cached prefix.
         attention: weights of each token, ``[layers, heads, source]``.
     """
@@ -39,6 +41,7 @@ class SequenceGroup:
     num_open_outputs: int
     num_published_tokens: int = 0
     agreed_times: list[float] = field(default_factory=list)
+    text_end: TextEnd | None = None
     num_reused_tokens: int = 0
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     attention: list[Floats] = field(default_factory=list)
@@ -57,7 +60,20 @@ class SequenceGroup:
             search,
             is_independent=job.num_sequences == 1 and search is None,
             num_open_outputs=job.num_outputs,
+            text_end=None if search is None or job.text_end is None else job.text_end(),
         )
+
+    def agree(self, tokens: Sequence[int], now: float) -> int | None:
+        """Notes that all hypotheses of the search begin with ``tokens``.
+
+        Returns:
+            How many tokens the output has if it ends with one of them.
+        """
+        for number in range(len(self.agreed_times), len(tokens)):
+            self.agreed_times.append(now)
+            if self.text_end is not None and self.text_end(tokens[number]):
+                return number + 1
+        return None
 
     def last_updates(self, outcome: Outcome, failure: str, now: float) -> list["LastUpdate"]:
         """The last update of every open output when the job ends ``now`` with ``outcome``."""

@@ -11,7 +11,7 @@ from model.shortlist import Shortlist
 from server.bounds import MAX_BAD_WORD_TOKENS
 from server.constraint import Constraint
 from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions, Sampling
-from server.engine.requests.job import Candidates, Delivery, GenerationJob
+from server.engine.requests.job import Candidates, Delivery, GenerationJob, TextEnd
 from server.errors import InvalidArgumentError
 from server.models.memory_ledger import with_planned_slots
 from server.models.registry import Model
@@ -25,6 +25,7 @@ from server.service.prepared_request import ForcedPrefix, PreparedRequest
 from server.service.threads import SLICE_BYTES
 from server.service.time_limit import finish_by
 from server.text.grammar import GrammarError
+from server.text.stop_strings import stop_detector
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,12 @@ def prepared_request(
 ) -> PreparedRequest:
     """Combines the request with its jobs. ``echoes``: the input texts to repeat, if requested."""
     texts = request.inputs or ("",) * len(jobs)
+    stops = request.stopping.stop_strings
+    if stops and jobs[0].beams is not None:
+        jobs = [
+            replace(job, text_end=partial(_stop_detector, model, stops, prefix))
+            for job, prefix in zip(jobs, prefixes, strict=True)
+        ]
     options = request.response.attention
     attention = None if options is None else plan_attention(options, model)
     if attention is not None:
@@ -227,13 +234,17 @@ def prepared_request(
                 echoes or ("",) * len(jobs), prefixes, texts, strict=True
             )
         ],
-        request.stopping.stop_strings,
+        stops,
         request.response.token_ids,
         request.response.logprobs,
         attention,
         started,
         time.monotonic() - started,
     )
+
+
+def _stop_detector(model: Model, stops: Sequence[str], prefix: Sequence[int]) -> TextEnd:
+    return stop_detector(model.tokenizer.detokenizer(), stops, prefix)
 
 
 async def _bad_word_ids(

@@ -1,7 +1,9 @@
 """Ends a streamed text before its first stop string."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+
+from server.text.tokenizer import StreamingDetokenizer
 
 
 class StopStrings:
@@ -39,6 +41,27 @@ class StopStrings:
         """The text held back so far; call it when no more text follows."""
         held, self._held = self._held, ""
         return held
+
+
+def stop_detector(
+    text: StreamingDetokenizer, stops: Sequence[str], prefix: Iterable[int]
+) -> Callable[[int], bool]:
+    """A function that takes the next token of a text: whether the text has a stop string now.
+
+    Args:
+        text: of the whole text; not used before.
+        stops: the stop strings; none is empty.
+        prefix: the first tokens of the text, in which stop strings do not count.
+    """
+    found = StopStrings(stops)
+    for id_ in prefix:
+        text.push(id_)
+
+    def ends(id_: int) -> bool:
+        found.push(text.push(id_))
+        return found.is_matched
+
+    return ends
 
 
 def _advance(stop: str, borders: tuple[int, ...], matched: int, piece: str) -> int:

@@ -36,6 +36,11 @@ class Hypothesis(NamedTuple):
         logprobs = (*self.logprobs, score - self.score)
         return Hypothesis((*self.tokens, token), logprobs, score)
 
+    def cut(self, length: int) -> "Hypothesis":
+        """The first ``length`` tokens of a live or a finished hypothesis, as a live one."""
+        logprobs = self.logprobs[:length]
+        return Hypothesis(self.tokens[:length], logprobs, sum(logprobs))
+
     def penalized(self, beams: Beams) -> "Hypothesis":
         """The hypothesis with the length penalty applied."""
         length = max(len(self.tokens), 1)
@@ -49,7 +54,7 @@ class BeamSearch:
     Attributes:
         live: the hypotheses to extend, best first.
         finished: the best hypotheses that ended, best first.
-        is_over: no live hypothesis can enter ``finished`` any more.
+        is_over: no live hypothesis can enter ``finished`` any more, or :meth:`end_at` was called.
     """
 
     beams: Beams
@@ -95,6 +100,12 @@ class BeamSearch:
         """At most ``count`` hypotheses, best first; live ones only if too few have finished."""
         live = [hypothesis.penalized(self.beams) for hypothesis in self.live if hypothesis.tokens]
         return [*self.finished, *live][:count]
+
+    def end_at(self, length: int) -> None:
+        """Ends the search: only the first ``length`` tokens are wanted, on which all agree."""
+        found = [*self.finished, *self.live][: self.beams.size]
+        self.live = [hypothesis.cut(length) for hypothesis in found]
+        self.finished, self.is_over = [], True
 
     def agreed(self) -> tuple[int, ...]:
         """The longest common prefix of all live and finished hypotheses."""

@@ -71,6 +71,10 @@ class Delivery(Enum):
 JOIN_SECONDS = 0.04
 
 
+TextEnd = Callable[[int], bool]
+"""Takes the next token of an output; returns whether the output ends with it."""
+
+
 class Candidates:
     """The only tokens that an output may have: the logits of all others are -inf.
 
@@ -110,6 +114,8 @@ class GenerationJob:
         cache_scope: only jobs of the same scope share cached prefixes and prefills.
         client: clients get equal shares of the slots while their jobs wait; empty if there is none.
         delivery: of new tokens.
+        text_end: ends a beam search once its hypotheses agree on a text with a stop string; makes
+            the state of one output, in the lane's thread.
     """
 
     prompt: tuple[int, ...]
@@ -130,6 +136,7 @@ class GenerationJob:
     cache_scope: str = ""
     client: str = ""
     delivery: Delivery = Delivery.EACH
+    text_end: Callable[[], TextEnd] | None = None
 
     @property
     def num_sequences(self) -> int:
