@@ -8,14 +8,16 @@ from export.checkpoint import Checkpoint
 from export.fidelity.subject import Subject
 
 MAX_ROW_TOKENS = 96
-NUM_IMAGES, IMAGE_SEED = 32, 20211003
+NUM_IMAGES, MIN_IMAGES, IMAGE_SEED = 32, 4, 20211003
 MAX_UNKNOWN_SHARE = 0.1  # of a row's tokens: text of another alphabet measures nothing
 
 
 def calibration_samples(checkpoint: Checkpoint, max_tokens: float = math.inf) -> Samples:
     """:func:`calibration_rows`, the images of a model of images, or rows with an image each."""
     rows = calibration_rows(checkpoint, max_tokens)
-    images = checkpoint.images(NUM_IMAGES, IMAGE_SEED)
+    size = 1 if checkpoint.image is None else checkpoint.image.num_tokens
+    count = int(min(NUM_IMAGES, max(MIN_IMAGES, max_tokens // size)))
+    images = checkpoint.images(count, IMAGE_SEED)
     return list(zip(rows, images, strict=False)) if rows and images else rows or images
 
 

@@ -148,7 +148,7 @@ def _encode(session: Session, inputs: EncoderInputs) -> list[Floats]:
 
 
 def _texts(subject: Subject, session: Session) -> EncoderInputs:
-    images = subject.samples[: subject.max_texts]
+    images = subject.images
     if images and not subject.vocabulary_size:
         return EncoderInputs([], None, images)
     rows = [subject.encode(text) for text in mixed_texts()[: subject.max_texts]]

@@ -30,7 +30,7 @@ from model.images import Pixels
 BUDGET = 2.2e11
 SMALL_PARAMETERS = 2_000_000  # a test's model
 MAX_PROMPT_TOKENS = 96
-NUM_IMAGES, IMAGE_SEED = 64, 20201022
+NUM_IMAGES, MIN_IMAGES, IMAGE_SEED = 64, 16, 20201022
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,12 @@ class Subject:
         if self.num_parameters < SMALL_PARAMETERS:
             return 24
         return int(min(150, max(32, BUDGET / self.num_parameters / 20)))
+
+    @property
+    def images(self) -> Sequence[Pixels]:
+        """Images to compare: 64, at least 16 of a large model; none if it reads texts alone."""
+        size = 1 if self.image is None else self.image.num_tokens
+        return self.samples[: int(max(MIN_IMAGES, BUDGET / self.num_parameters / size))]
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of ``text`` that the model knows, as many as it has positions for."""
