@@ -1,6 +1,6 @@
 """Labelled examples of each task, one JSON object per line: training data and held-out sets.
 
-Positions are characters. Imports no torch.
+Positions are characters; bytes are base64. Imports no torch.
 """
 
 from collections.abc import Iterable
@@ -32,11 +32,25 @@ class MaskedExample(Record, frozen=True, kw_only=True):
 
 
 class ClassificationExample(Record, frozen=True, kw_only=True):
-    """A text, or a pair of texts, and its label."""
+    """A text, a pair of texts, or an image, and its label.
 
-    text: str
+    Attributes:
+        image: a PNG file.
+
+    Raises:
+        ValueError: there are both a text and an image, or neither.
+    """
+
+    text: str = ""
     label: str
     pair: str = ""
+    image: bytes | msgspec.UnsetType = msgspec.UNSET  # unset, JSON has no such field
+
+    def __post_init__(self) -> None:
+        if bool(self.text) == bool(self.image):
+            raise ValueError("needs a text or an image, and not both")
+        if self.image and self.pair:
+            raise ValueError("an image has no pair")
 
 
 class LabelledSpan(Record, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 A folder holds ``config.json`` (a :class:`NativeConfig`), ``model.safetensors`` with the parameter
 names of :mod:`model.transformer`, ``tokenizer.json`` and ``training.json``; ``held_out.jsonl`` has
-examples that training did not see (:mod:`model.examples`).
+examples that training did not see (:mod:`model.examples`). A model of images has no tokenizer.
 """
 
 from typing import Annotated, Literal
@@ -12,6 +12,7 @@ import msgspec
 from model.bundle import NAME_PATTERN, ScoreFunction, SpecialTokens, Task
 from model.config import ModelConfig
 from model.graph_spec import Record, Size
+from model.image_config import ImageSpec
 
 FORMAT = "triune"
 CONFIG_FILE = "config.json"
@@ -29,7 +30,12 @@ class HeldOut(Record, frozen=True, kw_only=True):
 
 
 class NativeConfig(Record, frozen=True, kw_only=True):
-    """``config.json``. ``architecture`` is for information only."""
+    """``config.json``. ``architecture`` is for information only.
+
+    Attributes:
+        image: what a model of images reads.
+        sample_images: PNG files that training saw, for all checks of a model of images.
+    """
 
     format: Literal["triune"] = "triune"
     format_version: Literal[1] = 1
@@ -45,5 +51,7 @@ class NativeConfig(Record, frozen=True, kw_only=True):
     target_language: str | None = None
     max_input_tokens: Size | None = None
     max_length_factor: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    image: ImageSpec | None = None
     sample_inputs: tuple[str, ...] = ()
+    sample_images: tuple[bytes, ...] = ()
     held_out: HeldOut | None = None

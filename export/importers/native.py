@@ -10,8 +10,10 @@ from export.checkpoint import Checkpoint, HeldOutSet, check_weights
 from export.errors import SourceError
 from export.importers.support import bundle_name
 from export.readers.safetensors_weights import SafetensorsWeights
+from export.tokenization.none import NO_TOKENIZER
 from model.bundle import ScoreFunction, Task
 from model.examples import parse_examples
+from model.images import ImageError, Pixels, decode_image
 from model.native_checkpoint import (
     CONFIG_FILE,
     FORMAT,
@@ -38,10 +40,11 @@ def import_native(path: Path) -> Checkpoint:
     """The checkpoint in the folder ``path``.
 
     Raises:
-        SourceError: a file is missing or damaged.
+        SourceError: a file is missing or damaged, or the image of a sample.
         WeightsError: the weights do not fit the configuration.
     """
     native = read_native_config(path)
+    _check_image(path, native)
     weights = SafetensorsWeights([path / WEIGHTS_FILE])
     check_weights(native.model, weights)
     score_function = native.score_function
@@ -50,7 +53,7 @@ def import_native(path: Path) -> Checkpoint:
     return Checkpoint(
         config=native.model,
         weights={name: weight.float() for name, weight in weights.items()},
-        tokenizer_json=_read(path / TOKENIZER_FILE).decode("utf-8"),
+        tokenizer_json=_tokenizer(path, native),
         architecture=native.architecture,
         tasks=native.tasks,
         special_tokens=native.special_tokens,
@@ -62,7 +65,9 @@ def import_native(path: Path) -> Checkpoint:
         source_language=native.source_language,
         target_language=native.target_language,
         max_length_factor=native.max_length_factor,
+        image=native.image,
         sample_inputs=native.sample_inputs,
+        samples=_samples(path, native),
         held_out=_held_out(path, native),
     )
 
@@ -93,6 +98,28 @@ def read_held_out(path: Path, task: Task, name: str) -> HeldOutSet:
     if not examples:
         raise SourceError(f"{path}: no examples")
     return HeldOutSet(name, task, hashlib.sha256(data).hexdigest(), tuple(examples))
+
+
+def _tokenizer(path: Path, native: NativeConfig) -> str:
+    return NO_TOKENIZER if native.image else _read(path / TOKENIZER_FILE).decode("utf-8")
+
+
+def _check_image(path: Path, native: NativeConfig) -> None:
+    """Whether ``image`` and ``model.patches`` are of the same images."""
+    patches, image = native.model.patches, native.image
+    fields = ("height", "width", "num_channels", "num_tokens")
+    read, made = ([getattr(x, name, None) for name in fields] for x in (patches, image))
+    if read != made:
+        raise SourceError(f"{path}: {CONFIG_FILE}: image does not make what model.patches reads")
+
+
+def _samples(path: Path, native: NativeConfig) -> tuple[Pixels, ...]:
+    if native.image is None:
+        return ()
+    try:
+        return tuple(decode_image(data, native.image) for data in native.sample_images)
+    except ImageError as error:
+        raise SourceError(f"{path}: {CONFIG_FILE}: sample_images: one {error}") from error
 
 
 def _held_out(path: Path, native: NativeConfig) -> HeldOutSet | None:

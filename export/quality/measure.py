@@ -21,6 +21,7 @@ from export.encoding import EncoderInputs, encode_in_graph
 from export.fidelity.figures import log_softmax
 from export.fidelity.subject import GraphFolder, Subject
 from export.quality.entities import decode_entities
+from export.quality.images import encode_images, images_of
 from export.quality.metrics import (
     entity_f1,
     exact_match,
@@ -70,6 +71,7 @@ def measure_quality(
         bundle: None if the bundle's graphs are the fp32 graphs.
 
     Raises:
+        SourceError: an example is not what the model reads.
         UnsupportedError: a package is missing.
     """
     subject = Subject.of(checkpoint)
@@ -195,8 +197,11 @@ def fill_mask(model: Model, examples: Sequence[MaskedExample]) -> Metrics:
 
 def classification(model: Model, examples: Sequence[ClassificationExample]) -> Metrics:
     """Accuracy, and the mean F1 of the labels."""
-    rows = [_ids(_pair(model, example.text, example.pair)) for example in examples]
-    outputs = [model.labels[int(logits.argmax())] for logits in _encode(model, rows)]
+    subject = model.subject
+    images = images_of(examples, subject.image, reads_texts=subject.vocabulary_size > 0)
+    rows = [_ids(_pair(model, e.text, e.pair)) for e in examples if not images]
+    found = encode_images(model.graphs.encoder(), images) if images else _encode(model, rows)
+    outputs = [model.labels[int(logits.argmax())] for logits in found]
     references = [example.label for example in examples]
     return {
         "accuracy": exact_match(outputs, references),

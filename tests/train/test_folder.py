@@ -64,7 +64,7 @@ ANSWER = AnswerExample(question="a", context="b c", start=0, end=1)
         ),
         ("token_classification", TaggingExample(text="a"), TAGGED, "no train example has an ent"),
         ("span", AnswerExample(question="a", context="b", start=8, end=9), ANSWER, "train .* 8 to"),
-        ("classification", ClassificationExample(text="", label="x"), LABELLED, "has a text"),
+        ("masked", MaskedExample(text=""), MaskedExample(text="a"), "has a text"),
     ],
 )
 def test_an_example_that_cannot_be_used_is_named(
