@@ -8,17 +8,21 @@ from torch import Tensor
 from model.config import ModelConfig
 from model.transformer import parameter_shapes
 
+PATCHES = "embedding.patches.weight"
+
 
 def random_weights(config: ModelConfig, seed: int) -> dict[str, Tensor]:
     """Weights for a model of ``config``; the same ``seed`` gives the same weights.
 
-    Matrices are uniform (Glorot and Bengio 2010), embeddings normal with variance ``1 / size``
-    (tensor2tensor), norm weights one, biases zero.
+    Matrices are uniform (Glorot and Bengio 2010), that of patches included; embeddings, positions
+    and class tokens normal with variance ``1 / size`` (tensor2tensor); norm weights one, biases
+    zero.
     """
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in parameter_shapes(config).items():
-        if name.startswith(("embedding.", "target_embedding.")) and len(shape) == 2:
+        is_embedding = name.startswith(("embedding.", "target_embedding.")) and name != PATCHES
+        if is_embedding and len(shape) == 2:
             weights[name] = torch.randn(shape, generator=generator) / math.sqrt(shape[1])
         elif len(shape) >= 2 and name.endswith("weight"):  # experts: a stack of matrices
             bound = math.sqrt(6 / sum(shape[-2:]))

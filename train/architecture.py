@@ -21,6 +21,7 @@ from model.config import (
     PoolingKind,
     StackConfig,
 )
+from model.image_config import PatchConfig
 from model.position_config import (
     PositionConfig,
     PositionKind,
@@ -67,6 +68,8 @@ def model_config(
     """
     if recipe.recurrent is not None:
         return _recurrent_model(recipe, recipe.recurrent, vocabulary_size)
+    if recipe.patches is not None:
+        return _image_model(recipe, recipe.patches.config, num_labels)
     kind = KINDS[objective]
     norm = NormConfig(kind=recipe.norm, epsilon=EPSILON)
     encoder, decoder = None, None
@@ -136,9 +139,32 @@ def _recurrent_model(
     )
 
 
+def _image_model(recipe: ModelRecipe, patches: PatchConfig, num_labels: int) -> ModelConfig:
+    norm = NormConfig(kind=recipe.norm, epsilon=EPSILON)
+    return ModelConfig(
+        kind=Kind.ENCODER,
+        vocabulary_size=0,
+        hidden_size=recipe.hidden_size,
+        position=PositionConfig(kind=PositionKind.LEARNED, max_positions=patches.num_tokens),
+        embedding=EmbeddingConfig(),
+        encoder=_stack(recipe, norm, recipe.num_layers, cross=False),
+        patches=patches,
+        head=_image_head(num_labels),
+    )
+
+
+def _image_head(num_labels: int) -> HeadConfig:
+    """The class token's vector times a matrix (Dosovitskiy et al. 2021, section 3.1)."""
+    return HeadConfig(
+        kind=HeadKind.CLASSIFICATION, pooling=PoolingKind.CLS, bias=True, num_labels=num_labels
+    )
+
+
 def with_new_head(model: ModelConfig, objective: ObjectiveKind, num_labels: int) -> ModelConfig:
     """The layers of ``model`` with the head of ``objective``; a language model keeps its own."""
     norm = NormConfig(kind=NormKind.LAYER, epsilon=EPSILON)
+    if model.patches is not None:
+        return msgspec.structs.replace(model, head=_image_head(num_labels))
     head = _head(model.hidden_size, model.head.tied, objective, norm, num_labels)
     if head.kind == model.head.kind == HeadKind.LANGUAGE_MODEL:
         return model

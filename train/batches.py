@@ -1,12 +1,15 @@
-"""Rows of token ids, padded batches of them, and the order in which training sees them."""
+"""Rows of token ids or images, batches of them, and the order in which training sees them."""
 
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from model.images import Pixels
 
 IGNORED = -100  # a target that is not part of the loss
 
@@ -16,11 +19,12 @@ class Row:
     """One tokenized example.
 
     Attributes:
-        inputs: ids of an encoder or a decoder.
+        inputs: ids of an encoder or a decoder; of an image, a zero for each of its vectors.
         targets: one for each input; or one label; or the first and last token of an answer.
         sources: of an encoder-decoder.
         segments: one for each input, of an encoder.
         follows: whether the second text follows the first: 0, 1 or :data:`IGNORED`.
+        pixels: of an image, ``[height, width, channels]``.
     """
 
     inputs: list[int]
@@ -28,6 +32,7 @@ class Row:
     sources: list[int] | None = None
     segments: list[int] | None = None
     follows: int = IGNORED
+    pixels: Pixels | None = field(default=None, compare=False)
 
     @property
     def length(self) -> int:
@@ -47,6 +52,7 @@ class TrainingBatch:
         source_lengths: ``[batch]``
         segments: ``[batch, length]``, of an encoder.
         follows: ``[batch]``
+        pixels: ``[batch, height, width, channels]``, uint8, of images.
     """
 
     inputs: Tensor
@@ -56,6 +62,7 @@ class TrainingBatch:
     source_lengths: Tensor | None = None
     segments: Tensor | None = None
     follows: Tensor | None = None
+    pixels: Tensor | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -78,6 +85,7 @@ def make_batch(rows: Sequence[Row], *, is_filler: bool = False) -> TrainingBatch
     inputs = [row.inputs for row in rows]
     sources = [row.sources for row in rows if row.sources is not None]
     segments = [row.segments for row in rows if row.segments is not None]
+    pixels = [row.pixels for row in rows if row.pixels is not None]
     targets = pad_rows([row.targets for row in rows], IGNORED)
     follows = torch.tensor([row.follows for row in rows])
     if is_filler:
@@ -90,6 +98,7 @@ def make_batch(rows: Sequence[Row], *, is_filler: bool = False) -> TrainingBatch
         source_lengths=_lengths(sources) if sources else None,
         segments=pad_rows(segments) if segments else None,
         follows=follows,
+        pixels=torch.from_numpy(np.stack(pixels)) if pixels else None,
     )
 
 

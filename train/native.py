@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from model.bundle import ScoreFunction, SpecialTokens, Task
+from model.bundle import ImageSpec, ScoreFunction, SpecialTokens, Task
 from model.config import ModelConfig
 from model.examples import Example, write_examples
 from model.native_checkpoint import (
@@ -23,6 +24,7 @@ from model.native_checkpoint import (
 )
 from train.data.dataset import Dataset, Origin, hash_of, texts_of
 from train.data.sources import OBJECTIVE_TASKS
+from train.images import sample_images
 from train.recipe import ObjectiveKind, Recipe, StoredPrecision
 from train.start import StartRecord
 from train.trainer import Result
@@ -70,12 +72,20 @@ class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
     validations: tuple[tuple[int, float], ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a model reads: texts, with a tokenizer, or an image."""
+
+    tokenizer: Tokenizer | None
+    tokens: SpecialTokens
+    image: ImageSpec | None
+
+
 def write_checkpoint(
     folder: Path,
     recipe: Recipe,
     config: ModelConfig,
-    tokenizer: Tokenizer,
-    tokens: SpecialTokens,
+    inputs: Inputs,
     labels: tuple[str, ...],
     dataset: Dataset,
     result: Result,
@@ -86,7 +96,8 @@ def write_checkpoint(
     dtype = STORED_DTYPES[recipe.stored_precision]
     weights = {name: weight.to(dtype).contiguous() for name, weight in result.weights.items()}
     save_file(weights, str(folder / WEIGHTS_FILE))
-    (folder / TOKENIZER_FILE).write_text(tokenizer.to_str(), encoding="utf-8")
+    if inputs.tokenizer is not None:
+        (folder / TOKENIZER_FILE).write_text(inputs.tokenizer.to_str(), encoding="utf-8")
     write_examples(folder / HELD_OUT_FILE, dataset.held_out)
     (folder / TRAINING_FILE).write_bytes(_json(record))
     is_translation = recipe.objective == ObjectiveKind.SEQUENCE_TO_SEQUENCE
@@ -95,14 +106,16 @@ def write_checkpoint(
         license=recipe.license,
         tasks=_tasks(recipe),
         model=config,
-        special_tokens=tokens,
+        special_tokens=inputs.tokens,
         labels=labels,
         score_function=SCORE_FUNCTIONS.get(recipe.objective),
         source_language=recipe.source_language,
         target_language=recipe.target_language,
-        max_input_tokens=recipe.data.max_length,
+        max_input_tokens=None if inputs.image else recipe.data.max_length,
         max_length_factor=recipe.max_length_factor if is_translation else None,
-        sample_inputs=_samples(dataset.held_out),
+        image=inputs.image,
+        sample_inputs=() if inputs.image else _samples(dataset.held_out),
+        sample_images=sample_images(dataset.train) if inputs.image else (),
         held_out=HeldOut(name=f"{dataset.name} held out", sha256=hash_of(dataset.held_out)),
     )
     partial = folder / f"{CONFIG_FILE}.partial"

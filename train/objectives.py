@@ -34,7 +34,7 @@ class Encoder:
     """Turns examples into rows. ``labels``: of a classifier, in the order of its logits.
 
     Raises:
-        ValueError: a label that is not one of ``labels``.
+        ValueError: a label that is not one of ``labels``, or an image.
     """
 
     tokenizer: Tokenizer
@@ -62,6 +62,8 @@ class Encoder:
         )
 
     def classification(self, example: ClassificationExample) -> Row:
+        if example.image:
+            raise ValueError("the model reads texts, and it has an image")
         encoding = self._pair(example.text, example.pair)
         label = self._label(example.label)
         return Row(inputs=encoding.ids, targets=[label], segments=encoding.type_ids)
@@ -220,6 +222,8 @@ class TrainingModule(nn.Module):
         model = self.model
         if model.config.kind == Kind.ENCODER:
             self.kernels.begin(batch.lengths, batch.inputs.shape[1])
+            if batch.pixels is not None:
+                return model.encode_images(batch.pixels)
             return model.encode(batch.inputs, batch.lengths, batch.segments)
         states, step = None, Step.whole(batch.lengths)
         if batch.sources is not None and batch.source_lengths is not None:

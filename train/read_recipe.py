@@ -10,6 +10,7 @@ import msgspec
 from model.config import LINEAR_SCORES, NormKind, ScoreKind
 from model.recurrent_config import AlignmentKind, ReadoutKind
 from train.errors import RecipeError
+from train.image_recipe import MAX_TOKENS, PatchesRecipe
 from train.recipe import (
     ATTENTION_POSITIONS,
     ModelRecipe,
@@ -91,15 +92,19 @@ def _section(type_: Any) -> type[msgspec.Struct] | None:
 def _conflicts(recipe: Recipe) -> Iterator[str]:
     """Problems of several fields together."""
     training, objective = recipe.training, recipe.objective
+    patches = None if recipe.model is None else recipe.model.patches
     if recipe.start_from is None:
-        for name in ("tokenizer", "model"):
+        needed = ("model",) if patches is not None else ("tokenizer", "model")
+        for name in needed:
             if getattr(recipe, name) is None:
                 yield f"{name}: missing; only a recipe with start_from can do without"
     elif recipe.tokenizer is not None:
         yield "tokenizer: start_from brings its own"
     if recipe.model is not None:
         yield from _model_conflicts(recipe, recipe.model)
-    if training.batch_tokens < recipe.data.max_length:
+    if patches is not None and recipe.model is not None:
+        yield from _image_conflicts(recipe, recipe.model, patches)
+    elif training.batch_tokens < recipe.data.max_length:
         yield f"training.batch_tokens: less than data.max_length, {recipe.data.max_length}"
     if training.next_sentence and objective != ObjectiveKind.MASKED:
         yield f"training.next_sentence: not for objective {objective}"
@@ -110,13 +115,40 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
     if objective == ObjectiveKind.NEXT_TOKEN and not continues_words:
         yield "tokenizer.kind: a decoder continues texts in the middle of a word: bpe, characters"
     origin, _, name = recipe.data.source.partition(":")
-    needed = DEBIAN_OBJECTIVES.get(name, ObjectiveKind.SEQUENCE_TO_SEQUENCE)
-    if origin in ("debian", "lexicon") and objective != needed:
-        yield f"data.source: objective {objective} cannot use {recipe.data.source}, only {needed}"
+    expected = DEBIAN_OBJECTIVES.get(name, ObjectiveKind.SEQUENCE_TO_SEQUENCE)
+    if origin in ("debian", "lexicon") and objective != expected:
+        yield f"data.source: objective {objective} cannot use {recipe.data.source}, only {expected}"
+
+
+def _image_conflicts(recipe: Recipe, model: ModelRecipe, patches: PatchesRecipe) -> Iterator[str]:
+    for side in ("height", "width"):
+        if getattr(patches, side) % patches.size:
+            yield f"model.patches.{side}: not a multiple of size, {patches.size}"
+    for values in ("mean", "deviation"):
+        if len(getattr(patches, values)) != patches.num_channels:
+            yield f"model.patches.{values}: needs {patches.num_channels} numbers, one a channel"
+    num_tokens = patches.config.num_tokens
+    if num_tokens > MAX_TOKENS:
+        yield f"model.patches.size: an image would have {num_tokens} tokens, more than {MAX_TOKENS}"
+    if recipe.training.batch_tokens < num_tokens:
+        yield f"training.batch_tokens: less than the {num_tokens} tokens of an image"
+    if recipe.objective != ObjectiveKind.CLASSIFICATION:
+        yield f"model.patches: not for objective {recipe.objective}"
+    if recipe.tokenizer is not None:
+        yield "tokenizer: a model of images has none"
+    if model.positions != Positions.LEARNED:
+        yield "model.positions: those of patches are learned"
+    if model.placement == Placement.CONCATENATED:
+        yield "model.placement: those of patches are added"
+    for field in ("window", "recurrent"):
+        if getattr(model, field) is not None:
+            yield f"model.{field}: not in a model of images"
 
 
 def _model_conflicts(recipe: Recipe, model: ModelRecipe) -> Iterator[str]:
-    if recipe.data.max_length > model.max_positions:
+    if model.patches is None and recipe.training.augmentation is not None:
+        yield "training.augmentation: only in a model of images"
+    if model.patches is None and recipe.data.max_length > model.max_positions:
         yield f"data.max_length: more than model.max_positions, {model.max_positions}"
     is_translation = recipe.objective == ObjectiveKind.SEQUENCE_TO_SEQUENCE
     if model.num_decoder_layers is not None and not is_translation:

@@ -13,15 +13,8 @@ from model.bundle import NAME_PATTERN
 from model.config import Activation, NormKind, NormOrder, ScoreKind
 from model.position_config import SignalTarget
 from model.recurrent_config import AlignmentKind, CellKind, ReadoutKind
-
-Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-PositiveFloat = Annotated[float, msgspec.Meta(gt=0)]
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
+from train.image_recipe import AugmentationRecipe, PatchesRecipe
+from train.section import Count, Positive, PositiveFloat, Section, Share
 
 
 class ObjectiveKind(StrEnum):
@@ -97,7 +90,7 @@ class DataRecipe(Section, frozen=True, kw_only=True):
         num_train: of a synthetic task, examples to draw.
         num_validation, num_held_out: examples for validation during training, and for the
             quality of the result.
-        max_length: longer rows, in tokens, are left out.
+        max_length: longer rows, in tokens, are left out; images never are.
     """
 
     source: Annotated[str, msgspec.Meta(pattern=r"^(synthetic|debian|lexicon|folder):.+$")]
@@ -172,7 +165,8 @@ class RecurrentRecipe(Section, frozen=True, kw_only=True):
 class ModelRecipe(Section, frozen=True, kw_only=True):
     """The size and variant of the Transformer, or of a recurrent encoder-decoder.
 
-    With ``recurrent``, only sizes, numbers of layers, ``max_positions`` and ``tied`` matter.
+    With ``recurrent``, only sizes, numbers of layers, ``max_positions`` and ``tied`` matter; with
+    ``patches``, ``max_positions`` does not.
 
     Attributes:
         num_heads, inner_size: default: those of Vaswani et al. 2017, table 3, base.
@@ -218,6 +212,7 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
     experts: ExpertsRecipe | None = None
     universal: UniversalRecipe | None = None
     recurrent: RecurrentRecipe | None = None
+    patches: PatchesRecipe | None = None
 
 
 class TrainingRecipe(Section, frozen=True, kw_only=True):
@@ -258,6 +253,7 @@ class TrainingRecipe(Section, frozen=True, kw_only=True):
     log_every: Positive = 50
     next_sentence: bool = False
     mask_share: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.15
+    augmentation: AugmentationRecipe | None = None
 
 
 class Recipe(Section, frozen=True, kw_only=True):
@@ -268,7 +264,8 @@ class Recipe(Section, frozen=True, kw_only=True):
         start_from: a default model's name, ``hf:OWNER/NAME`` or the path of a checkpoint of any
             format that ``export`` reads. The model starts with its weights where name and shape
             agree, and uses its tokenizer. Without ``model``, it has its layers too.
-        tokenizer, model: needed without ``start_from``, with which ``tokenizer`` is refused.
+        tokenizer, model: needed without ``start_from``, with which ``tokenizer`` is refused. A
+            model of images has no tokenizer.
         stored_precision: of ``model.safetensors``.
         max_length_factor: of a translation, the default of ``max_new_tokens`` as a multiple of
             the source's length.

@@ -1,5 +1,6 @@
 """One training from its recipe to a native checkpoint."""
 
+import math
 import random
 import shutil
 from dataclasses import replace
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
+from model.bundle import SpecialTokens
 from model.config import ModelConfig
 from model.native_checkpoint import CONFIG_FILE, TOKENIZER_FILE
 from model.transformer import Transformer
@@ -18,8 +20,15 @@ from train.batches import Row
 from train.data.dataset import Dataset, hash_of, labels_of, texts_of
 from train.data.sources import load_dataset
 from train.errors import DataError, RecipeError
+from train.images import ImageEncoder, augment_row, image_to_read
 from train.log import draw_learning_curve
-from train.native import TrainingRecord, commit_of_code, num_parameters, write_checkpoint
+from train.native import (
+    Inputs,
+    TrainingRecord,
+    commit_of_code,
+    num_parameters,
+    write_checkpoint,
+)
 from train.objectives import Encoder, TrainingModule, mask_row, pair_rows
 from train.read_recipe import read_recipe
 from train.recipe import ModelRecipe, ObjectiveKind, Recipe
@@ -48,12 +57,20 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     if (out / CONFIG_FILE).is_file():
         report.say(f"{out}: this training is complete; --restart trains again")
         return out
+    out.mkdir(parents=True, exist_ok=True)
     dataset = load_dataset(recipe, recipe_path.parent)
     start = load_start(recipe, recipe_path.parent)
-    tokenizer = _tokenizer(recipe, start, out, dataset)
+    image = image_to_read(recipe, start)
+    tokenizer = None if image is not None else _tokenizer(recipe, start, out, dataset)
+    vocabulary_size = 0 if tokenizer is None else tokenizer.get_vocab_size()
     labels = labels_of(dataset.train)
-    rows = _encode(recipe, tokenizer, labels, dataset)
-    config = _model_config(recipe, tokenizer, labels, start)
+    config = _model_config(recipe, vocabulary_size, labels, start)
+    encoder: Encoder | ImageEncoder
+    if tokenizer is not None:
+        encoder = Encoder(tokenizer, labels)
+    elif image is not None:
+        encoder = ImageEncoder(image, labels)
+    rows = _encode(recipe, encoder, vocabulary_size, dataset)
     kernels = TrainingKernels(recipe.training.attention_dropout)
     model = Transformer(config, kernels)
     model.load_state_dict(initial_weights(config, recipe.seed, start))
@@ -72,9 +89,9 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     }
     report.say(
         f"{recipe.name}: {num_parameters(dict(model.state_dict())):,} parameters, "
-        f"{len(rows.train):,} examples, {tokenizer.get_vocab_size():,} tokens in the vocabulary"
+        f"{len(rows.train):,} examples, {vocabulary_size:,} tokens in the vocabulary"
     )
-    prepare = _preparation(recipe, rows.train, tokenizer.get_vocab_size())
+    prepare = _preparation(recipe, rows.train, vocabulary_size)
     state = StateFolder(out, fingerprint)
     with report:
         result = Trainer(optimization, rows, recipe.seed, state, out, prepare).run(report)
@@ -104,8 +121,11 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
             validations=tuple(result.progress.validations),
         )
         draw_learning_curve(out, recipe.name)
-        tokens = special_tokens(config.kind) if start is None else start.special_tokens
-        write_checkpoint(out, recipe, config, tokenizer, tokens, labels, dataset, result, record)
+        tokens = SpecialTokens() if tokenizer is None else special_tokens(config.kind)
+        if start is not None:
+            tokens = start.special_tokens
+        read = Inputs(tokenizer=tokenizer, tokens=tokens, image=image)
+        write_checkpoint(out, recipe, config, read, labels, dataset, result, record)
         shutil.rmtree(out / STATE_FOLDER)
         report.say(f"{out}: validation loss {result.validation_loss:.4f}")
     return out
@@ -151,32 +171,33 @@ def _read_tokenizer(path: Path) -> Tokenizer:
 
 
 def _model_config(
-    recipe: Recipe, tokenizer: Tokenizer, labels: tuple[str, ...], start: Checkpoint | None
+    recipe: Recipe, vocabulary_size: int, labels: tuple[str, ...], start: Checkpoint | None
 ) -> ModelConfig:
     """The model of the recipe, or the layers of ``start`` with a new head."""
     if recipe.model is not None:
-        size = tokenizer.get_vocab_size()
-        return model_config(recipe.model, recipe.objective, size, len(labels))
+        return model_config(recipe.model, recipe.objective, vocabulary_size, len(labels))
     if start is None:
         raise RecipeError("model: missing")
     if start.config.kind != KINDS[recipe.objective]:
         raise RecipeError(
             f"start_from: objective {recipe.objective} needs an {KINDS[recipe.objective]}"
         )
-    if recipe.data.max_length > start.config.position.max_positions:
+    is_of_texts = start.config.patches is None
+    if is_of_texts and recipe.data.max_length > start.config.position.max_positions:
         raise RecipeError("data.max_length: more than the positions of start_from")
     return with_new_head(start.config, recipe.objective, len(labels))
 
 
 def _encode(
-    recipe: Recipe, tokenizer: Tokenizer, labels: tuple[str, ...], dataset: Dataset
+    recipe: Recipe, encoder: Encoder | ImageEncoder, vocabulary_size: int, dataset: Dataset
 ) -> Rows:
-    """The rows of training and validation; longer ones are left out.
+    """The rows of training and validation; longer texts are left out.
 
     Raises:
         DataError: an example cannot be encoded, or all are too long.
     """
-    encoder = Encoder(tokenizer, labels)
+    is_of_images = isinstance(encoder, ImageEncoder)
+    limit = math.inf if is_of_images else recipe.data.max_length
     parts = {}
     for name in ("train", "validation"):
         rows: list[Row] = []
@@ -185,24 +206,26 @@ def _encode(
                 rows += encoder.encode(recipe.objective, example)
             except ValueError as error:
                 raise DataError(f"data: {name} example {number}: {error}") from error
-        parts[name] = [row for row in rows if row.length <= recipe.data.max_length]
+        parts[name] = [row for row in rows if row.length <= limit]
         if not parts[name]:
             raise DataError(f"data.max_length: no example for {name} is that short")
     if recipe.objective == ObjectiveKind.MASKED:  # the same masks at each validation
-        prepare = _preparation(recipe, parts["validation"], tokenizer.get_vocab_size())
+        prepare = _preparation(recipe, parts["validation"], vocabulary_size)
         parts["validation"] = [prepare(index, -1) for index in range(len(parts["validation"]))]
     return Rows(**parts)
 
 
 def _preparation(recipe: Recipe, rows: list[Row], vocabulary_size: int) -> PrepareRow:
-    """Masks and pairs are drawn anew for each row and epoch, whichever process computes it."""
-    if recipe.objective != ObjectiveKind.MASKED:
+    """What is random is drawn anew for each row and epoch, whichever process computes it."""
+    training, augmentation = recipe.training, recipe.training.augmentation
+    if recipe.objective != ObjectiveKind.MASKED and augmentation is None:
         return lambda index, _epoch: rows[index]
-    training = recipe.training
 
     def prepare(index: int, epoch: int) -> Row:
         rng = random.Random(f"{recipe.seed}:{epoch}:{index}")
         row = rows[index]
+        if augmentation is not None:
+            return augment_row(row, augmentation, rng)
         if training.next_sentence:
             row = pair_rows(row, rows[rng.randrange(len(rows))], rng)
             if row.length > recipe.data.max_length:

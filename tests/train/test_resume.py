@@ -28,6 +28,7 @@ class StoppedError(Exception):
     [
         ("tiny-reverse", {"residual_dropout": 0.1, "attention_dropout": 0.1, "accumulation": 2}),
         ("tiny-runs", {"embedding_dropout": 0.1, "precision": '"bf16"'}),
+        ("tiny-vit", {"attention_dropout": 0.1, "accumulation": 2}),
         pytest.param("tiny-experts", {"residual_dropout": 0.1}, marks=pytest.mark.slow),
     ],
 )
@@ -179,13 +180,16 @@ def test_a_training_that_diverges_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "batch_tokens"), [("tiny-reverse", 256), ("tiny-vit", 544)])
+def test_two_processes_learn_what_one_does_with_twice_the_batch(
+    name: str, batch_tokens: int, tmp_path: Path
+) -> None:
     """Without dropout; the sums of gradients differ in the order of additions only."""
     lengths = {"num_steps": 8, "validate_every": 4, "log_every": 1, "num_averaged": 1}
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    one = shortened("tiny-reverse", tmp_path / "one", **lengths, batch_tokens=512)
-    two = shortened("tiny-reverse", tmp_path / "two", **lengths, batch_tokens=256)
+    one = shortened(name, tmp_path / "one", **lengths, batch_tokens=2 * batch_tokens)
+    two = shortened(name, tmp_path / "two", **lengths, batch_tokens=batch_tokens)
     alone = run_training(one, tmp_path / "alone")
     ran = train_in_two_processes(two, tmp_path / "both")
     assert ran.returncode == 0, ran.stderr
@@ -196,16 +200,18 @@ def test_two_processes_learn_what_one_does_with_twice_the_batch(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_two_processes_continue_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "batch_tokens"), [("tiny-reverse", 256), ("tiny-vit", 544)])
+def test_two_processes_continue_bit_for_bit(name: str, batch_tokens: int, tmp_path: Path) -> None:
     """Each draws its own dropout. The first part fails after its last checkpoint."""
-    lengths = {"validate_every": 3, "log_every": 1, "residual_dropout": 0.2, "batch_tokens": 256}
+    lengths = {"validate_every": 3, "log_every": 1, "residual_dropout": 0.2}
+    lengths["batch_tokens"] = batch_tokens
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    short = shortened("tiny-reverse", tmp_path, num_steps=3, **lengths)
+    short = shortened(name, tmp_path, num_steps=3, **lengths)
     obstacle = parts / "learning_curve.png"
     obstacle.mkdir(parents=True)
     assert "learning_curve.png" in train_in_two_processes(short, parts).stderr
     obstacle.rmdir()
-    recipe = shortened("tiny-reverse", tmp_path, num_steps=6, **lengths)
+    recipe = shortened(name, tmp_path, num_steps=6, **lengths)
     for out in (whole, parts):
         ran = train_in_two_processes(recipe, out)
         assert ran.returncode == 0, ran.stderr

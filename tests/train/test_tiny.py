@@ -30,8 +30,11 @@ from tests.serving import server_process
 from tests.train.support import RECIPES, ROOT, train, train_and_kill
 
 NAMES = sorted(path.stem for path in RECIPES.glob("tiny-*.toml"))
-# An encoder, a decoder, an encoder-decoder, a recurrent one.
-TRAINED_TWICE = ("tiny-majority", "tiny-brackets", "tiny-reverse", "tiny-gru-additive")
+# An encoder, a decoder, an encoder-decoder, a recurrent one, a model of images.
+TRAINED_TWICE = (
+    *("tiny-majority", "tiny-brackets", "tiny-reverse", "tiny-gru-additive"),
+    "tiny-vit",
+)
 NUM_CASES = 200
 # Checkpoints after which the first process is killed: about half of each recipe.
 KILLED_AFTER = 100
@@ -90,7 +93,9 @@ def _generate(client: Client, model: str, examples: list[TextExample]) -> int:
 
 
 def _classify(client: Client, model: str, examples: list[ClassificationExample]) -> int:
-    outputs = client.classify(model, [example.text for example in examples]).outputs
+    """Texts or images."""
+    images = [example.image for example in examples if isinstance(example.image, bytes)]
+    outputs = client.classify(model, images or [example.text for example in examples]).outputs
     return sum(o.labels[0].label == e.label for o, e in zip(outputs, examples, strict=True))
 
 

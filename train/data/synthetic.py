@@ -15,6 +15,7 @@ from model.examples import (
     TextExample,
     TranslationExample,
 )
+from train.data.shapes import shapes
 
 LETTERS = "abcdefghij"
 CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
@@ -126,4 +127,5 @@ TASKS: dict[str, Callable[[random.Random], Example]] = {
     "find": find,
     "runs": runs,
     "relevance": relevance,
+    "shapes": shapes,
 }

@@ -1,0 +1,37 @@
+"""Images of shapes: a synthetic task for models of images."""
+
+import random
+
+import numpy as np
+import numpy.typing as npt
+
+from model.examples import ClassificationExample, Example
+from model.images import encode_png
+
+SIDE = 16  # pixels
+RADII = (5.0, 7.0)  # pixels
+LIGHT, DARK = (180.0, 255.0), (0.0, 50.0)  # of a shape and of what is around it
+NOISE = 8.0  # standard deviation
+Floats = npt.NDArray[np.float64]
+
+
+def shapes(rng: random.Random) -> Example:
+    """A cross, ring, square or triangle of any size, place and brightness; 16 by 16, grey."""
+    label = rng.choice(sorted(INSIDE))
+    radius = rng.uniform(*RADII)
+    x, y = (rng.uniform(radius, SIDE - radius) for _ in range(2))
+    rows, columns = np.mgrid[:SIDE, :SIDE] + 0.5
+    inside = INSIDE[label]((columns - x) / radius, (rows - y) / radius)
+    values = np.where(inside, rng.uniform(*LIGHT), rng.uniform(*DARK))
+    noise = np.random.default_rng(rng.getrandbits(64)).normal(scale=NOISE, size=values.shape)
+    pixels = (values + noise).round().clip(0, 255).astype(np.uint8)
+    return ClassificationExample(label=label, image=encode_png(pixels[..., None]))
+
+
+# Whether a point is inside, with coordinates from -1 to 1, to the right and down.
+INSIDE = {
+    "cross": lambda x, y: (np.minimum(abs(x), abs(y)) <= 0.2) & (np.maximum(abs(x), abs(y)) <= 1),
+    "ring": lambda x, y: (x**2 + y**2 <= 1) & (x**2 + y**2 >= 0.3),
+    "square": lambda x, y: np.maximum(abs(x), abs(y)) <= 0.9,
+    "triangle": lambda x, y: (abs(y) <= 0.9) & (abs(x) <= (y + 0.9) / 1.8),
+}

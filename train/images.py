@@ -1,0 +1,134 @@
+"""Images to train on: decoded, labelled and varied."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from export.checkpoint import Checkpoint
+from model.bundle import ImageSpec
+from model.examples import ClassificationExample, Example
+from model.image_config import PatchConfig, Resampling
+from model.images import ImageError, Pixels, decode_image
+from train.batches import Row
+from train.errors import RecipeError
+from train.image_recipe import AugmentationRecipe
+from train.recipe import ObjectiveKind, Recipe
+
+NUM_SAMPLES = 32
+MAX_SAMPLE_BYTES = 1 << 20
+
+
+def image_spec(patches: PatchConfig) -> ImageSpec:
+    """How a picture becomes what a model with ``patches`` reads: all of it, resized."""
+    return ImageSpec(
+        height=patches.height,
+        width=patches.width,
+        num_channels=1 if patches.num_channels == 1 else 3,
+        resize=(patches.height, patches.width),
+        resampling=Resampling.BILINEAR,
+        num_tokens=patches.num_tokens,
+    )
+
+
+def image_to_read(recipe: Recipe, start: Checkpoint | None) -> ImageSpec | None:
+    """What the model of ``recipe`` reads; None: texts.
+
+    Raises:
+        RecipeError: ``start`` reads images and the model texts, or both; or texts are to be
+            augmented.
+    """
+    image = None if start is None else start.image
+    if start is not None and image is not None and start.config.reads_texts:
+        raise RecipeError("start_from: it reads texts with images")
+    if recipe.model is not None:
+        patches = recipe.model.patches
+        if patches is None and image is not None:
+            raise RecipeError("model.patches: missing; start_from reads images")
+        image = None if patches is None else image_spec(patches.config)
+    if image is None and recipe.training.augmentation is not None:
+        raise RecipeError("training.augmentation: only in a model of images")
+    return image
+
+
+@dataclass(frozen=True)
+class ImageEncoder:
+    """Turns labelled images into rows. ``labels``: in the order of the model's logits."""
+
+    spec: ImageSpec
+    labels: tuple[str, ...]
+
+    def encode(self, _objective: ObjectiveKind, example: Any) -> list[Row]:
+        """``example`` as a row.
+
+        Raises:
+            ValueError: it has no image, a damaged one, or a label that is not one of ``labels``.
+        """
+        if not isinstance(example, ClassificationExample) or not isinstance(example.image, bytes):
+            raise ValueError("the model reads images, and it has none")
+        try:
+            pixels = decode_image(example.image, self.spec)
+        except ImageError as error:
+            raise ValueError(f"its image {error}") from error
+        if example.label not in self.labels:
+            raise ValueError(f"no training example has the label {example.label}")
+        label = self.labels.index(example.label)
+        return [Row(inputs=[0] * self.spec.num_tokens, targets=[label], pixels=pixels)]
+
+
+def augment_row(row: Row, recipe: AugmentationRecipe, rng: random.Random) -> Row:
+    """``row`` with its image turned, scaled and moved by uniform random amounts."""
+    if row.pixels is None:
+        return row
+    return replace(
+        row,
+        pixels=transform(
+            row.pixels,
+            degrees=rng.uniform(-recipe.rotation, recipe.rotation),
+            scale=1 + rng.uniform(-recipe.scale, recipe.scale),
+            shift=(
+                rng.uniform(-recipe.shift, recipe.shift),
+                rng.uniform(-recipe.shift, recipe.shift),
+            ),
+        ),
+    )
+
+
+def transform(
+    pixels: Pixels, *, degrees: float, scale: float, shift: tuple[float, float]
+) -> Pixels:
+    """``pixels [height, width, channels]``, turned and scaled about the middle, then moved.
+
+    Bilinear; what comes from outside is black.
+
+    Args:
+        degrees: clockwise.
+        shift: to the right and down, in pixels.
+    """
+    height, width, channels = pixels.shape
+    x, y = width / 2, height / 2  # Pillow's coordinates: the middle of the first pixel is 0.5
+    # From a place in the result to its place in ``pixels``: the inverse of the map.
+    cos, sin = (f(math.radians(degrees)) / scale for f in (math.cos, math.sin))
+    right, down = x + shift[0], y + shift[1]
+    inverse = (cos, sin, x - cos * right - sin * down, -sin, cos, y + sin * right - cos * down)
+    image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
+    moved = image.transform(
+        (width, height), Image.Transform.AFFINE, inverse, Image.Resampling.BILINEAR
+    )
+    return np.asarray(moved).reshape(pixels.shape)
+
+
+def sample_images(examples: Sequence[Example]) -> tuple[bytes, ...]:
+    """At most :data:`NUM_SAMPLES` of the examples' files, evenly spaced: 1 MiB in all."""
+    step = max(1, len(examples) // NUM_SAMPLES)
+    samples: list[bytes] = []
+    for example in examples[::step][:NUM_SAMPLES]:
+        image = getattr(example, "image", None)
+        size = sum(map(len, samples))
+        if isinstance(image, bytes) and size + len(image) <= MAX_SAMPLE_BYTES:
+            samples.append(image)
+    return tuple(samples)
