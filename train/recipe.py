@@ -84,8 +84,8 @@ class DataRecipe(Section, frozen=True, kw_only=True):
 
     Attributes:
         source: ``synthetic:TASK``, ``debian:LANGUAGE``, ``debian:sections``,
-            ``debian:relevance``, ``debian:summaries``, ``lexicon:cmudict`` or ``folder:PATH``
-            (relative to the recipe).
+            ``debian:relevance``, ``debian:summaries``, ``lexicon:cmudict``, ``images:mnist`` or
+            ``folder:PATH`` (relative to the recipe).
         labels: of ``debian:sections``, the sections to tell apart.
         num_train: of a synthetic task, examples to draw.
         num_validation, num_held_out: examples for validation during training, and for the
@@ -93,7 +93,7 @@ class DataRecipe(Section, frozen=True, kw_only=True):
         max_length: longer rows, in tokens, are left out; images never are.
     """
 
-    source: Annotated[str, msgspec.Meta(pattern=r"^(synthetic|debian|lexicon|folder):.+$")]
+    source: Annotated[str, msgspec.Meta(pattern=r"^(synthetic|debian|lexicon|images|folder):.+$")]
     num_train: Positive = 20_000
     num_validation: Positive = 200
     num_held_out: Positive = 200

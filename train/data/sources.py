@@ -13,6 +13,7 @@ from train.data.dataset import Dataset, Origin, hash_of
 from train.data.debian import debian_corpus
 from train.data.debian_packages import CORPORA
 from train.data.lexicons import lexicon_corpus
+from train.data.mnist import mnist_corpus
 from train.data.synthetic import TASKS
 from train.errors import DataError, RecipeError
 from train.recipe import ObjectiveKind, Recipe
@@ -140,9 +141,14 @@ def _lexicon(name: str, recipe: Recipe, _folder: Path) -> Dataset:
     return lexicon_corpus(name, recipe.data)
 
 
+def _images(name: str, recipe: Recipe, _folder: Path) -> Dataset:
+    return mnist_corpus(name, recipe.data)
+
+
 SOURCES: dict[str, Callable[[str, Recipe, Path], Dataset]] = {
     "synthetic": _synthetic,
     "folder": _folder,
     "debian": _debian,
     "lexicon": _lexicon,
+    "images": _images,
 }
