@@ -13,6 +13,7 @@ from types import ModuleType
 from export.errors import SourceError, UnsupportedError
 from export.importers.sentence_transformers import LIMITS_FILES, MODULES_FILE, PROMPTS_FILE
 from export.readers.hugging_face import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE
+from export.readers.image_processor import PROCESSOR_FILE, WHOLE_PROCESSOR_FILE
 from export.readers.pickles import SUFFIXES
 from export.tokenization.hugging_face import SENTENCE_PIECES, TARGET_PIECES, TOKENIZER_FILE
 
@@ -23,7 +24,7 @@ TEXTS = (
     *(CONFIG_FILE, "generation_config.json", "README.md", "chat_template.jinja"),
     *(TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "merges.txt", "vocab.txt", *SENTENCE_PIECES, TARGET_PIECES),
-    *(MODULES_FILE, PROMPTS_FILE, *LIMITS_FILES),
+    *(MODULES_FILE, PROMPTS_FILE, *LIMITS_FILES, PROCESSOR_FILE, WHOLE_PROCESSOR_FILE),
 )
 """Everything that readers read besides weights. Patterns of ``fnmatch``, as the next ones."""
 WEIGHTS = (WEIGHTS_FILE, INDEX_FILE, "model-*-of-*.safetensors")

@@ -37,8 +37,8 @@ class PatchConfig(ConfigStruct, frozen=True, kw_only=True):
         return self.num_class_tokens + (self.height // self.size) * (self.width // self.size)
 
 
-# Of an image, in pixels.
-Side = Annotated[int, msgspec.Meta(ge=1, le=4096)]
+MAX_IMAGE_SIDE = 1 << 12  # of an image, in pixels
+Side = Annotated[int, msgspec.Meta(ge=1, le=MAX_IMAGE_SIDE)]
 
 
 class Resampling(StrEnum):

@@ -1,10 +1,11 @@
 """Pictures as pixels: decoding with Pillow and resizing as a model expects. Imports no torch."""
 
 import io
+import struct
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from model.image_config import ImageSpec
 
@@ -13,6 +14,17 @@ Pixels = npt.NDArray[np.uint8]
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MODES = {1: "L", 3: "RGB"}  # of Pillow, by the number of channels
 MAX_SIDE = 1 << 14  # of a picture after it was resized
+DAMAGED = (OSError, ValueError, SyntaxError, EOFError, struct.error)  # what Pillow raises
+# What makes a picture upright, by the orientation in its EXIF data.
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 class ImageError(Exception):
@@ -23,7 +35,8 @@ def open_image(data: bytes) -> Image.Image:
     """Reads the header of a picture: its format and size, not its pixels.
 
     Raises:
-        ImageError: it is in none of :data:`FORMATS`, or damaged.
+        ImageError: it is in none of :data:`FORMATS`, damaged, or has more than twice
+            ``PIL.Image.MAX_IMAGE_PIXELS``.
     """
     try:
         return Image.open(io.BytesIO(data), formats=FORMATS)
@@ -31,22 +44,23 @@ def open_image(data: bytes) -> Image.Image:
         raise ImageError(f"is not one of {', '.join(FORMATS)}") from error
     except Image.DecompressionBombError as error:
         raise ImageError("has too many pixels") from error
-    except (OSError, ValueError, SyntaxError) as error:
+    except DAMAGED as error:
         raise ImageError("is damaged") from error
 
 
 def to_pixels(image: Image.Image, spec: ImageSpec) -> Pixels:
     """Decodes an opened picture: ``[height, width, channels]``, 0 to 255.
 
-    As ``transformers`` does: a camera's orientation is applied, transparent pixels keep their
-    colour, and an animation is its first frame.
+    As ``load_image`` of ``transformers`` and its image processors do: a camera's orientation is
+    applied, transparent pixels keep their colour, and an animation is its first frame. Unlike
+    there, grey of 16 bits keeps its range.
 
     Raises:
         ImageError: it is damaged, or too narrow to be resized.
     """
     try:
-        converted = _8_bits(ImageOps.exif_transpose(image)).convert(MODES[spec.num_channels])
-    except (OSError, ValueError, SyntaxError, EOFError) as error:
+        converted = _8_bits(_upright(image)).convert(MODES[spec.num_channels])
+    except DAMAGED as error:
         raise ImageError("is damaged") from error
     width, height = _resized(converted.size, spec)
     if max(width, height) > MAX_SIDE:
@@ -74,6 +88,13 @@ def encode_png(pixels: Pixels) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """``image`` as its EXIF data orients it."""
+    image.load()  # of some formats, these data follow the pixels
+    turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
+    return image if turn is None else image.transpose(turn)
 
 
 def _8_bits(image: Image.Image) -> Image.Image:

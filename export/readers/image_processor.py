@@ -1,15 +1,18 @@
 """``preprocessor_config.json``: how ``transformers`` turns a picture into a model's input."""
 
+import re
 from dataclasses import dataclass
 
 from export.errors import SourceError, UnsupportedError
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
-from export.supported import lookup
+from export.supported import check_supported, lookup
 from model.embeddings import MAX_PIXEL
-from model.image_config import Resampling
+from model.image_config import MAX_IMAGE_SIDE, Resampling
 
 PROCESSOR_FILE = "preprocessor_config.json"
+# Newer processors of texts and images are saved whole, with the image processor in a field.
+WHOLE_PROCESSOR_FILE, IMAGE_PROCESSOR = "processor_config.json", "image_processor"
 # By the numbers of Pillow's ``Image.Resampling``.
 RESAMPLINGS = {
     "0": Resampling.NEAREST,
@@ -20,8 +23,7 @@ RESAMPLINGS = {
     "5": Resampling.HAMMING,
 }
 HALF = (0.5, 0.5, 0.5)
-# Mean and deviation of ImageNet's channels, and of CLIP's training images.
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+# Mean and deviation of the channels of CLIP's training images.
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
 Resize = int | tuple[int, int]
@@ -35,28 +37,25 @@ class ProcessorDefaults:
     """
 
     resize: Resize = (224, 224)
-    resampling: int = 2
+    resampling: int = 3
     crop: int | None = None
     mean: tuple[float, ...] = HALF
     deviation: tuple[float, ...] = HALF
-    is_square: bool = True
+    is_square: bool = False
 
 
-VIT = ProcessorDefaults()
-# By the start of the class's name.
+CLIP_DEFAULTS = ProcessorDefaults(resize=224, crop=224, mean=CLIP[0], deviation=CLIP[1])
+# By the class's name, without its ending.
 PROCESSORS = {
-    "ViT": VIT,
-    "DeiT": ProcessorDefaults(
-        resize=(256, 256), resampling=3, crop=224, mean=IMAGENET[0], deviation=IMAGENET[1]
-    ),
-    "Bit": ProcessorDefaults(
-        resize=224, resampling=3, crop=224, mean=CLIP[0], deviation=CLIP[1], is_square=False
-    ),
-    "CLIP": ProcessorDefaults(
-        resize=224, resampling=3, crop=224, mean=CLIP[0], deviation=CLIP[1], is_square=False
-    ),
-    "Siglip": ProcessorDefaults(resampling=3),
+    "ViT": ProcessorDefaults(resampling=2, is_square=True),
+    "DeiT": ProcessorDefaults(resize=(256, 256), crop=224, is_square=True),
+    "Bit": CLIP_DEFAULTS,
+    "CLIP": CLIP_DEFAULTS,
+    "Siglip": ProcessorDefaults(),
 }
+ENDINGS = re.compile(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$")
+# The class of a file that names none, by the start of ``model_type``.
+CLASSES = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "clip": "CLIP", "siglip": "Siglip"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,22 +81,18 @@ def read_image_processor(folder: HuggingFaceFolder, num_channels: int) -> ImageP
         SourceError: the file is missing or damaged.
         UnsupportedError: an unknown class, or one that keeps a picture's size.
     """
-    value = folder.read_json(PROCESSOR_FILE)
-    if not isinstance(value, dict):
-        raise SourceError(
-            f"{folder.path}: no {PROCESSOR_FILE}: save the model's image processor beside it"
-        )
-    file = Fields(value, PROCESSOR_FILE)
-    defaults = _defaults(file)
-    if not file.flag("do_resize", True):
-        raise UnsupportedError(f"{PROCESSOR_FILE}: do_resize is false: pictures have any size")
+    file = _file(folder)
+    defaults = _defaults(file, folder.config)
+    check_supported(file, do_resize=(True,), do_pad=(False,))
+    if num_channels == 1:
+        check_supported(file, do_convert_rgb=(False,))
     resize = _size(file, "size", defaults.resize, defaults.is_square)
     crop: Resize | None = None
     if file.flag("do_center_crop", defaults.crop is not None):
         crop = _size(file, "crop_size", defaults.crop, is_square=True)
     final = resize if crop is None else crop
     if isinstance(final, int):
-        raise UnsupportedError(f"{PROCESSOR_FILE}: size and crop_size leave the width open")
+        raise UnsupportedError(f"{file.origin}: size and crop_size leave the width open")
     mean, deviation = _normalisation(file, defaults, num_channels)
     return ImageProcessor(
         resize=(resize, resize) if isinstance(resize, int) else resize,
@@ -114,10 +109,26 @@ def read_image_processor(folder: HuggingFaceFolder, num_channels: int) -> ImageP
     )
 
 
-def _defaults(file: Fields) -> ProcessorDefaults:
-    name = file.text("image_processor_type", file.text("feature_extractor_type", "ViT"))
-    family = next((start for start in PROCESSORS if name.startswith(start)), name)
-    return lookup(PROCESSORS, family, f"{file.origin}: image_processor_type")
+def _file(folder: HuggingFaceFolder) -> Fields:
+    whole = folder.read_json(WHOLE_PROCESSOR_FILE)
+    if isinstance(whole, dict) and IMAGE_PROCESSOR in whole:
+        return Fields(whole, WHOLE_PROCESSOR_FILE).fields(IMAGE_PROCESSOR)
+    value = folder.read_json(PROCESSOR_FILE)
+    if not isinstance(value, dict):
+        raise SourceError(
+            f"{folder.path}: no {PROCESSOR_FILE}: save the model's image processor beside it"
+        )
+    return Fields(value, PROCESSOR_FILE)
+
+
+def _defaults(file: Fields, config: Fields) -> ProcessorDefaults:
+    """Those of the class that the file names; else of the model's usual one."""
+    for field in ("image_processor_type", "feature_extractor_type"):
+        name = file.text(field, "")
+        if name:
+            return lookup(PROCESSORS, ENDINGS.sub("", name), f"{file.origin}: {field}")
+    start = re.split("[_-]", config.text("model_type"))[0]
+    return PROCESSORS[lookup(CLASSES, start, f"{config.origin}: model_type")]
 
 
 def _size(file: Fields, name: str, default: Resize | None, is_square: bool) -> Resize:
@@ -127,10 +138,20 @@ def _size(file: Fields, name: str, default: Resize | None, is_square: bool) -> R
         return (default, default) if is_square and isinstance(default, int) else default
     if isinstance(value, dict):
         sizes = file.fields(name)
-        if sizes.get("shortest_edge") is not None and sizes.get("longest_edge") is None:
-            return sizes.positive("shortest_edge")
-        return sizes.positive("height"), sizes.positive("width")
-    size = file.positive(name)
+        check_supported(sizes, longest_edge=(None,), max_height=(None,), max_width=(None,))
+        if sizes.get("shortest_edge") is not None:
+            return sizes.positive("shortest_edge", maximum=MAX_IMAGE_SIDE)
+        return (
+            sizes.positive("height", maximum=MAX_IMAGE_SIDE),
+            sizes.positive("width", maximum=MAX_IMAGE_SIDE),
+        )
+    if isinstance(value, list) and len(value) == 2:
+        height, width = (
+            Fields({name: side}, file.origin).positive(name, maximum=MAX_IMAGE_SIDE)
+            for side in value
+        )
+        return height, width
+    size = file.positive(name, maximum=MAX_IMAGE_SIDE)
     return (size, size) if is_square else size
 
 
@@ -152,7 +173,8 @@ def _normalisation(
 def _channels(
     file: Fields, name: str, default: tuple[float, ...], num_channels: int
 ) -> list[float]:
-    values = file.get(name, list(default[:num_channels]))
+    values = file.get(name)
+    values = list(default[:num_channels]) if values is None else values
     values = [values] * num_channels if isinstance(values, int | float) else values
     if not isinstance(values, list) or len(values) != num_channels:
         raise SourceError(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
-from transformers import BertModel
+from transformers import BertModel, ViTConfig, ViTModel
+from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from export.errors import SourceError, UnsupportedError
 from export.hub import HubName, parse, pull
@@ -100,6 +101,22 @@ def test_fetches_only_what_the_export_reads(
     assert pull(f"hf:{NAME}") == pulled
     with pytest.raises(SourceError, match=r"HF_HUB_OFFLINE is set, and the cache .* does not have"):
         pull("hf:owner/other")
+
+
+def test_fetches_how_pictures_are_prepared(hub: Hub, files: Path) -> None:
+    config = ViTConfig(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=8,
+        patch_size=4,
+    )
+    ViTModel(config).save_pretrained(files)
+    ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(files)
+    checkpoint = load_checkpoint(f"hf:{NAME}")
+    assert checkpoint.image is not None
+    assert "preprocessor_config.json" in hub.fetched
 
 
 def test_gguf_is_named_where_there_are_several(hub: Hub, files: Path) -> None:

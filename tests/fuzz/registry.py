@@ -24,6 +24,7 @@ TARGETS = (
     "grammar",
     "manifest",
     "external_data",
+    "image",
     "gguf",
     "marian",
     "shortlist",
