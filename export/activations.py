@@ -42,7 +42,7 @@ def observe_inputs(
     with torch.inference_mode(), _observed(model, observe):
         for index, sample in enumerate(samples):
             if isinstance(sample, np.ndarray):
-                model.encode_images(torch.from_numpy(sample[None]))
+                model.encode_images(torch.from_numpy(np.stack([sample])))
             elif isinstance(sample, tuple):
                 ids, lengths, segments = _texts(model, sample[0])
                 model.encode_pairs(ids, lengths, torch.from_numpy(sample[1][None]), segments)

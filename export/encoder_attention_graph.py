@@ -15,6 +15,7 @@ from onnx_ir.tape import Tape
 from export.attention_graph import OPERATOR, SOFTMAX, num_heads_of, operator_weights
 from export.graph_files import load_graph
 from export.quantized_matmul import constant
+from export.signatures import PIXELS
 from export.window_weights import WINDOWED, WindowWeights, weights_values
 from model.bundle import ATTEND_ENCODE, AttentionKind, Dtype, GraphSpec, TensorSpec
 
@@ -27,11 +28,11 @@ def add_encoder_attention_graph(
 ) -> dict[str, GraphSpec]:
     """Writes ``attend_encode.onnx`` into ``directory`` and returns ``graphs`` with its signature.
 
-    Returns ``graphs`` unchanged if there is no encoder, if it has no attention, or if its layers
-    differ in their numbers of heads.
+    Returns ``graphs`` unchanged if there is no encoder, if it reads images, for which servers have
+    no such call, if it has no attention, or if its layers differ in their numbers of heads.
     """
     encode = graphs.get("encode")
-    if encode is None:
+    if encode is None or any(spec.name == PIXELS for spec in encode.inputs):
         return graphs
     model = load_graph(directory / encode.file)
     nodes = [node for node in model.graph if _is_attention(node)]

@@ -23,6 +23,7 @@ from model.recurrent_config import AlignmentKind, BridgeKind, RecurrentConfig
 # ONNX Runtime's fused skip and layer norm has about twice the error of the separate operators.
 DISABLED_OPTIMIZERS = ("SkipLayerNormFusion",)
 
+PIXELS = "pixels"
 LOGIT_POSITIONS = TensorSpec(name="logit_positions", dtype=Dtype.INT32, shape=("chosen",))
 
 Signatures = dict[str, GraphSpec]
@@ -132,7 +133,7 @@ def _floats(name: str, *shape: int | str) -> TensorSpec:
 
 def _pixels(patches: PatchConfig) -> TensorSpec:
     shape = ("batch", patches.height, patches.width, patches.num_channels)
-    return TensorSpec(name="pixels", dtype=Dtype.UINT8, shape=shape)
+    return TensorSpec(name=PIXELS, dtype=Dtype.UINT8, shape=shape)
 
 
 def _chosen_logits(config: ModelConfig) -> TensorSpec:

@@ -7,57 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.basics import ACTIVATIONS, Linear, make_norm
-from model.config import DenseConfig, HeadKind, ModelConfig, PoolingKind
-
-
-def _valid_mask(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """``[batch, length, 1]``: True for tokens, False for padding."""
-    return (torch.arange(hidden.shape[1]) < lengths[:, None])[:, :, None]
-
-
-def pool_cls(hidden: Tensor, _lengths: Tensor) -> Tensor:
-    """The first token's vector (Devlin et al. 2018)."""
-    return hidden[:, 0]
-
-
-def pool_mean(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """The mean of each row's valid tokens (Reimers and Gurevych 2019)."""
-    total = (hidden * _valid_mask(hidden, lengths)).sum(1)
-    return total / lengths[:, None].to(hidden.dtype)
-
-
-def pool_mean_sqrt(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """The sum of each row's valid tokens, divided by the square root of their number."""
-    total = (hidden * _valid_mask(hidden, lengths)).sum(1)
-    return total / lengths[:, None].to(hidden.dtype).sqrt()
-
-
-def pool_weighted_mean(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """The mean with weight n for a row's n-th token (Muennighoff 2022, SGPT)."""
-    ranks = torch.arange(1, hidden.shape[1] + 1, dtype=hidden.dtype)[:, None]
-    weights = ranks * _valid_mask(hidden, lengths)  # [batch, length, 1]
-    return (hidden * weights).sum(1) / weights.sum(1)
-
-
-def pool_max(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """The maximum of each feature over a row's valid tokens."""
-    return hidden.masked_fill(~_valid_mask(hidden, lengths), torch.finfo(hidden.dtype).min).amax(1)
-
-
-def pool_last(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """The last valid token's vector."""
-    last = (lengths - 1).long()[:, None, None].expand(-1, -1, hidden.shape[2])
-    return hidden.gather(1, last)[:, 0]
-
-
-POOLINGS: dict[PoolingKind, Callable[[Tensor, Tensor], Tensor]] = {
-    PoolingKind.CLS: pool_cls,
-    PoolingKind.MEAN: pool_mean,
-    PoolingKind.MEAN_SQRT: pool_mean_sqrt,
-    PoolingKind.WEIGHTED_MEAN: pool_weighted_mean,
-    PoolingKind.MAX: pool_max,
-    PoolingKind.LAST: pool_last,
-}
+from model.config import DenseConfig, HeadKind, ModelConfig
+from model.pooling import make_pooling, pooled_size
 
 
 class Dense(nn.Module):
@@ -82,9 +33,9 @@ class Dense(nn.Module):
 class _Head(nn.Module):
     """The base of all heads: dense layers, whose outputs have ``size`` features."""
 
-    def __init__(self, model: ModelConfig) -> None:
+    def __init__(self, model: ModelConfig, input_size: int | None = None) -> None:
         super().__init__()
-        sizes = [model.hidden_size, *(dense.size for dense in model.head.dense)]
+        sizes = [input_size or model.hidden_size, *(dense.size for dense in model.head.dense)]
         layers = [Dense(*pair) for pair in zip(sizes[:-1], model.head.dense, strict=True)]
         self.size = sizes[-1]
         self.dense = nn.Sequential(*layers)
@@ -94,10 +45,8 @@ class _PooledHead(_Head):
     """A head that pools each row: ``hidden [batch, length, size]`` to ``[batch, n]``."""
 
     def __init__(self, model: ModelConfig) -> None:
-        super().__init__(model)
-        if model.head.pooling is None:
-            raise ValueError(f"a head for {model.head.kind} needs a pooling")
-        self.pool = POOLINGS[model.head.pooling]
+        super().__init__(model, pooled_size(model))
+        self.pool = make_pooling(model)
 
 
 class EmbeddingHead(_PooledHead):

@@ -38,6 +38,7 @@ class PatchConfig(ConfigStruct, frozen=True, kw_only=True):
 
 
 MAX_IMAGE_SIDE = 1 << 12  # of an image, in pixels
+MAX_IMAGE_TOKENS = 1 << 16
 Side = Annotated[int, msgspec.Meta(ge=1, le=MAX_IMAGE_SIDE)]
 
 
@@ -69,4 +70,4 @@ class ImageSpec(Record, frozen=True, kw_only=True):
     resize: tuple[Side, Side]
     keeps_aspect_ratio: bool = False
     resampling: Resampling
-    num_tokens: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
+    num_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_IMAGE_TOKENS)]

@@ -73,6 +73,9 @@ class PoolingKind(StrEnum):
     WEIGHTED_MEAN = "weighted_mean"  # the n-th token has weight n (Muennighoff 2022, SGPT)
     MAX = "max"
     LAST = "last"
+    PATCH_MEAN = "patch_mean"  # the next ones are of images: see :mod:`model.pooling`
+    CLASS_AND_PATCH_MEAN = "class_and_patch_mean"
+    CLASS_TOKENS = "class_tokens"
 
 
 class HeadKind(StrEnum):

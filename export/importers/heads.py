@@ -91,19 +91,30 @@ def sequence_classifier(
     output: str = "classifier",
     pooling: PoolingKind = PoolingKind.CLS,
 ) -> Head:
-    """Labels of a text or a pair; with one label, a relevance score of a pair."""
+    """Labels of a text, a pair or an image; with one label, a relevance score of a pair."""
+    table = (*_tables(dense), *linear("head.output", output, bias=True))
+    return classifier(folder, pooling, table, _configs(dense))
+
+
+def classifier(
+    folder: HuggingFaceFolder,
+    pooling: PoolingKind,
+    table: tuple[Rename, ...],
+    dense: tuple[DenseConfig, ...] = (),
+) -> Head:
+    """As :func:`sequence_classifier`, with the ``table`` of all the head's weights."""
     labels = read_labels(folder.config)
     config = HeadConfig(
         kind=HeadKind.CLASSIFICATION,
         bias=True,
         pooling=pooling,
-        dense=_configs(dense),
+        dense=dense,
         num_labels=len(labels),
     )
     return Head(
         config=config,
         tasks=(Task.CLASSIFY, Task.RERANK) if len(labels) == 1 else (Task.CLASSIFY,),
-        table=(*_tables(dense), *linear("head.output", output, bias=True)),
+        table=table,
         labels=labels,
         score_function=_score_function(folder.config, len(labels)),
     )

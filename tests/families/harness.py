@@ -72,6 +72,13 @@ def imported(model: Any, seed: int = 0, **options: Any) -> Iterator[Checkpoint]:
     Args:
         options: for ``save_pretrained``.
     """
+    with saved(model, seed, **options) as folder:
+        yield load_checkpoint(str(folder))
+
+
+@contextmanager
+def saved(model: Any, seed: int = 0, **options: Any) -> Iterator[Path]:
+    """As :func:`imported`; yields the folder."""
     randomise(model, seed)
     with torch.no_grad():  # larger ones amplify rounding until fp32 itself misses the tolerance
         for parameter in model.parameters():
@@ -79,7 +86,7 @@ def imported(model: Any, seed: int = 0, **options: Any) -> Iterator[Checkpoint]:
                 parameter.mul_(0.5)
     model.set_attn_implementation("eager")
     with tempfile.TemporaryDirectory() as folder, _one_thread(), torch.no_grad():
-        yield load_checkpoint(str(save(model, Path(folder), **options)))
+        yield save(model, Path(folder), **options)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from export.errors import ExportError, SourceError, UnsupportedError
-from export.importers.vit import image_spec, read_patches
+from export.importers.vit_tables import image_spec, read_patches
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.readers.image_processor import ImageProcessor, read_image_processor
@@ -81,7 +81,7 @@ def read(folder: Path, num_channels: int = 3, **config: Any) -> tuple[ImageProce
         },
         "config.json",
     )
-    return processor, image_spec(read_patches(shape, processor, 0), processor)
+    return processor, image_spec(read_patches(shape, processor), processor)
 
 
 def difference(folder: Path, theirs: Any, data: bytes, **options: Any) -> float:

@@ -1,0 +1,264 @@
+"""Shared by the importers of vision transformers: patches, positions, layers and heads."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from export.checkpoint import Checkpoint
+from export.errors import SourceError, UnsupportedError
+from export.importers.bert_tables import layer_norm
+from export.importers.encoders import Body, assemble
+from export.importers.heads import Head, HeadReader
+from export.importers.renaming import Rename, linear
+from export.importers.support import divide_heads
+from export.readers.fields import Fields
+from export.readers.hugging_face import HuggingFaceFolder
+from export.readers.image_processor import ImageProcessor
+from model.bundle import Embedding, ImageSpec, Task
+from model.config import (
+    Activation,
+    AttentionConfig,
+    FeedForwardConfig,
+    HeadConfig,
+    HeadKind,
+    LayerConfig,
+    NormOrder,
+    PoolingKind,
+)
+from model.image_config import MAX_IMAGE_TOKENS, PatchConfig
+from model.position_config import PositionConfig, PositionKind
+
+Grid = tuple[int, int]  # rows and columns of patches
+
+
+def read_patches(
+    config: Fields,
+    processor: ImageProcessor,
+    *,
+    num_class_tokens: int = 1,
+    bias: bool = True,
+    patch_size: int = 16,
+    any_size: bool = False,
+) -> PatchConfig:
+    """How the model reads an image of the size that its processor makes.
+
+    Args:
+        patch_size: the default of the family.
+        any_size: whether the model interpolates its positions.
+
+    Raises:
+        SourceError: the model expects another size, or patches that do not fill it.
+        UnsupportedError: patches are not square, or there are too many.
+    """
+    size = read_patch_size(config, patch_size)
+    made, expected = (processor.height, processor.width), image_size(config)
+    if made != expected and not any_size:
+        raise SourceError(
+            f"{config.origin}: image_size is {expected}, but the image processor makes {made}"
+        )
+    if made[0] % size or made[1] % size:
+        raise SourceError(f"{config.origin}: patches of {size} pixels do not fill {made}")
+    patches = PatchConfig(
+        height=made[0],
+        width=made[1],
+        num_channels=config.positive("num_channels", 3),
+        size=size,
+        mean=processor.mean,
+        deviation=processor.deviation,
+        num_class_tokens=num_class_tokens,
+        bias=bias,
+    )
+    if patches.num_tokens > MAX_IMAGE_TOKENS:
+        raise UnsupportedError(
+            f"{config.origin}: {patches.num_tokens} vectors of an image; supported: up to "
+            f"{MAX_IMAGE_TOKENS}"
+        )
+    return patches
+
+
+def image_size(config: Fields) -> Grid:
+    """Height and width of the images of training, in pixels."""
+    return _pair(config, "image_size", 224)
+
+
+def read_patch_size(config: Fields, default: int) -> int:
+    """The side of a patch, in pixels.
+
+    Raises:
+        UnsupportedError: it is not square.
+    """
+    height, width = _pair(config, "patch_size", default)
+    if height != width:
+        raise UnsupportedError(f"{config.origin}: patch_size is not square: {height} by {width}")
+    return height
+
+
+def image_spec(patches: PatchConfig, processor: ImageProcessor) -> ImageSpec:
+    """How a server prepares pictures for the model.
+
+    Raises:
+        UnsupportedError: it reads neither colours nor grey.
+    """
+    if patches.num_channels not in (1, 3):
+        raise UnsupportedError(f"num_channels: {patches.num_channels} is not supported: 1 or 3")
+    return ImageSpec(
+        height=patches.height,
+        width=patches.width,
+        num_channels=1 if patches.num_channels == 1 else 3,
+        resize=processor.resize,
+        keeps_aspect_ratio=processor.keeps_aspect_ratio,
+        resampling=processor.resampling,
+        num_tokens=patches.num_tokens,
+    )
+
+
+def assemble_images(
+    folder: HuggingFaceFolder,
+    body: Body,
+    processor: ImageProcessor,
+    heads: dict[str, HeadReader],
+    default: str,
+) -> Checkpoint:
+    """As :func:`export.importers.encoders.assemble`, with what images the model takes."""
+    checkpoint = assemble(folder, body, heads, default)
+    if body.patches is None:
+        raise ValueError("a model of images has patches")
+    tasks = tuple(task for task in checkpoint.tasks if task != Task.RERANK)
+    return replace(checkpoint, tasks=tasks, image=image_spec(body.patches, processor))
+
+
+def positions(patches: PatchConfig) -> PositionConfig:
+    """A learned vector for each place of an image."""
+    return PositionConfig(kind=PositionKind.LEARNED, max_positions=patches.num_tokens)
+
+
+def patch_map(source: str, *, bias: bool = True) -> list[Rename]:
+    """The convolution ``source`` as a linear map of flat patches."""
+    return linear("embedding.patches", source, bias=bias, rows=_flat_patches)
+
+
+def class_tokens(*sources: str) -> Rename:
+    """Class tokens, each ``[1, tokens, size]`` or ``[size]``."""
+    return Rename("embedding.class_tokens", sources, _stacked)
+
+
+def position_table(
+    source: str,
+    patches: PatchConfig,
+    trained: Grid | None = None,
+    *,
+    num_unplaced: int = 0,
+    antialias: bool = False,
+) -> Rename:
+    """A vector for each class token and patch.
+
+    Args:
+        source: ``[1, tokens, size]`` or ``[tokens, size]``.
+        trained: patches in training, if the table may have to be interpolated.
+        num_unplaced: the last class tokens, which have no position.
+    """
+    grid = (patches.height // patches.size, patches.width // patches.size)
+    num_placed = patches.num_class_tokens - num_unplaced
+
+    def read(table: Tensor) -> Tensor:
+        table = table.flatten(0, -2)
+        first, rest = table[:num_placed], table[num_placed:]
+        if trained is not None and (grid != trained):
+            rest = _interpolated(rest, trained, grid, antialias=antialias)
+        return torch.cat([first, first.new_zeros(num_unplaced, table.shape[-1]), rest])
+
+    return Rename("embedding.positions.weight", (source,), read)
+
+
+def _interpolated(table: Tensor, trained: Grid, grid: Grid, *, antialias: bool) -> Tensor:
+    """Bicubic, from ``[rows * columns, size]`` of one grid to another."""
+    image = table.T.reshape(1, -1, *trained)
+    resized = functional.interpolate(
+        image, size=grid, mode="bicubic", align_corners=False, antialias=antialias
+    )
+    return resized[0].flatten(1).T
+
+
+def pre_norm_layer(
+    config: Fields,
+    feed_forward: FeedForwardConfig,
+    *,
+    epsilon: float = 1e-12,
+) -> LayerConfig:
+    """A layer with its norms before attention and feed-forward.
+
+    Args:
+        epsilon: the default of the family's norms.
+    """
+    hidden_size = config.positive("hidden_size")
+    num_heads = config.positive("num_attention_heads")
+    return LayerConfig(
+        attention=AttentionConfig(
+            num_heads=num_heads,
+            num_kv_heads=num_heads,
+            head_size=divide_heads(config.origin, hidden_size, num_heads),
+            input_bias=config.flag("qkv_bias", True),
+            output_bias=True,
+        ),
+        feed_forward=feed_forward,
+        norm=layer_norm(config, default=epsilon),
+        norm_order=NormOrder.PRE,
+    )
+
+
+def two_maps(config: Fields, activation: Activation) -> FeedForwardConfig:
+    """The feed-forward of a layer with ``intermediate_size``."""
+    return FeedForwardConfig(
+        inner_size=config.positive("intermediate_size"),
+        activation=activation,
+        gated=False,
+        bias=True,
+    )
+
+
+def with_biases(config: Fields, table: Iterable[Rename]) -> list[Rename]:
+    """``table`` of a layer, without the biases of queries, keys and values if there are none."""
+    qkv = "encoder.layers.{n}.mixer.qkv.bias"
+    return [entry for entry in table if config.flag("qkv_bias", True) or entry.target != qkv]
+
+
+def scaled(by: float) -> partial[Tensor]:
+    """A transform of a weight: it is multiplied."""
+    return partial(torch.mul, other=torch.tensor(by))
+
+
+def image_embedder(folder: HuggingFaceFolder) -> Head:
+    """The class token's vector, as it leaves the last norm."""
+    return pooled_embedder(folder, PoolingKind.CLS)
+
+
+def pooled_embedder(folder: HuggingFaceFolder, pooling: PoolingKind) -> Head:
+    """A vector of the hidden size."""
+    size = folder.config.positive("hidden_size")
+    return Head(
+        config=HeadConfig(kind=HeadKind.EMBEDDING, pooling=pooling),
+        tasks=(Task.EMBED,),
+        embedding=Embedding(size=size, pooling=pooling, is_normalized=False),
+    )
+
+
+def _pair(config: Fields, name: str, default: int) -> tuple[int, int]:
+    """Height and width; one number is both."""
+    value = config.get(name)
+    if isinstance(value, list) and len(value) == 2:
+        height, width = (Fields({name: side}, config.origin).positive(name) for side in value)
+        return height, width
+    return (config.positive(name, default),) * 2
+
+
+def _flat_patches(weight: Tensor) -> Tensor:
+    """A convolution's ``[outputs, channels, rows, columns]`` as the map of a flat patch."""
+    return weight if weight.ndim == 1 else weight.permute(0, 2, 3, 1).flatten(1)
+
+
+def _stacked(*tokens: Tensor) -> Tensor:
+    return torch.cat([token.reshape(-1, token.shape[-1]) for token in tokens])

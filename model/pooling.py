@@ -1,0 +1,123 @@
+"""Poolings: the vectors of a text's tokens, or of an image's patches, to one vector."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from model.config import ModelConfig, PoolingKind
+
+# ``hidden [batch, length, size]`` and ``lengths [batch]`` to ``[batch, pooled size]``.
+Pooling = Callable[[Tensor, Tensor], Tensor]
+
+
+def _valid_mask(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """``[batch, length, 1]``: True for tokens, False for padding."""
+    return (torch.arange(hidden.shape[1]) < lengths[:, None])[:, :, None]
+
+
+def pool_cls(hidden: Tensor, _lengths: Tensor) -> Tensor:
+    """The first token's vector (Devlin et al. 2018)."""
+    return hidden[:, 0]
+
+
+def pool_mean(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """The mean of each row's valid tokens (Reimers and Gurevych 2019)."""
+    total = (hidden * _valid_mask(hidden, lengths)).sum(1)
+    return total / lengths[:, None].to(hidden.dtype)
+
+
+def pool_mean_sqrt(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """The sum of each row's valid tokens, divided by the square root of their number."""
+    total = (hidden * _valid_mask(hidden, lengths)).sum(1)
+    return total / lengths[:, None].to(hidden.dtype).sqrt()
+
+
+def pool_weighted_mean(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """The mean with weight n for a row's n-th token (Muennighoff 2022, SGPT)."""
+    ranks = torch.arange(1, hidden.shape[1] + 1, dtype=hidden.dtype)[:, None]
+    weights = ranks * _valid_mask(hidden, lengths)  # [batch, length, 1]
+    return (hidden * weights).sum(1) / weights.sum(1)
+
+
+def pool_max(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """The maximum of each feature over a row's valid tokens."""
+    return hidden.masked_fill(~_valid_mask(hidden, lengths), torch.finfo(hidden.dtype).min).amax(1)
+
+
+def pool_last(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """The last valid token's vector."""
+    last = (lengths - 1).long()[:, None, None].expand(-1, -1, hidden.shape[2])
+    return hidden.gather(1, last)[:, 0]
+
+
+POOLINGS: dict[PoolingKind, Pooling] = {
+    PoolingKind.CLS: pool_cls,
+    PoolingKind.MEAN: pool_mean,
+    PoolingKind.MEAN_SQRT: pool_mean_sqrt,
+    PoolingKind.WEIGHTED_MEAN: pool_weighted_mean,
+    PoolingKind.MAX: pool_max,
+    PoolingKind.LAST: pool_last,
+}
+
+
+class ImagePooling(nn.Module):
+    """The base of poolings of an image, whose first ``num_class_tokens`` are no patches."""
+
+    def __init__(self, num_class_tokens: int) -> None:
+        super().__init__()
+        self.num_class_tokens = num_class_tokens
+
+
+class PatchMean(ImagePooling):
+    """The mean of the patches' vectors."""
+
+    def forward(self, hidden: Tensor, _lengths: Tensor) -> Tensor:
+        return hidden[:, self.num_class_tokens :].mean(1)
+
+
+class ClassAndPatchMean(ImagePooling):
+    """The first class token's vector, then the mean of the patches' (Oquab et al. 2023, DINOv2)."""
+
+    def forward(self, hidden: Tensor, _lengths: Tensor) -> Tensor:
+        return torch.cat([hidden[:, 0], hidden[:, self.num_class_tokens :].mean(1)], -1)
+
+
+class ClassTokens(ImagePooling):
+    """The vectors of all class tokens, one after another (Touvron et al. 2021, DeiT)."""
+
+    def forward(self, hidden: Tensor, _lengths: Tensor) -> Tensor:
+        return hidden[:, : self.num_class_tokens].flatten(1)
+
+
+IMAGE_POOLINGS: dict[PoolingKind, type[ImagePooling]] = {
+    PoolingKind.PATCH_MEAN: PatchMean,
+    PoolingKind.CLASS_AND_PATCH_MEAN: ClassAndPatchMean,
+    PoolingKind.CLASS_TOKENS: ClassTokens,
+}
+
+
+def make_pooling(model: ModelConfig) -> Pooling:
+    """The pooling of the head of ``model``.
+
+    Raises:
+        ValueError: it has none, or one of images in a model of texts.
+    """
+    kind = model.head.pooling
+    if kind is None:
+        raise ValueError(f"a head for {model.head.kind} needs a pooling")
+    if kind in POOLINGS:
+        return POOLINGS[kind]
+    if model.patches is None:
+        raise ValueError(f"the pooling {kind} is of images")
+    return IMAGE_POOLINGS[kind](model.patches.num_class_tokens)
+
+
+def pooled_size(model: ModelConfig) -> int:
+    """The size of the vector that the pooling returns."""
+    num_vectors = 1
+    if model.head.pooling == PoolingKind.CLASS_AND_PATCH_MEAN:
+        num_vectors = 2
+    elif model.head.pooling == PoolingKind.CLASS_TOKENS and model.patches is not None:
+        num_vectors = model.patches.num_class_tokens
+    return num_vectors * model.hidden_size
