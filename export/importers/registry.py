@@ -14,6 +14,7 @@ from export.importers.bart import import_bart
 from export.importers.bert import import_bert
 from export.importers.bloom import import_bloom
 from export.importers.deberta import import_deberta
+from export.importers.dinov2 import import_dinov2, import_dinov2_with_registers
 from export.importers.distilbert import import_distilbert
 from export.importers.edit_tagger import TAGS_FILE, import_edit_tagger, is_edit_tagger
 from export.importers.electra import import_electra
@@ -65,6 +66,8 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "bloom": import_bloom,
     "deberta-v2": import_deberta,
     "deit": import_deit,
+    "dinov2": import_dinov2,
+    "dinov2_with_registers": import_dinov2_with_registers,
     "distilbert": import_distilbert,
     "electra": import_electra,
     "gemma": import_gemma,
