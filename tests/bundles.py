@@ -123,6 +123,21 @@ def head_bundles() -> Path:
     return _cached(f"heads-{_key('model', 'export', 'tests/heads.py')}", make)
 
 
+def image_bundles() -> Path:
+    """Random models of images, and of texts with images: ``tests.image_models.CHECKPOINTS``."""
+
+    def make(path: Path) -> None:
+        from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
+        from tests.image_models import CHECKPOINTS  # noqa: PLC0415
+
+        for name, checkpoint in CHECKPOINTS.items():
+            if not (path / name).exists():
+                write_bundle(checkpoint(), path, name=name)
+
+    sources = ("model", "export", "tests/architectures.py", "tests/image_models.py")
+    return _cached(f"images-{_key(*sources)}", make)
+
+
 def literature_bundles() -> Path:
     """Random encoders: ``tests.literature.LITERATURE``."""
 

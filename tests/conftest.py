@@ -110,6 +110,12 @@ def head_bundles() -> Path:
 
 
 @pytest.fixture(scope="session")
+def image_bundles() -> Path:
+    """Random models of images: ``vit``, ``vit-embed``; of texts with images: ``vilbert``."""
+    return bundles.image_bundles()
+
+
+@pytest.fixture(scope="session")
 def literature_bundles() -> Path:
     """Random encoders of the literature: ``tests.literature.LITERATURE``."""
     return bundles.literature_bundles()

@@ -2,7 +2,7 @@
 
 import re
 import time
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from starlette.responses import Response
@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute
 
 from server.errors import InvalidArgumentError
 from server.frontends.http.endpoint import Api, Call, Context, json_response
+from server.frontends.http.images import ImageItem, ImageMessage, images_of
 from server.frontends.http.openai.errors import error_response
 from server.frontends.http.openai.usage import prompt_usage
 from server.service.classify import ClassifyRequest
@@ -29,10 +30,11 @@ class ScoreBody(msgspec.Struct, kw_only=True):
 
 
 class ClassifyBody(msgspec.Struct, kw_only=True):
-    """Texts to classify."""
+    """Texts or images to classify. ``messages``: an image, with or without a text."""
 
     model: str
-    input: str | list[str]
+    input: str | ImageItem | list[str | ImageItem] | None = None
+    messages: list[ImageMessage] | None = None
     truncate_prompt_tokens: int | None = None
 
 
@@ -56,7 +58,11 @@ def routes(context: Context) -> list[BaseRoute]:
     """The routes."""
     api = Api(context=context, error=error_response)
     score_names = {"query": "text_1", "documents": "text_2", "max_tokens": "truncate_prompt_tokens"}
-    names = {"inputs": "input", "max_tokens": "truncate_prompt_tokens"}
+    names = {
+        "inputs": "input",
+        "max_tokens": "truncate_prompt_tokens",
+        "long_input": "truncate_prompt_tokens",
+    }
     return [
         api.post("/score", ScoreBody, _score, names=score_names),
         api.post("/v1/score", ScoreBody, _score, names=score_names),
@@ -114,12 +120,16 @@ def _place(field: str, indices: list[int]) -> str:
 
 async def _classify(call: Call[ClassifyBody]) -> Response:
     body = call.body
+    images = images_of(body.input, body.messages)
+    given = images.texts if images.images else cast("str | list[str]", body.input)
     request = ClassifyRequest(
         model=body.model,
-        inputs=(body.input,) if isinstance(body.input, str) else tuple(body.input),
+        inputs=(given,) if isinstance(given, str) else tuple(given),
+        images=await images.files(call),
         length=truncation(body.truncate_prompt_tokens),
     )
-    result = await call.service.classify(request, call.caller)
+    with images.named():
+        result = await call.service.classify(request, call.caller)
     names = call.service.get_model(result.model).labels
     data = []
     for index, output in enumerate(result.outputs):
