@@ -18,6 +18,7 @@ from server.frontends.http.body import json_decoder
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.event_stream import EventStream, event
 from server.frontends.http.failures import Failure
+from server.frontends.http.images import Images
 from server.frontends.http.oip_codec import (
     InferBody,
     decode_generate,
@@ -28,6 +29,8 @@ from server.frontends.http.oip_codec import (
 from server.frontends.oip import models
 from server.frontends.oip.infer import Inference
 from server.frontends.oip.messages import InferRequest
+from server.frontends.oip.signatures import IMAGE_INPUT
+from server.frontends.oip.tensors import BYTES, InputTensor
 
 
 class _ElsewhereError(ServeError):
@@ -79,7 +82,9 @@ class _InferCalls:
         self._inference = inference
 
     async def infer(self, call: Call[InferBody]) -> Response:
-        response = await self._inference.infer(_named(call, call.body.request), call.caller)
+        request = _named(call, call.body.request)
+        inputs = tuple([await _with_files(tensor, call) for tensor in request.inputs])
+        response = await self._inference.infer(replace(request, inputs=inputs), call.caller)
         return encode_infer(response, call.body)
 
     async def generate(self, call: Call[InferRequest]) -> Response:
@@ -111,6 +116,14 @@ def _version(call: Call[Any]) -> str:
 def _named(call: Call[Any], request: InferRequest) -> InferRequest:
     """``request`` with the model of the path."""
     return replace(request, model=_model(call), version=_version(call))
+
+
+async def _with_files(tensor: InputTensor, call: Call[Any]) -> InputTensor:
+    """``tensor``, with files for the base64 that JSON has of images."""
+    if tensor.name != IMAGE_INPUT or tensor.datatype != BYTES or tensor.raw is not None:
+        return tensor
+    images = Images(images=tensor.values, field=IMAGE_INPUT, path=f"{IMAGE_INPUT}[{{}}]")
+    return replace(tensor, values=await images.files(call))
 
 
 async def _server(_: Call[None]) -> Response:

@@ -11,7 +11,13 @@ from typing import Any
 from model.bundle import Device, Manifest
 from server.errors import ModelNotFoundError
 from server.frontends.oip.messages import DEFAULT_PRIORITY_LEVEL, PRIORITY_LEVELS
-from server.frontends.oip.signatures import GENERATIVE, SIGNATURES, TensorSpec, tasks_of
+from server.frontends.oip.signatures import (
+    GENERATIVE,
+    SIGNATURES,
+    TensorSpec,
+    signature_of,
+    tasks_of,
+)
 from server.frontends.oip.tensors import BYTES
 from server.service.model_info import ModelInfo, State
 from server.service.service import Service
@@ -166,12 +172,13 @@ def _duration(total: Total) -> Json:
 def _is_optional(manifest: Manifest, spec: TensorSpec) -> bool:
     """Whether a request to the model may leave out this input: some task does not need it."""
     return any(
-        spec.name not in SIGNATURES[task].required_inputs for task in tasks_of(manifest.tasks)
+        spec.name not in signature_of(task, manifest).required_inputs
+        for task in tasks_of(manifest.tasks)
     )
 
 
 def _inputs(manifest: Manifest) -> list[TensorSpec]:
-    return _union(SIGNATURES[task].inputs for task in tasks_of(manifest.tasks))
+    return _union(signature_of(task, manifest).inputs for task in tasks_of(manifest.tasks))
 
 
 def _outputs(manifest: Manifest) -> list[TensorSpec]:

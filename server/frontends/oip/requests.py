@@ -10,6 +10,7 @@ from server.frontends.oip.messages import InferRequest
 from server.frontends.oip.options import boolean, build_request, sampling_parameters, sent_names
 from server.frontends.oip.signatures import (
     GENERATIVE,
+    IMAGE_INPUT,
     Task,
     check_inputs_of,
     outputs_of,
@@ -43,9 +44,10 @@ _RETURN_FLAGS = {
 class DecodedRequest:
     """A request of the service, and what its response needs.
 
-    ``outputs``: the names of the tensors to return. ``shape``: of the tensor with the texts.
-    ``streams``: whether the request asks for a stream; ``None`` if it does not say. ``sent``: the
-    names of parameters that the request has under another name, by field of ``request``.
+    ``outputs``: the names of the tensors to return. ``shape``: of the tensor with the texts or
+    images. ``streams``: whether the request asks for a stream; ``None`` if it does not say.
+    ``sent``: the names of parameters that the request has under another name, by field of
+    ``request``.
     """
 
     task: Task
@@ -66,7 +68,7 @@ def decode_request(infer: InferRequest, manifest: Manifest) -> DecodedRequest:
     check_inputs(infer.inputs)
     tensors = {tensor.name: tensor for tensor in infer.inputs}
     task = task_of(manifest, infer.parameters.get("task"), tensors)
-    check_inputs_of(task, tensors)
+    check_inputs_of(task, manifest, tensors)
     outputs = outputs_of(task, manifest, infer.outputs)
     if task in GENERATIVE:
         return _generation(infer, task, tensors, outputs)
@@ -75,7 +77,8 @@ def decode_request(infer: InferRequest, manifest: Manifest) -> DecodedRequest:
     if task == Task.SCORE:
         given["priority"] = infer.priority
     request = build_request(kind, given, infer.options)
-    return DecodedRequest(task, request, outputs, tensors[main].shape)
+    place = main if main in tensors else IMAGE_INPUT
+    return DecodedRequest(task, request, outputs, tensors[place].shape)
 
 
 def _generation(
@@ -164,9 +167,16 @@ def _inputs(tensors: Tensors) -> dict[str, Any]:
     return {"inputs": tensors["text_input"].texts()}
 
 
-def _texts_or_pairs(tensors: Tensors) -> dict[str, Any]:
+def _texts_or_images(tensors: Tensors) -> dict[str, Any]:
+    given = _inputs(tensors) if "text_input" in tensors else {}
+    if IMAGE_INPUT in tensors:
+        given["images"] = tensors[IMAGE_INPUT].files()
+    return given
+
+
+def _texts_pairs_or_images(tensors: Tensors) -> dict[str, Any]:
     if "text_pair" not in tensors:
-        return _inputs(tensors)
+        return _texts_or_images(tensors)
     return {"pairs": _pairs(TextPair, tensors["text_input"], tensors["text_pair"])}
 
 
@@ -195,8 +205,8 @@ def _pairs(
 
 # The service's request, the input whose shape the outputs have, and the decoder of the tensors.
 _ENCODERS: dict[Task, tuple[Any, str, Callable[[Tensors], dict[str, Any]]]] = {
-    Task.EMBED: (EmbedRequest, "text_input", _inputs),
-    Task.CLASSIFY: (ClassifyRequest, "text_input", _texts_or_pairs),
+    Task.EMBED: (EmbedRequest, "text_input", _texts_or_images),
+    Task.CLASSIFY: (ClassifyRequest, "text_input", _texts_pairs_or_images),
     Task.TAG: (TagRequest, "text_input", _inputs),
     Task.FILL_MASK: (FillMaskRequest, "text_input", _inputs),
     Task.ANSWER: (AnswerRequest, "question", _questions),

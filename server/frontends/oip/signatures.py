@@ -1,7 +1,7 @@
 """The tensors of each task: their names, types and shapes, and which inputs mean which task."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
 
@@ -74,6 +74,8 @@ class Signature:
         return frozenset(spec.name for spec in self.outputs if not spec.is_optional)
 
 
+IMAGE_INPUT = "image_input"
+_IMAGE = TensorSpec(IMAGE_INPUT, BYTES)
 _TEXT = TensorSpec("text_input", BYTES)
 _SCORES = TensorSpec("scores", "FP32")
 # Text of input spans[i, 0] from character spans[i, 1] to spans[i, 2].
@@ -146,6 +148,9 @@ SIGNATURES = {
         (_SCORES, TensorSpec("num_tokens", "INT64")),
     ),
 }
+# The tasks whose inputs may be images. By whether the model also takes texts: its inputs.
+_IMAGE_TASKS = frozenset({Task.CLASSIFY, Task.EMBED})
+_IMAGE_INPUTS = {False: (_IMAGE,), True: (_TEXT, _IMAGE)}
 # Inputs that only one of a model's tasks has.
 _TELLING = {
     "passages": Task.RERANK,
@@ -162,6 +167,14 @@ def tasks_of(tasks: tuple[ModelTask, ...]) -> tuple[Task, ...]:
     if not GENERATIVE.isdisjoint(found):
         found.append(Task.SCORE)
     return tuple(found)
+
+
+def signature_of(task: Task, manifest: Manifest) -> Signature:
+    """The tensors of a model's task: images instead of texts, or beside them, if it takes them."""
+    signature = SIGNATURES[task]
+    if manifest.image is None or task not in _IMAGE_TASKS:
+        return signature
+    return replace(signature, inputs=_IMAGE_INPUTS[manifest.reads_texts])
 
 
 def task_of(manifest: Manifest, requested: object, names: Iterable[str]) -> Task:
@@ -189,9 +202,9 @@ def task_of(manifest: Manifest, requested: object, names: Iterable[str]) -> Task
     return Task(str(requested))
 
 
-def check_inputs_of(task: Task, names: Collection[str]) -> None:
+def check_inputs_of(task: Task, manifest: Manifest, names: Collection[str]) -> None:
     """Rejects inputs that ``task`` does not have, and missing ones. The error names the input."""
-    signature = SIGNATURES[task]
+    signature = signature_of(task, manifest)
     for name in names:
         if name not in signature.input_names:
             known = ", ".join(spec.name for spec in signature.inputs)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from server.bounds import MAX_IMAGES
 from server.errors import InvalidArgumentError
 from server.printable import quoted
 
@@ -67,6 +68,19 @@ class InputTensor:
         count = self._num_elements(MAX_TEXTS)
         elements = self._checked_values(count) if self.raw is None else self._split(count)
         return tuple(self._text(index, element) for index, element in enumerate(elements))
+
+    def files(self) -> tuple[bytes, ...]:
+        """The elements of a BYTES tensor: at least one, at most :data:`MAX_IMAGES`.
+
+        Raises:
+            InvalidArgumentError: names the tensor, as :meth:`texts`.
+        """
+        self._check_datatype((BYTES,))
+        count = self._num_elements(MAX_IMAGES)
+        if not count:
+            raise self._error("must not be empty")
+        elements = self._checked_values(count) if self.raw is None else self._split(count)
+        return tuple(self._file(index, element) for index, element in enumerate(elements))
 
     def integers(self) -> tuple[int, ...]:
         """The elements of an integer tensor. Raises ``InvalidArgumentError``, which names it."""
@@ -149,6 +163,11 @@ class InputTensor:
             return element.decode()
         except UnicodeDecodeError as error:
             raise self._error(f"element {index} is not UTF-8") from error
+
+    def _file(self, index: int, element: Any) -> bytes:
+        if not isinstance(element, bytes):
+            raise self._error(f"element {index} is not a file")
+        return element
 
     def _error(self, description: str) -> InvalidArgumentError:
         return InvalidArgumentError(self.name, description)

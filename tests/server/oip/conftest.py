@@ -33,11 +33,14 @@ class Doors:
 
 @pytest.fixture(scope="session")
 def all_bundles(
-    tiny_bundles: Path, head_bundles: Path, tmp_path_factory: pytest.TempPathFactory
+    tiny_bundles: Path,
+    head_bundles: Path,
+    image_bundles: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """A bundle for each task."""
+    """A bundle for each task, and models of images."""
     folder = tmp_path_factory.mktemp("oip") / "bundles"
-    for root in (tiny_bundles, head_bundles):
+    for root in (tiny_bundles, head_bundles, image_bundles):
         for path in root.iterdir():
             if path.is_dir():
                 shutil.copytree(path, folder / path.name)

@@ -10,16 +10,16 @@ from protos.inference import open_inference_pb2 as pb
 from server.frontends.oip.tensors import DTYPES
 
 
-def raw_texts(*texts: str) -> bytes:
+def raw_texts(*texts: str | bytes) -> bytes:
     """The elements of a BYTES tensor."""
-    encoded = [text.encode() for text in texts]
+    encoded = [text.encode() if isinstance(text, str) else text for text in texts]
     return b"".join(struct.pack("<I", len(one)) + one for one in encoded)
 
 
 def infer_request(model: str, parameters: Mapping[str, Any] | None = None, **inputs: Any) -> Any:
     """A request with raw contents: texts, or an array with the number type of its dtype.
 
-    ``inputs``: a list of texts, an array, or (shape, list of texts).
+    ``inputs``: a list of texts or files, an array, or (shape, list of texts).
     """
     request = pb.ModelInferRequest(model_name=model, id="a request")
     for name, value in (parameters or {}).items():

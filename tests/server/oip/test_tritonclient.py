@@ -10,6 +10,7 @@ import pytest
 
 from loadtest.compare.environments import Environment
 from loadtest.compare.prepare import prepare
+from tests.pictures import encoded, picture
 from tests.server.oip.conftest import Doors
 
 BUILD = Path(__file__).resolve().parents[3] / "build"
@@ -27,8 +28,9 @@ def found(doors: Doors) -> Any:
     assert prepare([CLIENT], (), BUILD, print)
     running = doors.running
     ports = (running.port, running.admin_port, running.http_port)
+    addresses = [f"127.0.0.1:{port}" for port in ports]
     result = subprocess.run(
-        [CLIENT.python(BUILD / "peers"), PROGRAM, *(f"127.0.0.1:{port}" for port in ports)],
+        [CLIENT.python(BUILD / "peers"), PROGRAM, *addresses, encoded(picture())],
         capture_output=True,
         text=True,
         check=False,
@@ -48,6 +50,8 @@ def test_calls_of_both_protocols(doors: Doors, found: Any, protocol: str) -> Non
     assert answers["translation"] == answers["async"] == [ISO]
     vectors = [output.values for output in doors.ours.embed("embedder", ["a", "b"]).outputs]
     assert answers["vectors"] == np.array(vectors, np.float32).ravel().tolist()
+    vector = np.array(doors.ours.embed("vit-embed", picture()).outputs[0].values, np.float32)
+    assert answers["image"] == vector.tolist()
     ranked = {
         x.index: x.score for x in doors.ours.rerank("judge", "paris", ["a city", "a name"]).outputs
     }
@@ -64,6 +68,10 @@ def test_calls_of_both_protocols(doors: Doors, found: Any, protocol: str) -> Non
     assert {"dates", "embedder"} <= set(answers["index"])
     (statistics,) = answers["statistics"]["model_stats"]
     assert int(statistics["inference_stats"]["success"]["count"]) > 0
+
+
+def test_json_has_images_in_base64(found: Any) -> None:
+    assert found["http"]["json_image"] == found["http"]["image"]
 
 
 def test_streams(found: Any) -> None:

@@ -2,10 +2,13 @@
 
 Runs in an environment of its own, with ``tritonclient`` and without this project.
 
-Usage: tritonclient_program.py GRPC_ADDRESS ADMIN_ADDRESS HTTP_ADDRESS
+Usage: tritonclient_program.py GRPC_ADDRESS ADMIN_ADDRESS HTTP_ADDRESS IMAGE
+
+``IMAGE``: a file, in base64.
 """
 
 import asyncio
+import base64
 import json
 import queue
 import sys
@@ -19,11 +22,16 @@ import tritonclient.http.aio as by_http_aio
 from tritonclient.utils import InferenceServerException
 
 DATE = "3 March 2021"
+IMAGE = sys.argv[4]
 
 
 def texts(module: Any, name: str, *values: str) -> Any:
+    return elements(module, name, *(value.encode() for value in values))
+
+
+def elements(module: Any, name: str, *values: bytes) -> Any:
     tensor = module.InferInput(name, [len(values)], "BYTES")
-    tensor.set_data_from_numpy(np.array([value.encode() for value in values], dtype=object))
+    tensor.set_data_from_numpy(np.array(values, dtype=object))
     return tensor
 
 
@@ -48,6 +56,8 @@ def common(client: Any, module: Any) -> dict[str, Any]:
     passages = [texts(module, "query", "paris"), texts(module, "passages", "a city", "a name")]
     found["scores"] = listed(client.infer("judge", passages), "scores")
     found["labels"] = listed(client.infer("sorter", [texts(module, "text_input", "a")]), "labels")
+    image = elements(module, "image_input", base64.b64decode(IMAGE))
+    found["image"] = listed(client.infer("vit-embed", [image]), "embedding_output")
     ids = module.InferInput("input_ids", [1, 2], "INT64")
     ids.set_data_from_numpy(np.array([[3, 4]]))
     options = {"max_new_tokens": 3, "temperature": 0.0, "ignore_eos": True}
@@ -145,6 +155,9 @@ def http_calls(address: str) -> dict[str, Any]:
         tensor.set_data_from_numpy(np.array([DATE.encode()], dtype=object), binary_data=False)
         outputs = [by_http.InferRequestedOutput("text_output", binary_data=False)]
         found["json"] = listed(client.infer("dates", [tensor], outputs=outputs), "text_output")
+        image = by_http.InferInput("image_input", [1], "BYTES")
+        image.set_data_from_numpy(np.array([IMAGE.encode()], dtype=object), binary_data=False)
+        found["json_image"] = listed(client.infer("vit-embed", [image]), "embedding_output")
         found["statistics"] = client.get_inference_statistics("dates")
         found["index"] = sorted(model["name"] for model in client.get_model_repository_index())
         return found
@@ -157,7 +170,7 @@ async def http_aio_calls(address: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    grpc_address, admin_address, http_address = sys.argv[1:]
+    grpc_address, admin_address, http_address = sys.argv[1:4]
     found = {
         "http": http_calls(http_address),
         "http_aio": asyncio.run(http_aio_calls(http_address)),
