@@ -32,13 +32,13 @@ class MaskedExample(Record, frozen=True, kw_only=True):
 
 
 class ClassificationExample(Record, frozen=True, kw_only=True):
-    """A text, a pair of texts, or an image, and its label.
+    """A text, a pair of texts, an image, or a text with an image, and its label.
 
     Attributes:
         image: a PNG file.
 
     Raises:
-        ValueError: there are both a text and an image, or neither.
+        ValueError: there is neither, or a pair with an image.
     """
 
     text: str = ""
@@ -47,8 +47,8 @@ class ClassificationExample(Record, frozen=True, kw_only=True):
     image: bytes | msgspec.UnsetType = msgspec.UNSET  # unset, JSON has no such field
 
     def __post_init__(self) -> None:
-        if bool(self.text) == bool(self.image):
-            raise ValueError("needs a text or an image, and not both")
+        if not self.text and not self.image:
+            raise ValueError("needs a text or an image")
         if self.image and self.pair:
             raise ValueError("an image has no pair")
 

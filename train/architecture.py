@@ -32,6 +32,7 @@ from model.position_config import (
 )
 from model.recurrent_config import AlignmentConfig, BridgeKind, RecurrentConfig
 from model.sublayers import in_order
+from train.image_architecture import image_head, with_image_stream
 from train.recipe import (
     ATTENTION_POSITIONS,
     GlobalTokens,
@@ -68,7 +69,7 @@ def model_config(
     """
     if recipe.recurrent is not None:
         return _recurrent_model(recipe, recipe.recurrent, vocabulary_size)
-    if recipe.patches is not None:
+    if recipe.patches is not None and recipe.image_stream is None:
         return _image_model(recipe, recipe.patches.config, num_labels)
     kind = KINDS[objective]
     norm = NormConfig(kind=recipe.norm, epsilon=EPSILON)
@@ -80,7 +81,7 @@ def model_config(
         num_layers = recipe.num_decoder_layers if is_translation else None
         decoder = _stack(recipe, norm, num_layers or recipe.num_layers, cross=is_translation)
     is_sinusoidal = recipe.positions in (Positions.SINUSOIDAL, Positions.SINUSOIDAL_PAPER)
-    return ModelConfig(
+    model = ModelConfig(
         kind=kind,
         vocabulary_size=vocabulary_size,
         hidden_size=recipe.hidden_size,
@@ -94,6 +95,19 @@ def model_config(
         decoder=decoder,
         head=_head(recipe.hidden_size, recipe.tied, objective, norm, num_labels),
     )
+    if recipe.patches is None or recipe.image_stream is None:
+        return model
+    stream, patches = recipe.image_stream, recipe.patches.config
+    image = msgspec.structs.replace(
+        recipe,
+        hidden_size=stream.hidden_size,
+        num_heads=stream.num_heads,
+        num_kv_heads=None,
+        inner_size=stream.inner_size,
+        positions=Positions.LEARNED,
+    )
+    layers = _stack(image, norm, stream.num_layers, cross=False)
+    return with_image_stream(model, layers, stream, patches, num_labels)
 
 
 def _positions(recipe: ModelRecipe) -> PositionConfig:
@@ -149,14 +163,7 @@ def _image_model(recipe: ModelRecipe, patches: PatchConfig, num_labels: int) -> 
         embedding=EmbeddingConfig(),
         encoder=_stack(recipe, norm, recipe.num_layers, cross=False),
         patches=patches,
-        head=_image_head(num_labels),
-    )
-
-
-def _image_head(num_labels: int) -> HeadConfig:
-    """The class token's vector times a matrix (Dosovitskiy et al. 2021, section 3.1)."""
-    return HeadConfig(
-        kind=HeadKind.CLASSIFICATION, pooling=PoolingKind.CLS, bias=True, num_labels=num_labels
+        head=image_head(num_labels),
     )
 
 
@@ -164,7 +171,7 @@ def with_new_head(model: ModelConfig, objective: ObjectiveKind, num_labels: int)
     """The layers of ``model`` with the head of ``objective``; a language model keeps its own."""
     norm = NormConfig(kind=NormKind.LAYER, epsilon=EPSILON)
     if model.patches is not None:
-        return msgspec.structs.replace(model, head=_image_head(num_labels))
+        return msgspec.structs.replace(model, head=image_head(num_labels))
     head = _head(model.hidden_size, model.head.tied, objective, norm, num_labels)
     if head.kind == model.head.kind == HeadKind.LANGUAGE_MODEL:
         return model

@@ -25,6 +25,7 @@ class Row:
         segments: one for each input, of an encoder.
         follows: whether the second text follows the first: 0, 1 or :data:`IGNORED`.
         pixels: of an image, ``[height, width, channels]``.
+        num_image_tokens: of an image beside a text.
     """
 
     inputs: list[int]
@@ -33,11 +34,12 @@ class Row:
     segments: list[int] | None = None
     follows: int = IGNORED
     pixels: Pixels | None = field(default=None, compare=False)
+    num_image_tokens: int = 0
 
     @property
     def length(self) -> int:
-        """The longer of source and input."""
-        return max(len(self.inputs), len(self.sources or ()))
+        """The longer of source and input, with the image."""
+        return max(len(self.inputs), len(self.sources or ())) + self.num_image_tokens
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from model.image_config import PatchConfig, Side
-from train.section import Section, Share
+from train.section import Positive, Section, Share
 
 MAX_TOKENS = 1 << 16  # of an image
 Intensity = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -44,6 +44,23 @@ class PatchesRecipe(Section, frozen=True, kw_only=True):
             mean=self.mean,
             deviation=self.deviation,
         )
+
+
+class ImageStreamRecipe(Section, frozen=True, kw_only=True):
+    """A stream of an image beside a text's: ViLBERT (Lu et al. 2019).
+
+    The rest of ``[model]`` describes the text's stream. Before each of the last ``num_connections``
+    layers, both streams have a co-attentional layer.
+
+    Attributes:
+        num_heads: of its layers, and of attention to the other stream in both.
+    """
+
+    hidden_size: Positive
+    num_layers: Annotated[int, msgspec.Meta(ge=1, le=256)]
+    num_heads: Positive
+    inner_size: Positive
+    num_connections: Annotated[int, msgspec.Meta(ge=1, le=256)]
 
 
 class AugmentationRecipe(Section, frozen=True, kw_only=True):

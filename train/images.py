@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 from PIL import Image
+from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
 from model.bundle import ImageSpec
@@ -17,6 +19,7 @@ from model.images import ImageError, Pixels, decode_image
 from train.batches import Row
 from train.errors import RecipeError
 from train.image_recipe import AugmentationRecipe
+from train.objectives import Encoder
 from train.recipe import ObjectiveKind, Recipe
 
 NUM_SAMPLES = 32
@@ -68,16 +71,63 @@ class ImageEncoder:
         Raises:
             ValueError: it has no image, a damaged one, or a label that is not one of ``labels``.
         """
-        if not isinstance(example, ClassificationExample) or not isinstance(example.image, bytes):
-            raise ValueError("the model reads images, and it has none")
-        try:
-            pixels = decode_image(example.image, self.spec)
-        except ImageError as error:
-            raise ValueError(f"its image {error}") from error
+        pixels = _pixels(example, self.spec)
+        if example.text:
+            raise ValueError("the model reads images, and it has a text")
         if example.label not in self.labels:
             raise ValueError(f"no training example has the label {example.label}")
         label = self.labels.index(example.label)
         return [Row(inputs=[0] * self.spec.num_tokens, targets=[label], pixels=pixels)]
+
+
+@dataclass(frozen=True)
+class PairEncoder:
+    """Turns labelled texts with images into rows, by an encoder of texts."""
+
+    texts: Encoder
+    spec: ImageSpec
+
+    def encode(self, objective: ObjectiveKind, example: Any) -> list[Row]:
+        """``example`` as a row.
+
+        Raises:
+            ValueError: it lacks a text or an image, its image is damaged, or its label unknown.
+        """
+        pixels = _pixels(example, self.spec)
+        if not example.text:
+            raise ValueError("the model reads texts with images, and it has no text")
+        text = msgspec.structs.replace(example, image=msgspec.UNSET)
+        (row,) = self.texts.encode(objective, text)
+        return [replace(row, pixels=pixels, num_image_tokens=self.spec.num_tokens)]
+
+
+RowEncoder = Encoder | ImageEncoder | PairEncoder
+
+
+def encoder_of(
+    tokenizer: Tokenizer | None, image: ImageSpec | None, labels: tuple[str, ...]
+) -> RowEncoder:
+    """Turns examples into rows of texts, of images, or of both.
+
+    Raises:
+        ValueError: the model reads neither.
+    """
+    if tokenizer is None and image is not None:
+        return ImageEncoder(image, labels)
+    if tokenizer is None:
+        raise ValueError("neither texts nor images")
+    texts = Encoder(tokenizer, labels)
+    return texts if image is None else PairEncoder(texts, image)
+
+
+def _pixels(example: Any, spec: ImageSpec) -> Pixels:
+    """Raises ``ValueError`` if ``example`` has no image, or a damaged one."""
+    if not isinstance(example, ClassificationExample) or not isinstance(example.image, bytes):
+        raise ValueError("the model reads images, and it has none")
+    try:
+        return decode_image(example.image, spec)
+    except ImageError as error:
+        raise ValueError(f"its image {error}") from error
 
 
 def augment_row(row: Row, recipe: AugmentationRecipe, rng: random.Random) -> Row:

@@ -74,7 +74,7 @@ class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a model reads: texts, with a tokenizer, or an image."""
+    """What a model reads: texts, with a tokenizer, images, or both."""
 
     tokenizer: Tokenizer | None
     tokens: SpecialTokens
@@ -111,10 +111,10 @@ def write_checkpoint(
         score_function=SCORE_FUNCTIONS.get(recipe.objective),
         source_language=recipe.source_language,
         target_language=recipe.target_language,
-        max_input_tokens=None if inputs.image else recipe.data.max_length,
+        max_input_tokens=recipe.data.max_length if inputs.tokenizer else None,
         max_length_factor=recipe.max_length_factor if is_translation else None,
         image=inputs.image,
-        sample_inputs=() if inputs.image else _samples(dataset.held_out),
+        sample_inputs=_samples(dataset.held_out) if inputs.tokenizer else (),
         sample_images=sample_images(dataset.train) if inputs.image else (),
         held_out=HeldOut(name=f"{dataset.name} held out", sha256=hash_of(dataset.held_out)),
     )

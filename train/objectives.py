@@ -222,6 +222,8 @@ class TrainingModule(nn.Module):
         model = self.model
         if model.config.kind == Kind.ENCODER:
             self.kernels.begin(batch.lengths, batch.inputs.shape[1])
+            if batch.pixels is not None and model.image_stream is not None:
+                return model.encode_pairs(batch.inputs, batch.lengths, batch.pixels, batch.segments)
             if batch.pixels is not None:
                 return model.encode_images(batch.pixels)
             return model.encode(batch.inputs, batch.lengths, batch.segments)

@@ -10,7 +10,7 @@ import msgspec
 from model.config import LINEAR_SCORES, NormKind, ScoreKind
 from model.recurrent_config import AlignmentKind, ReadoutKind
 from train.errors import RecipeError
-from train.image_recipe import MAX_TOKENS, PatchesRecipe
+from train.image_recipe import MAX_TOKENS, ImageStreamRecipe, PatchesRecipe
 from train.recipe import (
     ATTENTION_POSITIONS,
     ModelRecipe,
@@ -94,7 +94,7 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
     training, objective = recipe.training, recipe.objective
     patches = None if recipe.model is None else recipe.model.patches
     if recipe.start_from is None:
-        needed = ("model",) if patches is not None else ("tokenizer", "model")
+        needed = ("tokenizer", "model") if reads_texts(recipe) else ("model",)
         for name in needed:
             if getattr(recipe, name) is None:
                 yield f"{name}: missing; only a recipe with start_from can do without"
@@ -104,7 +104,7 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
         yield from _model_conflicts(recipe, recipe.model)
     if patches is not None and recipe.model is not None:
         yield from _image_conflicts(recipe, recipe.model, patches)
-    elif training.batch_tokens < recipe.data.max_length:
+    if reads_texts(recipe) and training.batch_tokens < recipe.data.max_length:
         yield f"training.batch_tokens: less than data.max_length, {recipe.data.max_length}"
     if training.next_sentence and objective != ObjectiveKind.MASKED:
         yield f"training.next_sentence: not for objective {objective}"
@@ -134,21 +134,47 @@ def _image_conflicts(recipe: Recipe, model: ModelRecipe, patches: PatchesRecipe)
         yield f"training.batch_tokens: less than the {num_tokens} tokens of an image"
     if recipe.objective != ObjectiveKind.CLASSIFICATION:
         yield f"model.patches: not for objective {recipe.objective}"
+    for field in ("window", "recurrent"):
+        if getattr(model, field) is not None:
+            yield f"model.{field}: not in a model of images"
+    if model.image_stream is not None:
+        yield from _stream_conflicts(model, model.image_stream)
+    else:
+        yield from _alone_conflicts(recipe, model)
+
+
+def _alone_conflicts(recipe: Recipe, model: ModelRecipe) -> Iterator[str]:
+    """Of a model of images without texts."""
     if recipe.tokenizer is not None:
         yield "tokenizer: a model of images has none"
     if model.positions != Positions.LEARNED:
         yield "model.positions: those of patches are learned"
     if model.placement == Placement.CONCATENATED:
         yield "model.placement: those of patches are added"
-    for field in ("window", "recurrent"):
+
+
+def _stream_conflicts(model: ModelRecipe, stream: ImageStreamRecipe) -> Iterator[str]:
+    if stream.hidden_size % stream.num_heads:
+        yield "model.image_stream.num_heads: does not divide hidden_size"
+    if stream.num_connections > min(stream.num_layers, model.num_layers):
+        yield "model.image_stream.num_connections: more than the layers of a stream"
+    for field in ("experts", "universal", "sublayers"):
         if getattr(model, field) is not None:
-            yield f"model.{field}: not in a model of images"
+            yield f"model.{field}: not beside an image_stream"
+
+
+def reads_texts(recipe: Recipe) -> bool:
+    """Whether the model of ``recipe`` takes texts; True without a model."""
+    model = recipe.model
+    return model is None or model.patches is None or model.image_stream is not None
 
 
 def _model_conflicts(recipe: Recipe, model: ModelRecipe) -> Iterator[str]:
     if model.patches is None and recipe.training.augmentation is not None:
         yield "training.augmentation: only in a model of images"
-    if model.patches is None and recipe.data.max_length > model.max_positions:
+    if model.patches is None and model.image_stream is not None:
+        yield "model.image_stream: needs model.patches"
+    if reads_texts(recipe) and recipe.data.max_length > model.max_positions:
         yield f"data.max_length: more than model.max_positions, {model.max_positions}"
     is_translation = recipe.objective == ObjectiveKind.SEQUENCE_TO_SEQUENCE
     if model.num_decoder_layers is not None and not is_translation:

@@ -13,7 +13,7 @@ from model.bundle import NAME_PATTERN
 from model.config import Activation, NormKind, NormOrder, ScoreKind
 from model.position_config import SignalTarget
 from model.recurrent_config import AlignmentKind, CellKind, ReadoutKind
-from train.image_recipe import AugmentationRecipe, PatchesRecipe
+from train.image_recipe import AugmentationRecipe, ImageStreamRecipe, PatchesRecipe
 from train.section import Count, Positive, PositiveFloat, Section, Share
 
 
@@ -213,6 +213,7 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
     universal: UniversalRecipe | None = None
     recurrent: RecurrentRecipe | None = None
     patches: PatchesRecipe | None = None
+    image_stream: ImageStreamRecipe | None = None
 
 
 class TrainingRecipe(Section, frozen=True, kw_only=True):

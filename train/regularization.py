@@ -15,6 +15,7 @@ from model.config import AttentionConfig, ExpertsConfig, FeedForwardConfig
 from model.eager import EagerKernels
 from model.embeddings import InputEmbedding
 from model.experts import MixtureOfExperts
+from model.image_stream import CoAttention
 from model.kernels import ExpertWeights
 from model.layers import FeedForward
 from model.mixers import CrossAttention, MixerOutput, SelfAttention, SimplerSimpleRecurrentUnit
@@ -26,6 +27,7 @@ from train.recipe import TrainingRecipe
 SUBLAYERS = (
     SelfAttention,
     CrossAttention,
+    CoAttention,
     SimplerSimpleRecurrentUnit,
     FeedForward,
     MixtureOfExperts,

@@ -20,7 +20,7 @@ from train.batches import Row
 from train.data.dataset import Dataset, hash_of, labels_of, texts_of
 from train.data.sources import load_dataset
 from train.errors import DataError, RecipeError
-from train.images import ImageEncoder, augment_row, image_to_read
+from train.images import ImageEncoder, RowEncoder, augment_row, encoder_of, image_to_read
 from train.log import draw_learning_curve
 from train.native import (
     Inputs,
@@ -29,8 +29,8 @@ from train.native import (
     num_parameters,
     write_checkpoint,
 )
-from train.objectives import Encoder, TrainingModule, mask_row, pair_rows
-from train.read_recipe import read_recipe
+from train.objectives import TrainingModule, mask_row, pair_rows
+from train.read_recipe import read_recipe, reads_texts
 from train.recipe import ModelRecipe, ObjectiveKind, Recipe
 from train.regularization import TrainingKernels, add_dropout
 from train.report import TrainingReport
@@ -61,15 +61,12 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     dataset = load_dataset(recipe, recipe_path.parent)
     start = load_start(recipe, recipe_path.parent)
     image = image_to_read(recipe, start)
-    tokenizer = None if image is not None else _tokenizer(recipe, start, out, dataset)
+    has_texts = image is None or (recipe.model is not None and reads_texts(recipe))
+    tokenizer = _tokenizer(recipe, start, out, dataset) if has_texts else None
     vocabulary_size = 0 if tokenizer is None else tokenizer.get_vocab_size()
     labels = labels_of(dataset.train)
     config = _model_config(recipe, vocabulary_size, labels, start)
-    encoder: Encoder | ImageEncoder
-    if tokenizer is not None:
-        encoder = Encoder(tokenizer, labels)
-    elif image is not None:
-        encoder = ImageEncoder(image, labels)
+    encoder = encoder_of(tokenizer, image, labels)
     rows = _encode(recipe, encoder, vocabulary_size, dataset)
     kernels = TrainingKernels(recipe.training.attention_dropout)
     model = Transformer(config, kernels)
@@ -188,9 +185,7 @@ def _model_config(
     return with_new_head(start.config, recipe.objective, len(labels))
 
 
-def _encode(
-    recipe: Recipe, encoder: Encoder | ImageEncoder, vocabulary_size: int, dataset: Dataset
-) -> Rows:
+def _encode(recipe: Recipe, encoder: RowEncoder, vocabulary_size: int, dataset: Dataset) -> Rows:
     """The rows of training and validation; longer texts are left out.
 
     Raises:
@@ -206,7 +201,7 @@ def _encode(
                 rows += encoder.encode(recipe.objective, example)
             except ValueError as error:
                 raise DataError(f"data: {name} example {number}: {error}") from error
-        parts[name] = [row for row in rows if row.length <= limit]
+        parts[name] = [row for row in rows if row.length - row.num_image_tokens <= limit]
         if not parts[name]:
             raise DataError(f"data.max_length: no example for {name} is that short")
     if recipe.objective == ObjectiveKind.MASKED:  # the same masks at each validation

@@ -101,7 +101,9 @@ def read_held_out(path: Path, task: Task, name: str) -> HeldOutSet:
 
 
 def _tokenizer(path: Path, native: NativeConfig) -> str:
-    return NO_TOKENIZER if native.image else _read(path / TOKENIZER_FILE).decode("utf-8")
+    if not native.model.reads_texts:
+        return NO_TOKENIZER
+    return _read(path / TOKENIZER_FILE).decode("utf-8")
 
 
 def _check_image(path: Path, native: NativeConfig) -> None:

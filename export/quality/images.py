@@ -1,16 +1,11 @@
-"""The images of held-out examples, and what a graph says of them."""
+"""The images of held-out examples."""
 
-import itertools
 from collections.abc import Sequence
 
-from export.encoding import EncoderInputs, encode_in_graph
 from export.errors import SourceError
-from export.runtime import Floats, Session
 from model.bundle import ImageSpec
 from model.examples import ClassificationExample
 from model.images import ImageError, Pixels, decode_image
-
-BATCH = 32
 
 
 def images_of(
@@ -20,17 +15,16 @@ def images_of(
 
     Args:
         spec: what the model makes of an image; None: it reads none.
+        reads_texts: whether it reads texts, with an image each if there is a ``spec``.
 
     Raises:
         SourceError: an example is not what the model reads, or its image is damaged; names the
             example, counted from 1.
     """
-    if spec is not None and reads_texts:
-        raise SourceError("held-out examples have no text beside an image, which the model reads")
     images: list[Pixels] = []
+    wanted = " with ".join(["a text"] * reads_texts + ["an image"] * (spec is not None))
     for number, example in enumerate(examples, 1):
-        if bool(example.image) != (spec is not None):
-            wanted = "a text" if spec is None else "an image"
+        if (bool(example.text), bool(example.image)) != (reads_texts, spec is not None):
             raise SourceError(f"held-out example {number}: the model reads {wanted}")
         if spec is None or not isinstance(example.image, bytes):
             continue
@@ -39,10 +33,3 @@ def images_of(
         except ImageError as error:
             raise SourceError(f"held-out example {number}: its image {error}") from error
     return images
-
-
-def encode_images(session: Session, images: Sequence[Pixels]) -> list[Floats]:
-    """The first output of the graph ``encode`` for each image, such as logits ``[labels]``."""
-    parts = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
-    found = [encode_in_graph(session, EncoderInputs([], None, part)) for part in parts]
-    return [outputs[0] for outputs in itertools.chain.from_iterable(found)]

@@ -21,7 +21,7 @@ from export.encoding import EncoderInputs, encode_in_graph
 from export.fidelity.figures import log_softmax
 from export.fidelity.subject import GraphFolder, Subject
 from export.quality.entities import decode_entities
-from export.quality.images import encode_images, images_of
+from export.quality.images import images_of
 from export.quality.metrics import (
     entity_f1,
     exact_match,
@@ -42,6 +42,7 @@ from model.examples import (
     TextExample,
     TranslationExample,
 )
+from model.images import Pixels
 from model.quality import QUALITY_FILE, Measurement, Quality
 
 BATCH = 32
@@ -199,9 +200,8 @@ def classification(model: Model, examples: Sequence[ClassificationExample]) -> M
     """Accuracy, and the mean F1 of the labels."""
     subject = model.subject
     images = images_of(examples, subject.image, reads_texts=subject.vocabulary_size > 0)
-    rows = [_ids(_pair(model, e.text, e.pair)) for e in examples if not images]
-    found = encode_images(model.graphs.encoder(), images) if images else _encode(model, rows)
-    outputs = [model.labels[int(logits.argmax())] for logits in found]
+    rows = [_ids(_pair(model, e.text, e.pair)) for e in examples if e.text]
+    outputs = [model.labels[int(logits.argmax())] for logits in _encode(model, rows, images)]
     references = [example.label for example in examples]
     return {
         "accuracy": exact_match(outputs, references),
@@ -274,16 +274,18 @@ def _ids(encoding: Encoding) -> tuple[list[int], list[int]]:
     return encoding.ids, encoding.type_ids
 
 
-def _encode(model: Model, rows: Sequence[tuple[list[int], list[int]]]) -> list[Floats]:
-    """The logits of each row of ids and segments."""
+def _encode(
+    model: Model, rows: Sequence[tuple[list[int], list[int]]], images: Sequence[Pixels] = ()
+) -> list[Floats]:
+    """The logits of each row of ids and segments, each image, or each row with an image."""
     session: Session = model.graphs.encoder()
     has_segments = any(spec.name == "segment_ids" for spec in session.graph.inputs)
+    segments = [segments for _, segments in rows] if has_segments else None
+    inputs = EncoderInputs([ids for ids, _ in rows], segments, images)
     results: list[Floats] = []
-    for start in range(0, len(rows), BATCH):
-        part = rows[start : start + BATCH]
-        segments = [segments for _, segments in part] if has_segments else None
-        inputs = EncoderInputs([ids for ids, _ in part], segments)
-        results += [outputs[0] for outputs in encode_in_graph(session, inputs)]
+    for start in range(0, len(inputs), BATCH):
+        part = inputs.part(start, start + BATCH)
+        results += [outputs[0] for outputs in encode_in_graph(session, part)]
     return results
 
 

@@ -12,20 +12,42 @@ SIDE = 16  # pixels
 RADII = (5.0, 7.0)  # pixels
 LIGHT, DARK = (180.0, 255.0), (0.0, 50.0)  # of a shape and of what is around it
 NOISE = 8.0  # standard deviation
+PLACE_SIDE, PLACE_RADII = 12, (4.5, 5.5)  # of each of two shapes
+PLACES = ("left", "right")
+QUESTIONS = ("what is on the {} ?", "which shape is on the {} side ?", "{} ?")
 Floats = npt.NDArray[np.float64]
 
 
 def shapes(rng: random.Random) -> Example:
     """A cross, ring, square or triangle of any size, place and brightness; 16 by 16, grey."""
     label = rng.choice(sorted(INSIDE))
-    radius = rng.uniform(*RADII)
-    x, y = (rng.uniform(radius, SIDE - radius) for _ in range(2))
-    rows, columns = np.mgrid[:SIDE, :SIDE] + 0.5
+    return ClassificationExample(label=label, image=_png(_drawn(label, SIDE, RADII, rng), rng))
+
+
+def questions(rng: random.Random) -> Example:
+    """Two shapes side by side, and the question which one is left or right; 12 by 24, grey."""
+    labels = [rng.choice(sorted(INSIDE)) for _ in PLACES]
+    values = np.hstack([_drawn(label, PLACE_SIDE, PLACE_RADII, rng) for label in labels])
+    place = rng.randrange(len(PLACES))
+    text = rng.choice(QUESTIONS).format(PLACES[place])
+    return ClassificationExample(text=text, label=labels[place], image=_png(values, rng))
+
+
+def _drawn(label: str, side: int, radii: tuple[float, float], rng: random.Random) -> Floats:
+    """One shape anywhere in ``[side, side]``; its values are those of pixels."""
+    radius = rng.uniform(*radii)
+    x, y = (rng.uniform(radius, side - radius) for _ in range(2))
+    rows, columns = np.mgrid[:side, :side] + 0.5
     inside = INSIDE[label]((columns - x) / radius, (rows - y) / radius)
-    values = np.where(inside, rng.uniform(*LIGHT), rng.uniform(*DARK))
+    drawn: Floats = np.where(inside, rng.uniform(*LIGHT), rng.uniform(*DARK))
+    return drawn
+
+
+def _png(values: Floats, rng: random.Random) -> bytes:
+    """``values`` with noise as a grey PNG file."""
     noise = np.random.default_rng(rng.getrandbits(64)).normal(scale=NOISE, size=values.shape)
     pixels = (values + noise).round().clip(0, 255).astype(np.uint8)
-    return ClassificationExample(label=label, image=encode_png(pixels[..., None]))
+    return encode_png(pixels[..., None])
 
 
 # Whether a point is inside, with coordinates from -1 to 1, to the right and down.

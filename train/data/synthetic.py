@@ -15,7 +15,7 @@ from model.examples import (
     TextExample,
     TranslationExample,
 )
-from train.data.shapes import shapes
+from train.data.shapes import questions, shapes
 
 LETTERS = "abcdefghij"
 CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
@@ -128,4 +128,5 @@ TASKS: dict[str, Callable[[random.Random], Example]] = {
     "runs": runs,
     "relevance": relevance,
     "shapes": shapes,
+    "questions": questions,
 }
