@@ -201,6 +201,10 @@ SHIPPED_SOURCES: dict[str, ShippedSource] = {
             name="debian-summaries",
             description="Transformer: 3 + 2 layers, 192 wide; a line about a software package",
         ),
+        ShippedSource(
+            name="digits",
+            description="Vision Transformer: 5 layers, 96 wide; handwritten digits",
+        ),
     )
 }
 

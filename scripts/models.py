@@ -87,13 +87,14 @@ def table() -> str:
     """One line per model."""
     lines = [[*HEAD, "licence"]]
     for row in committed():
+        megabytes = row.num_bytes / 1e6
         lines.append(
             [
                 f"`{row.name}`",
                 ", ".join(row.tasks),
                 f"{row.num_layers} × {row.hidden_size}",
                 f"{row.num_parameters / 1e6:.1f} M",
-                f"{row.num_bytes / 1e6:.0f}",
+                f"{megabytes:.0f}" if megabytes >= 1 else f"{megabytes:.1f}",
                 row.fidelity,
                 row.quality,
                 row.license,
