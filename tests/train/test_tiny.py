@@ -93,9 +93,13 @@ def _generate(client: Client, model: str, examples: list[TextExample]) -> int:
 
 
 def _classify(client: Client, model: str, examples: list[ClassificationExample]) -> int:
-    """Texts or images."""
+    """Texts, images, or texts with images."""
     images = [example.image for example in examples if isinstance(example.image, bytes)]
-    outputs = client.classify(model, images or [example.text for example in examples]).outputs
+    texts = [example.text for example in examples if example.text]
+    if images and texts:
+        outputs = client.classify(model, pairs=list(zip(texts, images, strict=True))).outputs
+    else:
+        outputs = client.classify(model, images or texts).outputs
     return sum(o.labels[0].label == e.label for o, e in zip(outputs, examples, strict=True))
 
 
