@@ -209,11 +209,14 @@ SHIPPED_SOURCES: dict[str, ShippedSource] = {
 }
 
 
-def load_checkpoint(source: str) -> Checkpoint:
+def load_checkpoint(source: str, tower: str | None = None) -> Checkpoint:
     """The checkpoint of ``source``: a default model, a folder, a file, or ``hf:OWNER/NAME``.
 
     A default's name takes precedence over a path of the same name; write ``./minilm`` for the
     path.
+
+    Args:
+        tower: which part of a model of images and texts: "image" or "text".
 
     Raises:
         SourceError: the source does not exist or is damaged; for a default that is not
@@ -223,14 +226,14 @@ def load_checkpoint(source: str) -> Checkpoint:
     """
     default = DEFAULT_SOURCES.get(source)
     if default is not None:
-        checkpoint = import_path(default.locate())
+        checkpoint = import_path(default.locate(), tower)
         return dataclasses.replace(checkpoint, name=default.name, license=default.license)
     shipped = SHIPPED_SOURCES.get(source)
     if shipped is not None:
-        return import_path(shipped.locate())
+        return import_path(shipped.locate(), tower)
     if source.startswith(PREFIX):
         pulled = pull(source)
-        return dataclasses.replace(import_path(pulled.path), source=pulled.source)
+        return dataclasses.replace(import_path(pulled.path, tower), source=pulled.source)
     path = Path(source)
     if not path.exists():
         names = ", ".join(DEFAULT_SOURCES)
@@ -238,4 +241,4 @@ def load_checkpoint(source: str) -> Checkpoint:
             f"{source}: no such file or folder, and not a default model ({names})"
             f" or one of this project ({', '.join(SHIPPED_SOURCES)})"
         )
-    return import_path(path)
+    return import_path(path, tower)

@@ -81,6 +81,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
         bias: added to the scaled scores.
         relative: vectors of distances, added to keys and values; not with rotation, a ``soft_cap``,
             or ``COSINE`` or ``ADDITIVE`` scores.
+        is_causal: an encoder's token sees itself and those before it, as a decoder's does.
         num_global_tokens: number of an encoder's first tokens that see all others and are seen by
             all, beyond the window; at most, if :attr:`StackConfig.global_before` is given. They
             have their own query, key and value matrices (Beltagy et al. 2020, section 3.1).
@@ -101,6 +102,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     disentangled: DisentangledConfig | None = None
     relative: RelativePositionConfig | None = None
     num_global_tokens: int = 0
+    is_causal: bool = False
 
     @property
     def with_scale(self) -> "AttentionConfig":

@@ -142,6 +142,8 @@ class EagerKernels:
         indices = torch.arange(qkv.shape[1])[None]  # [1, length]
         query, key, value = self._heads(qkv, config, positions, indices)
         mask = indices < lengths[:, None, None, None]  # [batch, 1, 1, length]
+        if config.is_causal:
+            mask = mask & (indices <= indices.T)
         if config.window is not None:
             in_window = (indices.T - indices).abs() < config.window  # [length, length]
             num_global = positions.limit_global(config.num_global_tokens)

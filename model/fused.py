@@ -43,7 +43,10 @@ class FusedKernels:
             return blocked_window_attention(qkv, config, positions, lengths, config.window)
         length = torch.scalar_tensor(qkv.shape[1], dtype=torch.int32)
         inputs = (qkv, None, None, None, None, lengths - 1, length, *_inputs_of(positions))
-        attributes = {"causal": 0, "do_rotary": 0 if positions.rotary is None else 1}
+        attributes = {
+            "causal": int(config.is_causal),
+            "do_rotary": 0 if positions.rotary is None else 1,
+        }
         kv_shape = (qkv.shape[0], config.num_kv_heads, qkv.shape[1], config.head_size)
         relative = positions.relative_values
         if relative is None:

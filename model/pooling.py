@@ -5,7 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from model.basics import Linear, make_norm
 from model.config import ModelConfig, PoolingKind
+from model.layers import FeedForward
+from model.mixers import required
 
 # ``hidden [batch, length, size]`` and ``lengths [batch]`` to ``[batch, pooled size]``.
 Pooling = Callable[[Tensor, Tensor], Tensor]
@@ -90,6 +93,35 @@ class ClassTokens(ImagePooling):
         return hidden[:, : self.num_class_tokens].flatten(1)
 
 
+class AttentionPooling(nn.Module):
+    """Attention of one learned query (Lee et al. 2019, Set Transformer, section 3.2).
+
+    As the query is the same for all images, ``scores`` is its product with the matrix of keys. The
+    heads, the feed-forward and the norm are like those of the encoder's last layer.
+    """
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__()
+        if model.encoder is None:
+            raise ValueError("attention pooling needs an encoder")
+        size, layer = model.hidden_size, model.encoder.layers[-1]
+        self.num_heads = required(layer.attention).num_heads
+        self.scores = Linear(size, self.num_heads, bias=False)
+        self.values = Linear(size, size, bias=True)
+        self.output = Linear(size, size, bias=True)
+        self.norm = make_norm(size, layer.norm)
+        self.feed_forward = FeedForward(size, required(layer.feed_forward))
+
+    def forward(self, hidden: Tensor, _lengths: Tensor) -> Tensor:
+        weights = self.scores(hidden).softmax(1).transpose(1, 2)  # [batch, heads, length]
+        values = self.values(hidden)
+        values = values.reshape(*values.shape[:2], self.num_heads, -1).transpose(1, 2)
+        pooled = (weights[:, :, None] @ values).flatten(1)  # [batch, size]
+        x = self.output(pooled)
+        y: Tensor = x + self.feed_forward(self.norm(x))
+        return y
+
+
 IMAGE_POOLINGS: dict[PoolingKind, type[ImagePooling]] = {
     PoolingKind.PATCH_MEAN: PatchMean,
     PoolingKind.CLASS_AND_PATCH_MEAN: ClassAndPatchMean,
@@ -110,6 +142,8 @@ def make_pooling(model: ModelConfig) -> Pooling:
         return POOLINGS[kind]
     if model.patches is None:
         raise ValueError(f"the pooling {kind} is of images")
+    if kind == PoolingKind.ATTENTION:
+        return AttentionPooling(model)
     return IMAGE_POOLINGS[kind](model.patches.num_class_tokens)
 
 

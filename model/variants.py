@@ -76,6 +76,7 @@ class PoolingKind(StrEnum):
     PATCH_MEAN = "patch_mean"  # the next ones are of images: see :mod:`model.pooling`
     CLASS_AND_PATCH_MEAN = "class_and_patch_mean"
     CLASS_TOKENS = "class_tokens"
+    ATTENTION = "attention"
 
 
 class HeadKind(StrEnum):

@@ -1,7 +1,7 @@
 """The importers of all formats and families; a new one is an entry here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,7 @@ from export.importers.albert import import_albert
 from export.importers.bart import import_bart
 from export.importers.bert import import_bert
 from export.importers.bloom import import_bloom
+from export.importers.clip import import_clip, import_clip_text, import_clip_vision
 from export.importers.deberta import import_deberta
 from export.importers.dinov2 import import_dinov2, import_dinov2_with_registers
 from export.importers.distilbert import import_distilbert
@@ -46,6 +47,7 @@ from export.importers.phi3 import import_phi3
 from export.importers.qwen import import_qwen2, import_qwen3, import_qwen3_moe
 from export.importers.roberta import import_roberta
 from export.importers.roformer import import_roformer
+from export.importers.siglip import import_siglip, import_siglip_vision
 from export.importers.smollm3 import import_smollm3
 from export.importers.t5 import import_t5
 from export.importers.vit import import_deit, import_vit
@@ -64,6 +66,9 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "bart": import_bart,
     "bert": import_bert,
     "bloom": import_bloom,
+    "clip": import_clip,
+    "clip_text_model": import_clip_text,
+    "clip_vision_model": import_clip_vision,
     "deberta-v2": import_deberta,
     "deit": import_deit,
     "dinov2": import_dinov2,
@@ -88,6 +93,8 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "qwen3_moe": import_qwen3_moe,
     "roberta": import_roberta,
     "roformer": import_roformer,
+    "siglip": import_siglip,
+    "siglip_vision_model": import_siglip_vision,
     "smollm3": import_smollm3,
     "vit": import_vit,
     "xlm-roberta": import_roberta,
@@ -99,6 +106,8 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "pegasus": import_pegasus,
     "t5": import_t5,
 }
+# Models of images and texts, of which one part is exported.
+WITH_TOWERS = ("clip", "siglip")
 # By ``general.architecture`` of the metadata.
 GGUF: dict[str, Callable[[GgufFile], Checkpoint]] = {
     "llama": import_llama_gguf,
@@ -107,11 +116,14 @@ GGUF: dict[str, Callable[[GgufFile], Checkpoint]] = {
 }
 
 
-def _import_hugging_face(path: Path) -> Checkpoint:
-    folder = read_folder(path)
-    return lookup(
-        HUGGING_FACE, folder.config.text("model_type"), f"{path}: {CONFIG_FILE}: model_type"
-    )(folder)
+def _import_hugging_face(path: Path, tower: str | None = None) -> Checkpoint:
+    folder = replace(read_folder(path), tower=tower)
+    model_type = folder.config.text("model_type")
+    if tower is not None and model_type not in WITH_TOWERS:
+        raise UnsupportedError(
+            f"--tower: {model_type!r} is one model; supported: {', '.join(WITH_TOWERS)}"
+        )
+    return lookup(HUGGING_FACE, model_type, f"{path}: {CONFIG_FILE}: model_type")(folder)
 
 
 def _import_gguf(path: Path) -> Checkpoint:
@@ -200,8 +212,11 @@ def _check_tokens(checkpoint: Checkpoint, path: Path) -> None:
         )
 
 
-def import_path(path: Path) -> Checkpoint:
+def import_path(path: Path, tower: str | None = None) -> Checkpoint:
     """The checkpoint in the folder or file ``path``, whatever its format.
+
+    Args:
+        tower: which part of a model of images and texts: "image" or "text".
 
     Raises:
         SourceError: it does not exist or is damaged.
@@ -214,7 +229,8 @@ def import_path(path: Path) -> Checkpoint:
             raise refusal([path], path.with_suffix(".safetensors"))
         for format_ in CHECKPOINT_FORMATS:
             if format_.matches(path):
-                checkpoint = pad_heads(format_.load(path))
+                loaded = format_.load(path) if tower is None else _import_hugging_face(path, tower)
+                checkpoint = pad_heads(loaded)
                 _check_tokens(checkpoint, path)
                 return checkpoint
     except OSError as error:

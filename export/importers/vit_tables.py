@@ -1,8 +1,7 @@
 """Shared by the importers of vision transformers: patches, positions, layers and heads."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -120,7 +119,7 @@ def assemble_images(
     folder: HuggingFaceFolder,
     body: Body,
     processor: ImageProcessor,
-    heads: dict[str, HeadReader],
+    heads: Mapping[str, HeadReader],
     default: str,
 ) -> Checkpoint:
     """As :func:`export.importers.encoders.assemble`, with what images the model takes."""
@@ -144,6 +143,13 @@ def patch_map(source: str, *, bias: bool = True) -> list[Rename]:
 def class_tokens(*sources: str) -> Rename:
     """Class tokens, each ``[1, tokens, size]`` or ``[size]``."""
     return Rename("embedding.class_tokens", sources, _stacked)
+
+
+def no_class_tokens(source: str) -> Rename:
+    """Of a model without class tokens; ``source [size]`` is any weight."""
+    return Rename(
+        "embedding.class_tokens", (source,), lambda weight: weight.new_zeros(0, len(weight))
+    )
 
 
 def position_table(
@@ -224,11 +230,6 @@ def with_biases(config: Fields, table: Iterable[Rename]) -> list[Rename]:
     """``table`` of a layer, without the biases of queries, keys and values if there are none."""
     qkv = "encoder.layers.{n}.mixer.qkv.bias"
     return [entry for entry in table if config.flag("qkv_bias", True) or entry.target != qkv]
-
-
-def scaled(by: float) -> partial[Tensor]:
-    """A transform of a weight: it is multiplied."""
-    return partial(torch.mul, other=torch.tensor(by))
 
 
 def image_embedder(folder: HuggingFaceFolder) -> Head:

@@ -24,7 +24,10 @@ INDEX_FILE = "model.safetensors.index.json"
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFaceFolder:
-    """A folder's files. Its tokenizer is read on access: models of images have none."""
+    """A folder's files. Its tokenizer is read on access: models of images have none.
+
+    ``tower``: which part of a model of images and texts is read, "image" or "text".
+    """
 
     path: Path
     config: Fields
@@ -32,6 +35,7 @@ class HuggingFaceFolder:
     weights: Mapping[str, Tensor]
     chat_template: str | None
     license: str
+    tower: str | None = None
 
     def read_json(self, name: str) -> object:
         """The JSON file ``name`` of the folder, or None if there is none."""

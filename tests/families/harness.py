@@ -66,14 +66,25 @@ Expected = Callable[[Any, Tensor], Tensor]
 
 
 @contextmanager
-def imported(model: Any, seed: int = 0, **options: Any) -> Iterator[Checkpoint]:
+def imported(
+    model: Any,
+    seed: int = 0,
+    *,
+    prepare: Callable[[Path], None] | None = None,
+    tower: str | None = None,
+    **options: Any,
+) -> Iterator[Checkpoint]:
     """Randomises and saves ``model`` of transformers; yields the imported checkpoint.
 
     Args:
+        prepare: changes the folder.
+        tower: of a model of images and texts.
         options: for ``save_pretrained``.
     """
     with saved(model, seed, **options) as folder:
-        yield load_checkpoint(str(folder))
+        if prepare is not None:
+            prepare(folder)
+        yield load_checkpoint(str(folder), tower)
 
 
 @contextmanager
@@ -105,16 +116,19 @@ def rows_of(checkpoint: Checkpoint, seed: int = 0) -> list[list[int]]:
     return [np.where(row == pad, (row + 1) % size, row).tolist() for row in rows]
 
 
-def check_eager(model: Any, seed: int = 0, *, expected: Expected | None = None) -> float:
+def check_eager(
+    model: Any, seed: int = 0, *, expected: Expected | None = None, **importing: Any
+) -> float:
     """Compares the eager module on a padded batch with ``model``, before and after smoothing.
 
     Args:
         expected: for encoders: hidden states ``[1, length, size]`` of ids ``[1, length]``.
+        importing: for :func:`imported`.
 
     Returns:
         the largest absolute error
     """
-    with imported(model, seed) as checkpoint:
+    with imported(model, seed, **importing) as checkpoint:
         rows = rows_of(checkpoint, seed)
         smoothed = smooth_activations(checkpoint.config, checkpoint.weights, rows)
         reference_outputs = [reference_outputs_of(model, checkpoint, row, expected) for row in rows]
@@ -167,13 +181,18 @@ def check_graphs(
     seed: int = 0,
     *,
     expected: Expected | None = None,
+    **importing: Any,
 ) -> Family:
     """Compares the exported fp32 graphs with ``model`` and records the row of ``family``.
 
     Args:
         expected: for encoders: the graph's output for ids ``[1, length]``, as a batch of 1.
+        importing: for :func:`imported`.
     """
-    with imported(model, seed) as checkpoint, tempfile.TemporaryDirectory() as folder:
+    with (
+        imported(model, seed, **importing) as checkpoint,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         directory = Path(folder)
         graphs = export_graphs(checkpoint.config, checkpoint.weights, directory)
         if checkpoint.config.kind == Kind.ENCODER:

@@ -93,11 +93,13 @@ class Case:
 
 
 @contextmanager
-def case(model: Any, processor: Any, expected: Expected, seed: int = 0) -> Iterator[Case]:
+def case(
+    model: Any, processor: Any, expected: Expected, tower: str | None = None, seed: int = 0
+) -> Iterator[Case]:
     """Saves ``model`` with random weights and ``processor``, and imports both."""
     with saved(model, seed) as folder:
         processor.save_pretrained(folder)
-        checkpoint = load_checkpoint(str(folder))
+        checkpoint = load_checkpoint(str(folder), tower)
         assert checkpoint.image is not None
         channels = checkpoint.image.num_channels
         rng = np.random.default_rng(seed)
@@ -111,13 +113,15 @@ def case(model: Any, processor: Any, expected: Expected, seed: int = 0) -> Itera
         yield Case(checkpoint, images, outputs)
 
 
-def check_eager(model: Any, processor: Any, expected: Expected = class_token) -> float:
+def check_eager(
+    model: Any, processor: Any, expected: Expected = class_token, tower: str | None = None
+) -> float:
     """Compares the eager module with ``model``, before and after smoothing.
 
     Returns:
         the largest absolute error
     """
-    with case(model, processor, expected) as given:
+    with case(model, processor, expected, tower) as given:
         config, weights = given.checkpoint.config, given.checkpoint.weights
         pixels, errors = torch.from_numpy(np.stack(given.images)), []
         for each in (weights, smooth_activations(config, weights, given.images)):
@@ -134,10 +138,11 @@ def check_graphs(
     model: Any,
     processor: Any,
     expected: Expected = class_token,
+    tower: str | None = None,
 ) -> Family:
     """Compares the exported fp32 graphs with ``model`` and records the row of ``family``."""
     with (
-        case(model, processor, expected) as given,
+        case(model, processor, expected, tower) as given,
         tempfile.TemporaryDirectory() as folder,
     ):
         directory, config = Path(folder), given.checkpoint.config

@@ -15,12 +15,14 @@ from tests.families.images import (
     SMALL,
     check_eager,
     check_graphs,
+    class_token,
     cropping_processor,
     logits,
     square_processor,
 )
 
 FAMILIES = ("Dinov2", "Dinov2WithRegisters")
+OUTPUTS = {"Model": class_token, "ForImageClassification": logits}
 SIZES = {name: value for name, value in SMALL.items() if name != "intermediate_size"}
 CONFIGURATIONS = st.fixed_dictionaries(
     {
@@ -42,7 +44,7 @@ def make(family: str, kind: str, changes: dict[str, Any]) -> Any:
 @settings(max_examples=12, deadline=None)
 @given(
     family=st.sampled_from(FAMILIES),
-    kind=st.sampled_from(["Model", "ForImageClassification"]),
+    kind=st.sampled_from(sorted(OUTPUTS)),
     changes=CONFIGURATIONS,
     registers=st.integers(0, 3),
     side=st.sampled_from([24, 48, 72]),
@@ -53,7 +55,7 @@ def test_eager_matches_transformers(
     if family == "Dinov2WithRegisters":
         changes = {**changes, "num_register_tokens": registers}
     processor = square_processor(side, changes["num_channels"])
-    check_eager(make(family, kind, changes), processor, *([] if kind == "Model" else [logits]))
+    check_eager(make(family, kind, changes), processor, OUTPUTS[kind])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -75,8 +77,7 @@ def test_positions_are_interpolated_to_rectangles(family: str, side: tuple[int, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_graphs_match_transformers(family: str, kind: str, changes: dict[str, Any]) -> None:
     name = "DINOv2" if family == "Dinov2" else "DINOv2 with registers"
-    expected = [] if kind == "Model" else [logits]
-    check_graphs(name, make(family, kind, changes), cropping_processor(24), *expected)
+    check_graphs(name, make(family, kind, changes), cropping_processor(24), OUTPUTS[kind])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from transformers import (
     BertConfig,
     BertForTokenClassification,
     BertModel,
+    CLIPTextConfig,
+    CLIPTextModel,
     DebertaV2Config,
     DebertaV2Model,
     DistilBertConfig,
@@ -40,7 +42,7 @@ from export.graphs import export_graphs
 from export.runtime import Array, Floats, Session
 from model.bundle import ATTEND_ENCODE, AttentionKind, GraphSpec, Precision
 from model.bundle_files import read_manifest
-from tests.families import test_deberta, test_distilbert, test_modernbert
+from tests.families import test_clip, test_deberta, test_distilbert, test_modernbert
 from tests.families.encoders import SMALL, with_fixed_sinusoids
 from tests.families.harness import imported
 from tests.families.test_attention import T5_SMALL
@@ -159,6 +161,7 @@ FAMILIES: dict[str, tuple[Callable[[], Any], Callable[..., Sequence[torch.Tensor
         attentions,
     ),
     "Longformer": (lambda: LongformerModel(LongformerConfig(**LONG)), longformer_attentions),
+    "CLIP": (lambda: CLIPTextModel(CLIPTextConfig(**test_clip.TEXT)), attentions),
     "T5": (lambda: T5ForConditionalGeneration(T5_SMALL), encoder_attentions),
 }
 
@@ -167,7 +170,8 @@ FAMILIES: dict[str, tuple[Callable[[], Any], Callable[..., Sequence[torch.Tensor
 def test_attention_weights_match_transformers(family: str) -> None:
     make, expected_of = FAMILIES[family]
     model = make()
-    with imported(model) as checkpoint, tempfile.TemporaryDirectory() as folder:
+    prepare = test_clip.end_texts if family == "CLIP" else None
+    with imported(model, prepare=prepare) as checkpoint, tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         graphs = export_graphs(checkpoint.config, checkpoint.weights, directory)
         graphs = add_encoder_attention_graph(graphs, directory)

@@ -27,6 +27,7 @@ from tests.families.images import (
     case,
     check_eager,
     check_graphs,
+    class_token,
     cropping_processor,
     logits,
     square_processor,
@@ -48,7 +49,7 @@ def test_eager_vit_matches_transformers(changes: dict[str, Any], has_pooler: boo
 def test_eager_deit_matches_transformers(changes: dict[str, Any], class_: Any) -> None:
     model = class_(DeiTConfig(**SMALL | LABELS | changes))
     processor = square_processor(24, changes["num_channels"])
-    check_eager(model, processor, *([] if class_ is DeiTModel else [logits]))
+    check_eager(model, processor, class_token if class_ is DeiTModel else logits)
 
 
 def test_rectangular_images_match_transformers() -> None:
@@ -60,9 +61,9 @@ def test_rectangular_images_match_transformers() -> None:
 @pytest.mark.parametrize(
     ("family", "model", "expected"),
     [
-        ("ViT", lambda: ViTModel(ViTConfig(**SMALL)), None),
+        ("ViT", lambda: ViTModel(ViTConfig(**SMALL)), class_token),
         ("ViT", lambda: ViTForImageClassification(ViTConfig(**SMALL | LABELS)), logits),
-        ("DeiT", lambda: DeiTModel(DeiTConfig(**SMALL)), None),
+        ("DeiT", lambda: DeiTModel(DeiTConfig(**SMALL)), class_token),
         ("DeiT", lambda: DeiTForImageClassification(DeiTConfig(**SMALL | LABELS)), logits),
         (
             "DeiT",
@@ -73,7 +74,7 @@ def test_rectangular_images_match_transformers() -> None:
 )
 def test_graphs_match_transformers(family: str, model: Any, expected: Any) -> None:
     processor = square_processor(24) if family == "ViT" else cropping_processor(24)
-    check_graphs(family, model(), processor, *filter(None, [expected]))
+    check_graphs(family, model(), processor, expected)
 
 
 def test_one_label_of_an_image_is_no_relevance() -> None:

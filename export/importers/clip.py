@@ -1,0 +1,167 @@
+"""CLIP (Radford et al. 2021), as ``transformers`` saves it: an encoder of images, one of texts."""
+
+from msgspec import structs
+
+from export.checkpoint import Checkpoint
+from export.errors import SourceError
+from export.importers import clip_tables, vit_tables
+from export.importers.clip_tables import QUICK_GELU
+from export.importers.encoders import Body, assemble
+from export.importers.heads import Head, NamedDense, sequence_classifier
+from export.importers.renaming import Rename, affine
+from export.readers.hugging_face import HuggingFaceFolder
+from export.readers.image_processor import read_image_processor
+from model.bundle import Embedding, Task
+from model.config import (
+    DenseConfig,
+    EmbeddingConfig,
+    HeadConfig,
+    HeadKind,
+    LayerConfig,
+    PoolingKind,
+    StackConfig,
+)
+from model.position_config import PositionConfig, PositionKind
+
+EPSILON, PATCH_SIZE = 1e-5, 32
+CLASSIFIER = "CLIPForImageClassification"
+POSITION_IDS = "embeddings.position_ids"  # a buffer of old versions
+
+
+def import_clip(folder: HuggingFaceFolder) -> Checkpoint:
+    """A whole model: a classifier of images, or the tower that is chosen.
+
+    Vectors of both towers have length 1 and can be compared.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
+    """
+    if CLASSIFIER in folder.config.texts("architectures"):
+        return import_clip_vision(clip_tables.tower_of(folder, "image", CLASSIFIER))
+    tower = clip_tables.chosen_tower(folder, ("image", "text"))
+    part = clip_tables.tower_of(folder, tower, "CLIPModel")
+    return import_clip_vision(part) if tower == "image" else import_clip_text(part)
+
+
+def import_clip_vision(folder: HuggingFaceFolder) -> Checkpoint:
+    """The encoder of images, without or with its projection."""
+    config = folder.config
+    processor = read_image_processor(folder, config.positive("num_channels", 3))
+    patches = vit_tables.read_patches(config, processor, patch_size=PATCH_SIZE, bias=False)
+    layers = clip_tables.layers(config, QUICK_GELU, EPSILON)
+    is_classifier = CLASSIFIER in config.texts("architectures")  # it skips the last norm
+    norm = affine("encoder.final_norm", "post_layernorm")
+    body = Body(
+        base="vision_model",
+        hidden_size=config.positive("hidden_size"),
+        position=vit_tables.positions(patches),
+        embedding=EmbeddingConfig(norm=layers[0].norm),
+        patches=patches,
+        encoder=StackConfig(layers=layers, final_norm=None if is_classifier else layers[0].norm),
+        table=(
+            *vit_tables.patch_map("embeddings.patch_embedding", bias=False),
+            vit_tables.class_tokens("embeddings.class_embedding"),
+            vit_tables.position_table("embeddings.position_embedding.weight", patches),
+            *affine("embedding.norm", "pre_layrnorm"),
+            *clip_tables.layer_table(config, QUICK_GELU),
+            *([] if is_classifier else norm),
+        ),
+        ignored=(POSITION_IDS, *(source for entry in norm for source in entry.sources)),
+    )
+    heads = {
+        "CLIPVisionModel": vit_tables.image_embedder,
+        "CLIPVisionModelWithProjection": _image_projection,
+        CLASSIFIER: _image_classifier,
+        "CLIPModel": _image_tower,
+    }
+    return vit_tables.assemble_images(folder, body, processor, heads, "CLIPVisionModel")
+
+
+def import_clip_text(folder: HuggingFaceFolder) -> Checkpoint:
+    """The encoder of texts: causal, pooled at the end-of-text token, which is the last one.
+
+    Raises:
+        SourceError: the tokenizer does not end texts with that token.
+    """
+    config = folder.config
+    _check_end(folder)
+    layers = tuple(map(_causal, clip_tables.layers(config, QUICK_GELU, EPSILON)))
+    body = Body(
+        base="text_model",
+        hidden_size=config.positive("hidden_size"),
+        position=PositionConfig(
+            kind=PositionKind.LEARNED,
+            max_positions=config.positive("max_position_embeddings", 77),
+        ),
+        embedding=EmbeddingConfig(),
+        encoder=StackConfig(layers=layers, final_norm=layers[0].norm),
+        table=(
+            Rename("embedding.tokens.weight", ("embeddings.token_embedding.weight",)),
+            Rename("embedding.positions.weight", ("embeddings.position_embedding.weight",)),
+            *clip_tables.layer_table(config, QUICK_GELU),
+            *affine("encoder.final_norm", "final_layer_norm"),
+        ),
+        ignored=(POSITION_IDS,),
+    )
+    heads = {
+        "CLIPTextModel": _last_token,
+        "CLIPTextModelWithProjection": _text_projection,
+        "CLIPModel": _text_tower,
+    }
+    return assemble(folder, body, heads, "CLIPTextModel")
+
+
+def _causal(layer: LayerConfig) -> LayerConfig:
+    if layer.attention is None:
+        raise ValueError("a layer of CLIP has attention")
+    return structs.replace(layer, attention=structs.replace(layer.attention, is_causal=True))
+
+
+def _check_end(folder: HuggingFaceFolder) -> None:
+    ids = folder.tokenizer.encode("a").ids
+    # The first configurations have the wrong id 2: then it is the last token of the vocabulary.
+    end = folder.config.integer("eos_token_id", 49407)
+    end = folder.config.positive("vocab_size", 49408) - 1 if end == 2 else end
+    if not ids or ids[-1] != end:
+        raise SourceError(f"{folder.path}: the tokenizer does not end texts with the token {end}")
+
+
+def _image_classifier(folder: HuggingFaceFolder) -> Head:
+    return sequence_classifier(folder, pooling=PoolingKind.PATCH_MEAN)
+
+
+def _last_token(folder: HuggingFaceFolder) -> Head:
+    return vit_tables.pooled_embedder(folder, PoolingKind.LAST)
+
+
+def _image_projection(folder: HuggingFaceFolder) -> Head:
+    return _projection(folder, "visual_projection", PoolingKind.CLS)
+
+
+def _text_projection(folder: HuggingFaceFolder) -> Head:
+    return _projection(folder, "text_projection", PoolingKind.LAST)
+
+
+def _image_tower(folder: HuggingFaceFolder) -> Head:
+    head = _projection(folder, "visual_projection", PoolingKind.CLS, normalize=True)
+    return clip_tables.without_others(head, folder, "image")
+
+
+def _text_tower(folder: HuggingFaceFolder) -> Head:
+    head = _projection(folder, "text_projection", PoolingKind.LAST, normalize=True)
+    return clip_tables.without_others(head, folder, "text")
+
+
+def _projection(
+    folder: HuggingFaceFolder, name: str, pooling: PoolingKind, *, normalize: bool = False
+) -> Head:
+    """The pooled vector, projected by the linear map ``name``."""
+    dense = DenseConfig(size=folder.config.positive("projection_dim", 512), bias=False)
+    return Head(
+        config=HeadConfig(
+            kind=HeadKind.EMBEDDING, pooling=pooling, normalize=normalize, dense=(dense,)
+        ),
+        tasks=(Task.EMBED,),
+        table=NamedDense(linear=name, config=dense).table(0),
+        embedding=Embedding(size=dense.size, pooling=pooling, is_normalized=normalize),
+    )

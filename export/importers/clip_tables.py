@@ -1,0 +1,105 @@
+"""Shared by the importers of CLIP and SigLIP: their layers, and the towers of a whole model."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from export.errors import SourceError
+from export.importers import vit_tables
+from export.importers.activations import activation
+from export.importers.bert_tables import LayerNames, num_layers
+from export.importers.heads import Head
+from export.importers.renaming import Rename, per_layer
+from export.readers.fields import Fields
+from export.readers.hugging_face import HuggingFaceFolder
+from export.supported import lookup
+from model.config import Activation, LayerConfig
+
+NAMES = LayerNames(
+    query="encoder.layers.{n}.self_attn.q_proj",
+    key="encoder.layers.{n}.self_attn.k_proj",
+    value="encoder.layers.{n}.self_attn.v_proj",
+    attention_output="encoder.layers.{n}.self_attn.out_proj",
+    attention_norm="encoder.layers.{n}.layer_norm1",
+    feed_forward_input="encoder.layers.{n}.mlp.fc1",
+    feed_forward_output="encoder.layers.{n}.mlp.fc2",
+    feed_forward_norm="encoder.layers.{n}.layer_norm2",
+)
+# x * sigmoid(1.702 x) (Hendrycks and Gimpel 2016) is silu(1.702 x) / 1.702: the maps before and
+# after it take the factors.
+QUICK_GELU, SLOPE = "quick_gelu", 1.702
+FACTORS = {
+    "encoder.layers.{n}.feed_forward.input.weight": SLOPE,
+    "encoder.layers.{n}.feed_forward.input.bias": SLOPE,
+    "encoder.layers.{n}.feed_forward.output.weight": 1 / SLOPE,
+}
+# The configuration of a whole model's tower, and the beginnings of its weights' names.
+CONFIGS = {"image": "vision_config", "text": "text_config"}
+WEIGHTS = {"image": ("vision_model.", "visual_projection."), "text": ("text_model.", "text_proj")}
+
+
+def layers(config: Fields, default_activation: str, epsilon: float) -> tuple[LayerConfig, ...]:
+    """The layers; the defaults are the family's."""
+    is_quick = config.text("hidden_act", default_activation) == QUICK_GELU
+    kind = Activation.SILU if is_quick else activation(config, "hidden_act", default_activation)
+    feed_forward = vit_tables.two_maps(config, kind)
+    layer = vit_tables.pre_norm_layer(config, feed_forward, epsilon=epsilon)
+    return (layer,) * num_layers(config)
+
+
+def layer_table(config: Fields, default_activation: str) -> list[Rename]:
+    """The weights of :func:`layers`."""
+    is_quick = config.text("hidden_act", default_activation) == QUICK_GELU
+    factors = FACTORS if is_quick else {}
+    entries = [_scaled(entry, factors.get(entry.target)) for entry in NAMES.table()]
+    return per_layer(entries, num_layers(config))
+
+
+def _scaled(entry: Rename, factor: float | None) -> Rename:
+    if factor is None:
+        return entry
+
+    def transform(*weights: Tensor) -> Tensor:
+        return entry.transform(*weights) * factor
+
+    return replace(entry, transform=transform)
+
+
+def chosen_tower(folder: HuggingFaceFolder, supported: tuple[str, ...]) -> str:
+    """The tower of a whole model that is exported.
+
+    Raises:
+        SourceError: none was chosen.
+        UnsupportedError: the chosen one is not in ``supported``.
+    """
+    if folder.tower is None:
+        choices = " or ".join(f"--tower {name}" for name in supported)
+        raise SourceError(f"{folder.path}: a model of images and texts: choose {choices}")
+    return lookup(dict(zip(supported, supported, strict=True)), folder.tower, "--tower")
+
+
+def tower_of(folder: HuggingFaceFolder, tower: str, architecture: str) -> HuggingFaceFolder:
+    """The tower of a whole model as if its configuration were that of ``folder``."""
+    whole = folder.config
+    names = ("id2label", "num_labels", "problem_type", "projection_dim")
+    values: Mapping[str, object] = {
+        **whole.fields(CONFIGS[tower]),
+        **{name: whole[name] for name in names if name in whole},
+        "architectures": [architecture],
+    }
+    return replace(folder, config=Fields(values, f"{whole.origin}: {CONFIGS[tower]}"))
+
+
+def without_others(
+    head: Head, folder: HuggingFaceFolder, tower: str, unused: str = "logit_"
+) -> Head:
+    """``head``, for a folder that also has weights of the other tower.
+
+    Args:
+        unused: the beginning of names of further weights that the model does not need.
+    """
+    others = (*(x for name, x in WEIGHTS.items() if name != tower), (unused,), ("logit_",))
+    starts = tuple(start for names in others for start in names)
+    ignored = (name for name in folder.weights if name.startswith(starts))
+    return replace(head, ignored=(*head.ignored, *ignored))
