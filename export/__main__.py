@@ -1,6 +1,7 @@
 """The command line: ``python -m export SOURCE --out bundles/NAME``."""
 
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,14 @@ from export.shortlists import OFF, choose_shortlist
 from export.sources import DEFAULT_SOURCES, SHIPPED_SOURCES, load_checkpoint
 from model.bundle import Device, KvCache, Manifest, Parity, Precision
 from model.bundle_files import read_manifest, read_parity, read_quality
+
+
+class Tower(StrEnum):
+    """The encoders of a model of images and texts."""
+
+    IMAGE = "image"
+    TEXT = "text"
+
 
 app = typer.Typer(add_completion=False)
 console = Console(stderr=True)
@@ -46,6 +55,10 @@ def export(
         KvCache, typer.Option(help="Type of a decoder's key/value cache.")
     ] = KvCache.FLOAT,
     version: Annotated[str, typer.Option(help="Version of the bundle.")] = "1",
+    tower: Annotated[
+        Tower | None,
+        typer.Option(help="Part of a model of images and texts, such as CLIP."),
+    ] = None,
     shortlist: Annotated[
         str,
         typer.Option(
@@ -96,7 +109,7 @@ def export(
                     seconds = time.monotonic() - started
                     console.print(f"{source}: {seconds:.0f} s: {stage}", highlight=False)
 
-            checkpoint = load_checkpoint(source)
+            checkpoint = load_checkpoint(source, tower)
             path = write_bundle(
                 checkpoint,
                 out.parent,
