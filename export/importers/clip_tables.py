@@ -80,15 +80,18 @@ def chosen_tower(folder: HuggingFaceFolder, supported: tuple[str, ...]) -> str:
 
 
 def tower_of(folder: HuggingFaceFolder, tower: str, architecture: str) -> HuggingFaceFolder:
-    """The tower of a whole model as if its configuration were that of ``folder``."""
-    whole = folder.config
+    """The tower of a whole model as if its configuration were that of ``folder``.
+
+    In old files, a second configuration with the ending ``_dict`` takes precedence.
+    """
+    whole, name = folder.config, CONFIGS[tower]
     names = ("id2label", "num_labels", "problem_type", "projection_dim")
     values: Mapping[str, object] = {
-        **whole.fields(CONFIGS[tower]),
+        **(whole.fields(f"{name}_dict") or whole.fields(name)),
         **{name: whole[name] for name in names if name in whole},
         "architectures": [architecture],
     }
-    return replace(folder, config=Fields(values, f"{whole.origin}: {CONFIGS[tower]}"))
+    return replace(folder, config=Fields(values, f"{whole.origin}: {name}"))
 
 
 def without_others(

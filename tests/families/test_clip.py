@@ -16,6 +16,7 @@ from transformers import (
     CLIPTextConfig,
     CLIPTextModel,
     CLIPTextModelWithProjection,
+    CLIPTokenizer,
     CLIPVisionConfig,
     CLIPVisionModel,
     CLIPVisionModelWithProjection,
@@ -25,8 +26,10 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from export.errors import SourceError, UnsupportedError
 from export.parity import TOLERANCE
 from export.sources import load_checkpoint
+from model.config import Activation, ModelConfig, StackConfig
+from model.mixers import required
 from model.transformer import from_weights
-from tests.export.importers.support import WORDS
+from tests.export.importers.support import WORDS, edit_json
 from tests.families import harness
 from tests.families.harness import imported
 from tests.families.images import AXES, SMALL, case, check_eager, check_graphs, logits
@@ -191,6 +194,53 @@ def test_the_tower_of_texts_pools_where_transformers_does(eos: int) -> None:
         actual = module.pool(module.encode(ids, lengths), lengths)
         expected = unit(model.get_text_features(ids).pooler_output)
         assert (actual - expected).abs().max() <= TOLERANCE
+
+
+def test_texts_are_tokenized_and_pooled_as_transformers_does() -> None:
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    merges = [("c", "a"), ("ca", "t</w>"), ("d", "o"), ("do", "g</w>")]
+    tokens = [
+        *letters,
+        *(f"{letter}</w>" for letter in letters),
+        *("".join(pair) for pair in merges),
+        *("<|startoftext|>", "<|endoftext|>"),
+    ]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    theirs: Any = CLIPTokenizer(vocab=vocabulary, merges=merges)  # type: ignore[arg-type]
+    config = whole()
+    config.text_config.vocab_size = len(tokens)
+    config.text_config.eos_token_id = len(tokens) - 1
+    model = CLIPModel(config)
+    with imported(model, prepare=theirs.save_pretrained, tower="text") as checkpoint:
+        module = from_weights(checkpoint.config, checkpoint.weights)
+        ours = Tokenizer.from_str(checkpoint.tokenizer_json)
+        for text in ("A cat", "the  DOG and the cats"):
+            expected = unit(
+                model.get_text_features(**theirs(text, return_tensors="pt")).pooler_output
+            )
+            ids = ours.encode(text).ids
+            lengths = torch.tensor([len(ids)])
+            actual = module.pool(module.encode(torch.tensor([ids]), lengths), lengths)
+            assert (actual - expected).abs().max() <= TOLERANCE
+
+
+def test_a_second_configuration_of_a_tower_takes_precedence(tmp_path: Path) -> None:
+    model = CLIPModel(whole())
+    model.save_pretrained(tmp_path)
+    processor_of().save_pretrained(tmp_path)
+    wrong = {**SMALL, "num_attention_heads": 1, "hidden_act": "relu"}
+    right = {**SMALL, "hidden_act": "gelu"}
+    edit_json(tmp_path / "config.json", vision_config=wrong, vision_config_dict=right)
+    theirs: Any = CLIPModel.from_pretrained(tmp_path)
+    assert theirs.config.vision_config.num_attention_heads == SMALL["num_attention_heads"]
+    layer = required_encoder(load_checkpoint(str(tmp_path), "image").config).layers[0]
+    assert required(layer.attention).num_heads == SMALL["num_attention_heads"]
+    assert required(layer.feed_forward).activation == Activation.GELU
+
+
+def required_encoder(config: ModelConfig) -> StackConfig:
+    assert config.encoder is not None
+    return config.encoder
 
 
 def test_a_tokenizer_that_does_not_end_texts_is_refused() -> None:
