@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from model.config import Kind
 from server.bounds import INPUT_BYTES, MAX_TEXTS, ruled, sized
 from server.errors import InternalError, InvalidArgumentError
+from server.service import validation
 from server.service.attention import (
     AttentionPlan,
     check_encoder_attention,
@@ -89,6 +90,7 @@ async def attend(request: AttendRequest, context: ServiceContext, caller: Caller
         raise InvalidArgumentError(
             "model", f"{model.manifest.name!r} is no encoder: its other calls return attention"
         )
+    validation.check_takes_texts(model, "pairs" if request.pairs else "inputs")
     plan = plan_attention(request.attention or AttentionOptions(), model)
     limit = length_limit(request.length, model, LongInput.ERROR, windows=False)
     tokenized = await tokenize_inputs_or_pairs(

@@ -101,7 +101,10 @@ async def score(request: ScoreRequest, context: ServiceContext, caller: Caller) 
     started = time.monotonic()
     model = context.model_of(request)
     if not any(task in model.manifest.tasks for task in _TASKS):
-        raise InvalidArgumentError("model", f"{request.model!r} is an encoder, without Score")
+        raise InvalidArgumentError(
+            "model",
+            f"{request.model!r} is an encoder{validation.of_inputs(model)}, without Score",
+        )
     _check_inputs(request, model, context.config.max_input_bytes)
     context.engine.check(model.key, len(request.inputs), caller.client)
 

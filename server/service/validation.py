@@ -22,8 +22,15 @@ def check_task(model: Model, task: Task) -> None:
         raise InvalidArgumentError(
             "model",
             f"{manifest.name!r} does not answer {_call_name(task)}; "
-            f"its kind is {manifest.kind}, it answers {calls}",
+            f"its kind is {manifest.kind}, it answers {calls}{of_inputs(model)}",
         )
+
+
+def of_inputs(model: Model) -> str:
+    """What the calls of a model of images take, for errors; empty for models of texts."""
+    if model.manifest.image is None:
+        return ""
+    return " of texts with images" if model.manifest.reads_texts else " of images"
 
 
 def check_takes_texts(model: Model, field: str, *, has_images: bool = False) -> None:

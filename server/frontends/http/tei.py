@@ -151,8 +151,8 @@ async def _embed_all(model: str, call: Call[bodies.EmbedAllBody]) -> Response:
 
 
 async def _embed_sparse(model: str, call: Call[bodies.EmbedAllBody]) -> Response:
-    call.service.get_model(model)
-    raise InvalidArgumentError("model", f"{model!r} has no sparse vectors; use /embed")
+    advice = "use /embed" if call.service.get_model(model).image is None else "it takes images"
+    raise InvalidArgumentError("model", f"{model!r} has no sparse vectors; {advice}")
 
 
 async def _predict(model: str, call: Call[bodies.PredictBody]) -> Response:

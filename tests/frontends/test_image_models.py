@@ -1,0 +1,225 @@
+"""Every call for texts, by every protocol, tells that a model takes images, not texts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import httpx2
+import pytest
+from starlette.routing import Route
+
+from protos.inference import open_inference_pb2_grpc
+from protos.triune.v1 import inference_pb2 as pb
+from protos.triune.v1 import inference_pb2_grpc
+from server.config import ServerConfig
+from server.frontends.http.access import Access
+from server.frontends.http.body import BodyBudget
+from server.frontends.http.endpoint import Context
+from server.frontends.http.protocols import PROTOCOLS
+from server.frontends.http.settings import HttpSettings
+from server.service.service import Service
+from tests.pictures import encoded, picture
+from tests.server.oip.messages import infer_request
+from tests.serving import ServerProcess, server_process
+
+CLASSIFIER, EMBEDDER = "vit", "vit-embed"
+MODELS = (CLASSIFIER, EMBEDDER)
+TEXTS = ["a cat"]
+QUESTION = {"type": "predicate", "instructions": "Is it a cat?"}
+CHAT = [{"role": "user", "content": "a cat"}]
+TENSOR = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": TEXTS}
+
+# Bodies by route. Those below {model} have no field for it.
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": CHAT},
+    "/v1/completions": {"prompt": "a cat"},
+    "/v1/responses": {"input": "a cat"},
+    "/v1/embeddings": {"input": TEXTS},
+    "/v1/decisions": {"input": "a cat", "questions": [QUESTION]},
+    "/v2/rerank": {"query": "cat", "documents": TEXTS},
+    "/v1/rerank": {"query": "cat", "documents": TEXTS},
+    "/rerank": {"query": "cat", "documents": TEXTS, "max_tokens_per_doc": 4},
+    "/score": {"text_1": "cat", "text_2": TEXTS},
+    "/v1/score": {"text_1": "cat", "text_2": TEXTS},
+    "/classify": {"input": TEXTS},
+    "/tokenize": {"prompt": "a cat"},
+    "/detokenize": {"tokens": [1, 2]},
+    "/v2/models/{model}/infer": {"inputs": [TENSOR]},
+    "/v2/models/{model}/generate": {"text_input": "a cat"},
+    "/v2/models/{model}/generate_stream": {"text_input": "a cat"},
+    "/v2/models/{model}/versions/{version}/infer": {"inputs": [TENSOR]},
+    "/v2/models/{model}/versions/{version}/generate": {"text_input": "a cat"},
+    "/v2/models/{model}/versions/{version}/generate_stream": {"text_input": "a cat"},
+    "/{model}/embed": {"inputs": TEXTS},
+    "/{model}/embed_all": {"inputs": TEXTS},
+    "/{model}/embed_sparse": {"inputs": TEXTS},
+    "/{model}/predict": {"inputs": [["a cat"]]},
+    "/{model}/rerank": {"query": "cat", "texts": TEXTS},
+    "/{model}/similarity": {"inputs": {"source_sentence": "cat", "sentences": TEXTS}},
+    "/{model}/tokenize": {"inputs": TEXTS},
+    "/{model}/decode": {"ids": [1, 2]},
+}
+STREAMS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+# They find a model by languages, and no model of images has any.
+LANGUAGES = {
+    "/translate": {"q": "a cat", "source": "en", "target": "de"},
+    "/detect": {"q": "a cat"},
+}
+# They name no model, or take no text.
+OTHERS = {
+    "/translate_file",
+    "/suggest",
+    "/v1/embed",
+    "/v2/embed",
+    "/v2/repository/index",
+    "/v2/repository/models/{model}/load",
+    "/v2/repository/models/{model}/unload",
+}
+CALLS: dict[str, Any] = {
+    "Generate": pb.GenerateRequest(inputs=TEXTS),
+    "GenerateStream": pb.GenerateStreamRequest(inputs=TEXTS),
+    "Translate": pb.TranslateRequest(inputs=TEXTS),
+    "TranslateStream": pb.TranslateStreamRequest(inputs=TEXTS),
+    "Embed": pb.EmbedRequest(inputs=TEXTS),
+    "EmbedStream": pb.EmbedStreamRequest(inputs=TEXTS),
+    "Classify": pb.ClassifyRequest(inputs=TEXTS),
+    "Score": pb.ScoreRequest(inputs=[pb.ScoreInput(context="a", target="cat")]),
+    "Tag": pb.TagRequest(inputs=TEXTS),
+    "FillMask": pb.FillMaskRequest(inputs=TEXTS),
+    "Answer": pb.AnswerRequest(questions=[pb.Question(question="a", context="b")]),
+    "Rerank": pb.RerankRequest(query="cat", documents=TEXTS),
+    "Correct": pb.CorrectRequest(inputs=TEXTS),
+    "Attend": pb.AttendRequest(inputs=TEXTS),
+    "Tokenize": pb.TokenizeRequest(inputs=TEXTS),
+}
+TASKS = ("generate", "translate", "embed", "classify", "tag", "fill_mask", "correct")
+
+
+def with_model(request: Any, model: str) -> Any:
+    copy = type(request)()
+    copy.CopyFrom(request)
+    copy.model = model
+    return copy
+
+
+@pytest.fixture(scope="module")
+def server(image_bundles: Path) -> Iterator[ServerProcess]:
+    with server_process(image_bundles, "--threads", "1") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def channel(server: ServerProcess) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(server.target) as channel:
+        yield channel
+
+
+@pytest.fixture(scope="module")
+def http(server: ServerProcess) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=server.http_url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def still_answers(http: httpx2.Client) -> Iterator[None]:
+    yield
+    body = {"model": EMBEDDER, "input": {"image": encoded(picture())}}
+    assert http.post("/v1/embeddings", json=body).status_code == 200
+
+
+def test_the_calls_below_are_all(tmp_path: Path) -> None:
+    service = pb.DESCRIPTOR.services_by_name["InferenceService"]
+    assert set(CALLS) == {method.name for method in service.methods}
+    config = ServerConfig(bundles=tmp_path, tei_model="")
+    handlers: Any = Service  # makes routes, which are not called
+    context = Context(handlers, HttpSettings.of(config), Access(config), BodyBudget(0))
+    routes = [cast("Route", route) for protocol in PROTOCOLS for route in protocol(context)]
+    posts = {route.path for route in routes if "POST" in (route.methods or ())}
+    assert posts == {*BODIES, *LANGUAGES, *OTHERS}
+
+
+def own_message(path: str, answer: httpx2.Response) -> str:
+    """The message of an error, which has the shape of the route's protocol."""
+    body = answer.json()
+    if path.startswith("/v2/models") or path in LANGUAGES:
+        assert set(body) == {"error"}
+        message = body["error"]
+    elif path.startswith("/{model}"):
+        assert body["error_type"] in ("Validation", "Backend")
+        assert answer.status_code == {"Validation": 413, "Backend": 424}[body["error_type"]]
+        message = body["error"]
+    elif path.endswith("rerank"):
+        assert set(body) == {"message"}
+        message = body["message"]
+    else:
+        assert body["error"]["type"] == "invalid_request_error"
+        assert body["error"]["param"]
+        message = body["error"]["message"]
+    return str(message)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("path", BODIES)
+def test_texts_are_refused_by_http(http: httpx2.Client, path: str, model: str) -> None:
+    body = BODIES[path] if "{model}" in path else {"model": model, **BODIES[path]}
+    answer = http.post(path.replace("{model}", model).replace("{version}", "1"), json=body)
+    assert answer.status_code in (400, 413, 424), answer.text
+    assert ("image_input" if "/v2/models" in path else "images") in own_message(path, answer)
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_texts_are_refused_before_a_stream_begins(http: httpx2.Client, path: str) -> None:
+    answer = http.post(path, json={"model": CLASSIFIER, "stream": True, **BODIES[path]})
+    assert answer.status_code == 400
+    assert "images" in own_message(path, answer)
+
+
+@pytest.mark.parametrize("path", LANGUAGES)
+def test_models_of_images_have_no_languages(http: httpx2.Client, path: str) -> None:
+    answer = http.post(path, json=LANGUAGES[path])
+    assert answer.status_code == 400
+    assert "no translation model is served" in own_message(path, answer)
+    assert http.get("/languages").json() == []
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_descriptions_of_text_embeddings_inference(http: httpx2.Client, model: str) -> None:
+    assert http.get(f"/{model}/health").status_code == 200
+    answer = http.get(f"/{model}/info")
+    assert answer.status_code == 200
+    assert answer.json()["model_id"] == model
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", CALLS)
+def test_texts_are_refused_by_grpc(channel: grpc.Channel, name: str, model: str) -> None:
+    stub = inference_pb2_grpc.InferenceServiceStub(channel)
+    request = with_model(CALLS[name], model)
+    messages = iter([request]) if name == "EmbedStream" else request
+    with pytest.raises(grpc.RpcError) as caught:
+        list(getattr(stub, name)(messages))
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "images" in str(caught.value.details())
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["ModelInfer", "ModelStreamInfer"])
+@pytest.mark.parametrize("task", [None, *TASKS])
+def test_texts_are_refused_by_the_open_inference_protocol(
+    channel: grpc.Channel, task: str | None, is_stream: bool
+) -> None:
+    stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+    request = infer_request(CLASSIFIER, {} if task is None else {"task": task}, text_input=TEXTS)
+    if is_stream:
+        (answer,) = stub.ModelStreamInfer(iter([request]))
+        message = answer.error_message
+    else:
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(request)
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        message = str(caught.value.details())
+    is_own = task in (None, "classify")
+    expected = "text_input: is not an input of classify: image_input"
+    if not is_own:
+        expected = f"parameters.task: '{task}' is not a task of 'vit': classify"
+    assert message == expected
