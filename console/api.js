@@ -1,5 +1,7 @@
 // Calls to the server's HTTP port, at the address of this page.
 
+import { Picture } from "./pictures.js";
+
 /** The server needs a token, or rejects the one that it got. */
 export class TokenNeeded extends Error {}
 
@@ -38,7 +40,7 @@ function messageOf(text) {
   }
 }
 
-/** All served models: `{id, kind, tasks, max_model_len}`. */
+/** All served models: `{id, kind, tasks, max_model_len, image}`; `image` of models that take them. */
 export async function listModels() {
   return (await (await call("/v1/models")).json()).data;
 }
@@ -48,9 +50,9 @@ export async function readMetrics() {
   return (await call("/metrics")).text();
 }
 
-/** A request of the Open Inference Protocol: texts by input, options, and wanted outputs. */
-export function inferRequest(model, texts, parameters = {}, outputs = []) {
-  const inputs = Object.entries(texts).map(([name, data]) => (
+/** A request of the Open Inference Protocol: texts or pictures by input, options, wanted outputs. */
+export function inferRequest(model, values, parameters = {}, outputs = []) {
+  const inputs = Object.entries(values).map(([name, data]) => (
     { name, datatype: "BYTES", shape: [data.length], data }));
   const body = { inputs, parameters };
   if (outputs.length > 0) body.outputs = outputs.map((name) => ({ name }));
@@ -89,8 +91,22 @@ async function* chunks(stream) {
   }
 }
 
-/** The same request as a shell command. */
+/** The same request as a shell command, which reads pictures from their files. */
 export function curl({ path, body }) {
-  const data = JSON.stringify(body).replaceAll("'", "'\\''");
-  return `curl ${location.origin}${path} -H 'content-type: application/json' -d '${data}'`;
+  const names = [];
+  const data = JSON.stringify(body, function shorten(key, value) {
+    return this[key] instanceof Picture ? `\0${names.push(this[key].name) - 1}\0` : value;
+  });
+  const start = `curl ${location.origin}${path} -H 'content-type: application/json' -d`;
+  if (names.length === 0) return `${start} ${quoted(data)}`;
+  // A backslash in a text is two in JSON, so none of them begins \u0000.
+  const document = data.replace(/\\\\|\\u0000(\d+)\\u0000|[$`\\]/g, (found, index) => (
+    index === undefined ? found.replace(/[$`\\]/g, "\\$&")
+      : `$(base64 < ${quoted(names[index])} | tr -d '\\n')`));
+  return `${start} @- <<END\n${document}\nEND`;
+}
+
+/** `text` as one word of a shell. */
+function quoted(text) {
+  return `'${text.replaceAll("'", "'\\''")}'`;
 }

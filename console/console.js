@@ -23,6 +23,11 @@ function showModels(models) {
   }));
 }
 
+function sizeOf({ image, max_model_len }) {
+  return image ? `images of ${image.width} × ${image.height} pixels`
+    : `up to ${max_model_len.toLocaleString("en")} tokens`;
+}
+
 function choose(model) {
   chosen = model.id;
   for (const button of byId("models").children) {
@@ -35,7 +40,7 @@ function choose(model) {
   const tabs = tasks.length < 2 ? [] : tasks.map((task) => (
     element("button", { onclick: () => show(task) }, TASKS[task].title)));
   byId("task").replaceChildren(
-    element("h2", {}, `${model.id} · up to ${model.max_model_len.toLocaleString("en")} tokens`),
+    element("h2", {}, `${model.id} · ${sizeOf(model)}`),
     element("div", { className: "tasks" }, ...tabs), place);
   if (tasks.length > 0) show(tasks[0]);
 }

@@ -2,9 +2,12 @@
 
 import { curl, events, infer, inferRequest } from "./api.js";
 import { element, labelled, marked, scoreTable } from "./elements.js";
+import { pictureField } from "./pictures.js";
 
 const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 const texts = (label, value) => ({ label, value, rows: 4 });
+const pictures = (label, properties) => (
+  { label, type: "file", accept: ".png,.jpg,.jpeg,.webp,.gif,.bmp", ...properties });
 const number = (label, value, step = 1) => ({ label, value, type: "number", step, min: 0 });
 
 /** The rows of `[index, start, end]` in the output `spans`, as `{start, end}` by order. */
@@ -160,7 +163,40 @@ export const TASKS = {
   },
 };
 
+const IMAGE_FIELDS = { image_input: pictures("Picture"), top_k: number("Labels", 5) };
+
+/** The tasks of models of images, as above. */
+const IMAGE_TASKS = {
+  embed: {
+    title: "Embed",
+    fields: { image_input: pictures("Pictures", { multiple: true }) },
+    request: (model, values) => inferRequest(model.id, values, { task: "embed" }),
+    show: ({ embedding_output }, { image_input }) => (
+      similarities(image_input.map(({ name }) => name), embedding_output)),
+  },
+  classify: {
+    title: "Classify",
+    fields: IMAGE_FIELDS,
+    request: (model, { image_input, top_k }) => inferRequest(model.id, { image_input }, { top_k }),
+    show: TASKS.classify.show,
+  },
+};
+/** The task of models of texts with images. */
+const TEXT_AND_IMAGE = {
+  title: "Classify",
+  fields: { text: texts("Text", "Is there a cat?"), ...IMAGE_FIELDS },
+  request: (model, { text, image_input, top_k }) => (
+    inferRequest(model.id, { text_input: [text], image_input }, { top_k })),
+  show: TASKS.classify.show,
+};
+
+function taskOf(model, name) {
+  if (!model.image) return TASKS[name];
+  return model.image.with_text ? TEXT_AND_IMAGE : IMAGE_TASKS[name];
+}
+
 function control({ rows, label, ...properties }, name) {
+  if (properties.type === "file") return labelled(label, pictureField({ name, ...properties }));
   return labelled(label, rows === undefined
     ? element("input", { name, ...properties })
     : element("textarea", { name, rows, ...properties }));
@@ -168,7 +204,7 @@ function control({ rows, label, ...properties }, name) {
 
 /** The form of a model's task. */
 export function taskForm(model, name) {
-  const task = TASKS[name];
+  const task = taskOf(model, name);
   const wide = Object.entries(task.fields).filter(([, field]) => field.rows !== undefined);
   const narrow = Object.entries(task.fields).filter(([, field]) => field.rows === undefined);
   const button = element("button", {}, "Run");
@@ -183,9 +219,15 @@ export function taskForm(model, name) {
   const history = [];
   let running = null;  // aborts the call
 
+  function valueOf(key, type) {
+    const { value, pictures: chosen } = form.elements[key];
+    if (type === "file") return chosen;
+    return type === "number" ? Number(value) : value;
+  }
+
   function values() {
     return Object.fromEntries(Object.entries(task.fields).map(([key, { type }]) => (
-      [key, type === "number" ? Number(form.elements[key].value) : form.elements[key].value])));
+      [key, valueOf(key, type)])));
   }
 
   function showCommand() {

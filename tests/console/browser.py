@@ -1,11 +1,13 @@
-"""Uses the console in Chromium, in an environment with Selenium: ``browser.py URL TOKEN``.
+"""Uses the console in Chromium, in an environment with Selenium: ``browser.py URL TOKEN FILE …``.
 
 Prints one JSON object: the status without a token and with a wrong one, what each model answers by
-task, the titles and numbers of the charts, and what the browser logs.
+task, the titles and numbers of the charts, and what the browser logs. ``FILE``: a picture for the
+models of images; those that take several get all.
 """
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from selenium import webdriver  # type: ignore[import-not-found,unused-ignore]
@@ -17,6 +19,7 @@ from selenium.webdriver.support.ui import (  # type: ignore[import-not-found,unu
 CSS = By.CSS_SELECTOR
 OPTIONS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,900")
 MARKUP = "<b>bold</b>"
+SHELL = 'it\'s "$HOME" `\\n`'
 SECONDS = 60
 
 
@@ -60,6 +63,25 @@ class Page:
         field.clear()
         field.send_keys(text)
 
+    def choose_pictures(self, pictures: Sequence[str]) -> list[int]:
+        """Chooses files, if the form takes any. Returns the widths of their previews."""
+        for field in self.all("form.task [type=file]"):
+            files = pictures if field.get_attribute("multiple") else pictures[:1]
+            field.send_keys("\n".join(files))
+            count = len(files)
+            self.wait(lambda count=count: len(self.all(".previews img")) == count)
+        images = "[...document.querySelectorAll('.previews img')]"
+        complete = f"return {images}.every((image) => image.complete)"
+        self.wait(lambda: self.driver.execute_script(complete))
+        script = f"return {images}.map((image) => image.naturalWidth)"
+        widths: list[int] = self.driver.execute_script(script)
+        return widths
+
+    def command(self) -> str:
+        """The shell command of the form."""
+        self.driver.find_element(CSS, "form.task summary").click()
+        return self.text("form.task pre")
+
     def run(self) -> str:
         """Sends the form. Returns the output, or the error."""
         before = self.text("form.task .output")
@@ -71,7 +93,7 @@ class Page:
         return self.text("form.task .output").removeprefix(before)
 
 
-def main(url: str, token: str) -> dict[str, Any]:
+def main(url: str, token: str, *pictures: str) -> dict[str, Any]:
     page = Page(url)
     try:
         page.wait(lambda: not page.text("#status").startswith("Connecting"))
@@ -82,8 +104,10 @@ def main(url: str, token: str) -> dict[str, Any]:
         page.use_token(token)
         page.wait(lambda: page.all("#models button"))
         answers: dict[str, dict[str, str]] = {}
+        widths: dict[str, list[int]] = {}
         for model in [button.text.split("\n")[0] for button in page.all("#models button")]:
             tabs = page.choose(model)
+            widths[model] = page.choose_pictures(pictures)
             answers[model] = {} if tabs else {"": page.run()}
             for number, title in enumerate(tabs):
                 page.all(".tasks button")[number].click()
@@ -93,8 +117,13 @@ def main(url: str, token: str) -> dict[str, Any]:
         page.choose("embedder")
         page.fill("text", MARKUP)
         markup = [page.run(), len(page.all(".output b"))]
-        page.driver.find_element(CSS, "form.task summary").click()
-        command = page.text("form.task pre")
+        command = page.command()
+        page.choose("vit")
+        no_picture = page.run()
+        page.choose("vilbert")
+        page.choose_pictures(pictures)
+        page.fill("text", SHELL)
+        image_command = page.command()
         page.choose("tiny-decoder")
         page.fill("temperature", "1000")
         form_error = page.run()
@@ -107,6 +136,9 @@ def main(url: str, token: str) -> dict[str, Any]:
             "error": form_error,
             "charts": [chart.text for chart in page.all(".chart")],
             "command": command,
+            "widths": widths,
+            "no_picture": no_picture,
+            "image_command": image_command,
             "log": [entry["message"] for entry in page.driver.get_log("browser")],
         }
     finally:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from client.channel import Security
@@ -16,10 +17,15 @@ from client.types import Message
 from tests.environments import environment
 from tests.frontends.conftest import DECODER, TRANSLATOR
 from tests.frontends.conftest import every_task as every_task  # noqa: PLC0414
+from tests.pictures import picture
 from tests.serving import ServerProcess, server_process
 
 SELENIUM = "selenium==4.51.0"
 OTHERS = ("tagger", "filler", "answerer", "corrector")
+IMAGE_MODELS = ("vit", "vit-embed", "vilbert")
+# Names that a shell would change without quotes; and widths in pixels.
+PICTURES = {"a cat's $1.png": 30, "`dog`.jpg": 50}
+SHELL = 'it\'s "$HOME" `\\n`'  # as in ``browser.py``
 TOKEN = "a-token-of-the-console"
 PROGRAM = Path(__file__).with_name("browser.py")
 
@@ -31,12 +37,16 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def server(
-    every_task: Path, head_bundles: Path, tmp_path_factory: pytest.TempPathFactory
+    every_task: Path,
+    head_bundles: Path,
+    image_bundles: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("console")
     shutil.copytree(every_task, folder / "bundles")
-    for name in OTHERS:
-        shutil.copytree(head_bundles / name, folder / "bundles" / name)
+    for root, names in ((head_bundles, OTHERS), (image_bundles, IMAGE_MODELS)):
+        for name in names:
+            shutil.copytree(root / name, folder / "bundles" / name)
     (folder / "tokens").write_text(f"console:{TOKEN}\n")
     options = ("--threads", "1", "--tokens", str(folder / "tokens"))
     with server_process(folder / "bundles", *options) as running:
@@ -44,9 +54,20 @@ def server(
 
 
 @pytest.fixture(scope="module")
-def seen(server: ServerProcess) -> Any:
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with :data:`PICTURES`."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for seed, (name, width) in enumerate(PICTURES.items()):
+        file_format = "PNG" if name.endswith("png") else "JPEG"
+        (folder / name).write_bytes(picture(seed, file_format, (width, 40)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seen(server: ServerProcess, pictures: Path) -> Any:
     """What the browser saw."""
     command = [str(environment(SELENIUM) / "python"), str(PROGRAM), server.http_url, TOKEN]
+    command += [str(pictures / name) for name in PICTURES]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
     return json.loads(ran.stdout)
 
@@ -66,7 +87,7 @@ def test_models_need_a_token(seen: Any) -> None:
 
 def test_every_task_has_an_answer(seen: Any) -> None:
     answers = [answer for model in seen["answers"].values() for answer in model.values()]
-    assert len(seen["answers"]) == 9
+    assert len(seen["answers"]) == 12
     assert all(answer and not answer.startswith("error") for answer in answers)
 
 
@@ -94,6 +115,22 @@ def test_scores_are_those_of_the_model(seen: Any, client: Client) -> None:
     assert f"{best.label} {best.score:.3f}" in seen["answers"]["sorter"][""]
 
 
+def test_pictures_have_previews_and_results(seen: Any, client: Client, pictures: Path) -> None:
+    widths = {name: found for name, found in seen["widths"].items() if found}
+    assert widths == {"vit": [30], "vit-embed": [30, 50], "vilbert": [30]}
+    files = [(pictures / name).read_bytes() for name in PICTURES]
+    for name, output in (
+        ("vit", client.classify("vit", files[0])),
+        ("vilbert", client.classify("vilbert", pairs=[("Is there a cat?", files[0])])),
+    ):
+        best = output.outputs[0].labels[0]
+        assert f"{best.label} {best.score:.3f}" in seen["answers"][name][""]
+    one, other = (np.array(x.values) for x in client.embed("vit-embed", files).outputs)
+    cosine = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+    assert f"`dog`.jpg {cosine:.3f} 1.000" in seen["answers"]["vit-embed"][""]
+    assert seen["no_picture"] == "error: image_input: must not be empty"
+
+
 def test_texts_never_become_markup(seen: Any) -> None:
     text, num_elements = seen["markup"]
     assert "<b>bold</b> 1.000" in text
@@ -116,6 +153,19 @@ def test_commands_run_in_a_shell(seen: Any) -> None:
     command = f"{seen['command']} --silent -H 'authorization: Bearer {TOKEN}'"
     ran = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert json.loads(ran.stdout)["model_name"] == "embedder"
+
+
+def test_commands_read_pictures_from_their_files(seen: Any, client: Client, pictures: Path) -> None:
+    options = f"curl --silent -H 'authorization: Bearer {TOKEN}' "
+    command = seen["image_command"].replace("curl ", options, 1)
+    ran = subprocess.run(
+        command, shell=True, capture_output=True, text=True, check=True, cwd=pictures
+    )
+    outputs = {output["name"]: output["data"] for output in json.loads(ran.stdout)["outputs"]}
+    pairs = [(SHELL, (pictures / next(iter(PICTURES))).read_bytes())]
+    labels = client.classify("vilbert", pairs=pairs).outputs[0].labels
+    assert outputs["labels"] == [label.label for label in labels]
+    assert outputs["scores"] == pytest.approx([label.score for label in labels], rel=1e-5)
 
 
 def test_the_browser_finds_nothing_wrong(seen: Any) -> None:

@@ -252,6 +252,18 @@ def test_errors_name_the_field(
     assert reason in text
 
 
+def test_models_tell_what_images_they_take(http: httpx2.Client) -> None:
+    found = {each["id"]: each.get("image") for each in data_of(http.get("/v1/models"))}
+    image = {"height": IMAGE.height, "width": IMAGE.width, "num_channels": 3, "with_text": False}
+    assert found == {
+        CLASSIFIER: image,
+        EMBEDDER: image,
+        READER: {**image, "with_text": True},
+        TEXT_EMBEDDER: None,
+    }
+    assert http.get(f"/v1/models/{CLASSIFIER}").json()["image"] == image
+
+
 def test_a_model_of_texts_takes_no_images(http: httpx2.Client) -> None:
     body = {"model": TEXT_EMBEDDER, "input": [{"image": encoded(FILES[0])}]}
     answer = http.post("/v1/embeddings", json=body)

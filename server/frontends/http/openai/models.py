@@ -11,7 +11,7 @@ from server.service.model_info import ModelInfo, State
 
 async def list_models(call: Call[None]) -> Response:
     """The models that are served."""
-    return json_response({"object": "list", "data": [_model(info) for info in _served(call)]})
+    return json_response({"object": "list", "data": [_model(info, call) for info in _served(call)]})
 
 
 async def get_model(call: Call[None]) -> Response:
@@ -20,7 +20,7 @@ async def get_model(call: Call[None]) -> Response:
     models = _served(call)
     for info in models:
         if info.name == name:
-            return json_response(_model(info))
+            return json_response(_model(info, call))
     raise ModelNotFoundError(name, [info.name for info in models])
 
 
@@ -30,9 +30,9 @@ def _served(call: Call[None]) -> list[ModelInfo]:
     return [call.service.get_model(name) for name in dict.fromkeys(info.name for info in served)]
 
 
-def _model(info: ModelInfo) -> dict[str, Any]:
-    """OpenAI's fields, vLLM's ``max_model_len``, and the tasks."""
-    return {
+def _model(info: ModelInfo, call: Call[None]) -> dict[str, Any]:
+    """OpenAI's fields, vLLM's ``max_model_len``, the tasks, and the images that the model takes."""
+    described: dict[str, Any] = {
         "id": info.name,
         "object": "model",
         "created": 0,
@@ -42,3 +42,11 @@ def _model(info: ModelInfo) -> dict[str, Any]:
         "tasks": info.tasks,
         "version": info.version,
     }
+    if info.image is not None:
+        described["image"] = {
+            "height": info.image.height,
+            "width": info.image.width,
+            "num_channels": info.image.num_channels,
+            "with_text": call.service.manifest(info.name).reads_texts,
+        }
+    return described
