@@ -14,7 +14,8 @@ Pixels = npt.NDArray[np.uint8]
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MODES = {1: "L", 3: "RGB"}  # of Pillow, by the number of channels
 MAX_SIDE = 1 << 14  # of a picture after it was resized
-DAMAGED = (OSError, ValueError, SyntaxError, EOFError, struct.error)  # what Pillow raises
+# What Pillow raises; ``MemoryError`` for a row of 2**31 bits, before it takes any memory.
+DAMAGED = (OSError, ValueError, SyntaxError, EOFError, struct.error, MemoryError)
 # What makes a picture upright, by the orientation in its EXIF data.
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,

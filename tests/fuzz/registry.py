@@ -14,6 +14,7 @@ TARGETS = (
     "options",
     "http",
     "tensors",
+    "image_bodies",
     "long_texts",
     "costs",
     "protocol_costs",

@@ -32,7 +32,7 @@ from server.service.service import Service as InferenceService
 from server.service.serving_state import ServingState
 from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
-from tests.bundles import head_bundles, tiny_bundles
+from tests.bundles import head_bundles, image_bundles, tiny_bundles
 from tests.fuzz.files import scratch
 
 MAX_LENGTH = 32  # short sequences for short runs
@@ -113,9 +113,12 @@ class Service:
             return False
         return True
 
-    def post(self, route: Route, body: bytes) -> tuple[int, bytes]:
-        """The status and body of the response to an HTTP request."""
-        return self.loop.run_until_complete(_post(route, body))
+    def post(self, route: Route, body: bytes, model: str = "") -> tuple[int, bytes]:
+        """The status and body of the response to an HTTP request.
+
+        ``model``: of the route's path, if that has one; by default one that suits the route.
+        """
+        return self.loop.run_until_complete(_post(route, body, model))
 
     async def _call(self, method: str, request: Message) -> None:
         message: Any = _one(request) if method == "EmbedStream" else request
@@ -129,7 +132,7 @@ def _serialize(response: Message | bytes) -> None:
         response.SerializeToString()
 
 
-async def _post(route: Route, body: bytes) -> tuple[int, bytes]:
+async def _post(route: Route, body: bytes, model: str) -> tuple[int, bytes]:
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -139,8 +142,8 @@ async def _post(route: Route, body: bytes) -> tuple[int, bytes]:
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "headers": [], "client": ("127.0.0.1", 1)}
-    model = "tiny-decoder" if "generate" in route.path else "embedder"
-    given = {"model": model, "version": "1"}
+    suitable = "tiny-decoder" if "generate" in route.path else "embedder"
+    given = {"model": model or suitable, "version": "1"}
     parameters = {name: given[name] for name in route.param_convertors}
     await route.endpoint({**scope, "path": route.path, "path_params": parameters}, receive, send)
     return sent[0]["status"], b"".join(message["body"] for message in sent[1:])
@@ -158,7 +161,7 @@ def service(max_length: int = MAX_LENGTH, max_input_bytes: int = MAX_INPUT_BYTES
 
 async def _start(max_length: int, max_input_bytes: int) -> Service:
     folder = scratch("bundles")
-    for root in (tiny_bundles(), head_bundles()):
+    for root in (tiny_bundles(), head_bundles(), image_bundles()):
         for path in root.iterdir():
             if path.is_dir():
                 shutil.copytree(path, folder / path.name, dirs_exist_ok=True)

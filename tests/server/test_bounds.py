@@ -8,11 +8,13 @@ import pytest
 
 from protos.triune.v1 import inference_pb2 as pb
 from scripts.bounds import REQUESTS, SECTIONS, bound_rows, options_of, requests
-from server.bounds import Size, check_fields, size_of
+from server.bounds import MAX_IMAGE_BYTES, MAX_IMAGES, Size, check_fields, size_of
 from server.errors import InvalidArgumentError
 from server.frontends.grpc import codec
 from server.frontends.grpc.status import message_of
 from server.frontends.grpc.wire_size import has_too_many_fields
+from server.service.classify import ClassifyRequest
+from server.service.embed import EmbedRequest
 from server.service.generation_request import GenerateRequest
 from tests.fuzz.targets.long_texts import text_fields
 
@@ -79,6 +81,24 @@ def test_a_text_or_list_over_its_size_is_rejected_by_name(
     with pytest.raises(InvalidArgumentError) as caught:
         check_fields(codec.decode(message, kind))
     assert path[-1] in message_of(caught.value, message).partition(":")[0]
+
+
+@pytest.mark.parametrize("kind", [EmbedRequest, ClassifyRequest])
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ([b""] * (MAX_IMAGES + 1), f"images: {MAX_IMAGES + 1} given, at most {MAX_IMAGES}"),
+        ([b"", bytes(MAX_IMAGE_BYTES + 1)], f"images[1]: has more than {MAX_IMAGE_BYTES} bytes"),
+    ],
+    ids=["images", "bytes"],
+)
+def test_images_over_their_number_or_size_are_rejected_by_name(
+    kind: type, images: list[bytes], message: str
+) -> None:
+    request: Any = getattr(pb, kind.__name__)(images=images)
+    with pytest.raises(InvalidArgumentError) as caught:
+        check_fields(codec.decode(request, kind))
+    assert message_of(caught.value, request) == message
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ _PIECE = 1 << 16
 # Of base64, that take as long to decode as a value of a reply to build.
 _CHARACTERS_PER_VALUE = 128
 _MAX_CHARACTERS = (MAX_IMAGE_BYTES + 2) // 3 * 4
-_DATA_ADDRESS = re.compile(r"data:[^,]{0,256}?(?P<base64>;base64)?,", re.IGNORECASE)
+_DATA_ADDRESS = re.compile(r"data:[^,]{0,256};base64,", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,31}):", re.IGNORECASE)
 
 
@@ -171,12 +171,11 @@ def _image_of(messages: Sequence[ImageMessage]) -> Images:
 
 def _start(text: str, path: str) -> int:
     """Where the base64 of an image begins. Checks its size."""
-    data = _DATA_ADDRESS.match(text)
-    if data is not None and data["base64"] is None:
-        raise InvalidArgumentError(path, "is a data: address without base64")
+    data, address = _DATA_ADDRESS.match(text), _ADDRESS.match(text)
     start = 0 if data is None else data.end()
-    address = _ADDRESS.match(text) if data is None else None
-    if address is not None:
+    if data is None and address is not None:
+        if address["scheme"].lower() == "data":
+            raise InvalidArgumentError(path, "is a data: address without base64")
         raise InvalidArgumentError(
             path,
             f"is an address ({address['scheme']}:), and the server fetches none: send the file in "

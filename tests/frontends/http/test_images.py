@@ -175,6 +175,7 @@ BODIES: dict[str, tuple[dict[str, Any], str, str]] = {
         "input.image",
         "without base64",
     ),
+    "data: without data": ({"input": {"image": "data:image/png"}}, "input.image", "without base64"),
     "a text and an image": (
         {"input": ["a cat", {"image": encoded(FILES[0])}]},
         "input[1]",

@@ -15,6 +15,7 @@ from tests.fuzz.draw import Draw
 from tests.fuzz.messages import fill
 from tests.fuzz.service import CALLS, MAX_LENGTH, service
 from tests.fuzz.targets import requests
+from tests.pictures import picture
 
 SIZE = 96
 MAX_REPEATS = 400
@@ -25,6 +26,7 @@ MAX_SECONDS = 10.0
 MAX_LOOP_MICROSECONDS_PER_BYTE = 20.0
 # Small requests have a cost of their own.
 MIN_BYTES = 1024
+_IMAGE = picture(size=(4, 4))
 TEXTS = ("a ", "1,", "[MASK] ", "語", "ﷺ", "((", "é\u0301", "3 March 2021 ")
 
 
@@ -111,7 +113,7 @@ def _repeat(message: Any, draw: Draw) -> None:
     field = draw.choice([field for field in descriptor.fields if _can_grow(field)])
     count = 1 + draw.below(MAX_REPEATS)
     if field.is_repeated and field.message_type is None:
-        values = list(getattr(message, field.name)) or [_text(draw) if _is_text(field) else 1]
+        values = list(getattr(message, field.name)) or [_value(field, draw)]
         if _is_text(field) and (form := draw.below(3)):
             values = [(values[0] if form == 1 else _text(draw)) * count]
         message.ClearField(field.name)
@@ -142,6 +144,12 @@ def _can_grow(field: Any) -> bool:
 
 def _is_text(field: Any) -> bool:
     return bool(field.type == field.TYPE_STRING)
+
+
+def _value(field: Any, draw: Draw) -> Any:
+    if field.type == field.TYPE_BYTES:
+        return _IMAGE
+    return _text(draw) if _is_text(field) else 1
 
 
 def _text(draw: Draw) -> str:
