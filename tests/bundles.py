@@ -20,6 +20,7 @@ INT8_DEFAULTS = (
     "debian-sections",
     "debian-en-it",
     "debian-summaries",
+    "digits",
 )
 
 

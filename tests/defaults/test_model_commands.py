@@ -26,6 +26,7 @@ EXPECTED = {
     "embed": "384 dimensions",
     "rerank": "0  GNU Chess\n",
     "classify": "games 0.9",
+    "classify an image": "docs/seven.png: 7 0.9",
     "tag": "GIVEN_NAME 1.000 11:14 Ann",
     "fill_mask": "city 0.",
 }
