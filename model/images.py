@@ -2,6 +2,7 @@
 
 import io
 import struct
+import warnings
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,9 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from model.image_config import ImageSpec
 
 Pixels = npt.NDArray[np.uint8]
+
+# Pillow warns once of each number of pixels, and remembers it for ever. Servers have a bound.
+warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MODES = {1: "L", 3: "RGB"}  # of Pillow, by the number of channels

@@ -2,6 +2,8 @@
 
 import io
 import struct
+import subprocess
+import sys
 import zlib
 from typing import Any
 
@@ -70,6 +72,18 @@ def test_the_header_tells_that_there_are_too_many_pixels() -> None:
     with pytest.raises(ImageError, match="has too many pixels"):
         open_image(png_header(60_000, 60_000))
     assert open_image(png_header(60, 50)).size == (60, 50)
+
+
+def test_sizes_of_large_pictures_are_neither_logged_nor_remembered() -> None:
+    program = (
+        "import sys; from PIL import Image; from model.images import open_image;"
+        "size = open_image(sys.stdin.buffer.read()).size;"
+        "print(size, {*getattr(Image, '__warningregistry__', ())} - {'version'})"
+    )
+    command = [sys.executable, "-c", program]
+    data = png_header(10_000, 12_000)
+    ran = subprocess.run(command, input=data, capture_output=True, check=True)
+    assert (ran.stdout, ran.stderr) == (b"(10000, 12000) set()\n", b"")
 
 
 def test_pictures_that_would_become_too_wide_are_refused() -> None:
