@@ -6,7 +6,16 @@ import warnings
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import (
+    BmpImagePlugin,
+    ExifTags,
+    GifImagePlugin,
+    Image,
+    JpegImagePlugin,
+    PngImagePlugin,
+    UnidentifiedImageError,
+    WebPImagePlugin,
+)
 
 from model.image_config import ImageSpec
 
@@ -15,6 +24,8 @@ Pixels = npt.NDArray[np.uint8]
 # Pillow warns once of each number of pixels, and remembers it for ever. Servers have a bound.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 
+# Imported here: else the first WebP file makes Pillow import its readers of all formats, in 0.1 s.
+PLUGINS = (PngImagePlugin, JpegImagePlugin, WebPImagePlugin, GifImagePlugin, BmpImagePlugin)
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MODES = {1: "L", 3: "RGB"}  # of Pillow, by the number of channels
 MAX_SIDE = 1 << 14  # of a picture after it was resized

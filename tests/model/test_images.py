@@ -86,6 +86,16 @@ def test_sizes_of_large_pictures_are_neither_logged_nor_remembered() -> None:
     assert (ran.stdout, ran.stderr) == (b"(10000, 12000) set()\n", b"")
 
 
+def test_readers_of_other_formats_are_not_even_imported() -> None:
+    program = (
+        "import sys; from PIL import Image; from model.images import open_image;"
+        "print(open_image(sys.stdin.buffer.read()).format, 'FITS' in Image.OPEN)"
+    )
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, input=encoded("WEBP"), capture_output=True, check=True)
+    assert ran.stdout == b"WEBP False\n"
+
+
 def test_pictures_that_would_become_too_wide_are_refused() -> None:
     narrow = encode_png(np.zeros((1, 3000, 3), np.uint8))
     assert reason(narrow) == "is too narrow: it would become 24000 by 8 pixels"
