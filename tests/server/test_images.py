@@ -12,7 +12,6 @@ from PIL import Image
 
 from client.encoder_types import LongInput
 from client.sync import Client
-from export.bundle_writer import write_bundle
 from export.encoding import EncoderInputs, encode_eagerly
 from export.runtime import Floats
 from model.images import decode_image, encode_png
@@ -40,16 +39,8 @@ TEXTS = ["HELLO", "A", "WHAT+IS-THIS", "B?", "LONGER.TEXT-THAN-OTHERS", "C"]
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("bundles")
-    for name, make in CHECKPOINTS.items():
-        write_bundle(make(), root, name=name)
-    return root
-
-
-@pytest.fixture(scope="module")
-def client(bundles: Path) -> Iterator[Client]:
-    with connected(bundles, "--threads", "1") as client:
+def client(image_bundles: Path) -> Iterator[Client]:
+    with connected(image_bundles, "--threads", "1") as client:
         yield client
 
 

@@ -48,10 +48,8 @@ def test_an_image_is_base64_in_json_and_texts_have_no_such_field() -> None:
     assert b"image" not in msgspec.json.encode(ClassificationExample(label="x", text="a"))
 
 
-@pytest.mark.parametrize(
-    "fields", [{}, {"text": "a", "image": "AA=="}, {"image": "AA==", "pair": "a"}, {"pair": "a"}]
-)
-def test_an_example_is_a_text_or_an_image(fields: dict[str, str]) -> None:
+@pytest.mark.parametrize("fields", [{}, {"image": "AA==", "pair": "a"}, {"pair": "a"}])
+def test_an_example_has_a_text_or_an_image(fields: dict[str, str]) -> None:
     line = json.dumps({"label": "x", **fields}).encode()
     with pytest.raises(ValueError, match=r"file: line 1: (needs a text or|an image has no pair)"):
         parse_examples(line, Task.CLASSIFY, "file")
