@@ -71,3 +71,8 @@ class ImageSpec(Record, frozen=True, kw_only=True):
     keeps_aspect_ratio: bool = False
     resampling: Resampling
     num_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_IMAGE_TOKENS)]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of one image as the graph takes it."""
+        return self.height * self.width * self.num_channels

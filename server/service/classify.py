@@ -27,7 +27,13 @@ from server.service.encoder_options import (
     length_limit,
     score_function,
 )
-from server.service.images import add_images, check_alone, image_spec, prepare_images
+from server.service.images import (
+    add_images,
+    check_alone,
+    check_given,
+    prepare_images,
+    reserved,
+)
 from server.service.prepared_inputs import PreparedInputs
 from server.service.requests import ModelRequest
 from server.service.text_pairs import TextPair, tokenize_inputs_or_pairs
@@ -103,8 +109,9 @@ async def classify(
     num_inputs = len(request.inputs) + len(request.pairs) + len(request.images)
     num_values = num_inputs * num_labels
     validation.check_reply("top_k", num_values, MAX_REPLY_VALUES, "labels")
-    inputs = await _prepare(request, call)
-    outputs = await call.run(inputs.jobs)
+    async with reserved(request.images, call):
+        inputs = await _prepare(request, call)
+        outputs = await call.run(inputs.jobs)
 
     def result() -> ClassifyResult:
         usage, timing = call.finish()
@@ -131,8 +138,7 @@ async def classify(
 
 async def _prepare(request: ClassifyRequest, call: EncoderCall) -> PreparedInputs:
     length = request.length
-    if request.images:
-        image_spec(call)  # before anything is tokenized
+    check_given(call, request.inputs, request.pairs, request.images)
     if request.images and not (request.inputs and call.model.manifest.reads_texts):
         check_alone(inputs=request.inputs, pairs=request.pairs, **asdict(length))
         return await prepare_images(request.images, call)

@@ -11,6 +11,7 @@ from server.errors import InvalidArgumentError
 from server.models.catalog import Catalog
 from server.models.registry import Model, Registry
 from server.service.caller import Caller
+from server.service.image_memory import ImageMemory
 from server.service.requests import ModelRequest
 from server.service.serving_state import ServingState
 from server.service.threads import SLICE_BYTES, FairExecutor, Slice, check_deadline, slices_of
@@ -27,7 +28,10 @@ MAX_INLINE_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """``threads`` run work that would block the event loop, ``turns`` divide what runs on it."""
+    """``threads`` run work that would block the event loop, ``turns`` divide what runs on it.
+
+    ``image_memory`` bounds the decoded images of all calls.
+    """
 
     config: ServerConfig
     catalog: Catalog
@@ -36,6 +40,7 @@ class ServiceContext:
     threads: FairExecutor
     state: ServingState
     turns: Turns = field(default_factory=Turns)
+    image_memory: ImageMemory = field(default_factory=ImageMemory)
 
     @property
     def registry(self) -> Registry:

@@ -26,7 +26,7 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.encoder_call import EncoderCall, EncoderOutput
 from server.service.encoder_options import Floats, LengthOptions, check_integer, length_limit
-from server.service.images import check_alone, prepare_images
+from server.service.images import check_alone, check_given, prepare_images, reserved
 from server.service.requests import ModelRequest
 from server.service.truncation import Truncation, truncation_of, usage_of
 from server.service.usage import Timing, Usage
@@ -119,6 +119,7 @@ async def embed(
     model, wants_tokens = call.model, request.token_embeddings
     _check_dimensions(request.dimensions, model)
     _check_normalize(request.normalize, model)
+    check_given(call, request.inputs, request.images)
     if request.images:
         return await _embed_images(request, call)
     validation.check_texts(request.inputs, context.config.max_input_bytes)
@@ -155,8 +156,9 @@ async def _embed_images(request: EmbedRequest, call: EncoderCall) -> EmbedResult
         token_embeddings=request.token_embeddings or None,
         **asdict(request.length),
     )
-    inputs = await prepare_images(request.images, call)
-    outputs = await call.run(inputs.jobs)
+    async with reserved(request.images, call):
+        inputs = await prepare_images(request.images, call)
+        outputs = await call.run(inputs.jobs)
 
     def result() -> EmbedResult:
         usage, timing = call.finish()

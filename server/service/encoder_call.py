@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -252,6 +253,19 @@ class EncoderCall:
             self.context.engine.cancel(handles)
             raise
         return handles
+
+    async def enter(self, resource: Callable[[], AbstractContextManager[None]]) -> ExitStack:
+        """Enters the context that ``resource`` makes; the caller closes what is returned.
+
+        Bulk work waits and retries while it is overloaded.
+        """
+        stack = ExitStack()
+
+        async def enter() -> None:
+            stack.enter_context(resource())
+
+        await self._when_accepted(enter)
+        return stack
 
     async def _when_accepted(self, function: Callable[[], Awaitable[T]]) -> T:
         """Awaits ``function``; bulk work waits and retries while the engine's queue is full."""

@@ -1,6 +1,7 @@
 """Images of a request: decoded and resized as the model's graph takes them."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from PIL.Image import Image
@@ -110,6 +111,28 @@ def image_spec(call: EncoderCall) -> ImageSpec:
     if manifest.image is None:
         raise InvalidArgumentError("images", f"{manifest.name!r} takes texts, not images")
     return manifest.image
+
+
+@asynccontextmanager
+async def reserved(images: Sequence[bytes], call: EncoderCall) -> AsyncIterator[None]:
+    """Reserves the memory of ``images``, decoded, for the block that prepares and runs them.
+
+    Raises:
+        ServeError: the model takes no images, or they need more memory than there is.
+    """
+    if not images:
+        yield
+        return
+    num_bytes = len(images) * image_spec(call).num_bytes
+    memory, client = call.context.image_memory, call.caller.client
+    with await call.enter(lambda: memory.reserve(num_bytes, client)):
+        yield
+
+
+def check_given(call: EncoderCall, *inputs: Sequence[object]) -> None:
+    """Rejects a request without any inputs to a model of images; others name ``inputs``."""
+    if not any(inputs) and not call.model.manifest.reads_texts:
+        raise InvalidArgumentError("images", "must not be empty")
 
 
 def check_alone(**others: object) -> None:

@@ -170,7 +170,11 @@ def test_what_a_model_does_not_take_is_refused_by_name(client: Client) -> None:
         "prompt": [lambda: client.embed("vit-embed", ONE, prompt="A")],
         "token_embeddings": [lambda: client.embed("vit-embed", ONE, token_embeddings=True)],
         "max_tokens": [lambda: client.embed("vit-embed", ONE, max_tokens=4)],
-        "images": [lambda: client.classify("vilbert", mixed)],
+        "images": [
+            lambda: client.classify("vilbert", mixed),
+            lambda: client.classify("vit"),
+            lambda: client.embed("vit-embed", []),
+        ],
     }
     for field, calls in cases.items():
         for call in calls:

@@ -1,0 +1,48 @@
+"""Bounds the memory of decoded images, from before they are decoded to the end of their calls."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from server.bounds import MAX_DECODED_BYTES
+from server.errors import RETRY_SECONDS, InvalidArgumentError, Limit, OverloadedError
+
+
+class ImageMemory:
+    """Bytes of decoded images of all calls in progress. Only the event loop may call it.
+
+    Each client may have its share of ``limit`` even if others have taken the rest.
+    """
+
+    def __init__(self, limit: int = MAX_DECODED_BYTES) -> None:
+        self._limit = limit
+        self._by_client: dict[str, int] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all calls."""
+        return sum(self._by_client.values())
+
+    @contextmanager
+    def reserve(self, num_bytes: int, client: str) -> Iterator[None]:
+        """Counts ``num_bytes`` for ``client`` while the block runs.
+
+        Raises:
+            InvalidArgumentError: they are more than all calls together may have.
+            OverloadedError: others have taken too much.
+        """
+        if num_bytes > self._limit:
+            raise InvalidArgumentError(
+                "images", f"take {num_bytes} bytes decoded, at most {self._limit} are accepted"
+            )
+        own = self._by_client.get(client, 0)
+        num_clients = len(self._by_client) + (client not in self._by_client)
+        is_beyond_share = own + num_bytes > self._limit // num_clients
+        if self.num_bytes + num_bytes > self._limit and is_beyond_share:
+            raise OverloadedError("too many images are in progress", RETRY_SECONDS, Limit.IMAGES)
+        self._by_client[client] = own + num_bytes
+        try:
+            yield
+        finally:
+            self._by_client[client] -= num_bytes
+            if not self._by_client[client]:
+                del self._by_client[client]
