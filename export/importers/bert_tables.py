@@ -11,6 +11,7 @@ from export.importers.support import MAX_LAYERS, divide_heads
 from export.readers.fields import Fields
 from export.supported import check_supported
 from model.config import (
+    Activation,
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -131,22 +132,33 @@ def post_norm_layer(config: Fields) -> LayerConfig:
         is_decoder=(False,),
         add_cross_attention=(False,),
     )
-    hidden_size = config.positive("hidden_size")
-    num_heads = config.positive("num_attention_heads")
     return LayerConfig(
-        attention=AttentionConfig(
-            num_heads=num_heads,
-            num_kv_heads=num_heads,
-            head_size=divide_heads(config.origin, hidden_size, num_heads),
-            input_bias=True,
-            output_bias=True,
-        ),
-        feed_forward=FeedForwardConfig(
-            inner_size=config.positive("intermediate_size"),
-            activation=activation(config, "hidden_act", "gelu"),
-            gated=False,
-            bias=True,
-        ),
+        attention=multi_head(config),
+        feed_forward=two_maps(config, activation(config, "hidden_act", "gelu")),
         norm=layer_norm(config),
         norm_order=NormOrder.POST,
+    )
+
+
+def multi_head(config: Fields, *, input_bias: bool = True) -> AttentionConfig:
+    """Multi-head attention of ``hidden_size``.
+
+    Raises:
+        SourceError: the heads do not divide the size.
+    """
+    hidden_size = config.positive("hidden_size")
+    num_heads = config.positive("num_attention_heads")
+    return AttentionConfig(
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_size=divide_heads(config.origin, hidden_size, num_heads),
+        input_bias=input_bias,
+        output_bias=True,
+    )
+
+
+def two_maps(config: Fields, kind: Activation) -> FeedForwardConfig:
+    """The feed-forward of a layer with ``intermediate_size``."""
+    return FeedForwardConfig(
+        inner_size=config.positive("intermediate_size"), activation=kind, gated=False, bias=True
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 from export.errors import SourceError
 from export.importers import vit_tables
 from export.importers.activations import activation
-from export.importers.bert_tables import LayerNames, num_layers
+from export.importers.bert_tables import LayerNames, num_layers, two_maps
 from export.importers.heads import Head
 from export.importers.renaming import Rename, per_layer
 from export.readers.fields import Fields
@@ -43,7 +43,7 @@ def layers(config: Fields, default_activation: str, epsilon: float) -> tuple[Lay
     """The layers; the defaults are the family's."""
     is_quick = config.text("hidden_act", default_activation) == QUICK_GELU
     kind = Activation.SILU if is_quick else activation(config, "hidden_act", default_activation)
-    feed_forward = vit_tables.two_maps(config, kind)
+    feed_forward = two_maps(config, kind)
     layer = vit_tables.pre_norm_layer(config, feed_forward, epsilon=epsilon)
     return (layer,) * num_layers(config)
 

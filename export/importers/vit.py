@@ -9,7 +9,7 @@ from torch import Tensor
 from export.checkpoint import Checkpoint
 from export.importers import vit_tables
 from export.importers.activations import activation
-from export.importers.bert_tables import LayerNames, layer_norm, num_layers
+from export.importers.bert_tables import LayerNames, layer_norm, num_layers, two_maps
 from export.importers.encoders import Body
 from export.importers.heads import Head, HeadReader, classifier, sequence_classifier
 from export.importers.renaming import Rename, affine, per_layer
@@ -52,7 +52,7 @@ def _import(
     config = folder.config
     processor = read_image_processor(folder, config.positive("num_channels", 3))
     patches = vit_tables.read_patches(config, processor, num_class_tokens=len(class_tokens))
-    feed_forward = vit_tables.two_maps(config, activation(config, "hidden_act", "gelu"))
+    feed_forward = two_maps(config, activation(config, "hidden_act", "gelu"))
     layers = (vit_tables.pre_norm_layer(config, feed_forward),) * num_layers(config)
     body = Body(
         base=family.lower(),

@@ -9,18 +9,15 @@ from torch.nn import functional
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
-from export.importers.bert_tables import layer_norm
+from export.importers.bert_tables import layer_norm, multi_head
 from export.importers.encoders import Body, assemble
 from export.importers.heads import Head, HeadReader
 from export.importers.renaming import Rename, linear
-from export.importers.support import divide_heads
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.readers.image_processor import ImageProcessor
 from model.bundle import Embedding, ImageSpec, Task
 from model.config import (
-    Activation,
-    AttentionConfig,
     FeedForwardConfig,
     HeadConfig,
     HeadKind,
@@ -200,29 +197,11 @@ def pre_norm_layer(
     Args:
         epsilon: the default of the family's norms.
     """
-    hidden_size = config.positive("hidden_size")
-    num_heads = config.positive("num_attention_heads")
     return LayerConfig(
-        attention=AttentionConfig(
-            num_heads=num_heads,
-            num_kv_heads=num_heads,
-            head_size=divide_heads(config.origin, hidden_size, num_heads),
-            input_bias=config.flag("qkv_bias", True),
-            output_bias=True,
-        ),
+        attention=multi_head(config, input_bias=config.flag("qkv_bias", True)),
         feed_forward=feed_forward,
         norm=layer_norm(config, default=epsilon),
         norm_order=NormOrder.PRE,
-    )
-
-
-def two_maps(config: Fields, activation: Activation) -> FeedForwardConfig:
-    """The feed-forward of a layer with ``intermediate_size``."""
-    return FeedForwardConfig(
-        inner_size=config.positive("intermediate_size"),
-        activation=activation,
-        gated=False,
-        bias=True,
     )
 
 

