@@ -109,7 +109,9 @@ def read_tokenizer(path: Path, config: Fields) -> str:
     if (path / TOKENIZER_FILE).is_file():
         tokenizer = dict(read_fields(path / TOKENIZER_FILE))
         tokenizer.update(truncation=None, padding=None)
-        apply_class_fields(tokenizer, _optional(path / "tokenizer_config.json"), config)
+        own = path / "tokenizer_config.json"
+        if own.is_file():  # tokenizer.json alone says all that is known
+            apply_class_fields(tokenizer, read_fields(own), config)
         return json.dumps(tokenizer, ensure_ascii=False)
     for format_ in TOKENIZER_FORMATS:
         if format_.matches(path):

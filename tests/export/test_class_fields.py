@@ -155,3 +155,10 @@ def test_fields_of_another_type_are_named(tmp_path: Path) -> None:
     write(tmp_path, word_piece(cased=True), "bert", do_lower_case="no")
     with pytest.raises(SourceError, match="do_lower_case is of type str"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("cased", [True, False])
+def test_a_tokenizer_without_its_configuration_stays_as_it_is(tmp_path: Path, cased: bool) -> None:
+    write(tmp_path, word_piece(cased=cased), "distilbert")
+    assert read(tmp_path).encode("Ab").tokens == word_piece(cased=cased).encode("Ab").tokens
+    assert read(tmp_path).normalizer.lowercase is not cased
