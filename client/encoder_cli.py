@@ -59,6 +59,8 @@ def classify(
 ) -> None:
     """Map texts, images, or texts with a second text or an image each, to labels."""
     names, inputs = flags.read_texts_or_images(text, image, sys.stdin)
+    if pair and image:
+        raise typer.BadParameter("give either --pair or --image")
     pairs = flags.read_seconds(names, pair, image if text else None)
     with _connect(context) as client:
         result = client.classify(model, [] if pairs else inputs, pairs=pairs, **options)

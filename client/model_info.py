@@ -183,4 +183,4 @@ class Model:
     kernel_nodes: tuple[KernelNodes, ...] = ()
     """Of each graph that is loaded on a CPU; empty from older servers."""
     image: ImageInfo | None = None
-    """Only for models that take images; they take no texts."""
+    """Only for models that take images; those with a vocabulary take a text with each."""

@@ -212,6 +212,14 @@ def _check_tokens(checkpoint: Checkpoint, path: Path) -> None:
         )
 
 
+def _load(format_: CheckpointFormat, path: Path, tower: str | None) -> Checkpoint:
+    if tower is None:
+        return format_.load(path)
+    if format_.load is not _import_hugging_face:
+        raise UnsupportedError(f"--tower: {path} is one model: {format_.description}")
+    return _import_hugging_face(path, tower)
+
+
 def import_path(path: Path, tower: str | None = None) -> Checkpoint:
     """The checkpoint in the folder or file ``path``, whatever its format.
 
@@ -229,8 +237,7 @@ def import_path(path: Path, tower: str | None = None) -> Checkpoint:
             raise refusal([path], path.with_suffix(".safetensors"))
         for format_ in CHECKPOINT_FORMATS:
             if format_.matches(path):
-                loaded = format_.load(path) if tower is None else _import_hugging_face(path, tower)
-                checkpoint = pad_heads(loaded)
+                checkpoint = pad_heads(_load(format_, path, tower))
                 _check_tokens(checkpoint, path)
                 return checkpoint
     except OSError as error:

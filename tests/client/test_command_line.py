@@ -115,6 +115,9 @@ def test_no_server_is_an_error(run: Run) -> None:
     "arguments",
     [
         ["classify", "text"],
+        ["classify", "--model", "m", "text", "--pair", "b", "--image", "docs/seven.png"],
+        ["classify", "--model", "m", "text", "--image", "docs/seven.png", "--image", "README.md"],
+        ["embed", "text", "--image", "docs/seven.png"],
         ["translate", "--max-new-tokens", "many", "text"],
         ["translate", "--model", "dates"],
         ["no-such-command"],

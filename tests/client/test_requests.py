@@ -23,6 +23,17 @@ def test_a_single_text_is_a_batch_of_one() -> None:
     assert list(encoder_requests.embed("m", "abc", {}).inputs) == ["abc"]
 
 
+def test_texts_and_images_have_fields_of_their_own() -> None:
+    assert list(encoder_requests.embed("m", b"file", {}).images) == [b"file"]
+    part = encoder_requests.embed_part(0, "m", [b"a", b"b"], {})
+    assert (list(part.inputs), list(part.images)) == ([], [b"a", b"b"])
+    texts = encoder_requests.classify("m", (), [("a", "b")], {})
+    assert [(pair.text, pair.text_pair) for pair in texts.pairs] == [("a", "b")]
+    images = encoder_requests.classify("m", (), [("a", b"1"), ("b", b"2")], {})
+    assert (list(images.inputs), list(images.images)) == (["a", "b"], [b"1", b"2"])
+    assert not images.pairs
+
+
 def test_options_that_are_not_given_stay_unset() -> None:
     request = _generate(temperature=None)
     assert request.sampling.ListFields() == []

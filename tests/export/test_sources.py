@@ -87,3 +87,9 @@ def test_unknown_format_lists_the_supported_formats(tmp_path: Path, kind: str) -
 def test_bundle_name_comes_from_the_folder(tmp_path: Path, name: str, expected: str) -> None:
     (tmp_path / name).mkdir()
     assert bundle_name(tmp_path / name) == expected
+
+
+def test_only_models_with_towers_have_one_to_choose(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(UnsupportedError, match=r"--tower: .*model\.gguf is one model: a GGUF file"):
+        load_checkpoint(str(tmp_path / "model.gguf"), "image")

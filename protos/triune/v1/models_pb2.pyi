@@ -471,7 +471,7 @@ class Model(_message.Message):
 
     @_builtins.property
     def image(self) -> Global___ImageInfo:
-        """Set for models that take images; they take no texts."""
+        """Set for models that take images. Those with a vocabulary take a text with each image."""
 
     @_builtins.property
     def native_kernels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
