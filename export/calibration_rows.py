@@ -14,7 +14,13 @@ MAX_UNKNOWN_SHARE = 0.1  # of a row's tokens: text of another alphabet measures 
 
 def calibration_samples(checkpoint: Checkpoint, max_tokens: float = math.inf) -> Samples:
     """:func:`calibration_rows`, the images of a model of images, or rows with an image each."""
-    rows = calibration_rows(checkpoint, max_tokens)
+    return with_images(checkpoint, calibration_rows(checkpoint, max_tokens), max_tokens)
+
+
+def with_images(
+    checkpoint: Checkpoint, rows: list[list[int]], max_tokens: float = math.inf
+) -> Samples:
+    """``rows`` with an image each if the model reads them; images alone if there are no rows."""
     size = 1 if checkpoint.image is None else checkpoint.image.num_tokens
     count = int(min(NUM_IMAGES, max(MIN_IMAGES, max_tokens // size)))
     images = checkpoint.images(count, IMAGE_SEED)

@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer
 
 from export.errors import SourceError, WeightsError
-from export.sample_images import sample_images
+from export.sample_images import images_of
 from model.bundle import (
     EditVocabulary,
     Embedding,
@@ -77,9 +77,7 @@ class Checkpoint:
 
     def images(self, count: int, seed: int) -> list[Pixels]:
         """At most ``count`` images: its own, or generated ones by ``seed``; of texts none."""
-        if self.image is None or self.samples:
-            return list(self.samples[:count])
-        return sample_images(self.image, count, seed)
+        return [] if self.image is None else images_of(self.image, self.samples, count, seed)
 
 
 def is_finite(weight: torch.Tensor) -> bool:

@@ -15,9 +15,8 @@ from onnx_ir.tape import Tape
 from export.attention_graph import OPERATOR, SOFTMAX, num_heads_of, operator_weights
 from export.graph_files import load_graph
 from export.quantized_matmul import constant
-from export.signatures import PIXELS
 from export.window_weights import WINDOWED, WindowWeights, weights_values
-from model.bundle import ATTEND_ENCODE, AttentionKind, Dtype, GraphSpec, TensorSpec
+from model.bundle import ATTEND_ENCODE, PIXELS, AttentionKind, Dtype, GraphSpec, TensorSpec
 
 FILE = "attend_encode.onnx"
 HEAD_WEIGHTS = "head_weights"

@@ -11,9 +11,10 @@ from export.graphs import ponder_outputs
 from export.runtime import Array, Floats, Session
 from model.adaptive import record_ponder
 from model.config import HeadKind, ModelConfig
-from model.graph_spec import REMAINDERS, UPDATES
+from model.graph_spec import PIXELS, REMAINDERS, UPDATES
 from model.images import Pixels
-from model.transformer import Transformer, full_lengths
+from model.layers import full_lengths
+from model.transformer import Transformer
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats
     if inputs.segments is not None:
         feed["segment_ids"] = padded(inputs.segments)
     if inputs.images:
-        feed["pixels"] = np.stack(inputs.images)
+        feed[PIXELS] = np.stack(inputs.images)
     num_rows, longest = feed["token_ids"].shape
     fills_masks = any(spec.name == "logit_positions" for spec in session.graph.inputs)
     if fills_masks:  # of every token, padding included

@@ -20,9 +20,9 @@ from model.bundle import Dtype, GraphSpec, Shape, StateSpec
 from model.config import HeadKind, Kind, ModelConfig
 from model.fused import FusedKernels
 from model.kernels import Step
-from model.layers import select_tokens
+from model.layers import full_lengths, select_tokens
 from model.mixers import State
-from model.transformer import Transformer, from_weights, full_lengths
+from model.transformer import Transformer, from_weights
 
 OPSET = 23
 DTYPES = {

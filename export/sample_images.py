@@ -1,11 +1,18 @@
 """Images on which exports measure a model that has none of its own."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from model.bundle import ImageSpec
 from model.images import Pixels
 
 NUM_WAVES, NUM_RECTANGLES = 6, 4
+
+
+def images_of(spec: ImageSpec, own: Sequence[Pixels], count: int, seed: int) -> list[Pixels]:
+    """At most ``count`` of a model's ``own`` images; without any, as many :func:`sample_images`."""
+    return list(own[:count]) or sample_images(spec, count, seed)
 
 
 def sample_images(spec: ImageSpec, count: int, seed: int) -> list[Pixels]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from export.activations import Samples, linear_maps, observe_inputs
+from export.activations import linear_maps, observe_inputs
 from export.blocks import can_have_blocks, exact_4_bits, in_blocks
-from export.calibration_rows import calibration_rows, calibration_samples
+from export.calibration_rows import calibration_rows, with_images
 from export.calibration_texts import calibration_texts
 from export.checkpoint import Checkpoint
 from export.decoding import DecodingInputs, greedy_answers
@@ -46,7 +46,7 @@ def measure_second_moments(
     names = _names_of_smallest(config, weights)
     subject = Subject.of(checkpoint)
     rows = calibration_rows(checkpoint)
-    samples: Samples = calibration_samples(checkpoint)
+    samples = with_images(checkpoint, rows)
     if not names or not samples:
         return NO_MOMENTS
     sums: dict[str, Tensor] = {}

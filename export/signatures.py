@@ -14,7 +14,7 @@ from model.config import (
     ModelConfig,
     StackConfig,
 )
-from model.graph_spec import REMAINDERS, UPDATES
+from model.graph_spec import PIXELS, REMAINDERS, UPDATES
 from model.image_config import PatchConfig
 from model.mixers import required
 from model.recurrent_cells import CELLS
@@ -23,7 +23,6 @@ from model.recurrent_config import AlignmentKind, BridgeKind, RecurrentConfig
 # ONNX Runtime's fused skip and layer norm has about twice the error of the separate operators.
 DISABLED_OPTIMIZERS = ("SkipLayerNormFusion",)
 
-PIXELS = "pixels"
 LOGIT_POSITIONS = TensorSpec(name="logit_positions", dtype=Dtype.INT32, shape=("chosen",))
 
 Signatures = dict[str, GraphSpec]

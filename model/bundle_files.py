@@ -20,6 +20,7 @@ from model.bundle import (
     MAX_MANIFEST_BYTES,
     NAME_PATTERN,
     PARITY_FILE,
+    PIXELS,
     TOKENIZER_FILE,
     BundleError,
     Dtype,
@@ -173,7 +174,7 @@ def _check_image(manifest: Manifest, image: ImageSpec, label: str) -> None:
     shape = ("batch", image.height, image.width, image.num_channels)
     inputs = manifest.graphs["encode"].inputs if "encode" in manifest.graphs else ()
     pixels = [(x.name, x.shape) for x in inputs if x.dtype == Dtype.UINT8]
-    if pixels != [("pixels", shape)]:
+    if pixels != [(PIXELS, shape)]:
         raise BundleError(f"{label}: image: the graph encode does not take {image}")
 
 

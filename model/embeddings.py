@@ -1,5 +1,7 @@
 """Input embeddings: tokens or images to vectors, with positions and segments."""
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -63,8 +65,22 @@ class InputEmbedding(nn.Module):
         return projected
 
 
-class TokenEmbedding(InputEmbedding):
-    """The input embedding of the first stack, with the token table that both stacks share."""
+class FirstEmbedding(InputEmbedding, ABC):
+    """The input embedding of the first stack."""
+
+    @abstractmethod
+    def look_up(self, inputs: Tensor) -> Tensor:
+        """Vectors of ``inputs`` without positions, ``[batch, length, size]``."""
+
+    def embed(self, inputs: Tensor, segment_ids: Tensor | None = None) -> Tensor:
+        """``inputs`` of whole sequences, as for :meth:`look_up`, to ``[batch, length, hidden]``."""
+        x = self.look_up(inputs)
+        embedded: Tensor = self(x, torch.arange(x.shape[1]), segment_ids)
+        return embedded
+
+
+class TokenEmbedding(FirstEmbedding):
+    """Embeds token ids ``[batch, length]``, by the token table that both stacks share."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -72,13 +88,13 @@ class TokenEmbedding(InputEmbedding):
         self.scale = config.embedding.scale
         self.tokens = EmbeddingTable(config.vocabulary_size, size)
 
-    def look_up(self, token_ids: Tensor) -> Tensor:
+    def look_up(self, inputs: Tensor) -> Tensor:
         """Scaled rows of the token table: ``[batch, length]`` to ``[batch, length, size]``."""
-        x: Tensor = self.tokens(token_ids)
+        x: Tensor = self.tokens(inputs)
         return x if self.scale == 1.0 else x * self.scale
 
 
-class ImageEmbedding(InputEmbedding):
+class ImageEmbedding(FirstEmbedding):
     """Vectors of an image's patches, row by row, after its class tokens.
 
     Dosovitskiy et al. 2021, equation 1. A convolution whose stride is the size of its kernel is a
@@ -96,15 +112,9 @@ class ImageEmbedding(InputEmbedding):
         self.register_buffer("mean", torch.tensor(config.mean), persistent=False)
         self.register_buffer("deviation", torch.tensor(config.deviation), persistent=False)
 
-    def embed(self, pixels: Tensor) -> Tensor:
-        """``pixels [batch, height, width, channels]`` to vectors with positions."""
-        x = self.look_up(pixels)
-        embedded: Tensor = self(x, torch.arange(x.shape[1]), None)
-        return embedded
-
-    def look_up(self, pixels: Tensor) -> Tensor:
-        """``pixels [batch, height, width, channels]``, 0 to 255, to ``[batch, tokens, size]``."""
-        x = (pixels.to(self.mean.dtype) / MAX_PIXEL - self.mean) / self.deviation
+    def look_up(self, inputs: Tensor) -> Tensor:
+        """Pixels ``[batch, height, width, channels]``, 0 to 255, to ``[batch, tokens, size]``."""
+        x = (inputs.to(self.mean.dtype) / MAX_PIXEL - self.mean) / self.deviation
         size, (batch, height, width, channels) = self.patch_size, x.shape
         x = x.reshape(batch, height // size, size, width // size, size, channels)
         x = x.transpose(2, 3).reshape(batch, -1, size * size * channels)

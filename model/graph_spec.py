@@ -61,6 +61,7 @@ import msgspec
 # The graphs that return attention weights, of the encoder and of the decoder.
 ATTEND_ENCODE = "attend_encode"
 ATTEND = "attend"
+PIXELS = "pixels"  # an input of the encoder
 # Outputs of adaptive computation time.
 UPDATES, REMAINDERS = "updates", "remainders"
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from model.graph_spec import Record
-from model.position_config import ConfigStruct
+from model.position_config import ConfigStruct, PositionConfig, PositionKind
 
 
 class PatchConfig(ConfigStruct, frozen=True, kw_only=True):
@@ -35,6 +35,11 @@ class PatchConfig(ConfigStruct, frozen=True, kw_only=True):
     def num_tokens(self) -> int:
         """Vectors of an image: class tokens and patches."""
         return self.num_class_tokens + (self.height // self.size) * (self.width // self.size)
+
+    @property
+    def position(self) -> PositionConfig:
+        """A learned vector for each of them."""
+        return PositionConfig(kind=PositionKind.LEARNED, max_positions=self.num_tokens)
 
 
 MAX_IMAGE_SIDE = 1 << 12  # of an image, in pixels
@@ -76,3 +81,22 @@ class ImageSpec(Record, frozen=True, kw_only=True):
     def num_bytes(self) -> int:
         """Of one image as the graph takes it."""
         return self.height * self.width * self.num_channels
+
+
+def image_spec(
+    patches: PatchConfig,
+    resize: tuple[int, int] | None = None,
+    resampling: Resampling = Resampling.BILINEAR,
+    *,
+    keeps_aspect_ratio: bool = False,
+) -> ImageSpec:
+    """How a picture becomes what a model with ``patches`` reads; by default all of it, resized."""
+    return ImageSpec(
+        height=patches.height,
+        width=patches.width,
+        num_channels=1 if patches.num_channels == 1 else 3,
+        resize=resize or (patches.height, patches.width),
+        keeps_aspect_ratio=keeps_aspect_ratio,
+        resampling=resampling,
+        num_tokens=patches.num_tokens,
+    )

@@ -17,9 +17,8 @@ from model.eager import scaled_dot_product_attention, split_heads
 from model.embeddings import ImageEmbedding
 from model.image_config import PatchConfig
 from model.kernels import ModelKernels
-from model.layers import Encoder, Layer, make_feed_forward
+from model.layers import Encoder, Layer, full_lengths, make_feed_forward
 from model.mixers import required
-from model.position_config import PositionConfig, PositionKind
 
 
 class CoAttention(nn.Module):
@@ -132,7 +131,7 @@ class ImageStream(nn.Module):
             the product of both class tokens after the fusion, ``[batch, 1, hidden]``
         """
         image = self.embedding.embed(pixels)
-        image_lengths = torch.full((image.shape[0],), image.shape[1], dtype=torch.int32)
+        image_lengths = full_lengths(image)
         text_depth = image_depth = 0
         for config, connection in zip(self.config.connections, self.connections, strict=True):
             text = encoder.run(text, lengths, text_depth, config.text_depth)
@@ -154,7 +153,7 @@ def _image_config(
         model,
         vocabulary_size=0,
         hidden_size=config.hidden_size,
-        position=PositionConfig(kind=PositionKind.LEARNED, max_positions=patches.num_tokens),
+        position=patches.position,
         embedding=EmbeddingConfig(norm=config.norm),
         encoder=config.encoder,
         image_stream=None,

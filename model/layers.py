@@ -64,6 +64,11 @@ def select_tokens(hidden: Tensor, positions: Tensor) -> Tensor:
     return hidden.reshape(-1, hidden.shape[2]).index_select(0, positions)
 
 
+def full_lengths(x: Tensor) -> Tensor:
+    """``[batch]``: the length of every row of ``x [batch, length, size]``, without padding."""
+    return torch.full((x.shape[0],), x.shape[1], dtype=torch.int32)
+
+
 class Layer(nn.Module):
     """The residual connections and the feed-forward that all layers have.
 
@@ -232,9 +237,10 @@ class Encoder(_Stack):
         """The layers from number ``start`` up to ``stop``, exclusive."""
         token_positions = torch.arange(x.shape[1])[None]  # [1, length]
         encodings = self.positions.for_sequence(x.shape[1], num_global)
-        for index in range(start, stop):
-            x, positions = self.signal(x, encodings[index], token_positions, index + 1)
-            x = self.applied[index](x, lengths, positions)
+        layers = list(zip(self.applied, encodings, strict=True))[start:stop]
+        for depth, (layer, encoding) in enumerate(layers, start + 1):
+            x, positions = self.signal(x, encoding, token_positions, depth)
+            x = layer(x, lengths, positions)
         return x
 
 

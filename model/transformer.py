@@ -8,11 +8,16 @@ from torch import Tensor, nn
 from model.adaptive import AdaptiveDecoder, AdaptiveEncoder
 from model.config import ModelConfig
 from model.eager import EagerKernels
-from model.embeddings import ImageEmbedding, InputEmbedding, TokenEmbedding
+from model.embeddings import (
+    FirstEmbedding,
+    ImageEmbedding,
+    InputEmbedding,
+    TokenEmbedding,
+)
 from model.heads import HEADS
 from model.image_stream import ImageStream
 from model.kernels import ModelKernels, Step
-from model.layers import Decoder, Encoder
+from model.layers import Decoder, Encoder, full_lengths
 from model.mixers import State
 from model.recurrent import RecurrentDecoder, RecurrentEncoder
 
@@ -36,7 +41,7 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, kernels: ModelKernels = EAGER) -> None:
         super().__init__()
         self.config = config
-        self.embedding: TokenEmbedding | ImageEmbedding
+        self.embedding: FirstEmbedding
         if config.patches is None or config.image_stream is not None:
             self.embedding = TokenEmbedding(config)
         else:
@@ -77,7 +82,7 @@ class Transformer(nn.Module):
         Returns:
             ``[batch, tokens, size]``
         """
-        x = self._embed(pixels)
+        x = self.embedding.embed(pixels)
         hidden: Tensor = self.encoder(x, full_lengths(x))
         return hidden
 
@@ -95,7 +100,7 @@ class Transformer(nn.Module):
         """
         if self.image_stream is None or not isinstance(self.encoder, Encoder):
             raise TypeError("this model does not read texts with images")
-        text = self._embed(token_ids, segment_ids)
+        text = self.embedding.embed(token_ids, segment_ids)
         fused: Tensor = self.image_stream(text, lengths, pixels, self.encoder)
         return fused
 
@@ -106,16 +111,11 @@ class Transformer(nn.Module):
     def _run_encoder(
         self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor | None = None
     ) -> Any:
-        x, stack = self._embed(token_ids, segment_ids), self.config.encoder
+        x, stack = self.embedding.embed(token_ids, segment_ids), self.config.encoder
         if stack is None or stack.global_before is None:
             return self.encoder(x, lengths)
         is_before = (token_ids == stack.global_before).cumsum(1) == 0
         return self.encoder(x, lengths, is_before.sum(1))
-
-    def _embed(self, inputs: Tensor, segment_ids: Tensor | None = None) -> Tensor:
-        x = self.embedding.look_up(inputs)
-        embedded: Tensor = self.embedding(x, torch.arange(x.shape[1]), segment_ids)
-        return embedded
 
     def pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """An encoder's head: ``[batch, size or labels]``, or ``[batch, length, labels]``."""
@@ -153,11 +153,6 @@ class Transformer(nn.Module):
             raise TypeError("a model of images has no language model")
         logits: Tensor = self.head(hidden, self.embedding.tokens.weight)
         return logits
-
-
-def full_lengths(x: Tensor) -> Tensor:
-    """``[batch]``: the length of every row of ``x [batch, length, size]``, without padding."""
-    return torch.full((x.shape[0],), x.shape[1], dtype=torch.int32)
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -159,7 +159,7 @@ def _image_model(recipe: ModelRecipe, patches: PatchConfig, num_labels: int) -> 
         kind=Kind.ENCODER,
         vocabulary_size=0,
         hidden_size=recipe.hidden_size,
-        position=PositionConfig(kind=PositionKind.LEARNED, max_positions=patches.num_tokens),
+        position=patches.position,
         embedding=EmbeddingConfig(),
         encoder=_stack(recipe, norm, recipe.num_layers, cross=False),
         patches=patches,

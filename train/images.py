@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from export.checkpoint import Checkpoint
 from model.bundle import ImageSpec
 from model.examples import ClassificationExample, Example
-from model.image_config import PatchConfig, Resampling
+from model.image_config import image_spec
 from model.images import ImageError, Pixels, decode_image
 from train.batches import Row
 from train.errors import RecipeError
@@ -24,18 +24,6 @@ from train.recipe import ObjectiveKind, Recipe
 
 NUM_SAMPLES = 32
 MAX_SAMPLE_BYTES = 1 << 20
-
-
-def image_spec(patches: PatchConfig) -> ImageSpec:
-    """How a picture becomes what a model with ``patches`` reads: all of it, resized."""
-    return ImageSpec(
-        height=patches.height,
-        width=patches.width,
-        num_channels=1 if patches.num_channels == 1 else 3,
-        resize=(patches.height, patches.width),
-        resampling=Resampling.BILINEAR,
-        num_tokens=patches.num_tokens,
-    )
 
 
 def image_to_read(recipe: Recipe, start: Checkpoint | None) -> ImageSpec | None:

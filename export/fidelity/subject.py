@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from export.checkpoint import Checkpoint
 from export.fidelity.texts import PROMPTS, sentences
 from export.runtime import DecodeSession, Session
-from export.sample_images import sample_images
+from export.sample_images import images_of
 from export.signatures import Signatures
 from model.bundle import (
     TOKENIZER_FILE,
@@ -92,7 +92,7 @@ class Subject:
             source_language=checkpoint.source_language,
             languages=checkpoint.languages,
             image=checkpoint.image,
-            samples=checkpoint.images(NUM_IMAGES, IMAGE_SEED),
+            samples=checkpoint.samples,
         )
 
     @classmethod
@@ -112,7 +112,7 @@ class Subject:
             source_language=manifest.source_language,
             languages=manifest.languages,
             image=manifest.image,
-            samples=sample_images(manifest.image, NUM_IMAGES, IMAGE_SEED) if manifest.image else (),
+            samples=(),
         )
 
     @cached_property
@@ -146,8 +146,11 @@ class Subject:
     @property
     def images(self) -> Sequence[Pixels]:
         """Images to compare: 64, at least 16 of a large model; none if it reads texts alone."""
-        size = 1 if self.image is None else self.image.num_tokens
-        return self.samples[: int(max(MIN_IMAGES, BUDGET / self.num_parameters / size))]
+        if self.image is None:
+            return ()
+        tokens = self.num_parameters * self.image.num_tokens
+        count = int(min(NUM_IMAGES, max(MIN_IMAGES, BUDGET / tokens)))
+        return images_of(self.image, self.samples, count, IMAGE_SEED)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of ``text`` that the model knows, as many as it has positions for."""

@@ -54,7 +54,7 @@ def import_clip_vision(folder: HuggingFaceFolder) -> Checkpoint:
     body = Body(
         base="vision_model",
         hidden_size=config.positive("hidden_size"),
-        position=vit_tables.positions(patches),
+        position=patches.position,
         embedding=EmbeddingConfig(norm=layers[0].norm),
         patches=patches,
         encoder=StackConfig(layers=layers, final_norm=None if is_classifier else layers[0].norm),

@@ -57,7 +57,7 @@ def _import(
     body = Body(
         base="dinov2_with_registers" if antialias else "dinov2",
         hidden_size=config.positive("hidden_size"),
-        position=vit_tables.positions(patches),
+        position=patches.position,
         embedding=EmbeddingConfig(),
         patches=patches,
         encoder=StackConfig(

@@ -42,7 +42,7 @@ def import_siglip_vision(folder: HuggingFaceFolder) -> Checkpoint:
     body = Body(
         base="vision_model",
         hidden_size=config.positive("hidden_size"),
-        position=vit_tables.positions(patches),
+        position=patches.position,
         embedding=EmbeddingConfig(),
         patches=patches,
         encoder=StackConfig(layers=layers, final_norm=layers[0].norm),

@@ -57,7 +57,7 @@ def _import(
     body = Body(
         base=family.lower(),
         hidden_size=config.positive("hidden_size"),
-        position=vit_tables.positions(patches),
+        position=patches.position,
         embedding=EmbeddingConfig(),
         patches=patches,
         encoder=StackConfig(layers=layers, final_norm=layer_norm(config)),

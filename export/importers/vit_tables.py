@@ -16,7 +16,7 @@ from export.importers.renaming import Rename, linear
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.readers.image_processor import ImageProcessor
-from model.bundle import Embedding, ImageSpec, Task
+from model.bundle import Embedding, Task
 from model.config import (
     FeedForwardConfig,
     HeadConfig,
@@ -25,8 +25,7 @@ from model.config import (
     NormOrder,
     PoolingKind,
 )
-from model.image_config import MAX_IMAGE_TOKENS, PatchConfig
-from model.position_config import PositionConfig, PositionKind
+from model.image_config import MAX_IMAGE_TOKENS, PatchConfig, image_spec
 
 Grid = tuple[int, int]  # rows and columns of patches
 
@@ -93,25 +92,6 @@ def read_patch_size(config: Fields, default: int) -> int:
     return height
 
 
-def image_spec(patches: PatchConfig, processor: ImageProcessor) -> ImageSpec:
-    """How a server prepares pictures for the model.
-
-    Raises:
-        UnsupportedError: it reads neither colours nor grey.
-    """
-    if patches.num_channels not in (1, 3):
-        raise UnsupportedError(f"num_channels: {patches.num_channels} is not supported: 1 or 3")
-    return ImageSpec(
-        height=patches.height,
-        width=patches.width,
-        num_channels=1 if patches.num_channels == 1 else 3,
-        resize=processor.resize,
-        keeps_aspect_ratio=processor.keeps_aspect_ratio,
-        resampling=processor.resampling,
-        num_tokens=patches.num_tokens,
-    )
-
-
 def assemble_images(
     folder: HuggingFaceFolder,
     body: Body,
@@ -119,17 +99,26 @@ def assemble_images(
     heads: Mapping[str, HeadReader],
     default: str,
 ) -> Checkpoint:
-    """As :func:`export.importers.encoders.assemble`, with what images the model takes."""
+    """As :func:`export.importers.encoders.assemble`, with what images the model takes.
+
+    Raises:
+        UnsupportedError: it reads neither colours nor grey.
+    """
     checkpoint = assemble(folder, body, heads, default)
     if body.patches is None:
         raise ValueError("a model of images has patches")
+    if body.patches.num_channels not in (1, 3):
+        raise UnsupportedError(
+            f"num_channels: {body.patches.num_channels} is not supported: 1 or 3"
+        )
+    image = image_spec(
+        body.patches,
+        processor.resize,
+        processor.resampling,
+        keeps_aspect_ratio=processor.keeps_aspect_ratio,
+    )
     tasks = tuple(task for task in checkpoint.tasks if task != Task.RERANK)
-    return replace(checkpoint, tasks=tasks, image=image_spec(body.patches, processor))
-
-
-def positions(patches: PatchConfig) -> PositionConfig:
-    """A learned vector for each place of an image."""
-    return PositionConfig(kind=PositionKind.LEARNED, max_positions=patches.num_tokens)
+    return replace(checkpoint, tasks=tasks, image=image)
 
 
 def patch_map(source: str, *, bias: bool = True) -> list[Rename]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from model.bundle import GraphSpec
+from model.bundle import PIXELS, GraphSpec
 from server.constraint import Floats
 from server.engine.cache.idle_rows import IdleLimits
 from server.engine.encoder_attention import EncoderAttention
@@ -22,7 +22,6 @@ from server.engine.watchdog import Progress
 from server.runtime.contract import Array, BoundGraph, Graph
 
 TOKEN_VECTORS = "token_embeddings"
-PIXELS = "pixels"
 
 Clock = Callable[[], float]
 

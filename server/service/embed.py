@@ -1,6 +1,6 @@
 """Embed: maps texts to vectors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -134,16 +134,8 @@ async def embed(
     outputs = await call.run(await call.jobs(tokenized, wants_tokens=wants_tokens))
 
     def result() -> EmbedResult:
-        usage, timing = call.finish()
-        return EmbedResult(
-            model=model.manifest.name,
-            outputs=tuple(
-                _embedding(text, windows, request, model)
-                for text, windows in zip(tokenized, outputs, strict=True)
-            ),
-            usage=usage,
-            timing=timing,
-        )
+        texts = zip(tokenized, outputs, strict=True)
+        return _result(call, (_embedding(text, windows, request, model) for text, windows in texts))
 
     return await call.build(num_tokens if wants_tokens else 0, result)
 
@@ -161,20 +153,21 @@ async def _embed_images(request: EmbedRequest, call: EncoderCall) -> EmbedResult
         outputs = await call.run(inputs.jobs)
 
     def result() -> EmbedResult:
-        usage, timing = call.finish()
-        return EmbedResult(
-            model=call.model.manifest.name,
-            outputs=tuple(
-                Embedding(_finished(output.vector, request, call.model), own_usage, truncation)
-                for (output,), own_usage, truncation in zip(
-                    outputs, inputs.usages, inputs.truncations, strict=True
-                )
+        images = zip(outputs, inputs.usages, inputs.truncations, strict=True)
+        return _result(
+            call,
+            (
+                Embedding(_finished(output.vector, request, call.model), usage, truncation)
+                for (output,), usage, truncation in images
             ),
-            usage=usage,
-            timing=timing,
         )
 
     return await call.build(0, result)
+
+
+def _result(call: EncoderCall, outputs: Iterable[Embedding]) -> EmbedResult:
+    usage, timing = call.finish()
+    return EmbedResult(call.model.manifest.name, tuple(outputs), usage, timing)
 
 
 def named_prompt(embedding: bundle.Embedding | None, name: str | None, field: str) -> str:

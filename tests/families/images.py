@@ -28,7 +28,8 @@ from export.runtime import Floats, Session
 from export.smooth_quant import smooth_activations
 from export.sources import load_checkpoint
 from model.images import Pixels, decode_image, encode_png
-from model.transformer import from_weights, full_lengths
+from model.layers import full_lengths
+from model.transformer import from_weights
 from scripts.families import Family
 from tests.families.decoder_check import ROW_TOLERANCE, max_errors
 from tests.families.harness import saved

@@ -18,12 +18,13 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 from export.errors import ExportError, SourceError, UnsupportedError
-from export.importers.vit_tables import image_spec, read_patches
+from export.importers.vit_tables import read_patches
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.readers.image_processor import ImageProcessor, read_image_processor
 from export.runtime import Floats
 from model.bundle import ImageSpec
+from model.image_config import image_spec
 from model.images import decode_image
 
 CLASSES: tuple[Any, ...] = (
@@ -81,7 +82,13 @@ def read(folder: Path, num_channels: int = 3, **config: Any) -> tuple[ImageProce
         },
         "config.json",
     )
-    return processor, image_spec(read_patches(shape, processor), processor)
+    spec = image_spec(
+        read_patches(shape, processor),
+        processor.resize,
+        processor.resampling,
+        keeps_aspect_ratio=processor.keeps_aspect_ratio,
+    )
+    return processor, spec
 
 
 def difference(folder: Path, theirs: Any, data: bytes, **options: Any) -> float:

@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,26 +9,12 @@ import openai
 import pytest
 
 from tests.frontends.conftest import DECODER, EMBEDDER
-from tests.serving import ServerProcess
 
 PROMPT = "7,8,"
 MESSAGES: Any = [{"role": "user", "content": PROMPT}]
 GREEDY: dict[str, Any] = {"model": DECODER, "max_tokens": 6, "temperature": 0}
 SIX: dict[str, Any] = {**GREEDY, "extra_body": {"ignore_eos": True}}
 """Exactly six tokens."""
-
-
-@pytest.fixture(scope="module")
-def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.http_url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
-async def async_client(server: ServerProcess) -> AsyncIterator[openai.AsyncOpenAI]:
-    url = f"{server.http_url}/v1"
-    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        yield client
 
 
 def test_lists_and_gets_models(client: openai.OpenAI) -> None:

@@ -1,7 +1,6 @@
 """Errors as OpenAI's own client, unmodified, gets them from a real server."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +9,10 @@ import pytest
 
 from tests.frontends.conftest import DECODER
 from tests.server.in_process_server import serving
-from tests.serving import ServerProcess
 
 PROMPT = "7,8,"
 MESSAGES: Any = [{"role": "user", "content": PROMPT}]
 GREEDY: dict[str, Any] = {"model": DECODER, "max_tokens": 6, "temperature": 0}
-
-
-@pytest.fixture(scope="module")
-def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.http_url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
-@pytest.fixture
-async def async_client(server: ServerProcess) -> AsyncIterator[openai.AsyncOpenAI]:
-    url = f"{server.http_url}/v1"
-    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        yield client
 
 
 @pytest.mark.parametrize(
