@@ -11,12 +11,14 @@ from typing import Annotated
 
 import msgspec
 
+from model.audio_config import AudioSpec, TranscriptionTokens
 from model.config import Kind, PoolingKind
 from model.edits import Edit, EditKind, EditVocabulary
 from model.graph_spec import (
     ATTEND,
     ATTEND_ENCODE,
     PIXELS,
+    SAMPLES,
     AttentionKind,
     Dtype,
     GraphSpec,
@@ -44,9 +46,11 @@ __all__ = [
     "NAME_PATTERN",
     "PARITY_FILE",
     "PIXELS",
+    "SAMPLES",
     "SHORTLIST_FILE",
     "TOKENIZER_FILE",
     "AttentionKind",
+    "AudioSpec",
     "BundleError",
     "Device",
     "Dimensions",
@@ -74,6 +78,7 @@ __all__ = [
     "StateSpec",
     "Task",
     "TensorSpec",
+    "TranscriptionTokens",
 ]
 
 FORMAT_VERSION = 2
@@ -102,6 +107,7 @@ class Task(StrEnum):
     FILL_MASK = "fill_mask"
     ANSWER = "answer"
     RERANK = "rerank"
+    TRANSCRIBE = "transcribe"
 
 
 class ScoreFunction(StrEnum):
@@ -218,6 +224,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     edits: EditVocabulary | None = None  # of a token classifier that corrects texts
     embedding: Embedding | None = None
     image: ImageSpec | None = None  # of a model of images, or of texts with an image each
+    audio: AudioSpec | None = None  # of a model of speech
+    transcription: TranscriptionTokens | None = None
     max_input_tokens: Size | None = None  # if training texts were shorter than max_positions
     chat_template: str | None = None  # Jinja, as Hugging Face defines it
     # The default of max_new_tokens in encoder-decoders, as a multiple of the source length.
@@ -228,9 +236,10 @@ class Manifest(Record, frozen=True, kw_only=True):
 
     @property
     def reads_texts(self) -> bool:
-        """Whether it takes token ids; models of images do not."""
+        """Whether it takes token ids; models of images or speech do not."""
         inputs = self.graphs["encode"].inputs if "encode" in self.graphs else ()
-        return self.image is None or any(tensor.name == "token_ids" for tensor in inputs)
+        reads_others = self.image is not None or self.audio is not None
+        return not reads_others or any(tensor.name == "token_ids" for tensor in inputs)
 
     @property
     def label(self) -> str:

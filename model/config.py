@@ -5,6 +5,7 @@
 
 from msgspec import structs
 
+from model.audio_config import AudioConfig
 from model.image_config import PatchConfig
 from model.position_config import (
     ConfigStruct,
@@ -263,7 +264,7 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
 
     An encoder-decoder has either ``encoder`` and ``decoder``, or ``recurrent``. An encoder with
     ``patches`` reads images; it has no vocabulary, unless an ``image_stream`` reads them beside
-    the text.
+    the text. An encoder-decoder with ``audio`` reads speech and writes text.
     """
 
     kind: Kind
@@ -276,6 +277,7 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
     recurrent: RecurrentConfig | None = None
     patches: PatchConfig | None = None
     image_stream: ImageStreamConfig | None = None
+    audio: AudioConfig | None = None
     head: HeadConfig
 
     @property
@@ -288,5 +290,6 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
 
     @property
     def reads_texts(self) -> bool:
-        """Whether it takes token ids."""
-        return self.patches is None or self.image_stream is not None
+        """Whether its first stack takes token ids."""
+        reads_images = self.patches is not None and self.image_stream is None
+        return not reads_images and self.audio is None

@@ -17,7 +17,8 @@ Signatures (``batch`` and ``length`` are dynamic; all lengths int32, ids int64):
 ``encode`` of an          in: ``token_ids``, ``lengths``. out: one tensor for every
 encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size]``, and
                           for every ``recurrent`` state that has a ``source``,
-                          ``[batch, *shape]``; others begin with zeros.
+                          ``[batch, *shape]``; others begin with zeros. Of speech in:
+                          ``samples [batch, samples]``, int16, instead.
 ``decode``                in: ``token_ids [batch, length]``, ``logit_positions
                           [chosen]`` (int32; ``row * length + index`` of the tokens
                           to compute logits after), ``num_cached_tokens [batch]``,
@@ -61,7 +62,7 @@ import msgspec
 # The graphs that return attention weights, of the encoder and of the decoder.
 ATTEND_ENCODE = "attend_encode"
 ATTEND = "attend"
-PIXELS = "pixels"  # an input of the encoder
+PIXELS, SAMPLES = "pixels", "samples"  # inputs of the encoder
 # Outputs of adaptive computation time.
 UPDATES, REMAINDERS = "updates", "remainders"
 
@@ -106,6 +107,7 @@ class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
     INT64 = "int64"
     INT32 = "int32"
+    INT16 = "int16"
     INT8 = "int8"
     UINT8 = "uint8"
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from model.adaptive import AdaptiveDecoder, AdaptiveEncoder
+from model.audio_embedding import AudioEmbedding
 from model.config import ModelConfig
 from model.eager import EagerKernels
 from model.embeddings import (
@@ -46,6 +47,7 @@ class Transformer(nn.Module):
             self.embedding = TokenEmbedding(config)
         else:
             self.embedding = ImageEmbedding(config, config.patches)
+        self.audio = None if config.audio is None else AudioEmbedding(config, config.audio)
         self.target_embedding: InputEmbedding | None = None
         if config.embedding.separate_target:
             self.target_embedding = InputEmbedding(config)
@@ -107,6 +109,13 @@ class Transformer(nn.Module):
     def encode_source(self, token_ids: Tensor, lengths: Tensor) -> list[State]:
         """The decoder's states before the first token, of a source as for :meth:`encode`."""
         return self.decoder.cross_attention_kv(self._run_encoder(token_ids, lengths))
+
+    def encode_audio(self, samples: Tensor) -> list[State]:
+        """The same, of speech: windows of samples ``[batch, samples]``, int16."""
+        if self.audio is None:
+            raise TypeError("this model does not read speech")
+        x = self.audio.embed(samples)
+        return self.decoder.cross_attention_kv(self.encoder(x, full_lengths(x)))
 
     def _run_encoder(
         self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor | None = None

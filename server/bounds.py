@@ -37,7 +37,10 @@ MAX_IMAGES = 256
 MAX_IMAGE_BYTES = 4 << 20
 MAX_IMAGE_PIXELS = 1 << 25
 MAX_REQUEST_PIXELS = 1 << 27
-# Decoded images of all calls in progress, resized as their models take them.
+# Of a request: the bytes of its recording, and how long that is.
+MAX_AUDIO_BYTES = 25 << 20
+MAX_AUDIO_SECONDS = 7200
+# Decoded images and recordings of all calls in progress, as their models take them.
 MAX_DECODED_BYTES = 1 << 29
 # Entries of a list of options, and bytes of each.
 MAX_ENTRIES = 1024

@@ -18,7 +18,7 @@ from server.engine.gpu.padded_decode import PaddedDecode
 from server.engine.gpu.sampler_inputs import LOGITS, SUPPRESSED_LOGIT
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.engine.run_inputs import Chunk, RunInputs, pad, split
+from server.engine.run_inputs import Chunk, RunInputs, encoder_inputs, split
 from server.engine.watchdog import Progress
 from server.runtime.contract import BEST_TOKENS, CANDIDATES, BoundGraph, Graph, MakeMemory
 
@@ -88,19 +88,18 @@ class ModelRunner:
         """Runs the encoder over the sources and stores the cross-attention cache in ``slots``."""
         if self._encode is None:
             raise ValueError("this model has no encoder")
-        ids, lengths = pad([sequence.job.source for sequence in sequences])
-        self.progress.begin(ids.size)
-        encoded = self._encode.run_on_device({"token_ids": ids, "lengths": lengths})
-        self.cache.write_cross(slots, encoded, lengths.tolist())
+        jobs = [sequence.job for sequence in sequences]
+        lengths = [job.num_source_tokens for job in jobs]
+        self.progress.begin(max(lengths) * len(lengths))
+        encoded = self._encode.run_on_device(encoder_inputs(jobs))
+        self.cache.write_cross(slots, encoded, lengths)
 
     def encode_attention(self, sequence: DecodingSequence, selection: AttentionSelection) -> Floats:
         """The encoder's attention over a sequence's source: ``[source, layers, heads, source]``."""
         if self._encoder_attention is None:
             raise ValueError("this model has no graph with its encoder's attention weights")
-        ids, lengths = pad([sequence.job.source])
-        self.progress.begin(ids.size)
-        inputs = {"token_ids": ids, "lengths": lengths}
-        weights, _ = self._encoder_attention.run(inputs, selection)
+        self.progress.begin(sequence.num_source_tokens)
+        weights, _ = self._encoder_attention.run(encoder_inputs([sequence.job]), selection)
         return weights
 
     def decode(self, chunks: Sequence[Chunk], first_slot: int) -> Logits:

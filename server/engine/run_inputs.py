@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from model.bundle import SAMPLES
+from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
 from server.runtime.contract import SOURCE_ROWS, Array, Tensor
 
@@ -135,6 +137,15 @@ def _sources(sequences: Sequence[DecodingSequence]) -> dict[str, Array]:
         "max_source_length": np.array(lengths.max(), np.int32),
         SOURCE_ROWS: np.array(rows, np.int32),
     }
+
+
+def encoder_inputs(jobs: Sequence[GenerationJob]) -> dict[str, Array]:
+    """The inputs of a run of an encoder-decoder's encoder over the sources of ``jobs``."""
+    samples = [job.samples for job in jobs if job.samples is not None]
+    if samples:
+        return {SAMPLES: np.stack(samples)}
+    ids, lengths = pad([job.source for job in jobs])
+    return {"token_ids": ids, "lengths": lengths}
 
 
 def pad(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:

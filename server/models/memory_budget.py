@@ -92,7 +92,9 @@ def plan_memory(
     """
     decode = manifest.graphs.get("decode")
     in_host_memory = not config.has_separate_memory
-    slot_bytes = 0 if decode is None else _slot_bytes(decode, max_length)
+    audio = manifest.audio
+    max_source_length = max_length if audio is None else audio.num_tokens
+    slot_bytes = 0 if decode is None else _slot_bytes(decode, max_length, max_source_length)
     holds_prefixes = decode is not None and all(
         state.role == StateRole.KV for state in decode.states
     )
@@ -134,11 +136,11 @@ def plan_memory(
     return plan
 
 
-def _slot_bytes(decode: GraphSpec, max_length: int) -> int:
+def _slot_bytes(decode: GraphSpec, max_length: int, max_source_length: int) -> int:
     """Bytes of one row of all states; a recurrent state has a second row, to restore it."""
-    total = 0
+    total, lengths = 0, {"length": max_length, "source_length": max_source_length}
     for state in decode.states:
-        sizes = (max_length if isinstance(size, str) else size for size in state.shape)
+        sizes = (lengths[size] if isinstance(size, str) else size for size in state.shape)
         copies = 2 if state.role == StateRole.RECURRENT else 1
         total += copies * math.prod(sizes) * state.dtype.num_bytes
     return total

@@ -74,6 +74,12 @@ class Model:
     caches: CacheMemories = field(default_factory=CacheMemories)
 
     @property
+    def max_source_length(self) -> int:
+        """The longest source of an encoder-decoder; of speech, all vectors of a window."""
+        audio = self.manifest.audio
+        return self.max_length if audio is None else audio.num_tokens
+
+    @property
     def mask_token(self) -> str:
         """The mask token as text; empty if the model does not fill masks."""
         mask = self.manifest.special_tokens.mask

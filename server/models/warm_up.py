@@ -78,5 +78,9 @@ def _job(model: Model) -> Job:
             logit_positions=(0,) if has_positions else (),
             wants_tokens=any(tensor.name == TOKEN_VECTORS for tensor in spec.outputs),
         )
+    if manifest.audio is not None:
+        samples = np.zeros(manifest.audio.num_samples, np.int16)
+        size = manifest.audio.num_tokens
+        return GenerationJob((_ID, _ID), 2, samples=samples, num_audio_tokens=size)
     source = (_ID, _ID) if manifest.kind == Kind.ENCODER_DECODER else ()
     return GenerationJob((_ID, _ID), 2, source=source)

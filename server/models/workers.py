@@ -75,7 +75,7 @@ def make_worker(
     capacity = Capacity(
         config.num_slots,
         model.max_length,
-        model.max_length,
+        model.max_source_length,
         config.num_prefix_slots if holds_prefixes else 0,
     )
     logits = logits_spec(spec, manifest.special_tokens.suppressed)
@@ -112,8 +112,7 @@ def admission_limits(model: Model, config: ServerConfig) -> AdmissionLimits:
         max_accepted = Cost(config.max_queued_texts, config.max_queued_text_tokens)
         return AdmissionLimits(max_accepted, Cost(num_tokens, num_tokens))
     num_slots = config.num_slots * config.num_lanes_total
-    # Each sequence can have max_length source tokens and as many target tokens.
-    max_running = Cost(num_slots, 2 * num_slots * model.max_length)
+    max_running = Cost(num_slots, num_slots * (model.max_source_length + model.max_length))
     max_accepted = max_running + Cost(config.max_queue, config.max_queue_tokens)
     return AdmissionLimits(max_accepted, max_running)
 

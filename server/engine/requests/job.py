@@ -96,7 +96,7 @@ class GenerationJob:
     Attributes:
         prompt: the decoder's first token ids, at least one.
         max_new_tokens: for each output; 0 only prefills the prompt.
-        source: the encoder's token ids; empty for a decoder-only model.
+        source: the encoder's token ids; empty for a decoder-only model, and of speech.
         eos: tokens that end an output.
         sampling: how the next token is drawn.
         logits_options: changes to the logits before sampling.
@@ -116,6 +116,8 @@ class GenerationJob:
         delivery: of new tokens.
         text_end: ends a beam search once its hypotheses agree on a text with a stop string; makes
             the state of one output, in the lane's thread.
+        samples: speech as the encoder's source: one window, as the model's graph takes it.
+        num_audio_tokens: vectors of the window in the model.
     """
 
     prompt: tuple[int, ...]
@@ -137,6 +139,13 @@ class GenerationJob:
     client: str = ""
     delivery: Delivery = Delivery.EACH
     text_end: Callable[[], TextEnd] | None = None
+    samples: npt.NDArray[np.int16] | None = field(default=None, compare=False)
+    num_audio_tokens: int = 0
+
+    @property
+    def num_source_tokens(self) -> int:
+        """Vectors of the source in the model."""
+        return len(self.source) + self.num_audio_tokens
 
     @property
     def num_sequences(self) -> int:
@@ -151,7 +160,8 @@ class GenerationJob:
     @property
     def cost(self) -> Cost:
         num_new = self.num_sequences * self.max_new_tokens
-        return Cost(self.num_sequences, len(self.source) + len(self.prompt) + num_new, num_new)
+        num_read = self.num_source_tokens + len(self.prompt)
+        return Cost(self.num_sequences, num_read + num_new, num_new)
 
     def remaining_seconds(self, now: float) -> float | None:
         """Seconds until the deadline; None if there is none, or if the job may skip the queue."""

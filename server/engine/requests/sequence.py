@@ -135,7 +135,7 @@ class DecodingSequence:
 
     @property
     def num_source_tokens(self) -> int:
-        return len(self.job.source)
+        return self.job.num_source_tokens
 
     @property
     def num_remaining_tokens(self) -> int:

@@ -1,0 +1,90 @@
+"""Speech that a model reads as a log-mel spectrogram, as frozen values. Imports no torch."""
+
+from typing import Annotated
+
+import msgspec
+
+from model.graph_spec import Record, Size, TokenId
+from model.position_config import ConfigStruct, PositionConfig, PositionKind
+
+MAX_SAMPLE_RATE = 48_000
+MAX_WINDOW_SAMPLES = 60 * MAX_SAMPLE_RATE
+
+
+class AudioConfig(ConfigStruct, frozen=True, kw_only=True):
+    """The input of a speech encoder (Radford et al. 2022, section 2.2).
+
+    A spectrogram of ``num_mel_bins`` features per frame, then two convolutions over 3 frames each;
+    the second one halves the number of frames.
+
+    Attributes:
+        sample_rate: samples per second.
+        num_samples: of a window, all of which the encoder reads: a multiple of twice ``hop_size``.
+        fft_size: samples of a frame.
+        hop_size: samples from one frame to the next.
+    """
+
+    sample_rate: int = 16_000
+    num_samples: int = 480_000
+    fft_size: int = 400
+    hop_size: int = 160
+    num_mel_bins: int = 80
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of a window."""
+        return self.num_samples // self.hop_size
+
+    @property
+    def num_tokens(self) -> int:
+        """Vectors of a window in the model."""
+        return self.num_frames // 2
+
+    @property
+    def position(self) -> PositionConfig:
+        """Sinusoids, added to these vectors."""
+        return PositionConfig(kind=PositionKind.SINUSOIDAL, max_positions=self.num_tokens)
+
+
+class AudioSpec(Record, frozen=True, kw_only=True):
+    """One window of speech as the graph takes it: mono, int16, silence after the end.
+
+    Attributes:
+        sample_rate: samples per second.
+        num_samples: of a window.
+        num_tokens: vectors of a window in the model.
+    """
+
+    sample_rate: Annotated[int, msgspec.Meta(ge=1, le=MAX_SAMPLE_RATE)]
+    num_samples: Annotated[int, msgspec.Meta(ge=1, le=MAX_WINDOW_SAMPLES)]
+    num_tokens: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
+
+    @property
+    def window_seconds(self) -> float:
+        return self.num_samples / self.sample_rate
+
+
+class TranscriptionTokens(Record, frozen=True, kw_only=True):
+    """Special tokens of a model that transcribes speech (Radford et al. 2022, section 2.3).
+
+    Attributes:
+        first_timestamp: the start of a window; the ids after it are later, each by
+            ``timestamp_seconds``.
+        num_timestamps: how many ids are timestamps.
+        no_timestamps: at the end of the prompt, asks for text without timestamps.
+        transcribe: asks for the language of the speech. None: the model has one language.
+        translate: asks for English.
+        previous: before the text that precedes the window.
+        no_speech: predicted after ``decoder_start`` if nobody speaks.
+        first_suppressed: never generated first.
+    """
+
+    first_timestamp: TokenId
+    num_timestamps: Size
+    timestamp_seconds: Annotated[float, msgspec.Meta(gt=0)] = 0.02
+    no_timestamps: TokenId
+    transcribe: TokenId | None = None
+    translate: TokenId | None = None
+    previous: TokenId | None = None
+    no_speech: TokenId | None = None
+    first_suppressed: tuple[TokenId, ...] = ()

@@ -1,0 +1,119 @@
+"""Requests of Transcribe and TranscribeStream, and their results."""
+
+from dataclasses import dataclass, field
+
+from server.bounds import (
+    MAX_AUDIO_BYTES,
+    MAX_NAME_BYTES,
+    MAX_PREFIX_BYTES,
+    bounded,
+    ruled,
+    sized,
+)
+from server.service.generation_options import MAX_BEAMS, PRIORITIES
+from server.service.requests import ModelRequest
+from server.service.usage import Timing, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranscriptionOptions:
+    """How speech becomes text.
+
+    Attributes:
+        language: of the speech, by its name in the model's manifest; empty: the model detects it.
+        translate: into English.
+        prompt: text that precedes the speech: names and words to spell like this.
+        temperature: None decodes greedily, and again at rising temperatures where the text is not
+            plausible (Radford et al. 2022, section 4.5); a number is used for all.
+        beam_size: of a beam search, while the temperature is 0.
+        word_timestamps: also return when each word is said.
+    """
+
+    language: str = sized("", max_bytes=MAX_NAME_BYTES)
+    translate: bool = False
+    prompt: str = sized("", max_bytes=MAX_PREFIX_BYTES)
+    temperature: float | None = bounded(None, 0.0, 1.0)
+    beam_size: int = bounded(1, 1, MAX_BEAMS)
+    word_timestamps: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranscribeRequest(ModelRequest):
+    """``audio``: a file in one of the formats of :mod:`model.audio`."""
+
+    audio: bytes = ruled(f"{MAX_AUDIO_BYTES:,} bytes")
+    options: TranscriptionOptions = field(default_factory=TranscriptionOptions)
+    priority: int = bounded(0, PRIORITIES.low, PRIORITIES.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word with its punctuation and the space before it.
+
+    ``start_seconds`` and ``end_seconds``: from the start of the recording.
+    """
+
+    text: str
+    start_seconds: float
+    end_seconds: float
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A phrase of a recording, as the model's timestamps divide it.
+
+    Attributes:
+        text: with the space before it.
+        start_seconds: from the start of the recording. So is ``end_seconds``.
+        token_ids: of ``text``, without timestamps.
+        mean_logprob: of the tokens of the window that it is from.
+        compression_ratio: bytes of that window's text, to its bytes compressed by zlib: high if the
+            text repeats itself.
+        no_speech_probability: that nobody speaks in that window.
+        temperature: at which the window was decoded.
+        words: if requested.
+    """
+
+    text: str
+    start_seconds: float
+    end_seconds: float
+    token_ids: tuple[int, ...]
+    mean_logprob: float
+    compression_ratio: float
+    no_speech_probability: float
+    temperature: float
+    words: tuple[Word, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptionFinish:
+    """The end of a transcription.
+
+    ``language``: of the speech, given or detected. ``duration_seconds``: of the recording.
+    """
+
+    language: str
+    language_probability: float
+    duration_seconds: float
+    usage: Usage
+    timing: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptionChunk:
+    """The next segments of a recording, in order; the last chunk has ``finish``."""
+
+    model: str
+    segments: tuple[Segment, ...] = ()
+    finish: TranscriptionFinish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TranscribeResult:
+    """``text``: of all segments."""
+
+    model: str
+    text: str
+    segments: tuple[Segment, ...]
+    finish: TranscriptionFinish
