@@ -28,6 +28,7 @@ from server.service.rerank import RerankRequest
 from server.service.score import ScoreRequest
 from server.service.tag import TagRequest
 from server.service.tokenize import TokenizeRequest
+from server.service.transcription_request import TranscribeRequest
 
 # The service's request of each request on the wire.
 REQUESTS: dict[str, type] = {
@@ -46,6 +47,8 @@ REQUESTS: dict[str, type] = {
     "ScoreRequest": ScoreRequest,
     "AttendRequest": AttendRequest,
     "TokenizeRequest": TokenizeRequest,
+    "TranscribeRequest": TranscribeRequest,
+    "TranscribeStreamRequest": TranscribeRequest,
     "GetModelRequest": ModelRequest,
     "ListModelsRequest": ModelRequest,
     "LoadModelRequest": ModelRequest,

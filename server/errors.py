@@ -136,6 +136,7 @@ class Limit(StrEnum):
     CLIENT_TOKENS = "client_tokens"  # per second
     CLIENT_SHARE = "client_share"  # of the queue, while other clients want places
     IMAGES = "images"  # memory of decoded images
+    RECORDINGS = "recordings"  # memory of recordings that are being received
     THREADS = "threads"  # too many requests wait to be tokenized
     DEADLINE = "deadline"  # the estimated wait exceeds the request's deadline
     SLOW_READER = "slow_reader"  # the client does not read its stream
@@ -161,6 +162,15 @@ class DeadlineError(ServeError):
 
     def __init__(self) -> None:
         super().__init__("the deadline passed before the request was completed")
+
+
+class SlowSenderError(ServeError):
+    """A client did not send its request in time."""
+
+    code = Code.DEADLINE_EXCEEDED
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the request was not received within {seconds:g} s")
 
 
 class ShuttingDownError(ServeError):

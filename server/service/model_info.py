@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from model.bundle import Embedding, ImageSpec, Parity
+from model.bundle import AudioSpec, Embedding, ImageSpec, Parity
 from model.config import Kind
 from model.quality import Measurement
 from server.config import ServerConfig
@@ -44,6 +44,7 @@ class ModelInfo:
     mask_token: str = ""
     embedding: "EmbeddingInfo | None" = None
     image: ImageSpec | None = None
+    audio: AudioSpec | None = None
     kv_cache: str = ""
     cache_bytes_per_token: int = 0
     native_kernels: tuple[str, ...] = ()
@@ -124,6 +125,7 @@ def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:
         mask_token=model.mask_token,
         embedding=_embedding_info(manifest.embedding),
         image=manifest.image,
+        audio=manifest.audio,
         kv_cache="" if decode is None else manifest.kv_cache,
         cache_bytes_per_token=0 if decode is None else decode.cache_bytes_per_token,
         native_kernels=tuple(sorted({kernel for each in nodes for kernel in each.num_native})),

@@ -1,5 +1,6 @@
 """Requests of Transcribe and TranscribeStream, and their results."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from server.bounds import (
@@ -41,7 +42,7 @@ class TranscriptionOptions:
 class TranscribeRequest(ModelRequest):
     """``audio``: a file in one of the formats of :mod:`model.audio`."""
 
-    audio: bytes = ruled(f"{MAX_AUDIO_BYTES:,} bytes")
+    audio: bytes = ruled(f"{MAX_AUDIO_BYTES:,} bytes", b"")
     options: TranscriptionOptions = field(default_factory=TranscriptionOptions)
     priority: int = bounded(0, PRIORITIES.low, PRIORITIES.high)
 
@@ -108,6 +109,11 @@ class TranscriptionChunk:
     segments: tuple[Segment, ...] = ()
     finish: TranscriptionFinish | None = None
 
+    @property
+    def num_values(self) -> int:
+        """Segments, tokens and words."""
+        return _num_values(self.segments)
+
 
 @dataclass(frozen=True, slots=True)
 class TranscribeResult:
@@ -117,3 +123,12 @@ class TranscribeResult:
     text: str
     segments: tuple[Segment, ...]
     finish: TranscriptionFinish
+
+    @property
+    def num_values(self) -> int:
+        """Segments, tokens and words."""
+        return _num_values(self.segments)
+
+
+def _num_values(segments: Iterable[Segment]) -> int:
+    return sum(1 + len(segment.token_ids) + len(segment.words) for segment in segments)

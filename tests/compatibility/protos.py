@@ -5,11 +5,18 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
 
-from protos.triune.v1 import admin_pb2, common_pb2, encoding_pb2, inference_pb2, models_pb2
+from protos.triune.v1 import (
+    admin_pb2,
+    common_pb2,
+    encoding_pb2,
+    inference_pb2,
+    models_pb2,
+    transcription_pb2,
+)
 from tests.compatibility.server import FOLDER
 
 STORED = FOLDER / "protos.json"
-FILES = (admin_pb2, common_pb2, encoding_pb2, inference_pb2, models_pb2)
+FILES = (admin_pb2, common_pb2, encoding_pb2, inference_pb2, models_pb2, transcription_pb2)
 TYPES = {
     getattr(FieldDescriptor, name): name.removeprefix("TYPE_").lower()
     for name in dir(FieldDescriptor)

@@ -78,6 +78,14 @@ from protos.triune.v1.encoding_pb2 import Tagging as Tagging
 from protos.triune.v1.encoding_pb2 import TextEdit as TextEdit
 from protos.triune.v1.encoding_pb2 import TextPair as TextPair
 from protos.triune.v1.encoding_pb2 import TokenEmbeddings as TokenEmbeddings
+from protos.triune.v1.transcription_pb2 import Segment as Segment
+from protos.triune.v1.transcription_pb2 import TranscribeRequest as TranscribeRequest
+from protos.triune.v1.transcription_pb2 import TranscribeResponse as TranscribeResponse
+from protos.triune.v1.transcription_pb2 import TranscribeStreamRequest as TranscribeStreamRequest
+from protos.triune.v1.transcription_pb2 import TranscribeStreamResponse as TranscribeStreamResponse
+from protos.triune.v1.transcription_pb2 import TranscriptionFinish as TranscriptionFinish
+from protos.triune.v1.transcription_pb2 import TranscriptionOptions as TranscriptionOptions
+from protos.triune.v1.transcription_pb2 import Word as Word
 import builtins as _builtins
 import sys
 import typing as _typing

@@ -5,6 +5,7 @@ import warnings
 
 from protos.triune.v1 import encoding_pb2 as protos_dot_triune_dot_v1_dot_encoding__pb2
 from protos.triune.v1 import inference_pb2 as protos_dot_triune_dot_v1_dot_inference__pb2
+from protos.triune.v1 import transcription_pb2 as protos_dot_triune_dot_v1_dot_transcription__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -109,6 +110,16 @@ class InferenceServiceStub:
                 '/triune.v1.InferenceService/Tokenize',
                 request_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.TokenizeRequest.SerializeToString,
                 response_deserializer=protos_dot_triune_dot_v1_dot_inference__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
+        self.Transcribe = channel.unary_unary(
+                '/triune.v1.InferenceService/Transcribe',
+                request_serializer=protos_dot_triune_dot_v1_dot_transcription__pb2.TranscribeRequest.SerializeToString,
+                response_deserializer=protos_dot_triune_dot_v1_dot_transcription__pb2.TranscribeResponse.FromString,
+                _registered_method=True)
+        self.TranscribeStream = channel.stream_stream(
+                '/triune.v1.InferenceService/TranscribeStream',
+                request_serializer=protos_dot_triune_dot_v1_dot_transcription__pb2.TranscribeStreamRequest.SerializeToString,
+                response_deserializer=protos_dot_triune_dot_v1_dot_transcription__pb2.TranscribeStreamResponse.FromString,
                 _registered_method=True)
 
 
@@ -222,6 +233,22 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Transcribe(self, request, context):
+        """Transcribes speech, or translates it to English, with a model of speech.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TranscribeStream(self, request_iterator, context):
+        """As Transcribe, for recordings that are larger than a message, and with segments as they are
+        ready. The server reads the whole recording first, within two minutes; a recording that takes
+        longer is DEADLINE_EXCEEDED. RESOURCE_EXHAUSTED if clients send too many recordings at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -299,6 +326,16 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Tokenize,
                     request_deserializer=protos_dot_triune_dot_v1_dot_inference__pb2.TokenizeRequest.FromString,
                     response_serializer=protos_dot_triune_dot_v1_dot_inference__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Transcribe': grpc.unary_unary_rpc_method_handler(
+                    servicer.Transcribe,
+                    request_deserializer=protos_dot_triune_dot_v1_dot_transcription__pb2.TranscribeRequest.FromString,
+                    response_serializer=protos_dot_triune_dot_v1_dot_transcription__pb2.TranscribeResponse.SerializeToString,
+            ),
+            'TranscribeStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.TranscribeStream,
+                    request_deserializer=protos_dot_triune_dot_v1_dot_transcription__pb2.TranscribeStreamRequest.FromString,
+                    response_serializer=protos_dot_triune_dot_v1_dot_transcription__pb2.TranscribeStreamResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -706,6 +743,60 @@ class InferenceService:
             '/triune.v1.InferenceService/Tokenize',
             protos_dot_triune_dot_v1_dot_inference__pb2.TokenizeRequest.SerializeToString,
             protos_dot_triune_dot_v1_dot_inference__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Transcribe(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/triune.v1.InferenceService/Transcribe',
+            protos_dot_triune_dot_v1_dot_transcription__pb2.TranscribeRequest.SerializeToString,
+            protos_dot_triune_dot_v1_dot_transcription__pb2.TranscribeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TranscribeStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/triune.v1.InferenceService/TranscribeStream',
+            protos_dot_triune_dot_v1_dot_transcription__pb2.TranscribeStreamRequest.SerializeToString,
+            protos_dot_triune_dot_v1_dot_transcription__pb2.TranscribeStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -11,6 +11,7 @@ from collections import abc as _abc
 from grpc import aio as _aio
 from protos.triune.v1 import encoding_pb2 as _encoding_pb2
 from protos.triune.v1 import inference_pb2 as _inference_pb2
+from protos.triune.v1 import transcription_pb2 as _transcription_pb2
 from protos.triune.v1.encoding_pb2 import AGGREGATION_AVERAGE as AGGREGATION_AVERAGE
 from protos.triune.v1.encoding_pb2 import AGGREGATION_FIRST as AGGREGATION_FIRST
 from protos.triune.v1.encoding_pb2 import AGGREGATION_MAX as AGGREGATION_MAX
@@ -75,6 +76,14 @@ from protos.triune.v1.encoding_pb2 import Tagging as Tagging
 from protos.triune.v1.encoding_pb2 import TextEdit as TextEdit
 from protos.triune.v1.encoding_pb2 import TextPair as TextPair
 from protos.triune.v1.encoding_pb2 import TokenEmbeddings as TokenEmbeddings
+from protos.triune.v1.transcription_pb2 import Segment as Segment
+from protos.triune.v1.transcription_pb2 import TranscribeRequest as TranscribeRequest
+from protos.triune.v1.transcription_pb2 import TranscribeResponse as TranscribeResponse
+from protos.triune.v1.transcription_pb2 import TranscribeStreamRequest as TranscribeStreamRequest
+from protos.triune.v1.transcription_pb2 import TranscribeStreamResponse as TranscribeStreamResponse
+from protos.triune.v1.transcription_pb2 import TranscriptionFinish as TranscriptionFinish
+from protos.triune.v1.transcription_pb2 import TranscriptionOptions as TranscriptionOptions
+from protos.triune.v1.transcription_pb2 import Word as Word
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -135,6 +144,13 @@ class InferenceServiceStub:
     """
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
     """Tokenizes texts with the model's tokenizer."""
+    Transcribe: _grpc.UnaryUnaryMultiCallable[_transcription_pb2.TranscribeRequest, _transcription_pb2.TranscribeResponse]
+    """Transcribes speech, or translates it to English, with a model of speech."""
+    TranscribeStream: _grpc.StreamStreamMultiCallable[_transcription_pb2.TranscribeStreamRequest, _transcription_pb2.TranscribeStreamResponse]
+    """As Transcribe, for recordings that are larger than a message, and with segments as they are
+    ready. The server reads the whole recording first, within two minutes; a recording that takes
+    longer is DEADLINE_EXCEEDED. RESOURCE_EXHAUSTED if clients send too many recordings at once.
+    """
 
 @_typing.type_check_only
 class InferenceServiceAsyncStub(InferenceServiceStub):
@@ -174,6 +190,13 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Tokenizes texts with the model's tokenizer."""
+    Transcribe: _aio.UnaryUnaryMultiCallable[_transcription_pb2.TranscribeRequest, _transcription_pb2.TranscribeResponse]  # type: ignore[assignment]
+    """Transcribes speech, or translates it to English, with a model of speech."""
+    TranscribeStream: _aio.StreamStreamMultiCallable[_transcription_pb2.TranscribeStreamRequest, _transcription_pb2.TranscribeStreamResponse]  # type: ignore[assignment]
+    """As Transcribe, for recordings that are larger than a message, and with segments as they are
+    ready. The server reads the whole recording first, within two minutes; a recording that takes
+    longer is DEADLINE_EXCEEDED. RESOURCE_EXHAUSTED if clients send too many recordings at once.
+    """
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -300,5 +323,24 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.TokenizeResponse, _abc.Awaitable[_inference_pb2.TokenizeResponse]]:
         """Tokenizes texts with the model's tokenizer."""
+
+    @_abc_1.abstractmethod
+    def Transcribe(
+        self,
+        request: _transcription_pb2.TranscribeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_transcription_pb2.TranscribeResponse, _abc.Awaitable[_transcription_pb2.TranscribeResponse]]:
+        """Transcribes speech, or translates it to English, with a model of speech."""
+
+    @_abc_1.abstractmethod
+    def TranscribeStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[_transcription_pb2.TranscribeStreamRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_transcription_pb2.TranscribeStreamResponse], _abc.AsyncIterator[_transcription_pb2.TranscribeStreamResponse]]:
+        """As Transcribe, for recordings that are larger than a message, and with segments as they are
+        ready. The server reads the whole recording first, within two minutes; a recording that takes
+        longer is DEADLINE_EXCEEDED. RESOURCE_EXHAUSTED if clients send too many recordings at once.
+        """
 
 def add_InferenceServiceServicer_to_server(servicer: InferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -424,6 +424,7 @@ class Model(_message.Message):
     KV_CACHE_FIELD_NUMBER: _builtins.int
     CACHE_BYTES_PER_TOKEN_FIELD_NUMBER: _builtins.int
     IMAGE_FIELD_NUMBER: _builtins.int
+    AUDIO_FIELD_NUMBER: _builtins.int
     NATIVE_KERNELS_FIELD_NUMBER: _builtins.int
     QUALITY_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
@@ -455,7 +456,9 @@ class Model(_message.Message):
     """Bytes that one token of one sequence takes in the cache."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """"generate", "translate", "embed", "classify", "tag", "fill_mask", "answer", "rerank", "correct"."""
+        """"generate", "translate", "embed", "classify", "tag", "fill_mask", "answer", "rerank", "correct",
+        "transcribe".
+        """
 
     @_builtins.property
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -467,11 +470,17 @@ class Model(_message.Message):
 
     @_builtins.property
     def languages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """For multilingual models: valid values of source_language and target_language."""
+        """For multilingual models: valid values of source_language and target_language, or of
+        TranscriptionOptions.language.
+        """
 
     @_builtins.property
     def image(self) -> Global___ImageInfo:
         """Set for models that take images. Those with a vocabulary take a text with each image."""
+
+    @_builtins.property
+    def audio(self) -> Global___AudioInfo:
+        """Set for models of speech."""
 
     @_builtins.property
     def native_kernels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -521,14 +530,15 @@ class Model(_message.Message):
         kv_cache: _builtins.str = ...,
         cache_bytes_per_token: _builtins.int = ...,
         image: Global___ImageInfo | None = ...,
+        audio: Global___AudioInfo | None = ...,
         native_kernels: _abc.Iterable[_builtins.str] | None = ...,
         quality: _abc.Iterable[Global___Quality] | None = ...,
         memory: Global___MemoryInfo | None = ...,
         kernel_nodes: _abc.Iterable[Global___KernelNodes] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "image", b"image", "memory", b"memory", "parity", b"parity"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["audio", b"audio", "embedding", b"embedding", "image", b"image", "memory", b"memory", "parity", b"parity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "image", b"image", "kernel_nodes", b"kernel_nodes", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "memory", b"memory", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "quality", b"quality", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "audio", b"audio", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "image", b"image", "kernel_nodes", b"kernel_nodes", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "memory", b"memory", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "quality", b"quality", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -681,6 +691,37 @@ class ImageInfo(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ImageInfo: _TypeAlias = ImageInfo  # noqa: Y015
+
+@_typing.final
+class AudioInfo(_message.Message):
+    """How a model hears a recording. The server resamples and mixes others, and cuts long recordings into
+    windows.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SAMPLE_RATE_FIELD_NUMBER: _builtins.int
+    WINDOW_SECONDS_FIELD_NUMBER: _builtins.int
+    NUM_TOKENS_FIELD_NUMBER: _builtins.int
+    sample_rate: _builtins.int
+    """Samples per second; one channel."""
+    window_seconds: _builtins.float
+    num_tokens: _builtins.int
+    """Tokens of a window, as usage counts them."""
+    def __init__(
+        self,
+        *,
+        sample_rate: _builtins.int = ...,
+        window_seconds: _builtins.float = ...,
+        num_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_tokens", b"num_tokens", "sample_rate", b"sample_rate", "window_seconds", b"window_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AudioInfo: _TypeAlias = AudioInfo  # noqa: Y015
 
 @_typing.final
 class EmbeddingInfo(_message.Message):

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Protocol, TypeVar, cast
 
 from google.protobuf.message import Message
@@ -14,7 +15,9 @@ from server.frontends.grpc.calls import caller_of, rpc_scope
 from server.frontends.grpc.codec import decode
 from server.frontends.grpc.context import Context
 from server.frontends.grpc.embed_codec import EmbedStreamCodec, decode_encoding, embed_response
+from server.frontends.grpc.recordings import IncomingRecording, ReceivedBytes
 from server.frontends.grpc.stream_writer import StreamWriter
+from server.frontends.grpc.transcription_codec import chunk_response, transcribe_response
 from server.service.answer import AnswerRequest
 from server.service.attend import AttendRequest
 from server.service.caller import Caller
@@ -28,6 +31,7 @@ from server.service.score import ScoreRequest
 from server.service.service import Service
 from server.service.tag import TagRequest
 from server.service.tokenize import TokenizeRequest
+from server.service.transcription_request import TranscribeRequest, TranscriptionChunk
 
 # Up to this many values, a response is encoded on the event loop, in at most about 0.5 ms.
 MAX_INLINE_VALUES = 1024
@@ -50,6 +54,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._received = ReceivedBytes()
 
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
         return await self._unary(
@@ -156,6 +161,36 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             *("Tokenize", request, context, TokenizeRequest, self._service.tokenize),
             generation.tokenize_response,
         )
+
+    async def Transcribe(
+        self, request: pb.TranscribeRequest, context: Context
+    ) -> pb.TranscribeResponse:
+        return await self._unary(
+            *("Transcribe", request, context, TranscribeRequest, self._service.transcribe),
+            transcribe_response,
+        )
+
+    async def TranscribeStream(  # type: ignore[override]
+        self, request_iterator: AsyncIterator[pb.TranscribeStreamRequest], context: Context
+    ) -> None:
+        recording = IncomingRecording(request_iterator, self._received)
+        first = await recording.first()
+        async with rpc_scope(self._service, "TranscribeStream", first, context):
+            caller = caller_of(context)
+            chunks = await self._transcribe(first, recording, caller)
+            async with self._writer(context) as writer, aclosing(chunks):
+                async for chunk in chunks:
+                    await writer.write(await self._encoded(chunk, chunk_response, caller))
+
+    async def _transcribe(
+        self, first: pb.TranscribeStreamRequest, recording: IncomingRecording, caller: Caller
+    ) -> AsyncGenerator[TranscriptionChunk, None]:
+        """Starts a transcription. Nothing here holds the recording after it."""
+        if first.model:
+            self._service.manifest(first.model, first.version)  # before the recording arrives
+        async with recording.received(caller.client) as audio:
+            request = replace(decode(first, TranscribeRequest), audio=audio)
+            return await self._service.transcribe_stream(request, caller)
 
     async def _unary(
         self,
