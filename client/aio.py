@@ -1,28 +1,25 @@
 """The asyncio client. ``client.sync`` has the same calls, blocking."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
-from typing import Self, TypeVar, Unpack
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from typing import Unpack
 
-import grpc.aio
-import tenacity
-
-from client import encoder_requests, encoder_responses, encoder_types, requests, responses, types
-from client.channel import DEFAULT_TARGET, OPEN, Security
+from client import (
+    encoder_requests,
+    encoder_responses,
+    encoder_types,
+    requests,
+    responses,
+    transcription_messages,
+    types,
+)
+from client.aio_calls import AsyncCalls
 from client.errors import typed_errors
 from client.requests import Images, Pairs, PairsOrImages, Texts
-from client.retry import RetryPolicy, controls
-from protos.triune.v1 import encoding_pb2, inference_pb2_grpc, models_pb2, models_pb2_grpc
+from protos.triune.v1 import encoding_pb2, models_pb2
 from protos.triune.v1 import inference_pb2 as wire
 
-Request = TypeVar("Request")
-Response = TypeVar("Response")
-Result = TypeVar("Result")
-StreamResponse = TypeVar(
-    "StreamResponse", wire.GenerateStreamResponse, wire.TranslateStreamResponse
-)
 
-
-class AsyncClient:
+class AsyncClient(AsyncCalls):
     """Calls a Triune server at ``target`` ("host:port") from one event loop.
 
     Results have one output for each input, in order.
@@ -38,31 +35,6 @@ class AsyncClient:
         ValueError: by a call with a value out of its field's range, such as a negative seed.
         TypeError: by a call with an unknown option.
     """
-
-    def __init__(
-        self,
-        target: str = DEFAULT_TARGET,
-        *,
-        timeout_seconds: float | None = None,
-        retry: RetryPolicy | None = None,
-        security: Security = OPEN,
-    ) -> None:
-        self._channel = security.aio_channel(target)
-        self._metadata = security.metadata
-        self._inference = inference_pb2_grpc.InferenceServiceStub(self._channel)
-        self._models = models_pb2_grpc.ModelServiceStub(self._channel)
-        self._timeout_seconds = timeout_seconds
-        self._controls = controls(retry or RetryPolicy())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Closes the connection and cancels calls in flight."""
-        await self._channel.close()
 
     async def generate(
         self,
@@ -100,7 +72,7 @@ class AsyncClient:
         request = requests.generate(
             wire.GenerateStreamRequest, model, inputs, token_inputs, messages, options
         )
-        return self._stream(self._inference.GenerateStream, request)
+        return self._stream(self._inference.GenerateStream, lambda: request, responses.piece)
 
     async def translate(
         self,
@@ -136,7 +108,7 @@ class AsyncClient:
         request = requests.translate(
             wire.TranslateStreamRequest, model, inputs, source_language, target_language, options
         )
-        return self._stream(self._inference.TranslateStream, request)
+        return self._stream(self._inference.TranslateStream, lambda: request, responses.piece)
 
     async def score(
         self, model: str, pairs: Pairs, **options: Unpack[types.ScoreOptions]
@@ -255,6 +227,29 @@ class AsyncClient:
         request = requests.tokenize(model, inputs, without_special_tokens, version)
         return await self._call(self._inference.Tokenize, request, responses.tokenize)
 
+    async def transcribe(
+        self, model: str, audio: bytes, **options: Unpack[types.TranscriptionOptions]
+    ) -> types.TranscribeResult:
+        """Transcribes a recording, the contents of a file with at most 25 MiB.
+
+        A file that is too large for one message is sent as a stream.
+        """
+        if len(audio) > transcription_messages.MAX_UNARY_BYTES:
+            pieces = [piece async for piece in self.transcribe_stream(model, audio, **options)]
+            return transcription_messages.joined(pieces)
+        request = transcription_messages.request(model, audio, options)
+        return await self._call(self._inference.Transcribe, request, transcription_messages.result)
+
+    def transcribe_stream(
+        self, model: str, audio: bytes, **options: Unpack[types.TranscriptionOptions]
+    ) -> AsyncGenerator[types.TranscriptionPiece, None]:
+        """Like ``transcribe``, but yields segments as they are ready.
+
+        ``aclose`` before the end cancels the call.
+        """
+        parts = transcription_messages.parts(model, audio, options)
+        return self._stream(self._inference.TranscribeStream, parts, transcription_messages.piece)
+
     async def list_models(self) -> tuple[types.Model, ...]:
         """Lists the server's models, refused ones included."""
         request = models_pb2.ListModelsRequest()
@@ -264,36 +259,3 @@ class AsyncClient:
         """Describes one model; raises NOT_FOUND for an unknown one."""
         request = models_pb2.GetModelRequest(model=model, version=version)
         return await self._call(self._models.GetModel, request, responses.model)
-
-    async def _call(
-        self,
-        method: "grpc.aio.UnaryUnaryMultiCallable[Request, Response]",
-        request: Request,
-        read: Callable[[Response], Result],
-    ) -> Result:
-        async for attempt in tenacity.AsyncRetrying(**self._controls):
-            with attempt, typed_errors():
-                response = await method(
-                    request, timeout=self._timeout_seconds, metadata=self._metadata
-                )
-        return read(response)
-
-    async def _stream(
-        self,
-        method: "grpc.aio.UnaryStreamMultiCallable[Request, StreamResponse]",
-        request: Request,
-    ) -> AsyncGenerator[types.Piece, None]:
-        # Retries stop at the first piece: a later retry would repeat text.
-        async for attempt in tenacity.AsyncRetrying(**self._controls):
-            with attempt, typed_errors():
-                call = method(request, timeout=self._timeout_seconds, metadata=self._metadata)
-                messages = aiter(call)
-                first = await anext(messages, None)
-        try:
-            with typed_errors():
-                if first is not None:
-                    yield responses.piece(first)
-                async for message in messages:
-                    yield responses.piece(message)
-        finally:
-            call.cancel()

@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from client import admin_cli, attention_cli, compare_cli, encoder_cli, flags, health, render, types
+from client import (
+    admin_cli,
+    attention_cli,
+    compare_cli,
+    encoder_cli,
+    flags,
+    health,
+    render,
+    transcription_cli,
+    types,
+)
 from client.admin import AdminClient
 from client.channel import DEFAULT_TARGET, Security
 from client.errors import TriuneError
@@ -39,8 +49,8 @@ class _Server:
         return AdminClient(target, timeout_seconds=self.timeout_seconds, security=self.security)
 
 
-for commands in (encoder_cli.app, attention_cli.app, compare_cli.app, admin_cli.app):
-    app.add_typer(commands)  # without a name, so its commands are on the top level
+for commands in (encoder_cli, transcription_cli, attention_cli, compare_cli, admin_cli):
+    app.add_typer(commands.app)  # without a name, so its commands are on the top level
 
 
 def main() -> None:

@@ -97,6 +97,17 @@ class ImageInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AudioInfo:
+    """How a model hears a recording; the server resamples, mixes and cuts others."""
+
+    sample_rate: int
+    """Samples per second; one channel."""
+    window_seconds: float
+    num_tokens: int
+    """Tokens of a window, as usage counts them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EmbeddingInfo:
     """Properties of an embedding model's vectors."""
 
@@ -160,7 +171,7 @@ class Model:
     source_language: str
     target_language: str
     languages: tuple[str, ...]
-    """Languages that a multilingual model translates from and to."""
+    """Languages that a multilingual model translates from and to, or transcribes."""
     labels: tuple[str, ...]
     has_chat_template: bool
     parity: Parity | None
@@ -184,3 +195,5 @@ class Model:
     """Of each graph that is loaded on a CPU; empty from older servers."""
     image: ImageInfo | None = None
     """Only for models that take images; those with a vocabulary take a text with each."""
+    audio: AudioInfo | None = None
+    """Only for models of speech."""

@@ -1,30 +1,25 @@
 """The blocking client. ``client.aio`` has the same calls for asyncio."""
 
-from collections.abc import Callable, Generator, Iterable, Sequence
-from itertools import chain, islice
-from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from collections.abc import Generator, Iterable, Sequence
+from typing import Unpack
 
-import grpc
-import tenacity
-
-from client import encoder_requests, encoder_responses, encoder_types, requests, responses, types
-from client.channel import DEFAULT_TARGET, OPEN, Security
+from client import (
+    encoder_requests,
+    encoder_responses,
+    encoder_types,
+    requests,
+    responses,
+    transcription_messages,
+    types,
+)
 from client.errors import typed_errors
 from client.requests import Images, Pairs, PairsOrImages, Texts
-from client.retry import RetryPolicy, controls
+from client.sync_calls import Calls
 from protos.triune.v1 import inference_pb2 as wire
-from protos.triune.v1 import inference_pb2_grpc, models_pb2, models_pb2_grpc
-
-Request = TypeVar("Request")
-Response = TypeVar("Response")
-Result = TypeVar("Result")
-StreamResponse = TypeVar(
-    "StreamResponse", wire.GenerateStreamResponse, wire.TranslateStreamResponse
-)
+from protos.triune.v1 import models_pb2
 
 
-class Client:
+class Client(Calls):
     """Calls a Triune server at ``target`` ("host:port"). Thread-safe.
 
     Results have one output for each input, in order.
@@ -40,36 +35,6 @@ class Client:
         ValueError: by a call with a value out of its field's range, such as a negative seed.
         TypeError: by a call with an unknown option.
     """
-
-    def __init__(
-        self,
-        target: str = DEFAULT_TARGET,
-        *,
-        timeout_seconds: float | None = None,
-        retry: RetryPolicy | None = None,
-        security: Security = OPEN,
-    ) -> None:
-        self._channel = security.channel(target)
-        self._metadata = security.metadata
-        self._inference = inference_pb2_grpc.InferenceServiceStub(self._channel)
-        self._models = models_pb2_grpc.ModelServiceStub(self._channel)
-        self._timeout_seconds = timeout_seconds
-        self._controls = controls(retry or RetryPolicy())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the connection and cancels calls in flight."""
-        self._channel.close()
 
     def generate(
         self,
@@ -107,7 +72,7 @@ class Client:
         request = requests.generate(
             wire.GenerateStreamRequest, model, inputs, token_inputs, messages, options
         )
-        return self._stream(self._inference.GenerateStream, request)
+        return self._stream(self._inference.GenerateStream, lambda: request, responses.piece)
 
     def translate(
         self,
@@ -143,7 +108,7 @@ class Client:
         request = requests.translate(
             wire.TranslateStreamRequest, model, inputs, source_language, target_language, options
         )
-        return self._stream(self._inference.TranslateStream, request)
+        return self._stream(self._inference.TranslateStream, lambda: request, responses.piece)
 
     def score(
         self, model: str, pairs: Pairs, **options: Unpack[types.ScoreOptions]
@@ -258,6 +223,29 @@ class Client:
         request = requests.tokenize(model, inputs, without_special_tokens, version)
         return self._call(self._inference.Tokenize, request, responses.tokenize)
 
+    def transcribe(
+        self, model: str, audio: bytes, **options: Unpack[types.TranscriptionOptions]
+    ) -> types.TranscribeResult:
+        """Transcribes a recording, the contents of a file with at most 25 MiB.
+
+        A file that is too large for one message is sent as a stream.
+        """
+        if len(audio) > transcription_messages.MAX_UNARY_BYTES:
+            pieces = self.transcribe_stream(model, audio, **options)
+            return transcription_messages.joined(pieces)
+        request = transcription_messages.request(model, audio, options)
+        return self._call(self._inference.Transcribe, request, transcription_messages.result)
+
+    def transcribe_stream(
+        self, model: str, audio: bytes, **options: Unpack[types.TranscriptionOptions]
+    ) -> Generator[types.TranscriptionPiece, None, None]:
+        """Like ``transcribe``, but yields segments as they are ready.
+
+        Closing the generator before its end cancels the call.
+        """
+        parts = transcription_messages.parts(model, audio, options)
+        return self._stream(self._inference.TranscribeStream, parts, transcription_messages.piece)
+
     def list_models(self) -> tuple[types.Model, ...]:
         """Lists the server's models, refused ones included."""
         return self._call(self._models.ListModels, models_pb2.ListModelsRequest(), responses.models)
@@ -266,30 +254,3 @@ class Client:
         """Describes one model; raises NOT_FOUND for an unknown one."""
         request = models_pb2.GetModelRequest(model=model, version=version)
         return self._call(self._models.GetModel, request, responses.model)
-
-    def _call(
-        self,
-        method: "grpc.UnaryUnaryMultiCallable[Request, Response]",
-        request: Request,
-        read: Callable[[Response], Result],
-    ) -> Result:
-        for attempt in tenacity.Retrying(**self._controls):
-            with attempt, typed_errors():
-                response = method(request, timeout=self._timeout_seconds, metadata=self._metadata)
-        return read(response)
-
-    def _stream(
-        self,
-        method: "grpc.UnaryStreamMultiCallable[Request, StreamResponse]",
-        request: Request,
-    ) -> Generator[types.Piece, None, None]:
-        # Retries stop at the first piece: a later retry would repeat text.
-        for attempt in tenacity.Retrying(**self._controls):
-            with attempt, typed_errors():
-                call = method(request, timeout=self._timeout_seconds, metadata=self._metadata)
-                first = list(islice(call, 1))
-        try:
-            with typed_errors():
-                yield from map(responses.piece, chain(first, call))
-        finally:
-            call.cancel()

@@ -1,6 +1,7 @@
 """The public types of the client, except those of the encoder calls (``encoder_types``)."""
 
 from client.model_info import (
+    AudioInfo,
     EmbeddingInfo,
     Fidelity,
     ImageInfo,
@@ -50,6 +51,14 @@ from client.results import (
     TokenLogprob,
     Usage,
 )
+from client.transcription import (
+    Segment,
+    TranscribeResult,
+    TranscriptionFinish,
+    TranscriptionOptions,
+    TranscriptionPiece,
+    Word,
+)
 
 __all__ = [
     "Alignment",
@@ -57,6 +66,7 @@ __all__ = [
     "AttentionKind",
     "AttentionMatrix",
     "AttentionOptions",
+    "AudioInfo",
     "Choices",
     "DecodingOptions",
     "EarlyStopping",
@@ -85,6 +95,7 @@ __all__ = [
     "ScoreOptions",
     "ScoreResult",
     "Scored",
+    "Segment",
     "SentenceSplit",
     "ShortlistMode",
     "StoppingOptions",
@@ -94,6 +105,11 @@ __all__ = [
     "TokenLogprob",
     "Tokenization",
     "TokenizeResult",
+    "TranscribeResult",
+    "TranscriptionFinish",
+    "TranscriptionOptions",
+    "TranscriptionPiece",
     "TranslationOptions",
     "Usage",
+    "Word",
 ]

@@ -1,0 +1,81 @@
+"""The command ``transcribe``."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from client import flags, render, subtitles, types
+from client.option_flags import takes_options
+from client.sync import Client
+
+app = typer.Typer()
+
+
+class TranscriptFormat(StrEnum):
+    """What ``transcribe`` prints. Everything but JSON is printed as segments arrive."""
+
+    TEXT = "text"
+    SRT = "srt"
+    VTT = "vtt"
+    JSON = "json"
+
+
+_LINES: dict[TranscriptFormat, Callable[[Iterable[types.Segment]], Iterator[str]]] = {
+    TranscriptFormat.TEXT: lambda segments: (f"{each.text.strip()}\n" for each in segments),
+    TranscriptFormat.SRT: subtitles.srt,
+    TranscriptFormat.VTT: subtitles.vtt,
+}
+
+
+@app.command()
+@takes_options()
+def transcribe(
+    context: typer.Context,
+    recording: Annotated[
+        typer.FileBinaryRead,
+        typer.Argument(metavar="FILE", help="A recording; '-' reads standard input."),
+    ],
+    model: Annotated[str, typer.Option()] = "whisper",
+    format_: Annotated[
+        TranscriptFormat, typer.Option("--format", help="What to print, a segment at a time.")
+    ] = TranscriptFormat.TEXT,
+    json: flags.Json = False,
+    *,
+    options: types.TranscriptionOptions,
+) -> None:
+    """Transcribe speech, or translate it to English.
+
+    Standard error names the language if the model detected it.
+    """
+    audio = recording.read()
+    client: Client
+    with context.obj.connect() as client:
+        if json or format_ is TranscriptFormat.JSON:
+            _write_json(client.transcribe(model, audio, **options))
+            return
+        pieces = client.transcribe_stream(model, audio, **options)
+        for line in _LINES[format_](_segments(pieces, detects="language" not in options)):
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
+
+def _segments(
+    pieces: Iterable[types.TranscriptionPiece], *, detects: bool
+) -> Iterator[types.Segment]:
+    for piece in pieces:
+        yield from piece.segments
+        if detects and piece.finish is not None:
+            finish = piece.finish
+            share = f"{100 * finish.language_probability:.0f} %"
+            print(f"language: {finish.language} ({share})", file=sys.stderr)
+
+
+def _write_json(result: types.TranscribeResult) -> None:
+    output = asdict(result)
+    for name in ("model", "usage", "timing"):
+        del output[name]
+    render.write_json(result.model, [output], result.usage, result.timing)
