@@ -34,5 +34,5 @@ def _time(seconds: float, point: str) -> str:
 
 
 def _cue(text: str) -> str:
-    """The text of a cue, which no line may end and no arrow may look like the next one."""
+    """The text on one line, without the arrow of a line of times."""
     return " ".join(text.split()).replace("-->", "->")

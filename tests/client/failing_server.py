@@ -49,6 +49,13 @@ class FailingServer:
     """Pieces of a stream that are sent before each failure."""
     is_silent: bool = False
     """Never answers: a call ends at its deadline."""
+    recording: bytes = b""
+    """The last one that was received."""
+    segments: tuple[wire.Segment, ...] = (
+        wire.Segment(text=" Good", start_seconds=0.5, end_seconds=1.0),
+        wire.Segment(text=" day <b> --> you.", start_seconds=3599.9996, end_seconds=3661.25),
+    )
+    """Of each recording."""
 
     def embed(
         self, request: wire.EmbedRequest, context: grpc.ServicerContext
@@ -63,6 +70,25 @@ class FailingServer:
             yield wire.GenerateStreamResponse(model=request.model, text="a")
         self._admit(context)
         yield wire.GenerateStreamResponse(model=request.model, text="z")
+
+    def transcribe(
+        self, request: wire.TranscribeRequest, context: grpc.ServicerContext
+    ) -> wire.TranscribeResponse:
+        self._admit(context)
+        self.recording = request.audio
+        segments, text = self.segments, "".join(segment.text for segment in self.segments)
+        return wire.TranscribeResponse(model=request.model, segments=segments, text=text)
+
+    def transcribe_stream(
+        self, requests: Iterator[wire.TranscribeStreamRequest], context: grpc.ServicerContext
+    ) -> Iterator[wire.TranscribeStreamResponse]:
+        first = next(requests)
+        self.recording = first.audio + b"".join(later.audio for later in requests)
+        self._admit(context)
+        for segment in self.segments:
+            yield wire.TranscribeStreamResponse(model=first.model, segments=[segment])
+        finish = wire.TranscriptionFinish(language="en", language_probability=0.75)
+        yield wire.TranscribeStreamResponse(model=first.model, finish=finish)
 
     def _admit(self, context: grpc.ServicerContext) -> None:
         self.num_calls += 1
@@ -93,6 +119,16 @@ def failing_server(
             script.generate_stream,
             request_deserializer=wire.GenerateStreamRequest.FromString,
             response_serializer=wire.GenerateStreamResponse.SerializeToString,
+        ),
+        "Transcribe": grpc.unary_unary_rpc_method_handler(
+            script.transcribe,
+            request_deserializer=wire.TranscribeRequest.FromString,
+            response_serializer=wire.TranscribeResponse.SerializeToString,
+        ),
+        "TranscribeStream": grpc.stream_stream_rpc_method_handler(
+            script.transcribe_stream,
+            request_deserializer=wire.TranscribeStreamRequest.FromString,
+            response_serializer=wire.TranscribeStreamResponse.SerializeToString,
         ),
     }
     server = grpc.server(ThreadPoolExecutor(2))

@@ -17,7 +17,7 @@ from protos.triune.v1 import inference_pb2 as wire
 # Fields of requests that are arguments of the call itself, or hold the options.
 INPUTS = {
     *("model", "inputs", "token_inputs", "messages", "pairs", "questions", "query", "documents"),
-    *("images", "source_language", "target_language"),
+    *("images", "audio", "source_language", "target_language"),
 }
 GROUPS = {"sampling", "decoding", "stopping", "response", "options", "length"}
 REQUESTS = [
@@ -25,6 +25,8 @@ REQUESTS = [
     (wire.GenerateStreamRequest, types.GenerationOptions),
     (wire.TranslateRequest, types.TranslationOptions),
     (wire.TranslateStreamRequest, types.TranslationOptions),
+    (wire.TranscribeRequest, types.TranscriptionOptions),
+    (wire.TranscribeStreamRequest, types.TranscriptionOptions),
     (encoding_pb2.EmbedRequest, encoder_types.EmbedOptions),
     (encoding_pb2.ClassifyRequest, encoder_types.ClassifyOptions),
     (encoding_pb2.TagRequest, encoder_types.TagOptions),
