@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from export.speech import SpeechWindow
 from model.basics import Linear
 from model.config import Kind, ModelConfig
 from model.images import Pixels
@@ -15,8 +16,8 @@ from model.transformer import Transformer, from_weights
 
 # Called with the name of a linear map and its inputs [..., channels].
 Observer = Callable[[str, Tensor], None]
-# What a model reads: rows of token ids, images, or rows with an image each.
-Samples = Sequence[list[int] | Pixels | tuple[list[int], Pixels]]
+# What a model reads: rows of token ids, images, rows with an image each, or speech.
+Samples = Sequence[list[int] | Pixels | tuple[list[int], Pixels] | SpeechWindow]
 
 
 def linear_maps(config: ModelConfig) -> list[str]:
@@ -36,7 +37,8 @@ def observe_inputs(
     """Runs the eager module over ``samples``, each alone and without padding.
 
     Args:
-        targets: of an encoder-decoder, what the decoder reads; default: the samples.
+        targets: of an encoder-decoder, what the decoder reads; default: the samples, or what is
+            said in them.
     """
     model = from_weights(config, weights)
     with torch.inference_mode(), _observed(model, observe):
@@ -46,6 +48,8 @@ def observe_inputs(
             elif isinstance(sample, tuple):
                 ids, lengths, segments = _texts(model, sample[0])
                 model.encode_pairs(ids, lengths, torch.from_numpy(sample[1][None]), segments)
+            elif isinstance(sample, SpeechWindow):
+                _run_speech(model, sample, targets[index] if targets else sample.target)
             else:
                 _run(model, sample, targets[index] if targets else sample)
 
@@ -60,6 +64,12 @@ def _run(model: Transformer, row: list[int], target: list[int]) -> None:
         source_lengths, states = lengths, model.encode_source(ids, lengths)
     step = Step.whole(torch.tensor([len(target)]), source_lengths)
     model.decode(torch.tensor([target]), step, states)
+
+
+def _run_speech(model: Transformer, window: SpeechWindow, target: list[int]) -> None:
+    states = model.encode_audio(torch.from_numpy(window.samples[None]))
+    lengths = torch.tensor([len(window)], dtype=torch.int32)
+    model.decode(torch.tensor([target]), Step.whole(torch.tensor([len(target)]), lengths), states)
 
 
 def _texts(model: Transformer, row: list[int]) -> tuple[Tensor, Tensor, Tensor | None]:

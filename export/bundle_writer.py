@@ -292,6 +292,8 @@ def _write_records(
         edits=checkpoint.edits,
         embedding=checkpoint.embedding,
         image=checkpoint.image,
+        audio=checkpoint.audio,
+        transcription=checkpoint.transcription,
         max_input_tokens=checkpoint.max_input_tokens,
         chat_template=checkpoint.chat_template,
         max_length_factor=checkpoint.max_length_factor,

@@ -6,15 +6,24 @@ from export.activations import Samples
 from export.calibration_texts import calibration_texts
 from export.checkpoint import Checkpoint
 from export.fidelity.subject import Subject
+from export.speech import CARDS, SpeechReader, SpeechWindow
 
 MAX_ROW_TOKENS = 96
 NUM_IMAGES, MIN_IMAGES, IMAGE_SEED = 32, 4, 20211003
+NUM_WINDOWS = 6  # of speech
 MAX_UNKNOWN_SHARE = 0.1  # of a row's tokens: text of another alphabet measures nothing
 
 
 def calibration_samples(checkpoint: Checkpoint, max_tokens: float = math.inf) -> Samples:
-    """:func:`calibration_rows`, the images of a model of images, or rows with an image each."""
-    return with_images(checkpoint, calibration_rows(checkpoint, max_tokens), max_tokens)
+    """:func:`calibration_rows`, images, rows with an image each, or windows of speech."""
+    windows = calibration_windows(checkpoint)
+    return windows or with_images(checkpoint, calibration_rows(checkpoint, max_tokens), max_tokens)
+
+
+def calibration_windows(checkpoint: Checkpoint) -> list[SpeechWindow]:
+    """Speech that no bundle is measured on; none for a model that reads something else."""
+    reader = SpeechReader.of(checkpoint)
+    return [] if reader is None else reader.windows(dict(reversed(CARDS.items())), NUM_WINDOWS)
 
 
 def with_images(

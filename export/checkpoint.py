@@ -10,12 +10,14 @@ from tokenizers import Tokenizer
 from export.errors import SourceError, WeightsError
 from export.sample_images import images_of
 from model.bundle import (
+    AudioSpec,
     EditVocabulary,
     Embedding,
     ImageSpec,
     ScoreFunction,
     SpecialTokens,
     Task,
+    TranscriptionTokens,
 )
 from model.config import ModelConfig
 from model.examples import Example
@@ -45,6 +47,7 @@ class Checkpoint:
         name: the bundle's default name.
         source: where a pulled checkpoint is from, ``hf:OWNER/NAME@COMMIT``.
         image: what a model of images takes.
+        audio: what a model of speech takes.
         sample_inputs: real texts for the parity check.
         samples: real images for all checks of a model of images; it may have none.
         held_out: on which the bundle's quality is measured.
@@ -71,6 +74,8 @@ class Checkpoint:
     max_length_factor: float | None = None
     shortlist: Shortlist | None = None
     image: ImageSpec | None = None
+    audio: AudioSpec | None = None
+    transcription: TranscriptionTokens | None = None
     sample_inputs: tuple[str, ...] = ()
     samples: tuple[Pixels, ...] = ()
     held_out: HeldOutSet | None = None

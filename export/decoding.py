@@ -1,7 +1,7 @@
 """Greedy decoding twice: step by step in ONNX Runtime, and whole in the eager module."""
 
 import itertools
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from export.runtime import DecodeSession, Floats, Session
-from model.bundle import StateRole
+from export.runtime import Array, DecodeSession, Floats, Session
+from export.speech import Source, SpeechWindow
+from model.bundle import SAMPLES, StateRole
 from model.kernels import Step
 from model.mixers import State
 from model.transformer import Transformer
@@ -26,7 +27,7 @@ class DecodingInputs:
 
     prompts: list[list[int]]
     num_steps: int
-    sources: list[list[int]] | None = None
+    sources: Sequence[Source] | None = None
     suppressed: tuple[int, ...] = ()
 
     @property
@@ -58,18 +59,32 @@ def padded(rows: list[list[int]]) -> Ids:
     return ids
 
 
-def lengths_of(rows: list[list[int]]) -> NDArray[np.int32]:
+def lengths_of(rows: Sequence[Source]) -> NDArray[np.int32]:
     """The length of each row."""
     return np.array([len(row) for row in rows], np.int32)
 
 
-def prefill_source(encoder: Session, decoder: DecodeSession, sources: list[list[int]]) -> None:
-    """Encodes ``sources`` as one padded batch into the decoder's states."""
-    outputs = encoder.run(token_ids=padded(sources), lengths=lengths_of(sources))
+def prefill_source(encoder: Session, decoder: DecodeSession, sources: Sequence[Source]) -> None:
+    """Encodes ``sources`` into the decoder's states: texts as one batch, speech one by one."""
+    texts = [source for source in sources if not isinstance(source, SpeechWindow)]
+    if texts:
+        outputs = encoder.run(token_ids=padded(texts), lengths=lengths_of(texts))
+        _write_source(decoder, outputs, 0, len(texts))
+        return
+    for row, source in enumerate(sources):
+        if isinstance(source, SpeechWindow):
+            outputs = encoder.run(**{SAMPLES: source.samples[None]})
+            _write_source(decoder, outputs, row, 1)
+
+
+def _write_source(
+    decoder: DecodeSession, outputs: Mapping[str, Array], first_row: int, num_rows: int
+) -> None:
     for state in decoder.graph.states:
         if state.source is None:
             continue
-        encoded, slots = outputs[state.source], decoder.states[state.name][: len(sources)]
+        rows = slice(first_row, first_row + num_rows)
+        encoded, slots = outputs[state.source], decoder.states[state.name][rows]
         if state.role == StateRole.CROSS:  # [rows, kv_heads, longest, head_size]
             slots[:, :, : encoded.shape[2]] = encoded
         else:
@@ -196,8 +211,10 @@ def greedy_tokens(logits: Floats, suppressed: tuple[int, ...]) -> Ids:
     return result
 
 
-def eager_source_states(model: Transformer, source: list[int]) -> list[State]:
+def eager_source_states(model: Transformer, source: Source) -> list[State]:
     """Each decoder layer's states that come from one source."""
+    if isinstance(source, SpeechWindow):
+        return model.encode_audio(torch.from_numpy(source.samples[None]))
     ids = torch.tensor([source])
     return model.encode_source(ids, torch.tensor([len(source)], dtype=torch.int32))
 

@@ -31,6 +31,7 @@ DTYPES = {
     Dtype.BFLOAT16: torch.bfloat16,
     Dtype.INT64: torch.int64,
     Dtype.INT32: torch.int32,
+    Dtype.INT16: torch.int16,
     Dtype.INT8: torch.int8,
     Dtype.UINT8: torch.uint8,
 }
@@ -112,6 +113,18 @@ class SourceEncoder(nn.Module):
         return outputs + ponder_outputs(ponders)
 
 
+class SpeechEncoder(nn.Module):
+    """The same, of speech."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, samples: Tensor) -> list[Tensor]:
+        states = self.model.encode_audio(samples)
+        return [tensor for state in states for tensor in state.values()]
+
+
 class CachedDecoder(nn.Module):
     """``decode``: logits at ``logit_positions``, and every state."""
 
@@ -144,6 +157,8 @@ def _wrapper(name: str, graph: GraphSpec, model: Transformer) -> nn.Module:
         return PairEncoder(model)
     if model.config.patches is not None:
         return ImageEncoder(model)
+    if model.config.audio is not None:
+        return SpeechEncoder(model)
     if model.config.kind == Kind.ENCODER:
         return HeadedEncoder(model)
     return SourceEncoder(model)

@@ -19,6 +19,7 @@ from export.graph_files import load_graph
 from export.perplexity import EvaluationSet, run_teacher_forced
 from export.runtime import Floats
 from export.signatures import Signatures, decoder_states
+from export.speech import Source
 from model.bundle import Device, Dtype, KvCache, StateRole, StateSpec
 from model.config import Kind, ModelConfig, ScoreKind
 
@@ -46,6 +47,8 @@ def check_kv_cache_supported(config: ModelConfig, device: Device) -> None:
     option = f"--kv-cache {KvCache.INT8}"
     if not any(state.role == StateRole.KV for state in decoder_states(config)):
         raise UnsupportedError(f"{option}: this model has no key/value cache")
+    if config.audio is not None:
+        raise UnsupportedError(f"{option}: not for speech, whose targets are short")
     layers = config.decoder.layers if config.decoder is not None else ()
     if any(layer.attention and layer.attention.score == ScoreKind.ADDITIVE for layer in layers):
         raise UnsupportedError(f"{option}: additive scores read the cache in its own type")
@@ -68,7 +71,7 @@ def calibration_set(config: ModelConfig, evaluation: EvaluationSet | None) -> Ev
     length = min(RANDOM_LENGTH, config.position.max_positions)
     shape = (NUM_RANDOM_ROWS, length)
     rows: list[list[int]] = random.integers(0, config.vocabulary_size, shape).tolist()
-    sources = rows if config.kind == Kind.ENCODER_DECODER else None
+    sources: list[Source] | None = list(rows) if config.kind == Kind.ENCODER_DECODER else None
     if evaluation is not None:
         sources = None if sources is None else [*(evaluation.sources or []), *sources]
         rows = [*evaluation.rows, *rows]

@@ -1,5 +1,7 @@
 """The inputs of the parity check: random rows of token ids and tokenized sample texts."""
 
+import dataclasses
+
 import numpy as np
 from tokenizers import Tokenizer
 
@@ -7,6 +9,8 @@ from export.checkpoint import Checkpoint
 from export.decoding import DecodingInputs
 from export.encoding import EncoderInputs
 from export.errors import ParityError
+from export.speech import SENTENCES, Source, SpeechReader
+from model.bundle import SpecialTokens
 from model.config import Kind
 
 NUM_STEPS = 32
@@ -15,6 +19,7 @@ NUM_LARGE_STEPS = 8
 NUM_LARGE_ROWS = 6
 RANDOM_LENGTHS = (13, 1, 7, 4)
 NUM_IMAGES = 6
+NUM_WINDOWS = 2  # of speech, and a silent one
 SEED = 20170612
 
 
@@ -59,7 +64,8 @@ def decoding_inputs(checkpoint: Checkpoint, *, is_large: bool) -> DecodingInputs
     Raises:
         ParityError: an encoder-decoder without a decoder start token.
     """
-    rows, special = parity_rows(checkpoint), checkpoint.special_tokens
+    special, reader = checkpoint.special_tokens, SpeechReader.of(checkpoint)
+    rows: list[list[int]] = [] if reader is not None else parity_rows(checkpoint)
     num_steps = NUM_STEPS
     if is_large:
         rows, num_steps = rows[:NUM_LARGE_ROWS], NUM_LARGE_STEPS
@@ -71,8 +77,22 @@ def decoding_inputs(checkpoint: Checkpoint, *, is_large: bool) -> DecodingInputs
     if special.decoder_start is None:
         raise ParityError("an encoder-decoder needs special_tokens.decoder_start")
     start = special.decoder_start
+    if reader is not None:
+        return _speech_inputs(reader, special)
     # Forced prefixes: the targets of the random rows start with 0 to 3 random tokens.
     prefixes = [[start, *rows[index][:index]] for index in range(len(RANDOM_LENGTHS))]
     prompts = prefixes + [[start]] * (len(rows) - len(prefixes))
     num_steps = max(1, min(num_steps, limit - max(map(len, prompts))))
     return DecodingInputs(prompts=prompts, num_steps=num_steps, sources=rows, suppressed=suppressed)
+
+
+def _speech_inputs(reader: SpeechReader, special: SpecialTokens) -> DecodingInputs:
+    """Windows of speech and of silence; targets start with what is said in others."""
+    windows = reader.windows(SENTENCES, NUM_WINDOWS)
+    silent = dataclasses.replace(windows[0], samples=np.zeros_like(windows[0].samples))
+    sources: list[Source] = [*windows, silent]
+    start = reader.start
+    prompts = [start, windows[0].target[: len(start) + 4], [*start[:1], *start]]
+    return DecodingInputs(
+        prompts=prompts, num_steps=NUM_LARGE_STEPS, sources=sources, suppressed=special.suppressed
+    )

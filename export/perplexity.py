@@ -4,6 +4,7 @@ Teacher forcing: every token is predicted from those before it, by the graphs as
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from export.decoding import DecodingInputs, decode_in_graph, prefill_source
 from export.evaluation_texts import PASSAGES, SENTENCES
 from export.runtime import DecodeSession, Floats, Session
 from export.signatures import Signatures
+from export.speech import SENTENCES as SPOKEN
+from export.speech import Source, SpeechReader
 from model.config import Kind
 
 MAX_TOKENS = 96  # per text
@@ -38,7 +41,7 @@ class EvaluationSet:
     """
 
     rows: list[list[int]]
-    sources: list[list[int]] | None = None
+    sources: Sequence[Source] | None = None
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, num_texts: int | None = None) -> "EvaluationSet | None":
@@ -47,6 +50,10 @@ class EvaluationSet:
         Args:
             num_texts: number of texts or sentences; default all.
         """
+        reader = SpeechReader.of(checkpoint)
+        if reader is not None:
+            windows = reader.windows(SPOKEN, num_texts or len(SPOKEN))
+            return cls([window.target for window in windows], windows)
         tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
         limit = min(MAX_TOKENS, checkpoint.config.position.max_positions)
         vocabulary_size = checkpoint.config.vocabulary_size

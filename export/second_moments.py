@@ -1,14 +1,14 @@
 """Measures what calibrated rounding needs: how the inputs of linear maps vary together."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from export.activations import linear_maps, observe_inputs
 from export.blocks import can_have_blocks, exact_4_bits, in_blocks
-from export.calibration_rows import calibration_rows, with_images
+from export.calibration_rows import calibration_rows, calibration_windows, with_images
 from export.calibration_texts import calibration_texts
 from export.checkpoint import Checkpoint
 from export.decoding import DecodingInputs, greedy_answers
@@ -17,6 +17,7 @@ from export.fidelity.subject import GraphFolder, Subject
 from export.gptq import NO_MOMENTS, SecondMoments
 from export.quantize import OUTPUT, ROUTER
 from export.recipes import Recipe, WeightFormat
+from export.speech import Source
 from model.config import Kind, ModelConfig
 
 MAX_BYTES = 2 << 30  # of all moments: those of Llama models of 1 B parameters have 1.1 GB
@@ -45,8 +46,8 @@ def measure_second_moments(
         return NO_MOMENTS
     names = _names_of_smallest(config, weights)
     subject = Subject.of(checkpoint)
-    rows = calibration_rows(checkpoint)
-    samples = with_images(checkpoint, rows)
+    rows, windows = calibration_rows(checkpoint), calibration_windows(checkpoint)
+    samples = windows or with_images(checkpoint, rows)
     if not names or not samples:
         return NO_MOMENTS
     sums: dict[str, Tensor] = {}
@@ -60,7 +61,8 @@ def measure_second_moments(
 
     targets: list[list[int]] = []
     if subject.kind == Kind.ENCODER_DECODER:
-        targets = _answers(subject, [subject.target_start] * len(rows), rows, fp32)
+        sources: Sequence[Source] = windows or rows
+        targets = _answers(subject, [subject.target_start] * len(sources), sources, fp32)
     elif subject.kind == Kind.DECODER:
         num_steps = max(1, min(MAX_TOKENS, subject.max_positions // 2))
         prompts = subject.prompts(num_steps, calibration_texts("en"))
@@ -97,7 +99,7 @@ def _rounded_maps(config: ModelConfig, weights: Mapping[str, Tensor]) -> Iterato
 def _answers(
     subject: Subject,
     prompts: list[list[int]],
-    sources: list[list[int]] | None,
+    sources: Sequence[Source] | None,
     fp32: GraphFolder,
 ) -> list[list[int]]:
     """What the decoder reads as it answers greedily: each prompt and all but the last token."""

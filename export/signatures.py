@@ -14,7 +14,7 @@ from model.config import (
     ModelConfig,
     StackConfig,
 )
-from model.graph_spec import PIXELS, REMAINDERS, UPDATES
+from model.graph_spec import PIXELS, REMAINDERS, SAMPLES, UPDATES
 from model.image_config import PatchConfig
 from model.mixers import required
 from model.recurrent_cells import CELLS
@@ -174,11 +174,15 @@ def _encode(config: ModelConfig) -> GraphSpec:
         inputs.append(_ids("segment_ids"))
     if config.patches is not None:
         inputs.append(_pixels(config.patches))
+    if config.audio is not None:
+        shape = ("batch", config.audio.num_samples)
+        inputs.append(TensorSpec(name=SAMPLES, dtype=Dtype.INT16, shape=shape))
+    source_length = "length" if config.audio is None else config.audio.num_tokens
     outputs = [
         TensorSpec(
             name=state.name,
             dtype=state.dtype,
-            shape=("batch", *("length" if d == "source_length" else d for d in state.shape)),
+            shape=("batch", *(source_length if d == "source_length" else d for d in state.shape)),
         )
         for state in decoder_states(config)
         if state.source is not None

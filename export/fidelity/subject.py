@@ -15,13 +15,16 @@ from export.fidelity.texts import PROMPTS, sentences
 from export.runtime import DecodeSession, Session
 from export.sample_images import images_of
 from export.signatures import Signatures
+from export.speech import SENTENCES, Source, SpeechReader, english_start
 from model.bundle import (
     TOKENIZER_FILE,
+    AudioSpec,
     ImageSpec,
     Manifest,
     ScoreFunction,
     SpecialTokens,
     Task,
+    TranscriptionTokens,
 )
 from model.config import Kind
 from model.images import Pixels
@@ -31,6 +34,7 @@ BUDGET = 2.2e11
 SMALL_PARAMETERS = 2_000_000  # a test's model
 MAX_PROMPT_TOKENS = 96
 NUM_IMAGES, MIN_IMAGES, IMAGE_SEED = 64, 16, 20201022
+MAX_WINDOWS, MIN_WINDOWS = 25, 8  # of speech
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class Subject:
     languages: dict[str, int]
     image: ImageSpec | None
     samples: Sequence[Pixels]
+    audio: AudioSpec | None
+    transcription: TranscriptionTokens | None
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Subject":
@@ -93,6 +99,8 @@ class Subject:
             languages=checkpoint.languages,
             image=checkpoint.image,
             samples=checkpoint.samples,
+            audio=checkpoint.audio,
+            transcription=checkpoint.transcription,
         )
 
     @classmethod
@@ -113,6 +121,8 @@ class Subject:
             languages=manifest.languages,
             image=manifest.image,
             samples=(),
+            audio=manifest.audio,
+            transcription=manifest.transcription,
         )
 
     @cached_property
@@ -164,8 +174,14 @@ class Subject:
         rows = [self._prompt(text)[:limit] for text in texts[: self.max_rows]]
         return [row for row in rows if row]
 
-    def sources(self) -> list[list[int]]:
-        """Sentences for an encoder-decoder."""
+    def sources(self) -> Sequence[Source]:
+        """Sentences for an encoder-decoder, or windows of speech."""
+        if self.audio is not None:
+            eos = list(self.special_tokens.eos[:1])
+            start, size = self.target_start, self.vocabulary_size
+            reader = SpeechReader(self.audio, self.tokenizer, size, start, eos)
+            count = BUDGET / (self.num_parameters * self.audio.num_tokens)
+            return reader.windows(SENTENCES, int(min(MAX_WINDOWS, max(MIN_WINDOWS, count))))
         texts = sentences(self.source_language or "en")
         rows = [self.encode(text)[:MAX_PROMPT_TOKENS] for text in texts[: self.max_rows]]
         return [row for row in rows if row]
@@ -176,6 +192,10 @@ class Subject:
         special, start = self.special_tokens, self.special_tokens.decoder_start
         if start is None:
             return []
+        tokens = self.transcription
+        if tokens is not None:
+            languages = self.languages
+            return english_start(start, languages, tokens.transcribe, tokens.no_timestamps)
         token, known = special.forced_first, self.languages.values()
         if token is None and known and start not in known:
             named = [t for name, t in self.languages.items() if name.startswith(("pt", "por"))]

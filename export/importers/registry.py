@@ -51,6 +51,7 @@ from export.importers.siglip import import_siglip, import_siglip_vision
 from export.importers.smollm3 import import_smollm3
 from export.importers.t5 import import_t5
 from export.importers.vit import import_deit, import_vit
+from export.importers.whisper import import_whisper
 from export.readers.gguf import GgufFile, is_gguf, read_gguf
 from export.readers.hugging_face import CONFIG_FILE, HuggingFaceFolder, read_folder
 from export.readers.marian import is_marian
@@ -97,6 +98,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "siglip_vision_model": import_siglip_vision,
     "smollm3": import_smollm3,
     "vit": import_vit,
+    "whisper": import_whisper,
     "xlm-roberta": import_roberta,
     "m2m_100": import_m2m100,
     "marian": import_opus_mt,
@@ -195,7 +197,7 @@ CHECKPOINT_FORMATS = (
 def _check_tokens(checkpoint: Checkpoint, path: Path) -> None:
     """Checks that every id of the tokenizer and every special token has an embedding."""
     size = checkpoint.config.vocabulary_size
-    if not checkpoint.config.reads_texts:
+    if not size:
         return
     for name, ids in msgspec.structs.asdict(checkpoint.special_tokens).items():
         for id_ in (ids,) if isinstance(ids, int) else ids or ():

@@ -1,0 +1,135 @@
+"""Recordings on which exports calibrate and measure models of speech.
+
+The files in ``recordings/`` are from the test data of PocketSphinx (BSD-2-Clause): sentences of a
+LibriVox reading of *Sense and Sensibility* (public domain), and names of playing cards.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import av
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from export.checkpoint import Checkpoint
+from model.bundle import AudioSpec
+
+Samples = npt.NDArray[np.int16]
+
+
+def decode_audio(data: bytes, sample_rate: int) -> Samples:
+    import io
+
+    resampler = av.AudioResampler("s16", "mono", sample_rate)
+    with av.open(io.BytesIO(data)) as container:
+        parts = [
+            f.to_ndarray()[0]
+            for frame in container.decode(audio=0)
+            for f in resampler.resample(frame)
+        ]
+        parts += [f.to_ndarray()[0] for f in resampler.resample(None)]
+    return np.concatenate(parts)
+
+
+FOLDER = Path(__file__).with_name("recordings")
+# What exports measure: the transcripts are those of the readers' text.
+SENTENCES = {
+    "austen-1": " And Mr. John Dashwood had then leisure to consider how much there might be"
+    " prudently in his power to do for them.",
+    "austen-2": " He was not an ill-disposed young man,",
+    "austen-3": " unless to be rather cold-hearted and rather selfish is to be ill-disposed.",
+    "austen-4": " Had he married a more amiable woman, he might have been made still more"
+    " respectable than he was.",
+    "austen-5": " He might even have been made amiable himself.",
+}
+# On which they calibrate.
+CARDS = {
+    "cards-1": " Ten of clubs.",
+    "cards-2": " Four, queen of clubs.",
+    "cards-3": " Seven of clubs.",
+    "cards-4": " Five, five.",
+    "cards-5": " Eight of spades, four of clubs, seven of hearts.",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class SpeechWindow:
+    """A window of speech as a source. Its length is the number of its vectors in the model.
+
+    ``target``: the decoder's start tokens, then those of what is said.
+    """
+
+    samples: Samples
+    num_tokens: int
+    target: list[int]
+
+    def __len__(self) -> int:
+        return self.num_tokens
+
+
+# What an encoder-decoder reads: token ids or speech.
+Source = list[int] | SpeechWindow
+
+
+@dataclass(frozen=True)
+class SpeechReader:
+    """Makes windows for one model.
+
+    Attributes:
+        start: the first tokens of a transcript.
+        end: after its last one.
+    """
+
+    spec: AudioSpec
+    tokenizer: Tokenizer
+    vocabulary_size: int
+    start: list[int]
+    end: list[int]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "SpeechReader | None":
+        """The reader for ``checkpoint``; None if it is no model of speech."""
+        tokens, start = checkpoint.transcription, checkpoint.special_tokens.decoder_start
+        if checkpoint.audio is None or tokens is None or start is None:
+            return None
+        return cls(
+            checkpoint.audio,
+            Tokenizer.from_str(checkpoint.tokenizer_json),
+            checkpoint.config.vocabulary_size,
+            english_start(start, checkpoint.languages, tokens.transcribe, tokens.no_timestamps),
+            list(checkpoint.special_tokens.eos[:1]),
+        )
+
+    def windows(self, texts: dict[str, str], count: int) -> list[SpeechWindow]:
+        """``count`` windows: each recording of ``texts`` alone, then with each other one."""
+        names: list[tuple[str, ...]] = [(name,) for name in texts]
+        names += itertools.permutations(texts, 2)
+        return [self._window(texts, chosen) for chosen in names[:count]]
+
+    def _window(self, texts: dict[str, str], names: Sequence[str]) -> SpeechWindow:
+        samples = np.concatenate([recording(name, self.spec.sample_rate) for name in names])
+        window = np.zeros(self.spec.num_samples, np.int16)
+        kept = samples[: self.spec.num_samples]
+        window[: len(kept)] = kept
+        text = "".join(texts[name] for name in names)
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        known = [id_ for id_ in ids if id_ < self.vocabulary_size]
+        return SpeechWindow(window, self.spec.num_tokens, [*self.start, *known, *self.end])
+
+
+def english_start(
+    start: int, languages: dict[str, int], transcribe: int | None, no_timestamps: int
+) -> list[int]:
+    """The first tokens of an English transcript without timestamps."""
+    given = (languages.get("en"), transcribe)
+    return [start, *(token for token in given if token is not None), no_timestamps]
+
+
+@cache
+def recording(name: str, sample_rate: int) -> Samples:
+    """One of the recordings, ``[samples]``."""
+    return decode_audio((FOLDER / f"{name}.opus").read_bytes(), sample_rate)
