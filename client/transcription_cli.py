@@ -47,10 +47,7 @@ def transcribe(
     *,
     options: types.TranscriptionOptions,
 ) -> None:
-    """Transcribe speech, or translate it to English.
-
-    Standard error names the language if the model detected it.
-    """
+    """Transcribe speech, or translate it to English."""
     audio = recording.read()
     client: Client
     with context.obj.connect() as client:
@@ -58,20 +55,10 @@ def transcribe(
             _write_json(client.transcribe(model, audio, **options))
             return
         pieces = client.transcribe_stream(model, audio, **options)
-        for line in _LINES[format_](_segments(pieces, detects="language" not in options)):
+        segments = (segment for piece in pieces for segment in piece.segments)
+        for line in _LINES[format_](segments):
             sys.stdout.write(line)
             sys.stdout.flush()
-
-
-def _segments(
-    pieces: Iterable[types.TranscriptionPiece], *, detects: bool
-) -> Iterator[types.Segment]:
-    for piece in pieces:
-        yield from piece.segments
-        if detects and piece.finish is not None:
-            finish = piece.finish
-            share = f"{100 * finish.language_probability:.0f} %"
-            print(f"language: {finish.language} ({share})", file=sys.stderr)
 
 
 def _write_json(result: types.TranscribeResult) -> None:
