@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from server.errors import InvalidArgumentError, RequestTooLargeError
-from server.frontends.oip.signatures import IMAGE_INPUT, Task
+from server.frontends.oip.signatures import AUDIO_INPUT, IMAGE_INPUT, Task
 
 # ``inputs[2].target``: a field, an index, a field of the item.
 _PATH = re.compile(r"(?P<name>\w+)(?P<index>\[\d+\])?(?:\.(?P<member>\w+))?")
 _TENSORS = {
     "inputs": "text_input",
     "images": IMAGE_INPUT,
+    "audio": AUDIO_INPUT,
     "pairs": "text_input",
     "token_inputs": "input_ids",
     "questions": "question",

@@ -44,6 +44,7 @@ class Inference:
             Task.ANSWER: service.answer,
             Task.RERANK: service.rerank,
             Task.SCORE: service.score,
+            Task.TRANSCRIBE: service.transcribe,
         }
 
     async def infer(self, request: InferRequest, caller: Caller) -> InferResponse:

@@ -40,17 +40,10 @@ ALIASES = {
 # Set by the codec or by the service, or without a tensor to return.
 _INTERNAL = frozenset(
     {
-        *("model", "version", "inputs", "pairs", "images", "questions", "query", "documents"),
-        *(
-            "messages",
-            "token_inputs",
-            "priority",
-            "bad_word_ids",
-            "attention",
-            "token_embeddings",
-            "top_n",
-        ),
-        *("return_documents", "token_ids", "logprobs", "top_logprobs", "prompt_logprobs"),
+        *("model", "version", "inputs", "pairs", "images", "audio", "questions", "query"),
+        *("documents", "messages", "token_inputs", "priority", "bad_word_ids", "attention"),
+        *("token_embeddings", "top_n", "return_documents", "token_ids", "logprobs"),
+        *("top_logprobs", "prompt_logprobs", "word_timestamps"),
     }
 )
 _UNUSED = {(ScoreRequest, "response")}

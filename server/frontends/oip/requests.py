@@ -9,6 +9,7 @@ from server.errors import InvalidArgumentError
 from server.frontends.oip.messages import InferRequest
 from server.frontends.oip.options import boolean, build_request, sampling_parameters, sent_names
 from server.frontends.oip.signatures import (
+    AUDIO_INPUT,
     GENERATIVE,
     IMAGE_INPUT,
     Task,
@@ -28,6 +29,7 @@ from server.service.rerank import RerankRequest
 from server.service.score import ScoreInput, ScoreRequest
 from server.service.tag import TagRequest
 from server.service.text_pairs import TextPair
+from server.service.transcription_request import TranscribeRequest
 
 Tensors = Mapping[str, InputTensor]
 
@@ -38,6 +40,10 @@ _RETURN_FLAGS = {
     "return_num_input_tokens": "num_input_tokens",
     "return_num_output_tokens": "num_output_tokens",
 }
+# Outputs of a transcription that need times of words.
+_WORDS = frozenset({"words", "word_seconds"})
+# Tasks whose requests have a priority, besides the generative ones.
+_PRIORITIZED = frozenset({Task.SCORE, Task.TRANSCRIBE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +80,10 @@ def decode_request(infer: InferRequest, manifest: Manifest) -> DecodedRequest:
         return _generation(infer, task, tensors, outputs)
     kind, main, decode = _ENCODERS[task]
     given = {"model": infer.model, "version": infer.version, **decode(tensors)}
-    if task == Task.SCORE:
+    if task in _PRIORITIZED:
         given["priority"] = infer.priority
+    if not _WORDS.isdisjoint(outputs):
+        given["word_timestamps"] = True
     request = build_request(kind, given, infer.options)
     place = main if main in tensors else IMAGE_INPUT
     return DecodedRequest(task, request, outputs, tensors[place].shape)
@@ -203,6 +211,13 @@ def _pairs(
     return tuple(kind(one, other) for one, other in zip(ones, others, strict=True))
 
 
+def _recording(tensors: Tensors) -> dict[str, Any]:
+    recordings = tensors[AUDIO_INPUT].files()
+    if len(recordings) != 1:
+        raise InvalidArgumentError(AUDIO_INPUT, f"has {len(recordings)} elements, not 1")
+    return {"audio": recordings[0]}
+
+
 # The service's request, the input whose shape the outputs have, and the decoder of the tensors.
 _ENCODERS: dict[Task, tuple[Any, str, Callable[[Tensors], dict[str, Any]]]] = {
     Task.EMBED: (EmbedRequest, "text_input", _texts_or_images),
@@ -213,4 +228,5 @@ _ENCODERS: dict[Task, tuple[Any, str, Callable[[Tensors], dict[str, Any]]]] = {
     Task.RERANK: (RerankRequest, "passages", _query),
     Task.CORRECT: (CorrectRequest, "text_input", _inputs),
     Task.SCORE: (ScoreRequest, "target", _targets),
+    Task.TRANSCRIBE: (TranscribeRequest, AUDIO_INPUT, _recording),
 }

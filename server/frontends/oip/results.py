@@ -19,6 +19,7 @@ from server.service.generation_request import GenerationResult, Hypothesis, Text
 from server.service.rerank import RerankResult
 from server.service.score import ScoreResult
 from server.service.tag import TagResult
+from server.service.transcription_request import Segment, TranscribeResult, Word
 
 Makers = dict[str, Callable[[], OutputTensor]]
 """A function for each output of a task; only those of the requested outputs are called."""
@@ -190,6 +191,24 @@ def _score(decoded: DecodedRequest, result: ScoreResult) -> Makers:
     }
 
 
+def _transcribe(_: DecodedRequest, result: TranscribeResult) -> Makers:
+    segments = result.segments
+    words = [word for segment in segments for word in segment.words]
+    return {
+        "text_output": lambda: texts_tensor("text_output", (result.text,)),
+        "language": lambda: texts_tensor("language", (result.finish.language,)),
+        "segments": lambda: texts_tensor("segments", [each.text for each in segments]),
+        "segment_seconds": lambda: _times("segment_seconds", segments),
+        "words": lambda: texts_tensor("words", [word.text for word in words]),
+        "word_seconds": lambda: _times("word_seconds", words),
+    }
+
+
+def _times(name: str, parts: Sequence[Segment | Word]) -> OutputTensor:
+    times = [(part.start_seconds, part.end_seconds) for part in parts]
+    return numbers_tensor(name, "FP32", times, (len(times), 2))
+
+
 def _spans(spans: Iterable[tuple[int, int, int]]) -> OutputTensor:
     found = list(spans)
     return numbers_tensor("spans", "INT64", found, (len(found), 3))
@@ -214,4 +233,5 @@ _ENCODERS: dict[Task, Callable[[DecodedRequest, Any], Makers]] = {
     Task.RERANK: _rerank,
     Task.CORRECT: _correct,
     Task.SCORE: _score,
+    Task.TRANSCRIBE: _transcribe,
 }

@@ -27,6 +27,7 @@ class Task(StrEnum):
     RERANK = "rerank"
     CORRECT = "correct"
     SCORE = "score"
+    TRANSCRIBE = "transcribe"
 
 
 GENERATIVE = frozenset({Task.GENERATE, Task.TRANSLATE})
@@ -75,6 +76,7 @@ class Signature:
 
 
 IMAGE_INPUT = "image_input"
+AUDIO_INPUT = "audio_input"
 _IMAGE = TensorSpec(IMAGE_INPUT, BYTES)
 _TEXT = TensorSpec("text_input", BYTES)
 _SCORES = TensorSpec("scores", "FP32")
@@ -146,6 +148,18 @@ SIGNATURES = {
     Task.SCORE: Signature(
         (TensorSpec("context", BYTES), TensorSpec("target", BYTES)),
         (_SCORES, TensorSpec("num_tokens", "INT64")),
+    ),
+    Task.TRANSCRIBE: Signature(
+        (TensorSpec(AUDIO_INPUT, BYTES, (1,)),),
+        (
+            TensorSpec("text_output", BYTES, (1,)),
+            TensorSpec("language", BYTES, (1,), is_optional=True),
+            # Text of the recording from segment_seconds[i, 0] to segment_seconds[i, 1].
+            TensorSpec("segments", BYTES, is_optional=True),
+            TensorSpec("segment_seconds", "FP32", (ANY, 2), is_optional=True),
+            TensorSpec("words", BYTES, is_optional=True),
+            TensorSpec("word_seconds", "FP32", (ANY, 2), is_optional=True),
+        ),
     ),
 }
 # The tasks whose inputs may be images. By whether the model also takes texts: its inputs.
