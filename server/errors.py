@@ -136,10 +136,10 @@ class Limit(StrEnum):
     CLIENT_TOKENS = "client_tokens"  # per second
     CLIENT_SHARE = "client_share"  # of the queue, while other clients want places
     IMAGES = "images"  # memory of decoded images
-    RECORDINGS = "recordings"  # memory of recordings that are being received
     THREADS = "threads"  # too many requests wait to be tokenized
     DEADLINE = "deadline"  # the estimated wait exceeds the request's deadline
     SLOW_READER = "slow_reader"  # the client does not read its stream
+    RECEIVED_MEMORY = "received_memory"  # memory of recordings that are being received
 
 
 RETRY_SECONDS = 1.0

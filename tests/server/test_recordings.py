@@ -125,7 +125,7 @@ async def test_a_client_has_at_most_half_of_the_memory() -> None:
         for client, size in (("greedy", 1), ("other", 5)):
             with pytest.raises(OverloadedError) as caught:
                 await hold(client, size)
-            assert caught.value.limit == Limit.RECORDINGS
+            assert caught.value.limit == Limit.RECEIVED_MEMORY
         await hold("other", 3)
         assert held.num_bytes == 7
         with pytest.raises(OverloadedError):

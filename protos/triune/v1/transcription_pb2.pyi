@@ -85,7 +85,7 @@ class TranscribeRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     audio: _builtins.bytes
-    """A file: WAV, FLAC, MP3, Ogg or others that the server decodes. A message has at most 4 MiB in
+    """A file: WAV, FLAC, MP3, Ogg, MP4 or WebM, of at most two hours. A message has at most 4 MiB in
     all; TranscribeStream takes larger files.
     """
     version: _builtins.str

@@ -44,7 +44,7 @@ class ReceivedBytes:
         own = self._by_client[client] + num_bytes
         if own > self._limit // 2 or self.num_bytes + num_bytes > self._limit:
             raise OverloadedError(
-                "too many recordings are being received", RETRY_SECONDS, Limit.RECORDINGS
+                "too many recordings are being received", RETRY_SECONDS, Limit.RECEIVED_MEMORY
             )
         self._by_client[client] = own
 
