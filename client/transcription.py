@@ -95,7 +95,7 @@ class TranscribeResult(Result):
     """The result of ``transcribe``, of one recording."""
 
     text: str
-    """Of all segments."""
+    """Of all segments, joined."""
     segments: tuple[Segment, ...]
     language: str
     """Of the speech, requested or detected."""

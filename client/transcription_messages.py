@@ -80,7 +80,7 @@ def joined(pieces: Iterable[types.TranscriptionPiece]) -> types.TranscribeResult
             end = each.finish
             return types.TranscribeResult(
                 model=each.model,
-                text="".join(segment.text for segment in segments),
+                text="".join(segment.text for segment in segments).strip(),
                 segments=tuple(segments),
                 language=end.language,
                 language_probability=end.language_probability,

@@ -117,7 +117,7 @@ class TranscriptionChunk:
 
 @dataclass(frozen=True, slots=True)
 class TranscribeResult:
-    """``text``: of all segments."""
+    """``text``: of all segments, without the space before the first one."""
 
     model: str
     text: str

@@ -76,7 +76,7 @@ class FailingServer:
     ) -> wire.TranscribeResponse:
         self._admit(context)
         self.recording = request.audio
-        segments, text = self.segments, "".join(segment.text for segment in self.segments)
+        segments, text = self.segments, "".join(segment.text for segment in self.segments).strip()
         return wire.TranscribeResponse(model=request.model, segments=segments, text=text)
 
     def transcribe_stream(

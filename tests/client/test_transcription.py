@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 SMALL, LARGE = b"RIFF", os.urandom(messages.MAX_UNARY_BYTES + 1)
 GONE = Failure(grpc.StatusCode.UNAVAILABLE, "shutting down")
 AT_ONCE = RetryPolicy(attempts=2, initial_seconds=0)
-TEXT = " Good day <b> --> you."
+TEXT = "Good day <b> --> you."
 
 
 def test_options_are_in_the_request() -> None:

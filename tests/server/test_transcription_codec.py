@@ -86,11 +86,11 @@ def test_requests_decode_every_field(
 
 
 def test_a_response_has_every_field() -> None:
-    result = TranscribeResult("m", " Good day.", SEGMENTS, FINISH)
+    result = TranscribeResult("m", "Good day.", SEGMENTS, FINISH)
     response = transcribe_response(result)
     assert response == inference_pb2.TranscribeResponse(
         model="m",
-        text=" Good day.",
+        text="Good day.",
         segments=[GOOD, DAY],
         language="en",
         language_probability=0.75,
@@ -119,5 +119,5 @@ def test_the_client_joins_chunks_to_the_result() -> None:
         TranscriptionChunk("m", SEGMENTS[1:], FINISH),
     )
     pieces = [transcription_messages.piece(chunk_response(chunk)) for chunk in chunks]
-    whole = transcribe_response(TranscribeResult("m", " Good day.", SEGMENTS, FINISH))
+    whole = transcribe_response(TranscribeResult("m", "Good day.", SEGMENTS, FINISH))
     assert transcription_messages.joined(pieces) == transcription_messages.result(whole)

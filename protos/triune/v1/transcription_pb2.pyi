@@ -253,7 +253,7 @@ class TranscribeResponse(_message.Message):
     TIMING_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     text: _builtins.str
-    """Of all segments."""
+    """Of all segments, without the space before the first one."""
     language: _builtins.str
     """Of the speech: the requested one, or the one that the model detected."""
     language_probability: _builtins.float

@@ -31,7 +31,7 @@ from server.service.score import ScoreRequest
 from server.service.service import Service
 from server.service.tag import TagRequest
 from server.service.tokenize import TokenizeRequest
-from server.service.transcription_request import TranscribeRequest, TranscriptionChunk
+from server.service.transcription_request import TranscribeRequest
 
 # Up to this many values, a response is encoded on the event loop, in at most about 0.5 ms.
 MAX_INLINE_VALUES = 1024
@@ -177,20 +177,14 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         first = await recording.first()
         async with rpc_scope(self._service, "TranscribeStream", first, context):
             caller = caller_of(context)
-            chunks = await self._transcribe(first, recording, caller)
-            async with self._writer(context) as writer, aclosing(chunks):
-                async for chunk in chunks:
-                    await writer.write(await self._encoded(chunk, chunk_response, caller))
-
-    async def _transcribe(
-        self, first: pb.TranscribeStreamRequest, recording: IncomingRecording, caller: Caller
-    ) -> AsyncGenerator[TranscriptionChunk, None]:
-        """Starts a transcription. Nothing here holds the recording after it."""
-        if first.model:
-            self._service.manifest(first.model, first.version)  # before the recording arrives
-        async with recording.received(caller.client) as audio:
-            request = replace(decode(first, TranscribeRequest), audio=audio)
-            return await self._service.transcribe_stream(request, caller)
+            if first.model:
+                self._service.manifest(first.model, first.version)  # before the recording arrives
+            async with recording.received(caller.client) as audio:
+                request = replace(decode(first, TranscribeRequest), audio=audio)
+                chunks = await self._service.transcribe_stream(request, caller)
+                async with self._writer(context) as writer, aclosing(chunks):
+                    async for chunk in chunks:
+                        await writer.write(await self._encoded(chunk, chunk_response, caller))
 
     async def _unary(
         self,
