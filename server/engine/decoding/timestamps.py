@@ -1,0 +1,107 @@
+"""Constraints of jobs that transcribe speech. They implement :class:`server.constraint.Constraint`.
+
+They need the logits, unlike a logits processor, so the host applies them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from server.constraint import Floats
+from server.runtime.host_ops import log_sum_exp
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampTokens:
+    """The tokens that the rules distinguish.
+
+    Attributes:
+        first_timestamp: the timestamps are this token and all after it.
+        eos: ends an output. All tokens before it are text; those from it on are special.
+        max_first: the last timestamp that an output may begin with.
+        suppressed: never generated.
+        first_suppressed: never generated first.
+    """
+
+    first_timestamp: int
+    eos: int
+    max_first: int
+    suppressed: tuple[int, ...] = ()
+    first_suppressed: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class TimestampRules:
+    """Divides an output into segments between timestamps, as Whisper is trained to.
+
+    The rules are those of the paper's released code (``ApplyTimestampRules`` in
+    ``whisper/decoding.py``): an output begins with a timestamp; timestamps come in pairs, but one
+    alone may precede the end; they do not decrease, and a segment is not empty; if all timestamps
+    together are likelier than each other token, the next token is a timestamp.
+    """
+
+    tokens: TimestampTokens
+    _num_tokens: int = 0
+    _latest: int = -1  # the latest timestamp
+    _ends_with_timestamp: bool = False
+    _is_open: bool = False  # a text may follow: the last timestamp starts a segment
+
+    def mask(self, logits: Floats) -> None:
+        """Sets the logits ``[vocabulary]`` of all tokens that may not come next to -inf."""
+        tokens = self.tokens
+        first = tokens.first_timestamp
+        logits[list(tokens.suppressed)] = -np.inf
+        if not self._num_tokens:
+            logits[list(tokens.first_suppressed)] = -np.inf
+            logits[:first] = -np.inf
+            logits[tokens.max_first + 1 :] = -np.inf
+            return
+        if self._ends_with_timestamp and self._is_open:
+            logits[first:] = -np.inf
+        elif self._ends_with_timestamp:
+            logits[: tokens.eos] = -np.inf
+            logits[first : self._latest] = -np.inf
+        elif self._latest >= first:
+            logits[first : self._latest + 1] = -np.inf
+        others, timestamps = logits[:first], logits[first:]
+        best = others.max()
+        if timestamps.max() > -np.inf and log_sum_exp(timestamps) > best:
+            others[:] = -np.inf
+
+    def advance(self, token: int) -> None:
+        """Takes the next token."""
+        is_timestamp = token >= self.tokens.first_timestamp
+        if is_timestamp:
+            # The first one starts a segment, and so does the second of two.
+            self._is_open = not self._num_tokens or self._ends_with_timestamp
+            self._latest = token
+        self._ends_with_timestamp = is_timestamp
+        self._num_tokens += 1
+
+    def fork(self) -> "TimestampRules":
+        """An independent copy of the state."""
+        return replace(self)
+
+
+class OneOf:
+    """Allows only some tokens.
+
+    ``tokens``: their ids.
+    """
+
+    def __init__(self, tokens: Iterable[int]) -> None:
+        self._tokens = np.fromiter(tokens, np.intp)
+
+    def mask(self, logits: Floats) -> None:
+        """Sets the logits ``[vocabulary]`` of all other tokens to -inf."""
+        kept = logits[self._tokens]
+        logits.fill(-np.inf)
+        logits[self._tokens] = kept
+
+    def advance(self, token: int) -> None:
+        """Takes the next token."""
+
+    def fork(self) -> "OneOf":
+        """Itself: it has no state."""
+        return self

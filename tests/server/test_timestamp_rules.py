@@ -1,0 +1,101 @@
+"""Timestamp rules against ``transformers``, and the probabilities that transcription reads."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import (
+    GenerationConfig,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    WhisperTimeStampLogitsProcessor,
+)
+
+from server.constraint import Constraint
+from server.engine.decoding.timestamps import OneOf, TimestampRules, TimestampTokens
+
+SIZE, EOS, START, NO_TIMESTAMPS = 40, 12, 13, 19
+FIRST = NO_TIMESTAMPS + 1
+MAX_FIRST = FIRST + 5
+SUPPRESSED = (3, 7, START, 14)
+TOKENS = TimestampTokens(
+    first_timestamp=FIRST,
+    eos=EOS,
+    max_first=MAX_FIRST,
+    suppressed=(NO_TIMESTAMPS, *SUPPRESSED),
+    first_suppressed=(0, EOS),
+)
+PROMPT = [START, 15]
+
+
+def expected(history: list[int], logits: np.ndarray) -> np.ndarray:
+    config = GenerationConfig(eos_token_id=EOS, bos_token_id=EOS)
+    config.no_timestamps_token_id = NO_TIMESTAMPS
+    config.max_initial_timestamp_index = MAX_FIRST - FIRST
+    ids, scores = torch.tensor([[*PROMPT, *history]]), torch.tensor(logits[None])
+    for processor in (
+        SuppressTokensLogitsProcessor(list(SUPPRESSED)),
+        SuppressTokensAtBeginLogitsProcessor([0, EOS], len(PROMPT)),
+        WhisperTimeStampLogitsProcessor(config, len(PROMPT)),
+    ):
+        scores = processor(ids, scores)
+    return scores[0].numpy()
+
+
+@given(seed=st.integers(0, 2**32 - 1), num_tokens=st.integers(0, 24), scale=st.floats(0.5, 6))
+def test_rules_match_transformers_on_sampled_histories(
+    seed: int, num_tokens: int, scale: float
+) -> None:
+    random = np.random.default_rng(seed)
+    rules: Constraint = TimestampRules(TOKENS)
+    history: list[int] = []
+    for _ in range(num_tokens + 1):
+        logits = random.normal(0, scale, SIZE).astype(np.float32)
+        logits[FIRST:] += random.normal(0, 2)
+        masked = logits.copy()
+        rules.mask(masked)
+        np.testing.assert_array_equal(masked, expected(history, logits))
+        allowed = np.flatnonzero(masked > -np.inf)
+        token = int(random.choice(allowed))
+        if token == EOS:
+            break
+        history.append(token)
+        rules = rules.fork()
+        rules.advance(token)
+
+
+def test_rules_match_transformers_after_every_pair_of_tokens() -> None:
+    logits = np.random.default_rng(0).normal(0, 1, SIZE).astype(np.float32)
+    kinds = (1, 2, FIRST, FIRST + 3, SIZE - 2)
+    for first in (FIRST, FIRST + 2):
+        for second in kinds:
+            for third in kinds:
+                history = [first, second, third]
+                if second >= FIRST:
+                    continue  # no text between: the rules forbid it
+                rules = TimestampRules(TOKENS)
+                for token in history:
+                    rules.advance(token)
+                masked = logits.copy()
+                rules.mask(masked)
+                np.testing.assert_array_equal(masked, expected(history, logits))
+
+
+def test_a_fork_is_independent() -> None:
+    rules = TimestampRules(TOKENS)
+    rules.advance(FIRST)
+    fork = rules.fork()
+    fork.advance(1)
+    fork.advance(FIRST + 2)
+    masked = np.zeros(SIZE, np.float32)
+    rules.mask(masked)
+    assert masked[1] == 0 and masked[FIRST + 3] == -np.inf
+
+
+@pytest.mark.parametrize("tokens", [(4,), (1, 5, 30)])
+def test_one_of_leaves_only_its_tokens(tokens: tuple[int, ...]) -> None:
+    logits = np.arange(SIZE, dtype=np.float32)
+    OneOf(tokens).mask(logits)
+    assert np.flatnonzero(logits > -np.inf).tolist() == list(tokens)
+    assert logits[list(tokens)].tolist() == list(tokens)
