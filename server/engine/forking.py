@@ -228,6 +228,10 @@ class Forking:
 
 
 def _processed_top_tokens(sequence: DecodingSequence, logits: Floats, count: int) -> TopTokens:
+    if sequence.job.logprob_options.are_processed:
+        processed = logits.copy()
+        sequence.process_logits(processed)
+        return host_ops.top_tokens(processed, count, host_ops.log_sum_exp(processed))
     log_probs = sampling.log_probabilities(logits)
     sequence.process_logits(log_probs)
     return host_ops.top_tokens(log_probs, count)

@@ -170,10 +170,13 @@ class TokenSelector:
         An error ends this sequence alone.
         """
         try:
+            options = sequence.job.logprob_options
             if uniform is not None and logits is not None:
-                token = choose(sequence, logits, uniform)
+                processed = process(sequence, logits)
+                token = choose(sequence, processed, uniform)
+                logits = processed if options.are_processed else logits
             outcome = self._outcome_of(sequence, token)
-            num_top = sequence.job.logprob_options.top_logprobs
+            num_top = options.top_logprobs
             if num_top is None or logits is None:
                 return NextToken(sequence, token, outcome)
             logprob = sampling.token_logprob(logits, token, num_top)
@@ -190,13 +193,8 @@ def _uniforms(sequences: Sequence[DecodingSequence]) -> list[float]:
     ]
 
 
-def choose(sequence: DecodingSequence, logits: Floats, uniform: float) -> int:
-    """Selects the next token with all options of a sequence.
-
-    Args:
-        sequence: has the options and the tokens so far.
-        logits: ``[vocabulary]``, finite; left unchanged.
-        uniform: a random number in [0, 1).
+def process(sequence: DecodingSequence, logits: Floats) -> Floats:
+    """``logits [vocabulary]``, finite, after the processors and the constraint of a sequence.
 
     Raises:
         ConstraintError: no token is allowed.
@@ -205,6 +203,14 @@ def choose(sequence: DecodingSequence, logits: Floats, uniform: float) -> int:
     sequence.process_logits(processed)
     if processed.max() == -np.inf:
         raise ConstraintError(NO_TOKEN)
+    return processed
+
+
+def choose(sequence: DecodingSequence, processed: Floats, uniform: float) -> int:
+    """The next token of a sequence by its ``processed`` logits: see :func:`process`.
+
+    ``uniform``: a random number in [0, 1).
+    """
     if sequence.generator is None:
         return int(processed.argmax())
     return sampling.sample(processed, sequence.job.sampling, uniform)

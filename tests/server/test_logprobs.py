@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from server.engine.decoding.options import (
+    Beams,
     LogitsOptions,
     LogprobOptions,
+    TokenProbe,
 )
 from server.engine.decoding.sampling import log_probabilities, token_logprob
+from server.engine.decoding.timestamps import OneOf
 from server.engine.requests.lifecycle import Outcome
 from tests.server.fake_backend import next_logits, reference
 from tests.server.test_forking import run_alone
@@ -68,6 +71,34 @@ def test_logprobs_ignore_logits_processors() -> None:
     assert rows[0].logprob == pytest.approx(expected[11], abs=1e-5)
     assert rows[0].top[0][0] == int(expected.argmax())
     assert rows[0].top[0][1] == pytest.approx(expected.max(), abs=1e-5)
+
+
+@pytest.mark.parametrize("beams", [None, Beams(2)])
+def test_processed_logprobs_are_those_of_the_allowed_tokens(beams: Beams | None) -> None:
+    allowed = [11, 12, 40]
+    job = replace(
+        make_job([8, 9], 1),
+        constraint=OneOf(allowed),
+        beams=beams,
+        logprob_options=LogprobOptions(top_logprobs=0, are_processed=True),
+        eos=frozenset(),
+    )
+    last = run_alone(job).last_update_of(0)
+    expected = log_probabilities(next_logits([8, 9])[allowed])
+    assert last.tokens == (allowed[int(expected.argmax())],)
+    assert last.logprobs[0].logprob == pytest.approx(expected.max(), abs=1e-5)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 3])
+def test_a_probe_returns_a_logprob_after_a_part_of_the_prompt(num_tokens: int) -> None:
+    prompt, token = [8, 9, 30], 17
+    options = LogprobOptions(probe=TokenProbe(num_tokens, token))
+    alone = run_alone(replace(make_job(prompt, 4), logprob_options=options))
+    last = alone.last_update_of(0)
+    expected = log_probabilities(next_logits(prompt[:num_tokens]))[token]
+    assert last.probe_logprob == pytest.approx(expected, abs=1e-5)
+    assert not last.prompt_logprobs
+    assert alone.tokens_of(0) == reference(prompt, 4)
 
 
 def test_tokens_outside_of_a_shortlist_are_not_among_the_top() -> None:

@@ -90,7 +90,8 @@ def test_a_fork_is_independent() -> None:
     fork.advance(FIRST + 2)
     masked = np.zeros(SIZE, np.float32)
     rules.mask(masked)
-    assert masked[1] == 0 and masked[FIRST + 3] == -np.inf
+    assert masked[1] == 0
+    assert masked[FIRST + 3] == -np.inf
 
 
 @pytest.mark.parametrize("tokens", [(4,), (1, 5, 30)])

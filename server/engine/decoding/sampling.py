@@ -60,7 +60,7 @@ NO_TOP = TopLogprobs((), ())
 
 
 class TokenLogprob(NamedTuple):
-    """A token's log-probability under the model, before processors and sampling.
+    """A token's log-probability under the model, before sampling and, by default, processors.
 
     ``top``: the likeliest tokens at its position.
     """
