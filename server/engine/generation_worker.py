@@ -10,6 +10,7 @@ from server.engine.cache.idle_rows import IdleLimits
 from server.engine.cache.slot_store import SlotStore
 from server.engine.cache.slot_tensors import Capacity
 from server.engine.decoder_runs import DecoderRuns, Run
+from server.engine.decoding import sampling
 from server.engine.decoding.logits import Logits
 from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
 from server.engine.forking import Forking
@@ -219,6 +220,9 @@ class GenerationWorker:
         for index, (sequence, _, size) in enumerate(chunks):
             sequence.num_cached_tokens += size
             group = self._jobs.group_of(sequence)
+            ids = sequence.job.logprob_options.first_token_ids
+            if ids and not sequence.num_remaining_tokens and not group.first_logprobs:
+                group.first_logprobs = sampling.logprobs_of(logits.row(index), ids)
             if sequence.num_remaining_tokens:
                 prefilling.append(index)
             elif not sequence.job.max_new_tokens:

@@ -207,7 +207,7 @@ def _last_update(group: SequenceGroup, last: LastUpdate, now: float) -> JobUpdat
         output=last.output,
         logprobs=last.logprobs,
         prompt_logprobs=tuple(group.prompt_logprobs),
-        probe_logprob=group.probe_logprob,
+        first_logprobs=group.first_logprobs,
         score=last.score,
         token_times=last.times,
         attention=np.stack(group.attention) if group.attention else None,

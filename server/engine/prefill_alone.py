@@ -38,18 +38,15 @@ def prefill_alone(
 def _score(
     runner: ModelRunner, group: SequenceGroup, sequence: DecodingSequence, slot: int, size: int
 ) -> HostLogits:
-    """Stores the probe, and the log-probability of each prompt token given those before it."""
-    options = sequence.job.logprob_options
-    num_top, probe = options.prompt_logprobs, options.probe
+    """Stores the log-probability of each prompt token, given the tokens before it."""
+    num_top = sequence.job.logprob_options.prompt_logprobs or 0
     index = sequence.num_cached_tokens
     for logits in runner.decode_all(sequence, slot, size):
         for after in logits:
             if not np.isfinite(after.max()):
                 raise ValueError(NOT_FINITE)
             index += 1
-            if probe is not None and index == probe.num_tokens:
-                group.probe_logprob = sampling.token_logprob(after, probe.token, 0).logprob
-            if num_top is not None and index < len(sequence.job.prompt):
+            if index < len(sequence.job.prompt):
                 logprob = sampling.token_logprob(after, sequence.tokens[index], num_top)
                 group.prompt_logprobs.append(logprob)
     return HostLogits(logits[-1:])

@@ -44,7 +44,7 @@ class SequenceGroup:
     text_end: TextEnd | None = None
     num_reused_tokens: int = 0
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
-    probe_logprob: float | None = None
+    first_logprobs: tuple[float, ...] = ()
     attention: list[Floats] = field(default_factory=list)
 
     @classmethod

@@ -5,16 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from server.constraint import Floats
 from server.engine.decoding.options import (
     Beams,
     LogitsOptions,
     LogprobOptions,
-    TokenProbe,
 )
 from server.engine.decoding.sampling import log_probabilities, token_logprob
-from server.engine.decoding.timestamps import OneOf
 from server.engine.requests.lifecycle import Outcome
-from tests.server.fake_backend import next_logits, reference
+from tests.server.fake_backend import VOCABULARY, next_logits, reference
 from tests.server.test_forking import run_alone
 from tests.server.worker_harness import make_harness, make_job
 
@@ -35,6 +34,22 @@ def test_logits_options_change_the_selected_token() -> None:
     tokens = run_alone(without_bad_word).tokens_of(0)
     assert tokens[:3] == unrestricted[:3]
     assert tokens[3] != unrestricted[3]
+
+
+class BannedTokens:
+    """A constraint that forbids some tokens."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self._tokens = tokens
+
+    def mask(self, logits: Floats) -> None:
+        logits[self._tokens] = -np.inf
+
+    def advance(self, token: int) -> None:
+        assert token not in self._tokens
+
+    def fork(self) -> "BannedTokens":
+        return self
 
 
 def test_prompt_logprobs_cover_all_positions() -> None:
@@ -76,9 +91,10 @@ def test_logprobs_ignore_logits_processors() -> None:
 @pytest.mark.parametrize("beams", [None, Beams(2)])
 def test_processed_logprobs_are_those_of_the_allowed_tokens(beams: Beams | None) -> None:
     allowed = [11, 12, 40]
+    banned = [token for token in range(VOCABULARY) if token not in allowed]
     job = replace(
         make_job([8, 9], 1),
-        constraint=OneOf(allowed),
+        constraint=BannedTokens(banned),
         beams=beams,
         logprob_options=LogprobOptions(top_logprobs=0, are_processed=True),
         eos=frozenset(),
@@ -89,16 +105,17 @@ def test_processed_logprobs_are_those_of_the_allowed_tokens(beams: Beams | None)
     assert last.logprobs[0].logprob == pytest.approx(expected.max(), abs=1e-5)
 
 
-@pytest.mark.parametrize("num_tokens", [1, 3])
-def test_a_probe_returns_a_logprob_after_a_part_of_the_prompt(num_tokens: int) -> None:
-    prompt, token = [8, 9, 30], 17
-    options = LogprobOptions(probe=TokenProbe(num_tokens, token))
-    alone = run_alone(replace(make_job(prompt, 4), logprob_options=options))
+@pytest.mark.parametrize("prompt", [[8], [8, 9, 30]])
+@pytest.mark.parametrize("beams", [None, Beams(2)])
+def test_logprobs_of_given_tokens_follow_the_prompt(prompt: list[int], beams: Beams | None) -> None:
+    ids = (17, 3)
+    options = LogprobOptions(first_token_ids=ids)
+    alone = run_alone(replace(make_job(prompt, 4), beams=beams, logprob_options=options))
+    expected = log_probabilities(next_logits(prompt))[list(ids)]
     last = alone.last_update_of(0)
-    expected = log_probabilities(next_logits(prompt[:num_tokens]))[token]
-    assert last.probe_logprob == pytest.approx(expected, abs=1e-5)
-    assert not last.prompt_logprobs
-    assert alone.tokens_of(0) == reference(prompt, 4)
+    assert last.first_logprobs == pytest.approx(tuple(expected), abs=1e-5)
+    if beams is None:
+        assert alone.tokens_of(0) == reference(prompt, 4)
 
 
 def test_tokens_outside_of_a_shortlist_are_not_among_the_top() -> None:

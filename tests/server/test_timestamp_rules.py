@@ -1,7 +1,6 @@
-"""Timestamp rules against ``transformers``, and the probabilities that transcription reads."""
+"""Timestamp rules against ``transformers``."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,7 @@ from transformers import (
 )
 
 from server.constraint import Constraint
-from server.engine.decoding.timestamps import OneOf, TimestampRules, TimestampTokens
+from server.engine.decoding.timestamps import ForcedStart, TimestampRules, TimestampTokens
 
 SIZE, EOS, START, NO_TIMESTAMPS = 40, 12, 13, 19
 FIRST = NO_TIMESTAMPS + 1
@@ -94,9 +93,17 @@ def test_a_fork_is_independent() -> None:
     assert masked[FIRST + 3] == -np.inf
 
 
-@pytest.mark.parametrize("tokens", [(4,), (1, 5, 30)])
-def test_one_of_leaves_only_its_tokens(tokens: tuple[int, ...]) -> None:
+def test_a_forced_start_takes_the_likeliest_choice_and_then_follows_the_rules() -> None:
+    start = ForcedStart([(4, 9, 2), (30,)], TimestampRules(TOKENS))
     logits = np.arange(SIZE, dtype=np.float32)
-    OneOf(tokens).mask(logits)
-    assert np.flatnonzero(logits > -np.inf).tolist() == list(tokens)
-    assert logits[list(tokens)].tolist() == list(tokens)
+    for token in (9, 30):
+        masked = logits.copy()
+        start.fork().mask(masked)
+        assert np.flatnonzero(masked > -np.inf).tolist() == [token]
+        assert masked[token] == logits[token]
+        start.advance(token)
+    fork = start.fork()
+    fork.advance(FIRST)
+    masked = logits.copy()
+    start.mask(masked)
+    np.testing.assert_array_equal(masked, expected([], logits))

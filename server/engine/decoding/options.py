@@ -77,14 +77,6 @@ class AttentionSelection:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenProbe:
-    """Asks how likely ``token`` is after the prompt's first ``num_tokens`` tokens, at least one."""
-
-    num_tokens: int
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
 class LogprobOptions:
     """Log-probabilities and attention to return.
 
@@ -94,21 +86,21 @@ class LogprobOptions:
         are_processed: they are those of the logits that processors and the constraint leave,
             before the temperature; so is the score of a beam search.
         prompt_logprobs: as ``top_logprobs``, for prompt tokens, of the model's logits.
-        probe: return the log-probability of this token, of the model's logits.
+        first_token_ids: tokens whose log-probabilities after the prompt are returned, of the
+            model's logits.
         attention: the weights of prompt tokens.
     """
 
     top_logprobs: int | None = None
     are_processed: bool = False
     prompt_logprobs: int | None = None
-    probe: TokenProbe | None = None
+    first_token_ids: tuple[int, ...] = ()
     attention: AttentionSelection | None = None
 
     @property
     def prefills_alone(self) -> bool:
         """Whether the prompt is prefilled in separate runs, without a cached prefix."""
-        wanted = (self.prompt_logprobs, self.probe, self.attention)
-        return any(option is not None for option in wanted)
+        return self.prompt_logprobs is not None or self.attention is not None
 
 
 GREEDY = Sampling()

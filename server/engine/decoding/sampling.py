@@ -177,6 +177,11 @@ def log_probabilities(logits: Floats) -> Floats:
     return result
 
 
+def logprobs_of(logits: Floats, ids: Sequence[int]) -> tuple[float, ...]:
+    """The log-probabilities of the tokens ``ids`` under ``logits [vocabulary]``."""
+    return tuple((logits[list(ids)].astype(np.float64) - host_ops.log_sum_exp(logits)).tolist())
+
+
 def token_logprob(logits: Floats, token: int, num_top: int) -> TokenLogprob:
     """The log-probability of ``token`` under ``logits [vocabulary]``, with the top tokens.
 

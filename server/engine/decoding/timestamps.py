@@ -3,12 +3,12 @@
 They need the logits, unlike a logits processor, so the host applies them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from server.constraint import Floats
+from server.constraint import Constraint, Floats
 from server.runtime.host_ops import log_sum_exp
 
 
@@ -84,24 +84,35 @@ class TimestampRules:
         return replace(self)
 
 
-class OneOf:
-    """Allows only some tokens.
+class ForcedStart:
+    """Begins an output with given tokens; then follows another constraint.
 
-    ``tokens``: their ids.
+    Args:
+        choices: of each of the first tokens: the likeliest of them is generated.
+        rest: of the tokens after them.
     """
 
-    def __init__(self, tokens: Iterable[int]) -> None:
-        self._tokens = np.fromiter(tokens, np.intp)
+    def __init__(self, choices: Sequence[tuple[int, ...]], rest: Constraint) -> None:
+        self._choices, self._rest = choices, rest
 
     def mask(self, logits: Floats) -> None:
-        """Sets the logits ``[vocabulary]`` of all other tokens to -inf."""
-        kept = logits[self._tokens]
+        """Sets the logits ``[vocabulary]`` of all tokens that may not come next to -inf."""
+        if not self._choices:
+            self._rest.mask(logits)
+            return
+        choices = self._choices[0]
+        likeliest = choices[int(logits[list(choices)].argmax())]
+        kept = logits[likeliest]
         logits.fill(-np.inf)
-        logits[self._tokens] = kept
+        logits[likeliest] = kept
 
     def advance(self, token: int) -> None:
         """Takes the next token."""
+        if self._choices:
+            self._choices = self._choices[1:]
+        else:
+            self._rest.advance(token)
 
-    def fork(self) -> "OneOf":
-        """Itself: it has no state."""
-        return self
+    def fork(self) -> "ForcedStart":
+        """An independent copy of the state."""
+        return ForcedStart(self._choices, self._rest.fork())

@@ -38,7 +38,7 @@ class JobUpdate(msgspec.Struct, frozen=True):
         output: index of the output in the job.
         logprobs: of ``tokens``, if the job wants them.
         prompt_logprobs: in the last update, of the prompt's tokens except the first.
-        probe_logprob: in the last update, of the job's probe.
+        first_logprobs: in the last update, of the job's ``first_token_ids``.
         score: in the last update, the score of a beam search's hypothesis.
         attention: in the last update, ``[tokens, layers, heads, source]``, if the job wants it;
             the source of an encoder is the same tokens.
@@ -55,7 +55,7 @@ class JobUpdate(msgspec.Struct, frozen=True):
     output: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    probe_logprob: float | None = None
+    first_logprobs: tuple[float, ...] = ()
     score: float | None = None
     attention: Floats | None = None
     token_times: tuple[float, ...] = ()
