@@ -78,13 +78,14 @@ def make_worker(
         model.max_source_length,
         config.num_prefix_slots if holds_prefixes else 0,
     )
-    logits = logits_spec(spec, manifest.special_tokens.suppressed)
+    suppressed = _suppressed(manifest)
+    logits = logits_spec(spec, suppressed)
     runner = ModelRunner(
         spec,
         graphs["decode"],
         graphs.get("encode"),
         capacity,
-        manifest.special_tokens.suppressed,
+        suppressed,
         graphs.get(ATTEND),
         attention,
         memory=replica.memory,
@@ -97,6 +98,16 @@ def make_worker(
     step = StepLimits(config.num_slots, config.max_batched_tokens)
     sampler = DeviceSampler(replica.load_model, logits) if config.samples_on_device else None
     return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, sampler)
+
+
+def _suppressed(manifest: Manifest) -> tuple[int, ...]:
+    """Tokens that are never generated; without the one whose probability tells of silence.
+
+    The rules of timestamps suppress that one.
+    """
+    tokens = manifest.transcription
+    no_speech = None if tokens is None else tokens.no_speech
+    return tuple(id_ for id_ in manifest.special_tokens.suppressed if id_ != no_speech)
 
 
 def _encoder_attention(manifest: Manifest, graphs: Mapping[str, Graph]) -> EncoderAttention | None:

@@ -146,7 +146,7 @@ class _OutputText:
         self._index = index
         self._hypothesis = hypothesis
         self._metrics = metrics
-        self._clock = _TokenClock(prepared, metrics)
+        self._clock = TokenClock(prepared.model.manifest.name, prepared.started, metrics)
         self._text = prepared.model.tokenizer.detokenizer()
         self._stops = StopStrings(prepared.stop_strings)
         self._has_started = False
@@ -255,14 +255,20 @@ class _OutputText:
         return Finish(reason, usage, timing, completion, update.score, prompt_logprobs)
 
 
-class _TokenClock:
-    """Counts the tokens of one output, and reports time to first token and between tokens."""
+class TokenClock:
+    """Counts the tokens of one output, and reports time to first token and between tokens.
 
-    def __init__(self, prepared: PreparedRequest, metrics: Metrics) -> None:
+    Args:
+        model: its name.
+        started: when the caller asked for the output, in seconds of ``time.monotonic``.
+        metrics: receives the times.
+    """
+
+    def __init__(self, model: str, started: float, metrics: Metrics) -> None:
         self.num_tokens = 0
-        self._model = prepared.model.manifest.name
+        self._model = model
         self._metrics = metrics
-        self._last = prepared.started
+        self._last = started
 
     def add(self, moments: Sequence[float]) -> None:
         """``moments``: of the next tokens, at least one."""

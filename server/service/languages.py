@@ -23,7 +23,7 @@ def target_start(model: Model, language: str = "") -> tuple[int, ...]:
     known = manifest.languages.values()
     token = special.forced_first
     if language:
-        token = _token(manifest, "target_language", language, manifest.target_language)
+        token = language_token(manifest, "target_language", language, manifest.target_language)
     elif token is None and known and start not in known:
         raise InvalidArgumentError(
             "target_language", f"{manifest.name!r} requires one of {', '.join(manifest.languages)}"
@@ -42,7 +42,7 @@ def with_source_language(model: Model, language: str, source: tuple[int, ...]) -
     if not language:
         return source
     manifest = model.manifest
-    token = _token(manifest, "source_language", language, manifest.source_language)
+    token = language_token(manifest, "source_language", language, manifest.source_language)
     known, last = set(manifest.languages.values()), len(source) - 1
     if token is None:
         return source
@@ -51,7 +51,7 @@ def with_source_language(model: Model, language: str, source: tuple[int, ...]) -
     )
 
 
-def _token(manifest: Manifest, field: str, language: str, own: str | None) -> int | None:
+def language_token(manifest: Manifest, field: str, language: str, own: str | None) -> int | None:
     """The token of ``language``; ``None`` for ``own``, the only language of a model."""
     if language in manifest.languages:
         return manifest.languages[language]

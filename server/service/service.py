@@ -52,6 +52,13 @@ from server.service.tokenize import (
 )
 from server.service.tokenize import detokenize as detokenize_ids
 from server.service.tokenize import tokenize as tokenize_texts
+from server.service.transcribe import transcribe as transcribe_recording
+from server.service.transcribe import transcribe_stream as transcribe_windows
+from server.service.transcription_request import (
+    TranscribeRequest,
+    TranscribeResult,
+    TranscriptionChunk,
+)
 from server.service.translate import prepare_translate
 from server.service.translate_by_language import (
     LanguageRequest,
@@ -207,6 +214,16 @@ class Service:
     async def score(self, request: ScoreRequest, caller: Caller) -> ScoreResult:
         """Computes the log-probabilities of given texts."""
         return await score_texts(request, self._context, caller)
+
+    async def transcribe(self, request: TranscribeRequest, caller: Caller) -> TranscribeResult:
+        """Turns recorded speech into text with times."""
+        return await transcribe_recording(request, self._context, caller)
+
+    async def transcribe_stream(
+        self, request: TranscribeRequest, caller: Caller
+    ) -> AsyncGenerator[TranscriptionChunk, None]:
+        """The same, but streams the segments of each part of the recording, in order."""
+        return await transcribe_windows(request, self._context, caller)
 
     async def tokenize(self, request: TokenizeRequest, caller: Caller) -> TokenizeResult:
         """Tokenizes texts with a model's tokenizer."""

@@ -1,0 +1,142 @@
+"""Transcribe and TranscribeStream: what a recording says, and when."""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from server.service.audio import decoded_audio
+from server.service.audio_windows import Window, padded_window, split_windows
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.transcription_plan import Samples, TranscriptionPlan, plan_transcription
+from server.service.transcription_request import (
+    Segment,
+    TranscribeRequest,
+    TranscribeResult,
+    TranscriptionChunk,
+    TranscriptionFinish,
+)
+from server.service.transcription_window import TranscriptionCall
+from server.service.usage import Timing
+
+T = TypeVar("T")
+
+# Results that wait for an earlier one, for each task in progress.
+_MAX_EARLY_RESULTS = 4
+# Samples that are searched for quiet places in the time to tokenize a byte.
+_SAMPLES_PER_BYTE = 64
+
+
+async def transcribe(
+    request: TranscribeRequest, context: ServiceContext, caller: Caller
+) -> TranscribeResult:
+    """Transcribes a whole recording.
+
+    Raises:
+        ServeError: an option or the recording is invalid, the model is unknown, its queue is full,
+            or a job failed.
+    """
+    segments: list[Segment] = []
+    finish = None
+    async with contextlib.aclosing(await transcribe_stream(request, context, caller)) as chunks:
+        async for chunk in chunks:
+            segments += chunk.segments
+            finish = chunk.finish
+    assert finish is not None, "a stream ends with a finish, or raises"
+    text = "".join(segment.text for segment in segments).strip()
+    return TranscribeResult(chunk.model, text, tuple(segments), finish)
+
+
+async def transcribe_stream(
+    request: TranscribeRequest, context: ServiceContext, caller: Caller
+) -> AsyncGenerator[TranscriptionChunk, None]:
+    """Validates a request. Returns the segments of each window once it is transcribed, in order.
+
+    Closing the generator early cancels the jobs of all windows.
+
+    Raises:
+        ServeError: as :func:`transcribe`; from the generator, what concerns the recording.
+    """
+    started = time.monotonic()
+    plan = await plan_transcription(request, context, caller)
+    return _chunks(request.audio, plan, context, caller, started)
+
+
+async def _chunks(
+    audio: bytes,
+    plan: TranscriptionPlan,
+    context: ServiceContext,
+    caller: Caller,
+    started: float,
+) -> AsyncGenerator[TranscriptionChunk, None]:
+    call, name = TranscriptionCall(plan, context, caller), plan.model.manifest.name
+    async with decoded_audio(audio, plan.audio, context, caller) as samples:
+        windows = await context.in_thread(
+            partial(split_windows, samples, plan.audio),
+            caller,
+            len(samples) // _SAMPLES_PER_BYTE,
+        )
+        prepare_seconds = time.monotonic() - started
+        tasks = [
+            partial(_segments, call, samples, window, is_first=index == 0)
+            for index, window in enumerate(windows)
+        ]
+        async with contextlib.aclosing(_in_order(tasks, plan.max_windows)) as results:
+            async for segments in results:
+                if segments:
+                    yield TranscriptionChunk(name, segments)
+        num_seconds = len(samples) / plan.audio.sample_rate
+    finish = TranscriptionFinish(
+        language=await call.language,
+        language_probability=call.language_probability,
+        duration_seconds=num_seconds,
+        usage=call.usage,
+        timing=Timing.of(call.completions, prepare_seconds, started),
+    )
+    yield TranscriptionChunk(name, finish=finish)
+
+
+async def _segments(
+    call: TranscriptionCall, samples: Samples, window: Window, *, is_first: bool
+) -> tuple[Segment, ...]:
+    spec = call.plan.audio
+    return await call.transcribe(
+        padded_window(samples, window, spec),
+        window.start / spec.sample_rate,
+        window.num_samples / spec.sample_rate,
+        is_first=is_first,
+    )
+
+
+async def _in_order(
+    functions: Sequence[partial[Coroutine[Any, Any, T]]], max_tasks: int
+) -> AsyncGenerator[T, None]:
+    """Awaits the functions, at most ``max_tasks`` at a time. Yields their results in order.
+
+    Raises:
+        ServeError: the first failure; the other tasks are cancelled.
+    """
+    waiting = deque(functions)
+    tasks: deque[asyncio.Task[T]] = deque()
+    try:
+        while waiting or tasks:
+            open_tasks = [task for task in tasks if not task.done()]
+            while (
+                waiting
+                and len(open_tasks) < max_tasks
+                and len(tasks) < _MAX_EARLY_RESULTS * max_tasks
+            ):
+                tasks.append(asyncio.create_task(waiting.popleft()()))
+                open_tasks.append(tasks[-1])
+            if not tasks[0].done():
+                await asyncio.wait(open_tasks, return_when=asyncio.FIRST_COMPLETED)
+            while tasks and tasks[0].done():
+                yield tasks.popleft().result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

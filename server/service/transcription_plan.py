@@ -1,0 +1,229 @@
+"""Validates requests of Transcribe, and makes the engine's job for each window."""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from model.bundle import AudioSpec, Task, TranscriptionTokens
+from server.constraint import Constraint
+from server.engine.decoding.options import Beams, LogprobOptions, Sampling
+from server.engine.decoding.timestamps import ForcedStart, TimestampRules, TimestampTokens
+from server.engine.requests.job import Delivery, GenerationJob
+from server.errors import InvalidArgumentError
+from server.models.memory_ledger import with_planned_slots
+from server.models.registry import Model
+from server.service import validation
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.languages import language_token
+from server.service.transcription_request import TranscribeRequest, TranscriptionOptions
+
+# Radford et al. 2022, section 4.5.
+FALLBACK_TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+MAX_FIRST_SECONDS = 1.0  # of the first timestamp
+# Windows of a call in progress at a time.
+MAX_WINDOWS_AT_ONCE = 8
+_SEED = 0  # the same recording has the same text
+
+Samples = npt.NDArray[np.int16]
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptionPlan:
+    """A validated request.
+
+    Attributes:
+        model: that transcribes.
+        audio: of a window.
+        tokens: special ones of the model.
+        language: of the speech; empty: unknown until the first window's is detected.
+        task: the token that asks for the language of the speech or for English, if there is one.
+        temperatures: of a window's attempts, until one is plausible.
+        beams: of attempts at temperature 0.
+        max_windows: in progress at a time.
+        job: what the jobs of all windows have in common.
+    """
+
+    model: Model
+    audio: AudioSpec
+    tokens: TranscriptionTokens
+    language: str
+    task: int | None
+    temperatures: tuple[float, ...]
+    beams: Beams | None
+    max_windows: int
+    job: GenerationJob
+
+    @property
+    def languages(self) -> dict[str, int]:
+        """The tokens of the model's languages; of a model of one language none."""
+        return self.model.manifest.languages
+
+    @property
+    def detects_language(self) -> bool:
+        return not self.language and bool(self.languages)
+
+    @property
+    def num_forced_tokens(self) -> int:
+        """Tokens that an output begins with: those of the language and the task."""
+        return bool(self.languages) + (self.task is not None)
+
+    def job_of(self, samples: Samples, temperature: float, language: str) -> GenerationJob:
+        """The job that transcribes a window.
+
+        Args:
+            samples: of the window, padded.
+            temperature: 0 is greedy, or a beam search.
+            language: empty: the job detects it, and delivers its token at once.
+        """
+        detects = not language and bool(self.languages)
+        return replace(
+            self.job,
+            samples=samples,
+            num_audio_tokens=self.audio.num_tokens,
+            sampling=Sampling(temperature=temperature, seed=_SEED),
+            beams=None if temperature else self.beams,
+            constraint=self._constraint(language),
+            logprob_options=LogprobOptions(
+                top_logprobs=0,
+                are_processed=True,
+                first_token_ids=self._first_token_ids(detects=detects),
+            ),
+            delivery=Delivery.EACH if detects else Delivery.WHOLE,
+        )
+
+    def no_speech_probability(self, first_logprobs: tuple[float, ...]) -> float:
+        """That nobody speaks, by a job's ``first_logprobs``; 0 if the model does not tell."""
+        return 0.0 if self.tokens.no_speech is None else math.exp(first_logprobs[0])
+
+    def language_probability(self, name: str, first_logprobs: tuple[float, ...]) -> float:
+        """That the speech is in the language ``name``, by those of a job that detects it."""
+        start = self.tokens.no_speech is not None
+        probabilities = dict(
+            zip(self.languages, map(math.exp, first_logprobs[start:]), strict=True)
+        )
+        return probabilities[name] / sum(probabilities.values())
+
+    def _first_token_ids(self, *, detects: bool) -> tuple[int, ...]:
+        no_speech = self.tokens.no_speech
+        languages = self.languages.values() if detects else ()
+        return (*(() if no_speech is None else (no_speech,)), *languages)
+
+    def _constraint(self, language: str) -> Constraint:
+        tokens, vocabulary_size = self.tokens, self.model.manifest.dimensions.vocabulary_size
+        first = tokens.first_timestamp
+        no_speech = () if tokens.no_speech is None else (tokens.no_speech,)
+        rules = TimestampRules(
+            TimestampTokens(
+                first_timestamp=first,
+                eos=min(self.job.eos),
+                max_first=first + round(MAX_FIRST_SECONDS / tokens.timestamp_seconds),
+                suppressed=(
+                    tokens.no_timestamps,
+                    *no_speech,
+                    *range(first + tokens.num_timestamps, vocabulary_size),
+                ),
+                first_suppressed=tokens.first_suppressed,
+            )
+        )
+        choices: list[tuple[int, ...]] = []
+        if self.languages:
+            known = self.languages
+            choices.append((known[language],) if language else tuple(known.values()))
+        if self.task is not None:
+            choices.append((self.task,))
+        return ForcedStart(choices, rules) if choices else rules
+
+
+async def plan_transcription(
+    request: TranscribeRequest, context: ServiceContext, caller: Caller
+) -> TranscriptionPlan:
+    """Validates the model and all options of a request, and tokenizes its prompt.
+
+    Raises:
+        InvalidArgumentError: names the invalid option.
+        ModelNotFoundError: no such model is served.
+        OverloadedError: the model's queue is full.
+    """
+    model, options = context.model_of(request), request.options
+    validation.check_task(model, Task.TRANSCRIBE)
+    manifest = model.manifest
+    audio, tokens, eos = manifest.audio, manifest.transcription, manifest.special_tokens.eos
+    if audio is None or tokens is None or not eos:
+        raise InvalidArgumentError("model", f"the bundle of {manifest.name!r} lacks its tokens")
+    num_slots = with_planned_slots(context.config, model).num_slots
+    if options.beam_size > num_slots:
+        raise InvalidArgumentError(
+            "beam_size", f"{options.beam_size} is more than the {num_slots} slots of this model"
+        )
+    if options.word_timestamps:
+        raise InvalidArgumentError("word_timestamps", "are not available yet")
+    context.engine.check(model.key, options.beam_size, caller.client)
+    prompt = await _prompt(options, model, tokens, context, caller)
+    temperature = options.temperature
+    return TranscriptionPlan(
+        model=model,
+        audio=audio,
+        tokens=tokens,
+        language=_language(options, model),
+        task=_task(options, model, tokens),
+        temperatures=FALLBACK_TEMPERATURES if temperature is None else (temperature,),
+        beams=Beams(options.beam_size) if options.beam_size > 1 else None,
+        max_windows=max(min(MAX_WINDOWS_AT_ONCE, num_slots // options.beam_size), 1),
+        job=GenerationJob(
+            prompt=prompt,
+            max_new_tokens=model.max_length - len(prompt),
+            eos=frozenset(eos),
+            priority=request.priority,
+            deadline=caller.deadline,
+            cache_scope=context.cache_scope(caller),
+            client=caller.client,
+        ),
+    )
+
+
+def _language(options: TranscriptionOptions, model: Model) -> str:
+    """The given language, or the only one of the model; empty if it is to be detected."""
+    manifest = model.manifest
+    if options.language:
+        language_token(manifest, "language", options.language, manifest.source_language)
+        return options.language
+    return "" if manifest.languages else manifest.source_language or ""
+
+
+def _task(options: TranscriptionOptions, model: Model, tokens: TranscriptionTokens) -> int | None:
+    name = model.manifest.name
+    if options.translate and (tokens.translate is None or not model.manifest.languages):
+        raise InvalidArgumentError("translate", f"{name!r} does not translate")
+    if not model.manifest.languages:
+        return None
+    return tokens.translate if options.translate else tokens.transcribe
+
+
+async def _prompt(
+    options: TranscriptionOptions,
+    model: Model,
+    tokens: TranscriptionTokens,
+    context: ServiceContext,
+    caller: Caller,
+) -> tuple[int, ...]:
+    """The decoder's first tokens: the end of the text before the speech, then its start token."""
+    special, text = model.manifest.special_tokens, options.prompt.strip()
+    if special.decoder_start is None:
+        raise InvalidArgumentError("model", "its bundle has no decoder_start token")
+    if not text:
+        return (special.decoder_start,)
+    if tokens.previous is None:
+        raise InvalidArgumentError("prompt", f"{model.manifest.name!r} takes none")
+    (ids,) = await context.tokenize(
+        [f" {text}"],
+        lambda some: model.tokenizer.encode(some, special_tokens=False),
+        caller,
+        "prompt",
+    )
+    # A prompt may spell special tokens. It gets almost half of a slot, as in the paper's code.
+    plain = [id_ for id_ in ids if id_ < min(special.eos)]
+    kept = plain[len(plain) - min(len(plain), model.max_length // 2 - 1) :]
+    return (tokens.previous, *kept, special.decoder_start)

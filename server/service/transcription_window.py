@@ -1,0 +1,214 @@
+"""Transcribes one window of a recording: one job, or several at rising temperatures."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from server.engine.decoding.sampling import TokenLogprob
+from server.engine.requests.job import GenerationJob
+from server.engine.requests.job_handle import JobHandle
+from server.engine.requests.update import Completion
+from server.errors import Limit, OverloadedError
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.job_outputs import TokenClock
+from server.service.segments import compression_ratio, divide
+from server.service.threads import check_deadline
+from server.service.transcription_plan import Samples, TranscriptionPlan
+from server.service.transcription_request import Segment
+from server.service.usage import Usage, failure_of
+
+# Radford et al. 2022, section 4.5: a text that repeats itself, or of which the model is unsure, is
+# not plausible; and of the latter, there is none if the model hears no speech.
+MAX_COMPRESSION_RATIO = 2.4
+MIN_MEAN_LOGPROB = -1.0
+MAX_NO_SPEECH_PROBABILITY = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class WindowText:
+    """One attempt at a window.
+
+    ``token_ids``: with timestamps, without those of language, task and end. Other values are those
+    of :class:`Segment`.
+    """
+
+    token_ids: tuple[int, ...]
+    mean_logprob: float
+    compression_ratio: float
+    no_speech_probability: float
+    temperature: float
+
+    @property
+    def is_silent(self) -> bool:
+        is_unsure = self.mean_logprob < MIN_MEAN_LOGPROB
+        return is_unsure and self.no_speech_probability > MAX_NO_SPEECH_PROBABILITY
+
+    @property
+    def is_plausible(self) -> bool:
+        is_sure = self.mean_logprob >= MIN_MEAN_LOGPROB
+        return is_sure and self.compression_ratio <= MAX_COMPRESSION_RATIO
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """The whole output of a job, with its last token; ``first_logprobs`` as in the update."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    first_logprobs: tuple[float, ...]
+
+
+@dataclass(slots=True)
+class TranscriptionCall:
+    """The state of one call, for all of its windows. One task for each window uses it.
+
+    Attributes:
+        plan: the validated request.
+        language: once it is known.
+        language_probability: once the window that detects the language is done.
+        completions: of all jobs so far.
+        usage: of all jobs so far, repeated attempts included.
+    """
+
+    plan: TranscriptionPlan
+    context: ServiceContext
+    caller: Caller
+    language: "asyncio.Future[str]" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    language_probability: float = 1.0
+    completions: list[Completion] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    _is_accepted: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.plan.detects_language:
+            self.language.set_result(self.plan.language)
+
+    async def transcribe(
+        self, samples: Samples, start_seconds: float, num_seconds: float, *, is_first: bool
+    ) -> tuple[Segment, ...]:
+        """The segments of one window.
+
+        Args:
+            samples: of the window, padded.
+            start_seconds: of the window, from the start of the recording.
+            num_seconds: of the window, without padding.
+            is_first: it detects the language if that is unknown; others wait for it.
+
+        Raises:
+            ServeError: a job failed, or the deadline passed.
+        """
+        language = "" if is_first and not self.language.done() else await asyncio.shield(self.language)
+        text = await self._decode(samples, language)
+        if text.is_silent:
+            return ()
+        return await self.context.build(
+            2 * len(text.token_ids),
+            lambda: self._segments(text, start_seconds, num_seconds),
+            self.caller,
+        )
+
+    async def _decode(self, samples: Samples, language: str) -> WindowText:
+        """The first attempt that is plausible or silent, else the last."""
+        for temperature in self.plan.temperatures:
+            output = await self._run(self.plan.job_of(samples, temperature, language))
+            if not language and self.plan.detects_language:
+                language = await asyncio.shield(self.language)
+                probability = self.plan.language_probability(language, output.first_logprobs)
+                self.language_probability = probability
+            text = self._text_of(output, temperature)
+            if text.is_silent or text.is_plausible:
+                break
+        return text
+
+    async def _run(self, job: GenerationJob) -> _Output:
+        handle = await self._submit(job)
+        try:
+            return await self._output(job, handle)
+        finally:
+            self.context.engine.cancel([handle])
+
+    async def _submit(self, job: GenerationJob) -> JobHandle:
+        """Submits a job. All but the call's first wait while the engine's queue is full."""
+        while True:
+            try:
+                key = self.plan.model.key
+                (handle,) = self.context.engine.submit(key, [job], self.caller.client)
+            except OverloadedError as error:
+                if not self._is_accepted or error.limit == Limit.DEADLINE:
+                    raise
+                await asyncio.sleep(error.retry_seconds)
+                check_deadline(self.caller.deadline)
+            else:
+                self._is_accepted = True
+                return handle
+
+    async def _output(self, job: GenerationJob, handle: JobHandle) -> _Output:
+        """Awaits the whole output. Its first token is the language, if that is unknown."""
+        name, metrics = self.plan.model.manifest.name, self.context.metrics
+        clock = TokenClock(name, time.monotonic(), metrics)
+        token_ids: tuple[int, ...] = ()
+        logprobs: tuple[TokenLogprob, ...] = ()
+        while True:
+            update = await handle.next()
+            failure = None if update.completion is None else failure_of(update.completion)
+            if failure is not None:
+                raise failure
+            token_ids += update.tokens
+            logprobs += update.logprobs
+            if update.tokens:
+                clock.add(update.token_times or [time.monotonic()] * len(update.tokens))
+            if token_ids and not self.language.done():
+                names = {id_: name for name, id_ in self.plan.languages.items()}
+                self.language.set_result(names[token_ids[0]])
+            if update.completion is not None:
+                break
+        self._count(job, update.completion, clock.num_tokens)
+        return _Output(token_ids, logprobs, update.first_logprobs)
+
+    def _count(self, job: GenerationJob, completion: Completion, num_tokens: int) -> None:
+        name, metrics = self.plan.model.manifest.name, self.context.metrics
+        num_inputs = job.num_source_tokens + len(job.prompt)
+        metrics.on_phases(
+            name, completion.queue_seconds, completion.prefill_seconds, completion.decode_seconds
+        )
+        metrics.on_tokens(name, num_inputs, num_tokens)
+        self.completions.append(completion)
+        self.usage = Usage.total([self.usage, Usage(num_inputs, num_tokens)])
+
+    def _text_of(self, output: _Output, temperature: float) -> WindowText:
+        plan, start = self.plan, self.plan.num_forced_tokens
+        values = [value.logprob for value in output.logprobs[start:]]
+        token_ids = tuple(id_ for id_ in output.token_ids[start:] if id_ not in plan.job.eos)
+        said = [id_ for id_ in token_ids if id_ < plan.tokens.first_timestamp]
+        return WindowText(
+            token_ids,
+            sum(values) / max(len(values), 1),
+            compression_ratio(plan.model.tokenizer.decode(said).strip()),
+            plan.no_speech_probability(output.first_logprobs),
+            temperature,
+        )
+
+    def _segments(
+        self, text: WindowText, start_seconds: float, num_seconds: float
+    ) -> tuple[Segment, ...]:
+        tokenizer = self.plan.model.tokenizer
+        segments = []
+        for token_ids, start, end in divide(text.token_ids, self.plan.tokens, num_seconds):
+            spoken = tokenizer.decode(token_ids)
+            if not spoken.strip():
+                continue
+            segment = Segment(
+                text=spoken,
+                start_seconds=start_seconds + start,
+                end_seconds=start_seconds + end,
+                token_ids=token_ids,
+                mean_logprob=text.mean_logprob,
+                compression_ratio=text.compression_ratio,
+                no_speech_probability=text.no_speech_probability,
+                temperature=text.temperature,
+            )
+            segments.append(segment)
+        return tuple(segments)
