@@ -100,7 +100,9 @@ class TranscriptionCall:
         Raises:
             ServeError: a job failed, or the deadline passed.
         """
-        language = "" if is_first and not self.language.done() else await asyncio.shield(self.language)
+        language = (
+            "" if is_first and not self.language.done() else await asyncio.shield(self.language)
+        )
         text = await self._decode(samples, language)
         if text.is_silent:
             return ()

@@ -30,8 +30,9 @@ _FIRST_MESSAGE_FIELDS = ("model", "version", "options", "priority")
 class ReceivedBytes:
     """Bytes of the recordings that calls hold. One client may have half of ``limit``."""
 
-    def __init__(self, limit: int = MAX_RECEIVED_BYTES) -> None:
-        self._limit = limit
+    def __init__(self, limit: int | None = None) -> None:
+        """``limit``: by default :data:`MAX_RECEIVED_BYTES`."""
+        self._limit = MAX_RECEIVED_BYTES if limit is None else limit
         self._by_client: Counter[str] = Counter()
 
     @property
@@ -60,19 +61,19 @@ class IncomingRecording:
     Args:
         messages: those of the client.
         held: the bytes of all calls.
-        seconds: until the last message has arrived.
+        seconds: until the last message has arrived; by default :data:`RECEIVE_SECONDS`.
     """
 
     def __init__(
         self,
         messages: AsyncIterator[pb.TranscribeStreamRequest],
         held: ReceivedBytes,
-        seconds: float = RECEIVE_SECONDS,
+        seconds: float | None = None,
     ) -> None:
         self._messages = aiter(messages)
         self._held = held
-        self._seconds = seconds
-        self._end = asyncio.get_running_loop().time() + seconds
+        self._seconds = RECEIVE_SECONDS if seconds is None else seconds
+        self._end = asyncio.get_running_loop().time() + self._seconds
         self._first_audio = b""
         self._error: ServeError | None = None
 
@@ -102,7 +103,10 @@ class IncomingRecording:
             SlowSenderError: it does not arrive in time.
         """
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                self._error = None  # its traceback keeps this frame: a cycle
         # Not a list of parts, whose objects would take more memory than the bytes that they hold.
         buffer = bytearray()
         part, self._first_audio = self._first_audio, b""
