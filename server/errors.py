@@ -135,7 +135,7 @@ class Limit(StrEnum):
     QUEUE_TOKENS = "queue_tokens"
     CLIENT_TOKENS = "client_tokens"  # per second
     CLIENT_SHARE = "client_share"  # of the queue, while other clients want places
-    IMAGES = "images"  # memory of decoded images
+    DECODED_MEMORY = "decoded_memory"  # memory of decoded images and recordings
     THREADS = "threads"  # too many requests wait to be tokenized
     DEADLINE = "deadline"  # the estimated wait exceeds the request's deadline
     SLOW_READER = "slow_reader"  # the client does not read its stream

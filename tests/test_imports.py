@@ -28,6 +28,7 @@ ALLOWED = {
     "server": {
         "server",
         "protos",
+        "model.audio",
         "model.config",
         "model.bundle",
         "model.bundle_files",

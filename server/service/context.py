@@ -11,7 +11,7 @@ from server.errors import InvalidArgumentError
 from server.models.catalog import Catalog
 from server.models.registry import Model, Registry
 from server.service.caller import Caller
-from server.service.image_memory import ImageMemory
+from server.service.decoded_memory import DecodedMemory
 from server.service.requests import ModelRequest
 from server.service.serving_state import ServingState
 from server.service.threads import SLICE_BYTES, FairExecutor, Slice, check_deadline, slices_of
@@ -30,7 +30,7 @@ MAX_INLINE_BYTES = 1024
 class ServiceContext:
     """``threads`` run work that would block the event loop, ``turns`` divide what runs on it.
 
-    ``image_memory`` bounds the decoded images of all calls.
+    ``decoded_memory`` bounds the decoded images and recordings of all calls.
     """
 
     config: ServerConfig
@@ -40,7 +40,7 @@ class ServiceContext:
     threads: FairExecutor
     state: ServingState
     turns: Turns = field(default_factory=Turns)
-    image_memory: ImageMemory = field(default_factory=ImageMemory)
+    decoded_memory: DecodedMemory = field(default_factory=DecodedMemory)
 
     @property
     def registry(self) -> Registry:

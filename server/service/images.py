@@ -124,8 +124,8 @@ async def reserved(images: Sequence[bytes], call: EncoderCall) -> AsyncIterator[
         yield
         return
     num_bytes = len(images) * image_spec(call).num_bytes
-    memory, client = call.context.image_memory, call.caller.client
-    with await call.enter(lambda: memory.reserve(num_bytes, client)):
+    memory, client = call.context.decoded_memory, call.caller.client
+    with await call.enter(lambda: memory.reserve(num_bytes, client, "images")):
         yield
 
 

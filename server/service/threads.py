@@ -11,7 +11,7 @@ is free for short slices.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -114,7 +114,12 @@ class FairExecutor:
         self._num_running = self._num_long = 0
 
     async def run(
-        self, slices: Sequence[Slice[T]], caller: Caller, *, is_admitted: bool = False
+        self,
+        slices: Iterable[Slice[T]],
+        caller: Caller,
+        *,
+        is_admitted: bool = False,
+        num_bytes: int | None = None,
     ) -> list[T]:
         """Runs the slices of a call, one after another; returns their results.
 
@@ -124,12 +129,15 @@ class FairExecutor:
             slices: the whole work of the call.
             caller: the client, and the deadline of the call.
             is_admitted: whether the engine has accepted the call; then no limits apply.
+            num_bytes: of all slices, if each is made when the ones before it have run.
 
         Raises:
             DeadlineError: the deadline passed before a slice started.
             OverloadedError: too many calls, or too many bytes of them, are in progress.
         """
-        num_bytes = sum(part.num_bytes for part in slices)
+        if num_bytes is None:
+            slices = list(slices)
+            num_bytes = sum(part.num_bytes for part in slices)
         client = self._enter(caller.client, num_bytes, is_admitted=is_admitted)
         deadline = None if is_admitted else caller.deadline
         results, num_attained = [], 0

@@ -1,4 +1,4 @@
-"""Bounds the memory of decoded images, from before they are decoded to the end of their calls."""
+"""Bounds the memory of decoded images and recordings, until their calls end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,8 +7,8 @@ from server.bounds import MAX_DECODED_BYTES
 from server.errors import RETRY_SECONDS, InvalidArgumentError, Limit, OverloadedError
 
 
-class ImageMemory:
-    """Bytes of decoded images of all calls in progress. Only the event loop may call it.
+class DecodedMemory:
+    """Bytes of decoded images and recordings of all calls. Only the event loop may call it.
 
     Each client may have its share of ``limit`` even if others have taken the rest.
     """
@@ -23,8 +23,10 @@ class ImageMemory:
         return sum(self._by_client.values())
 
     @contextmanager
-    def reserve(self, num_bytes: int, client: str) -> Iterator[None]:
+    def reserve(self, num_bytes: int, client: str, field: str) -> Iterator[None]:
         """Counts ``num_bytes`` for ``client`` while the block runs.
+
+        ``field``: of the request, for errors.
 
         Raises:
             InvalidArgumentError: they are more than all calls together may have.
@@ -32,13 +34,17 @@ class ImageMemory:
         """
         if num_bytes > self._limit:
             raise InvalidArgumentError(
-                "images", f"take {num_bytes} bytes decoded, at most {self._limit} are accepted"
+                field, f"{num_bytes} bytes when decoded, at most {self._limit} are accepted"
             )
         own = self._by_client.get(client, 0)
         num_clients = len(self._by_client) + (client not in self._by_client)
         is_beyond_share = own + num_bytes > self._limit // num_clients
         if self.num_bytes + num_bytes > self._limit and is_beyond_share:
-            raise OverloadedError("too many images are in progress", RETRY_SECONDS, Limit.IMAGES)
+            raise OverloadedError(
+                "too many images and recordings are in progress",
+                RETRY_SECONDS,
+                Limit.DECODED_MEMORY,
+            )
         self._by_client[client] = own + num_bytes
         try:
             yield

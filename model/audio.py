@@ -1,0 +1,322 @@
+"""Recordings as samples: decoding, mixing and resampling with FFmpeg. Imports no torch."""
+
+import io
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from av import AudioCodecContext, AudioFrame, AudioResampler, AudioStream, Packet
+    from av.container import InputContainer
+
+Samples = npt.NDArray[np.int16]  # mono
+
+FORMATS = ("WAV", "FLAC", "MP3", "Ogg", "MP4", "WebM")
+CODECS = frozenset(
+    (
+        *("pcm_u8", "pcm_s16le", "pcm_s24le", "pcm_s32le", "pcm_f32le", "pcm_f64le"),
+        *("pcm_alaw", "pcm_mulaw", "flac", "alac", "mp3", "mp3float", "aac", "vorbis", "opus"),
+    )
+)
+MIN_SAMPLE_RATE = 4_000
+MAX_SAMPLE_RATE = 384_000
+MAX_CHANNELS = 8
+# Of one packet, encoded. A second of 8 channels has less, in all codecs but PCM of high rates.
+MAX_PACKET_BYTES = 1 << 20
+# While FFmpeg looks for streams, it runs no other decoder, and at no time it opens other files.
+_OPTIONS = {"codec_whitelist": ",".join(sorted(CODECS)), "protocol_whitelist": "none"}
+_ID3_HEADER_BYTES = 10
+
+
+class AudioError(Exception):
+    """A recording that cannot be read. ``str(error)`` completes "the recording …"."""
+
+
+class AudioReader:
+    """Decodes a recording in blocks. Any thread may read the next block, one at a time.
+
+    As players do, it skips damaged packets, and reads a file that was cut off up to there.
+
+    Attributes:
+        claimed_seconds: the length that the header states, which may be wrong. None: it states
+            none, or :meth:`open` was not called.
+    """
+
+    def __init__(self, data: bytes, sample_rate: int) -> None:
+        """``sample_rate``: of the samples to return.
+
+        Raises:
+            AudioError: ``data`` is in none of :data:`FORMATS`.
+        """
+        start = _id3_bytes(data)
+        self._format = _demuxer_of(data[start : start + 12], has_id3=start > 0)
+        self._file = io.BytesIO(data[start:])
+        self._num_file_bytes = len(data) - start
+        self._sample_rate = sample_rate
+        self._container: InputContainer | None = None
+        self._blocks: Iterator[Samples] = iter(())
+        self._lock = threading.Lock()  # of the next two
+        self._is_running = self._is_closed = False
+        self.claimed_seconds: float | None = None
+
+    def open(self) -> None:
+        """Reads the header. Call it once, before :meth:`read`.
+
+        Raises:
+            AudioError: the file is damaged, has no audio, or audio that is not supported.
+        """
+        with self._running():
+            self._container = self._open()
+            stream = _audio_stream(self._container)
+            self.claimed_seconds = self._claimed_seconds(self._container, stream.codec_context)
+            self._blocks = _decode(self._container, stream, self._sample_rate)
+
+    def read(self, num_samples: int) -> Samples:
+        """The next samples: at least ``num_samples`` and what else their packets hold.
+
+        Returns:
+            Fewer than ``num_samples`` at the end, then none.
+
+        Raises:
+            AudioError: the file is damaged.
+        """
+        blocks: list[Samples] = []
+        with self._running():
+            while sum(map(len, blocks)) < num_samples:
+                block = next(self._blocks, None)
+                if block is None:
+                    break
+                blocks.append(block)
+        return np.concatenate(blocks) if blocks else np.zeros(0, np.int16)
+
+    def close(self) -> None:
+        """Frees FFmpeg's memory. If a thread reads a block, that happens when it ends."""
+        with self._lock:
+            self._is_closed = True
+            is_running = self._is_running
+        if not is_running:
+            self._free()
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        with self._lock:
+            if self._is_closed:
+                raise AudioError("was closed")
+            self._is_running = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._is_running = False
+                is_closed = self._is_closed
+            if is_closed:
+                self._free()
+
+    def _free(self) -> None:
+        self._blocks = iter(())
+        if self._container is not None:
+            self._container.close()
+            self._container = None
+
+    def _open(self) -> "InputContainer":
+        import av  # noqa: PLC0415  (takes 20 MB and 0.1 s)
+
+        try:
+            return av.open(
+                self._file,
+                "r",
+                self._format,
+                container_options=_OPTIONS,
+                metadata_errors="replace",
+                io_open=_refuse,
+            )
+        except (av.FFmpegError, ValueError, MemoryError) as error:
+            raise AudioError("is damaged") from error
+
+    def _claimed_seconds(
+        self, container: "InputContainer", context: "AudioCodecContext"
+    ) -> float | None:
+        duration = container.duration  # in microseconds
+        # FFmpeg estimates that of an MP3 file from its first frames.
+        if self._format == "mp3" or duration is None or duration < 0:
+            return None
+        if context.name.startswith("pcm") and context.bit_rate:
+            # A program that writes to a pipe claims the most, since it cannot know the length.
+            return min(duration / 1e6, 8 * self._num_file_bytes / context.bit_rate)
+        return duration / 1e6
+
+
+def open_audio(data: bytes, sample_rate: int) -> AudioReader:
+    """Opens a recording, to be read in blocks at ``sample_rate`` and closed.
+
+    Raises:
+        AudioError: as :meth:`AudioReader.open`, or ``data`` is in none of :data:`FORMATS`.
+    """
+    reader = AudioReader(data, sample_rate)
+    try:
+        reader.open()
+    except BaseException:
+        reader.close()
+        raise
+    return reader
+
+
+def decode_audio(data: bytes, sample_rate: int) -> Samples:
+    """The whole recording ``data``, mono, at ``sample_rate``.
+
+    Raises:
+        AudioError: as :func:`open_audio` and :meth:`AudioReader.read`.
+    """
+    reader = open_audio(data, sample_rate)
+    try:
+        blocks = [reader.read(sample_rate)]
+        while len(blocks[-1]):
+            blocks.append(reader.read(sample_rate))
+    finally:
+        reader.close()
+    return np.concatenate(blocks)
+
+
+def _decode(
+    container: "InputContainer", stream: "AudioStream", sample_rate: int
+) -> Iterator[Samples]:
+    """The samples of one packet after another."""
+    context, mixer = stream.codec_context, _Mixer(sample_rate)
+    num_decoded = num_damaged = 0
+    for packet in _packets(container, stream):
+        try:
+            frames = context.decode(packet)
+        except (OSError, ValueError, MemoryError):  # FFmpeg's errors are among them
+            num_damaged += 1
+            continue
+        for frame in frames:
+            num_decoded += 1
+            yield from mixer.add(frame)
+    yield from mixer.flush()
+    if num_damaged > num_decoded:
+        raise AudioError("is damaged")
+
+
+def _packets(
+    container: "InputContainer", stream: "AudioStream"
+) -> Iterator["Packet[AudioStream] | None"]:
+    """All packets of a stream, then None, which makes the decoder return what it has kept."""
+    from av import FFmpegError  # noqa: PLC0415
+
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets, None)
+        except FFmpegError:  # the file was cut off
+            packet = None
+        if packet is None:
+            yield None
+            return
+        if packet.size > MAX_PACKET_BYTES:
+            raise AudioError("has a packet that is too large")
+        if packet.size:
+            yield packet
+
+
+class _Mixer:
+    """Mixes frames down to mono, int16, at one rate. They may change their shape in between."""
+
+    def __init__(self, sample_rate: int) -> None:
+        self._sample_rate = sample_rate
+        self._shape: tuple[object, ...] = ()
+        self._resampler: AudioResampler | None = None
+
+    def add(self, frame: "AudioFrame") -> Iterator[Samples]:
+        """Samples that are ready after ``frame``."""
+        shape = (frame.sample_rate, frame.layout.name, frame.format.name)
+        if shape != self._shape:
+            yield from self.flush()
+            self._resampler = self._resampler_of(frame)
+            self._shape = shape
+        assert self._resampler is not None
+        yield from map(_samples, self._resampler.resample(frame))
+
+    def flush(self) -> Iterator[Samples]:
+        """The last samples."""
+        if self._resampler is not None:
+            yield from map(_samples, self._resampler.resample(None))
+
+    def _resampler_of(self, frame: "AudioFrame") -> "AudioResampler":
+        from av import AudioResampler  # noqa: PLC0415
+
+        _check_shape(frame.sample_rate, frame.layout.nb_channels)
+        return AudioResampler("s16", "mono", self._sample_rate)
+
+
+def _samples(frame: "AudioFrame") -> Samples:
+    return cast(Samples, frame.to_ndarray().reshape(-1))  # of the format "s16"
+
+
+def _audio_stream(container: "InputContainer") -> "AudioStream":
+    """The stream to decode, which FFmpeg's rules choose.
+
+    Raises:
+        AudioError: there is none, or it is not supported.
+    """
+    stream = cast("AudioStream | None", container.streams.best("audio"))
+    if stream is None:
+        raise AudioError("has no audio")
+    context = cast("AudioCodecContext | None", stream.codec_context)
+    if context is None or context.name not in CODECS:
+        raise AudioError("has a codec that is not supported")
+    _check_shape(context.sample_rate, context.channels)
+    context.thread_count = 1
+    return stream
+
+
+def _check_shape(sample_rate: int, num_channels: int) -> None:
+    if not MIN_SAMPLE_RATE <= sample_rate <= MAX_SAMPLE_RATE:
+        raise AudioError(
+            f"has {sample_rate} samples per second: {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} are "
+            "accepted"
+        )
+    if not 1 <= num_channels <= MAX_CHANNELS:
+        raise AudioError(f"has {num_channels} channels, at most {MAX_CHANNELS} are accepted")
+
+
+def _id3_bytes(data: bytes) -> int:
+    """Bytes of the ID3v2 tags before a file: titles and pictures, which nobody needs here."""
+    start = 0
+    while data[start : start + 3] == b"ID3" and len(data) >= start + _ID3_HEADER_BYTES:
+        size = 0
+        for byte in data[start + 6 : start + _ID3_HEADER_BYTES]:
+            size = size << 7 | byte & 0x7F
+        has_footer = bool(data[start + 5] & 0x10)
+        start += size + _ID3_HEADER_BYTES * (1 + has_footer)
+    return start
+
+
+def _demuxer_of(header: bytes, *, has_id3: bool) -> str:
+    """FFmpeg's name of a file's format, by its first 12 bytes.
+
+    FFmpeg must not choose: some of its formats are lists of other files to open.
+    """
+    if header[:4] in {b"RIFF", b"RF64"} and header[8:] == b"WAVE":
+        return "wav"
+    if header[:4] == b"fLaC":
+        return "flac"
+    if header[:4] == b"OggS":
+        return "ogg"
+    if header[4:8] == b"ftyp":
+        return "mov"
+    if header[:4] == b"\x1a\x45\xdf\xa3":
+        return "matroska"
+    # A frame of layer III, or what follows a tag: some programs write zeros there.
+    is_frame = len(header) > 1 and header[0] == 0xFF and header[1] & 0xE6 == 0xE2
+    if is_frame or (has_id3 and header):
+        return "mp3"
+    raise AudioError(f"is not one of {', '.join(FORMATS)}")
+
+
+def _refuse(*_: Any) -> NoReturn:
+    """Instead of opening another file that a recording names."""
+    raise AudioError("names another file")

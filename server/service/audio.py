@@ -1,0 +1,117 @@
+"""The recording of a request: decoded in blocks, within limits of time and memory."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+
+import numpy as np
+
+from model.audio import AudioError, AudioReader, Samples
+from model.audio_config import AudioSpec
+from server.bounds import MAX_AUDIO_BYTES, MAX_AUDIO_SECONDS
+from server.errors import InvalidArgumentError
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.threads import SLICE_BYTES, Slice
+
+FIELD = "audio"  # of requests
+
+_BLOCK_SECONDS = 10  # are decoded in 5 (WAV) to 30 ms (Opus)
+
+
+@asynccontextmanager
+async def decoded_audio(
+    data: bytes, spec: AudioSpec, context: ServiceContext, caller: Caller
+) -> AsyncIterator[Samples]:
+    """Decodes a recording in the service's threads: mono, int16, at ``spec.sample_rate``.
+
+    The memory of its samples is reserved until the ``async with`` block ends. Pass them to
+    :func:`server.service.audio_windows.split_windows`.
+
+    Args:
+        data: a file in one of :data:`model.audio.FORMATS`.
+        spec: of the model.
+        context: of the server.
+        caller: the client, and the deadline of the call.
+
+    Raises:
+        InvalidArgumentError: the recording is damaged, empty, too large or too long.
+        ServeError: too much is in progress, or the deadline passed.
+    """
+    if len(data) > MAX_AUDIO_BYTES:
+        raise InvalidArgumentError(
+            FIELD, f"has {len(data)} bytes, at most {MAX_AUDIO_BYTES} are accepted"
+        )
+    with ExitStack() as memory:
+        decoding = _Decoding(_reader(data, spec), spec.sample_rate)
+        try:
+            slices = _slices(decoding, context, caller, memory)
+            await context.threads.run(slices, caller, num_bytes=len(data))
+        finally:
+            decoding.reader.close()
+        yield decoding.samples
+
+
+class _Decoding:
+    """A recording, of which ``num_samples`` were decoded. Slices use it, one at a time."""
+
+    def __init__(self, reader: AudioReader, sample_rate: int) -> None:
+        self.reader = reader
+        self.sample_rate = sample_rate
+        self.num_samples = 0
+        self.is_complete = False
+        # A page takes no memory before it is written.
+        self._buffer = np.empty(MAX_AUDIO_SECONDS * sample_rate, np.int16)
+
+    @property
+    def samples(self) -> Samples:
+        return self._buffer[: self.num_samples]
+
+    def open(self) -> None:
+        try:
+            self.reader.open()
+        except AudioError as error:
+            raise InvalidArgumentError(FIELD, f"the recording {error}") from error
+        _check_seconds(self.reader.claimed_seconds or 0)
+
+    def read(self) -> None:
+        """Decodes the next block."""
+        block_samples = _BLOCK_SECONDS * self.sample_rate
+        try:
+            block = self.reader.read(block_samples)
+        except AudioError as error:
+            raise InvalidArgumentError(FIELD, f"the recording {error}") from error
+        stop = self.num_samples + len(block)
+        _check_seconds(stop / self.sample_rate)
+        self._buffer[self.num_samples : stop] = block
+        self.num_samples = stop
+        self.is_complete = len(block) < block_samples
+        if self.is_complete and not self.num_samples:
+            raise InvalidArgumentError(FIELD, "the recording is empty")
+
+
+def _slices(
+    decoding: _Decoding, context: ServiceContext, caller: Caller, memory: ExitStack
+) -> Iterator[Slice[None]]:
+    """The header, then the blocks, before each of which its memory is reserved in ``memory``."""
+    block_bytes = _BLOCK_SECONDS * decoding.sample_rate * 2
+    num_reserved = 0
+    yield Slice(SLICE_BYTES, decoding.open)
+    while not decoding.is_complete:
+        more = decoding.samples.nbytes + block_bytes - num_reserved
+        memory.enter_context(context.decoded_memory.reserve(more, caller.client, FIELD))
+        num_reserved += more
+        yield Slice(SLICE_BYTES, decoding.read)
+
+
+def _reader(data: bytes, spec: AudioSpec) -> AudioReader:
+    try:
+        return AudioReader(data, spec.sample_rate)
+    except AudioError as error:
+        raise InvalidArgumentError(FIELD, f"the recording {error}") from error
+
+
+def _check_seconds(seconds: float) -> None:
+    if seconds > MAX_AUDIO_SECONDS:
+        raise InvalidArgumentError(
+            FIELD, f"lasts more than {MAX_AUDIO_SECONDS} seconds, which are the most"
+        )

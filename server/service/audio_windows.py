@@ -1,0 +1,67 @@
+"""Divides a recording into the windows of a model, at quiet places."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from model.audio import Samples
+from model.audio_config import AudioSpec
+
+# A window is cut in its last part, in the middle of a quiet place. Sounds such as "p" are quiet
+# for less than 0.2 s.
+_SEARCH_SECONDS = 5.0
+_QUIET_SECONDS = 0.2
+_STEP_SECONDS = 0.01  # from one place to the next
+_MIN_SECONDS = 1.0  # of the last window, since models invent text for shorter ones
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Samples ``start`` to ``stop``, exclusive, of a recording."""
+
+    start: int
+    stop: int
+
+    @property
+    def num_samples(self) -> int:
+        return self.stop - self.start
+
+
+def split_windows(samples: Samples, spec: AudioSpec) -> list[Window]:
+    """Divides a recording into windows of at most ``spec.num_samples``, without gaps or overlaps.
+
+    Each but the last one ends in the middle of the quietest 0.2 s of its last 5 s, so that no word
+    is cut; where several places are as quiet, at the last of them. ``samples``: at least one.
+    """
+    search = min(_samples_of(_SEARCH_SECONDS, spec), spec.num_samples // 2)
+    shortest = min(_samples_of(_MIN_SECONDS, spec), spec.num_samples // 4)
+    windows, start = [], 0
+    while len(samples) - start > spec.num_samples:
+        last = min(start + spec.num_samples, len(samples) - shortest)
+        stop = _quietest(samples, start + spec.num_samples - search, last, spec)
+        windows.append(Window(start, stop))
+        start = stop
+    return [*windows, Window(start, len(samples))]
+
+
+def padded_window(samples: Samples, window: Window, spec: AudioSpec) -> Samples:
+    """The samples of ``window``, then silence: ``[spec.num_samples]``."""
+    padded = np.zeros(spec.num_samples, np.int16)
+    padded[: window.num_samples] = samples[window.start : window.stop]
+    return padded
+
+
+def _quietest(samples: Samples, first: int, last: int, spec: AudioSpec) -> int:
+    """The place from ``first`` to ``last`` around which there is the least energy."""
+    half = _samples_of(_QUIET_SECONDS / 2, spec)
+    places = np.arange(last, first - 1, -_samples_of(_STEP_SECONDS, spec))
+    start, stop = max(first - half, 0), min(last + half, len(samples))
+    squares = np.square(samples[start:stop], dtype=np.int64)
+    energy = np.concatenate(([0], np.cumsum(squares)))  # before each sample
+    before = energy[np.maximum(places - half, start) - start]
+    after = energy[np.minimum(places + half, stop) - start]
+    return int(places[np.argmin(after - before)])
+
+
+def _samples_of(seconds: float, spec: AudioSpec) -> int:
+    return max(1, round(seconds * spec.sample_rate))
