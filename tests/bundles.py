@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,22 @@ def image_bundles() -> Path:
 
     sources = ("model", "export", "tests/architectures.py", "tests/image_models.py")
     return _cached(f"images-{_key(*sources)}", make)
+
+
+def speech_bundles() -> Path:
+    """Random models that transcribe: ``speech`` of three languages, ``speech-en`` of English."""
+
+    def make(path: Path) -> None:
+        from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
+        from tests.speech_models import checkpoint, english  # noqa: PLC0415
+
+        with tempfile.TemporaryDirectory() as folder:
+            model = checkpoint(Path(folder))
+        for name, variant in (("speech", model), ("speech-en", english(model))):
+            if not (path / name).exists():
+                write_bundle(variant, path, precision=Precision.FP32, name=name)
+
+    return _cached(f"speech-{_key('model', 'export', 'tests/speech_models.py')}", make)
 
 
 def literature_bundles() -> Path:

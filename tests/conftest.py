@@ -116,6 +116,12 @@ def image_bundles() -> Path:
 
 
 @pytest.fixture(scope="session")
+def speech_bundles() -> Path:
+    """Random models that transcribe: ``speech`` of three languages, ``speech-en`` of English."""
+    return bundles.speech_bundles()
+
+
+@pytest.fixture(scope="session")
 def literature_bundles() -> Path:
     """Random encoders of the literature: ``tests.literature.LITERATURE``."""
     return bundles.literature_bundles()
