@@ -185,16 +185,17 @@ def _decode(
     container: "InputContainer", stream: "AudioStream", sample_rate: int
 ) -> Iterator[Samples]:
     """The samples of one packet after another."""
-    context, mixer = stream.codec_context, _Mixer(sample_rate)
-    num_decoded = num_damaged = 0
+    from av import FFmpegError  # noqa: PLC0415
+
+    mixer, num_decoded, num_damaged = _Mixer(sample_rate), 0, 0
     for packet in _packets(container, stream):
         try:
-            frames = context.decode(packet)
-        except (OSError, ValueError, MemoryError):  # FFmpeg's errors are among them
+            frames = stream.codec_context.decode(packet)
+        except (FFmpegError, ValueError, MemoryError):
             num_damaged += 1
             continue
+        num_decoded += len(frames)
         for frame in frames:
-            num_decoded += 1
             yield from mixer.add(frame)
     yield from mixer.flush()
     if num_damaged > num_decoded:
@@ -204,22 +205,19 @@ def _decode(
 def _packets(
     container: "InputContainer", stream: "AudioStream"
 ) -> Iterator["Packet[AudioStream] | None"]:
-    """All packets of a stream, then None, which makes the decoder return what it has kept."""
+    """All packets of a stream, then None, at which the decoder returns what it has kept."""
     from av import FFmpegError  # noqa: PLC0415
 
     packets = container.demux(stream)
-    while True:
-        try:
-            packet = next(packets, None)
-        except FFmpegError:  # the file was cut off
-            packet = None
-        if packet is None:
-            yield None
-            return
-        if packet.size > MAX_PACKET_BYTES:
-            raise AudioError("has a packet that is too large")
-        if packet.size:
-            yield packet
+    try:
+        for packet in packets:
+            if packet.size > MAX_PACKET_BYTES:
+                raise AudioError("has a packet that is too large")
+            if packet.size:
+                yield packet
+    except FFmpegError:
+        pass  # the file was cut off
+    yield None
 
 
 class _Mixer:

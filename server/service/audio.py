@@ -6,7 +6,7 @@ from contextlib import ExitStack, asynccontextmanager
 import numpy as np
 
 from model.audio import AudioError, AudioReader, Samples
-from model.audio_config import AudioSpec
+from model.bundle import AudioSpec
 from server.bounds import MAX_AUDIO_BYTES, MAX_AUDIO_SECONDS
 from server.errors import InvalidArgumentError
 from server.service.caller import Caller

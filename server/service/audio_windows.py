@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.audio import Samples
-from model.audio_config import AudioSpec
+from model.bundle import AudioSpec
 
 # A window is cut in its last part, in the middle of a quiet place. Sounds such as "p" are quiet
 # for less than 0.2 s.
