@@ -172,13 +172,15 @@ class TranscriptionCall:
 
     def _count(self, job: GenerationJob, completion: Completion, num_tokens: int) -> None:
         name, metrics = self.plan.model.manifest.name, self.context.metrics
-        num_inputs = job.num_source_tokens + len(job.prompt)
+        num_forced = min(self.plan.num_forced_tokens, num_tokens)
+        num_inputs = job.num_source_tokens + len(job.prompt) + num_forced
+        num_outputs = num_tokens - num_forced
         metrics.on_phases(
             name, completion.queue_seconds, completion.prefill_seconds, completion.decode_seconds
         )
-        metrics.on_tokens(name, num_inputs, num_tokens)
+        metrics.on_tokens(name, num_inputs, num_outputs)
         self.completions.append(completion)
-        self.usage = Usage.total([self.usage, Usage(num_inputs, num_tokens)])
+        self.usage = Usage.total([self.usage, Usage(num_inputs, num_outputs)])
 
     def _text_of(self, output: _Output, temperature: float) -> WindowText:
         plan, start = self.plan, self.plan.num_forced_tokens
