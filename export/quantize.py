@@ -32,6 +32,7 @@ ROUTER = "feed_forward.router.weight"  # small, and errors change which experts 
 # They lose most, as measured on SmolLM2 (docs/decisions/0011): the output matrix by far.
 SENSITIVE = "feed_forward.output.weight"
 OUTPUT = "head.output.weight"
+SPECTROGRAM = "audio.spectrogram."  # small, and powers span ten orders of magnitude
 TOKEN_IDS = "token_ids"
 
 MATMULS: dict[WeightFormat, Callable[[Tape, ir.Value, str, Weight], ir.Value]] = {
@@ -128,7 +129,7 @@ def _format_of(
     product: ConstantMatMul, recipe: Recipe, kept: tuple[str, ...], *, is_smoothed: bool
 ) -> WeightFormat:
     """The format that a matrix gets; ``FLOAT`` if it stays as it is."""
-    if product.name.endswith(ROUTER):
+    if product.name.endswith(ROUTER) or SPECTROGRAM in product.name:
         return WeightFormat.FLOAT
     if recipe.embedding == WeightFormat.FLOAT and _is_embedding(product.matrix):
         return WeightFormat.FLOAT

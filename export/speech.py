@@ -10,30 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import av
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
+from model.audio import Samples, decode_audio
 from model.bundle import AudioSpec
-
-Samples = npt.NDArray[np.int16]
-
-
-def decode_audio(data: bytes, sample_rate: int) -> Samples:
-    import io
-
-    resampler = av.AudioResampler("s16", "mono", sample_rate)
-    with av.open(io.BytesIO(data)) as container:
-        parts = [
-            f.to_ndarray()[0]
-            for frame in container.decode(audio=0)
-            for f in resampler.resample(frame)
-        ]
-        parts += [f.to_ndarray()[0] for f in resampler.resample(None)]
-    return np.concatenate(parts)
-
 
 FOLDER = Path(__file__).with_name("recordings")
 # What exports measure: the transcripts are those of the readers' text.
