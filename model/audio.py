@@ -1,39 +1,40 @@
 """Recordings as samples: decoding, mixing and resampling with FFmpeg. Imports no torch."""
 
-import io
+import ctypes
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
-import numpy.typing as npt
+
+from model.audio_file import FORMATS, AudioError, AudioFile
+from model.audio_mixer import Mixer, Samples, check_shape
 
 if TYPE_CHECKING:
-    from av import AudioCodecContext, AudioFrame, AudioResampler, AudioStream, Packet
+    from av import AudioCodecContext, AudioStream, Packet
     from av.container import InputContainer
 
-Samples = npt.NDArray[np.int16]  # mono
+__all__ = ["FORMATS", "AudioError", "AudioReader", "Samples", "decode_audio", "open_audio"]
 
-FORMATS = ("WAV", "FLAC", "MP3", "Ogg", "MP4", "WebM")
 CODECS = frozenset(
     (
         *("pcm_u8", "pcm_s16le", "pcm_s24le", "pcm_s32le", "pcm_f32le", "pcm_f64le"),
         *("pcm_alaw", "pcm_mulaw", "flac", "alac", "mp3", "mp3float", "aac", "vorbis", "opus"),
     )
 )
-MIN_SAMPLE_RATE = 4_000
-MAX_SAMPLE_RATE = 384_000
-MAX_CHANNELS = 8
 # Of one packet, encoded. A second of 8 channels has less, in all codecs but PCM of high rates.
 MAX_PACKET_BYTES = 1 << 20
+# Of one allocation by FFmpeg. A table of 2 hours of packets takes half of it.
+MAX_ALLOCATION_BYTES = 1 << 24
 # While FFmpeg looks for streams, it runs no other decoder, and at no time it opens other files.
-_OPTIONS = {"codec_whitelist": ",".join(sorted(CODECS)), "protocol_whitelist": "none"}
-_ID3_HEADER_BYTES = 10
-
-
-class AudioError(Exception):
-    """A recording that cannot be read. ``str(error)`` completes "the recording …"."""
+_OPTIONS = {
+    "codec_whitelist": ",".join(sorted(CODECS)),
+    "protocol_whitelist": "none",
+    "max_streams": "16",
+}
 
 
 class AudioReader:
@@ -52,10 +53,7 @@ class AudioReader:
         Raises:
             AudioError: ``data`` is in none of :data:`FORMATS`.
         """
-        start = _id3_bytes(data)
-        self._format = _demuxer_of(data[start : start + 12], has_id3=start > 0)
-        self._file = io.BytesIO(data[start:])
-        self._num_file_bytes = len(data) - start
+        self._file = AudioFile(data)
         self._sample_rate = sample_rate
         self._container: InputContainer | None = None
         self._blocks: Iterator[Samples] = iter(())
@@ -107,6 +105,7 @@ class AudioReader:
             if self._is_closed:
                 raise AudioError("was closed")
             self._is_running = True
+        self._file.start_clock()
         try:
             yield
         finally:
@@ -115,6 +114,8 @@ class AudioReader:
                 is_closed = self._is_closed
             if is_closed:
                 self._free()
+            if self._file.is_late:
+                raise AudioError("takes too long to decode")
 
     def _free(self) -> None:
         self._blocks = iter(())
@@ -125,11 +126,12 @@ class AudioReader:
     def _open(self) -> "InputContainer":
         import av  # noqa: PLC0415  (takes 20 MB and 0.1 s)
 
+        _bound_allocations()
         try:
             return av.open(
                 self._file,
                 "r",
-                self._format,
+                self._file.demuxer,
                 container_options=_OPTIONS,
                 metadata_errors="replace",
                 io_open=_refuse,
@@ -142,11 +144,11 @@ class AudioReader:
     ) -> float | None:
         duration = container.duration  # in microseconds
         # FFmpeg estimates that of an MP3 file from its first frames.
-        if self._format == "mp3" or duration is None or duration < 0:
+        if self._file.demuxer == "mp3" or duration is None or duration < 0:
             return None
         if context.name.startswith("pcm") and context.bit_rate:
             # A program that writes to a pipe claims the most, since it cannot know the length.
-            return min(duration / 1e6, 8 * self._num_file_bytes / context.bit_rate)
+            return min(duration / 1e6, 8 * self._file.num_bytes / context.bit_rate)
         return duration / 1e6
 
 
@@ -181,13 +183,25 @@ def decode_audio(data: bytes, sample_rate: int) -> Samples:
     return np.concatenate(blocks)
 
 
+@cache
+def _bound_allocations() -> None:
+    """Else an MP4 file of 17 KB makes FFmpeg take 2 GB for a table, as large as the file says.
+
+    PyAV lacks this function of FFmpeg, which its wheel has beside the package.
+    """
+    import av  # noqa: PLC0415
+
+    for library in Path(av.__file__).parents[1].glob("av.libs/libavutil*"):
+        ctypes.CDLL(str(library)).av_max_alloc(ctypes.c_size_t(MAX_ALLOCATION_BYTES))
+
+
 def _decode(
     container: "InputContainer", stream: "AudioStream", sample_rate: int
 ) -> Iterator[Samples]:
     """The samples of one packet after another."""
     from av import FFmpegError  # noqa: PLC0415
 
-    mixer, num_decoded, num_damaged = _Mixer(sample_rate), 0, 0
+    mixer, num_decoded, num_damaged = Mixer(sample_rate), 0, 0
     for packet in _packets(container, stream):
         try:
             frames = stream.codec_context.decode(packet)
@@ -220,40 +234,6 @@ def _packets(
     yield None
 
 
-class _Mixer:
-    """Mixes frames down to mono, int16, at one rate. They may change their shape in between."""
-
-    def __init__(self, sample_rate: int) -> None:
-        self._sample_rate = sample_rate
-        self._shape: tuple[object, ...] = ()
-        self._resampler: AudioResampler | None = None
-
-    def add(self, frame: "AudioFrame") -> Iterator[Samples]:
-        """Samples that are ready after ``frame``."""
-        shape = (frame.sample_rate, frame.layout.name, frame.format.name)
-        if shape != self._shape:
-            yield from self.flush()
-            self._resampler = self._resampler_of(frame)
-            self._shape = shape
-        assert self._resampler is not None
-        yield from map(_samples, self._resampler.resample(frame))
-
-    def flush(self) -> Iterator[Samples]:
-        """The last samples."""
-        if self._resampler is not None:
-            yield from map(_samples, self._resampler.resample(None))
-
-    def _resampler_of(self, frame: "AudioFrame") -> "AudioResampler":
-        from av import AudioResampler  # noqa: PLC0415
-
-        _check_shape(frame.sample_rate, frame.layout.nb_channels)
-        return AudioResampler("s16", "mono", self._sample_rate)
-
-
-def _samples(frame: "AudioFrame") -> Samples:
-    return cast(Samples, frame.to_ndarray().reshape(-1))  # of the format "s16"
-
-
 def _audio_stream(container: "InputContainer") -> "AudioStream":
     """The stream to decode, which FFmpeg's rules choose.
 
@@ -266,53 +246,9 @@ def _audio_stream(container: "InputContainer") -> "AudioStream":
     context = cast("AudioCodecContext | None", stream.codec_context)
     if context is None or context.name not in CODECS:
         raise AudioError("has a codec that is not supported")
-    _check_shape(context.sample_rate, context.channels)
+    check_shape(context.sample_rate, context.channels)
     context.thread_count = 1
     return stream
-
-
-def _check_shape(sample_rate: int, num_channels: int) -> None:
-    if not MIN_SAMPLE_RATE <= sample_rate <= MAX_SAMPLE_RATE:
-        raise AudioError(
-            f"has {sample_rate} samples per second: {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} are "
-            "accepted"
-        )
-    if not 1 <= num_channels <= MAX_CHANNELS:
-        raise AudioError(f"has {num_channels} channels, at most {MAX_CHANNELS} are accepted")
-
-
-def _id3_bytes(data: bytes) -> int:
-    """Bytes of the ID3v2 tags before a file: titles and pictures, which nobody needs here."""
-    start = 0
-    while data[start : start + 3] == b"ID3" and len(data) >= start + _ID3_HEADER_BYTES:
-        size = 0
-        for byte in data[start + 6 : start + _ID3_HEADER_BYTES]:
-            size = size << 7 | byte & 0x7F
-        has_footer = bool(data[start + 5] & 0x10)
-        start += size + _ID3_HEADER_BYTES * (1 + has_footer)
-    return start
-
-
-def _demuxer_of(header: bytes, *, has_id3: bool) -> str:
-    """FFmpeg's name of a file's format, by its first 12 bytes.
-
-    FFmpeg must not choose: some of its formats are lists of other files to open.
-    """
-    if header[:4] in {b"RIFF", b"RF64"} and header[8:] == b"WAVE":
-        return "wav"
-    if header[:4] == b"fLaC":
-        return "flac"
-    if header[:4] == b"OggS":
-        return "ogg"
-    if header[4:8] == b"ftyp":
-        return "mov"
-    if header[:4] == b"\x1a\x45\xdf\xa3":
-        return "matroska"
-    # A frame of layer III, or what follows a tag: some programs write zeros there.
-    is_frame = len(header) > 1 and header[0] == 0xFF and header[1] & 0xE6 == 0xE2
-    if is_frame or (has_id3 and header):
-        return "mp3"
-    raise AudioError(f"is not one of {', '.join(FORMATS)}")
 
 
 def _refuse(*_: Any) -> NoReturn:
