@@ -15,38 +15,56 @@ class TokenSegment(NamedTuple):
     end_seconds: float
 
 
-def divide(
-    token_ids: Sequence[int], tokens: TranscriptionTokens, num_seconds: float
-) -> list[TokenSegment]:
+class DividedWindow(NamedTuple):
     """The segments of a window, in order.
 
-    A segment that lacks a timestamp begins at the end of the segment before it, or at the window's
-    start, and ends at the window's end.
+    ``rest_seconds``: there is more speech from here on, which the model did not transcribe.
+    """
+
+    segments: list[TokenSegment]
+    rest_seconds: float | None = None
+
+
+def divide(
+    token_ids: Sequence[int],
+    tokens: TranscriptionTokens,
+    num_seconds: float,
+    *,
+    is_cut: bool = False,
+) -> DividedWindow:
+    """Divides the tokens of a window.
+
+    A text without a timestamp before it begins at the window's start, and one without a timestamp
+    after it ends at the window's end. Two timestamps at the end, the second of which starts a
+    segment, say that there is more speech: a phrase that the window cuts.
 
     Args:
         token_ids: generated in the window, timestamps included.
         tokens: the model's special tokens.
         num_seconds: of speech in the window; no time is later.
+        is_cut: the output reached its maximum length. The window goes on after its last whole
+            segment, if there is one.
     """
     segments: list[TokenSegment] = []
     text: list[int] = []
     start = 0.0
-
-    def close(end: float) -> None:
-        if text:
-            segments.append(TokenSegment(tuple(text), start, end))
-            text.clear()
-
     for id_ in token_ids:
         if id_ < tokens.first_timestamp:
             text.append(id_)
             continue
-        steps = id_ - tokens.first_timestamp
-        seconds = min(steps * tokens.timestamp_seconds, num_seconds)
-        close(max(seconds, start))
-        start = max(seconds, start)
-    close(num_seconds)
-    return segments
+        seconds = (id_ - tokens.first_timestamp) * tokens.timestamp_seconds
+        seconds = max(min(seconds, num_seconds), start)
+        if text:
+            segments.append(TokenSegment(tuple(text), start, seconds))
+            text.clear()
+        start = seconds
+    if is_cut and segments:
+        return DividedWindow(segments, segments[-1].end_seconds)
+    if text:
+        segments.append(TokenSegment(tuple(text), start, num_seconds))
+    last = token_ids[-2:]
+    goes_on = len(last) == 2 and all(id_ >= tokens.first_timestamp for id_ in last)
+    return DividedWindow(segments, start if goes_on else None)
 
 
 def compression_ratio(text: str) -> float:

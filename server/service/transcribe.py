@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from server.service.audio import decoded_audio
-from server.service.audio_windows import Window, padded_window, split_windows
+from server.service.audio_windows import split_windows
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.transcription_plan import Samples, TranscriptionPlan, plan_transcription
+from server.service.transcription_plan import TranscriptionPlan, plan_transcription
 from server.service.transcription_request import (
     Segment,
     TranscribeRequest,
@@ -82,7 +82,7 @@ async def _chunks(
         )
         prepare_seconds = time.monotonic() - started
         tasks = [
-            partial(_segments, call, samples, window, is_first=index == 0)
+            partial(call.transcribe, samples, window, is_first=index == 0)
             for index, window in enumerate(windows)
         ]
         async with contextlib.aclosing(_in_order(tasks, plan.max_windows)) as results:
@@ -98,18 +98,6 @@ async def _chunks(
         timing=Timing.of(call.completions, prepare_seconds, started),
     )
     yield TranscriptionChunk(name, finish=finish)
-
-
-async def _segments(
-    call: TranscriptionCall, samples: Samples, window: Window, *, is_first: bool
-) -> tuple[Segment, ...]:
-    spec = call.plan.audio
-    return await call.transcribe(
-        padded_window(samples, window, spec),
-        window.start / spec.sample_rate,
-        window.num_samples / spec.sample_rate,
-        is_first=is_first,
-    )
 
 
 async def _in_order(

@@ -2,17 +2,20 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.job_handle import JobHandle
+from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion
 from server.errors import Limit, OverloadedError
+from server.service.audio_windows import Window, padded_window
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.job_outputs import TokenClock
-from server.service.segments import compression_ratio, divide
+from server.service.segments import TokenSegment, compression_ratio, divide
 from server.service.threads import check_deadline
 from server.service.transcription_plan import Samples, TranscriptionPlan
 from server.service.transcription_request import Segment
@@ -23,17 +26,22 @@ from server.service.usage import Usage, failure_of
 MAX_COMPRESSION_RATIO = 2.4
 MIN_MEAN_LOGPROB = -1.0
 MAX_NO_SPEECH_PROBABILITY = 0.6
+# The rest of a window is transcribed as another one if it is no shorter, and if the part before it
+# is no shorter.
+_MIN_REST_SECONDS = 0.5
+_MIN_PROGRESS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class WindowText:
     """One attempt at a window.
 
-    ``token_ids``: with timestamps, without those of language, task and end. Other values are those
-    of :class:`Segment`.
+    ``token_ids``: with timestamps, without those of language, task and end. ``is_cut``: the output
+    reached its maximum length. Other values are those of :class:`Segment`.
     """
 
     token_ids: tuple[int, ...]
+    is_cut: bool
     mean_logprob: float
     compression_ratio: float
     no_speech_probability: float
@@ -52,11 +60,15 @@ class WindowText:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """The whole output of a job, with its last token; ``first_logprobs`` as in the update."""
+    """The whole output of a job, with its last token; ``first_logprobs`` as in the update.
+
+    ``is_cut``: it reached its maximum length.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
     first_logprobs: tuple[float, ...]
+    is_cut: bool
 
 
 @dataclass(slots=True)
@@ -87,34 +99,45 @@ class TranscriptionCall:
             self.language.set_result(self.plan.language)
 
     async def transcribe(
-        self, samples: Samples, start_seconds: float, num_seconds: float, *, is_first: bool
+        self, samples: Samples, window: Window, *, is_first: bool
     ) -> tuple[Segment, ...]:
         """The segments of one window.
 
+        If the model leaves a part of it, that part is transcribed as another window.
+
         Args:
-            samples: of the window, padded.
-            start_seconds: of the window, from the start of the recording.
-            num_seconds: of the window, without padding.
+            samples: of the recording.
+            window: of at most the samples that the model takes.
             is_first: it detects the language if that is unknown; others wait for it.
 
         Raises:
             ServeError: a job failed, or the deadline passed.
         """
-        language = (
-            "" if is_first and not self.language.done() else await asyncio.shield(self.language)
-        )
-        text = await self._decode(samples, language)
-        if text.is_silent:
-            return ()
-        return await self.context.build(
-            2 * len(text.token_ids),
-            lambda: self._segments(text, start_seconds, num_seconds),
-            self.caller,
-        )
+        spec = self.plan.audio
+        segments: tuple[Segment, ...] = ()
+        if not is_first:
+            await asyncio.shield(self.language)
+        while True:
+            text = await self._decode(padded_window(samples, window, spec))
+            if text.is_silent:
+                return segments
+            num_seconds = window.num_samples / spec.sample_rate
+            divided = divide(text.token_ids, self.plan.tokens, num_seconds, is_cut=text.is_cut)
+            start_seconds = window.start / spec.sample_rate
+            segments += self._segments(text, divided.segments, start_seconds)
+            rest = divided.rest_seconds
+            if (
+                rest is None
+                or rest < _MIN_PROGRESS_SECONDS
+                or num_seconds - rest < _MIN_REST_SECONDS
+            ):
+                return segments
+            window = Window(window.start + round(rest * spec.sample_rate), window.stop)
 
-    async def _decode(self, samples: Samples, language: str) -> WindowText:
+    async def _decode(self, samples: Samples) -> WindowText:
         """The first attempt that is plausible or silent, else the last."""
         for temperature in self.plan.temperatures:
+            language = self.language.result() if self.language.done() else ""
             output = await self._run(self.plan.job_of(samples, temperature, language))
             if not language and self.plan.detects_language:
                 language = await asyncio.shield(self.language)
@@ -168,7 +191,8 @@ class TranscriptionCall:
             if update.completion is not None:
                 break
         self._count(job, update.completion, clock.num_tokens)
-        return _Output(token_ids, logprobs, update.first_logprobs)
+        is_cut = update.completion.outcome is Outcome.LENGTH
+        return _Output(token_ids, logprobs, update.first_logprobs, is_cut)
 
     def _count(self, job: GenerationJob, completion: Completion, num_tokens: int) -> None:
         name, metrics = self.plan.model.manifest.name, self.context.metrics
@@ -189,6 +213,7 @@ class TranscriptionCall:
         said = [id_ for id_ in token_ids if id_ < plan.tokens.first_timestamp]
         return WindowText(
             token_ids,
+            output.is_cut,
             sum(values) / max(len(values), 1),
             compression_ratio(plan.model.tokenizer.decode(said).strip()),
             plan.no_speech_probability(output.first_logprobs),
@@ -196,11 +221,12 @@ class TranscriptionCall:
         )
 
     def _segments(
-        self, text: WindowText, start_seconds: float, num_seconds: float
+        self, text: WindowText, divided: Sequence[TokenSegment], start_seconds: float
     ) -> tuple[Segment, ...]:
+        """Segments with text, of a window that starts at ``start_seconds``."""
         tokenizer = self.plan.model.tokenizer
         segments = []
-        for token_ids, start, end in divide(text.token_ids, self.plan.tokens, num_seconds):
+        for token_ids, start, end in divided:
             spoken = tokenizer.decode(token_ids)
             if not spoken.strip():
                 continue
