@@ -24,7 +24,7 @@ async def decoded_audio(
 ) -> AsyncIterator[Samples]:
     """Decodes a recording in the service's threads: mono, int16, at ``spec.sample_rate``.
 
-    The memory of its samples is reserved until the ``async with`` block ends. Pass them to
+    The memory of the file and its samples is reserved until the ``async with`` block ends. Pass them to
     :func:`server.service.audio_windows.split_windows`.
 
     Args:
@@ -42,6 +42,7 @@ async def decoded_audio(
             FIELD, f"has {len(data)} bytes, at most {MAX_AUDIO_BYTES} are accepted"
         )
     with ExitStack() as memory:
+        memory.enter_context(context.decoded_memory.reserve(len(data), caller.client, FIELD))
         decoding = _Decoding(_reader(data, spec), spec.sample_rate)
         try:
             slices = _slices(decoding, context, caller, memory)

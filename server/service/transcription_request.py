@@ -14,6 +14,16 @@ from server.bounds import (
 from server.service.generation_options import MAX_BEAMS, PRIORITIES
 from server.service.requests import ModelRequest
 from server.service.usage import Timing, Usage
+from server.text.languages import language_name
+
+# Names of languages that have other names in Unicode's tables.
+WHISPER_NAMES = {
+    "bn": "bengali",
+    "mi": "maori",
+    "my": "myanmar",
+    "nn": "nynorsk",
+    "tl": "tagalog",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +109,11 @@ class TranscriptionFinish:
     duration_seconds: float
     usage: Usage
     timing: Timing
+
+    @property
+    def language_name(self) -> str:
+        """In English, in small letters, such as "german"; as the authors of Whisper spell it."""
+        return WHISPER_NAMES.get(self.language) or language_name(self.language).lower()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -19,6 +20,14 @@ _NAMED_MESSAGES = {"missing required": "is required", "contains unknown": "is no
 
 class ClientGoneError(Exception):
     """The client closed the connection before the body was complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """Of one body: its bytes, and the seconds in which it must arrive."""
+
+    max_bytes: int
+    seconds: float
 
 
 class BodyBudget:

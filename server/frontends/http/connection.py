@@ -107,6 +107,12 @@ class Connection(HttpToolsProtocol):
         if self._running is None and not self.transport.is_closing():
             self.idle[self] = None
 
+    def extend_body(self, seconds: float) -> None:
+        """Gives the body that is being received ``seconds`` from now."""
+        if self._num_head_bytes < 0:
+            self._stop_deadline()
+            self._start_deadline(seconds)
+
     def timeout_keep_alive_handler(self) -> None:
         """Closes the connection. If the client did not read the last response, resets it."""
         if self.transport.get_write_buffer_size():

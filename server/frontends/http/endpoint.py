@@ -23,7 +23,13 @@ from server.errors import (
     ShuttingDownError,
 )
 from server.frontends.http.access import Access
-from server.frontends.http.body import BodyBudget, ClientGoneError, json_decoder, read_body
+from server.frontends.http.body import (
+    BodyBudget,
+    BodyLimits,
+    ClientGoneError,
+    json_decoder,
+    read_body,
+)
 from server.frontends.http.deadline import deadline_of
 from server.frontends.http.event_stream import EventStream
 from server.frontends.http.exchange import Errors, Exchange
@@ -103,6 +109,7 @@ class Api:
         *,
         names: Names | None = None,
         model_of: Callable[[Call[Any]], str] | None = None,
+        limits: BodyLimits | None = None,
     ) -> Route:
         """A route that reads a body.
 
@@ -114,10 +121,17 @@ class Api:
             names: of the service's fields, for errors.
             model_of: the model that the call uses, which stays loaded until the call ends. By
                 default the field ``model`` of the body.
+            limits: of the body, instead of those of the settings.
         """
         decode = _json_decode(body) if isinstance(body, type) else body
         endpoint = Endpoint(
-            self, path, handler, decode=decode, names=names or {}, model_of=model_of or _body_model
+            self,
+            path,
+            handler,
+            decode=decode,
+            names=names or {},
+            model_of=model_of or _body_model,
+            limits=limits,
         )
         return Route(path, endpoint, methods=["POST"])
 
@@ -160,6 +174,7 @@ class Endpoint:
     names: Names = field(default_factory=dict)
     model_of: Callable[[Call[Any]], str] = lambda _: ""
     is_public: bool = False
+    limits: BodyLimits | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.monotonic()
@@ -192,6 +207,14 @@ class Endpoint:
                 return
             await exchange.fail(ShuttingDownError())
 
+    async def _read(self, scope: Scope, receive: Receive) -> bytes:
+        settings, budget = self.api.context.settings, self.api.context.budget
+        if self.limits is None:
+            return await read_body(receive, settings.max_body_bytes, budget)
+        if "triune.connection" in scope:
+            scope["triune.connection"].extend_body(self.limits.seconds)
+        return await read_body(receive, self.limits.max_bytes, budget)
+
     def _names_in(self, body: Any) -> Mapping[str, str]:
         return self.names(body) if callable(self.names) else self.names
 
@@ -219,7 +242,7 @@ class Endpoint:
             identity = context.access.identity(scope)
         body = None
         if self.decode is not None:
-            data = await read_body(receive, context.settings.max_body_bytes, context.budget)
+            data = await self._read(scope, receive)
             try:
                 body = self.decode(data, headers)
             except InvalidArgumentError:

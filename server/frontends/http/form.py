@@ -1,22 +1,21 @@
 """Bodies of HTML forms, URL-encoded or multipart, as structs."""
 
-import io
-import logging
+from collections.abc import Collection
 from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
-from python_multipart import parse_form
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import Field, File
 from starlette.datastructures import Headers
 
 from server.errors import InvalidArgumentError
 from server.frontends.http.body import named_error
+from server.frontends.http.failures import MalformedBodyError
+from server.frontends.http.multipart import Part, split_parts
 
 MAX_FIELDS = 1000
-# What is wrong with a form is told to the client, not to the log.
-logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
+MAX_UPLOAD_FIELDS = 64
+# Of all fields of a form with a file, besides the file.
+MAX_UPLOAD_TEXT_BYTES = 64 << 10
 
 
 def decode_form(data: bytes, headers: Headers, kind: type[Any]) -> Any:
@@ -27,14 +26,60 @@ def decode_form(data: bytes, headers: Headers, kind: type[Any]) -> Any:
             field that is invalid.
     """
     fields: dict[str, Any] = {}
-    for count, (name, value) in enumerate(_fields(data, headers), 1):
-        if count > MAX_FIELDS:
-            raise InvalidArgumentError("body", f"has more than {MAX_FIELDS} fields")
+    for name, value in _fields(data, headers):
         earlier = fields.get(name)
         if earlier is None:
             fields[name] = value
         else:
             fields[name] = [*(earlier if isinstance(earlier, list) else [earlier]), value]
+    return _converted(fields, kind)
+
+
+def decode_upload(
+    data: bytes,
+    headers: Headers,
+    kind: type[Any],
+    *,
+    files: Collection[str],
+    lists: Collection[str] = (),
+) -> Any:
+    """The fields of a multipart form with files as a ``kind``.
+
+    Args:
+        data: the body.
+        headers: of the request.
+        kind: a struct.
+        files: names of the fields that are files, in ``bytes``.
+        lists: names of the fields that may be given several times. ``name[]`` is another name.
+
+    Raises:
+        InvalidArgumentError: the form is malformed, or names the field that is invalid.
+    """
+    if not _is_multipart(headers):
+        raise MalformedBodyError("body", "is not multipart/form-data")
+    fields: dict[str, Any] = {}
+    num_text_bytes = 0
+    for part in _parts(data, headers, MAX_UPLOAD_FIELDS):
+        name = part.name.removesuffix("[]")
+        if part.is_file and name not in files:
+            raise MalformedBodyError(name, "is a file")
+        if name in files and not part.is_file:
+            raise MalformedBodyError(name, "is no file: it has no filename")
+        if not part.is_file:
+            num_text_bytes += len(part.data)
+            if num_text_bytes > MAX_UPLOAD_TEXT_BYTES:
+                raise MalformedBodyError(name, f"is beyond {MAX_UPLOAD_TEXT_BYTES} bytes of text")
+        value = part.data if part.is_file else _text(part)
+        if name in lists:
+            fields.setdefault(name, []).append(value)
+        elif name in fields:
+            raise MalformedBodyError(name, "is given twice")
+        else:
+            fields[name] = value
+    return _converted(fields, kind)
+
+
+def _converted(fields: dict[str, Any], kind: type[Any]) -> Any:
     try:
         return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -42,28 +87,34 @@ def decode_form(data: bytes, headers: Headers, kind: type[Any]) -> Any:
 
 
 def _fields(data: bytes, headers: Headers) -> list[tuple[str, str]]:
+    if not _is_multipart(headers):
+        try:
+            return parse_qsl(
+                data.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS
+            )
+        except ValueError as error:
+            raise InvalidArgumentError("body", f"is not a form: {error}") from None
+    parts = _parts(data, headers, MAX_FIELDS)
+    for part in parts:
+        if part.is_file:
+            raise InvalidArgumentError(part.name, "is a file")
+    return [(part.name, _text(part)) for part in parts]
+
+
+def _is_multipart(headers: Headers) -> bool:
+    media_type = headers.get("content-type", "").partition(";")[0]
+    return media_type.strip().lower() == "multipart/form-data"
+
+
+def _parts(data: bytes, headers: Headers, max_parts: int) -> list[Part]:
     try:
-        if headers.get("content-type", "").lower().startswith("multipart/"):
-            return _multipart(data, headers)
-        return parse_qsl(
-            data.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS
-        )
-    except (ValueError, FormParserError) as error:
+        return split_parts(data, headers["content-type"], max_parts)
+    except ValueError as error:
         raise InvalidArgumentError("body", f"is not a form: {error}") from None
 
 
-def _multipart(data: bytes, headers: Headers) -> list[tuple[str, str]]:
-    fields: list[tuple[str, str]] = []
-
-    def add(field: Field) -> None:
-        if len(fields) >= MAX_FIELDS:
-            raise InvalidArgumentError("body", f"has more than {MAX_FIELDS} fields")
-        fields.append(((field.field_name or b"").decode(), (field.value or b"").decode()))
-
-    def refuse(file: File) -> None:
-        raise InvalidArgumentError((file.field_name or b"").decode(), "is a file")
-
-    parse_form(
-        {"Content-Type": headers["content-type"].encode("latin-1")}, io.BytesIO(data), add, refuse
-    )
-    return fields
+def _text(part: Part) -> str:
+    try:
+        return part.data.decode()
+    except ValueError:
+        raise MalformedBodyError(part.name, "is not UTF-8") from None

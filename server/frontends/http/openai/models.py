@@ -31,7 +31,7 @@ def _served(call: Call[None]) -> list[ModelInfo]:
 
 
 def _model(info: ModelInfo, call: Call[None]) -> dict[str, Any]:
-    """OpenAI's fields, vLLM's ``max_model_len``, the tasks, and the images that the model takes."""
+    """OpenAI's fields, vLLM's ``max_model_len``, the tasks, and what images or speech it takes."""
     described: dict[str, Any] = {
         "id": info.name,
         "object": "model",
@@ -48,5 +48,11 @@ def _model(info: ModelInfo, call: Call[None]) -> dict[str, Any]:
             "width": info.image.width,
             "num_channels": info.image.num_channels,
             "with_text": call.service.manifest(info.name).reads_texts,
+        }
+    if info.audio is not None:
+        described["audio"] = {
+            "sample_rate": info.audio.sample_rate,
+            "window_seconds": info.audio.window_seconds,
+            "languages": info.languages,
         }
     return described

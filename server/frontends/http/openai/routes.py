@@ -5,6 +5,7 @@ from starlette.routing import BaseRoute
 from server.frontends.http.endpoint import Api, Context
 from server.frontends.http.openai import embeddings
 from server.frontends.http.openai import responses as response
+from server.frontends.http.openai.audio import audio_routes
 from server.frontends.http.openai.chat import ChatBody, chat_completions, chat_names
 from server.frontends.http.openai.completions import CompletionBody, completion_names, completions
 from server.frontends.http.openai.decisions import DecisionsBody, decisions
@@ -28,6 +29,7 @@ def routes(context: Context) -> list[BaseRoute]:
             "/v1/responses", response.ResponseBody, response.responses, names=response.names_in
         ),
         api.post("/v1/decisions", DecisionsBody, decisions, names={"inputs": "questions"}),
+        *audio_routes(context),
         api.get("/v1/models", list_models),
         api.get("/v1/models/{model}", get_model),
     ]
