@@ -79,12 +79,17 @@ def save(folder: Path, seed: int = 0) -> None:
     """Saves :func:`network` with its tokenizer and the sizes of its spectrogram."""
     network(seed).save_pretrained(folder)
     feature_extractor().save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(tokenizer_json())
+
+
+def tokenizer_json() -> str:
+    """A tokenizer with a token for each byte, then the special ones."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({piece: id_ for id_, piece in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL))
-    tokenizer.save(str(folder / "tokenizer.json"))
+    return tokenizer.to_str()
 
 
 def checkpoint(folder: Path, seed: int = 0) -> Checkpoint:

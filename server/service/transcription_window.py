@@ -36,8 +36,8 @@ _MIN_PROGRESS_SECONDS = 1.0
 class WindowText:
     """One attempt at a window.
 
-    ``token_ids``: with timestamps, without those of language, task and end. ``is_cut``: the output
-    reached its maximum length. Other values are those of :class:`Segment`.
+    ``token_ids``: with timestamps, without other special tokens. ``is_cut``: the output reached its
+    maximum length. Other values are those of :class:`Segment`.
     """
 
     token_ids: tuple[int, ...]
@@ -209,8 +209,9 @@ class TranscriptionCall:
     def _text_of(self, output: _Output, temperature: float) -> WindowText:
         plan, start = self.plan, self.plan.num_forced_tokens
         values = [value.logprob for value in output.logprobs[start:]]
-        token_ids = tuple(id_ for id_ in output.token_ids[start:] if id_ not in plan.job.eos)
-        said = [id_ for id_ in token_ids if id_ < plan.tokens.first_timestamp]
+        special = range(min(plan.job.eos), plan.tokens.first_timestamp)
+        token_ids = tuple(id_ for id_ in output.token_ids[start:] if id_ not in special)
+        said = [id_ for id_ in token_ids if id_ < special.start]
         return WindowText(
             token_ids,
             output.is_cut,

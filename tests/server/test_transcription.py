@@ -1,0 +1,366 @@
+"""Transcription through the service, against ``transformers``."""
+
+import asyncio
+import io
+import time
+import wave
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import (
+    GenerationConfig,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    WhisperTimeStampLogitsProcessor,
+)
+from transformers.modeling_outputs import BaseModelOutput
+
+from model.bundle import AudioSpec, TranscriptionTokens
+from server.errors import DeadlineError, InvalidArgumentError, OverloadedError
+from server.service import transcription_window
+from server.service.audio_windows import split_windows
+from server.service.caller import Caller
+from server.service.segments import TokenSegment, divide
+from server.service.service import Service
+from server.service.transcription_request import (
+    TranscribeRequest,
+    TranscribeResult,
+    TranscriptionOptions,
+)
+from server.service.transcription_window import WindowText
+from server.service.usage import Usage
+from tests.server.in_process_service import service_context
+from tests.speech_models import (
+    EOS,
+    FIRST_TIMESTAMP,
+    LANGUAGES,
+    NO_TIMESTAMPS,
+    START,
+    SUPPRESSED,
+    WINDOW_SECONDS,
+    feature_extractor,
+    network,
+    tokenizer_json,
+)
+
+Samples = npt.NDArray[np.int16]
+MAX_LENGTH = 224
+AUDIO = AudioSpec(sample_rate=16_000, num_samples=16_000 * WINDOW_SECONDS, num_tokens=100)
+TOKENS = TranscriptionTokens(
+    first_timestamp=FIRST_TIMESTAMP, num_timestamps=101, no_timestamps=NO_TIMESTAMPS
+)
+TOKENIZER = Tokenizer.from_str(tokenizer_json())
+RATE, VECTORS = 16_000, 50 * WINDOW_SECONDS
+TRANSLATE, TRANSCRIBE, PREVIOUS, NO_SPEECH = (EOS + 2 + len(LANGUAGES) + i for i in (0, 1, 3, 4))
+ANYBODY = Caller("anybody", None)
+GREEDY = TranscriptionOptions(temperature=0.0, language="en")
+
+
+def noise(seed: int, seconds: float = WINDOW_SECONDS) -> Samples:
+    """Random samples that get louder and quieter."""
+    random = np.random.default_rng(seed)
+    size = round(seconds * RATE)
+    loudness = 2000 * (1 + np.sin(np.arange(size) / random.integers(500, 5000)))
+    return (random.normal(0, 1, size) * loudness).clip(-32768, 32767).astype(np.int16)
+
+
+def wav(samples: Samples) -> bytes:
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes(samples.tobytes())
+    return buffer.getvalue()
+
+
+def request(
+    samples: Samples, options: TranscriptionOptions = GREEDY, model: str = "speech"
+) -> TranscribeRequest:
+    return TranscribeRequest(model=model, audio=wav(samples), options=options)
+
+
+@asynccontextmanager
+async def served(bundles: Path, **options: Any) -> AsyncIterator[Service]:
+    options = {"num_lanes": 1, "num_threads": 1, "num_slots": 4, **options}
+    async with service_context(bundles, **options) as context:
+        yield Service(context)
+
+
+def transcribed(bundles: Path, *requests: TranscribeRequest) -> list[TranscribeResult]:
+    """The results of requests that are made at the same time."""
+
+    async def run() -> list[TranscribeResult]:
+        async with served(bundles) as service:
+            return await asyncio.gather(*(service.transcribe(one, ANYBODY) for one in requests))
+
+    return asyncio.run(run())
+
+
+class Reference:
+    """The same network in ``transformers``."""
+
+    def __init__(self) -> None:
+        self._model, self._features = network(), feature_extractor()
+        self._encoded: dict[bytes, BaseModelOutput] = {}
+
+    def logits(self, samples: Samples, token_ids: Sequence[int]) -> torch.Tensor:
+        """After the last of ``token_ids``: ``[1, vocabulary]``."""
+        with torch.no_grad():
+            return self._model(
+                encoder_outputs=self._encode(samples), decoder_input_ids=torch.tensor([token_ids])
+            ).logits[:, -1]
+
+    def _encode(self, samples: Samples) -> BaseModelOutput:
+        key = samples.tobytes()
+        if key not in self._encoded:
+            floats = samples.astype(np.float32) / 32768
+            inputs = self._features(floats, sampling_rate=RATE, return_tensors="pt")
+            encoder = self._model.get_encoder()
+            with torch.no_grad():
+                self._encoded[key] = encoder(inputs.input_features)
+        return self._encoded[key]
+
+    def probability(self, samples: Samples, token_ids: Sequence[int], token: int) -> float:
+        """Of ``token``, after the last of ``token_ids``."""
+        logits = self.logits(samples, token_ids)[0]
+        logits[START] = -torch.inf  # suppressed
+        return float(logits.softmax(-1)[token])
+
+    def tokens(self, samples: Samples, prompt: Sequence[int]) -> list[int]:
+        """The greedy tokens after ``prompt``, without the end."""
+        config = GenerationConfig(eos_token_id=EOS, bos_token_id=EOS)
+        config.no_timestamps_token_id = NO_TIMESTAMPS
+        config.max_initial_timestamp_index = 50
+        processors = (
+            SuppressTokensLogitsProcessor(list(SUPPRESSED)),
+            SuppressTokensAtBeginLogitsProcessor([32, EOS], len(prompt)),
+            WhisperTimeStampLogitsProcessor(config, len(prompt)),
+        )
+        ids = list(prompt)
+        while len(ids) < MAX_LENGTH:
+            scores = self.logits(samples, ids)
+            for processor in processors:
+                scores = processor(torch.tensor([ids]), scores)
+            token = int(scores.argmax())
+            if token == EOS:
+                break
+            ids.append(token)
+        return ids[len(prompt) :]
+
+    def segments(self, samples: Samples, prompt: Sequence[int]) -> list[TokenSegment]:
+        """The segments of one window, whose rest is transcribed like another one."""
+        found: list[TokenSegment] = []
+        start = 0.0
+        while True:
+            seconds = len(samples) / RATE
+            ids = self.tokens(samples, prompt)
+            is_cut = len(ids) + len(prompt) == MAX_LENGTH
+            text = [id_ for id_ in ids if not EOS <= id_ < FIRST_TIMESTAMP]
+            divided = divide(text, TOKENS, seconds, is_cut=is_cut)
+            found += [
+                TokenSegment(ids, start + first, start + last)
+                for ids, first, last in divided.segments
+                if TOKENIZER.decode(ids).strip()
+            ]
+            rest = divided.rest_seconds
+            if rest is None or rest < 1 or seconds - rest < 0.5:
+                return found
+            start, samples = start + rest, samples[round(rest * RATE) :]
+
+
+@pytest.fixture(scope="module")
+def reference() -> Reference:
+    return Reference()
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "prompt"),
+    [
+        (GREEDY, "speech", [START, START + 1, TRANSCRIBE]),
+        (
+            TranscriptionOptions(temperature=0.0, language="de", translate=True, prompt="Ada"),
+            "speech",
+            [PREVIOUS, *TOKENIZER.encode(" Ada").ids, START, START + 2, TRANSLATE],
+        ),
+        (TranscriptionOptions(temperature=0.0), "speech-en", [START]),
+    ],
+)
+def test_tokens_are_those_of_transformers(
+    speech_bundles: Path,
+    reference: Reference,
+    options: TranscriptionOptions,
+    model: str,
+    prompt: list[int],
+) -> None:
+    recordings = [noise(seed, 1.9) for seed in range(3)]
+    results = transcribed(speech_bundles, *(request(one, options, model) for one in recordings))
+    for samples, result in zip(recordings, results, strict=True):
+        expected = reference.segments(samples, prompt)
+        assert [segment.token_ids for segment in result.segments] == [
+            segment.token_ids for segment in expected
+        ]
+        for segment, reference_segment in zip(result.segments, expected, strict=True):
+            times = (segment.start_seconds, segment.end_seconds)
+            assert times == pytest.approx(reference_segment[1:])
+        no_speech = reference.probability(samples, prompt[: prompt.index(START) + 1], NO_SPEECH)
+        assert result.segments[0].no_speech_probability == pytest.approx(no_speech, rel=1e-3)
+        assert result.finish.duration_seconds == pytest.approx(1.9)
+        assert result.finish.language == (options.language or "en")
+        assert result.finish.usage.input_tokens % (VECTORS + len(prompt)) == 0
+
+
+def test_the_language_is_the_likeliest_one(speech_bundles: Path, reference: Reference) -> None:
+    recordings = [noise(seed) for seed in range(4)]
+    unknown = TranscriptionOptions(temperature=0.0)
+    beams = TranscriptionOptions(temperature=0.0, beam_size=2)
+    for options in (unknown, beams):
+        results = transcribed(speech_bundles, *(request(one, options) for one in recordings))
+        for samples, result in zip(recordings, results, strict=True):
+            scores = reference.logits(samples, [START])[0, START + 1 : START + 1 + len(LANGUAGES)]
+            probabilities = scores.softmax(-1)
+            best = int(probabilities.argmax())
+            assert result.finish.language == LANGUAGES[best]
+            assert result.finish.language_probability == pytest.approx(
+                float(probabilities[best]), rel=1e-3
+            )
+            if options is unknown:
+                known = replace(options, language=LANGUAGES[best])
+                (again,) = transcribed(speech_bundles, request(samples, known))
+                assert again.segments == result.segments
+                assert again.finish.usage == result.finish.usage
+
+
+def test_windows_do_not_depend_on_each_other(speech_bundles: Path) -> None:
+    parts = [noise(seed, 1.95) for seed in range(5)]
+    for part in parts:
+        part[-2000:] = 0  # where windows are cut
+    whole = np.concatenate(parts)
+    together, *alone = transcribed(speech_bundles, *map(request, [whole, *parts]))
+    windows = split_windows(whole, AUDIO)
+    assert len(windows) >= len(parts)
+    starts = [segment.start_seconds for segment in together.segments]
+    assert starts == sorted(starts)
+    cut = [whole[window.start : window.stop] for window in windows]
+    alone = transcribed(speech_bundles, *map(request, cut))
+    expected = [
+        (segment.token_ids, pytest.approx(segment.start_seconds + window.start / RATE))
+        for window, result in zip(windows, alone, strict=True)
+        for segment in result.segments
+    ]
+    assert [(s.token_ids, s.start_seconds) for s in together.segments] == expected
+    assert together.finish.usage == Usage.total(result.finish.usage for result in alone)
+
+
+def test_a_stream_has_the_segments_in_order(speech_bundles: Path) -> None:
+    whole = request(noise(0, 9))
+
+    async def run() -> None:
+        async with served(speech_bundles) as service:
+            result = await service.transcribe(whole, ANYBODY)
+            async with aclosing(await service.transcribe_stream(whole, ANYBODY)) as stream:
+                chunks = [chunk async for chunk in stream]
+        assert len(chunks) > 3
+        assert [s for chunk in chunks for s in chunk.segments] == list(result.segments)
+        assert [chunk.finish is None for chunk in chunks] == [True] * (len(chunks) - 1) + [False]
+        assert result.text == "".join(segment.text for segment in result.segments).strip()
+
+    asyncio.run(run())
+
+
+def test_an_implausible_text_is_decoded_at_rising_temperatures(speech_bundles: Path) -> None:
+    options = TranscriptionOptions(language="en")
+    first, second = transcribed(
+        speech_bundles, request(noise(1), options), request(noise(1), options)
+    )
+    assert {segment.temperature for segment in first.segments} == {1.0}
+    assert first.segments == second.segments
+    (greedy,) = transcribed(speech_bundles, request(noise(1)))
+    assert first.finish.usage.output_tokens > 3 * greedy.finish.usage.output_tokens
+
+
+@pytest.mark.parametrize(
+    ("mean_logprob", "ratio", "no_speech", "is_plausible", "is_silent"),
+    [
+        (-0.5, 1.5, 0.9, True, False),
+        (-0.5, 2.5, 0.1, False, False),
+        (-1.5, 1.5, 0.1, False, False),
+        (-1.5, 1.5, 0.7, False, True),
+    ],
+)
+def test_silence_is_unsure_and_has_no_speech(
+    mean_logprob: float, ratio: float, no_speech: float, is_plausible: bool, is_silent: bool
+) -> None:
+    text = WindowText((), False, mean_logprob, ratio, no_speech, 0.0)
+    assert (text.is_plausible, text.is_silent) == (is_plausible, is_silent)
+
+
+def test_silent_windows_have_no_segments(
+    speech_bundles: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcription_window, "MAX_NO_SPEECH_PROBABILITY", 0.0)
+    (result,) = transcribed(speech_bundles, request(noise(2), TranscriptionOptions()))
+    assert result.segments == ()
+    assert result.text == ""
+    assert result.finish.duration_seconds == WINDOW_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "field"),
+    [
+        (TranscriptionOptions(language="it"), "speech", "language"),
+        (TranscriptionOptions(language="de"), "speech-en", "language"),
+        (TranscriptionOptions(translate=True), "speech-en", "translate"),
+        (TranscriptionOptions(beam_size=5), "speech", "beam_size"),
+        (TranscriptionOptions(temperature=1.5), "speech", "temperature"),
+    ],
+)
+def test_invalid_options_are_named(
+    speech_bundles: Path, options: TranscriptionOptions, model: str, field: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        transcribed(speech_bundles, request(noise(0), options, model))
+    assert caught.value.field == field
+
+
+def test_closing_a_stream_cancels_its_jobs(speech_bundles: Path) -> None:
+    async def run() -> None:
+        async with served(speech_bundles, num_slots=2) as service:
+            stream = await service.transcribe_stream(request(noise(0, 60)), ANYBODY)
+            await anext(stream)
+            await stream.aclose()
+            assert await service.unload_model("speech")  # waits for the jobs that are left
+
+    asyncio.run(run())
+
+
+def test_a_deadline_ends_a_call(speech_bundles: Path) -> None:
+    async def run() -> None:
+        async with served(speech_bundles) as service:
+            caller = Caller("anybody", time.monotonic() + 0.2)
+            with pytest.raises(DeadlineError):
+                await service.transcribe(request(noise(0, 600)), caller)
+
+    asyncio.run(run())
+
+
+def test_windows_wait_while_the_queue_is_full(speech_bundles: Path) -> None:
+    async def run() -> None:
+        async with served(speech_bundles, num_slots=2, max_queue=0) as service:
+            long = asyncio.create_task(service.transcribe(request(noise(0, 12)), ANYBODY))
+            results = []
+            while not long.done():
+                with suppress(OverloadedError):
+                    results.append(await service.transcribe(request(noise(1)), Caller("b", None)))
+                await asyncio.sleep(0)
+            assert len((await long).segments) > 4
+
+    asyncio.run(run())
