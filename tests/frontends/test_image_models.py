@@ -93,6 +93,11 @@ CALLS: dict[str, Any] = {
     "Attend": pb.AttendRequest(inputs=TEXTS),
     "Tokenize": pb.TokenizeRequest(inputs=TEXTS),
 }
+# They take no text.
+RECORDINGS = {
+    "Transcribe": pb.TranscribeRequest(audio=b"RIFF"),
+    "TranscribeStream": pb.TranscribeStreamRequest(audio=b"RIFF"),
+}
 TASKS = ("generate", "translate", "embed", "classify", "tag", "fill_mask", "correct")
 
 
@@ -130,7 +135,7 @@ def still_answers(http: httpx2.Client) -> Iterator[None]:
 
 def test_the_calls_below_are_all(tmp_path: Path) -> None:
     service = pb.DESCRIPTOR.services_by_name["InferenceService"]
-    assert set(CALLS) == {method.name for method in service.methods}
+    assert {*CALLS, *RECORDINGS} == {method.name for method in service.methods}
     config = ServerConfig(bundles=tmp_path, tei_model="")
     handlers: Any = Service  # makes routes, which are not called
     context = Context(handlers, HttpSettings.of(config), Access(config), BodyBudget(0))
@@ -201,6 +206,16 @@ def test_texts_are_refused_by_grpc(channel: grpc.Channel, name: str, model: str)
         list(getattr(stub, name)(messages))
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert "images" in str(caught.value.details())
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_recordings_are_refused_by_grpc(channel: grpc.Channel, name: str) -> None:
+    stub = inference_pb2_grpc.InferenceServiceStub(channel)
+    request = with_model(RECORDINGS[name], CLASSIFIER)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(getattr(stub, name)(iter([request]) if name == "TranscribeStream" else request))
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert str(caught.value.details()).startswith(f"model: {CLASSIFIER!r} does not answer")
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["ModelInfer", "ModelStreamInfer"])

@@ -32,7 +32,7 @@ from server.service.service import Service as InferenceService
 from server.service.serving_state import ServingState
 from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
-from tests.bundles import head_bundles, image_bundles, tiny_bundles
+from tests.bundles import head_bundles, image_bundles, speech_bundles, tiny_bundles
 from tests.fuzz.files import scratch
 
 MAX_LENGTH = 32  # short sequences for short runs
@@ -57,7 +57,11 @@ CALLS: tuple[tuple[str, type[Message], tuple[str, ...]], ...] = (
     ("Correct", pb.CorrectRequest, ("corrector",)),
     ("Rerank", pb.RerankRequest, ("judge", "embedder")),
     ("Tokenize", pb.TokenizeRequest, ("tiny-decoder", "tagger")),
+    ("Transcribe", pb.TranscribeRequest, ("speech", "speech-en")),
+    ("TranscribeStream", pb.TranscribeStreamRequest, ("speech",)),
 )
+# Their requests are streams of messages.
+STREAMING = frozenset({"EmbedStream", "TranscribeStream"})
 
 # Clients reject calls with more, unless they are configured otherwise.
 MAX_METADATA_BYTES = 8 << 10
@@ -121,7 +125,7 @@ class Service:
         return self.loop.run_until_complete(_post(route, body, model))
 
     async def _call(self, method: str, request: Message) -> None:
-        message: Any = _one(request) if method == "EmbedStream" else request
+        message: Any = _one(request) if method in STREAMING else request
         response = await getattr(self.servicer, method)(message, Context())
         if response is not None:  # stream responses are written to the context
             _serialize(response)
@@ -161,7 +165,7 @@ def service(max_length: int = MAX_LENGTH, max_input_bytes: int = MAX_INPUT_BYTES
 
 async def _start(max_length: int, max_input_bytes: int) -> Service:
     folder = scratch("bundles")
-    for root in (tiny_bundles(), head_bundles(), image_bundles()):
+    for root in (tiny_bundles(), head_bundles(), image_bundles(), speech_bundles()):
         for path in root.iterdir():
             if path.is_dir():
                 shutil.copytree(path, folder / path.name, dirs_exist_ok=True)

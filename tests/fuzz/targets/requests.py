@@ -1,6 +1,9 @@
 """Arbitrary bytes as the serialized request of every method."""
 
+import io
+import wave
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -46,5 +49,19 @@ def valid(call: int, model: str = "") -> bytes:
     if "documents" in fields:
         request.query = "paris"
         request.documents.extend(["a city", "a name"])
+    if "audio" in fields:
+        request.audio = _recording()
     serialized: bytes = request.SerializeToString()
     return serialized
+
+
+@cache
+def _recording() -> bytes:
+    """A WAV file of 20 ms."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(1)
+        writer.setsampwidth(1)
+        writer.setframerate(8000)
+        writer.writeframes(bytes(range(160)))
+    return file.getvalue()
