@@ -24,8 +24,8 @@ async def decoded_audio(
 ) -> AsyncIterator[Samples]:
     """Decodes a recording in the service's threads: mono, int16, at ``spec.sample_rate``.
 
-    The memory of the file and its samples is reserved until the ``async with`` block ends. Pass them to
-    :func:`server.service.audio_windows.split_windows`.
+    The memory of the file and its samples is reserved until the ``async with`` block ends. Pass
+    the samples to :func:`server.service.audio_windows.split_windows`.
 
     Args:
         data: a file in one of :data:`model.audio.FORMATS`.

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from python_multipart.multipart import parse_options_header
 
-MAX_HEAD_BYTES = 4096  # of a part
+MAX_HEAD_BYTES = 4096  # of a part; also before the first one
+MAX_HEADS_BYTES = 256 << 10  # of all parts
 _MAX_BOUNDARY_BYTES = 256
 _END = b"\r\n"
 _PLAIN = (b"7bit", b"8bit", b"binary")
@@ -38,12 +39,13 @@ def split_parts(data: bytes, content_type: str, max_parts: int) -> list[Part]:
     boundary = options.get(b"boundary", b"")
     if not 0 < len(boundary) <= _MAX_BOUNDARY_BYTES:
         raise ValueError("the boundary is missing or too long")
-    start = data.find(b"--" + boundary)
+    start = data.find(b"--" + boundary, 0, MAX_HEAD_BYTES)
     if start < 0 or data[:start].strip(_END):
         raise ValueError("it does not begin with its boundary")
     start += 2 + len(boundary)
     delimiter = b"\r\n--" + boundary
     parts: list[Part] = []
+    num_head_bytes = 0
     while not data.startswith(b"--", start):
         if not data.startswith(_END, start):
             raise ValueError("a boundary is followed by other bytes")
@@ -52,6 +54,9 @@ def split_parts(data: bytes, content_type: str, max_parts: int) -> list[Part]:
         head_end = data.find(_END * 2, start, start + MAX_HEAD_BYTES)
         if head_end < 0:
             raise ValueError(f"a part has no headers of at most {MAX_HEAD_BYTES} bytes")
+        num_head_bytes += head_end - start
+        if num_head_bytes > MAX_HEADS_BYTES:
+            raise ValueError(f"more than {MAX_HEADS_BYTES} bytes of headers")
         end = data.find(delimiter, head_end + 2 * len(_END))
         if end < 0:
             raise ValueError("the last boundary is missing")

@@ -17,6 +17,7 @@ from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.event_stream import DONE, EventStream, event
 from server.frontends.http.fields import flat_body, options_of
 from server.frontends.http.form import MAX_UPLOAD_TEXT_BYTES, decode_upload
+from server.frontends.http.multipart import MAX_HEADS_BYTES
 from server.frontends.http.openai.errors import error_response
 from server.frontends.http.openai.subtitles import srt, vtt
 from server.frontends.http.settings import RECORDING_SECONDS
@@ -37,10 +38,9 @@ _NAMES = {
     "word_timestamps": "timestamp_granularities",
     "translate": "model",
 }
-# The heads of the form's fields, besides the file and the texts.
-_HEADS_BYTES = 64 << 10
 LIMITS = BodyLimits(
-    max_bytes=MAX_AUDIO_BYTES + MAX_UPLOAD_TEXT_BYTES + _HEADS_BYTES, seconds=RECORDING_SECONDS
+    max_bytes=MAX_AUDIO_BYTES + MAX_UPLOAD_TEXT_BYTES + MAX_HEADS_BYTES,
+    seconds=RECORDING_SECONDS,
 )
 _MILLISECONDS = 3  # decimals of times
 # Of ``seek``: a vector of a spectrogram each.
@@ -111,7 +111,7 @@ async def _transcribe(call: Call[Any], *, translate: bool) -> Response | EventSt
         chunks = await call.service.transcribe_stream(request, call.caller)
         return EventStream(_events(chunks, is_verbose=is_verbose, translate=translate))
     result = await call.service.transcribe(request, call.caller)
-    encode = partial(_encoded, result, body, translate=translate)
+    encode = partial(encoded, result, body, translate=translate)
     return await call.service.build(result.num_values, encode, call.caller)
 
 
@@ -134,7 +134,8 @@ def _check_format(body: Any) -> None:
         )
 
 
-def _encoded(result: TranscribeResult, body: Any, *, translate: bool) -> Response:
+def encoded(result: TranscribeResult, body: Any, *, translate: bool) -> Response:
+    """The response in the format that ``body`` asks for."""
     match body.response_format:
         case "text":
             return Response(f"{result.text}\n", media_type="text/plain")
