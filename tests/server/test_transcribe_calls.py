@@ -1,16 +1,13 @@
 """Transcribe and TranscribeStream end to end: small random models, every road to the same text."""
 
-import io
 import json
 import os
 import subprocess
 import sys
-import wave
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
-import numpy as np
 import pytest
 
 from client import transcription_messages
@@ -18,22 +15,10 @@ from client.aio import AsyncClient
 from client.errors import TriuneError
 from client.sync import Client
 from tests.serving import ServerProcess, server_process
+from tests.sounds import recording
 
 ROOT = Path(__file__).parents[2]
 MODEL = "speech"
-
-
-def recording(seconds: float, sample_rate: int = 16_000) -> bytes:
-    """A WAV file with a sweeping tone that pauses."""
-    times = np.arange(round(seconds * sample_rate)) / sample_rate
-    tone = np.sin(2 * np.pi * 220 * times * (1 + 0.3 * np.sin(times))) * (np.sin(2 * times) > 0)
-    file = io.BytesIO()
-    with wave.open(file, "wb") as writer:
-        writer.setnchannels(1)
-        writer.setsampwidth(2)
-        writer.setframerate(sample_rate)
-        writer.writeframes((8000 * tone).astype(np.int16).tobytes())
-    return file.getvalue()
 
 
 SMALL = recording(3.0)

@@ -29,7 +29,7 @@ from server.frontends.http.oip_codec import (
 from server.frontends.oip import models
 from server.frontends.oip.infer import Inference
 from server.frontends.oip.messages import InferRequest
-from server.frontends.oip.signatures import IMAGE_INPUT
+from server.frontends.oip.signatures import FILE_INPUTS
 from server.frontends.oip.tensors import BYTES, InputTensor
 
 
@@ -119,11 +119,11 @@ def _named(call: Call[Any], request: InferRequest) -> InferRequest:
 
 
 async def _with_files(tensor: InputTensor, call: Call[Any]) -> InputTensor:
-    """``tensor``, with files for the base64 that JSON has of images."""
-    if tensor.name != IMAGE_INPUT or tensor.datatype != BYTES or tensor.raw is not None:
+    """``tensor``, with files for the base64 that JSON has of images and recordings."""
+    if tensor.name not in FILE_INPUTS or tensor.datatype != BYTES or tensor.raw is not None:
         return tensor
-    images = Images(images=tensor.values, field=IMAGE_INPUT, path=f"{IMAGE_INPUT}[{{}}]")
-    return replace(tensor, values=await images.files(call))
+    encoded = Images(images=tensor.values, field=tensor.name, path=f"{tensor.name}[{{}}]")
+    return replace(tensor, values=await encoded.files(call))
 
 
 async def _server(_: Call[None]) -> Response:

@@ -77,6 +77,7 @@ class Signature:
 
 IMAGE_INPUT = "image_input"
 AUDIO_INPUT = "audio_input"
+FILE_INPUTS = frozenset({IMAGE_INPUT, AUDIO_INPUT})
 _IMAGE = TensorSpec(IMAGE_INPUT, BYTES)
 _TEXT = TensorSpec("text_input", BYTES)
 _SCORES = TensorSpec("scores", "FP32")

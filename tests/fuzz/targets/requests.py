@@ -1,16 +1,15 @@
 """Arbitrary bytes as the serialized request of every method."""
 
-import io
-import wave
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from tests.fuzz.service import CALLS, service
+from tests.sounds import recording
 
 SIZE = 512
+_RECORDING = recording(0.02, 8000)
 
 
 def run(data: bytes) -> None:
@@ -50,18 +49,6 @@ def valid(call: int, model: str = "") -> bytes:
         request.query = "paris"
         request.documents.extend(["a city", "a name"])
     if "audio" in fields:
-        request.audio = _recording()
+        request.audio = _RECORDING
     serialized: bytes = request.SerializeToString()
     return serialized
-
-
-@cache
-def _recording() -> bytes:
-    """A WAV file of 20 ms."""
-    file = io.BytesIO()
-    with wave.open(file, "wb") as writer:
-        writer.setnchannels(1)
-        writer.setsampwidth(1)
-        writer.setframerate(8000)
-        writer.writeframes(bytes(range(160)))
-    return file.getvalue()

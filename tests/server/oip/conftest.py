@@ -36,11 +36,12 @@ def all_bundles(
     tiny_bundles: Path,
     head_bundles: Path,
     image_bundles: Path,
+    speech_bundles: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """A bundle for each task, and models of images."""
+    """A bundle for each task, and models of images and of speech."""
     folder = tmp_path_factory.mktemp("oip") / "bundles"
-    for root in (tiny_bundles, head_bundles, image_bundles):
+    for root in (tiny_bundles, head_bundles, image_bundles, speech_bundles):
         for path in root.iterdir():
             if path.is_dir():
                 shutil.copytree(path, folder / path.name)
