@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[Program, str]] = {
     "answer": (CLIENT, "Answer questions from a passage."),
     "correct": (CLIENT, "Correct the grammar of texts."),
     "rerank": (CLIENT, "Sort passages by relevance to a query."),
+    "transcribe": (CLIENT, "Transcribe a recording."),
     "score": (CLIENT, "Score how likely texts are after a prompt."),
     "attention": (CLIENT, "Draw the attention weights of a generated text as a heat map."),
     "compare": (CLIENT, "Run texts through several models or decodings, in one table."),

@@ -8,6 +8,8 @@ TYPES = {
     *("Hypothesis", "JsonSchema", "Lark", "Message", "Model", "ModelKind", "ModelState", "Parity"),
     *("Piece", "Regex", "Result", "ScoreOptions", "ScoreResult", "Scored", "Text", "TextResult"),
     *("Timing", "TokenLogprob", "Tokenization", "TokenizeResult", "Usage"),
+    *("AudioInfo", "Segment", "TranscribeResult", "TranscriptionFinish", "TranscriptionOptions"),
+    *("TranscriptionPiece", "Word"),
 }
 ENCODER_TYPES = {
     *("Aggregation", "AnswerOptions", "AnswerResult", "AnswerSpan", "Answers", "Classification"),

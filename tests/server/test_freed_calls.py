@@ -49,6 +49,7 @@ FAILING: dict[str, Call] = {
     "too long": lambda client: client.generate("tiny-decoder", "7," * 5_000),
     "bad grammar": lambda client: client.generate("tiny-decoder", "7,", grammar=Regex("(")),
     "bad option": lambda client: client.generate("tiny-decoder", "7,", max_new_tokens=-1),
+    "recording": lambda client: anext(client.transcribe_stream("tiny-decoder", b"RIFF")),
     "stream": lambda client: anext(client.generate_stream("tiny-decoder", "7,", max_new_tokens=-1)),
 }
 
