@@ -1,19 +1,62 @@
-"""Recordings for models of speech."""
+"""Recordings for tests: tones, and the files that FFmpeg's encoders make of them."""
 
 import io
 import wave
 
 import numpy as np
+from av import AudioFrame, AudioStream
+from av import open as open_container
+
+from model.audio import Samples
+
+# Container and encoder of each format that is accepted.
+ENCODERS = {
+    "wav": ("wav", "pcm_s16le"),
+    "wav, 24 bits": ("wav", "pcm_s24le"),
+    "wav, float": ("wav", "pcm_f32le"),
+    "wav, 8 bits": ("wav", "pcm_u8"),
+    "wav, mu-law": ("wav", "pcm_mulaw"),
+    "flac": ("flac", "flac"),
+    "mp3": ("mp3", "libmp3lame"),
+    "opus": ("ogg", "libopus"),
+    "vorbis": ("ogg", "vorbis"),
+    "flac in ogg": ("ogg", "flac"),
+    "m4a": ("ipod", "aac"),
+    "alac": ("ipod", "alac"),
+    "webm": ("webm", "libopus"),
+}
 
 
-def recording(seconds: float, sample_rate: int = 16_000) -> bytes:
-    """A WAV file with a sweeping tone that pauses."""
-    times = np.arange(round(seconds * sample_rate)) / sample_rate
-    tone = np.sin(2 * np.pi * 220 * times * (1 + 0.3 * np.sin(times))) * (np.sin(2 * times) > 0)
-    file = io.BytesIO()
-    with wave.open(file, "wb") as writer:
-        writer.setnchannels(1)
-        writer.setsampwidth(2)
-        writer.setframerate(sample_rate)
-        writer.writeframes((8000 * tone).astype(np.int16).tobytes())
-    return file.getvalue()
+def tone(seconds: float, rate: int, hertz: float = 440.0, start: float = 0.0) -> Samples:
+    """A sine at a quarter of the full volume, from ``start`` seconds; silence before."""
+    times = np.arange(round(seconds * rate)) / rate
+    wave_ = np.sin(2 * np.pi * hertz * times) * 8192 * (times >= start)
+    return wave_.astype(np.int16)
+
+
+def wav(samples: Samples, rate: int = 16_000) -> bytes:
+    """``samples [N]`` or ``[N, channels]`` as a WAV file."""
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1 if samples.ndim == 1 else samples.shape[1])
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(samples.astype("<i2").tobytes())
+    return buffer.getvalue()
+
+
+def encoded(name: str, samples: Samples, rate: int, layout: str = "mono") -> bytes:
+    """``samples``, the same in each channel of ``layout``, by one of :data:`ENCODERS`."""
+    container_name, codec = ENCODERS[name]
+    buffer = io.BytesIO()
+    channels = {"mono": 1, "stereo": 2}[layout]
+    with open_container(buffer, "w", container_name) as container:
+        stream = container.add_stream(codec, rate=rate, options={"strict": "-2"}, layout=layout)
+        assert isinstance(stream, AudioStream)
+        rows = np.repeat(samples, channels).reshape(1, -1)
+        frame = AudioFrame.from_ndarray(rows, format="s16", layout=layout)
+        frame.sample_rate, frame.pts = rate, 0
+        for part in (frame, None):
+            for packet in stream.encode(part):
+                container.mux(packet)
+    return buffer.getvalue()

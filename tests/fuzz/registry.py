@@ -26,6 +26,7 @@ TARGETS = (
     "manifest",
     "external_data",
     "image",
+    "audio",
     "gguf",
     "marian",
     "shortlist",
