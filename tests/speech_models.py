@@ -64,7 +64,7 @@ def network(seed: int = 0) -> Whisper:
         suppress_tokens=None,
         begin_suppress_tokens=None,
     )
-    model = Whisper(config).eval()
+    model: Whisper = Whisper(config).eval()
     model.generation_config = GenerationConfig(
         eos_token_id=EOS,
         pad_token_id=EOS,

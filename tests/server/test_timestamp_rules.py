@@ -29,9 +29,12 @@ PROMPT = [START, 15]
 
 
 def expected(history: list[int], logits: np.ndarray) -> np.ndarray:
-    config = GenerationConfig(eos_token_id=EOS, bos_token_id=EOS)
-    config.no_timestamps_token_id = NO_TIMESTAMPS
-    config.max_initial_timestamp_index = MAX_FIRST - FIRST
+    config = GenerationConfig(
+        eos_token_id=EOS,
+        bos_token_id=EOS,
+        no_timestamps_token_id=NO_TIMESTAMPS,
+        max_initial_timestamp_index=MAX_FIRST - FIRST,
+    )
     ids, scores = torch.tensor([[*PROMPT, *history]]), torch.tensor(logits[None])
     for processor in (
         SuppressTokensLogitsProcessor(list(SUPPRESSED)),
