@@ -52,6 +52,13 @@ from export.importers.smollm3 import import_smollm3
 from export.importers.t5 import import_t5
 from export.importers.vit import import_deit, import_vit
 from export.importers.whisper import import_whisper
+from export.importers.whisper_ctranslate2 import import_whisper_ctranslate2
+from export.readers.ctranslate2 import (
+    MODEL_FILE,
+    CTranslate2Model,
+    is_ctranslate2,
+    read_ctranslate2,
+)
 from export.readers.gguf import GgufFile, is_gguf, read_gguf
 from export.readers.hugging_face import CONFIG_FILE, HuggingFaceFolder, read_folder
 from export.readers.marian import is_marian
@@ -116,6 +123,10 @@ GGUF: dict[str, Callable[[GgufFile], Checkpoint]] = {
     "qwen2": import_qwen2_gguf,
     "qwen3": import_qwen3_gguf,
 }
+# By the specification's name.
+CTRANSLATE2: dict[str, Callable[[CTranslate2Model], Checkpoint]] = {
+    "WhisperSpec": import_whisper_ctranslate2,
+}
 
 
 def _import_hugging_face(path: Path, tower: str | None = None) -> Checkpoint:
@@ -140,6 +151,16 @@ def _import_gguf(path: Path) -> Checkpoint:
     return lookup(GGUF, architecture, f"{path.name}: general.architecture")(file)
 
 
+def _is_ctranslate2(path: Path) -> bool:
+    file = path / MODEL_FILE if path.is_dir() else path
+    return file.is_file() and is_ctranslate2(file)
+
+
+def _import_ctranslate2(path: Path) -> Checkpoint:
+    model = read_ctranslate2(path / MODEL_FILE if path.is_dir() else path)
+    return lookup(CTRANSLATE2, model.spec, f"{path}: the specification")(model)
+
+
 def _import_marian(path: Path) -> Checkpoint:
     return import_marian(read_marian_folder(path))
 
@@ -158,6 +179,12 @@ CHECKPOINT_FORMATS = (
         description=f"a folder that python -m train wrote ({CONFIG_FILE} with format {FORMAT})",
         matches=is_native,
         load=import_native,
+    ),
+    CheckpointFormat(
+        description=f"a CTranslate2 folder ({MODEL_FILE} of {', '.join(CTRANSLATE2)}, "
+        f"{CONFIG_FILE}, tokenizer.json)",
+        matches=_is_ctranslate2,
+        load=_import_ctranslate2,
     ),
     CheckpointFormat(
         description=f"a Hugging Face folder ({CONFIG_FILE}, safetensors, tokenizer.json; "

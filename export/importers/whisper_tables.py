@@ -181,7 +181,7 @@ def _table(config: ModelConfig) -> list[Rename]:
     ]
     for number, target in ((1, "first"), (2, "second")):
         name, source = f"audio.{target}_convolution", f"model.encoder.conv{number}"
-        table.append(Rename(f"{name}.weight", (f"{source}.weight",), _as_linear_map))
+        table.append(Rename(f"{name}.weight", (f"{source}.weight",), as_linear_map))
         table.append(Rename(f"{name}.bias", (f"{source}.bias",)))
     for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
         layers = () if stack is None else stack.layers
@@ -224,7 +224,7 @@ def _packed(target: str, *sources: str) -> list[Rename]:
     return [weight, Rename(f"{target}.bias", (*queries, value), with_zeros)]
 
 
-def _as_linear_map(weight: Tensor) -> Tensor:
+def as_linear_map(weight: Tensor) -> Tensor:
     """A convolution's ``[outputs, inputs, 3]`` to ``[3 * inputs, outputs]``."""
     return weight.permute(2, 1, 0).flatten(0, 1)
 
