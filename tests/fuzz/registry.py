@@ -29,6 +29,7 @@ TARGETS = (
     "audio",
     "gguf",
     "marian",
+    "ctranslate2",
     "shortlist",
     "sentence_piece",
     "keras_vocabulary",

@@ -5,10 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from export.errors import ExportError, SourceError
+from export.readers.ctranslate2 import read_ctranslate2
 from export.readers.gguf import read_gguf
 from export.readers.marian import read_marian
+from tests.export.importers.ctranslate2_files import SETTINGS, write_model
 from tests.export.importers.marian_files import CONFIG, random_tensors, write_binary
 from tests.export.importers.test_llama_gguf import llama
 from tests.export.importers.test_llama_gguf import write as write_gguf
@@ -25,6 +28,11 @@ def read_all_of_marian(path: Path) -> None:
     read_marian(path)
 
 
+def read_all_of_ctranslate2(path: Path) -> None:
+    for weight in read_ctranslate2(path).weights.values():
+        assert weight.numel() < 10**6
+
+
 def make_gguf(path: Path) -> Path:
     return write_gguf(path, llama())
 
@@ -33,8 +41,15 @@ def make_marian(path: Path) -> Path:
     return write_binary(path, random_tensors(CONFIG), CONFIG, quantize=True)
 
 
+def make_ctranslate2(path: Path) -> Path:
+    scales = {f"encoder/layer_{i}/norm/gamma": torch.ones(2) for i in range(60)}
+    matrix = {"decoder/embeddings/weight": torch.ones(40, 3)}
+    return write_model(path, {**SETTINGS, **scales, **matrix})
+
+
 # By format: writer, reader, and the size of the header in bytes.
 KINDS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], None], int]] = {
+    "ctranslate2": (make_ctranslate2, read_all_of_ctranslate2, 3_000),
     "gguf": (make_gguf, read_all_of_gguf, 3_000),
     "marian": (make_marian, read_all_of_marian, 7_000),
 }
