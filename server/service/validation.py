@@ -27,10 +27,20 @@ def check_task(model: Model, task: Task) -> None:
 
 
 def of_inputs(model: Model) -> str:
-    """What the calls of a model of images take, for errors; empty for models of texts."""
+    """What the calls of a model take, for errors; empty for models of texts."""
+    if model.manifest.audio is not None:
+        return " of speech"
     if model.manifest.image is None:
         return ""
     return " of texts with images" if model.manifest.reads_texts else " of images"
+
+
+def check_no_speech(model: Model) -> None:
+    """Rejects a model of speech, for calls that have no task of their own."""
+    manifest = model.manifest
+    if manifest.audio is not None:
+        calls = ", ".join(map(_call_name, manifest.tasks))
+        raise InvalidArgumentError("model", f"{manifest.name!r} answers only {calls} of speech")
 
 
 def check_takes_texts(model: Model, field: str, *, has_images: bool = False) -> None:
@@ -40,7 +50,8 @@ def check_takes_texts(model: Model, field: str, *, has_images: bool = False) -> 
     """
     manifest = model.manifest
     if not manifest.reads_texts:
-        raise InvalidArgumentError(field, f"{manifest.name!r} takes images, not texts")
+        taken = "images" if manifest.audio is None else "speech"
+        raise InvalidArgumentError(field, f"{manifest.name!r} takes {taken}, not texts")
     if manifest.image is not None and not has_images:
         raise InvalidArgumentError(field, f"{manifest.name!r} takes an image with each text")
 

@@ -60,6 +60,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/{model}/tokenize": {"inputs": TEXTS},
     "/{model}/decode": {"ids": [1, 2]},
 }
+# As forms, with a file.
+AUDIO = ("/v1/audio/transcriptions", "/v1/audio/translations")
 STREAMS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 # They find a model by languages, and no model of images has any.
 LANGUAGES = {
@@ -92,12 +94,15 @@ CALLS: dict[str, Any] = {
     "Correct": pb.CorrectRequest(inputs=TEXTS),
     "Attend": pb.AttendRequest(inputs=TEXTS),
     "Tokenize": pb.TokenizeRequest(inputs=TEXTS),
+    "Transcribe": pb.TranscribeRequest(audio=b"RIFF"),
+    "TranscribeStream": pb.TranscribeStreamRequest(audio=b"RIFF"),
 }
 # They take no text.
 RECORDINGS = {
     "Transcribe": pb.TranscribeRequest(audio=b"RIFF"),
     "TranscribeStream": pb.TranscribeStreamRequest(audio=b"RIFF"),
 }
+SENT_AS_STREAMS = ("EmbedStream", "TranscribeStream")
 TASKS = ("generate", "translate", "embed", "classify", "tag", "fill_mask", "correct")
 
 
@@ -141,7 +146,7 @@ def test_the_calls_below_are_all(tmp_path: Path) -> None:
     context = Context(handlers, HttpSettings.of(config), Access(config), BodyBudget(0))
     routes = [cast("Route", route) for protocol in PROTOCOLS for route in protocol(context)]
     posts = {route.path for route in routes if "POST" in (route.methods or ())}
-    assert posts == {*BODIES, *LANGUAGES, *OTHERS}
+    assert posts == {*BODIES, *AUDIO, *LANGUAGES, *OTHERS}
 
 
 def own_message(path: str, answer: httpx2.Response) -> str:
@@ -173,6 +178,14 @@ def test_texts_are_refused_by_http(http: httpx2.Client, path: str, model: str) -
     assert ("image_input" if "/v2/models" in path else "images") in own_message(path, answer)
 
 
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("path", AUDIO)
+def test_speech_is_refused_by_http(http: httpx2.Client, path: str, model: str) -> None:
+    answer = http.post(path, data={"model": model}, files={"file": ("a.wav", b"RIFF")})
+    assert answer.status_code == 400
+    assert "images" in own_message(path, answer)
+
+
 @pytest.mark.parametrize("path", STREAMS)
 def test_texts_are_refused_before_a_stream_begins(http: httpx2.Client, path: str) -> None:
     answer = http.post(path, json={"model": CLASSIFIER, "stream": True, **BODIES[path]})
@@ -201,7 +214,7 @@ def test_descriptions_of_text_embeddings_inference(http: httpx2.Client, model: s
 def test_texts_are_refused_by_grpc(channel: grpc.Channel, name: str, model: str) -> None:
     stub = inference_pb2_grpc.InferenceServiceStub(channel)
     request = with_model(CALLS[name], model)
-    messages = iter([request]) if name == "EmbedStream" else request
+    messages = iter([request]) if name in SENT_AS_STREAMS else request
     with pytest.raises(grpc.RpcError) as caught:
         list(getattr(stub, name)(messages))
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT

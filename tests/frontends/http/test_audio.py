@@ -15,11 +15,11 @@ from client.transcription import TranscribeResult
 from server.bounds import MAX_AUDIO_BYTES
 from server.frontends.http.openai.audio import LIMITS
 from tests.frontends.conftest import DECODER
-from tests.recordings import recording
+from tests.recordings import tone, wav
 from tests.serving import ServerProcess, server_process
 
 MODEL, ENGLISH = "speech", "speech-en"
-AUDIO = recording(3.0)
+AUDIO = wav(tone(3.0, 16_000))
 FILE = ("recording.wav", AUDIO, "audio/wav")
 PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations")
 GIVEN: dict[str, Any] = {"model": MODEL, "file": FILE, "language": "de"}
