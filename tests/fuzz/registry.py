@@ -15,6 +15,7 @@ TARGETS = (
     "http",
     "tensors",
     "image_bodies",
+    "forms",
     "long_texts",
     "costs",
     "protocol_costs",

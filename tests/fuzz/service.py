@@ -117,12 +117,14 @@ class Service:
             return False
         return True
 
-    def post(self, route: Route, body: bytes, model: str = "") -> tuple[int, bytes]:
+    def post(
+        self, route: Route, body: bytes, model: str = "", content_type: str = ""
+    ) -> tuple[int, bytes]:
         """The status and body of the response to an HTTP request.
 
         ``model``: of the route's path, if that has one; by default one that suits the route.
         """
-        return self.loop.run_until_complete(_post(route, body, model))
+        return self.loop.run_until_complete(_post(route, body, model, content_type))
 
     async def _call(self, method: str, request: Message) -> None:
         message: Any = _one(request) if method in STREAMING else request
@@ -136,7 +138,7 @@ def _serialize(response: Message | bytes) -> None:
         response.SerializeToString()
 
 
-async def _post(route: Route, body: bytes, model: str) -> tuple[int, bytes]:
+async def _post(route: Route, body: bytes, model: str, content_type: str) -> tuple[int, bytes]:
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -145,7 +147,8 @@ async def _post(route: Route, body: bytes, model: str) -> tuple[int, bytes]:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "headers": [], "client": ("127.0.0.1", 1)}
+    headers = [(b"content-type", content_type.encode("latin-1"))] if content_type else []
+    scope = {"type": "http", "method": "POST", "headers": headers, "client": ("127.0.0.1", 1)}
     suitable = "tiny-decoder" if "generate" in route.path else "embedder"
     given = {"model": model or suitable, "version": "1"}
     parameters = {name: given[name] for name in route.param_convertors}

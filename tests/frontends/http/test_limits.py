@@ -12,7 +12,7 @@ from starlette.responses import Response
 from server.config import ServerConfig
 from server.frontends.http.access import Access
 from server.frontends.http.application import Application
-from server.frontends.http.body import BodyBudget
+from server.frontends.http.body import BodyBudget, BodyLimits
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.listener import Listener, bound_socket
 from server.frontends.http.probes import error_response
@@ -51,7 +51,12 @@ def start(tmp_path: Any) -> Start:
             return json_response({"text": call.body.text})
 
         api = Api(context=context, error=error_response)
-        app = Application([api.post("/echo", Body, echo)], access)
+        routes = [
+            api.post("/echo", Body, echo),
+            api.post("/large", Body, echo, limits=BodyLimits(200_000, seconds=60.0)),
+            api.post("/slow", Body, echo, limits=BodyLimits(200_000, seconds=0.05)),
+        ]
+        app = Application(routes, access)
         bound = bound_socket("127.0.0.1:0")
         listener = Listener(bound, app, settings, None)
         await listener.start()
@@ -147,6 +152,31 @@ async def test_slow_clients_are_disconnected(
     async with start(**limits) as port, connect(port) as connection:
         await connection.send(data)
         assert await connection.status() == status
+        await connection.closed()
+
+
+async def test_a_route_may_have_other_limits(start: Start) -> None:
+    large = b'{"text":"' + b"a" * 90_000 + b'"}'
+    head = b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n"
+    async with start(max_body_bytes=65_536, body_seconds=0.05) as port:
+        for path, body, status in (
+            ("/echo", large, 413),
+            ("/large", large, 200),
+            ("/large", b"x" * 200_001, 413),
+        ):
+            async with connect(port) as connection:
+                await connection.send(post(path, body))
+                assert await connection.status() == status
+        async with connect(port) as patient, connect(port) as other, connect(port) as third:
+            await patient.send(head % b"/large")
+            await other.send(head % b"/echo")
+            await other.closed()
+            await third.send(head % b"/slow")
+            await third.closed()
+            await patient.send(b'{"text":1}')
+            assert await patient.status() == 400
+    async with start() as port, connect(port) as connection:
+        await connection.send(head % b"/slow")
         await connection.closed()
 
 
