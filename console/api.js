@@ -12,18 +12,19 @@ export function useToken(token) {
 
 function headersOf(body) {
   const token = sessionStorage.getItem("token");
+  const isJson = body !== undefined && !(body instanceof FormData);  // the browser names a form
   return {
     ...(token ? { authorization: `Bearer ${token}` } : {}),
-    ...(body === undefined ? {} : { "content-type": "application/json" }),
+    ...(isJson ? { "content-type": "application/json" } : {}),
   };
 }
 
-/** Calls the server: GET, or POST with a body. Throws its message if it answers with an error. */
+/** Calls the server: GET, or POST with a body, JSON or a form. Throws its message if it answers with an error. */
 async function call(path, body, signal) {
   const response = await fetch(path, {
     method: body === undefined ? "GET" : "POST",
     headers: headersOf(body),
-    body: body === undefined ? undefined : JSON.stringify(body),
+    body: body === undefined || body instanceof FormData ? body : JSON.stringify(body),
     signal,
   });
   if (response.status === 401) throw new TokenNeeded("The server needs a valid token.");
@@ -40,7 +41,7 @@ function messageOf(text) {
   }
 }
 
-/** All served models: `{id, kind, tasks, max_model_len, image}`; `image` of models that take them. */
+/** All served models: `{id, kind, tasks, max_model_len, image, audio}`; the last two if they take any. */
 export async function listModels() {
   return (await (await call("/v1/models")).json()).data;
 }
@@ -91,8 +92,9 @@ async function* chunks(stream) {
   }
 }
 
-/** The same request as a shell command, which reads pictures from their files. */
+/** The same request as a shell command, which reads pictures and recordings from their files. */
 export function curl({ path, body }) {
+  if (body instanceof FormData) return curlOfForm(path, body);
   const names = [];
   const data = JSON.stringify(body, function shorten(key, value) {
     return this[key] instanceof Picture ? `\0${names.push(this[key].name) - 1}\0` : value;
@@ -104,6 +106,13 @@ export function curl({ path, body }) {
     index === undefined ? found.replace(/[$`\\]/g, "\\$&")
       : `$(base64 < ${quoted(names[index])} | tr -d '\\n')`));
   return `${start} @- <<END\n${document}\nEND`;
+}
+
+function curlOfForm(path, form) {
+  const fields = [...form].map(([name, value]) => (value instanceof File
+    ? `-F ${quoted(`${name}=@"${value.name.replace(/["\\]/g, "\\$&")}"`)}`
+    : `--form-string ${quoted(`${name}=${value}`)}`));
+  return [`curl ${location.origin}${path}`, ...fields].join(" ");
 }
 
 /** `text` as one word of a shell. */

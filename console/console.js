@@ -23,7 +23,8 @@ function showModels(models) {
   }));
 }
 
-function sizeOf({ image, max_model_len }) {
+function sizeOf({ image, audio, max_model_len }) {
+  if (audio) return `speech, in windows of ${audio.window_seconds} s`;
   return image ? `images of ${image.width} × ${image.height} pixels`
     : `up to ${max_model_len.toLocaleString("en")} tokens`;
 }

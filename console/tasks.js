@@ -3,6 +3,8 @@
 import { curl, events, infer, inferRequest } from "./api.js";
 import { element, labelled, marked, scoreTable } from "./elements.js";
 import { pictureField } from "./pictures.js";
+import { recordingField } from "./recordings.js";
+import { transcribe } from "./transcribe.js";
 
 const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 const texts = (label, value) => ({ label, value, rows: 4 });
@@ -161,6 +163,7 @@ export const TASKS = {
         element("del", {}, part), element("ins", {}, replacements.data[place.index])) }))),
     ],
   },
+  transcribe,
 };
 
 const IMAGE_FIELDS = { image_input: pictures("Picture"), top_k: number("Labels", 5) };
@@ -196,6 +199,7 @@ function taskOf(model, name) {
 }
 
 function control({ rows, label, ...properties }, name) {
+  if (properties.type === "recording") return recordingField(label, { name });
   if (properties.type === "file") return labelled(label, pictureField({ name, ...properties }));
   return labelled(label, rows === undefined
     ? element("input", { name, ...properties })
@@ -220,8 +224,10 @@ export function taskForm(model, name) {
   let running = null;  // aborts the call
 
   function valueOf(key, type) {
-    const { value, pictures: chosen } = form.elements[key];
+    const { value, checked, pictures: chosen, recording } = form.elements[key];
     if (type === "file") return chosen;
+    if (type === "recording") return recording;
+    if (type === "checkbox") return checked;
     return type === "number" ? Number(value) : value;
   }
 

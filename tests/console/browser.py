@@ -1,8 +1,9 @@
-"""Uses the console in Chromium, in an environment with Selenium: ``browser.py URL TOKEN FILE …``.
+"""Uses the console in Chromium, in an environment with Selenium.
 
+``browser.py URL TOKEN SPEECH FILE …``
 Prints one JSON object: the status without a token and with a wrong one, what each model answers by
-task, the titles and numbers of the charts, and what the browser logs. ``FILE``: a picture for the
-models of images; those that take several get all.
+task, the titles and numbers of the charts, and what the browser logs. ``SPEECH``: a recording.
+``FILE``: a picture for the models of images; those that take several get all.
 """
 
 import json
@@ -17,7 +18,11 @@ from selenium.webdriver.support.ui import (  # type: ignore[import-not-found,unu
 )
 
 CSS = By.CSS_SELECTOR
-OPTIONS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,900")
+OPTIONS = (
+    *("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1300,900"),
+    # A microphone that beeps.
+    *("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"),
+)
 MARKUP = "<b>bold</b>"
 SHELL = 'it\'s "$HOME" `\\n`'
 SECONDS = 60
@@ -65,7 +70,7 @@ class Page:
 
     def choose_pictures(self, pictures: Sequence[str]) -> list[int]:
         """Chooses files, if the form takes any. Returns the widths of their previews."""
-        for field in self.all("form.task [type=file]"):
+        for field in self.all("form.task [accept*='.png']"):
             files = pictures if field.get_attribute("multiple") else pictures[:1]
             field.send_keys("\n".join(files))
             count = len(files)
@@ -77,6 +82,28 @@ class Page:
         widths: list[int] = self.driver.execute_script(script)
         return widths
 
+    def choose_recording(self, recording: str) -> None:
+        """Chooses a recording, if the form takes one, and waits for its player."""
+        for field in self.all("form.task [accept*='audio']"):
+            field.send_keys(recording)
+            self.wait_for_player()
+
+    def record(self) -> None:
+        """Records from the microphone."""
+        button = self.driver.find_element(CSS, ".recording button")
+        before = self.driver.execute_script("return document.querySelector('audio').src")
+        button.click()
+        self.wait(lambda: button.text == "Stop recording")
+        button.click()
+        script = "return document.querySelector('audio').src"
+        self.wait(lambda: self.driver.execute_script(script) != before)
+        self.wait_for_player()
+
+    def wait_for_player(self) -> None:
+        """Until the player knows the recording: it has metadata."""
+        script = "return document.querySelector('audio').readyState > 0"
+        self.wait(lambda: self.driver.execute_script(script))
+
     def command(self) -> str:
         """The shell command of the form."""
         self.driver.find_element(CSS, "form.task summary").click()
@@ -85,15 +112,15 @@ class Page:
     def run(self) -> str:
         """Sends the form. Returns the output, or the error."""
         before = self.text("form.task .output")
-        self.driver.find_element(CSS, "form.task button").click()
+        self.driver.find_element(CSS, "form.task > button").click()
         ended = "form.task > .note, form.task > .error"
-        self.wait(lambda: self.text("form.task button") == "Run" and self.text(ended))
+        self.wait(lambda: self.text("form.task > button") == "Run" and self.text(ended))
         if errors := self.all("form.task > .error"):
             return f"error: {errors[0].text}"
         return self.text("form.task .output").removeprefix(before)
 
 
-def main(url: str, token: str, *pictures: str) -> dict[str, Any]:
+def main(url: str, token: str, recording: str, *pictures: str) -> dict[str, Any]:
     page = Page(url)
     try:
         page.wait(lambda: not page.text("#status").startswith("Connecting"))
@@ -108,6 +135,7 @@ def main(url: str, token: str, *pictures: str) -> dict[str, Any]:
         for model in [button.text.split("\n")[0] for button in page.all("#models button")]:
             tabs = page.choose(model)
             widths[model] = page.choose_pictures(pictures)
+            page.choose_recording(recording)
             answers[model] = {} if tabs else {"": page.run()}
             for number, title in enumerate(tabs):
                 page.all(".tasks button")[number].click()
@@ -124,6 +152,16 @@ def main(url: str, token: str, *pictures: str) -> dict[str, Any]:
         page.choose_pictures(pictures)
         page.fill("text", SHELL)
         image_command = page.command()
+        page.choose("speech")
+        no_recording = page.run()
+        page.record()
+        recorded = page.run()
+        page.choose_recording(recording)
+        page.fill("language", "de")
+        page.fill("prompt", SHELL)
+        speech_command = page.command()
+        page.driver.find_element(CSS, "form.task [name=translate]").click()
+        translated = page.run()
         page.choose("tiny-decoder")
         page.fill("temperature", "1000")
         form_error = page.run()
@@ -139,6 +177,10 @@ def main(url: str, token: str, *pictures: str) -> dict[str, Any]:
             "widths": widths,
             "no_picture": no_picture,
             "image_command": image_command,
+            "no_recording": no_recording,
+            "recorded": recorded,
+            "speech_command": speech_command,
+            "translated": translated,
             "log": [entry["message"] for entry in page.driver.get_log("browser")],
         }
     finally:

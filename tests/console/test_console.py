@@ -1,6 +1,7 @@
 """The console, in a real browser: it shows what the models answer."""
 
 import json
+import re
 import shutil
 import subprocess
 import urllib.request
@@ -18,6 +19,7 @@ from tests.environments import environment
 from tests.frontends.conftest import DECODER, TRANSLATOR
 from tests.frontends.conftest import every_task as every_task  # noqa: PLC0414
 from tests.pictures import picture
+from tests.recordings import tone, wav
 from tests.serving import ServerProcess, server_process
 
 SELENIUM = "selenium==4.51.0"
@@ -25,6 +27,8 @@ OTHERS = ("tagger", "filler", "answerer", "corrector")
 IMAGE_MODELS = ("vit", "vit-embed", "vilbert")
 # Names that a shell would change without quotes; and widths in pixels.
 PICTURES = {"a cat's $1.png": 30, "`dog`.jpg": 50}
+SPEECH_MODEL = "speech"
+RECORDING = 'my "voice" $2; \\.wav'
 SHELL = 'it\'s "$HOME" `\\n`'  # as in ``browser.py``
 TOKEN = "a-token-of-the-console"
 PROGRAM = Path(__file__).with_name("browser.py")
@@ -40,11 +44,16 @@ def server(
     every_task: Path,
     head_bundles: Path,
     image_bundles: Path,
+    speech_bundles: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("console")
     shutil.copytree(every_task, folder / "bundles")
-    for root, names in ((head_bundles, OTHERS), (image_bundles, IMAGE_MODELS)):
+    for root, names in (
+        (head_bundles, OTHERS),
+        (image_bundles, IMAGE_MODELS),
+        (speech_bundles, (SPEECH_MODEL,)),
+    ):
         for name in names:
             shutil.copytree(root / name, folder / "bundles" / name)
     (folder / "tokens").write_text(f"console:{TOKEN}\n")
@@ -55,8 +64,9 @@ def server(
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with :data:`PICTURES`."""
+    """A folder with :data:`PICTURES` and :data:`RECORDING`."""
     folder = tmp_path_factory.mktemp("pictures")
+    (folder / RECORDING).write_bytes(wav(tone(3.0, 16_000)))
     for seed, (name, width) in enumerate(PICTURES.items()):
         file_format = "PNG" if name.endswith("png") else "JPEG"
         (folder / name).write_bytes(picture(seed, file_format, (width, 40)))
@@ -67,7 +77,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def seen(server: ServerProcess, pictures: Path) -> Any:
     """What the browser saw."""
     command = [str(environment(SELENIUM) / "python"), str(PROGRAM), server.http_url, TOKEN]
-    command += [str(pictures / name) for name in PICTURES]
+    command += [str(pictures / name) for name in (RECORDING, *PICTURES)]
     ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
     return json.loads(ran.stdout)
 
@@ -87,7 +97,7 @@ def test_models_need_a_token(seen: Any) -> None:
 
 def test_every_task_has_an_answer(seen: Any) -> None:
     answers = [answer for model in seen["answers"].values() for answer in model.values()]
-    assert len(seen["answers"]) == 12
+    assert len(seen["answers"]) == 13
     assert all(answer and not answer.startswith("error") for answer in answers)
 
 
@@ -129,6 +139,39 @@ def test_pictures_have_previews_and_results(seen: Any, client: Client, pictures:
     cosine = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
     assert f"`dog`.jpg {cosine:.3f} 1.000" in seen["answers"]["vit-embed"][""]
     assert seen["no_picture"] == "error: image_input: must not be empty"
+
+
+def test_segments_have_their_times(seen: Any, client: Client, pictures: Path) -> None:
+    file = (pictures / RECORDING).read_bytes()
+    for shown, options in (
+        (seen["answers"][SPEECH_MODEL][""], {}),
+        (seen["translated"], {"language": "de", "prompt": SHELL, "translate": True}),
+    ):
+        expected = client.transcribe(SPEECH_MODEL, file, **options)  # type: ignore[arg-type]
+        assert shown.count(" – 0:") == len(expected.segments)
+        assert f"– 0:{expected.segments[-1].end_seconds:05.2f}" in shown
+        assert shown.split("\n")[-1].endswith(", 0:03.00")
+    assert seen["translated"].split("\n")[-1] == "english, 0:03.00"
+    assert seen["no_recording"] == "error: file: is required"
+
+
+def test_a_recording_of_the_microphone_is_transcribed(seen: Any) -> None:
+    assert re.search(r"(english|german|french), 0:0\d\.\d\d$", seen["recorded"])
+
+
+def test_commands_read_recordings_from_their_files(
+    seen: Any, client: Client, pictures: Path
+) -> None:
+    options = f"curl --silent -H 'authorization: Bearer {TOKEN}' "
+    command = seen["speech_command"].replace("curl ", options, 1)
+    ran = subprocess.run(
+        command, shell=True, capture_output=True, text=True, check=True, cwd=pictures
+    )
+    *_, last, done, empty = ran.stdout.split("\n\n")
+    assert (done, empty) == ("data: [DONE]", "")
+    file = (pictures / RECORDING).read_bytes()
+    expected = client.transcribe(SPEECH_MODEL, file, language="de", prompt=SHELL)
+    assert json.loads(last.removeprefix("data: "))["text"] == expected.text
 
 
 def test_texts_never_become_markup(seen: Any) -> None:

@@ -6,6 +6,7 @@ And calls for speech tell that a model takes texts.
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx2
@@ -36,7 +37,7 @@ TEXT_MODELS = (DECODER, EMBEDDER, CLASSIFIER, TRANSLATOR)
 WAV = wav(tone(0.5, 16_000))
 TEXT_CALLS = {name: call for name, call in CALLS.items() if not name.startswith("Transcribe")}
 AUDIO_CALLS = {name: call for name, call in CALLS.items() if name.startswith("Transcribe")}
-IMAGE_BODIES = {
+IMAGE_BODIES: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"input": {"image": encoded(picture())}},
     "/classify": {"input": [{"image": encoded(picture())}]},
 }

@@ -17,7 +17,8 @@ _HEADERS = {
     "cache-control": "no-cache",
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "img-src data:; media-src blob:; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
     ),
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
