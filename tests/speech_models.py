@@ -37,9 +37,9 @@ VOCABULARY_SIZE = FIRST_TIMESTAMP + 50 * WINDOW_SECONDS + 1
 SUPPRESSED = (START, NO_TIMESTAMPS - 1)  # the second one is <|nospeech|>, as in real models
 
 
-def feature_extractor() -> WhisperFeatureExtractor:
+def feature_extractor(feature_size: int = 80) -> WhisperFeatureExtractor:
     """Makes the spectrograms of :func:`network`'s windows."""
-    return WhisperFeatureExtractor(feature_size=80, chunk_length=WINDOW_SECONDS)
+    return WhisperFeatureExtractor(feature_size=feature_size, chunk_length=WINDOW_SECONDS)
 
 
 def network(seed: int = 0) -> Whisper:

@@ -83,11 +83,16 @@ def _audio(folder: HuggingFaceFolder) -> AudioConfig:
     else:
         value = folder.read_json(PROCESSOR_FILE)
         file = Fields(value if isinstance(value, dict) else {}, PROCESSOR_FILE)
-    check_supported(file, dither=(0, 0.0), padding_value=(0, 0.0), do_normalize=(False,))
+    check_supported(
+        file,
+        sampling_rate=(16_000,),
+        dither=(0, 0.0),
+        padding_value=(0, 0.0),
+        do_normalize=(False,),
+    )
     hop_size = file.positive("hop_length", 160)
     num_tokens = folder.config.positive("max_source_positions", 1500, maximum=1 << 16)
     return AudioConfig(
-        sample_rate=file.positive("sampling_rate", 16_000),
         num_samples=2 * hop_size * num_tokens,
         fft_size=file.positive("n_fft", 400),
         hop_size=hop_size,

@@ -1,6 +1,7 @@
 """Compares a decoder's exported graphs with ``transformers``: in a batch, alone, in chunks."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +18,13 @@ from export.decoding import (
 )
 from export.parity import TIE, TOLERANCE, ParityReference
 from export.runtime import DecodeSession, Floats, Session
+from export.speech import Source
 from model.bundle import GraphSpec
 from model.config import Kind
 from scripts.families import Family
+
+# The arguments of transformers' model for a source.
+ReadSource = Callable[[Source], dict[str, torch.Tensor]]
 
 NUM_STEPS = 64
 NUM_CHUNKED_STEPS = 2
@@ -37,26 +42,39 @@ def max_errors(actual: list[Floats], expected: list[Floats]) -> list[float]:
     return [float(np.abs(x - y).max()) for x, y in zip(actual, expected, strict=True)]
 
 
+def read_text(source: Source) -> dict[str, torch.Tensor]:
+    """Token ids."""
+    return {"input_ids": torch.tensor([source])}
+
+
 def check_decoder(
     model: Any,
     checkpoint: Checkpoint,
     rows: list[list[int]],
     directory: Path,
     graphs: dict[str, GraphSpec],
+    sources: Sequence[Source] | None = None,
+    read: ReadSource = read_text,
 ) -> CheckedFamily:
-    """Asserts that the graphs decode like ``model``, and that rows do not depend on their batch."""
+    """Asserts that the graphs decode like ``model``, and that rows do not depend on their batch.
+
+    Args:
+        rows: prompts; in an encoder-decoder, where targets start, and sources.
+        sources: instead of ``rows``, one for each of them.
+        read: what ``model`` takes for a source.
+    """
     special = checkpoint.special_tokens
     inputs = DecodingInputs(prompts=rows, num_steps=NUM_STEPS, suppressed=special.suppressed)
     if checkpoint.config.kind == Kind.ENCODER_DECODER:
         assert special.decoder_start is not None
         # Forced prefixes of different lengths.
         prompts = [[special.decoder_start, *row[:index]] for index, row in enumerate(rows)]
-        inputs = dataclasses.replace(inputs, prompts=prompts, sources=rows)
+        inputs = dataclasses.replace(inputs, prompts=prompts, sources=sources or rows)
     longest = max(map(len, inputs.prompts)) + NUM_STEPS
     assert checkpoint.config.position.max_positions >= longest, f"{longest} positions needed"
 
     batched = _decode(directory, graphs, inputs)
-    reference_outputs = _reference_logits(model, inputs, batched)
+    reference_outputs = _reference_logits(model, inputs, batched, read)
     error = max(max_errors([batched.logits], [reference_outputs]))
     assert error <= TOLERANCE, f"{error:.2e} from transformers"
 
@@ -117,7 +135,9 @@ def _decode(
     return decode_in_graph(decoder, inputs, tokens, chunks)
 
 
-def _reference_logits(model: Any, inputs: DecodingInputs, run: DecodingRun) -> Floats:
+def _reference_logits(
+    model: Any, inputs: DecodingInputs, run: DecodingRun, read: ReadSource
+) -> Floats:
     """``[rows, steps, vocabulary]``: one forward pass per row over the same tokens."""
     rows = []
     for index, prompt in enumerate(inputs.prompts):
@@ -125,7 +145,7 @@ def _reference_logits(model: Any, inputs: DecodingInputs, run: DecodingRun) -> F
         if inputs.sources is None:
             logits = model(ids).logits
         else:
-            source = torch.tensor([inputs.sources[index]])
-            logits = model(input_ids=source, decoder_input_ids=ids).logits
+            source = read(inputs.sources[index])
+            logits = model(**source, decoder_input_ids=ids).logits
         rows.append(logits[0, len(prompt) - 1 :].numpy())
     return np.stack(rows)
