@@ -105,6 +105,10 @@ OPENVINO_MARIAN = Environment(
     ),
     unwanted=_OPENVINO_UNWANTED,
 )
+FASTER_WHISPER = Environment(
+    name="faster-whisper",
+    requirements=("faster-whisper==1.2.1", "ctranslate2==4.8.5", "av==18.1.0"),
+)
 BERGAMOT = Environment(
     name="bergamot",
     requirements=("bergamot==0.4.5",),
