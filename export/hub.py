@@ -12,6 +12,7 @@ from types import ModuleType
 
 from export.errors import SourceError, UnsupportedError
 from export.importers.sentence_transformers import LIMITS_FILES, MODULES_FILE, PROMPTS_FILE
+from export.readers.ctranslate2 import MODEL_FILE
 from export.readers.hugging_face import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE
 from export.readers.image_processor import PROCESSOR_FILE, WHOLE_PROCESSOR_FILE
 from export.readers.pickles import SUFFIXES
@@ -28,6 +29,8 @@ TEXTS = (
 )
 """Everything that readers read besides weights. Patterns of ``fnmatch``, as the next ones."""
 WEIGHTS = (WEIGHTS_FILE, INDEX_FILE, "model-*-of-*.safetensors")
+# In every folder of CTranslate2, beside its model file.
+VOCABULARIES = ("vocabulary.json", "vocabulary.txt")
 # Modules of sentence-transformers: 1_Pooling, 2_Dense, …
 MODULES = ("[0-9]_*/config.json", "[0-9]_*/model.safetensors")
 
@@ -68,7 +71,8 @@ def parse(source: str) -> HubName:
 def pull(source: str) -> Pulled:
     """Fetches the files that an export needs into the Hub's cache; cached files are not fetched.
 
-    Safetensors come before a GGUF file, and that before an ONNX graph. Without a connection, the
+    Safetensors come before a GGUF file, that before a model of CTranslate2, and that before an
+    ONNX graph. Without a connection, the
     cache is used if it has the repository.
 
     Raises:
@@ -92,7 +96,7 @@ def pull(source: str) -> Pulled:
 
 
 def _other_weights(name: HubName, folder: Path) -> Path:
-    """The only GGUF file or ONNX graph of a repository without safetensors."""
+    """The only GGUF file, CTranslate2 model or ONNX graph of a repository without safetensors."""
     files = _files(name, folder)
     gguf = [file for file in files if file.endswith(".gguf")]
     if len(gguf) == 1:
@@ -100,6 +104,8 @@ def _other_weights(name: HubName, folder: Path) -> Path:
     if gguf:
         example = f"{PREFIX}{name.repository}:{gguf[0]}"
         raise SourceError(f"several GGUF files, name one, as in {example}: {', '.join(gguf)}")
+    if MODEL_FILE in files and any(file in VOCABULARIES for file in files):
+        return _snapshot(name, [MODEL_FILE])
     pickles = [file for file in files if file.endswith(SUFFIXES)]
     if pickles:
         raise UnsupportedError(

