@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from model.graph_spec import Record, Size, TokenId
+from model.graph_spec import Count, Record, Size, TokenId
 from model.position_config import ConfigStruct, PositionConfig, PositionKind
 
 MAX_SAMPLE_RATE = 48_000
@@ -77,6 +77,8 @@ class TranscriptionTokens(Record, frozen=True, kw_only=True):
         previous: before the text that precedes the window.
         no_speech: predicted after ``decoder_start`` if nobody speaks.
         first_suppressed: never generated first.
+        alignment_heads: layers and heads of the decoder whose cross-attention follows the speech;
+            empty: all of the last half of the layers.
     """
 
     first_timestamp: TokenId
@@ -88,3 +90,4 @@ class TranscriptionTokens(Record, frozen=True, kw_only=True):
     previous: TokenId | None = None
     no_speech: TokenId | None = None
     first_suppressed: tuple[TokenId, ...] = ()
+    alignment_heads: tuple[tuple[Count, Count], ...] = ()

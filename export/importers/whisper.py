@@ -8,6 +8,7 @@ from export.importers.whisper_tables import (
     NUM_ENGLISH_TOKENS,
     START,
     WhisperSizes,
+    alignment_heads,
     audio_spec,
     language_tokens,
     model_config,
@@ -70,7 +71,10 @@ def import_whisper(folder: HuggingFaceFolder) -> Checkpoint:
         name=bundle_name(folder.path),
         audio=audio_spec(audio),
         transcription=transcription_tokens(
-            tokenizer, sizes.vocabulary_size, suppressed(generation, "begin_suppress_tokens")
+            tokenizer,
+            sizes.vocabulary_size,
+            suppressed(generation, "begin_suppress_tokens"),
+            alignment_heads(generation, sizes),
         ),
     )
 

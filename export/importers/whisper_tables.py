@@ -124,7 +124,10 @@ def language_tokens(tokenizer: Tokenizer, vocabulary_size: int) -> dict[str, int
 
 
 def transcription_tokens(
-    tokenizer: Tokenizer, vocabulary_size: int, first_suppressed: tuple[int, ...]
+    tokenizer: Tokenizer,
+    vocabulary_size: int,
+    first_suppressed: tuple[int, ...],
+    alignment_heads: tuple[tuple[int, int], ...] = (),
 ) -> TranscriptionTokens:
     """The special tokens in ``tokenizer``. Timestamps are the last tokens of the vocabulary.
 
@@ -150,6 +153,7 @@ def transcription_tokens(
         previous=tokenizer.token_to_id("<|startofprev|>"),
         no_speech=next((id_ for id_ in no_speech if id_ is not None), None),
         first_suppressed=first_suppressed,
+        alignment_heads=alignment_heads,
     )
 
 
@@ -234,3 +238,16 @@ def suppressed(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
     value = fields.get(name)
     ids = value if isinstance(value, list) else []
     return tuple(sorted({id_ for id_ in ids if type(id_) is int and id_ >= 0}))
+
+
+def alignment_heads(fields: Mapping[str, Any], sizes: WhisperSizes) -> tuple[tuple[int, int], ...]:
+    """The pairs of a layer and a head in ``alignment_heads``; none if they are not of the model."""
+    value = fields.get("alignment_heads")
+    pairs = value if isinstance(value, list) else []
+    layers, heads = range(sizes.decoder_layers), range(sizes.decoder_heads)
+    found = [
+        (pair[0], pair[1])
+        for pair in pairs
+        if isinstance(pair, list) and len(pair) == 2 and pair[0] in layers and pair[1] in heads
+    ]
+    return tuple(found) if len(found) == len(pairs) else ()

@@ -1,17 +1,23 @@
 """Validates requests of Transcribe, and makes the engine's job for each window."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from model.bundle import AudioSpec, Task, TranscriptionTokens
+from model.bundle import ATTEND, AttentionKind, AudioSpec, Task, TranscriptionTokens
 from server.constraint import Constraint
-from server.engine.decoding.options import Beams, LogprobOptions, Sampling
+from server.engine.decoding.options import (
+    AttentionSelection,
+    Beams,
+    LogprobOptions,
+    Sampling,
+)
 from server.engine.decoding.timestamps import ForcedStart, TimestampRules, TimestampTokens
 from server.engine.requests.job import Delivery, GenerationJob
-from server.errors import InvalidArgumentError
+from server.errors import BundleChangedError, InvalidArgumentError
 from server.models.memory_ledger import with_planned_slots
 from server.models.registry import Model
 from server.service import validation
@@ -43,6 +49,8 @@ class TranscriptionPlan:
         temperatures: of a window's attempts, until one is plausible.
         beams: of attempts at temperature 0.
         max_windows: in progress at a time.
+        alignment_heads: pairs of a layer and a head that align words with speech; empty: the
+            request does not ask for the times of words.
         job: what the jobs of all windows have in common.
     """
 
@@ -54,6 +62,7 @@ class TranscriptionPlan:
     temperatures: tuple[float, ...]
     beams: Beams | None
     max_windows: int
+    alignment_heads: tuple[tuple[int, int], ...]
     job: GenerationJob
 
     @property
@@ -93,6 +102,33 @@ class TranscriptionPlan:
             ),
             delivery=Delivery.EACH if detects else Delivery.WHOLE,
         )
+
+    def alignment_job(
+        self, samples: Samples, text_ids: Sequence[int], language: str
+    ) -> GenerationJob | None:
+        """The job that returns the attention of a window's text; None if the text is too long.
+
+        Its prompt has one token after the start tokens, then the text and its end.
+        """
+        start = self.start_tokens(language)
+        prompt = (*start, self.tokens.no_timestamps, *text_ids, min(self.job.eos))
+        if len(prompt) > self.model.max_length:
+            return None
+        layers, heads = (tuple(sorted(set(ids))) for ids in zip(*self.alignment_heads, strict=True))
+        selection = AttentionSelection(AttentionKind.CROSS, layers, heads, average=False)
+        return replace(
+            self.job,
+            prompt=prompt,
+            max_new_tokens=0,
+            samples=samples,
+            num_audio_tokens=self.audio.num_tokens,
+            logprob_options=LogprobOptions(attention=selection),
+        )
+
+    def start_tokens(self, language: str) -> tuple[int, ...]:
+        """The tokens of a transcript before its text."""
+        known = (self.languages[language],) if self.languages else ()
+        return (self.job.prompt[-1], *known, *(() if self.task is None else (self.task,)))
 
     def no_speech_probability(self, first_logprobs: tuple[float, ...]) -> float:
         """That nobody speaks, by a job's ``first_logprobs``; 0 if the model does not tell."""
@@ -158,8 +194,6 @@ async def plan_transcription(
         raise InvalidArgumentError(
             "beam_size", f"{options.beam_size} is more than the {num_slots} slots of this model"
         )
-    if options.word_timestamps:
-        raise InvalidArgumentError("word_timestamps", "are not available yet")
     context.engine.check(model.key, options.beam_size, caller.client)
     prompt = await _prompt(options, model, tokens, context, caller)
     temperature = options.temperature
@@ -172,6 +206,7 @@ async def plan_transcription(
         temperatures=FALLBACK_TEMPERATURES if temperature is None else (temperature,),
         beams=Beams(options.beam_size) if options.beam_size > 1 else None,
         max_windows=max(min(MAX_WINDOWS_AT_ONCE, num_slots // options.beam_size), 1),
+        alignment_heads=_alignment_heads(options, model, tokens),
         job=GenerationJob(
             prompt=prompt,
             max_new_tokens=model.max_length - len(prompt),
@@ -200,6 +235,26 @@ def _task(options: TranscriptionOptions, model: Model, tokens: TranscriptionToke
     if not model.manifest.languages:
         return None
     return tokens.translate if options.translate else tokens.transcribe
+
+
+def _alignment_heads(
+    options: TranscriptionOptions, model: Model, tokens: TranscriptionTokens
+) -> tuple[tuple[int, int], ...]:
+    """Empty unless the request asks for the times of words."""
+    if not options.word_timestamps:
+        return ()
+    graph = model.manifest.graphs.get(ATTEND)
+    if graph is None:
+        raise InvalidArgumentError(
+            "word_timestamps",
+            f"the bundle of {model.manifest.name!r} returns no attention: export it again",
+        )
+    if not model.can_run(ATTEND):
+        raise BundleChangedError(model.manifest.label)
+    num_layers, num_heads = map(int, graph.output(AttentionKind.CROSS).shape[1:3])
+    return tokens.alignment_heads or tuple(
+        (layer, head) for layer in range(num_layers // 2, num_layers) for head in range(num_heads)
+    )
 
 
 async def _prompt(

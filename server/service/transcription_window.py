@@ -1,10 +1,14 @@
 """Transcribes one window of a recording: one job, or several at rising temperatures."""
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from server.constraint import Floats
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.job_handle import JobHandle
@@ -18,8 +22,14 @@ from server.service.job_outputs import TokenClock
 from server.service.segments import TokenSegment, compression_ratio, divide
 from server.service.threads import check_deadline
 from server.service.transcription_plan import Samples, TranscriptionPlan
-from server.service.transcription_request import Segment
+from server.service.transcription_request import Segment, Word
 from server.service.usage import Usage, failure_of
+from server.service.word_times import (
+    LANGUAGES_WITHOUT_SPACES,
+    TimedWord,
+    timed_words,
+    token_starts,
+)
 
 # Radford et al. 2022, section 4.5: a text that repeats itself, or of which the model is unsure, is
 # not plausible; and of the latter, there is none if the model hears no speech.
@@ -36,11 +46,13 @@ _MIN_PROGRESS_SECONDS = 1.0
 class WindowText:
     """One attempt at a window.
 
-    ``token_ids``: with timestamps, without other special tokens. ``is_cut``: the output reached its
-    maximum length. Other values are those of :class:`Segment`.
+    ``token_ids``: with timestamps, without other special tokens. ``logprobs``: of those that are no
+    timestamps. ``is_cut``: the output reached its maximum length. Other values are those of
+    :class:`Segment`.
     """
 
     token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
     is_cut: bool
     mean_logprob: float
     compression_ratio: float
@@ -62,13 +74,14 @@ class WindowText:
 class _Output:
     """The whole output of a job, with its last token; ``first_logprobs`` as in the update.
 
-    ``is_cut``: it reached its maximum length.
+    ``is_cut``: it reached its maximum length. ``attention``: of the prompt, if the job wants it.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
     first_logprobs: tuple[float, ...]
     is_cut: bool
+    attention: Floats | None
 
 
 @dataclass(slots=True)
@@ -123,8 +136,11 @@ class TranscriptionCall:
                 return segments
             num_seconds = window.num_samples / spec.sample_rate
             divided = divide(text.token_ids, self.plan.tokens, num_seconds, is_cut=text.is_cut)
+            words: list[list[TimedWord]] = [[] for _ in divided.segments]
+            if self.plan.alignment_heads and divided.segments:
+                words = await self._words(samples, window, text, divided.segments)
             start_seconds = window.start / spec.sample_rate
-            segments += self._segments(text, divided.segments, start_seconds)
+            segments += self._segments(text, divided.segments, words, start_seconds)
             rest = divided.rest_seconds
             if (
                 rest is None
@@ -147,6 +163,41 @@ class TranscriptionCall:
             if text.is_silent or text.is_plausible:
                 break
         return text
+
+    async def _words(
+        self,
+        samples: Samples,
+        window: Window,
+        text: WindowText,
+        segments: Sequence[TokenSegment],
+    ) -> list[list[TimedWord]]:
+        """The words of each segment, from a second run of the model over the text."""
+        plan, spec = self.plan, self.plan.audio
+        language = self.language.result()
+        token_ids = [id_ for segment in segments for id_ in segment.token_ids]
+        job = plan.alignment_job(padded_window(samples, window, spec), token_ids, language)
+        attention = None if job is None else (await self._run(job)).attention
+        if attention is None:
+            return [[] for _ in segments]
+        (_, layers, heads, _), pairs = attention.shape, plan.alignment_heads
+        of_layer = {layer: i for i, layer in enumerate(sorted({layer for layer, _ in pairs}))}
+        of_head = {head: i for i, head in enumerate(sorted({head for _, head in pairs}))}
+        assert (layers, heads) == (len(of_layer), len(of_head))
+        chosen = np.stack([attention[:, of_layer[x], of_head[y]] for x, y in pairs])
+        num_vectors = -(-window.num_samples * spec.num_tokens // spec.num_samples)
+        seconds = spec.window_seconds / spec.num_tokens
+
+        def align() -> list[list[TimedWord]]:
+            starts = token_starts(chosen, len(plan.start_tokens(language)), num_vectors)
+            return timed_words(
+                segments,
+                [math.exp(value) for value in text.logprobs],
+                (starts * seconds).tolist(),
+                plan.model.tokenizer,
+                has_spaces=language not in LANGUAGES_WITHOUT_SPACES,
+            )
+
+        return await self.context.build(chosen.size // 16, align, self.caller)
 
     async def _run(self, job: GenerationJob) -> _Output:
         handle = await self._submit(job)
@@ -192,7 +243,7 @@ class TranscriptionCall:
                 break
         self._count(job, update.completion, clock.num_tokens)
         is_cut = update.completion.outcome is Outcome.LENGTH
-        return _Output(token_ids, logprobs, update.first_logprobs, is_cut)
+        return _Output(token_ids, logprobs, update.first_logprobs, is_cut, update.attention)
 
     def _count(self, job: GenerationJob, completion: Completion, num_tokens: int) -> None:
         name, metrics = self.plan.model.manifest.name, self.context.metrics
@@ -209,11 +260,11 @@ class TranscriptionCall:
     def _text_of(self, output: _Output, temperature: float) -> WindowText:
         plan, start = self.plan, self.plan.num_forced_tokens
         values = [value.logprob for value in output.logprobs[start:]]
-        special = range(min(plan.job.eos), plan.tokens.first_timestamp)
-        token_ids = tuple(id_ for id_ in output.token_ids[start:] if id_ not in special)
-        said = [id_ for id_ in token_ids if id_ < special.start]
+        generated, eos = output.token_ids[start:], min(plan.job.eos)
+        said = [id_ for id_ in generated if id_ < eos]
         return WindowText(
-            token_ids,
+            tuple(id_ for id_ in generated if id_ < eos or id_ >= plan.tokens.first_timestamp),
+            tuple(value for id_, value in zip(generated, values, strict=True) if id_ < eos),
             output.is_cut,
             sum(values) / max(len(values), 1),
             compression_ratio(plan.model.tokenizer.decode(said).strip()),
@@ -222,12 +273,16 @@ class TranscriptionCall:
         )
 
     def _segments(
-        self, text: WindowText, divided: Sequence[TokenSegment], start_seconds: float
+        self,
+        text: WindowText,
+        divided: Sequence[TokenSegment],
+        words: Sequence[Sequence[TimedWord]],
+        start_seconds: float,
     ) -> tuple[Segment, ...]:
         """Segments with text, of a window that starts at ``start_seconds``."""
         tokenizer = self.plan.model.tokenizer
         segments = []
-        for token_ids, start, end in divided:
+        for (token_ids, start, end), timed in zip(divided, words, strict=True):
             spoken = tokenizer.decode(token_ids)
             if not spoken.strip():
                 continue
@@ -240,6 +295,10 @@ class TranscriptionCall:
                 compression_ratio=text.compression_ratio,
                 no_speech_probability=text.no_speech_probability,
                 temperature=text.temperature,
+                words=tuple(
+                    Word(word, start_seconds + first, start_seconds + last, probability)
+                    for word, first, last, probability in timed
+                ),
             )
             segments.append(segment)
         return tuple(segments)

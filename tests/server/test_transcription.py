@@ -305,7 +305,7 @@ def test_an_implausible_text_is_decoded_at_rising_temperatures(speech_bundles: P
 def test_silence_is_unsure_and_has_no_speech(
     mean_logprob: float, ratio: float, no_speech: float, is_plausible: bool, is_silent: bool
 ) -> None:
-    text = WindowText((), False, mean_logprob, ratio, no_speech, 0.0)
+    text = WindowText((), (), False, mean_logprob, ratio, no_speech, 0.0)
     assert (text.is_plausible, text.is_silent) == (is_plausible, is_silent)
 
 

@@ -1,0 +1,155 @@
+"""When each word of a transcript is said, by dynamic time warping over cross-attention.
+
+The method is that of the code released with Radford et al. 2022 (``whisper/timing.py``): the
+attention of some heads follows the speech. Each head's weights are standardized over the tokens and
+smoothed over time; the path through their mean that has the most weight aligns tokens with times.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from server.service.segments import TokenSegment
+from server.text.tokenizer import Tokenizer
+
+MEDIAN_WIDTH = 7
+# Their words are not separated by spaces: each character is one, if it is a token.
+LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
+
+Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.intp]
+
+
+class TimedWord(NamedTuple):
+    """A word with the space before it. Times are in seconds from the window's start."""
+
+    text: str
+    start_seconds: float
+    end_seconds: float
+    probability: float
+
+
+class TokenWord(NamedTuple):
+    """A word of ``num_tokens`` tokens."""
+
+    text: str
+    num_tokens: int
+
+
+def timed_words(
+    segments: Sequence[TokenSegment],
+    probabilities: Sequence[float],
+    starts: Sequence[float],
+    tokenizer: Tokenizer,
+    *,
+    has_spaces: bool,
+) -> list[list[TimedWord]]:
+    """The words of each segment of a window.
+
+    Args:
+        segments: in order.
+        probabilities: of the segments' tokens.
+        starts: of each token, then the end of the last one, in seconds.
+        tokenizer: the model's.
+        has_spaces: whether spaces separate the words of the language.
+    """
+    words: list[list[TimedWord]] = []
+    index = 0
+    for segment in segments:
+        words.append([])
+        for text, size in split_words(segment.token_ids, tokenizer, has_spaces=has_spaces):
+            mean = sum(probabilities[index : index + size]) / size
+            words[-1].append(TimedWord(text, starts[index], starts[index + size], mean))
+            index += size
+    return words
+
+
+def split_words(
+    token_ids: Sequence[int], tokenizer: Tokenizer, *, has_spaces: bool
+) -> list[TokenWord]:
+    """Divides tokens before spaces, or else between characters."""
+    words: list[TokenWord] = []
+    detokenizer = tokenizer.detokenizer()
+    num_pending = 0
+    for id_ in token_ids:
+        text = detokenizer.push(id_)
+        num_pending += 1
+        if not text:  # an incomplete character
+            continue
+        if words and has_spaces and not text.startswith(" "):
+            text, num_pending = words[-1].text + text, words.pop().num_tokens + num_pending
+        words.append(TokenWord(text, num_pending))
+        num_pending = 0
+    rest = detokenizer.finish()
+    if num_pending:
+        last = words.pop() if words else TokenWord("", 0)
+        words.append(TokenWord(last.text + rest, last.num_tokens + num_pending))
+    return words
+
+
+def token_starts(attention: Floats, first_row: int, num_vectors: int) -> Indices:
+    """The vector of speech at which each token begins.
+
+    Args:
+        attention: softmax weights ``[heads, tokens, vectors]`` of a prompt with the text and the
+            token after it.
+        first_row: the row that predicts the text's first token; the last row is not used.
+        num_vectors: of speech; silence follows.
+
+    Returns:
+        ``[text + 1]``: of the tokens of the text and of the one after it, which ends the last.
+    """
+    weights = attention[..., :num_vectors].astype(np.float64)
+    weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-30)
+    deviation = weights.std(1, keepdims=True)
+    weights = (weights - weights.mean(1, keepdims=True)) / np.maximum(deviation, 1e-30)
+    matrix = median_filter(weights[:, first_row:-1]).mean(0)
+    rows, columns = warp(-matrix)
+    is_first = np.diff(rows, prepend=-1) > 0
+    return columns[is_first]
+
+
+def median_filter(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The median of :data:`MEDIAN_WIDTH` neighbours along the last axis, mirrored at the edges."""
+    half = MEDIAN_WIDTH // 2
+    if values.shape[-1] <= half:
+        return values
+    padding = [(0, 0)] * (values.ndim - 1) + [(half, half)]
+    padded = np.pad(values, padding, mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, MEDIAN_WIDTH, -1)
+    medians: npt.NDArray[np.float64] = np.partition(windows, half, -1)[..., half]
+    return medians
+
+
+def warp(costs: npt.NDArray[np.float64]) -> tuple[Indices, Indices]:
+    """The cheapest path through ``costs [n, m]`` from the first corner to the last one.
+
+    Each step goes to the next row, column, or both (Sakoe and Chiba 1978). Returns the rows and the
+    columns of the path.
+    """
+    num_rows, num_columns = costs.shape
+    totals = np.full((num_rows + 1, num_columns + 1), np.inf)
+    totals[0, 0] = 0.0
+    for diagonal in range(2, num_rows + num_columns + 1):  # row + column, which depend on earlier
+        rows = np.arange(max(1, diagonal - num_columns), min(num_rows, diagonal - 1) + 1)
+        columns = diagonal - rows
+        best = np.minimum(totals[rows - 1, columns], totals[rows, columns - 1])
+        best = np.minimum(best, totals[rows - 1, columns - 1])
+        totals[rows, columns] = costs[rows - 1, columns - 1] + best
+    row, column = num_rows, num_columns
+    path = []
+    while row or column:
+        path.append((row - 1, column - 1))
+        both = totals[row - 1, column - 1] if row and column else np.inf
+        above = totals[row - 1, column] if row else np.inf
+        before = totals[row, column - 1] if column else np.inf
+        if both < above and both < before:
+            row, column = row - 1, column - 1
+        elif above < both and above < before:
+            row -= 1
+        else:
+            column -= 1
+    found = np.array(path[::-1])
+    return found[:, 0], found[:, 1]
