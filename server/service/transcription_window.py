@@ -6,8 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from server.constraint import Floats
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.job import GenerationJob
@@ -24,12 +22,7 @@ from server.service.threads import check_deadline
 from server.service.transcription_plan import Samples, TranscriptionPlan
 from server.service.transcription_request import Segment, Word
 from server.service.usage import Usage, failure_of
-from server.service.word_times import (
-    LANGUAGES_WITHOUT_SPACES,
-    TimedWord,
-    timed_words,
-    token_starts,
-)
+from server.service.word_times import LANGUAGES_WITHOUT_SPACES, of_heads, token_starts, words_of
 
 # Radford et al. 2022, section 4.5: a text that repeats itself, or of which the model is unsure, is
 # not plausible; and of the latter, there is none if the model hears no speech.
@@ -136,7 +129,7 @@ class TranscriptionCall:
                 return segments
             num_seconds = window.num_samples / spec.sample_rate
             divided = divide(text.token_ids, self.plan.tokens, num_seconds, is_cut=text.is_cut)
-            words: list[list[TimedWord]] = [[] for _ in divided.segments]
+            words: list[tuple[Word, ...]] = [()] * len(divided.segments)
             if self.plan.alignment_heads and divided.segments:
                 words = await self._words(samples, window, text, divided.segments)
             start_seconds = window.start / spec.sample_rate
@@ -170,7 +163,7 @@ class TranscriptionCall:
         window: Window,
         text: WindowText,
         segments: Sequence[TokenSegment],
-    ) -> list[list[TimedWord]]:
+    ) -> list[tuple[Word, ...]]:
         """The words of each segment, from a second run of the model over the text."""
         plan, spec = self.plan, self.plan.audio
         language = self.language.result()
@@ -178,26 +171,22 @@ class TranscriptionCall:
         job = plan.alignment_job(padded_window(samples, window, spec), token_ids, language)
         attention = None if job is None else (await self._run(job)).attention
         if attention is None:
-            return [[] for _ in segments]
-        (_, layers, heads, _), pairs = attention.shape, plan.alignment_heads
-        of_layer = {layer: i for i, layer in enumerate(sorted({layer for layer, _ in pairs}))}
-        of_head = {head: i for i, head in enumerate(sorted({head for _, head in pairs}))}
-        assert (layers, heads) == (len(of_layer), len(of_head))
-        chosen = np.stack([attention[:, of_layer[x], of_head[y]] for x, y in pairs])
+            return [()] * len(segments)
+        weights = of_heads(attention, plan.alignment_heads)
         num_vectors = -(-window.num_samples * spec.num_tokens // spec.num_samples)
         seconds = spec.window_seconds / spec.num_tokens
 
-        def align() -> list[list[TimedWord]]:
-            starts = token_starts(chosen, len(plan.start_tokens(language)), num_vectors)
-            return timed_words(
+        def align() -> list[tuple[Word, ...]]:
+            starts = token_starts(weights, len(plan.start_tokens(language)), num_vectors)
+            return words_of(
                 segments,
                 [math.exp(value) for value in text.logprobs],
-                (starts * seconds).tolist(),
+                (window.start / spec.sample_rate + starts * seconds).tolist(),
                 plan.model.tokenizer,
                 has_spaces=language not in LANGUAGES_WITHOUT_SPACES,
             )
 
-        return await self.context.build(chosen.size // 16, align, self.caller)
+        return await self.context.build(weights.size // 16, align, self.caller)
 
     async def _run(self, job: GenerationJob) -> _Output:
         handle = await self._submit(job)
@@ -276,13 +265,13 @@ class TranscriptionCall:
         self,
         text: WindowText,
         divided: Sequence[TokenSegment],
-        words: Sequence[Sequence[TimedWord]],
+        words: Sequence[tuple[Word, ...]],
         start_seconds: float,
     ) -> tuple[Segment, ...]:
         """Segments with text, of a window that starts at ``start_seconds``."""
         tokenizer = self.plan.model.tokenizer
         segments = []
-        for (token_ids, start, end), timed in zip(divided, words, strict=True):
+        for (token_ids, start, end), own in zip(divided, words, strict=True):
             spoken = tokenizer.decode(token_ids)
             if not spoken.strip():
                 continue
@@ -295,10 +284,7 @@ class TranscriptionCall:
                 compression_ratio=text.compression_ratio,
                 no_speech_probability=text.no_speech_probability,
                 temperature=text.temperature,
-                words=tuple(
-                    Word(word, start_seconds + first, start_seconds + last, probability)
-                    for word, first, last, probability in timed
-                ),
+                words=own,
             )
             segments.append(segment)
         return tuple(segments)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.service.segments import TokenSegment
+from server.service.transcription_request import Word
 from server.text.tokenizer import Tokenizer
 
 MEDIAN_WIDTH = 7
@@ -22,15 +23,6 @@ Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.intp]
 
 
-class TimedWord(NamedTuple):
-    """A word with the space before it. Times are in seconds from the window's start."""
-
-    text: str
-    start_seconds: float
-    end_seconds: float
-    probability: float
-
-
 class TokenWord(NamedTuple):
     """A word of ``num_tokens`` tokens."""
 
@@ -38,31 +30,33 @@ class TokenWord(NamedTuple):
     num_tokens: int
 
 
-def timed_words(
+def words_of(
     segments: Sequence[TokenSegment],
     probabilities: Sequence[float],
     starts: Sequence[float],
     tokenizer: Tokenizer,
     *,
     has_spaces: bool,
-) -> list[list[TimedWord]]:
+) -> list[tuple[Word, ...]]:
     """The words of each segment of a window.
 
     Args:
         segments: in order.
         probabilities: of the segments' tokens.
-        starts: of each token, then the end of the last one, in seconds.
+        starts: of each token, then the end of the last one, in seconds from the start of the
+            recording.
         tokenizer: the model's.
         has_spaces: whether spaces separate the words of the language.
     """
-    words: list[list[TimedWord]] = []
+    words: list[tuple[Word, ...]] = []
     index = 0
     for segment in segments:
-        words.append([])
+        own = []
         for text, size in split_words(segment.token_ids, tokenizer, has_spaces=has_spaces):
             mean = sum(probabilities[index : index + size]) / size
-            words[-1].append(TimedWord(text, starts[index], starts[index + size], mean))
+            own.append(Word(text, starts[index], starts[index + size], mean))
             index += size
+        words.append(tuple(own))
     return words
 
 
@@ -87,6 +81,15 @@ def split_words(
         last = words.pop() if words else TokenWord("", 0)
         words.append(TokenWord(last.text + rest, last.num_tokens + num_pending))
     return words
+
+
+def of_heads(attention: Floats, pairs: Sequence[tuple[int, int]]) -> Floats:
+    """The weights of pairs of a layer and a head: ``[pairs, tokens, vectors]``.
+
+    ``attention``: ``[tokens, layers, heads, vectors]`` of all layers and heads in ``pairs``.
+    """
+    layers, heads = (sorted(set(ids)) for ids in zip(*pairs, strict=True))
+    return np.stack([attention[:, layers.index(x), heads.index(y)] for x, y in pairs])
 
 
 def token_starts(attention: Floats, first_row: int, num_vectors: int) -> Indices:
