@@ -1,4 +1,4 @@
-"""The interface between the engine and grammars, which :mod:`server.text.grammar` implements."""
+"""The interface between the engine and grammars, or the rules of timestamps."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Constraint(Protocol):
-    """A grammar's state after the tokens of one output so far."""
+    """A state after the tokens of one output so far: of a grammar, or of rules."""
 
     def mask(self, logits: Floats) -> None:
         """Sets the logits ``[vocabulary]`` of all tokens that may not come next to -inf.

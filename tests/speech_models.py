@@ -34,6 +34,7 @@ SPECIAL = (
 NO_TIMESTAMPS = EOS + len(SPECIAL) - 1
 FIRST_TIMESTAMP = NO_TIMESTAMPS + 1
 VOCABULARY_SIZE = FIRST_TIMESTAMP + 50 * WINDOW_SECONDS + 1
+ALIGNMENT_HEADS = [[0, 3], [1, 0], [1, 2]]
 SUPPRESSED = (START, NO_TIMESTAMPS - 1)  # the second one is <|nospeech|>, as in real models
 
 
@@ -71,6 +72,7 @@ def network(seed: int = 0) -> Whisper:
         decoder_start_token_id=START,
         suppress_tokens=list(SUPPRESSED),
         begin_suppress_tokens=[32, EOS],
+        alignment_heads=ALIGNMENT_HEADS,
     )
     return model
 
@@ -95,6 +97,11 @@ def tokenizer_json() -> str:
 def checkpoint(folder: Path, seed: int = 0) -> Checkpoint:
     """The same, imported. ``folder``: for its files."""
     save(folder, seed)
+    return imported(folder)
+
+
+def imported(folder: Path) -> Checkpoint:
+    """The model that :func:`save` wrote."""
     return import_whisper(read_folder(folder))
 
 

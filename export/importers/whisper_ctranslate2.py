@@ -19,6 +19,7 @@ from export.importers.whisper_tables import (
     NUM_ENGLISH_TOKENS,
     START,
     WhisperSizes,
+    alignment_heads,
     as_linear_map,
     audio_spec,
     language_tokens,
@@ -91,7 +92,10 @@ def import_whisper_ctranslate2(model: CTranslate2Model) -> Checkpoint:
         name=bundle_name(folder),
         audio=audio_spec(sizes.audio),
         transcription=transcription_tokens(
-            tokenizer, sizes.vocabulary_size, suppressed(file, "suppress_ids_begin")
+            tokenizer,
+            sizes.vocabulary_size,
+            suppressed(file, "suppress_ids_begin"),
+            alignment_heads(file, sizes),
         ),
     )
 

@@ -173,7 +173,7 @@ class TranscriptionCall:
         if attention is None:
             return [()] * len(segments)
         weights = of_heads(attention, plan.alignment_heads)
-        num_vectors = -(-window.num_samples * spec.num_tokens // spec.num_samples)
+        num_vectors = max(window.num_samples * spec.num_tokens // spec.num_samples, 1)
         seconds = spec.window_seconds / spec.num_tokens
 
         def align() -> list[tuple[Word, ...]]:
