@@ -39,7 +39,12 @@ def hugging_face(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Checkp
     folder = tmp_path_factory.mktemp("whisper")
     model.save_pretrained(folder)
     write_tokenizer(folder)
-    edit_json(folder / "generation_config.json", suppress_tokens=[5, 7], begin_suppress_tokens=[4])
+    edit_json(
+        folder / "generation_config.json",
+        suppress_tokens=[5, 7],
+        begin_suppress_tokens=[4],
+        alignment_heads=[[0, 1]],
+    )
     return import_path(folder)
 
 
