@@ -16,6 +16,7 @@ from server.service.transcription_request import Word
 from server.text.tokenizer import Tokenizer
 
 MEDIAN_WIDTH = 7
+_TINY = 1e-30  # instead of a sum or a deviation of 0
 # Their words are not separated by spaces: each character is one, if it is a token.
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
@@ -104,17 +105,17 @@ def token_starts(attention: Floats, first_row: int, num_vectors: int) -> Indices
     Returns:
         ``[text + 1]``: of the tokens of the text and of the one after it, which ends the last.
     """
-    weights = attention[..., :num_vectors].astype(np.float64)
-    weights /= np.maximum(weights.sum(-1, keepdims=True), 1e-30)
-    deviation = weights.std(1, keepdims=True)
-    weights = (weights - weights.mean(1, keepdims=True)) / np.maximum(deviation, 1e-30)
-    matrix = median_filter(weights[:, first_row:-1]).mean(0)
+    weights = attention[..., :num_vectors]
+    weights = weights / np.maximum(weights.sum(-1, keepdims=True), _TINY)
+    mean, deviation = weights.mean(1, keepdims=True), weights.std(1, keepdims=True)
+    scores = (weights[:, first_row:-1] - mean) / np.maximum(deviation, _TINY)
+    matrix = median_filter(scores).mean(0, dtype=np.float64)
     rows, columns = warp(-matrix)
     is_first = np.diff(rows, prepend=-1) > 0
     return columns[is_first]
 
 
-def median_filter(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def median_filter(values: Floats) -> Floats:
     """The median of :data:`MEDIAN_WIDTH` neighbours along the last axis, mirrored at the edges."""
     half = MEDIAN_WIDTH // 2
     if values.shape[-1] <= half:
@@ -122,7 +123,7 @@ def median_filter(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     padding = [(0, 0)] * (values.ndim - 1) + [(half, half)]
     padded = np.pad(values, padding, mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, MEDIAN_WIDTH, -1)
-    medians: npt.NDArray[np.float64] = np.partition(windows, half, -1)[..., half]
+    medians: Floats = np.partition(windows, half, -1)[..., half]
     return medians
 
 

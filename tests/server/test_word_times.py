@@ -33,7 +33,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 def test_the_median_of_seven_mirrors_the_edges() -> None:
-    values = np.random.default_rng(0).normal(0, 1, (2, 3, 40))
+    values = np.random.default_rng(0).normal(0, 1, (2, 3, 40)).astype(np.float32)
     filtered = median_filter(values)
     mirrored = np.concatenate([values[..., 3:0:-1], values, values[..., -2:-5:-1]], -1)
     for index in range(40):
