@@ -86,6 +86,29 @@ def test_verbose_json_has_the_segments(client: openai.OpenAI, expected: Transcri
     assert default == answer
 
 
+def test_words_have_their_times(client: openai.OpenAI, server: ServerProcess) -> None:
+    with Client(server.target, timeout_seconds=60) as ours:
+        expected = ours.transcribe(MODEL, AUDIO, language="de", word_timestamps=True)
+    options: dict[str, Any] = {**GIVEN, "response_format": "verbose_json"}
+    answer: Any = client.audio.transcriptions.create(timestamp_granularities=["word"], **options)
+    words = [word for segment in expected.segments for word in segment.words]
+    assert [word.word for word in answer.words] == [word.text.strip() for word in words] != []
+    for one, other in zip(answer.words, words, strict=True):
+        assert [one.start, one.end] == pytest.approx(
+            [other.start_seconds, other.end_seconds], abs=1e-3
+        )
+    assert answer.segments is None
+    both: Any = client.audio.transcriptions.create(
+        timestamp_granularities=["word", "segment"], **options
+    )
+    assert (both.words, len(both.segments)) == (answer.words, len(expected.segments))
+    *deltas, _ = client.audio.transcriptions.create(
+        timestamp_granularities=["word"], stream=True, **options
+    )
+    streamed = [word for event in deltas for word in event.segment.get("words", ())]
+    assert streamed == [word.model_dump() for word in both.words]
+
+
 def test_a_stream_ends_with_the_whole(client: openai.OpenAI, expected: TranscribeResult) -> None:
     events: list[Any] = list(client.audio.transcriptions.create(stream=True, **GIVEN))
     *deltas, done = events

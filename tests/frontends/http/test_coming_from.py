@@ -14,12 +14,14 @@ import openai
 import pytest
 
 from tests.frontends.conftest import DECODER, EMBEDDER, TRANSLATOR
+from tests.recordings import tone, wav
 from tests.serving import ServerProcess, server_process
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "coming-from.md"
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "coming-from.md"
 SPAN = re.compile(r"`([^`]*)`")
 # Small models under the names of the default models.
-MODELS = {"minilm": EMBEDDER, "smollm2": DECODER, "en-pt": TRANSLATOR}
+MODELS = {"minilm": EMBEDDER, "smollm2": DECODER, "en-pt": TRANSLATOR, "whisper": "speech"}
 LANGUAGES = {"en-pt": {"source_language": "en", "target_language": "pt"}}
 
 
@@ -33,10 +35,13 @@ COMMANDS = [span for span in _here() if span.startswith(("curl ", "python -m cli
 
 
 @pytest.fixture(scope="module")
-def server(every_task: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(
+    every_task: Path, speech_bundles: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("default-names")
     for name, small in MODELS.items():
-        shutil.copytree(every_task / small, root / name)
+        folder = speech_bundles if name == "whisper" else every_task
+        shutil.copytree(folder / small, root / name)
         manifest = root / name / "1" / "bundle.json"
         content = json.loads(manifest.read_text()) | {"name": name} | LANGUAGES.get(name, {})
         manifest.write_text(json.dumps(content))
@@ -45,21 +50,32 @@ def server(every_task: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def test_every_tool_has_a_command() -> None:
-    places = ("/embed", "/rerank", "/translate", "/v1/completions", "/score", "/v2/", "translate")
+    places = (
+        "transcribe",
+        "/v1/audio/transcriptions",
+        "/embed",
+        "/rerank",
+        "/translate",
+        "/v1/completions",
+        "/score",
+        "/v2/",
+        "translate",
+    )
     assert all(any(place in command for command in COMMANDS) for place in places)
     assert len(COMMANDS) >= 8
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_runs(server: ServerProcess, command: str) -> None:
+def test_a_command_runs(server: ServerProcess, tmp_path: Path, command: str) -> None:
+    (tmp_path / "recording.mp3").write_bytes(wav(tone(1.0, 16_000)))
     words = shlex.split(command.replace("localhost:8080", f"127.0.0.1:{server.http_port}"))
     if words[0] == "curl":
         words[1:1] = ["--silent", "--show-error", "--fail-with-body"]
     else:
         words[0] = sys.executable
-    variables = {**os.environ, "TRIUNE_TARGET": server.target}
+    variables = {**os.environ, "TRIUNE_TARGET": server.target, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(
-        words, capture_output=True, text=True, check=False, timeout=60, env=variables
+        words, capture_output=True, text=True, check=False, timeout=60, env=variables, cwd=tmp_path
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     if words[0] == "curl":
