@@ -10,7 +10,7 @@ import pytest
 
 from protos.inference import open_inference_pb2 as pb
 from tests.server.oip.conftest import Doors
-from tests.server.oip.messages import infer_request, outputs_of
+from tests.server.oip.messages import infer_request, outputs_of, raw_texts
 from tests.server.oip.test_images import http
 from tests.sounds import recording
 
@@ -89,3 +89,26 @@ def test_errors_name_the_tensor_or_the_parameter(doors: Doors, request_: Any, me
         doors.oip.ModelInfer(request_)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert str(caught.value.details()).startswith(message)
+
+
+def test_a_recording_in_a_binary_body(doors: Doors) -> None:
+    data = raw_texts(FILE)
+    tensor = {"name": "audio_input", "datatype": "BYTES", "shape": [1]}
+    names = ["segments", "words", "word_seconds"]
+    body = {
+        "inputs": [{**tensor, "parameters": {"binary_data_size": len(data)}}],
+        "outputs": [{"name": name} for name in names],
+        "parameters": {"language": "de", "prompt": "Triune"},
+    }
+    head = json.dumps(body).encode()
+    answer = http(doors, f"{MODEL}/infer", head + data, len(head))
+    expected = doors.ours.transcribe(
+        MODEL, FILE, language="de", prompt="Triune", word_timestamps=True
+    )
+    words = [word for segment in expected.segments for word in segment.words]
+    outputs = {output["name"]: output for output in answer["outputs"]}
+    assert outputs["segments"]["data"] == [segment.text for segment in expected.segments]
+    assert outputs["words"]["data"] == [word.text for word in words] != []
+    assert outputs["word_seconds"]["shape"] == [len(words), 2]
+    times = [time for word in words for time in (word.start_seconds, word.end_seconds)]
+    assert outputs["word_seconds"]["data"] == pytest.approx(times, rel=1e-6)
