@@ -14,7 +14,7 @@ export const transcribe = {
   title: "Transcribe",
   fields: {
     file: { label: "Recording", type: "recording" },
-    language: { label: "Language (code; by default it is detected)", value: "" },
+    language: { label: "Language (code, or it is detected)", value: "" },
     prompt: { label: "Words before it", value: "" },
     translate: { label: "Into English", type: "checkbox" },
   },
