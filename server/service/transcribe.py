@@ -28,7 +28,7 @@ T = TypeVar("T")
 # Results that wait for an earlier one, for each task in progress.
 _MAX_EARLY_RESULTS = 4
 # Samples that are searched for quiet places in the time to tokenize a byte.
-_SAMPLES_PER_BYTE = 64
+_SAMPLES_PER_BYTE = 384
 
 
 async def transcribe(

@@ -1,6 +1,10 @@
 """Timestamp rules against ``transformers``."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +16,9 @@ from transformers import (
 )
 
 from server.constraint import Constraint
+from server.engine.decoding.options import Beams, LogprobOptions, Sampling
 from server.engine.decoding.timestamps import ForcedStart, TimestampRules, TimestampTokens
+from tests.server.worker_harness import make_harness, make_job
 
 SIZE, EOS, START, NO_TIMESTAMPS = 40, 12, 13, 19
 FIRST = NO_TIMESTAMPS + 1
@@ -110,3 +116,37 @@ def test_a_forced_start_takes_the_likeliest_choice_and_then_follows_the_rules() 
     masked = logits.copy()
     start.mask(masked)
     np.testing.assert_array_equal(masked, expected([], logits))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"memory": "device", "samples_on_device": True},
+        {"memory": "device", "samples_on_device": True, "has_buckets": True},
+    ],
+)
+def test_rules_hold_on_a_device_and_beside_other_jobs(options: dict[str, Any]) -> None:
+    tokens = TimestampTokens(first_timestamp=50, eos=0, max_first=60, suppressed=(3, 4))
+    constraint = ForcedStart([(7, 8)], TimestampRules(tokens))
+    logprobs = LogprobOptions(top_logprobs=0, are_processed=True, first_token_ids=(9, 3))
+    plain = replace(make_job([5, 6], 12), constraint=constraint, logprob_options=logprobs)
+    jobs = [
+        plain,
+        replace(plain, sampling=Sampling(0.8, seed=3)),
+        replace(plain, beams=Beams(2)),
+        make_job([1, 2, 3], 20),
+    ]
+    mixed = make_harness(num_slots=8, **options)
+    for id_, job in enumerate(jobs):
+        mixed.submit(id_, job)
+    mixed.run()
+    for id_, job in enumerate(jobs):
+        alone = make_harness(num_slots=8)
+        alone.submit(0, job)
+        alone.run()
+        assert mixed.tokens_of(id_) == alone.tokens_of(0)
+        ours, reference = mixed.last_update_of(id_), alone.last_update_of(0)
+        assert ours.first_logprobs == pytest.approx(reference.first_logprobs, abs=1e-5)
+        if job.constraint is not None:
+            assert mixed.tokens_of(id_)[0] in (7, 8)
+            assert mixed.tokens_of(id_)[1] in range(50, 61)
