@@ -12,6 +12,8 @@ from model.bundle import AudioSpec
 _SEARCH_SECONDS = 5.0
 _QUIET_SECONDS = 0.2
 _STEP_SECONDS = 0.01  # from one place to the next
+# Samples as large as the noise that is added to silence when it is rounded.
+_SILENT_SAMPLE = 2
 _MIN_SECONDS = 1.0  # of the last window, since models invent text for shorter ones
 
 
@@ -44,6 +46,15 @@ def split_windows(samples: Samples, spec: AudioSpec) -> list[Window]:
     return [*windows, Window(start, len(samples))]
 
 
+def windows_with_sound(samples: Samples, spec: AudioSpec) -> list[Window]:
+    """As :func:`split_windows`, without silent windows: of those, models invent text."""
+    return [
+        window
+        for window in split_windows(samples, spec)
+        if _peak(samples[window.start : window.stop]) > _SILENT_SAMPLE
+    ]
+
+
 def padded_window(samples: Samples, window: Window, spec: AudioSpec) -> Samples:
     """The samples of ``window``, then silence: ``[spec.num_samples]``."""
     padded = np.zeros(spec.num_samples, np.int16)
@@ -61,6 +72,11 @@ def _quietest(samples: Samples, first: int, last: int, spec: AudioSpec) -> int:
     before = energy[np.maximum(places - half, start) - start]
     after = energy[np.minimum(places + half, stop) - start]
     return int(places[np.argmin(after - before)])
+
+
+def _peak(samples: Samples) -> int:
+    """The largest magnitude, also of -32,768."""
+    return max(int(samples.max()), -int(samples.min()))
 
 
 def _samples_of(seconds: float, spec: AudioSpec) -> int:

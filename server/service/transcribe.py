@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from server.service.audio import decoded_audio
-from server.service.audio_windows import split_windows
+from server.service.audio_windows import windows_with_sound
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.transcription_plan import TranscriptionPlan, plan_transcription
@@ -76,7 +76,7 @@ async def _chunks(
     call, name = TranscriptionCall(plan, context, caller), plan.model.manifest.name
     async with decoded_audio(audio, plan.audio, context, caller) as samples:
         windows = await context.in_thread(
-            partial(split_windows, samples, plan.audio),
+            partial(windows_with_sound, samples, plan.audio),
             caller,
             len(samples) // _SAMPLES_PER_BYTE,
         )
@@ -90,9 +90,10 @@ async def _chunks(
                 if segments:
                     yield TranscriptionChunk(name, segments)
         num_seconds = len(samples) / plan.audio.sample_rate
+    is_known = call.language.done()  # not if there was no sound
     finish = TranscriptionFinish(
-        language=await call.language,
-        language_probability=call.language_probability,
+        language=call.language.result() if is_known else "",
+        language_probability=call.language_probability if is_known else 0.0,
         duration_seconds=num_seconds,
         usage=call.usage,
         timing=Timing.of(call.completions, prepare_seconds, started),

@@ -101,7 +101,8 @@ class Segment:
 class TranscriptionFinish:
     """The end of a transcription.
 
-    ``language``: of the speech, given or detected. ``duration_seconds``: of the recording.
+    ``language``: of the speech, given or detected; empty if there is no sound.
+    ``duration_seconds``: of the recording.
     """
 
     language: str

@@ -58,9 +58,12 @@ class WindowText:
         return is_unsure and self.no_speech_probability > MAX_NO_SPEECH_PROBABILITY
 
     @property
+    def repeats_itself(self) -> bool:
+        return self.compression_ratio > MAX_COMPRESSION_RATIO
+
+    @property
     def is_plausible(self) -> bool:
-        is_sure = self.mean_logprob >= MIN_MEAN_LOGPROB
-        return is_sure and self.compression_ratio <= MAX_COMPRESSION_RATIO
+        return self.mean_logprob >= MIN_MEAN_LOGPROB and not self.repeats_itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,11 @@ class TranscriptionCall:
             window = Window(window.start + round(rest * spec.sample_rate), window.stop)
 
     async def _decode(self, samples: Samples) -> WindowText:
-        """The first attempt that is plausible or silent, else the last."""
+        """The first attempt that is plausible or silent, else the likeliest one.
+
+        One that repeats itself is likely too, and comes last.
+        """
+        attempts = []
         for temperature in self.plan.temperatures:
             language = self.language.result() if self.language.done() else ""
             output = await self._run(self.plan.job_of(samples, temperature, language))
@@ -154,8 +161,9 @@ class TranscriptionCall:
                 self.language_probability = probability
             text = self._text_of(output, temperature)
             if text.is_silent or text.is_plausible:
-                break
-        return text
+                return text
+            attempts.append(text)
+        return max(attempts, key=lambda text: (not text.repeats_itself, text.mean_logprob))
 
     async def _words(
         self,

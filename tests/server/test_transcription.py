@@ -14,9 +14,10 @@ import pytest
 from model.bundle import AudioSpec
 from server.errors import DeadlineError, InvalidArgumentError, OverloadedError
 from server.service import transcription_window
-from server.service.audio_windows import split_windows
+from server.service.audio_windows import split_windows, windows_with_sound
 from server.service.caller import Caller
 from server.service.service import Service
+from server.service.transcription_plan import FALLBACK_TEMPERATURES
 from server.service.transcription_request import (
     TranscribeRequest,
     TranscribeResult,
@@ -171,13 +172,49 @@ def test_a_stream_has_the_segments_in_order(speech_bundles: Path) -> None:
     asyncio.run(run())
 
 
+def test_silence_is_not_transcribed(speech_bundles: Path) -> None:
+    silence = np.random.default_rng(0).integers(-2, 3, RATE * WINDOW_SECONDS).astype(np.int16)
+    unknown = TranscriptionOptions(temperature=0.0)
+    quiet, german = (
+        request(silence, options) for options in (unknown, replace(unknown, language="de"))
+    )
+    late = np.concatenate([silence, noise(0, WINDOW_SECONDS)])
+    heard = windows_with_sound(late, AUDIO)
+    assert heard == split_windows(late, AUDIO)[1:]
+    first, second, third, *alone = transcribed(
+        speech_bundles,
+        quiet,
+        german,
+        request(late, unknown),
+        *(request(late[window.start : window.stop], unknown) for window in heard[:1]),
+    )
+    for result, language in ((first, ""), (second, "de")):
+        assert (result.text, result.segments, result.finish.language) == ("", (), language)
+        assert result.finish.duration_seconds == WINDOW_SECONDS
+        assert result.finish.usage == Usage()
+    assert first.finish.language_probability == 0
+    # The first window with sound tells the language.
+    assert third.finish.language == alone[0].finish.language
+    assert third.finish.language_probability == alone[0].finish.language_probability
+    assert third.segments[0].token_ids == alone[0].segments[0].token_ids
+    assert third.segments[0].start_seconds >= heard[0].start / RATE
+
+
 def test_an_implausible_text_is_decoded_at_rising_temperatures(speech_bundles: Path) -> None:
     options = TranscriptionOptions(language="en")
     first, second = transcribed(
         speech_bundles, request(noise(1), options), request(noise(1), options)
     )
-    assert {segment.temperature for segment in first.segments} == {1.0}
     assert first.segments == second.segments
+    # The likeliest of all attempts is kept.
+    attempts = [
+        transcribed(
+            speech_bundles, request(noise(1), TranscriptionOptions(temperature=t, language="en"))
+        )[0]
+        for t in FALLBACK_TEMPERATURES
+    ]
+    likeliest = max(attempts, key=lambda result: result.segments[0].mean_logprob)
+    assert first.segments[0] == likeliest.segments[0]
     (greedy,) = transcribed(speech_bundles, request(noise(1)))
     assert first.finish.usage.output_tokens > 3 * greedy.finish.usage.output_tokens
 

@@ -255,9 +255,9 @@ class TranscribeResponse(_message.Message):
     text: _builtins.str
     """Of all segments, without the space before the first one."""
     language: _builtins.str
-    """Of the speech: the requested one, or the one that the model detected."""
+    """Of the speech: the requested one, or the one that the model detected; empty if there is no sound."""
     language_probability: _builtins.float
-    """From 0 to 1; 1 if the language was requested."""
+    """From 0 to 1; 1 if the language was requested, 0 if there is none."""
     duration_seconds: _builtins.float
     """Of the recording."""
     @_builtins.property
