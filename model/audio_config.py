@@ -91,3 +91,12 @@ class TranscriptionTokens(Record, frozen=True, kw_only=True):
     no_speech: TokenId | None = None
     first_suppressed: tuple[TokenId, ...] = ()
     alignment_heads: tuple[tuple[Count, Count], ...] = ()
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """All of them; of the timestamps, the first and the last."""
+        last_timestamp = self.first_timestamp + self.num_timestamps - 1
+        optional = (self.transcribe, self.translate, self.previous, self.no_speech)
+        given = (id_ for id_ in optional if id_ is not None)
+        others = (self.no_timestamps, *self.first_suppressed)
+        return (self.first_timestamp, last_timestamp, *others, *given)

@@ -226,7 +226,10 @@ def _check_tokens(checkpoint: Checkpoint, path: Path) -> None:
     size = checkpoint.config.vocabulary_size
     if not size:
         return
-    for name, ids in msgspec.structs.asdict(checkpoint.special_tokens).items():
+    special = msgspec.structs.asdict(checkpoint.special_tokens)
+    if checkpoint.transcription is not None:
+        special["of transcription"] = checkpoint.transcription.ids
+    for name, ids in special.items():
         for id_ in (ids,) if isinstance(ids, int) else ids or ():
             if not 0 <= id_ < size:
                 raise SourceError(

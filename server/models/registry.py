@@ -258,19 +258,18 @@ def _replica(model: Model, backend: Backend) -> Replica:
 
 def _check_vocabulary(manifest: Manifest, tokenizer: Tokenizer) -> None:
     """Raises ``BundleError`` if a token has no embedding: its text would be read as another."""
-    size = manifest.dimensions.vocabulary_size
+    size, label = manifest.dimensions.vocabulary_size, manifest.label
     token = tokenizer.token_beyond(size)
     if token is not None:
-        raise BundleError(
-            f"{manifest.label}: {TOKENIZER_FILE}: the id of token {quoted(token)} is beyond the "
-            f"vocabulary of {size} tokens"
-        )
+        reason = f"the id of token {quoted(token)} is beyond the vocabulary of {size} tokens"
+        raise BundleError(f"{label}: {TOKENIZER_FILE}: {reason}")
     special = manifest.special_tokens
     ids = (*special.eos, special.bos, special.decoder_start, special.mask, special.forced_first)
-    for id_ in (*ids, *special.suppressed, *manifest.languages.values()):
+    transcription = () if manifest.transcription is None else manifest.transcription.ids
+    for id_ in (*ids, *special.suppressed, *manifest.languages.values(), *transcription):
         if id_ is not None and not 0 <= id_ < size:
             raise BundleError(
-                f"{manifest.label}: the special token {id_} is beyond the vocabulary of {size}"
+                f"{label}: the special token {id_} is beyond the vocabulary of {size}"
             )
 
 

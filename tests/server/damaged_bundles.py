@@ -199,6 +199,18 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         _edit(lambda m: m["graphs"]["decode"]["states"][0].update(shape=[1 << 40, "length", 1])),
         "graphs.decode.states.",
     ),
+    "timestamps beyond the vocabulary": (
+        _edit(
+            lambda m: m.update(
+                transcription={
+                    "first_timestamp": 5,
+                    "num_timestamps": 1 << 20,
+                    "no_timestamps": 4,
+                }
+            )
+        ),
+        "is beyond the vocabulary of",
+    ),
     "state beyond memory": (
         _edit(
             lambda m: m["graphs"]["decode"]["states"][0].update(shape=[1 << 30, "length", 1 << 30])
