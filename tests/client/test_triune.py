@@ -100,7 +100,7 @@ def test_a_missing_package_is_named_with_its_extra(
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("triune tr", {"train", "translate"}),
+        ("triune tr", {"train", "transcribe", "translate"}),
         ("triune generate --temp", {"--temperature"}),
         ("triune rerank --tls-k", {"--tls-key"}),
         ("triune serve --max-que", {"--max-queue", "--max-queue-tokens"}),

@@ -14,14 +14,14 @@ from client import transcription_messages
 from client.aio import AsyncClient
 from client.errors import TriuneError
 from client.sync import Client
+from tests.recordings import tone, wav
 from tests.serving import ServerProcess, server_process
-from tests.sounds import recording
 
 ROOT = Path(__file__).parents[2]
 MODEL = "speech"
 
 
-SMALL = recording(3.0)
+SMALL = wav(tone(3.0, 16_000))
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from tests.fuzz.service import CALLS, service
-from tests.sounds import recording
+from tests.recordings import tone, wav
 
 SIZE = 512
-_RECORDING = recording(0.02, 8000)
+_RECORDING = wav(tone(0.02, 8000), 8000)
 
 
 def run(data: bytes) -> None:

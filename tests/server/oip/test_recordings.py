@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from protos.inference import open_inference_pb2 as pb
+from tests.recordings import tone, wav
 from tests.server.oip.conftest import Doors
 from tests.server.oip.messages import infer_request, outputs_of, raw_texts
 from tests.server.oip.test_images import http
-from tests.sounds import recording
 
 MODEL = "speech"
-FILE = recording(3.0)
+FILE = wav(tone(3.0, 16_000))
 OUTPUTS = ["text_output", "language", "segments", "segment_seconds"]
 
 
