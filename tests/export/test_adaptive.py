@@ -49,6 +49,7 @@ def checkpoint_of(config: ModelConfig, like: str) -> Checkpoint:
     return dataclasses.replace(checkpoint(like), config=config, weights=decided_weights(config))
 
 
+@pytest.mark.slow
 def test_encoder_graph_matches_the_eager_module(tmp_path: Path) -> None:
     """Vectors, updates and remainders, in a padded batch."""
     source = checkpoint_of(ENCODER, "bert")
@@ -67,6 +68,7 @@ def test_encoder_graph_matches_the_eager_module(tmp_path: Path) -> None:
     assert len(found) > 2
 
 
+@pytest.mark.slow
 def test_decoder_graph_matches_the_eager_module(tmp_path: Path) -> None:
     """Ragged rows over the cache; every step has the updates of a whole run."""
     source = checkpoint_of(TRANSLATOR, "vaswani")

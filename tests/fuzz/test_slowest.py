@@ -22,6 +22,7 @@ def test_every_call_is_searched() -> None:
     }
 
 
+@pytest.mark.slow
 def test_search_finds_a_planted_slow_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call whose time on the event loop grows with the square of brackets in its texts."""
     tokenize = InferenceServicer.Tokenize

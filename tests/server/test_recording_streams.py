@@ -1,7 +1,7 @@
 """TranscribeStream calls that are refused, by a real server."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,22 @@ from server.bounds import MAX_AUDIO_BYTES
 from server.frontends.grpc import recordings
 from tests.faults.serving import metric_at, wait_until
 from tests.server.in_process_server import CLASSIFIER, serving
+from tests.serving import server_process
 
 Request = pb.TranscribeStreamRequest
 PART = bytes(1 << 20)
 BAD_OPTION = pb.TranscriptionOptions(temperature=2.0)
 
 
+@pytest.fixture(scope="module")
+def target(tiny_bundles: Path) -> Iterator[str]:
+    with server_process(tiny_bundles) as running:
+        yield running.target
+
+
 @pytest.fixture
-async def stub(tiny_bundles: Path) -> AsyncIterator[Any]:
-    async with (
-        serving(tiny_bundles) as running,
-        grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel,
-    ):
+async def stub(target: str) -> AsyncIterator[Any]:
+    async with grpc.aio.insecure_channel(target) as channel:
         yield inference_pb2_grpc.InferenceServiceStub(channel)
 
 

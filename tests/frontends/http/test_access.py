@@ -1,5 +1,6 @@
 """Tokens, certificates, CORS and health of the HTTP front end."""
 
+import asyncio
 import re
 import ssl
 from pathlib import Path
@@ -51,7 +52,8 @@ async def test_every_route_except_health_needs_a_token(bundles: Path, tokens: Pa
         calls = [(method, route.path) for route in routes for method in route.methods or ()]
         calls += [("GET", "/metrics"), ("GET", "/nothing"), ("PUT", "/v1/models")]
         let_in = []
-        for method, template in calls:
+
+        async def check(method: str, template: str) -> None:
             path = re.sub(r"{\w+}", CLASSIFIER, template)
             for headers in ({}, {"authorization": "Bearer third-token"}):
                 refused = await client.request(method, path, headers=headers)
@@ -61,6 +63,8 @@ async def test_every_route_except_health_needs_a_token(bundles: Path, tokens: Pa
                 assert refused.headers["www-authenticate"] == "Bearer"
             accepted = await client.request(method, path, headers=BEARER)
             assert accepted.status_code != 401, (method, path)
+
+        await asyncio.gather(*(check(*call) for call in calls))
         assert not let_in
         for path in PUBLIC:
             assert (await client.get(path)).status_code == 200

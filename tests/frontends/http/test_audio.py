@@ -86,6 +86,7 @@ def test_verbose_json_has_the_segments(client: openai.OpenAI, expected: Transcri
     assert default == answer
 
 
+@pytest.mark.slow
 def test_words_have_their_times(client: openai.OpenAI, server: ServerProcess) -> None:
     with Client(server.target, timeout_seconds=60) as ours:
         expected = ours.transcribe(MODEL, AUDIO, language="de", word_timestamps=True)
@@ -122,6 +123,7 @@ def test_a_stream_ends_with_the_whole(client: openai.OpenAI, expected: Transcrib
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens
 
 
+@pytest.mark.slow
 def test_a_verbose_stream_has_the_segments(client: openai.OpenAI) -> None:
     options: dict[str, Any] = {**GIVEN, "response_format": "verbose_json"}
     whole: Any = client.audio.transcriptions.create(**options)
@@ -148,6 +150,7 @@ def test_a_stream_of_events_ends_as_other_streams(http: httpx2.Client) -> None:
     assert all(json.loads(event.removeprefix("data: "))["type"] for event in events[:-2])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:deprecated")
 def test_translations_are_english(client: openai.OpenAI, server: ServerProcess) -> None:
     with Client(server.target, timeout_seconds=60) as ours:
@@ -173,6 +176,7 @@ def test_temperatures(client: openai.OpenAI, expected: TranscribeResult) -> None
     assert {segment.temperature for segment in at(0.5).segments} == {0.5}
 
 
+@pytest.mark.slow
 def test_prompts_beams_and_priorities(client: openai.OpenAI, server: ServerProcess) -> None:
     options: dict[str, Any] = {"language": "fr", "prompt": "Triune", "beam_size": 2}
     with Client(server.target, timeout_seconds=60) as ours:
