@@ -29,6 +29,7 @@ from server.service.word_times import LANGUAGES_WITHOUT_SPACES, of_heads, token_
 MAX_COMPRESSION_RATIO = 2.4
 MIN_MEAN_LOGPROB = -1.0
 MAX_NO_SPEECH_PROBABILITY = 0.6
+DECIMALS = 3  # of seconds
 # The rest of a window is transcribed as another one if it is no shorter, and if the part before it
 # is no shorter.
 _MIN_REST_SECONDS = 0.5
@@ -189,7 +190,7 @@ class TranscriptionCall:
             return words_of(
                 segments,
                 [math.exp(value) for value in text.logprobs],
-                (window.start / spec.sample_rate + starts * seconds).tolist(),
+                (window.start / spec.sample_rate + starts * seconds).round(DECIMALS).tolist(),
                 plan.model.tokenizer,
                 has_spaces=language not in LANGUAGES_WITHOUT_SPACES,
             )
@@ -285,8 +286,8 @@ class TranscriptionCall:
                 continue
             segment = Segment(
                 text=spoken,
-                start_seconds=start_seconds + start,
-                end_seconds=start_seconds + end,
+                start_seconds=round(start_seconds + start, DECIMALS),
+                end_seconds=round(start_seconds + end, DECIMALS),
                 token_ids=token_ids,
                 mean_logprob=text.mean_logprob,
                 compression_ratio=text.compression_ratio,
