@@ -19,98 +19,25 @@ from server.frontends.http.endpoint import Context
 from server.frontends.http.protocols import PROTOCOLS
 from server.frontends.http.settings import HttpSettings
 from server.service.service import Service
+from tests.frontends.every_call import (
+    AUDIO,
+    BODIES,
+    CALLS,
+    LANGUAGES,
+    OTHERS,
+    SENT_AS_STREAMS,
+    STREAMS,
+    TASKS,
+    TEXTS,
+    own_message,
+    with_model,
+)
 from tests.pictures import encoded, picture
 from tests.server.oip.messages import infer_request
 from tests.serving import ServerProcess, server_process
 
 CLASSIFIER, EMBEDDER = "vit", "vit-embed"
 MODELS = (CLASSIFIER, EMBEDDER)
-TEXTS = ["a cat"]
-QUESTION = {"type": "predicate", "instructions": "Is it a cat?"}
-CHAT = [{"role": "user", "content": "a cat"}]
-TENSOR = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": TEXTS}
-
-# Bodies by route. Those below {model} have no field for it.
-BODIES: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"messages": CHAT},
-    "/v1/completions": {"prompt": "a cat"},
-    "/v1/responses": {"input": "a cat"},
-    "/v1/embeddings": {"input": TEXTS},
-    "/v1/decisions": {"input": "a cat", "questions": [QUESTION]},
-    "/v2/rerank": {"query": "cat", "documents": TEXTS},
-    "/v1/rerank": {"query": "cat", "documents": TEXTS},
-    "/rerank": {"query": "cat", "documents": TEXTS, "max_tokens_per_doc": 4},
-    "/score": {"text_1": "cat", "text_2": TEXTS},
-    "/v1/score": {"text_1": "cat", "text_2": TEXTS},
-    "/classify": {"input": TEXTS},
-    "/tokenize": {"prompt": "a cat"},
-    "/detokenize": {"tokens": [1, 2]},
-    "/v2/models/{model}/infer": {"inputs": [TENSOR]},
-    "/v2/models/{model}/generate": {"text_input": "a cat"},
-    "/v2/models/{model}/generate_stream": {"text_input": "a cat"},
-    "/v2/models/{model}/versions/{version}/infer": {"inputs": [TENSOR]},
-    "/v2/models/{model}/versions/{version}/generate": {"text_input": "a cat"},
-    "/v2/models/{model}/versions/{version}/generate_stream": {"text_input": "a cat"},
-    "/{model}/embed": {"inputs": TEXTS},
-    "/{model}/embed_all": {"inputs": TEXTS},
-    "/{model}/embed_sparse": {"inputs": TEXTS},
-    "/{model}/predict": {"inputs": [["a cat"]]},
-    "/{model}/rerank": {"query": "cat", "texts": TEXTS},
-    "/{model}/similarity": {"inputs": {"source_sentence": "cat", "sentences": TEXTS}},
-    "/{model}/tokenize": {"inputs": TEXTS},
-    "/{model}/decode": {"ids": [1, 2]},
-}
-# As forms, with a file.
-AUDIO = ("/v1/audio/transcriptions", "/v1/audio/translations")
-STREAMS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
-# They find a model by languages, and no model of images has any.
-LANGUAGES = {
-    "/translate": {"q": "a cat", "source": "en", "target": "de"},
-    "/detect": {"q": "a cat"},
-}
-# They name no model, or take no text.
-OTHERS = {
-    "/translate_file",
-    "/suggest",
-    "/v1/embed",
-    "/v2/embed",
-    "/v2/repository/index",
-    "/v2/repository/models/{model}/load",
-    "/v2/repository/models/{model}/unload",
-}
-CALLS: dict[str, Any] = {
-    "Generate": pb.GenerateRequest(inputs=TEXTS),
-    "GenerateStream": pb.GenerateStreamRequest(inputs=TEXTS),
-    "Translate": pb.TranslateRequest(inputs=TEXTS),
-    "TranslateStream": pb.TranslateStreamRequest(inputs=TEXTS),
-    "Embed": pb.EmbedRequest(inputs=TEXTS),
-    "EmbedStream": pb.EmbedStreamRequest(inputs=TEXTS),
-    "Classify": pb.ClassifyRequest(inputs=TEXTS),
-    "Score": pb.ScoreRequest(inputs=[pb.ScoreInput(context="a", target="cat")]),
-    "Tag": pb.TagRequest(inputs=TEXTS),
-    "FillMask": pb.FillMaskRequest(inputs=TEXTS),
-    "Answer": pb.AnswerRequest(questions=[pb.Question(question="a", context="b")]),
-    "Rerank": pb.RerankRequest(query="cat", documents=TEXTS),
-    "Correct": pb.CorrectRequest(inputs=TEXTS),
-    "Attend": pb.AttendRequest(inputs=TEXTS),
-    "Tokenize": pb.TokenizeRequest(inputs=TEXTS),
-    "Transcribe": pb.TranscribeRequest(audio=b"RIFF"),
-    "TranscribeStream": pb.TranscribeStreamRequest(audio=b"RIFF"),
-}
-# They take no text.
-RECORDINGS = {
-    "Transcribe": pb.TranscribeRequest(audio=b"RIFF"),
-    "TranscribeStream": pb.TranscribeStreamRequest(audio=b"RIFF"),
-}
-SENT_AS_STREAMS = ("EmbedStream", "TranscribeStream")
-TASKS = ("generate", "translate", "embed", "classify", "tag", "fill_mask", "correct")
-
-
-def with_model(request: Any, model: str) -> Any:
-    copy = type(request)()
-    copy.CopyFrom(request)
-    copy.model = model
-    return copy
 
 
 @pytest.fixture(scope="module")
@@ -140,33 +67,13 @@ def still_answers(http: httpx2.Client) -> Iterator[None]:
 
 def test_the_calls_below_are_all(tmp_path: Path) -> None:
     service = pb.DESCRIPTOR.services_by_name["InferenceService"]
-    assert {*CALLS, *RECORDINGS} == {method.name for method in service.methods}
+    assert set(CALLS) == {method.name for method in service.methods}
     config = ServerConfig(bundles=tmp_path, tei_model="")
     handlers: Any = Service  # makes routes, which are not called
     context = Context(handlers, HttpSettings.of(config), Access(config), BodyBudget(0))
     routes = [cast("Route", route) for protocol in PROTOCOLS for route in protocol(context)]
     posts = {route.path for route in routes if "POST" in (route.methods or ())}
     assert posts == {*BODIES, *AUDIO, *LANGUAGES, *OTHERS}
-
-
-def own_message(path: str, answer: httpx2.Response) -> str:
-    """The message of an error, which has the shape of the route's protocol."""
-    body = answer.json()
-    if path.startswith("/v2/models") or path in LANGUAGES:
-        assert set(body) == {"error"}
-        message = body["error"]
-    elif path.startswith("/{model}"):
-        assert body["error_type"] in ("Validation", "Backend")
-        assert answer.status_code == {"Validation": 413, "Backend": 424}[body["error_type"]]
-        message = body["error"]
-    elif path.endswith("rerank"):
-        assert set(body) == {"message"}
-        message = body["message"]
-    else:
-        assert body["error"]["type"] == "invalid_request_error"
-        assert body["error"]["param"]
-        message = body["error"]["message"]
-    return str(message)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -219,16 +126,6 @@ def test_texts_are_refused_by_grpc(channel: grpc.Channel, name: str, model: str)
         list(getattr(stub, name)(messages))
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert "images" in str(caught.value.details())
-
-
-@pytest.mark.parametrize("name", RECORDINGS)
-def test_recordings_are_refused_by_grpc(channel: grpc.Channel, name: str) -> None:
-    stub = inference_pb2_grpc.InferenceServiceStub(channel)
-    request = with_model(RECORDINGS[name], CLASSIFIER)
-    with pytest.raises(grpc.RpcError) as caught:
-        list(getattr(stub, name)(iter([request]) if name == "TranscribeStream" else request))
-    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert str(caught.value.details()).startswith(f"model: {CLASSIFIER!r} does not answer")
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["ModelInfer", "ModelStreamInfer"])

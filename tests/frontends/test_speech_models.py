@@ -15,7 +15,7 @@ import pytest
 from protos.inference import open_inference_pb2_grpc
 from protos.triune.v1 import inference_pb2_grpc
 from tests.frontends.conftest import CLASSIFIER, DECODER, EMBEDDER, TRANSLATOR
-from tests.frontends.test_image_models import (
+from tests.frontends.every_call import (
     AUDIO,
     BODIES,
     CALLS,
