@@ -37,7 +37,7 @@ export const transcribe = {
           element("td", {}, `${time(segment.start)} – ${time(segment.end)}`),
           element("td", {}, segment.text.trim())));
       } else {
-        output.append(element("p", { className: "note" }, `${language}, ${time(duration)}`));
+        output.append(element("p", { className: "note" }, `${language || "silence"}, ${time(duration)}`));
       }
     }
   },
