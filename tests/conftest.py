@@ -27,11 +27,14 @@ SLOW = (
     "deploy",
     "export/importers/test_defaults.py",
     "export/test_large.py",
+    "export/test_literature.py",
     "families",
     "loadtest/test_compare_servers.py",
     "loadtest/test_gpu.py",
+    "server/test_freed_calls.py",
     "soak",
     "test_round_trip.py",
+    "train/test_resume.py",
     "train/test_tiny.py",
 )
 
