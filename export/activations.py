@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from export.speech import SpeechWindow
+from export.decoding import eager_source_states
+from export.speech import Source, SpeechWindow
 from model.basics import Linear
 from model.config import Kind, ModelConfig
 from model.images import Pixels
@@ -48,28 +49,20 @@ def observe_inputs(
             elif isinstance(sample, tuple):
                 ids, lengths, segments = _texts(model, sample[0])
                 model.encode_pairs(ids, lengths, torch.from_numpy(sample[1][None]), segments)
-            elif isinstance(sample, SpeechWindow):
-                _run_speech(model, sample, targets[index] if targets else sample.target)
+            elif isinstance(sample, list) and config.kind == Kind.ENCODER:
+                model.encode(*_texts(model, sample))
             else:
-                _run(model, sample, targets[index] if targets else sample)
+                own = sample.target if isinstance(sample, SpeechWindow) else sample
+                _run(model, sample, targets[index] if targets else own)
 
 
-def _run(model: Transformer, row: list[int], target: list[int]) -> None:
-    ids, lengths, segments = _texts(model, row)
+def _run(model: Transformer, source: Source, target: list[int]) -> None:
     source_lengths, states = None, None
-    if model.config.kind == Kind.ENCODER:
-        model.encode(ids, lengths, segments)
-        return
     if model.config.kind == Kind.ENCODER_DECODER:
-        source_lengths, states = lengths, model.encode_source(ids, lengths)
+        source_lengths = torch.tensor([len(source)], dtype=torch.int32)
+        states = eager_source_states(model, source)
     step = Step.whole(torch.tensor([len(target)]), source_lengths)
     model.decode(torch.tensor([target]), step, states)
-
-
-def _run_speech(model: Transformer, window: SpeechWindow, target: list[int]) -> None:
-    states = model.encode_audio(torch.from_numpy(window.samples[None]))
-    lengths = torch.tensor([len(window)], dtype=torch.int32)
-    model.decode(torch.tensor([target]), Step.whole(torch.tensor([len(target)]), lengths), states)
 
 
 def _texts(model: Transformer, row: list[int]) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from export.checkpoint import Checkpoint
 from model.audio import Samples, decode_audio
-from model.bundle import AudioSpec
+from model.bundle import AudioSpec, SpecialTokens, TranscriptionTokens
 
 FOLDER = Path(__file__).with_name("recordings")
 # What exports measure: the transcripts are those of the readers' text.
@@ -57,6 +57,21 @@ class SpeechWindow:
 Source = list[int] | SpeechWindow
 
 
+class SpeechModel(Protocol):
+    """What the windows of a model depend on."""
+
+    @property
+    def audio(self) -> AudioSpec | None: ...
+    @property
+    def transcription(self) -> TranscriptionTokens | None: ...
+    @property
+    def special_tokens(self) -> SpecialTokens: ...
+    @property
+    def languages(self) -> dict[str, int]: ...
+    @property
+    def tokenizer_json(self) -> str: ...
+
+
 @dataclass(frozen=True)
 class SpeechReader:
     """Makes windows for one model.
@@ -68,23 +83,18 @@ class SpeechReader:
 
     spec: AudioSpec
     tokenizer: Tokenizer
-    vocabulary_size: int
+    tokens: TranscriptionTokens
     start: list[int]
     end: list[int]
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> "SpeechReader | None":
-        """The reader for ``checkpoint``; None if it is no model of speech."""
-        tokens, start = checkpoint.transcription, checkpoint.special_tokens.decoder_start
-        if checkpoint.audio is None or tokens is None or start is None:
+    def of(cls, model: SpeechModel) -> "SpeechReader | None":
+        """The reader for ``model``; None if it is no model of speech."""
+        start, tokens = english_start(model), model.transcription
+        if model.audio is None or tokens is None or not start:
             return None
-        return cls(
-            checkpoint.audio,
-            Tokenizer.from_str(checkpoint.tokenizer_json),
-            checkpoint.config.vocabulary_size,
-            english_start(start, checkpoint.languages, tokens.transcribe, tokens.no_timestamps),
-            list(checkpoint.special_tokens.eos[:1]),
-        )
+        tokenizer = Tokenizer.from_str(model.tokenizer_json)
+        return cls(model.audio, tokenizer, tokens, start, list(model.special_tokens.eos[:1]))
 
     def windows(self, texts: dict[str, str], count: int) -> list[SpeechWindow]:
         """``count`` windows: each recording of ``texts`` alone, then with each other one."""
@@ -99,16 +109,17 @@ class SpeechReader:
         window[: len(kept)] = kept
         text = "".join(texts[name] for name in names)
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
-        known = [id_ for id_ in ids if id_ < self.vocabulary_size]
+        known = [id_ for id_ in ids if id_ < self.tokens.first_timestamp]
         return SpeechWindow(window, self.spec.num_tokens, [*self.start, *known, *self.end])
 
 
-def english_start(
-    start: int, languages: dict[str, int], transcribe: int | None, no_timestamps: int
-) -> list[int]:
-    """The first tokens of an English transcript without timestamps."""
-    given = (languages.get("en"), transcribe)
-    return [start, *(token for token in given if token is not None), no_timestamps]
+def english_start(model: SpeechModel) -> list[int]:
+    """The first tokens of an English transcript without timestamps; none of other models."""
+    start, tokens = model.special_tokens.decoder_start, model.transcription
+    if start is None or tokens is None:
+        return []
+    given = (model.languages.get("en"), tokens.transcribe)
+    return [start, *(token for token in given if token is not None), tokens.no_timestamps]
 
 
 @cache

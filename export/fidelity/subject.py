@@ -176,11 +176,9 @@ class Subject:
 
     def sources(self) -> Sequence[Source]:
         """Sentences for an encoder-decoder, or windows of speech."""
-        if self.audio is not None:
-            eos = list(self.special_tokens.eos[:1])
-            start, size = self.target_start, self.vocabulary_size
-            reader = SpeechReader(self.audio, self.tokenizer, size, start, eos)
-            count = BUDGET / (self.num_parameters * self.audio.num_tokens)
+        reader = SpeechReader.of(self)
+        if reader is not None:
+            count = BUDGET / (self.num_parameters * reader.spec.num_tokens)
             return reader.windows(SENTENCES, int(min(MAX_WINDOWS, max(MIN_WINDOWS, count))))
         texts = sentences(self.source_language or "en")
         rows = [self.encode(text)[:MAX_PROMPT_TOKENS] for text in texts[: self.max_rows]]
@@ -192,10 +190,8 @@ class Subject:
         special, start = self.special_tokens, self.special_tokens.decoder_start
         if start is None:
             return []
-        tokens = self.transcription
-        if tokens is not None:
-            languages = self.languages
-            return english_start(start, languages, tokens.transcribe, tokens.no_timestamps)
+        if self.transcription is not None:
+            return english_start(self)
         token, known = special.forced_first, self.languages.values()
         if token is None and known and start not in known:
             named = [t for name, t in self.languages.items() if name.startswith(("pt", "por"))]

@@ -92,9 +92,8 @@ def plan_memory(
     """
     decode = manifest.graphs.get("decode")
     in_host_memory = not config.has_separate_memory
-    audio = manifest.audio
-    max_source_length = max_length if audio is None else audio.num_tokens
-    slot_bytes = 0 if decode is None else _slot_bytes(decode, max_length, max_source_length)
+    source_length = max_source_length(manifest, max_length)
+    slot_bytes = 0 if decode is None else _slot_bytes(decode, max_length, source_length)
     holds_prefixes = decode is not None and all(
         state.role == StateRole.KV for state in decode.states
     )
@@ -134,6 +133,11 @@ def plan_memory(
         in_units(available_bytes),
     )
     return plan
+
+
+def max_source_length(manifest: Manifest, max_length: int) -> int:
+    """The longest source of an encoder-decoder; of speech, all vectors of a window."""
+    return max_length if manifest.audio is None else manifest.audio.num_tokens
 
 
 def _slot_bytes(decode: GraphSpec, max_length: int, max_source_length: int) -> int:

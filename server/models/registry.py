@@ -23,7 +23,7 @@ from model.shortlist import Shortlist
 from server.errors import ModelNotFoundError
 from server.file_changes import FileChanges
 from server.models.cache_memories import CacheMemories
-from server.models.memory_budget import MemoryPlan
+from server.models.memory_budget import MemoryPlan, max_source_length
 from server.printable import quoted
 from server.runtime.contract import Backend, Graph, KernelNodes, LoadModel, MakeMemory
 from server.runtime.lazy_graph import LazyGraph
@@ -75,9 +75,8 @@ class Model:
 
     @property
     def max_source_length(self) -> int:
-        """The longest source of an encoder-decoder; of speech, all vectors of a window."""
-        audio = self.manifest.audio
-        return self.max_length if audio is None else audio.num_tokens
+        """The longest source of an encoder-decoder, in vectors."""
+        return max_source_length(self.manifest, self.max_length)
 
     @property
     def mask_token(self) -> str:

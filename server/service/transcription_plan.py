@@ -4,9 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-
+from model.audio import Samples
 from model.bundle import ATTEND, AttentionKind, AudioSpec, Task, TranscriptionTokens
 from server.constraint import Constraint
 from server.engine.decoding.options import (
@@ -32,8 +30,6 @@ MAX_FIRST_SECONDS = 1.0  # of the first timestamp
 # Windows of a call in progress at a time.
 MAX_WINDOWS_AT_ONCE = 8
 _SEED = 0  # the same recording has the same text
-
-Samples = npt.NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from model.audio import Samples
 from server.constraint import Floats
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.job import GenerationJob
@@ -19,7 +20,7 @@ from server.service.context import ServiceContext
 from server.service.job_outputs import TokenClock
 from server.service.segments import TokenSegment, compression_ratio, divide
 from server.service.threads import check_deadline
-from server.service.transcription_plan import Samples, TranscriptionPlan
+from server.service.transcription_plan import TranscriptionPlan
 from server.service.transcription_request import Segment, Word
 from server.service.usage import Usage, failure_of
 from server.service.word_times import LANGUAGES_WITHOUT_SPACES, of_heads, token_starts, words_of
