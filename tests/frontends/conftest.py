@@ -5,6 +5,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
+import httpx2
 import pytest
 
 from tests.server.conftest import bundles as bundles  # noqa: PLC0414
@@ -39,3 +41,17 @@ def server(every_task: Path) -> Iterator[ServerProcess]:
     """A server of these bundles, without tokens."""
     with server_process(every_task, "--threads", "1", "--slots", "4") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def channel(server: ServerProcess) -> Iterator[grpc.Channel]:
+    """To the server of a module, for calls by gRPC."""
+    with grpc.insecure_channel(server.target) as channel:
+        yield channel
+
+
+@pytest.fixture(scope="module")
+def http(server: ServerProcess) -> Iterator[httpx2.Client]:
+    """The same, by HTTP."""
+    with httpx2.Client(base_url=server.http_url, timeout=60) as client:
+        yield client

@@ -46,18 +46,6 @@ def server(image_bundles: Path) -> Iterator[ServerProcess]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def channel(server: ServerProcess) -> Iterator[grpc.Channel]:
-    with grpc.insecure_channel(server.target) as channel:
-        yield channel
-
-
-@pytest.fixture(scope="module")
-def http(server: ServerProcess) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.http_url, timeout=60) as client:
-        yield client
-
-
 @pytest.fixture(autouse=True)
 def still_answers(http: httpx2.Client) -> Iterator[None]:
     yield

@@ -38,12 +38,6 @@ def server(
 
 
 @pytest.fixture(scope="module")
-def http(server: ServerProcess) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.http_url, timeout=60) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
 def expected(server: ServerProcess) -> TranscribeResult:
     with Client(server.target, timeout_seconds=60) as ours:
         return ours.transcribe(MODEL, AUDIO, language="de")

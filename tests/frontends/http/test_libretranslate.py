@@ -38,12 +38,6 @@ def server(tiny_bundles: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield running
 
 
-@pytest.fixture(scope="module")
-def http(server: ServerProcess) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.http_url, timeout=60) as client:
-        yield client
-
-
 def translate(http: httpx2.Client, q: Any, **fields: Any) -> Any:
     body = {"q": q, "source": "en", "target": "pt"} | fields
     answer = http.post("/translate", json=body)

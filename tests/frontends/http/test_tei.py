@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,6 @@ HEADERS = {
     *("x-compute-tokens", "x-total-time", "x-tokenization-time", "x-queue-time"),
     "x-inference-time",
 }
-
-
-@pytest.fixture(scope="module")
-def http(server: ServerProcess) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=server.http_url, timeout=60) as client:
-        yield client
 
 
 def test_results_are_those_of_grpc(server: ServerProcess, http: httpx2.Client) -> None:
