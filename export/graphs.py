@@ -48,8 +48,8 @@ def ponder_outputs(ponders: list[Ponder]) -> list[Tensor]:
 class HeadedEncoder(nn.Module):
     """``encode`` of an encoder: the head's output.
 
-    Further inputs: ``segment_ids`` if the model has segments, then ``logit_positions`` if it is
-    a masked language model.
+    Further inputs, each if the model has it: ``segment_ids``, ``attended_lengths``, and of a masked
+    language model ``logit_positions``.
     """
 
     def __init__(self, model: Transformer) -> None:
@@ -58,11 +58,14 @@ class HeadedEncoder(nn.Module):
 
     def forward(self, token_ids: Tensor, lengths: Tensor, *rest: Tensor) -> list[Tensor]:
         config = self.model.config
-        num_segment_inputs = 1 if config.embedding.num_segments else 0
+        inputs = list(rest)
+        segment_ids = inputs.pop(0) if config.embedding.num_segments else None
+        has_unattended = config.encoder is not None and config.encoder.has_unattended
+        attended_lengths = inputs.pop(0) if has_unattended else None
         with record_ponder(self.model) as ponders:
-            hidden = self.model.encode(token_ids, lengths, *rest[:num_segment_inputs])
+            hidden = self.model.encode(token_ids, lengths, segment_ids, attended_lengths)
         if config.head.kind == HeadKind.LANGUAGE_MODEL:
-            (positions,) = rest[num_segment_inputs:]
+            (positions,) = inputs
             outputs = [self.model.logits(select_tokens(hidden, positions))]
         else:
             outputs = [self.model.pool(hidden, lengths)]

@@ -14,7 +14,7 @@ from model.config import (
     ModelConfig,
     StackConfig,
 )
-from model.graph_spec import PIXELS, REMAINDERS, SAMPLES, UPDATES
+from model.graph_spec import ATTENDED_LENGTHS, PIXELS, REMAINDERS, SAMPLES, UPDATES
 from model.image_config import PatchConfig
 from model.mixers import required
 from model.recurrent_cells import CELLS
@@ -148,8 +148,15 @@ def _embeddings(config: ModelConfig) -> list[TensorSpec]:
     ]
 
 
+def _token_vectors(config: ModelConfig) -> list[TensorSpec]:
+    dense = config.head.dense
+    return [_floats("embeddings", "length", dense[-1].size if dense else config.hidden_size)]
+
+
 HEAD_OUTPUTS: dict[HeadKind, Callable[[ModelConfig], list[TensorSpec]]] = {
     HeadKind.EMBEDDING: _embeddings,
+    HeadKind.SPARSE_EMBEDDING: lambda config: [_floats("embeddings", config.vocabulary_size)],
+    HeadKind.MULTI_VECTOR_EMBEDDING: _token_vectors,
     HeadKind.CLASSIFICATION: lambda config: [_floats("logits", config.head.num_labels)],
     HeadKind.TOKEN_CLASSIFICATION: lambda config: [
         _floats("logits", "length", config.head.num_labels)
@@ -172,6 +179,8 @@ def _encode(config: ModelConfig) -> GraphSpec:
     inputs = [_ids("token_ids"), _lengths("lengths")] if config.reads_texts else []
     if config.embedding.num_segments:
         inputs.append(_ids("segment_ids"))
+    if config.encoder is not None and config.encoder.has_unattended:
+        inputs.append(_lengths(ATTENDED_LENGTHS))
     if config.patches is not None:
         inputs.append(_pixels(config.patches))
     if config.audio is not None:

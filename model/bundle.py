@@ -59,6 +59,7 @@ __all__ = [
     "EditKind",
     "EditVocabulary",
     "Embedding",
+    "EmbeddingKind",
     "Fidelity",
     "FileRecord",
     "GraphSpec",
@@ -66,6 +67,7 @@ __all__ = [
     "KvCache",
     "Manifest",
     "MatrixError",
+    "MultiVector",
     "Parity",
     "Precision",
     "ScoreFunction",
@@ -120,6 +122,14 @@ class ScoreFunction(StrEnum):
     SOFTMAX = "softmax"
     SIGMOID = "sigmoid"
     IDENTITY = "identity"
+
+
+class EmbeddingKind(StrEnum):
+    """What a text becomes: a vector, weights of the vocabulary's tokens, or a vector per token."""
+
+    DENSE = "dense"
+    SPARSE = "sparse"
+    MULTI_VECTOR = "multi_vector"
 
 
 class Precision(StrEnum):
@@ -181,18 +191,44 @@ class Dimensions(Record, frozen=True, kw_only=True):
     num_parameters: LargeCount
 
 
+class MultiVector(Record, frozen=True, kw_only=True):
+    """How a late-interaction model reads texts (Khattab and Zaharia 2020, ColBERT).
+
+    Attributes:
+        query_marker: inserted after a query's first token; ``document_marker`` likewise.
+        query_length: queries are cut to this many tokens, marker and special tokens included.
+        document_length: the same for documents.
+        filler: the token that fills queries up to ``query_length``; None: they stay short.
+        attends_to_filler: whether other tokens attend to the filler.
+        skipped: tokens of documents that get no vector, such as punctuation.
+    """
+
+    query_marker: TokenId | None = None
+    document_marker: TokenId | None = None
+    query_length: Size
+    document_length: Size
+    filler: TokenId | None = None
+    attends_to_filler: bool = False
+    skipped: tuple[TokenId, ...] = ()
+
+
 class Embedding(Record, frozen=True, kw_only=True):
     """The vectors of an embedding model.
 
     Attributes:
+        size: of a vector; of sparse ones, the vocabulary's.
+        pooling: of dense vectors.
+        multi_vector: of models with a vector for each token.
         truncations: sizes to which they may be truncated (Kusupati et al. 2022, Matryoshka);
             empty for any size.
         prompts: prefixes for texts, by name.
     """
 
+    kind: EmbeddingKind = EmbeddingKind.DENSE
     size: Size
-    pooling: PoolingKind
+    pooling: PoolingKind | None = None
     is_normalized: bool
+    multi_vector: MultiVector | None = None
     truncations: tuple[Size, ...] = ()
     prompts: dict[str, str] = msgspec.field(default_factory=dict)
     default_prompt: str | None = None

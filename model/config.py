@@ -175,6 +175,8 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
         global_before: a token id: of an encoder's global tokens, only those before a row's first
             token with this id. With a separator, they are the question (Beltagy et al. 2020,
             section 5).
+        has_unattended: an encoder whose last tokens of a row may attend without being attended to,
+            as the masks that fill up a query do in ColBERT (Khattab and Zaharia 2020).
     """
 
     layers: tuple[LayerConfig, ...]
@@ -184,6 +186,7 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
     signal_targets: tuple[SignalTarget, ...] = ()
     halting: HaltingConfig | None = None
     global_before: int | None = None
+    has_unattended: bool = False
 
     @property
     def applied(self) -> tuple[int, ...]:

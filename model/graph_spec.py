@@ -5,12 +5,16 @@ Signatures (``batch`` and ``length`` are dynamic; all lengths int32, ids int64):
 ========================  =========================================================
 ``encode`` of an encoder  in: ``token_ids [batch, length]``, ``lengths [batch]`` (valid
                           tokens of each right-padded row), ``segment_ids [batch,
-                          length]`` if the model has segments, ``logit_positions
+                          length]`` if the model has segments, ``attended_lengths
+                          [batch]`` (tokens of each row that are attended to) if it may
+                          be less than ``lengths``, ``logit_positions
                           [chosen]`` as below in a masked language model. Of images
                           ``pixels [batch, height, width, channels]``, uint8; without
                           the others, or one for each text.
                           out: ``embeddings [batch, size]`` and ``token_embeddings
-                          [batch, length, hidden]``; or ``logits``: of texts ``[batch,
+                          [batch, length, hidden]``; sparse ``embeddings [batch,
+                          vocabulary]``; for each token ``embeddings [batch, length,
+                          size]``; or ``logits``: of texts ``[batch,
                           labels]``, of tokens ``[batch, length, labels]``, of an
                           answer's start and end ``[batch, length, 2]``, of masked
                           tokens ``[chosen, vocabulary]``.
@@ -63,6 +67,7 @@ import msgspec
 ATTEND_ENCODE = "attend_encode"
 ATTEND = "attend"
 PIXELS, SAMPLES = "pixels", "samples"  # inputs of the encoder
+ATTENDED_LENGTHS = "attended_lengths"
 # Outputs of adaptive computation time.
 UPDATES, REMAINDERS = "updates", "remainders"
 

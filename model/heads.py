@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from model.basics import ACTIVATIONS, Linear, make_norm
 from model.config import DenseConfig, HeadKind, ModelConfig
-from model.pooling import make_pooling, pooled_size
+from model.pooling import make_pooling, pool_max, pooled_size
 
 
 class Dense(nn.Module):
@@ -59,6 +59,21 @@ class EmbeddingHead(_PooledHead):
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         pooled: Tensor = self.dense(self.pool(hidden, lengths))
         return functional.normalize(pooled, dim=-1) if self.normalize else pooled
+
+
+class MultiVectorHead(_Head):
+    """A vector for each token (Khattab and Zaharia 2020, ColBERT).
+
+    ``hidden [batch, length, size]`` to ``[batch, length, n]``; of L2 norm 1 if ``normalize``.
+    """
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__(model)
+        self.normalize = model.head.normalize
+
+    def forward(self, hidden: Tensor, _lengths: Tensor) -> Tensor:
+        vectors: Tensor = self.dense(hidden)
+        return functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
 
 class ClassificationHead(_PooledHead):
@@ -120,8 +135,22 @@ class LanguageModelHead(_Head):
         return logits
 
 
+class SparseHead(LanguageModelHead):
+    """A weight for each token of the vocabulary (Formal et al. 2021, SPLADE v2, equation 6).
+
+    The maximum of ``log(1 + relu(logit))`` over a text's tokens: ``[batch, vocabulary]``.
+    """
+
+    def weights(self, hidden: Tensor, lengths: Tensor, embedding: Tensor) -> Tensor:
+        logits = self.forward(hidden, embedding)
+        # The function is monotonic: the maximum comes first, over fewer numbers.
+        return pool_max(logits, lengths).relu().log1p()
+
+
 HEADS: dict[HeadKind, Callable[[ModelConfig], nn.Module]] = {
     HeadKind.EMBEDDING: EmbeddingHead,
+    HeadKind.SPARSE_EMBEDDING: SparseHead,
+    HeadKind.MULTI_VECTOR_EMBEDDING: MultiVectorHead,
     HeadKind.CLASSIFICATION: ClassificationHead,
     HeadKind.TOKEN_CLASSIFICATION: TokenClassificationHead,
     HeadKind.LANGUAGE_MODEL: LanguageModelHead,

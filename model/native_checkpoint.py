@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from model.bundle import NAME_PATTERN, ScoreFunction, SpecialTokens, Task
+from model.bundle import NAME_PATTERN, Embedding, ScoreFunction, SpecialTokens, Task
 from model.config import ModelConfig
 from model.graph_spec import Record, Size
 from model.image_config import ImageSpec
@@ -47,6 +47,7 @@ class NativeConfig(Record, frozen=True, kw_only=True):
     special_tokens: SpecialTokens
     labels: tuple[str, ...] = ()
     score_function: ScoreFunction | None = None
+    embedding: Embedding | None = None
     source_language: str | None = None
     target_language: str | None = None
     max_input_tokens: Size | None = None

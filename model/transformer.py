@@ -15,7 +15,7 @@ from model.embeddings import (
     InputEmbedding,
     TokenEmbedding,
 )
-from model.heads import HEADS
+from model.heads import HEADS, SparseHead
 from model.image_stream import ImageStream
 from model.kernels import ModelKernels, Step
 from model.layers import Decoder, Encoder, full_lengths
@@ -68,14 +68,22 @@ class Transformer(nn.Module):
         self.head = HEADS[config.head.kind](config)
 
     def encode(
-        self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor | None = None
+        self,
+        token_ids: Tensor,
+        lengths: Tensor,
+        segment_ids: Tensor | None = None,
+        attended_lengths: Tensor | None = None,
     ) -> Tensor:
         """``token_ids [batch, length]``, right-padded to ``lengths [batch]``, to hidden vectors.
+
+        Args:
+            attended_lengths: ``[batch]``, how many of a row's tokens are attended to; default: all.
 
         Returns:
             ``[batch, length, size]``
         """
-        hidden: Tensor = self._run_encoder(token_ids, lengths, segment_ids)
+        attended = lengths if attended_lengths is None else attended_lengths
+        hidden: Tensor = self._run_encoder(token_ids, attended, segment_ids)
         return hidden
 
     def encode_images(self, pixels: Tensor) -> Tensor:
@@ -128,6 +136,8 @@ class Transformer(nn.Module):
 
     def pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """An encoder's head: ``[batch, size or labels]``, or ``[batch, length, labels]``."""
+        if isinstance(self.head, SparseHead) and isinstance(self.embedding, TokenEmbedding):
+            return self.head.weights(hidden, lengths, self.embedding.tokens.weight)
         pooled: Tensor = self.head(hidden, lengths)
         return pooled
 

@@ -81,6 +81,8 @@ class PoolingKind(StrEnum):
 
 class HeadKind(StrEnum):
     EMBEDDING = "embedding"
+    SPARSE_EMBEDDING = "sparse_embedding"  # Formal et al. 2021, SPLADE
+    MULTI_VECTOR_EMBEDDING = "multi_vector_embedding"  # Khattab and Zaharia 2020, ColBERT
     CLASSIFICATION = "classification"
     TOKEN_CLASSIFICATION = "token_classification"  # question answering: labels start and end
     LANGUAGE_MODEL = "language_model"  # next tokens; in an encoder, masked tokens

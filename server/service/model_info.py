@@ -161,7 +161,7 @@ def _embedding_info(embedding: Embedding | None) -> EmbeddingInfo | None:
     return EmbeddingInfo(
         size=embedding.size,
         is_normalized=embedding.is_normalized,
-        pooling=embedding.pooling,
+        pooling=embedding.pooling or "",
         truncations=tuple(embedding.truncations),
         prompts=embedding.prompts,
         default_prompt=embedding.default_prompt or "",

@@ -87,6 +87,30 @@ ENCODING_FORMAT_FLOAT16_BYTES: EncodingFormat.ValueType  # 3
 """In the field packed: 2 bytes per number, little-endian."""
 Global___EncodingFormat: _TypeAlias = EncodingFormat  # noqa: Y015
 
+class _InputType:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _InputTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_InputType.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    INPUT_TYPE_UNSPECIFIED: _InputType.ValueType  # 0
+    """For models with a vector for each token the same as DOCUMENT; else only the model's default
+    prompt counts.
+    """
+    INPUT_TYPE_QUERY: _InputType.ValueType  # 1
+    INPUT_TYPE_DOCUMENT: _InputType.ValueType  # 2
+
+class InputType(_InputType, metaclass=_InputTypeEnumTypeWrapper):
+    """What a text is for. Models trained for search encode queries and documents differently."""
+
+INPUT_TYPE_UNSPECIFIED: InputType.ValueType  # 0
+"""For models with a vector for each token the same as DOCUMENT; else only the model's default
+prompt counts.
+"""
+INPUT_TYPE_QUERY: InputType.ValueType  # 1
+INPUT_TYPE_DOCUMENT: InputType.ValueType  # 2
+Global___InputType: _TypeAlias = InputType  # noqa: Y015
+
 class _ScoreFunction:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -243,6 +267,8 @@ class EmbedOptions(_message.Message):
     PROMPT_NAME_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
     TOKEN_EMBEDDINGS_FIELD_NUMBER: _builtins.int
+    INPUT_TYPE_FIELD_NUMBER: _builtins.int
+    MAX_ACTIVE_DIMS_FIELD_NUMBER: _builtins.int
     encoding_format: Global___EncodingFormat.ValueType
     dimensions: _builtins.int
     """Truncates vectors to this many dimensions, for Matryoshka models: one of the model's
@@ -257,7 +283,13 @@ class EmbedOptions(_message.Message):
     prompt: _builtins.str
     """Prepends this text to each input; may be empty."""
     token_embeddings: _builtins.bool
-    """Also returns the vector of each token. Not with windows."""
+    """Also returns the vector of each token. Not with windows, nor for models with sparse vectors."""
+    input_type: Global___InputType.ValueType
+    """Prepends the model's prompt named "query" or "document", if it has one, and reads the text as
+    such where the model does. Not together with prompt or prompt_name.
+    """
+    max_active_dims: _builtins.int
+    """For sparse vectors: keeps at most this many weights, the largest. Default and maximum: 1024."""
     def __init__(
         self,
         *,
@@ -267,13 +299,17 @@ class EmbedOptions(_message.Message):
         prompt_name: _builtins.str | None = ...,
         prompt: _builtins.str | None = ...,
         token_embeddings: _builtins.bool | None = ...,
+        input_type: Global___InputType.ValueType = ...,
+        max_active_dims: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_dimensions", b"_dimensions", "_normalize", b"_normalize", "_prompt", b"_prompt", "_prompt_name", b"_prompt_name", "_token_embeddings", b"_token_embeddings", "dimensions", b"dimensions", "normalize", b"normalize", "prompt", b"prompt", "prompt_name", b"prompt_name", "token_embeddings", b"token_embeddings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dimensions", b"_dimensions", "_max_active_dims", b"_max_active_dims", "_normalize", b"_normalize", "_prompt", b"_prompt", "_prompt_name", b"_prompt_name", "_token_embeddings", b"_token_embeddings", "dimensions", b"dimensions", "max_active_dims", b"max_active_dims", "normalize", b"normalize", "prompt", b"prompt", "prompt_name", b"prompt_name", "token_embeddings", b"token_embeddings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dimensions", b"_dimensions", "_normalize", b"_normalize", "_prompt", b"_prompt", "_prompt_name", b"_prompt_name", "_token_embeddings", b"_token_embeddings", "dimensions", b"dimensions", "encoding_format", b"encoding_format", "normalize", b"normalize", "prompt", b"prompt", "prompt_name", b"prompt_name", "token_embeddings", b"token_embeddings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dimensions", b"_dimensions", "_max_active_dims", b"_max_active_dims", "_normalize", b"_normalize", "_prompt", b"_prompt", "_prompt_name", b"_prompt_name", "_token_embeddings", b"_token_embeddings", "dimensions", b"dimensions", "encoding_format", b"encoding_format", "input_type", b"input_type", "max_active_dims", b"max_active_dims", "normalize", b"normalize", "prompt", b"prompt", "prompt_name", b"prompt_name", "token_embeddings", b"token_embeddings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dimensions: _TypeAlias = _typing.Literal["dimensions"]  # noqa: Y015
     _WhichOneofArgType__dimensions: _TypeAlias = _typing.Literal["_dimensions", b"_dimensions"]  # noqa: Y015
+    _WhichOneofReturnType__max_active_dims: _TypeAlias = _typing.Literal["max_active_dims"]  # noqa: Y015
+    _WhichOneofArgType__max_active_dims: _TypeAlias = _typing.Literal["_max_active_dims", b"_max_active_dims"]  # noqa: Y015
     _WhichOneofReturnType__normalize: _TypeAlias = _typing.Literal["normalize"]  # noqa: Y015
     _WhichOneofArgType__normalize: _TypeAlias = _typing.Literal["_normalize", b"_normalize"]  # noqa: Y015
     _WhichOneofReturnType__prompt: _TypeAlias = _typing.Literal["prompt"]  # noqa: Y015
@@ -284,6 +320,8 @@ class EmbedOptions(_message.Message):
     _WhichOneofArgType__token_embeddings: _TypeAlias = _typing.Literal["_token_embeddings", b"_token_embeddings"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__dimensions) -> _WhichOneofReturnType__dimensions | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_active_dims) -> _WhichOneofReturnType__max_active_dims | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__normalize) -> _WhichOneofReturnType__normalize | None: ...
     @_typing.overload
@@ -337,7 +375,7 @@ Global___EmbedRequest: _TypeAlias = EmbedRequest  # noqa: Y015
 
 @_typing.final
 class TokenEmbeddings(_message.Message):
-    """Vectors of the tokens of one input, special tokens included."""
+    """Vectors of the tokens of one input, special tokens included, and of masks that fill up a query."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -375,6 +413,40 @@ class TokenEmbeddings(_message.Message):
 Global___TokenEmbeddings: _TypeAlias = TokenEmbeddings  # noqa: Y015
 
 @_typing.final
+class SparseVector(_message.Message):
+    """The weights of a sparse vector that are not 0, by the token ids of the model's vocabulary."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDICES_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def indices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ascending."""
+
+    @_builtins.property
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The tokens with these ids."""
+
+    def __init__(
+        self,
+        *,
+        indices: _abc.Iterable[_builtins.int] | None = ...,
+        values: _abc.Iterable[_builtins.float] | None = ...,
+        tokens: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["indices", b"indices", "tokens", b"tokens", "values", b"values"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SparseVector: _TypeAlias = SparseVector  # noqa: Y015
+
+@_typing.final
 class Embedding(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -384,18 +456,27 @@ class Embedding(_message.Message):
     ENCODING_FORMAT_FIELD_NUMBER: _builtins.int
     READING_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
+    SPARSE_FIELD_NUMBER: _builtins.int
     packed: _builtins.bytes
     """Set instead of values with FLOAT32_BYTES and FLOAT16_BYTES."""
     encoding_format: Global___EncodingFormat.ValueType
     @_builtins.property
-    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Empty for models with sparse vectors, and for those with a vector for each token."""
+
     @_builtins.property
     def usage(self) -> _common_pb2.Usage: ...
     @_builtins.property
     def reading(self) -> Global___Reading: ...
     @_builtins.property
     def tokens(self) -> Global___TokenEmbeddings:
-        """Only if options.token_embeddings was set."""
+        """If options.token_embeddings was set, and for models with a vector for each token. Those leave
+        out the tokens of documents that they skip, such as punctuation.
+        """
+
+    @_builtins.property
+    def sparse(self) -> Global___SparseVector:
+        """For models with sparse vectors."""
 
     def __init__(
         self,
@@ -406,10 +487,11 @@ class Embedding(_message.Message):
         encoding_format: Global___EncodingFormat.ValueType = ...,
         reading: Global___Reading | None = ...,
         tokens: Global___TokenEmbeddings | None = ...,
+        sparse: Global___SparseVector | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["reading", b"reading", "tokens", b"tokens", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reading", b"reading", "sparse", b"sparse", "tokens", b"tokens", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding_format", b"encoding_format", "packed", b"packed", "reading", b"reading", "tokens", b"tokens", "usage", b"usage", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoding_format", b"encoding_format", "packed", b"packed", "reading", b"reading", "sparse", b"sparse", "tokens", b"tokens", "usage", b"usage", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1317,7 +1399,9 @@ class RankedDocument(_message.Message):
     index: _builtins.int
     """Index of the document in the request."""
     score: _builtins.float
-    """The cross-encoder's score, or the cosine to the query."""
+    """The cross-encoder's score; of embedding models the cosine to the query, of sparse vectors the dot
+    product, of a vector for each token the sum of each query token's highest dot product.
+    """
     document: _builtins.str
     """Only if options.return_documents was set."""
     @_builtins.property

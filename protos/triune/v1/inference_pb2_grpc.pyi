@@ -48,6 +48,10 @@ from protos.triune.v1.encoding_pb2 import FillMaskOptions as FillMaskOptions
 from protos.triune.v1.encoding_pb2 import FillMaskRequest as FillMaskRequest
 from protos.triune.v1.encoding_pb2 import FillMaskResponse as FillMaskResponse
 from protos.triune.v1.encoding_pb2 import FilledMask as FilledMask
+from protos.triune.v1.encoding_pb2 import INPUT_TYPE_DOCUMENT as INPUT_TYPE_DOCUMENT
+from protos.triune.v1.encoding_pb2 import INPUT_TYPE_QUERY as INPUT_TYPE_QUERY
+from protos.triune.v1.encoding_pb2 import INPUT_TYPE_UNSPECIFIED as INPUT_TYPE_UNSPECIFIED
+from protos.triune.v1.encoding_pb2 import InputType as InputType
 from protos.triune.v1.encoding_pb2 import LONG_INPUT_ERROR as LONG_INPUT_ERROR
 from protos.triune.v1.encoding_pb2 import LONG_INPUT_TRUNCATE_LEFT as LONG_INPUT_TRUNCATE_LEFT
 from protos.triune.v1.encoding_pb2 import LONG_INPUT_TRUNCATE_RIGHT as LONG_INPUT_TRUNCATE_RIGHT
@@ -69,6 +73,7 @@ from protos.triune.v1.encoding_pb2 import SCORE_FUNCTION_SIGMOID as SCORE_FUNCTI
 from protos.triune.v1.encoding_pb2 import SCORE_FUNCTION_SOFTMAX as SCORE_FUNCTION_SOFTMAX
 from protos.triune.v1.encoding_pb2 import SCORE_FUNCTION_UNSPECIFIED as SCORE_FUNCTION_UNSPECIFIED
 from protos.triune.v1.encoding_pb2 import ScoreFunction as ScoreFunction
+from protos.triune.v1.encoding_pb2 import SparseVector as SparseVector
 from protos.triune.v1.encoding_pb2 import TagOptions as TagOptions
 from protos.triune.v1.encoding_pb2 import TagRequest as TagRequest
 from protos.triune.v1.encoding_pb2 import TagResponse as TagResponse

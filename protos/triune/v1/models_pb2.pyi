@@ -755,11 +755,21 @@ class EmbeddingInfo(_message.Message):
     TRUNCATIONS_FIELD_NUMBER: _builtins.int
     PROMPTS_FIELD_NUMBER: _builtins.int
     DEFAULT_PROMPT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    QUERY_LENGTH_FIELD_NUMBER: _builtins.int
+    DOCUMENT_LENGTH_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     is_normalized: _builtins.bool
     pooling: _builtins.str
-    """"cls", "mean", …"""
+    """"cls", "mean", …; empty unless kind is "dense"."""
     default_prompt: _builtins.str
+    kind: _builtins.str
+    """"dense", "sparse" or "multi_vector", a vector for each token."""
+    query_length: _builtins.int
+    """Of models with a vector for each token: the most tokens of a query and of a document, special
+    tokens included.
+    """
+    document_length: _builtins.int
     @_builtins.property
     def truncations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Sizes that vectors may be truncated to; empty: any."""
@@ -777,10 +787,13 @@ class EmbeddingInfo(_message.Message):
         truncations: _abc.Iterable[_builtins.int] | None = ...,
         prompts: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         default_prompt: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        query_length: _builtins.int = ...,
+        document_length: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_prompt", b"default_prompt", "is_normalized", b"is_normalized", "pooling", b"pooling", "prompts", b"prompts", "size", b"size", "truncations", b"truncations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_prompt", b"default_prompt", "document_length", b"document_length", "is_normalized", b"is_normalized", "kind", b"kind", "pooling", b"pooling", "prompts", b"prompts", "query_length", b"query_length", "size", b"size", "truncations", b"truncations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
