@@ -198,6 +198,8 @@ class MultiVector(Record, frozen=True, kw_only=True):
         query_marker: inserted after a query's first token; ``document_marker`` likewise.
         query_length: queries are cut to this many tokens, marker and special tokens included.
         document_length: the same for documents.
+        has_end_token: whether the tokenizer ends texts with a special token, which stays when a
+            text is cut.
         filler: the token that fills queries up to ``query_length``; None: they stay short.
         attends_to_filler: whether other tokens attend to the filler.
         skipped: tokens of documents that get no vector, such as punctuation.
@@ -207,6 +209,7 @@ class MultiVector(Record, frozen=True, kw_only=True):
     document_marker: TokenId | None = None
     query_length: Size
     document_length: Size
+    has_end_token: bool = True
     filler: TokenId | None = None
     attends_to_filler: bool = False
     skipped: tuple[TokenId, ...] = ()
