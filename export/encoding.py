@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from export.decoding import lengths_of, padded
 from export.graphs import ponder_outputs
 from export.runtime import Array, Floats, Session
 from model.adaptive import record_ponder
 from model.config import HeadKind, ModelConfig
-from model.graph_spec import PIXELS, REMAINDERS, UPDATES
+from model.graph_spec import ATTENDED_LENGTHS, PIXELS, REMAINDERS, UPDATES
 from model.images import Pixels
 from model.layers import full_lengths
 from model.transformer import Transformer
@@ -19,11 +20,16 @@ from model.transformer import Transformer
 
 @dataclass(frozen=True)
 class EncoderInputs:
-    """Rows of token ids, and their segment ids if the model has segments; images; or both."""
+    """Rows of token ids, and their segment ids if the model has segments; images; or both.
+
+    ``attended``: of a model that has unattended tokens, how many tokens of each row are attended
+    to; None for all.
+    """
 
     rows: list[list[int]]
     segments: list[list[int]] | None
     images: Sequence[Pixels] = ()
+    attended: list[int] | None = None
 
     @classmethod
     def of(
@@ -31,11 +37,17 @@ class EncoderInputs:
     ) -> "EncoderInputs":
         """``rows``, each divided into equal parts, one for each segment of the model.
 
-        ``images``: one for each row, if the model reads both.
+        ``images``: one for each row, if the model reads both. If the model has unattended tokens,
+        the second half of every other row is not attended to.
         """
         num_segments = config.embedding.num_segments
         segments = [[i * num_segments // len(row) for i in range(len(row))] for row in rows]
-        return cls(rows, segments if num_segments else None, images)
+        attended = None
+        if config.encoder is not None and config.encoder.has_unattended:
+            attended = [
+                len(row) if index % 2 else (len(row) + 1) // 2 for index, row in enumerate(rows)
+            ]
+        return cls(rows, segments if num_segments else None, images, attended)
 
     def __len__(self) -> int:
         return len(self.rows) or len(self.images)
@@ -44,7 +56,14 @@ class EncoderInputs:
         """The inputs ``start`` to ``stop``, exclusive."""
         chosen = slice(start, stop)
         segments = None if self.segments is None else self.segments[chosen]
-        return EncoderInputs(self.rows[chosen], segments, self.images[chosen])
+        attended = None if self.attended is None else self.attended[chosen]
+        return EncoderInputs(self.rows[chosen], segments, self.images[chosen], attended)
+
+    def attended_lengths(self) -> NDArray[np.int32]:
+        """``[rows]``"""
+        if self.attended is None:
+            return lengths_of(self.rows)
+        return np.array(self.attended, np.int32)
 
 
 def encode_eagerly(model: Transformer, inputs: EncoderInputs) -> list[list[Floats]]:
@@ -79,7 +98,7 @@ def _hidden(model: Transformer, inputs: EncoderInputs) -> torch.Tensor:
     segments = None if inputs.segments is None else torch.tensor(inputs.segments)
     if pixels is not None:
         return model.encode_pairs(ids, lengths, pixels, segments)
-    return model.encode(ids, lengths, segments)
+    return model.encode(ids, lengths, segments, torch.from_numpy(inputs.attended_lengths()))
 
 
 def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats]]:
@@ -95,8 +114,11 @@ def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats
         feed["segment_ids"] = padded(inputs.segments)
     if inputs.images:
         feed[PIXELS] = np.stack(inputs.images)
+    names = {spec.name for spec in session.graph.inputs}
+    if ATTENDED_LENGTHS in names:
+        feed[ATTENDED_LENGTHS] = inputs.attended_lengths()
     num_rows, longest = feed["token_ids"].shape
-    fills_masks = any(spec.name == "logit_positions" for spec in session.graph.inputs)
+    fills_masks = "logit_positions" in names
     if fills_masks:  # of every token, padding included
         feed["logit_positions"] = np.arange(num_rows * longest)
     named = session.run(**feed)

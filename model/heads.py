@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from model.basics import ACTIVATIONS, Linear, make_norm
 from model.config import DenseConfig, HeadKind, ModelConfig
-from model.pooling import make_pooling, pool_max, pooled_size
+from model.pooling import make_pooling, pooled_size, valid_mask
 
 
 class Dense(nn.Module):
@@ -142,9 +142,12 @@ class SparseHead(LanguageModelHead):
     """
 
     def weights(self, hidden: Tensor, lengths: Tensor, embedding: Tensor) -> Tensor:
-        logits = self.forward(hidden, embedding)
-        # The function is monotonic: the maximum comes first, over fewer numbers.
-        return pool_max(logits, lengths).relu().log1p()
+        """``hidden [batch, length, size]``, right-padded to ``lengths [batch]``, to weights."""
+        # Padding repeats a row's first token, which leaves the maximum as it is: to mask the logits
+        # would copy ``[batch, length, vocabulary]``.
+        tokens = torch.where(valid_mask(hidden, lengths), hidden, hidden[:, :1])
+        # The function is monotonic: the maximum comes first, and the function of fewer numbers.
+        return self.forward(tokens, embedding).amax(1).relu().log1p()
 
 
 HEADS: dict[HeadKind, Callable[[ModelConfig], nn.Module]] = {

@@ -17,7 +17,14 @@ from model.config import (
 )
 from model.experts import MixtureOfExperts
 from model.kernels import KeyValue, ModelKernels, PositionEncodings, Step
-from model.mixers import DECODER_MIXERS, ENCODER_MIXERS, CrossAttention, MixerOutput, State
+from model.mixers import (
+    DECODER_MIXERS,
+    ENCODER_MIXERS,
+    BidirectionalAttention,
+    CrossAttention,
+    MixerOutput,
+    State,
+)
 from model.positions import PositionEncoder
 from model.residuals import RESIDUALS, SandwichNorm, Sublayer
 from model.signals import LayerSignal
@@ -219,6 +226,9 @@ class Encoder(_Stack):
     def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:
         layers = [EncoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
         super().__init__(config, stack, [*layers], bidirectional=True)
+        for layer in layers:
+            if isinstance(layer.mixer, BidirectionalAttention):
+                layer.mixer.has_unattended = stack.has_unattended
 
     def forward(self, x: Tensor, lengths: Tensor, num_global: Tensor | None = None) -> Tensor:
         """As :class:`EncoderLayer`; ``num_global [batch]`` as in ``PositionEncodings``."""

@@ -170,7 +170,12 @@ class GlobalTokens(nn.Module):
 
 
 class BidirectionalAttention(SelfAttention):
-    """An encoder's self-attention."""
+    """An encoder's self-attention.
+
+    ``has_unattended``: as in :class:`model.config.StackConfig`.
+    """
+
+    has_unattended = False
 
     def __init__(self, hidden_size: int, layer: LayerConfig, kernels: ModelKernels) -> None:
         super().__init__(hidden_size, layer, kernels)
@@ -199,6 +204,10 @@ class BidirectionalAttention(SelfAttention):
         context = self.kernels.bidirectional(qkv, self.config, positions, lengths)
         if self.global_tokens is not None:
             context = self.global_tokens(x, context, lengths, positions)
+        elif self.has_unattended and self.config.window is not None:
+            # A token that sees no key has the context 0, as in torch.
+            sees_keys = torch.arange(x.shape[1]) < lengths[:, None] + self.config.window - 1
+            context = context.masked_fill(~sees_keys[:, :, None], 0)
         output: Tensor = self.output(context)
         return output
 

@@ -14,7 +14,7 @@ from model.mixers import required
 Pooling = Callable[[Tensor, Tensor], Tensor]
 
 
-def _valid_mask(hidden: Tensor, lengths: Tensor) -> Tensor:
+def valid_mask(hidden: Tensor, lengths: Tensor) -> Tensor:
     """``[batch, length, 1]``: True for tokens, False for padding."""
     return (torch.arange(hidden.shape[1]) < lengths[:, None])[:, :, None]
 
@@ -26,26 +26,26 @@ def pool_cls(hidden: Tensor, _lengths: Tensor) -> Tensor:
 
 def pool_mean(hidden: Tensor, lengths: Tensor) -> Tensor:
     """The mean of each row's valid tokens (Reimers and Gurevych 2019)."""
-    total = (hidden * _valid_mask(hidden, lengths)).sum(1)
+    total = (hidden * valid_mask(hidden, lengths)).sum(1)
     return total / lengths[:, None].to(hidden.dtype)
 
 
 def pool_mean_sqrt(hidden: Tensor, lengths: Tensor) -> Tensor:
     """The sum of each row's valid tokens, divided by the square root of their number."""
-    total = (hidden * _valid_mask(hidden, lengths)).sum(1)
+    total = (hidden * valid_mask(hidden, lengths)).sum(1)
     return total / lengths[:, None].to(hidden.dtype).sqrt()
 
 
 def pool_weighted_mean(hidden: Tensor, lengths: Tensor) -> Tensor:
     """The mean with weight n for a row's n-th token (Muennighoff 2022, SGPT)."""
     ranks = torch.arange(1, hidden.shape[1] + 1, dtype=hidden.dtype)[:, None]
-    weights = ranks * _valid_mask(hidden, lengths)  # [batch, length, 1]
+    weights = ranks * valid_mask(hidden, lengths)  # [batch, length, 1]
     return (hidden * weights).sum(1) / weights.sum(1)
 
 
 def pool_max(hidden: Tensor, lengths: Tensor) -> Tensor:
     """The maximum of each feature over a row's valid tokens."""
-    return hidden.masked_fill(~_valid_mask(hidden, lengths), torch.finfo(hidden.dtype).min).amax(1)
+    return hidden.masked_fill(~valid_mask(hidden, lengths), torch.finfo(hidden.dtype).min).amax(1)
 
 
 def pool_last(hidden: Tensor, lengths: Tensor) -> Tensor:

@@ -63,10 +63,11 @@ struct Params {
   float scale, soft_cap;                       // soft_cap: 0 for none
   int64_t window;                              // keys that a token sees, itself included; 0: all
   bool is_causal;
-  bool is_prefill;  // tokens begin at position 0; those after a row's length are padding
+  bool is_prefill;  // tokens begin at position 0; the last of a row are padding: num_outputs
   int64_t num_rows, num_tokens;
   int64_t num_new_keys;           // num_tokens, or 0 if all keys are in the cache
   const int32_t* last_positions;  // [rows]: of each row's last key
+  const int32_t* num_valid;       // [rows]: tokens of a prompt; null: as many as keys
   TokenVectors query, key, value;
   KvCache past;               // earlier keys and values, copied if `cache` is other memory
   KvCache cache;              // where new keys go and attention reads; may share memory with `past`
@@ -88,6 +89,8 @@ struct Params {
   int64_t group_size() const { return num_heads / num_kv_heads; }
   // Keys of a row, new ones included.
   int64_t length(int64_t row) const { return last_positions[row] + 1; }
+  // Tokens of a row in a prefill that are not padding. Those after the last key see all keys.
+  int64_t num_outputs(int64_t row) const { return num_valid ? num_valid[row] : length(row); }
   int64_t cache_row(int64_t row) const { return cache_rows ? cache_rows[row] : row; }
   float* output_at(int64_t row, int64_t token, int64_t head) const {
     return output + ((row * num_tokens + token) * num_heads + head) * head_size;

@@ -60,6 +60,7 @@ Status* AttentionInputs::fill(const Api& api, Params& params) const {
   if (!error) error = fill_sinks(params);
   if (!error) error = fill_cache_rows(params);
   if (!error) error = fill_chosen(params);
+  if (!error) error = fill_num_valid(params);
   if (error) return api.CreateStatus(kInvalidArgument, error);
   fill_settings(params);
   return nullptr;
@@ -204,6 +205,24 @@ const char* AttentionInputs::fill_chosen(Params& params) const {
   params.has_chosen = true;
   params.num_chosen = chosen.shape.last();
   params.chosen = chosen.integers();
+  return nullptr;
+}
+
+const char* AttentionInputs::fill_num_valid(Params& params) const {
+  const Input& lengths = inputs_[kLengths];
+  if (!lengths.is_given) return nullptr;
+  if (!params.is_prefill || lengths.shape.num_rows() * lengths.shape.last() != params.num_rows) {
+    return "lengths must be [rows], of whole texts";
+  }
+  params.num_valid = lengths.integers();
+  for (int64_t row = 0; row < params.num_rows; row++) {
+    if (params.num_valid[row] < 1 || params.num_valid[row] > params.num_tokens) {
+      return "lengths must be 1 to the number of tokens";
+    }
+    if (params.rotary.cos && params.num_valid[row] > inputs_[kCos].shape.sizes[0]) {
+      return "a position is not in cos_cache";
+    }
+  }
   return nullptr;
 }
 

@@ -28,6 +28,7 @@ enum AttentionInput : size_t {
   kSinks,
   kCacheRows,
   kChosen,
+  kLengths,
   kNumAttentionInputs
 };
 
@@ -65,6 +66,7 @@ class AttentionInputs {
   const char* fill_sinks(attention::Params& params) const;
   const char* fill_cache_rows(attention::Params& params) const;
   const char* fill_chosen(attention::Params& params) const;
+  const char* fill_num_valid(attention::Params& params) const;
   void fill_settings(attention::Params& params) const;
   const char* check_length(const attention::Params& params, int64_t row) const;
 

@@ -12,7 +12,7 @@ struct Attention {
   static constexpr Parameter kInputs[kNumAttentionInputs] = {
       {kFloat},       {kFloat, true}, {kFloat, true}, {kFloat, true}, {kFloat, true}, {kInt32},
       {kInt32},       {kFloat, true}, {kFloat, true}, {kFloat, true}, {kFloat, true},
-      {kInt32, true}, {kInt32, true}};
+      {kInt32, true}, {kInt32, true}, {kInt32, true}};
   static constexpr Parameter kOutputs[] = {{kFloat}, {kFloat, true}, {kFloat, true}};
 
   AttentionAttributes attributes;

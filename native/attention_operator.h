@@ -19,6 +19,8 @@
 //     each row reads; there are no new keys then. Rows with one cache share a pass over it.
 //   chosen_tokens?, int32 [chosen], not in GroupQueryAttention: row * tokens + token, not negative,
 //     of those whose outputs are read; others may be anything
+//   lengths?, int32 [rows], not in GroupQueryAttention: the tokens of each row of whole texts, if
+//     they may be more than its keys; others are padding
 // Outputs: [rows, tokens, heads * head_size]; present keys and values?, written in place if past
 // and present share memory.
 #pragma once

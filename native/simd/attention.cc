@@ -120,7 +120,7 @@ QueryBlock clear_padding(const Params& params, const QueryBlock& block, int64_t 
   if (!params.is_prefill) return block;
   const int64_t row = block.rows[0];
   QueryBlock valid = block;
-  valid.last_token = max(block.first_token, min(block.last_token, params.length(row)));
+  valid.last_token = max(block.first_token, min(block.last_token, params.num_outputs(row)));
   for (int64_t token = valid.last_token; token < block.last_token; token++) {
     memset(params.output_at(row, token, first_head), 0,
            params.group_size() * params.head_size * sizeof(float));

@@ -12,7 +12,7 @@ import onnx
 
 from server.runtime.contract import SOURCE_ROWS
 from server.runtime.kernels import blocks, int8
-from server.runtime.kernels.graph import GraphIndex, Replacement
+from server.runtime.kernels.graph import ATTENDED_LENGTHS, LENGTHS, GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN
 
 STANDARD_OPERATOR = "GroupQueryAttention"
@@ -41,7 +41,7 @@ _INT8_PRODUCTS = frozenset({int8.STANDARD_OPERATOR, blocks.STANDARD_OPERATOR})
 # Inputs of the standard operator.
 _QUERY, _KEY, _VALUE, _PAST, _COS, _SIN, _POSITIONS, _SINKS = 0, 1, 2, 3, 7, 8, 9, 11
 _NUM_OUTPUTS = 3
-_CHOSEN_TOKENS = 12  # of the native operator: AttentionInput of native/attention_inputs.h
+_CHOSEN_TOKENS, _LENGTHS = 12, 13  # of the native operator: native/attention_inputs.h
 _SOURCE_ROWS_INPUT = onnx.helper.make_tensor_value_info(
     SOURCE_ROWS, onnx.TensorProto.INT32, ["batch"]
 )
@@ -116,6 +116,9 @@ def _native_inputs(graph: GraphIndex, node: onnx.NodeProto) -> list[str]:
     if reads_source:
         inputs[_KEY] = inputs[_VALUE] = ""
     del inputs[_POSITIONS]
+    if not inputs[_PAST] and graph.is_input(ATTENDED_LENGTHS):
+        # Tokens beyond a row's keys are padding only if they are beyond its length too.
+        return [*inputs, *[""] * (_LENGTHS - len(inputs)), LENGTHS[0]]
     return [*inputs, SOURCE_ROWS] if reads_source else inputs
 
 

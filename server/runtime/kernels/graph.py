@@ -13,6 +13,7 @@ from server.runtime.contract import Array
 # Inputs of exported graphs (export/signatures.py): the tokens, the length of each row, and which
 # tokens get logits.
 TOKENS, LENGTHS = "token_ids", ("lengths", "num_new_tokens")
+ATTENDED_LENGTHS = "attended_lengths"  # of tokens that others attend to
 LOGIT_POSITIONS = "logit_positions"
 
 
