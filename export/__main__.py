@@ -18,7 +18,7 @@ from export.recipes import AUTO, choose_precision
 from export.shortlists import AUTO as AUTO_SHORTLIST
 from export.shortlists import OFF, choose_shortlist
 from export.sources import DEFAULT_SOURCES, SHIPPED_SOURCES, load_checkpoint
-from model.bundle import Device, KvCache, Manifest, Parity, Precision
+from model.bundle import Device, EmbeddingKind, KvCache, Manifest, Parity, Precision
 from model.bundle_files import read_manifest, read_parity, read_quality
 
 
@@ -27,6 +27,12 @@ class Tower(StrEnum):
 
     IMAGE = "image"
     TEXT = "text"
+
+
+class Vectors(StrEnum):
+    """Vectors of models whose files do not say which they return."""
+
+    SPARSE = EmbeddingKind.SPARSE
 
 
 app = typer.Typer(add_completion=False)
@@ -58,6 +64,10 @@ def export(
     tower: Annotated[
         Tower | None,
         typer.Option(help="Part of a model of images and texts, such as CLIP."),
+    ] = None,
+    vectors: Annotated[
+        Vectors | None,
+        typer.Option(help="Read a masked language model as one of sparse vectors (SPLADE)."),
     ] = None,
     shortlist: Annotated[
         str,
@@ -109,7 +119,9 @@ def export(
                     seconds = time.monotonic() - started
                     console.print(f"{source}: {seconds:.0f} s: {stage}", highlight=False)
 
-            checkpoint = load_checkpoint(source, tower)
+            checkpoint = load_checkpoint(
+                source, tower, None if vectors is None else EmbeddingKind(vectors)
+            )
             path = write_bundle(
                 checkpoint,
                 out.parent,

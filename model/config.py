@@ -219,7 +219,11 @@ class DenseConfig(ConfigStruct, frozen=True, kw_only=True):
 
 
 class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
-    """From hidden vectors to outputs: pooling, then ``dense`` layers, then the output matrix."""
+    """From hidden vectors to outputs: pooling, then ``dense`` layers, then the output matrix.
+
+    ``log_twice``: of sparse vectors, ``log(1 + log(1 + relu(x)))`` (Shen et al. 2025,
+    arXiv 2504.14839).
+    """
 
     kind: HeadKind
     bias: bool = False
@@ -228,6 +232,7 @@ class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
     normalize: bool = False
     dense: tuple[DenseConfig, ...] = ()
     num_labels: int = 0
+    log_twice: bool = False
     soft_cap: float | None = None  # logits become cap * tanh(logits / cap) (Gemma 2)
 
 

@@ -141,13 +141,18 @@ class SparseHead(LanguageModelHead):
     The maximum of ``log(1 + relu(logit))`` over a text's tokens: ``[batch, vocabulary]``.
     """
 
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__(model)
+        self.log_twice = model.head.log_twice
+
     def weights(self, hidden: Tensor, lengths: Tensor, embedding: Tensor) -> Tensor:
         """``hidden [batch, length, size]``, right-padded to ``lengths [batch]``, to weights."""
         # Padding repeats a row's first token, which leaves the maximum as it is: to mask the logits
         # would copy ``[batch, length, vocabulary]``.
         tokens = torch.where(valid_mask(hidden, lengths), hidden, hidden[:, :1])
         # The function is monotonic: the maximum comes first, and the function of fewer numbers.
-        return self.forward(tokens, embedding).amax(1).relu().log1p()
+        weights = self.forward(tokens, embedding).amax(1).relu().log1p()
+        return weights.log1p() if self.log_twice else weights
 
 
 HEADS: dict[HeadKind, Callable[[ModelConfig], nn.Module]] = {

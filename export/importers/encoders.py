@@ -6,14 +6,17 @@ A family's importer builds the :class:`Body` and has a table of heads by class.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 from torch import Tensor
 
 from export.checkpoint import Checkpoint, check_weights
 from export.errors import SourceError
 from export.importers.heads import Head, HeadReader
+from export.importers.multi_vector import is_multi_vector, multi_vector_embedder
 from export.importers.renaming import Rename, prefixed, rename
 from export.importers.samples import ENGLISH_TEXTS
 from export.importers.sentence_transformers import embedder, is_embedder
+from export.importers.sparse_embedders import is_sparse, sparse_embedder
 from export.importers.support import bundle_name
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import lookup
@@ -44,7 +47,7 @@ class Body:
 
 
 def read_head(
-    folder: HuggingFaceFolder, heads: Mapping[str, HeadReader], default: str
+    folder: HuggingFaceFolder, heads: Mapping[str, HeadReader], default: str, max_positions: int
 ) -> tuple[str, Head]:
     """The class of the model in ``folder``, and its head.
 
@@ -52,7 +55,11 @@ def read_head(
         UnsupportedError: the class is not in ``heads``.
     """
     architecture = next(iter(folder.config.texts("architectures")), default)
+    if is_multi_vector(folder):
+        return architecture, multi_vector_embedder(folder, max_positions)
     read = lookup(heads, architecture, f"{folder.config.origin}: architectures")
+    if is_sparse(folder):
+        return architecture, sparse_embedder(folder, read)
     return architecture, (embedder if is_embedder(folder) else read)(folder)
 
 
@@ -71,14 +78,14 @@ def assemble(
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
-    architecture, head = read_head(folder, heads, default)
+    architecture, head = read_head(folder, heads, default, body.position.max_positions)
     model = ModelConfig(
         kind=Kind.ENCODER,
         vocabulary_size=config.positive("vocab_size") if body.patches is None else 0,
         hidden_size=body.hidden_size,
         position=body.position,
         embedding=body.embedding,
-        encoder=body.encoder,
+        encoder=msgspec.structs.replace(body.encoder, has_unattended=_has_unattended(head)),
         patches=body.patches,
         head=head.config,
     )
@@ -113,6 +120,11 @@ def assemble(
         max_input_tokens=head.max_input_tokens,
         sample_inputs=ENGLISH_TEXTS,
     )
+
+
+def _has_unattended(head: Head) -> bool:
+    spec = None if head.embedding is None else head.embedding.multi_vector
+    return spec is not None and spec.filler is not None and not spec.attends_to_filler
 
 
 # The first checkpoints have TensorFlow's names for the weights of a layer norm.

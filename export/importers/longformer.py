@@ -48,7 +48,8 @@ def import_longformer(folder: HuggingFaceFolder) -> Checkpoint:
     """
     config = folder.config
     first = config.integer("pad_token_id", PAD) + 1
-    architecture, _ = read_head(folder, HEADS, DEFAULT_CLASS)
+    position = learned_positions(config, first=first)
+    architecture, _ = read_head(folder, HEADS, DEFAULT_CLASS, position.max_positions)
     separator = None
     if architecture in MAX_GLOBAL_TOKENS:
         separator = config.integer("sep_token_id", SEPARATOR)
@@ -56,7 +57,7 @@ def import_longformer(folder: HuggingFaceFolder) -> Checkpoint:
     body = Body(
         base="longformer",
         hidden_size=config.positive("hidden_size"),
-        position=learned_positions(config, first=first),
+        position=position,
         embedding=normed_embedding(config),
         encoder=StackConfig(layers=layers, global_before=separator),
         table=(

@@ -66,6 +66,7 @@ from export.readers.marian_folder import VOCABULARY_PATTERN, read_marian_folder
 from export.readers.pickles import is_pickle, refusal
 from export.supported import lookup
 from export.tokenization.hugging_face import parse_tokenizer
+from model.bundle import EmbeddingKind
 from model.native_checkpoint import FORMAT
 
 # By ``model_type`` of config.json.
@@ -129,14 +130,21 @@ CTRANSLATE2: dict[str, Callable[[CTranslate2Model], Checkpoint]] = {
 }
 
 
-def _import_hugging_face(path: Path, tower: str | None = None) -> Checkpoint:
-    folder = replace(read_folder(path), tower=tower)
+def _import_hugging_face(
+    path: Path, tower: str | None = None, vectors: EmbeddingKind | None = None
+) -> Checkpoint:
+    folder = replace(read_folder(path), tower=tower, vectors=vectors)
     model_type = folder.config.text("model_type")
     if tower is not None and model_type not in WITH_TOWERS:
         raise UnsupportedError(
             f"--tower: {model_type!r} is one model; supported: {', '.join(WITH_TOWERS)}"
         )
-    return lookup(HUGGING_FACE, model_type, f"{path}: {CONFIG_FILE}: model_type")(folder)
+    importer = lookup(HUGGING_FACE, model_type, f"{path}: {CONFIG_FILE}: model_type")
+    checkpoint = importer(folder)
+    found = None if checkpoint.embedding is None else checkpoint.embedding.kind
+    if vectors is not None and found != vectors:
+        raise UnsupportedError(f"--vectors {vectors}: {path} is not a masked language model")
+    return checkpoint
 
 
 def _import_gguf(path: Path) -> Checkpoint:
@@ -244,19 +252,26 @@ def _check_tokens(checkpoint: Checkpoint, path: Path) -> None:
         )
 
 
-def _load(format_: CheckpointFormat, path: Path, tower: str | None) -> Checkpoint:
-    if tower is None:
+def _load(
+    format_: CheckpointFormat, path: Path, tower: str | None, vectors: EmbeddingKind | None
+) -> Checkpoint:
+    if tower is None and vectors is None:
         return format_.load(path)
     if format_.load is not _import_hugging_face:
-        raise UnsupportedError(f"--tower: {path} is one model: {format_.description}")
-    return _import_hugging_face(path, tower)
+        if tower is not None:
+            raise UnsupportedError(f"--tower: {path} is one model: {format_.description}")
+        raise UnsupportedError(f"--vectors: not for {path}, {format_.description}")
+    return _import_hugging_face(path, tower, vectors)
 
 
-def import_path(path: Path, tower: str | None = None) -> Checkpoint:
+def import_path(
+    path: Path, tower: str | None = None, vectors: EmbeddingKind | None = None
+) -> Checkpoint:
     """The checkpoint in the folder or file ``path``, whatever its format.
 
     Args:
         tower: which part of a model of images and texts: "image" or "text".
+        vectors: which vectors a model returns whose files do not say so.
 
     Raises:
         SourceError: it does not exist or is damaged.
@@ -269,7 +284,7 @@ def import_path(path: Path, tower: str | None = None) -> Checkpoint:
             raise refusal([path], path.with_suffix(".safetensors"))
         for format_ in CHECKPOINT_FORMATS:
             if format_.matches(path):
-                checkpoint = pad_heads(_load(format_, path, tower))
+                checkpoint = pad_heads(_load(format_, path, tower, vectors))
                 _check_tokens(checkpoint, path)
                 return checkpoint
     except OSError as error:

@@ -1,13 +1,15 @@
 """The files of sentence-transformers around an encoder: pooling, dense layers, prompts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+import torch
 from torch import Tensor
 
 from export.errors import SourceError, UnsupportedError
 from export.importers.heads import Head, NamedDense
+from export.importers.renaming import Rename
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported, lookup
@@ -40,12 +42,26 @@ ACTIVATIONS: dict[str, Activation | None] = {
     "Identity": None,
 }
 _FLAG = "pooling_mode_"
+# The names under which modules pass on a vector for each text, and one for each token.
+OF_TEXTS, OF_TOKENS = "sentence_embedding", "token_embeddings"
+# Not the limit of a model, but of a tokenizer without one.
+_NO_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True)
-class _Module:
+class Module:
+    """An entry of ``modules.json``: the name of the class, and the subfolder."""
+
     kind: str
     path: str
+
+
+@dataclass(frozen=True)
+class DenseModule:
+    """A dense layer, and its weights by the names in its table."""
+
+    layer: NamedDense
+    weights: Mapping[str, Tensor]
 
 
 def embedder(folder: HuggingFaceFolder) -> Head:
@@ -55,64 +71,114 @@ def embedder(folder: HuggingFaceFolder) -> Head:
         SourceError: a file is damaged.
         UnsupportedError: a file needs a feature that is not supported.
     """
-    modules = _modules(folder)
+    modules = read_modules(folder)
     kinds = [module.kind for module in modules]
     normalize = "Normalize" in kinds
-    dense = [_dense(folder, module.path) for module in modules if module.kind == "Dense"]
-    expected = ["Transformer", "Pooling", *["Dense"] * len(dense), *["Normalize"] * normalize]
+    paths = [module.path for module in modules if module.kind == "Dense"]
+    expected = ["Transformer", "Pooling", *["Dense"] * len(paths), *["Normalize"] * normalize]
     if modules and kinds != expected:
         raise UnsupportedError(
             f"{MODULES_FILE}: the modules {', '.join(kinds)}; supported: Transformer, Pooling, "
             "any number of Dense, and Normalize, in this order"
         )
     pooling = _pooling(folder, modules[1].path) if modules else PoolingKind.MEAN
-    configs = tuple(map_.config for map_, _ in dense)
+    dense = [read_dense(folder, path, OF_TEXTS) for path in paths]
+    check_normalize(folder, modules, OF_TEXTS)
+    configs = tuple(module.layer.config for module in dense)
     size = configs[-1].size if configs else folder.config.positive("hidden_size")
-    found = (name for name in LIMITS_FILES if folder.read_json(name) is not None)
-    limits = _fields(folder, next(found, LIMITS_FILES[0]))
-    check_supported(limits, do_lower_case=(False,))
+    limits = transformer_config(folder)
+    check_supported(limits, query_length=(None,), document_length=(None,), query_expansion=(None,))
     return Head(
         config=HeadConfig(
             kind=HeadKind.EMBEDDING, pooling=pooling, normalize=normalize, dense=configs
         ),
-        tasks=(Task.EMBED, Task.RERANK),
-        table=tuple(e for index, (map_, _) in enumerate(dense) for e in map_.table(index)),
-        weights={name: weight for _, weights in dense for name, weight in weights.items()},
+        tasks=_tasks(folder),
+        table=dense_table(dense),
+        weights=dense_weights(dense),
         embedding=_embedding(folder, pooling, normalize, size),
-        max_input_tokens=limits.optional_integer("max_seq_length"),
+        max_input_tokens=max_text_length(folder, limits),
     )
 
 
 def is_embedder(folder: HuggingFaceFolder) -> bool:
-    """Whether sentence-transformers saved ``folder`` as an embedding model."""
-    return any(module.kind == "Pooling" for module in _modules(folder))
+    """Whether sentence-transformers saved ``folder`` as an embedding model.
+
+    Raises:
+        UnsupportedError: it has a network for queries and another one for documents.
+    """
+    kinds = [module.kind for module in read_modules(folder)]
+    routers = [kind for kind in kinds if kind in ("Router", "Asym")]
+    if routers:
+        raise UnsupportedError(
+            f"{MODULES_FILE}: {routers[0]}, which reads queries and documents with different "
+            "modules, is not supported; supported: one network for both"
+        )
+    return "Pooling" in kinds
 
 
-def _modules(folder: HuggingFaceFolder) -> list[_Module]:
+def read_modules(folder: HuggingFaceFolder) -> list[Module]:
+    """The entries of ``modules.json``; none if there is no such file."""
     value = folder.read_json(MODULES_FILE)
     rows = value if isinstance(value, list) else []
     fields = [Fields(row if isinstance(row, dict) else {}, MODULES_FILE) for row in rows]
-    return [_Module(row.text("type").rpartition(".")[2], row.text("path", "")) for row in fields]
+    return [Module(row.text("type").rpartition(".")[2], row.text("path", "")) for row in fields]
 
 
-def _fields(folder: HuggingFaceFolder, name: str) -> Fields:
+def read_object(folder: HuggingFaceFolder, name: str) -> Fields:
+    """The JSON object in the file ``name``; empty if there is no such file."""
     value = folder.read_json(name)
     if value is not None and not isinstance(value, dict):
         raise SourceError(f"{name}: not a JSON object")
     return Fields(value or {}, name)
 
 
-def _module_config(folder: HuggingFaceFolder, path: str) -> Fields:
+def transformer_config(folder: HuggingFaceFolder) -> Fields:
+    """The configuration of the module Transformer.
+
+    Raises:
+        UnsupportedError: it changes texts, or how they are tokenized.
+    """
+    found = (name for name in LIMITS_FILES if folder.read_json(name) is not None)
+    config = read_object(folder, next(found, LIMITS_FILES[0]))
+    check_supported(config, do_lower_case=(False,), processing_kwargs=({},))
+    return config
+
+
+def max_text_length(folder: HuggingFaceFolder, transformer: Fields) -> int | None:
+    """The tokens to which texts are cut; newer files leave them to the tokenizer's."""
+    limit = transformer.optional_integer("max_seq_length")
+    if limit is None and "transformer_task" in transformer:
+        value = read_object(folder, "tokenizer_config.json").get("model_max_length")
+        limit = value if type(value) is int and 0 < value < _NO_LIMIT else None
+    return limit
+
+
+def check_normalize(folder: HuggingFaceFolder, modules: list[Module], name: str) -> None:
+    """Raises ``UnsupportedError`` if the module Normalize changes other vectors than ``name``."""
+    for module in modules:
+        if module.kind == "Normalize" and module.path:
+            config = read_object(folder, f"{module.path}/config.json")
+            given = (
+                config.text("module_input_name", OF_TEXTS),
+                config.text("module_output_name", name),
+            )
+            if given != (name, name):
+                raise UnsupportedError(
+                    f"{config.origin}: normalizes {given[0]} to {given[1]}; supported: {name}"
+                )
+
+
+def module_config(folder: HuggingFaceFolder, path: str) -> Fields:
     """The configuration of the module in the subfolder ``path``."""
     file = f"{path}/config.json"
     if PurePosixPath(path).name != path or folder.read_json(file) is None:
         raise SourceError(f"{file}: missing, or not a JSON object")
-    return _fields(folder, file)
+    return read_object(folder, file)
 
 
 def _pooling(folder: HuggingFaceFolder, path: str) -> PoolingKind:
     """The one pooling that the configuration in ``path`` enables."""
-    config = _module_config(folder, path)
+    config = module_config(folder, path)
     check_supported(config, include_prompt=(True,))
     if "pooling_mode" in config:
         value = config["pooling_mode"]
@@ -125,19 +191,17 @@ def _pooling(folder: HuggingFaceFolder, path: str) -> PoolingKind:
     return lookup(POOLINGS, chosen[0], f"{config.origin}: pooling_mode")
 
 
-def _dense(folder: HuggingFaceFolder, path: str) -> tuple[NamedDense, Mapping[str, Tensor]]:
-    """A dense layer, and its weights by the names in its table."""
-    config = _module_config(folder, path)
-    check_supported(
-        config,
-        use_residual=(False,),
-        module_input_name=("sentence_embedding",),
-        module_output_name=("sentence_embedding",),
-    )
+def read_dense(folder: HuggingFaceFolder, path: str, *vectors: str) -> DenseModule:
+    """The dense layer in ``path`` of ``vectors``: :data:`OF_TEXTS`, :data:`OF_TOKENS` or both."""
+    config = module_config(folder, path)
+    check_supported(config, module_input_name=vectors, module_output_name=vectors)
     name = config.text("activation_function", "torch.nn.modules.activation.Tanh")
     activation = lookup(
         ACTIVATIONS, name.rpartition(".")[2], f"{config.origin}: activation_function"
     )
+    has_residual = config.flag("use_residual", False)
+    if activation is not None:
+        check_supported(config, use_residual=(False,))
     dense = NamedDense(
         linear=f"{path}.linear",
         config=DenseConfig(
@@ -146,19 +210,56 @@ def _dense(folder: HuggingFaceFolder, path: str) -> tuple[NamedDense, Mapping[st
             bias=config.flag("bias", True),
         ),
     )
-    weights = folder.read_weights(path)
-    return dense, {f"{path}.{name}": weights[name] for name in weights}
+    read = folder.read_weights(path)
+    weights = {name: read[name] for name in read}
+    if has_residual and "linear.weight" in weights:
+        # Without an activation, W x + R x is (W + R) x; without R, the sizes are equal.
+        matrix = weights["linear.weight"].float()
+        residual = weights.pop("residual.weight", torch.eye(len(matrix)))
+        if residual.shape != matrix.shape:
+            raise SourceError(f"{config.origin}: the residual does not fit the layer")
+        weights["linear.weight"] = matrix + residual
+    return DenseModule(dense, {f"{path}.{name}": weight for name, weight in weights.items()})
+
+
+def dense_table(dense: Sequence[DenseModule]) -> tuple[Rename, ...]:
+    """The weights of dense layers as those of the head."""
+    return tuple(e for index, module in enumerate(dense) for e in module.layer.table(index))
+
+
+def dense_weights(dense: Sequence[DenseModule]) -> dict[str, Tensor]:
+    """The weights of all dense layers by name."""
+    return {name: weight for module in dense for name, weight in module.weights.items()}
+
+
+def read_prompts(folder: HuggingFaceFolder) -> dict[str, str]:
+    """Prompts by name."""
+    prompts = read_object(folder, PROMPTS_FILE).fields("prompts")
+    return {name: prompts.text(name) for name in prompts if prompts[name] is not None}
+
+
+def default_prompt(folder: HuggingFaceFolder, prompts: Mapping[str, str]) -> str | None:
+    """The name of the prompt of texts without another one.
+
+    Raises:
+        SourceError: it is not in ``prompts``.
+    """
+    default = read_object(folder, PROMPTS_FILE).text("default_prompt_name", "") or None
+    if default is not None and default not in prompts:
+        raise SourceError(f"{PROMPTS_FILE}: default_prompt_name {default!r} is not in prompts")
+    return default
+
+
+def _tasks(folder: HuggingFaceFolder) -> tuple[Task, ...]:
+    """Reranking too, unless the model compares vectors by their distance."""
+    similarity = read_object(folder, PROMPTS_FILE).text("similarity_fn_name", "cosine")
+    return (Task.EMBED, Task.RERANK) if similarity in ("cosine", "dot") else (Task.EMBED,)
 
 
 def _embedding(
     folder: HuggingFaceFolder, pooling: PoolingKind, normalize: bool, size: int
 ) -> Embedding:
-    fields = _fields(folder, PROMPTS_FILE)
-    prompts = fields.fields("prompts")
-    named = {name: prompts.text(name) for name in prompts}
-    default = fields.text("default_prompt_name", "") or None
-    if default is not None and default not in named:
-        raise SourceError(f"{PROMPTS_FILE}: default_prompt_name {default!r} is not in prompts")
+    prompts = read_prompts(folder)
     truncations = folder.config.integers("matryoshka_dimensions")
     if any(not 0 < dimension <= size for dimension in truncations):
         raise SourceError(f"{folder.config.origin}: matryoshka_dimensions are not in 1 to {size}")
@@ -167,6 +268,6 @@ def _embedding(
         pooling=pooling,
         is_normalized=normalize,
         truncations=truncations,
-        prompts=named,
-        default_prompt=default,
+        prompts=prompts,
+        default_prompt=default_prompt(folder, prompts),
     )

@@ -16,6 +16,7 @@ from export.readers.pickles import pickles_in, refusal
 from export.readers.safetensors_weights import SafetensorsWeights
 from export.readers.yaml_text import read_yaml
 from export.tokenization.hugging_face import parse_tokenizer, read_fields, read_text, read_tokenizer
+from model.bundle import EmbeddingKind
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -26,7 +27,8 @@ INDEX_FILE = "model.safetensors.index.json"
 class HuggingFaceFolder:
     """A folder's files. Its tokenizer is read on access: models of images have none.
 
-    ``tower``: which part of a model of images and texts is read, "image" or "text".
+    ``tower``: which part of a model of images and texts is read, "image" or "text". ``vectors``:
+    which vectors the model returns, if its files do not say so.
     """
 
     path: Path
@@ -36,6 +38,7 @@ class HuggingFaceFolder:
     chat_template: str | None
     license: str
     tower: str | None = None
+    vectors: EmbeddingKind | None = None
 
     def read_json(self, name: str) -> object:
         """The JSON file ``name`` of the folder, or None if there is none."""
