@@ -300,8 +300,13 @@ def _error(actual: Floats, expected: Floats) -> float:
 
 
 def _worst_cosine(actual: Sequence[Floats] | Floats, expected: Sequence[Floats] | Floats) -> float:
-    """The smallest cosine of a row, or NaN; a row is all tokens or steps of one sequence."""
-    return float(np.min([_cosine(*pair) for pair in zip(actual, expected, strict=True)]))
+    """The smallest cosine of a row, or NaN; a row is all tokens or steps of one sequence.
+
+    A row of zeros counts only if all rows are: a text may have no sparse weights.
+    """
+    pairs = list(zip(actual, expected, strict=True))
+    pairs = [(x, y) for x, y in pairs if y.any()] or pairs
+    return float(np.min([_cosine(*pair) for pair in pairs]))
 
 
 def _cosine(actual: Floats, expected: Floats) -> float:

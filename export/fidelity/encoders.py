@@ -11,18 +11,22 @@ from export.fidelity.figures import (
     DecisionComparison,
     Doubles,
     LogitComparison,
+    TokenVectors,
     VectorComparison,
     compare_decisions,
     compare_logits,
+    compare_token_vectors,
     compare_vectors,
     log_softmax,
 )
 from export.fidelity.subject import GraphFolder, Subject
 from export.fidelity.texts import QUESTIONS, mixed_texts
 from export.runtime import Floats, Session
-from model.bundle import ScoreFunction, Task
+from model.bundle import EmbeddingKind, MultiVector, ScoreFunction, Task
+from model.late_interaction import document_ids, kept_tokens, query_ids
 
 BATCH = 8
+SPARSE_BATCH = 2  # the logits of all tokens are in memory
 MIN_TEXTS = 3  # for a nearest neighbour that can differ
 MASK_EVERY = 6  # tokens of a text that a masked language model reads
 
@@ -48,12 +52,42 @@ def compare_encoders(
 
 
 def _vectors(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
-    inputs = _texts(subject, sessions[0])
+    inputs, embedding = _texts(subject, sessions[0]), subject.embedding
     if len(inputs) < MIN_TEXTS:
         return None
-    expected, actual = (np.stack(_encode(session, inputs)) for session in sessions)
-    vectors = compare_vectors(expected, actual)
-    return EncoderComparison(len(inputs), inputs.part(0, BATCH), vectors=vectors)
+    if embedding is not None and embedding.multi_vector is not None:
+        return _token_vectors(inputs, sessions, embedding.multi_vector)
+    is_sparse = embedding is not None and embedding.kind == EmbeddingKind.SPARSE
+    batch = SPARSE_BATCH if is_sparse else BATCH
+    expected, actual = (np.stack(_encode(session, inputs, batch)) for session in sessions)
+    vectors = compare_vectors(expected, actual, by_dot_product=is_sparse)
+    return EncoderComparison(len(inputs), inputs.part(0, batch), vectors=vectors)
+
+
+def _token_vectors(
+    texts: EncoderInputs, sessions: list[Session], spec: MultiVector
+) -> EncoderComparison:
+    """Each text as a query and as a document."""
+    queries = [query_ids(row, spec) for row in texts.rows]
+    rows = [document_ids(row, spec) for row in texts.rows]
+    has_segments = texts.segments is not None
+    query_rows = [row for row, _ in queries]
+    query_inputs = EncoderInputs(
+        query_rows,
+        _zeros(query_rows) if has_segments else None,
+        attended=[number for _, number in queries],
+    )
+    documents = EncoderInputs(rows, _zeros(rows) if has_segments else None)
+    kept = [kept_tokens(row, spec) for row in rows]
+    expected, actual = (
+        TokenVectors(
+            _encode(session, query_inputs),
+            [x[at] for x, at in zip(_encode(session, documents), kept, strict=True)],
+        )
+        for session in sessions
+    )
+    vectors = compare_token_vectors(expected, actual)
+    return EncoderComparison(len(rows), documents.part(0, BATCH), vectors=vectors)
 
 
 def _labels(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
@@ -138,12 +172,12 @@ def _decisions(
     return EncoderComparison(len(inputs), inputs.part(0, BATCH), decisions=decisions)
 
 
-def _encode(session: Session, inputs: EncoderInputs) -> list[Floats]:
+def _encode(session: Session, inputs: EncoderInputs, batch: int = BATCH) -> list[Floats]:
     """The first output of each row."""
     return [
         outputs[0]
-        for start in range(0, len(inputs), BATCH)
-        for outputs in encode_in_graph(session, inputs.part(start, start + BATCH))
+        for start in range(0, len(inputs), batch)
+        for outputs in encode_in_graph(session, inputs.part(start, start + batch))
     ]
 
 

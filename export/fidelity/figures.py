@@ -107,7 +107,7 @@ def log_softmax(logits: Floats, suppressed: Sequence[int] = ()) -> Doubles:
 
 @dataclass(frozen=True)
 class VectorComparison:
-    """Cosines of each text's two vectors.
+    """Cosines of the two vectors of each text, or of each token.
 
     ``retrieval_agreement``: the share of texts whose nearest other text is the same.
     """
@@ -117,11 +117,59 @@ class VectorComparison:
     retrieval_agreement: float
 
 
-def compare_vectors(reference: Floats, other: Floats) -> VectorComparison:
-    """Compares two models' vectors ``[texts, size]`` of the same texts, at least three."""
-    expected, actual = _units(reference), _units(other)
-    cosines = (expected * actual).sum(-1)
-    nearest = [_nearest(vectors) for vectors in (expected, actual)]
+def compare_vectors(
+    reference: Floats, other: Floats, *, by_dot_product: bool = False
+) -> VectorComparison:
+    """Compares two models' vectors ``[texts, size]`` of the same texts, at least three.
+
+    Args:
+        by_dot_product: the nearest text has the largest dot product, not the largest cosine, and a
+            text may have the vector 0; its cosine does not count.
+    """
+    if by_dot_product:
+        scores = [vectors @ vectors.T for vectors in (reference, other)]
+        has_vector = reference.any(-1)
+        cosines = (_units(reference[has_vector]) * _units(other[has_vector])).sum(-1)
+    else:
+        expected, actual = _units(reference), _units(other)
+        scores = [vectors @ vectors.T for vectors in (expected, actual)]
+        cosines = (expected * actual).sum(-1)
+    return _vector_comparison(cosines, scores)
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """Vectors ``[tokens, size]`` of each text as a query, and as a document."""
+
+    queries: Sequence[Floats]
+    documents: Sequence[Floats]
+
+    def scores(self) -> Doubles:
+        """Of each query and document: the sum, over a query's tokens, of the largest dot product.
+
+        That is MaxSim (Khattab and Zaharia 2020, equation 3), ``[queries, documents]``.
+        """
+        starts = np.cumsum([0, *(len(vectors) for vectors in self.documents[:-1])])
+        tokens = np.concatenate(self.documents).astype(np.float64)
+        rows = [np.maximum.reduceat(x @ tokens.T, starts, 1).sum(0) for x in self.queries]
+        result: Doubles = np.stack(rows)
+        return result
+
+
+def compare_token_vectors(reference: TokenVectors, other: TokenVectors) -> VectorComparison:
+    """Compares two models' vectors of the tokens of the same texts, at least three."""
+    expected, actual = (
+        _units(np.concatenate([*vectors.queries, *vectors.documents]))
+        for vectors in (reference, other)
+    )
+    return _vector_comparison(
+        (expected * actual).sum(-1), [vectors.scores() for vectors in (reference, other)]
+    )
+
+
+def _vector_comparison(cosines: Doubles, scores: Sequence[Floats | Doubles]) -> VectorComparison:
+    """``scores``: of both models, ``[texts, texts]``."""
+    nearest = [_nearest(of_model) for of_model in scores]
     return VectorComparison(
         min_cosine=float(cosines.min()),
         mean_cosine=float(cosines.mean()),
@@ -135,11 +183,11 @@ def _units(vectors: Floats) -> Doubles:
     return units
 
 
-def _nearest(units: Doubles) -> Ids:
-    """The other row with the highest cosine."""
-    cosines = units @ units.T
-    np.fill_diagonal(cosines, -np.inf)
-    result: Ids = cosines.argmax(-1)
+def _nearest(scores: Floats | Doubles) -> Ids:
+    """The column of each row's highest score, but not its own."""
+    others = scores.copy()
+    np.fill_diagonal(others, -np.inf)
+    result: Ids = others.argmax(-1)
     return result
 
 

@@ -19,6 +19,7 @@ from export.speech import SENTENCES, Source, SpeechReader, english_start
 from model.bundle import (
     TOKENIZER_FILE,
     AudioSpec,
+    Embedding,
     ImageSpec,
     Manifest,
     ScoreFunction,
@@ -74,6 +75,7 @@ class Subject:
     num_parameters: int
     chat_template: str | None
     score_function: ScoreFunction | None
+    embedding: Embedding | None
     source_language: str | None
     languages: dict[str, int]
     image: ImageSpec | None
@@ -95,6 +97,7 @@ class Subject:
             num_parameters=sum(math.prod(w.shape) for w in checkpoint.weights.values()),
             chat_template=checkpoint.chat_template,
             score_function=checkpoint.score_function,
+            embedding=checkpoint.embedding,
             source_language=checkpoint.source_language,
             languages=checkpoint.languages,
             image=checkpoint.image,
@@ -117,6 +120,7 @@ class Subject:
             num_parameters=manifest.dimensions.num_parameters,
             chat_template=manifest.chat_template,
             score_function=manifest.score_function,
+            embedding=manifest.embedding,
             source_language=manifest.source_language,
             languages=manifest.languages,
             image=manifest.image,
