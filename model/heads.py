@@ -148,7 +148,8 @@ class SparseHead(LanguageModelHead):
     def weights(self, hidden: Tensor, lengths: Tensor, embedding: Tensor) -> Tensor:
         """``hidden [batch, length, size]``, right-padded to ``lengths [batch]``, to weights."""
         # Padding repeats a row's first token, which leaves the maximum as it is: to mask the logits
-        # would copy ``[batch, length, vocabulary]``.
+        # would copy ``[batch, length, vocabulary]``. The server's kernels make logits of padding 0,
+        # which the rectifier ignores.
         tokens = torch.where(valid_mask(hidden, lengths), hidden, hidden[:, :1])
         # The function is monotonic: the maximum comes first, and the function of fewer numbers.
         weights = self.forward(tokens, embedding).amax(1).relu().log1p()
