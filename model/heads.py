@@ -129,7 +129,11 @@ class LanguageModelHead(_Head):
         self.soft_cap = model.head.soft_cap
 
     def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
-        logits: Tensor = self.output(self.dense(hidden), embedding)
+        return self.project(self.dense(hidden), embedding)
+
+    def project(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """Logits of the outputs ``x [..., size]`` of the dense layers."""
+        logits: Tensor = self.output(x, embedding)
         if self.soft_cap is not None:
             logits = self.soft_cap * torch.tanh(logits / self.soft_cap)
         return logits
@@ -148,11 +152,12 @@ class SparseHead(LanguageModelHead):
     def weights(self, hidden: Tensor, lengths: Tensor, embedding: Tensor) -> Tensor:
         """``hidden [batch, length, size]``, right-padded to ``lengths [batch]``, to weights."""
         # Padding repeats a row's first token, which leaves the maximum as it is: to mask the logits
-        # would copy ``[batch, length, vocabulary]``. The server's kernels make logits of padding 0,
-        # which the rectifier ignores.
-        tokens = torch.where(valid_mask(hidden, lengths), hidden, hidden[:, :1])
+        # would copy ``[batch, length, vocabulary]``. Kernels that skip padding make its logits 0,
+        # which the rectifier ignores; before the last product it may be anything.
+        x = self.dense(hidden)
+        x = torch.where(valid_mask(x, lengths), x, x[:, :1])
         # The function is monotonic: the maximum comes first, and the function of fewer numbers.
-        weights = self.forward(tokens, embedding).amax(1).relu().log1p()
+        weights = self.project(x, embedding).amax(1).relu().log1p()
         return weights.log1p() if self.log_twice else weights
 
 
