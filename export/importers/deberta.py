@@ -88,6 +88,7 @@ def import_deberta(folder: HuggingFaceFolder) -> Checkpoint:
             *per_layer((*NAMES.table(), *_distance_tables(config)), len(layers)),
         ),
         ignored=(*UNUSED, *POSITIONS.sources, DISTANCES, *DISTANCE_NORM),
+        allows_unattended=False,
     )
     return assemble(folder, body, HEADS, "DebertaV2Model")
 

@@ -10,7 +10,7 @@ import msgspec
 from torch import Tensor
 
 from export.checkpoint import Checkpoint, check_weights
-from export.errors import SourceError
+from export.errors import SourceError, UnsupportedError
 from export.importers.heads import Head, HeadReader
 from export.importers.multi_vector import is_multi_vector, multi_vector_embedder
 from export.importers.renaming import Rename, prefixed, rename
@@ -32,7 +32,8 @@ class Body:
     """An encoder without its head.
 
     In classes with a head, the names of its weights start with the prefix ``base``; ``table``,
-    ``ignored`` and ``computed`` have the names without it.
+    ``ignored`` and ``computed`` have the names without it. ``allows_unattended``: whether tokens
+    that nobody attends to are otherwise like others in ``transformers``.
     """
 
     base: str
@@ -44,6 +45,7 @@ class Body:
     table: tuple[Rename, ...]
     ignored: tuple[str, ...] = ()
     computed: Mapping[str, Tensor] = field(default_factory=dict)
+    allows_unattended: bool = True
 
 
 def read_head(
@@ -79,13 +81,19 @@ def assemble(
     """
     config = folder.config
     architecture, head = read_head(folder, heads, default, body.position.max_positions)
+    has_unattended = _has_unattended(head)
+    if has_unattended and not body.allows_unattended:
+        raise UnsupportedError(
+            f"{config.origin}: {architecture} with masks that fill up queries and are not attended "
+            "to is not supported; supported: attended masks (attend_to_expansion_tokens), or none"
+        )
     model = ModelConfig(
         kind=Kind.ENCODER,
         vocabulary_size=config.positive("vocab_size") if body.patches is None else 0,
         hidden_size=body.hidden_size,
         position=body.position,
         embedding=body.embedding,
-        encoder=msgspec.structs.replace(body.encoder, has_unattended=_has_unattended(head)),
+        encoder=msgspec.structs.replace(body.encoder, has_unattended=has_unattended),
         patches=body.patches,
         head=head.config,
     )

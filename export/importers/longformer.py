@@ -65,6 +65,7 @@ def import_longformer(folder: HuggingFaceFolder) -> Checkpoint:
             *per_layer((*LayerNames().table(), *GLOBAL_TOKENS), len(layers)),
         ),
         ignored=UNUSED,
+        allows_unattended=False,
     )
     return assemble(folder, body, HEADS, DEFAULT_CLASS)
 

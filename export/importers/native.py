@@ -11,7 +11,8 @@ from export.errors import SourceError
 from export.importers.support import bundle_name
 from export.readers.safetensors_weights import SafetensorsWeights
 from export.tokenization.none import NO_TOKENIZER
-from model.bundle import ScoreFunction, Task
+from model.bundle import EmbeddingKind, ScoreFunction, Task
+from model.config import HeadKind
 from model.examples import parse_examples
 from model.images import ImageError, Pixels, decode_image
 from model.native_checkpoint import (
@@ -24,6 +25,11 @@ from model.native_checkpoint import (
 )
 
 MAX_CONFIG_BYTES = 4 << 20
+EMBEDDINGS = {
+    HeadKind.EMBEDDING: EmbeddingKind.DENSE,
+    HeadKind.SPARSE_EMBEDDING: EmbeddingKind.SPARSE,
+    HeadKind.MULTI_VECTOR_EMBEDDING: EmbeddingKind.MULTI_VECTOR,
+}
 
 
 def is_native(path: Path) -> bool:
@@ -45,6 +51,7 @@ def import_native(path: Path) -> Checkpoint:
     """
     native = read_native_config(path)
     _check_image(path, native)
+    _check_embedding(path, native)
     weights = SafetensorsWeights([path / WEIGHTS_FILE])
     check_weights(native.model, weights)
     score_function = native.score_function
@@ -61,6 +68,7 @@ def import_native(path: Path) -> Checkpoint:
         name=bundle_name(path),
         labels=native.labels,
         score_function=score_function,
+        embedding=native.embedding,
         max_input_tokens=native.max_input_tokens,
         source_language=native.source_language,
         target_language=native.target_language,
@@ -113,6 +121,39 @@ def _check_image(path: Path, native: NativeConfig) -> None:
     read, made = ([getattr(x, name, None) for name in fields] for x in (patches, image))
     if read != made:
         raise SourceError(f"{path}: {CONFIG_FILE}: image does not make what model.patches reads")
+
+
+def _check_embedding(path: Path, native: NativeConfig) -> None:
+    """Whether ``embedding`` describes the vectors of the head, with lengths that the model has."""
+    model, embedding = native.model, native.embedding
+    kind = EMBEDDINGS.get(model.head.kind)
+    if embedding is None and kind in (None, EmbeddingKind.DENSE):
+        return
+    found = None if embedding is None else embedding.kind
+    spec = None if embedding is None else embedding.multi_vector
+    if found != kind or (spec is None) == (kind == EmbeddingKind.MULTI_VECTOR):
+        raise SourceError(f"{path}: {CONFIG_FILE}: embedding is not of the head {model.head.kind}")
+    if spec is None:
+        return
+    longest, limit = max(spec.query_length, spec.document_length), model.position.max_positions
+    if longest > limit:
+        raise SourceError(
+            f"{path}: {CONFIG_FILE}: embedding.multi_vector has a length of {longest}, but the "
+            f"model has {limit} positions"
+        )
+    has_unattended = model.encoder is not None and model.encoder.has_unattended
+    if has_unattended != (spec.filler is not None and not spec.attends_to_filler):
+        raise SourceError(
+            f"{path}: {CONFIG_FILE}: model.encoder.has_unattended does not fit "
+            "embedding.multi_vector"
+        )
+    given = (spec.query_marker, spec.document_marker, spec.filler, *spec.skipped)
+    beyond = [token for token in given if token is not None and token >= model.vocabulary_size]
+    if beyond:
+        raise SourceError(
+            f"{path}: {CONFIG_FILE}: embedding.multi_vector has the tokens {beyond}, but the model "
+            f"has only {model.vocabulary_size}"
+        )
 
 
 def _samples(path: Path, native: NativeConfig) -> tuple[Pixels, ...]:
