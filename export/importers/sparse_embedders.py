@@ -10,6 +10,7 @@ from export.importers.sentence_transformers import (
     MODULES_FILE,
     PROMPTS_FILE,
     default_prompt,
+    embedder,
     max_text_length,
     module_config,
     read_modules,
@@ -69,8 +70,8 @@ def sparse_embedder(folder: HuggingFaceFolder, masked: HeadReader) -> Head:
         document_length=(None,),
         query_expansion=(None,),
     )
-    head = masked(folder)
-    if head.config.kind != HeadKind.LANGUAGE_MODEL:
+    head = None if masked is embedder else masked(folder)
+    if head is None or head.config.kind != HeadKind.LANGUAGE_MODEL:
         raise UnsupportedError(
             f"{folder.config.origin}: sparse vectors need a masked language model, a class "
             "…ForMaskedLM"

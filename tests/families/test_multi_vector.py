@@ -155,7 +155,9 @@ def cut_with_marker(tokenizer: Tokenizer, text: str, marker: str, length: int) -
     """A text's ids, cut by the tokenizer, with the marker as the second."""
     tokenizer.enable_truncation(length - 1)
     ids = tokenizer.encode(text).ids
-    return [ids[0], tokenizer.token_to_id(marker), *ids[1:]]
+    index = tokenizer.token_to_id(marker)
+    assert index is not None
+    return [ids[0], index, *ids[1:]]
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Sparse vectors of every family with masked language models, against transformers and a formula."""
+"""Sparse vectors of every masked language model, against transformers and a formula."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from export.graphs import export_graphs
 from export.runtime import Session
 from export.sources import load_checkpoint
 from model.bundle import EmbeddingKind, Task
+from server.runtime.contract import Array
 from server.runtime.ort.backend import OrtBackend
 from tests.export.importers.retrieval_files import add_modules, add_tokenizer
 from tests.export.importers.support import save
@@ -77,11 +78,15 @@ def test_graphs_match_transformers(tmp_path: Path, *, log_twice: bool, tied: boo
         padded[index, : len(row)] = row
     native = OrtBackend("cpu", 1).load(tmp_path / graphs["encode"].file, ()).bind({})
     lengths = np.array([len(row) for row in ROWS], np.int32)
-    feed = {"token_ids": padded, "lengths": lengths, "segment_ids": np.zeros_like(padded)}
-    native_rows = native.run(feed)["embeddings"]
-    for index, row in enumerate(expected):
-        np.testing.assert_allclose(standard[index][0], row, atol=TOLERANCE)
-        np.testing.assert_allclose(native_rows[index], row, atol=TOLERANCE)
+    feed: dict[str, Array] = {
+        "token_ids": padded,
+        "lengths": lengths,
+        "segment_ids": np.zeros_like(padded),
+    }
+    native_rows = np.asarray(native.run(feed)["embeddings"])
+    for index, vector in enumerate(expected):
+        np.testing.assert_allclose(standard[index][0], vector, atol=TOLERANCE)
+        np.testing.assert_allclose(native_rows[index], vector, atol=TOLERANCE)
 
 
 def test_an_option_reads_a_masked_language_model_as_sparse(tmp_path: Path) -> None:
