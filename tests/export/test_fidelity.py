@@ -12,7 +12,15 @@ from export.apply_recipe import apply_recipe
 from export.bundle_writer import write_bundle
 from export.errors import FidelityError
 from export.fidelity.__main__ import compare_bundles
-from export.fidelity.figures import chrf, compare_decisions, compare_logits, compare_vectors
+from export.fidelity.figures import (
+    Floats,
+    TokenVectors,
+    chrf,
+    compare_decisions,
+    compare_logits,
+    compare_token_vectors,
+    compare_vectors,
+)
 from export.fidelity.limits import LIMITS, checked_fidelity, exceeded_limits, limits_of
 from export.fidelity.measure import figures, measure_fidelity
 from export.fidelity.subject import GraphFolder, Subject
@@ -64,6 +72,44 @@ def test_vectors_give_known_figures() -> None:
     assert found.min_cosine == pytest.approx(0.1 / np.sqrt(1.01), abs=1e-6)
     assert found.mean_cosine == pytest.approx((3 + found.min_cosine) / 4, abs=1e-6)
     assert found.retrieval_agreement == 0.25  # only the second text keeps its nearest neighbour
+
+
+def test_sparse_vectors_are_compared_by_their_dot_product() -> None:
+    # By cosine the second text would be nearest to the first, by dot product the third is.
+    reference = np.array([[1, 0, 0], [2, 0, 0], [9, 9, 0], [0, 0, 0]], np.float32)
+    other = np.array([[1, 0, 0], [2, 0, 0], [1, 9, 0], [0, 0, 1]], np.float32)
+    found = compare_vectors(reference, other, by_dot_product=True)
+    cosines = [1, 1, 10 / np.sqrt(2 * 82)]  # the text without weights does not count
+    assert found.min_cosine == pytest.approx(min(cosines), abs=1e-6)
+    assert found.mean_cosine == pytest.approx(np.mean(cosines), abs=1e-6)
+    # Only the last two keep their nearest text.
+    assert found.retrieval_agreement == 0.5
+
+
+def test_vectors_of_tokens_are_compared_by_maxsim() -> None:
+    rng = np.random.default_rng(0)
+
+    def vectors(*lengths: int) -> list[Floats]:
+        drawn = [rng.normal(size=(length, 4)) for length in lengths]
+        return [(x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32) for x in drawn]
+
+    reference = TokenVectors(vectors(3, 3, 3), vectors(2, 5, 4))
+    expected = [
+        [
+            sum(max(float(q @ d) for d in document) for q in query)
+            for document in reference.documents
+        ]
+        for query in reference.queries
+    ]
+    np.testing.assert_allclose(reference.scores(), expected, rtol=1e-6)
+    same = compare_token_vectors(reference, reference)
+    assert same.min_cosine == pytest.approx(1)
+    assert same.retrieval_agreement == 1
+    changed = [reference.documents[0], -reference.documents[1], reference.documents[2]]
+    found = compare_token_vectors(reference, TokenVectors(reference.queries, changed))
+    assert found.min_cosine == pytest.approx(-1)
+    assert found.mean_cosine == pytest.approx((20 - 2 * 5) / 20)
+    assert found.retrieval_agreement < 1
 
 
 def test_decisions_give_known_figures() -> None:
