@@ -26,6 +26,8 @@ from model.config import HeadKind
 # The class of the first module, and with an older one the task that its name stands for.
 _TRANSFORMERS = ("Transformer", "MLMTransformer")
 _POOLING = "SpladePooling"
+# The weights of queries' tokens, of a model whose network reads documents alone (OpenSearch).
+QUERY_WEIGHTS_FILE = "idf.json"
 _LOG_TWICE = "log1p_relu"
 
 
@@ -54,6 +56,11 @@ def sparse_embedder(folder: HuggingFaceFolder, masked: HeadReader) -> Head:
         raise UnsupportedError(
             f"{MODULES_FILE}: the modules {', '.join(kinds)}; supported for sparse vectors: "
             f"Transformer or MLMTransformer, and {_POOLING}"
+        )
+    if not modules and (folder.path / QUERY_WEIGHTS_FILE).is_file():
+        raise UnsupportedError(
+            f"{folder.path}: {QUERY_WEIGHTS_FILE} gives tokens of queries fixed weights, which "
+            "is not supported; supported: one network for queries and documents"
         )
     log_twice = False
     if modules:

@@ -151,6 +151,14 @@ def test_two_networks_are_refused(tmp_path: Path, kind: str) -> None:
         load_checkpoint(str(tmp_path))
 
 
+def test_fixed_weights_of_queries_are_refused(tmp_path: Path) -> None:
+    save_sparse(tmp_path)
+    (tmp_path / "modules.json").unlink()
+    (tmp_path / "idf.json").write_text("{}")
+    with pytest.raises(UnsupportedError, match=r"idf\.json gives tokens of queries fixed weights"):
+        load_checkpoint(str(tmp_path))
+
+
 @pytest.mark.parametrize("save", [save_multi_vector, save_sparse])
 def test_other_modules_are_refused(tmp_path: Path, save: Callable[[Path], Path]) -> None:
     rows = json.loads((save(tmp_path) / "modules.json").read_text())
