@@ -198,3 +198,13 @@ def test_attention_takes_separate_queries_keys_and_values(
     kept = {name: value for name, value in options.items() if name == "scale"}
     assert attributes(attending) == {"num_heads": 2, **kept}
     assert "GroupQueryAttention" not in made
+
+
+def test_tokens_that_nobody_attends_to_keep_their_attention(tmp_path: Path) -> None:
+    model = attention({})
+    for value in model.graph.input:
+        value.name = "attended_lengths" if value.name == "lengths" else value.name
+    for one in model.graph.node:
+        one.input[:] = ["attended_lengths" if name == "lengths" else name for name in one.input]
+    onnx.save(model, tmp_path / "graph.onnx")
+    assert rewrite(tmp_path / "graph.onnx") is None

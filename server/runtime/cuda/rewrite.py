@@ -13,7 +13,12 @@ import onnx
 from onnx import helper
 
 from server.runtime.contract import BEST_TOKENS
-from server.runtime.kernels.graph import LOGIT_POSITIONS, GraphIndex, other_operand
+from server.runtime.kernels.graph import (
+    ATTENDED_LENGTHS,
+    LOGIT_POSITIONS,
+    GraphIndex,
+    other_operand,
+)
 from server.runtime.kernels.library import DOMAIN
 
 LIBRARY = Path(__file__).parents[1] / "libtriune_cuda.so"
@@ -204,7 +209,12 @@ def _activation(
 
 
 def _attentions(graph: GraphIndex) -> Iterator[_Change]:
-    """Attention of an encoder: without a cache, ``GroupQueryAttention`` copies keys and values."""
+    """Attention of an encoder: without a cache, ``GroupQueryAttention`` copies keys and values.
+
+    ``MultiHeadAttention`` may leave out tokens beyond the last key, also those that attend to it.
+    """
+    if graph.is_input(ATTENDED_LENGTHS):
+        return
     for node in graph.nodes:
         if node.op_type != "GroupQueryAttention" or any(node.input[1:5]) or any(node.input[7:]):
             continue
