@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from export.checkpoint import Checkpoint
 from model import initialise
-from model.bundle import SpecialTokens, Task
+from model.bundle import Embedding, EmbeddingKind, MultiVector, SpecialTokens, Task
 from model.config import (
     Activation,
     AttentionConfig,
@@ -27,6 +27,7 @@ from model.config import (
     PoolingKind,
     StackConfig,
 )
+from model.mixers import required
 from model.position_config import (
     PositionConfig,
     PositionKind,
@@ -208,6 +209,25 @@ MODERN_BERT = ModelConfig(
     ),
     head=HeadConfig(kind=HeadKind.EMBEDDING, pooling=PoolingKind.CLS, normalize=False),
 )
+SPLADE = msgspec.structs.replace(
+    BERT,
+    head=HeadConfig(
+        kind=HeadKind.SPARSE_EMBEDDING,
+        tied=True,
+        bias=True,
+        dense=(DenseConfig(size=HIDDEN_SIZE, activation=Activation.GELU, norm=NORM),),
+    ),
+)
+# In its windows, some tokens that nobody attends to see no token.
+COLBERT = msgspec.structs.replace(
+    MODERN_BERT,
+    encoder=msgspec.structs.replace(required(MODERN_BERT.encoder), has_unattended=True),
+    head=HeadConfig(
+        kind=HeadKind.MULTI_VECTOR_EMBEDDING,
+        normalize=True,
+        dense=(DenseConfig(size=32, bias=False),),
+    ),
+)
 
 
 def longformer(num_global_tokens: int, global_before: int | None = None) -> ModelConfig:
@@ -332,7 +352,28 @@ ARCHITECTURES = {
     "bert": BERT,
     "classifier": CLASSIFIER,
     "modern-bert": MODERN_BERT,
+    "splade": SPLADE,
+    "colbert": COLBERT,
     **RECURRENT,
+}
+
+
+EMBEDDINGS = {
+    "splade": Embedding(kind=EmbeddingKind.SPARSE, size=VOCABULARY_SIZE, is_normalized=False),
+    "colbert": Embedding(
+        kind=EmbeddingKind.MULTI_VECTOR,
+        size=32,
+        is_normalized=True,
+        multi_vector=MultiVector(
+            query_marker=2,
+            document_marker=3,
+            query_length=12,
+            document_length=20,
+            has_end_token=False,
+            filler=4,
+            skipped=(13, 14),
+        ),
+    ),
 }
 
 
@@ -373,5 +414,6 @@ def checkpoint(name: str, seed: int = 0) -> Checkpoint:
         license="Apache-2.0",
         name=f"random-{name}",
         labels=tuple("abc") if config.head.kind == HeadKind.CLASSIFICATION else (),
+        embedding=EMBEDDINGS.get(name),
         sample_inputs=("HELLO", "A?", "WHAT+IS-THIS"),
     )

@@ -52,7 +52,7 @@ def test_stepwise_decoding_matches_a_full_pass(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("config", [BERT, ARCHITECTURES["classifier"]])
+@pytest.mark.parametrize("config", [BERT, ARCHITECTURES["classifier"], ARCHITECTURES["splade"]])
 def test_encoder_rows_do_not_depend_on_their_batch(config: ModelConfig) -> None:
     model = model_of(config)
     rows = [[5, 6, 7, 8, 9], [11, 12], [20]]
@@ -67,6 +67,21 @@ def test_encoder_rows_do_not_depend_on_their_batch(config: ModelConfig) -> None:
         segments = [torch.zeros_like(one)] if config.embedding.num_segments else []
         alone = model.pool(model.encode(one, length, *segments), length)[0]
         torch.testing.assert_close(batched[index], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_unattended_tokens_change_no_other_token() -> None:
+    model = model_of(ARCHITECTURES["colbert"])
+    ids, lengths = torch.arange(24).view(2, 12), i32(12, 9)
+    vectors = model.pool(model.encode(ids, lengths, None, i32(3, 9)), lengths)
+    torch.testing.assert_close(vectors.norm(dim=2), torch.ones(2, 12))
+    alone = model.pool(model.encode(ids[:1, :3], i32(3)), i32(3))
+    torch.testing.assert_close(vectors[:1, :3], alone)
+    changed = ids.clone()
+    changed[0, 3:] = 60
+    others = model.pool(model.encode(changed, lengths, None, i32(3, 9)), lengths)
+    torch.testing.assert_close(vectors[:1, :3], others[:1, :3])
+    torch.testing.assert_close(vectors[1], others[1])
+    assert not torch.allclose(vectors[0, 3:], others[0, 3:])
 
 
 def test_embeddings_are_normalized() -> None:
