@@ -27,6 +27,8 @@ MAX_TOKEN_IDS = 1 << 19
 # matrices.
 MAX_REPLY_VALUES = 1 << 19
 MAX_REPLY_NUMBERS = 8 << 20
+# Weights of a sparse vector.
+MAX_ACTIVE_DIMS = 1024
 # Attention weights of one text of an encoder that are held at a time, 4 bytes each.
 MAX_ATTENTION_WEIGHTS = 1 << 26
 # Logits that a request holds until all of its masks are computed, 4 bytes each.

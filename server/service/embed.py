@@ -2,19 +2,23 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from model import bundle
 from model.bundle import Task
 from server.bounds import (
     INPUT_BYTES,
+    MAX_ACTIVE_DIMS,
     MAX_IMAGE_BYTES,
     MAX_IMAGES,
     MAX_NAME_BYTES,
     MAX_PREFIX_BYTES,
     MAX_REPLY_NUMBERS,
     MAX_TEXTS,
+    bounded,
     ruled,
     sized,
 )
@@ -35,6 +39,13 @@ from server.text.windows import LongInput, TokenizedText
 MIN_NORM = 1e-12  # the eps of torch.nn.functional.normalize
 
 
+class InputType(StrEnum):
+    """What a text is for. Models trained for search encode queries and documents differently."""
+
+    QUERY = "query"
+    DOCUMENT = "document"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest(ModelRequest):
     """Texts or images to embed, and the properties of their vectors.
@@ -44,7 +55,9 @@ class EmbedRequest(ModelRequest):
     ``dimensions``: truncate vectors to this size (Matryoshka, Kusupati et al. 2022).
     ``normalize``: to length 1; ``None``: the model's default. ``prompt`` is prepended to each text;
     ``prompt_name`` selects one of the model's prompts instead; without both, the model's default
-    prompt is used. ``token_embeddings``: also return the vector of each token; not with windows.
+    prompt is used. ``input_type`` selects the prompt for queries or documents, and how a model with
+    a vector for each token reads the text. ``token_embeddings``: also return the vector of each
+    token; not with windows. ``max_active_dims``: weights that sparse vectors keep at most.
     """
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
@@ -53,7 +66,9 @@ class EmbedRequest(ModelRequest):
     normalize: bool | None = None
     prompt_name: str | None = sized(None, max_bytes=MAX_NAME_BYTES)
     prompt: str | None = sized(None, max_bytes=MAX_PREFIX_BYTES)
+    input_type: InputType | None = None
     token_embeddings: bool = False
+    max_active_dims: int | None = bounded(None, 1, MAX_ACTIVE_DIMS)
     length: LengthOptions = field(default_factory=LengthOptions)
 
 
@@ -71,13 +86,29 @@ class TokenEmbeddings:
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding:
-    """One input's ``vector``: [size]. ``tokens``: only if the request asks for them."""
+class SparseVector:
+    """Weights of tokens of the vocabulary; all others have weight 0.
 
-    vector: Floats
+    ``indices``: token ids, ascending. ``values``: their weights. ``tokens``: their spelling.
+    """
+
+    indices: npt.NDArray[np.int32]
+    values: Floats
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """One input's ``vector``: [size]. ``None`` if it is sparse, or if each token has a vector.
+
+    ``tokens``: if the request asks for them, and always if each token has a vector.
+    """
+
+    vector: Floats | None
     usage: Usage
     truncation: Truncation
     tokens: TokenEmbeddings | None = None
+    sparse: SparseVector | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +127,10 @@ class EmbedResult:
 
 
 def _num_values(output: Embedding) -> int:
+    num_in_vector = 0 if output.vector is None else output.vector.size // 4
     num_in_tokens = 0 if output.tokens is None else output.tokens.vectors.size // 16
-    return 4 + output.vector.size // 4 + num_in_tokens
+    num_in_sparse = 0 if output.sparse is None else output.sparse.values.size
+    return 4 + num_in_vector + num_in_tokens + num_in_sparse
 
 
 async def embed(

@@ -80,14 +80,22 @@ class MemoryInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingInfo:
-    """Properties of a model's vectors. ``truncations``: sizes that they may be truncated to."""
+    """Properties of a model's vectors.
 
+    ``kind``: "dense", "sparse" or "multi_vector". ``pooling``: empty unless it is "dense".
+    ``truncations``: sizes that they may be truncated to. ``query_length`` and ``document_length``:
+    the most tokens of a query and a document; 0 unless each token has a vector.
+    """
+
+    kind: str
     size: int
     is_normalized: bool
     pooling: str
     truncations: tuple[int, ...] = ()
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str = ""
+    query_length: int = 0
+    document_length: int = 0
 
 
 def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:
@@ -158,11 +166,15 @@ def _memory_info(model: Model) -> "MemoryInfo | None":
 def _embedding_info(embedding: Embedding | None) -> EmbeddingInfo | None:
     if embedding is None:
         return None
+    lengths = embedding.multi_vector
     return EmbeddingInfo(
+        kind=embedding.kind,
         size=embedding.size,
         is_normalized=embedding.is_normalized,
         pooling=embedding.pooling or "",
         truncations=tuple(embedding.truncations),
         prompts=embedding.prompts,
         default_prompt=embedding.default_prompt or "",
+        query_length=0 if lengths is None else lengths.query_length,
+        document_length=0 if lengths is None else lengths.document_length,
     )

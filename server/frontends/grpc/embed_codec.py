@@ -127,13 +127,18 @@ class EmbedStreamCodec:
 
 def _embedding(output: Embedding, encoding: EncodingFormat) -> pb.Embedding:
     message = pb.Embedding(usage=usage(output.usage), reading=reading(output.truncation))
-    if encoding is EncodingFormat.FLOAT:
-        message.values.extend(output.vector.tolist())
-    else:
-        message.packed = output.vector.astype(encoding.dtype).tobytes()
+    if encoding is not EncodingFormat.FLOAT and output.sparse is None:
         message.encoding_format = encoding.value
+    if output.vector is not None and encoding is EncodingFormat.FLOAT:
+        message.values.extend(output.vector.tolist())
+    elif output.vector is not None:
+        message.packed = output.vector.astype(encoding.dtype).tobytes()
     if output.tokens is not None:
         message.tokens.CopyFrom(_token_embeddings(output.tokens, encoding))
+    if output.sparse is not None:
+        message.sparse.indices.extend(output.sparse.indices.tolist())
+        message.sparse.values.extend(output.sparse.values.tolist())
+        message.sparse.tokens.extend(output.sparse.tokens)
     return message
 
 
