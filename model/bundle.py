@@ -17,6 +17,7 @@ from model.edits import Edit, EditKind, EditVocabulary
 from model.graph_spec import (
     ATTEND,
     ATTEND_ENCODE,
+    ATTENDED_LENGTHS,
     PIXELS,
     SAMPLES,
     AttentionKind,
@@ -37,6 +38,7 @@ from model.shortlist import ShortlistLoss, ShortlistOrigin, ShortlistSpec
 
 __all__ = [
     "ATTEND",
+    "ATTENDED_LENGTHS",
     "ATTEND_ENCODE",
     "FORMAT_VERSION",
     "MANIFEST_FILE",

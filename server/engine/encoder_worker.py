@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
-from model.bundle import PIXELS, GraphSpec
+from model.bundle import ATTENDED_LENGTHS, PIXELS, GraphSpec
 from server.constraint import Floats
 from server.engine.cache.idle_rows import IdleLimits
 from server.engine.encoder_attention import EncoderAttention
@@ -18,6 +19,7 @@ from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Event, Outcome, ending_event
 from server.engine.requests.update import JobTimes, JobUpdate
 from server.engine.run_inputs import pad
+from server.engine.sparse_vectors import largest_weights
 from server.engine.watchdog import Progress
 from server.runtime.contract import Array, BoundGraph, Graph
 
@@ -33,6 +35,7 @@ class _Result:
     vector: Floats
     token_vectors: Floats | None
     is_finite: bool
+    indices: npt.NDArray[np.int32] | None = None
     attention: Floats | None = None
 
 
@@ -47,6 +50,7 @@ class EncoderWorker:
         clock: returns seconds.
         observer: receives a report of every run.
         attention: the graph that also returns attention weights, if the bundle has one.
+        is_sparse: whether the output has a weight for each token of the vocabulary.
     """
 
     def __init__(
@@ -58,6 +62,8 @@ class EncoderWorker:
         clock: Clock,
         observer: Observer,
         attention: EncoderAttention | None = None,
+        *,
+        is_sparse: bool = False,
     ) -> None:
         self.model, self.progress = model, Progress(model)
         self._inputs = {tensor.name for tensor in spec.inputs}
@@ -67,6 +73,7 @@ class EncoderWorker:
         if any(tensor.name == TOKEN_VECTORS for tensor in spec.outputs):
             self._graph_with_tokens = graph.bind({}, (self._output.name, TOKEN_VECTORS))
         self._attention = attention
+        self._is_sparse = is_sparse
         self._limits = limits
         self._clock = clock
         self._observer = observer
@@ -151,6 +158,7 @@ class EncoderWorker:
             JobUpdate(
                 text.id,
                 vector=result.vector,
+                indices=result.indices,
                 token_vectors=result.token_vectors,
                 attention=result.attention,
                 completion=completion,
@@ -196,6 +204,11 @@ class EncoderWorker:
             for row, job in enumerate(jobs):
                 if job.segment_ids:
                     inputs["segment_ids"][row, : len(job.segment_ids)] = job.segment_ids
+        if ATTENDED_LENGTHS in self._inputs:
+            attended = [
+                len(job.token_ids) if job.num_attended is None else job.num_attended for job in jobs
+            ]
+            inputs[ATTENDED_LENGTHS] = np.array(attended, np.int32)
         if "logit_positions" in self._inputs:
             positions = [
                 row * ids.shape[1] + position
@@ -236,7 +249,11 @@ class EncoderWorker:
             if tokens is not None and job.wants_tokens:
                 token_vectors = tokens[row, : job.num_tokens].copy()
             is_finite = are_finite or _are_finite(vector, token_vectors)
-            results.append(_Result(vector.copy(), token_vectors, is_finite))
+            if self._is_sparse:
+                weights = largest_weights(vector, job.max_active_dims)
+                results.append(_Result(weights.values, None, is_finite, weights.indices))
+            else:
+                results.append(_Result(vector.copy(), token_vectors, is_finite))
         return results
 
 

@@ -9,7 +9,7 @@ import logging
 import math
 from dataclasses import dataclass
 
-from model.bundle import BundleError, GraphSpec, Manifest, StateRole
+from model.bundle import BundleError, EmbeddingKind, GraphSpec, Manifest, StateRole
 from server.byte_sizes import in_units
 from server.config import ServerConfig
 
@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 # keys, values, the two or three of a feed-forward layer of 4 x hidden, residuals; and as much again
 # for the arenas, which grow by powers of two.
 _VECTORS_PER_TOKEN = 32
+# Of one run of a sparse embedding model, whose graph computes logits of every token.
+_MAX_LOGIT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def plan_memory(
     wanted = MemoryPlan(
         weight_bytes=weight_bytes if in_host_memory else 0,
         slot_bytes=slot_bytes if in_host_memory else 0,
-        working_bytes=_working_bytes(manifest, config) if in_host_memory else 0,
+        working_bytes=_working_bytes(manifest, max_length, config) if in_host_memory else 0,
         num_lanes=config.num_lanes_total,
         num_slots=0 if decode is None else config.num_slots,
         num_prefix_slots=config.num_prefix_slots if holds_prefixes else 0,
@@ -135,6 +137,20 @@ def plan_memory(
     return plan
 
 
+def is_sparse(manifest: Manifest) -> bool:
+    """Whether the model's vectors have a weight for each token of the vocabulary."""
+    embedding = manifest.embedding
+    return embedding is not None and embedding.kind == EmbeddingKind.SPARSE
+
+
+def max_padded_tokens(manifest: Manifest, config: ServerConfig) -> int:
+    """Tokens of an encoder's batch, padding included. A longer text runs alone."""
+    if not is_sparse(manifest):
+        return config.max_padded_tokens
+    num_tokens = _MAX_LOGIT_BYTES // (4 * manifest.dimensions.vocabulary_size)
+    return min(config.max_padded_tokens, max(num_tokens, 1))
+
+
 def max_source_length(manifest: Manifest, max_length: int) -> int:
     """The longest source of an encoder-decoder; of speech, all vectors of a window."""
     return max_length if manifest.audio is None else manifest.audio.num_tokens
@@ -150,10 +166,13 @@ def _slot_bytes(decode: GraphSpec, max_length: int, max_source_length: int) -> i
     return total
 
 
-def _working_bytes(manifest: Manifest, config: ServerConfig) -> int:
+def _working_bytes(manifest: Manifest, max_length: int, config: ServerConfig) -> int:
     """An estimate: the activations of a lane's largest run, and its logits, twice."""
     dimensions = manifest.dimensions
-    num_tokens, logits = config.max_padded_tokens, 0
+    num_tokens, logits = max_padded_tokens(manifest, config), 0
+    if is_sparse(manifest):
+        num_tokens = max(num_tokens, max_length)
+        logits = 2 * 4 * num_tokens * dimensions.vocabulary_size
     if "decode" in manifest.graphs:
         num_tokens = config.max_batched_tokens
         logits = 2 * 4 * config.num_slots * dimensions.vocabulary_size

@@ -23,6 +23,7 @@ from server.engine.requests.admission import AdmissionLimits, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Cost
 from server.engine.scheduler import StepLimits
+from server.models.memory_budget import is_sparse, max_padded_tokens
 from server.models.registry import Model, Replica
 from server.runtime.contract import Graph
 
@@ -67,9 +68,12 @@ def make_worker(
     manifest, graphs = model.manifest, replica.graphs
     attention = _encoder_attention(manifest, graphs)
     if manifest.kind == Kind.ENCODER:
-        limits = BatchLimits(config.max_padded_tokens)
+        limits = BatchLimits(max_padded_tokens(manifest, config))
         spec, graph = manifest.graphs["encode"], graphs["encode"]
-        return EncoderWorker(manifest.name, spec, graph, limits, clock, observer, attention)
+        return EncoderWorker(
+            *(manifest.name, spec, graph, limits, clock, observer, attention),
+            is_sparse=is_sparse(manifest),
+        )
     spec = manifest.graphs["decode"]
     holds_prefixes = all(state.role == StateRole.KV for state in spec.states)
     capacity = Capacity(
@@ -119,7 +123,7 @@ def _encoder_attention(manifest: Manifest, graphs: Mapping[str, Graph]) -> Encod
 def admission_limits(model: Model, config: ServerConfig) -> AdmissionLimits:
     """Limits of the work that the engine accepts for a model: running jobs and a queue."""
     if model.manifest.kind == Kind.ENCODER:
-        num_tokens = config.max_padded_tokens * config.num_lanes_total
+        num_tokens = max_padded_tokens(model.manifest, config) * config.num_lanes_total
         max_accepted = Cost(config.max_queued_texts, config.max_queued_text_tokens)
         return AdmissionLimits(max_accepted, Cost(num_tokens, num_tokens))
     num_slots = config.num_slots * config.num_lanes_total

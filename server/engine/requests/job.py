@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from server.bounds import MAX_ACTIVE_DIMS
 from server.constraint import Constraint
 from server.engine.decoding.options import (
     GREEDY,
@@ -175,7 +176,10 @@ class EncodingJob:
     Attributes:
         token_ids: at least one; of an image alone none.
         segment_ids: one for each token; empty means all 0.
+        num_attended: how many of the tokens are attended to, the first ones; None for all. Only for
+            models with such an input.
         logit_positions: indices of the tokens to predict, for a masked language model.
+        max_active_dims: weights to return of a sparse vector, the largest.
         wants_tokens: also return each token's vector, from an embedding model.
         attention: also return these attention weights. The text then runs alone.
         is_bulk: background work, which other texts may overtake.
@@ -187,7 +191,9 @@ class EncodingJob:
 
     token_ids: tuple[int, ...]
     segment_ids: tuple[int, ...] = ()
+    num_attended: int | None = None
     logit_positions: tuple[int, ...] = ()
+    max_active_dims: int = MAX_ACTIVE_DIMS
     wants_tokens: bool = False
     attention: AttentionSelection | None = None
     is_bulk: bool = False

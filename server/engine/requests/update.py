@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from server.constraint import Floats
 from server.engine.decoding.sampling import TokenLogprob
@@ -32,7 +34,9 @@ class JobUpdate(msgspec.Struct, frozen=True):
         id: of the job.
         tokens: new token ids.
         vector: an encoder's result: ``[width]``; ``[length, width]`` from a model with one vector
-            per token; or ``[positions, vocabulary]`` from a masked language model.
+            per token; or ``[positions, vocabulary]`` from a masked language model. Of a sparse
+            vector only the largest weights.
+        indices: of a sparse vector, the token ids of the weights in ``vector``, ascending.
         token_vectors: ``[length, width]``, if the job wants them.
         completion: how the output ended; None while it goes on.
         output: index of the output in the job.
@@ -50,6 +54,7 @@ class JobUpdate(msgspec.Struct, frozen=True):
     id: int
     tokens: tuple[int, ...] = ()
     vector: Floats | None = None
+    indices: npt.NDArray[np.int32] | None = None
     token_vectors: Floats | None = None
     completion: Completion | None = None
     output: int = 0

@@ -1,0 +1,32 @@
+"""Sparse vectors: a weight for each token of the vocabulary, most of them 0."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from server.constraint import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class SparseWeights:
+    """Weights that are not 0. ``indices``: their token ids, ascending. ``values``: fp32."""
+
+    indices: npt.NDArray[np.int32]
+    values: Floats
+
+
+def largest_weights(weights: Floats, count: int) -> SparseWeights:
+    """The ``count`` largest of ``weights [vocabulary]``, or fewer: only those above 0.
+
+    Of equal weights, those of lower token ids come first. The result owns its memory.
+    """
+    indices = np.flatnonzero(weights > 0)
+    if len(indices) > count:
+        values = weights[indices]
+        least = np.partition(values, -count)[-count]
+        is_chosen = values > least
+        ties = np.flatnonzero(values == least)
+        is_chosen[ties[: count - int(is_chosen.sum())]] = True
+        indices = indices[is_chosen]
+    return SparseWeights(indices.astype(np.int32), weights[indices])
