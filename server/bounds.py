@@ -27,6 +27,10 @@ MAX_TOKEN_IDS = 1 << 19
 # matrices.
 MAX_REPLY_VALUES = 1 << 19
 MAX_REPLY_NUMBERS = 8 << 20
+# Vectors of a model with one for each token: numbers of 4 bytes that a request holds until its
+# documents are compared with its query, and multiplications of the comparison.
+MAX_VECTOR_NUMBERS = 1 << 26
+MAX_SIMILARITY_PRODUCTS = 1 << 33
 # Weights of a sparse vector.
 MAX_ACTIVE_DIMS = 1024
 # Attention weights of one text of an encoder that are held at a time, 4 bytes each.

@@ -15,10 +15,12 @@ from server.service.attention import (
 )
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.encoder_call import EncoderCall, EncoderOutput
+from server.service.encoder_call import EncoderCall
 from server.service.encoder_options import LengthOptions, length_limit
+from server.service.encoder_output import EncoderOutput
 from server.service.generation_options import AttentionOptions
 from server.service.generation_request import AttentionMatrix
+from server.service.input_types import InputType, reader_of
 from server.service.requests import ModelRequest
 from server.service.text_pairs import TextPair, tokenize_inputs_or_pairs
 from server.service.truncation import Truncation, truncation_of, usage_of
@@ -80,6 +82,8 @@ class AttendResult:
 async def attend(request: AttendRequest, context: ServiceContext, caller: Caller) -> AttendResult:
     """Returns the attention weights of each text, or each pair.
 
+    A model with a vector for each token reads the texts as documents.
+
     Raises:
         ServeError: an input or option is invalid, the model is unknown, is no encoder or returns
             no attention, the reply would be too large, or the queue is full.
@@ -93,9 +97,10 @@ async def attend(request: AttendRequest, context: ServiceContext, caller: Caller
         )
     validation.check_takes_texts(model, "pairs" if request.pairs else "inputs")
     plan = plan_attention(request.attention or AttentionOptions(), model)
-    limit = length_limit(request.length, model, LongInput.ERROR, windows=False)
+    reader = reader_of(model, InputType.DOCUMENT)
+    limit = length_limit(request.length, model, LongInput.ERROR, windows=False, reader=reader)
     tokenized = await tokenize_inputs_or_pairs(
-        request.inputs, request.pairs, call, limit, with_offsets=True
+        request.inputs, request.pairs, call, limit, with_offsets=True, reader=reader
     )
     check_encoder_attention(plan, [text.num_tokens for text in tokenized])
     outputs = await call.run(await call.jobs(tokenized, attention=plan.selection))

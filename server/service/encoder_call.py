@@ -8,36 +8,28 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from model.bundle import Task
-from server.bounds import MAX_REQUEST_BYTES, MAX_WINDOW_TOKENS, MAX_WINDOWS
+from server.bounds import MAX_ACTIVE_DIMS, MAX_REQUEST_BYTES, MAX_WINDOW_TOKENS, MAX_WINDOWS
 from server.engine.decoding.options import AttentionSelection
 from server.engine.engine import HANDLES_AT_ONCE
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.update import Completion, JobUpdate
-from server.errors import InternalError, InvalidArgumentError, OverloadedError
+from server.engine.requests.update import Completion
+from server.errors import InvalidArgumentError, OverloadedError
 from server.models.registry import Model
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.encoder_options import Floats
+from server.service.encoder_output import EncoderOutput
 from server.service.requests import ModelRequest
 from server.service.threads import Slice, slices_of
 from server.service.usage import Timing, Usage, completion_of
+from server.text.late_interaction import LateInteraction
 from server.text.windows import LengthLimit, TokenizedText, TooLongError, Window, WindowBudget
 
 T = TypeVar("T")
 
 RESULTS_AT_ONCE = 256
 _VALUES_PER_JOB = 4  # the time to build a job, in values of a reply
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderOutput:
-    """The model's output for one window, as in :class:`JobUpdate`."""
-
-    vector: Floats
-    token_vectors: Floats | None
-    attention: Floats | None = None
 
 
 @dataclass(slots=True)
@@ -88,6 +80,7 @@ class EncoderCall:
         pairs: Sequence[str] | None = None,
         with_offsets: bool = False,
         has_images: bool = False,
+        reader: LateInteraction | None = None,
         path: str = "inputs[{}]",
     ) -> list[TokenizedText]:
         """Tokenizes texts, or pairs of texts, in slices.
@@ -100,6 +93,7 @@ class EncoderCall:
             pairs: the second text of each pair; as many as ``texts``.
             with_offsets: whether to return offsets and word ids of the tokens.
             has_images: whether each text comes with an image.
+            reader: adds markers and fillers, for a model with a vector for each token.
             path: the request field of a text, with ``{}`` for its index, for errors.
 
         Raises:
@@ -121,9 +115,10 @@ class EncoderCall:
         def tokenize_some(start: int, stop: int) -> list[TokenizedText]:
             some_pairs = None if pairs is None else pairs[start:stop]
             try:
-                return self.model.tokenizer.tokenize_windows(
+                some = self.model.tokenizer.tokenize_windows(
                     texts[start:stop], some_pairs, limit, self._budget, with_offsets=with_offsets
                 )
+                return some if reader is None else reader.read_all(some, self._budget)
             except TooLongError as error:
                 field = path.format(start + error.index)
                 raise InvalidArgumentError(field, str(error)) from error
@@ -182,8 +177,8 @@ class EncoderCall:
             by_id: dict[int, EncoderOutput] = {}
             for _ in handle.ids:
                 update = await handle.next()
-                by_id[update.id], completion = _result(update)
-                self._completions.append(completion)
+                self._completions.append(completion_of(update))
+                by_id[update.id] = EncoderOutput.of(update)
                 if len(self._completions) % RESULTS_AT_ONCE == 0:
                     await self.context.turns.take()
             results += [by_id[id_] for id_ in handle.ids]
@@ -196,6 +191,7 @@ class EncoderCall:
         *,
         logit_positions: tuple[int, ...] = (),
         wants_tokens: bool = False,
+        max_active_dims: int = MAX_ACTIVE_DIMS,
         attention: AttentionSelection | None = None,
     ) -> EncodingJob:
         """The job that encodes one window of a request with ``num_texts`` in all.
@@ -205,8 +201,10 @@ class EncoderCall:
         return EncodingJob(
             token_ids=window.token_ids,
             segment_ids=window.segment_ids,
+            num_attended=window.num_attended,
             logit_positions=logit_positions,
             wants_tokens=wants_tokens,
+            max_active_dims=max_active_dims,
             attention=attention,
             is_bulk=self.is_bulk,
             deadline=self.caller.deadline,
@@ -218,6 +216,7 @@ class EncoderCall:
         tokenized: Sequence[TokenizedText],
         *,
         wants_tokens: bool = False,
+        max_active_dims: int = MAX_ACTIVE_DIMS,
         attention: AttentionSelection | None = None,
     ) -> list[list[EncodingJob]]:
         """For each text, the jobs that encode its windows."""
@@ -225,7 +224,12 @@ class EncoderCall:
         def build() -> list[list[EncodingJob]]:
             return [
                 [
-                    self.job(window, num_jobs, wants_tokens=wants_tokens, attention=attention)
+                    self.job(
+                        *(window, num_jobs),
+                        wants_tokens=wants_tokens,
+                        max_active_dims=max_active_dims,
+                        attention=attention,
+                    )
                     for window in text.windows
                 ]
                 for text in tokenized
@@ -285,10 +289,3 @@ class EncoderCall:
         metrics.on_tokens(name, self._num_tokens, 0)
         usage = Usage(input_tokens=self._num_tokens)
         return usage, Timing.of(self._completions, self._tokenize_seconds, self.started)
-
-
-def _result(update: JobUpdate) -> tuple[EncoderOutput, Completion]:
-    completion = completion_of(update)
-    if update.vector is None:
-        raise InternalError
-    return EncoderOutput(update.vector, update.token_vectors, update.attention), completion

@@ -10,6 +10,7 @@ from model.bundle import ScoreFunction
 from server.bounds import MAX_INTEGER, ruled
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
+from server.text.late_interaction import LateInteraction
 from server.text.windows import LengthLimit
 from server.text.windows import LongInput as LongInput  # noqa: PLC0414
 
@@ -30,7 +31,12 @@ class LengthOptions:
 
 
 def length_limit(
-    options: LengthOptions, model: Model, default: LongInput, *, windows: bool = True
+    options: LengthOptions,
+    model: Model,
+    default: LongInput,
+    *,
+    windows: bool = True,
+    reader: LateInteraction | None = None,
 ) -> LengthLimit:
     """The limits for one call.
 
@@ -42,6 +48,7 @@ def length_limit(
         model: the model that encodes the texts.
         default: how long inputs are handled if the request does not specify it.
         windows: whether this call supports windows.
+        reader: of a model with a vector for each token, which has limits of its own.
 
     Raises:
         InvalidArgumentError: names the option that is out of range or not supported.
@@ -52,12 +59,16 @@ def length_limit(
     longest = model.max_length
     check_integer("max_tokens", options.max_tokens, high=longest)
     check_integer("stride", options.stride, low=0, high=longest)
+    num_markers = 0
+    if reader is not None:
+        longest, num_markers = min(longest, reader.max_tokens), reader.num_markers
     trained = min(model.manifest.max_input_tokens or longest, longest)
+    max_tokens = min(options.max_tokens or trained, longest)
+    is_whole = options.max_tokens is None and long_input == LongInput.ERROR
     return LengthLimit(
         long_input=long_input,
-        max_tokens=options.max_tokens or trained,
-        max_whole_tokens=options.max_tokens
-        or (longest if long_input == LongInput.ERROR else trained),
+        max_tokens=max_tokens - num_markers,
+        max_whole_tokens=(longest if is_whole else max_tokens) - num_markers,
         stride=options.stride,
     )
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from model.bundle import ScoreFunction, Task
+from model.bundle import Embedding, ScoreFunction, Task
 from server.bounds import INPUT_BYTES, MAX_INTEGER, MAX_NAME_BYTES, MAX_TEXTS, bounded, ruled, sized
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.embed import named_prompt, normalized
 from server.service.encoder_call import EncoderCall
 from server.service.encoder_options import (
     LengthOptions,
@@ -18,10 +17,13 @@ from server.service.encoder_options import (
     length_limit,
     score_function,
 )
+from server.service.input_types import InputType, named_prompt, reader_of, typed_prompt
 from server.service.requests import ModelRequest
+from server.service.similarity import check_similarity_size, similarity, similarity_cost
+from server.service.threads import SLICE_BYTES, Slice, slices_of
 from server.service.truncation import Truncation, truncation_of
 from server.service.usage import Timing, Usage
-from server.text.windows import LengthLimit, LongInput, TokenizedText
+from server.text.windows import LongInput, TokenizedText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,8 @@ class RerankRequest(ModelRequest):
 
     ``top_n``: return the n best documents; ``None``: all. ``score_function``: for cross-encoders;
     ``None``: the function that the model was trained with. ``query_prompt_name`` and
-    ``document_prompt_name``: for embedding models; ``None``: the model's default prompt.
+    ``document_prompt_name``: for embedding models; ``None``: the model's prompt for queries or
+    documents, or its default prompt.
     """
 
     query: str = ruled(INPUT_BYTES, "")
@@ -47,7 +50,7 @@ class RerankRequest(ModelRequest):
 class RankedDocument:
     """Document ``index`` of the request. ``document``: its text, if requested, else empty.
 
-    ``score``: the cross-encoder's score, or the cosine similarity to the query.
+    ``score``: the cross-encoder's score, or the similarity to the query.
     """
 
     index: int
@@ -80,7 +83,10 @@ class _Scores:
 
 
 async def rerank(request: RerankRequest, context: ServiceContext, caller: Caller) -> RerankResult:
-    """Ranks documents by a cross-encoder's scores, or by the cosine similarity of embeddings.
+    """Ranks documents by a cross-encoder's scores, or by the similarity of embeddings.
+
+    That is the cosine; of sparse vectors the dot product; of models with a vector for each token
+    the sum of each query vector's highest dot product (MaxSim).
 
     A document in several windows gets the score of its best window (Dai and Callan 2019).
 
@@ -93,9 +99,8 @@ async def rerank(request: RerankRequest, context: ServiceContext, caller: Caller
     validation.check_text(request.query, max_bytes, "query")
     validation.check_texts(request.documents, max_bytes, "documents")
     check_integer("top_n", request.top_n)
-    limit = length_limit(request.length, call.model, LongInput.ERROR)
     embeds = Task.EMBED in call.model.manifest.tasks
-    scored = await (_cosine_scores if embeds else _cross_encoder_scores)(request, call, limit)
+    scored = await (_similarities if embeds else _cross_encoder_scores)(request, call)
     usage, timing = await call.build(len(request.documents), call.finish)
     order = np.argsort(-np.array(scored.scores), kind="stable")[: request.top_n]
     return RerankResult(
@@ -114,10 +119,9 @@ async def rerank(request: RerankRequest, context: ServiceContext, caller: Caller
     )
 
 
-async def _cross_encoder_scores(
-    request: RerankRequest, call: EncoderCall, limit: LengthLimit
-) -> _Scores:
+async def _cross_encoder_scores(request: RerankRequest, call: EncoderCall) -> _Scores:
     """Scores of (query, document) pairs."""
+    limit = length_limit(request.length, call.model, LongInput.ERROR)
     to_scores = score_function(request.score_function, call.model)
     documents = request.documents
     tokenized = await call.tokenize(
@@ -133,24 +137,47 @@ async def _cross_encoder_scores(
     return _Scores(tokenized, await call.build(8 * len(documents), best_windows))
 
 
-async def _cosine_scores(request: RerankRequest, call: EncoderCall, limit: LengthLimit) -> _Scores:
-    """Cosine similarities of the query's embedding and the documents' embeddings."""
-    embedding = call.model.manifest.embedding
-    query_prompt = named_prompt(embedding, request.query_prompt_name, "query_prompt_name")
-    document_prompt = named_prompt(embedding, request.document_prompt_name, "document_prompt_name")
+async def _similarities(request: RerankRequest, call: EncoderCall) -> _Scores:
+    """Similarities of the query's embedding and the documents' embeddings."""
+    model = call.model
+    readers = [reader_of(model, input_type) for input_type in (InputType.QUERY, InputType.DOCUMENT)]
+    query_limit, limit = (
+        length_limit(request.length, model, LongInput.ERROR, reader=reader) for reader in readers
+    )
     # The query is one window: each window of a document is compared with all of it.
-    is_split = limit.long_input == LongInput.WINDOWS
-    query_limit = replace(limit, long_input=LongInput.ERROR) if is_split else limit
-    queries = await call.tokenize([query_prompt + request.query], query_limit, path="query")
+    if query_limit.long_input == LongInput.WINDOWS:
+        query_limit = replace(query_limit, long_input=LongInput.ERROR)
+    query_prompt, document_prompt = _prompts(request, model.manifest.embedding)
+    (query,) = await call.tokenize(
+        [query_prompt + request.query], query_limit, reader=readers[0], path="query"
+    )
     documents = [document_prompt + document for document in request.documents]
-    tokenized = await call.tokenize(documents, limit, path="documents[{}]")
-    (query,), *outputs = await call.run(await call.jobs([*queries, *tokenized]))
-    unit = normalized(query.vector)
+    tokenized = await call.tokenize(documents, limit, reader=readers[1], path="documents[{}]")
+    check_similarity_size(query, tokenized, model)
+    (query_output,), *outputs = await call.run(await call.jobs([query, *tokenized]))
+    score = similarity(model, query_output, readers[1])
+    costs = [sum(similarity_cost(query_output, output) for output in each) for each in outputs]
 
-    def best_windows() -> list[float]:
+    def best_windows(start: int, stop: int) -> list[float]:
         return [
-            max(float(normalized(output.vector) @ unit) for output in windows)
-            for windows in outputs
+            max(map(score, text.windows, windows))
+            for text, windows in zip(tokenized[start:stop], outputs[start:stop], strict=True)
         ]
 
-    return _Scores(tokenized, await call.build(8 * len(documents), best_windows))
+    whole = Slice(sum(costs), lambda: best_windows(0, len(outputs)))
+    slices = slices_of(costs, best_windows) if whole.num_bytes > SLICE_BYTES else [whole]
+    parts = await call.context.run_slices(slices, call.caller, is_admitted=True)
+    return _Scores(tokenized, [one for part in parts for one in part])
+
+
+def _prompts(request: RerankRequest, embedding: Embedding | None) -> tuple[str, str]:
+    """The prompts of the query and of the documents."""
+    query_name, document_name = request.query_prompt_name, request.document_prompt_name
+    return (
+        typed_prompt(embedding, InputType.QUERY)
+        if query_name is None
+        else named_prompt(embedding, query_name, "query_prompt_name"),
+        typed_prompt(embedding, InputType.DOCUMENT)
+        if document_name is None
+        else named_prompt(embedding, document_name, "document_prompt_name"),
+    )

@@ -7,6 +7,7 @@ from server.bounds import INPUT_BYTES, ruled
 from server.errors import InvalidArgumentError
 from server.service import validation
 from server.service.encoder_call import EncoderCall
+from server.text.late_interaction import LateInteraction
 from server.text.windows import LengthLimit, TokenizedText
 
 
@@ -26,18 +27,24 @@ async def tokenize_inputs_or_pairs(
     *,
     with_offsets: bool = False,
     has_images: bool = False,
+    reader: LateInteraction | None = None,
 ) -> list[TokenizedText]:
     """Tokenizes a request's ``inputs`` or its ``pairs``, as :meth:`EncoderCall.tokenize` does.
 
     Raises:
-        ServeError: both or neither are given, or a text is empty or too long.
+        ServeError: both or neither are given, a text is empty or too long, or there are pairs for a
+            model with a vector for each token, whose texts ``reader`` reads.
     """
     max_bytes = call.context.config.max_input_bytes
     if not pairs:
         validation.check_texts(inputs, max_bytes)
-        return await call.tokenize(inputs, limit, with_offsets=with_offsets, has_images=has_images)
+        return await call.tokenize(
+            inputs, limit, with_offsets=with_offsets, has_images=has_images, reader=reader
+        )
     if inputs:
         raise InvalidArgumentError("pairs", "exactly one of inputs and pairs is required")
+    if reader is not None:
+        raise InvalidArgumentError("pairs", "the model reads no pairs of texts")
     first = [pair.text for pair in pairs]
     second = [pair.text_pair for pair in pairs]
     validation.check_texts(first, max_bytes, "pairs", ".text")

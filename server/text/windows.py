@@ -48,6 +48,7 @@ class Window:
 
     The text's own tokens are ``token_ids[text_start : text_start + num_text_tokens]``; the first
     of them is token ``first_token`` of the text. For a pair, "the text" is the second text.
+    ``num_attended``: how many of the tokens are attended to, the first ones; ``None`` for all.
     """
 
     token_ids: tuple[int, ...]
@@ -55,6 +56,7 @@ class Window:
     text_start: int
     first_token: int
     num_text_tokens: int
+    num_attended: int | None = None
 
     @property
     def end_token(self) -> int:

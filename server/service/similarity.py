@@ -1,0 +1,89 @@
+"""Scores of documents for a query, from the vectors of an embedding model."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from model.bundle import EmbeddingKind
+from server.bounds import MAX_SIMILARITY_PRODUCTS, MAX_VECTOR_NUMBERS
+from server.errors import InvalidArgumentError
+from server.models.registry import Model
+from server.service.encoder_options import Floats
+from server.service.encoder_output import EncoderOutput
+from server.service.vectors import embedding_kind, normalized, weights_of
+from server.text.late_interaction import LateInteraction
+from server.text.windows import TokenizedText, Window
+
+# Multiplications that take as long as to tokenize a byte of text.
+_PRODUCTS_PER_BYTE = 4096
+
+Score = Callable[[Window, EncoderOutput], float]
+"""The score of a window of a document, and of the model's output for it."""
+
+
+def similarity(
+    model: Model, query: EncoderOutput, documents_reader: LateInteraction | None
+) -> Score:
+    """The similarity to a query whose output is ``query``, as the kind of the vectors has it.
+
+    ``documents_reader``: of a model with a vector for each token.
+    """
+    kind = embedding_kind(model)
+    if kind == EmbeddingKind.SPARSE:
+        return _dot_product(query, model.manifest.dimensions.vocabulary_size)
+    if documents_reader is not None:
+        return _max_sim(query.vector, documents_reader)
+    unit = normalized(query.vector)
+    return lambda _, output: float(normalized(output.vector) @ unit)
+
+
+def _dot_product(query: EncoderOutput, vocabulary_size: int) -> Score:
+    """Of sparse vectors."""
+    whole = np.zeros(vocabulary_size, np.float32)
+    weights = weights_of(query)
+    whole[weights.indices] = weights.values
+    return lambda _, output: float(whole[weights_of(output).indices] @ output.vector)
+
+
+def _max_sim(query: Floats, reader: LateInteraction) -> Score:
+    """For each of the ``query``'s vectors the highest dot product with one of the document's.
+
+    The score is their sum (Khattab and Zaharia 2020, ColBERT, equation 3). A document whose tokens
+    all have no vector gets the lowest score that one with vectors of length 1 could have.
+    """
+    lowest = -float(np.linalg.norm(query, axis=1).sum())
+
+    def score(window: Window, output: EncoderOutput) -> float:
+        vectors = output.vector[reader.kept(window.token_ids)]
+        return float((vectors @ query.T).max(0).sum()) if len(vectors) else lowest
+
+    return score
+
+
+def check_similarity_size(
+    query: TokenizedText, documents: Sequence[TokenizedText], model: Model
+) -> None:
+    """Checks the work and the memory of comparing vectors of tokens.
+
+    Raises:
+        InvalidArgumentError: the documents have more than :data:`MAX_VECTOR_NUMBERS` numbers in
+            their vectors, or the comparison takes more than :data:`MAX_SIMILARITY_PRODUCTS`.
+    """
+    embedding = model.manifest.embedding
+    if embedding is None or embedding.kind != EmbeddingKind.MULTI_VECTOR:
+        return
+    num_numbers = embedding.size * sum(document.num_tokens for document in documents)
+    for count, limit, unit in (
+        (num_numbers, MAX_VECTOR_NUMBERS, "numbers in vectors of tokens"),
+        (num_numbers * query.num_tokens, MAX_SIMILARITY_PRODUCTS, "products of such numbers"),
+    ):
+        if count > limit:
+            raise InvalidArgumentError(
+                "documents", f"need {count} {unit}, at most {limit} are accepted"
+            )
+
+
+def similarity_cost(query: EncoderOutput, output: EncoderOutput) -> int:
+    """The time to compare a query to a window, in bytes of text to tokenize."""
+    num_queries = len(query.vector) if query.vector.ndim > 1 else 1
+    return 8 + num_queries * output.vector.size // _PRODUCTS_PER_BYTE

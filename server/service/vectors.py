@@ -1,0 +1,166 @@
+"""The vectors of one text or image, from the model's outputs for its windows."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from model.bundle import EmbeddingKind
+from server.bounds import MAX_ACTIVE_DIMS
+from server.engine.sparse_vectors import SparseWeights, largest_weights
+from server.errors import InvalidArgumentError
+from server.models.registry import Model
+from server.service.embedding import Embedding, EmbedRequest, SparseVector, TokenEmbeddings
+from server.service.encoder_options import Floats
+from server.service.encoder_output import EncoderOutput
+from server.service.input_types import reader_of
+from server.service.truncation import truncation_of, usage_of
+from server.text.windows import TokenizedText
+
+Outputs = Sequence[Sequence[EncoderOutput]]
+"""Of each text, the model's output for each of its windows."""
+
+MIN_NORM = 1e-12  # the eps of torch.nn.functional.normalize
+
+
+def is_normalized(model: Model) -> bool:
+    """Whether the model's vectors have length 1."""
+    embedding = model.manifest.embedding
+    return embedding is not None and embedding.is_normalized
+
+
+def embedding_kind(model: Model) -> EmbeddingKind:
+    """What a text becomes in an embedding model."""
+    embedding = model.manifest.embedding
+    return EmbeddingKind.DENSE if embedding is None else embedding.kind
+
+
+def normalized(vectors: Floats) -> Floats:
+    """A vector, or each row of ``vectors``, scaled to length 1."""
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    units: Floats = vectors / np.maximum(norms, MIN_NORM)
+    return units
+
+
+def mean_vector(text: TokenizedText, outputs: Sequence[EncoderOutput]) -> Floats:
+    """The mean of the windows' vectors, weighted by the text's tokens in each."""
+    if len(outputs) == 1:
+        return outputs[0].vector
+    weights = np.array([window.num_text_tokens for window in text.windows], np.float32)
+    vectors = np.stack([output.vector for output in outputs])
+    mean: Floats = (weights[:, None] * vectors).sum(0) / weights.sum()
+    return mean
+
+
+def sparse_weights(
+    outputs: Sequence[EncoderOutput], vocabulary_size: int, max_active_dims: int
+) -> SparseWeights:
+    """The highest weight of each token of the vocabulary in any window."""
+    windows = [weights_of(output) for output in outputs]
+    if len(windows) == 1:
+        return windows[0]
+    whole = np.zeros(vocabulary_size, np.float32)
+    for window in windows:
+        whole[window.indices] = np.maximum(whole[window.indices], window.values)
+    return largest_weights(whole, max_active_dims)
+
+
+def weights_of(output: EncoderOutput) -> SparseWeights:
+    """The sparse vector of one window."""
+    if output.indices is None:
+        raise ValueError("the model's vectors are not sparse")
+    return SparseWeights(output.indices, output.vector)
+
+
+def finished(
+    vectors: Floats, request: EmbedRequest, model: Model, *, is_mean: bool = False
+) -> Floats:
+    """A vector, or a row for each, truncated and normalized.
+
+    ``is_mean``: it is a mean of the model's vectors.
+    """
+    is_unit = is_normalized(model)
+    is_changed = request.dimensions is not None or is_mean
+    vectors = vectors[..., : request.dimensions]
+    if (is_unit and is_changed) or (request.normalize and not is_unit):
+        vectors = normalized(vectors)
+    return vectors
+
+
+def _dense(
+    texts: Sequence[TokenizedText], outputs: Outputs, request: EmbedRequest, model: Model
+) -> Iterator[Embedding]:
+    for text, windows in zip(texts, outputs, strict=True):
+        vector = mean_vector(text, windows)
+        vector = finished(vector, request, model, is_mean=len(windows) > 1)
+        tokens = None
+        if request.token_embeddings:
+            vectors = windows[0].token_vectors
+            if vectors is None:
+                raise InvalidArgumentError(
+                    "token_embeddings", "the model's bundle does not return them: export it again"
+                )
+            tokens = _token_embeddings(text, range(len(vectors)), vectors, model)
+        yield Embedding(vector, usage_of(text), truncation_of(text), tokens)
+
+
+def _sparse(
+    texts: Sequence[TokenizedText], outputs: Outputs, request: EmbedRequest, model: Model
+) -> Iterator[Embedding]:
+    size = model.manifest.dimensions.vocabulary_size
+    limit = request.max_active_dims or MAX_ACTIVE_DIMS
+    vectors = [sparse_weights(windows, size, limit) for windows in outputs]
+    ids = np.unique(np.concatenate([vector.indices for vector in vectors])).tolist()
+    tokens = dict(zip(ids, model.tokenizer.tokens(ids), strict=True))
+    for text, vector in zip(texts, vectors, strict=True):
+        spelled = tuple(tokens[id_] for id_ in vector.indices.tolist())
+        sparse = SparseVector(vector.indices, vector.values, spelled)
+        yield Embedding(None, usage_of(text), truncation_of(text), sparse=sparse)
+
+
+def _multi_vector(
+    texts: Sequence[TokenizedText], outputs: Outputs, request: EmbedRequest, model: Model
+) -> Iterator[Embedding]:
+    reader = reader_of(model, request.input_type)
+    if reader is None:
+        raise ValueError("the model has one vector for each text")
+    for text, (output,) in zip(texts, outputs, strict=True):
+        kept = reader.kept(text.windows[0].token_ids)
+        vectors = finished(output.vector[kept], request, model)
+        tokens = _token_embeddings(text, kept, vectors, model)
+        yield Embedding(None, usage_of(text), truncation_of(text), tokens)
+
+
+def _token_embeddings(
+    text: TokenizedText, kept: Sequence[int], vectors: Floats, model: Model
+) -> TokenEmbeddings:
+    """The tokens of a text in one window that are ``kept``, with their ``vectors``."""
+    window = text.windows[0]
+    offsets = [(0, 0)] * len(window.token_ids)
+    end = window.text_start + window.num_text_tokens
+    offsets[window.text_start : end] = text.offsets[window.first_token :]
+    return TokenEmbeddings(
+        tokens=tuple(model.tokenizer.tokens([window.token_ids[index] for index in kept])),
+        offsets=tuple(offsets[index] for index in kept),
+        vectors=vectors,
+    )
+
+
+_EMBEDDINGS: dict[
+    EmbeddingKind,
+    Callable[[Sequence[TokenizedText], Outputs, EmbedRequest, Model], Iterator[Embedding]],
+] = {
+    EmbeddingKind.DENSE: _dense,
+    EmbeddingKind.SPARSE: _sparse,
+    EmbeddingKind.MULTI_VECTOR: _multi_vector,
+}
+
+
+def embeddings_of(
+    texts: Sequence[TokenizedText], outputs: Outputs, request: EmbedRequest, model: Model
+) -> Iterator[Embedding]:
+    """The embedding of each text, from the outputs for its windows.
+
+    Raises:
+        InvalidArgumentError: the bundle does not return vectors of tokens, but the request asks.
+    """
+    yield from _EMBEDDINGS[embedding_kind(model)](texts, outputs, request, model)
