@@ -126,6 +126,18 @@ def head_bundles() -> Path:
     return _cached(f"heads-{_key('model', 'export', 'tests/heads.py')}", make)
 
 
+def retrieval_bundles() -> Path:
+    """Random sparse and multi-vector models: ``tests.retrieval_models.NAMES``."""
+
+    def make(path: Path) -> None:
+        from tests import retrieval_models  # noqa: PLC0415  (imports torch)
+
+        retrieval_models.write_bundles(path)
+
+    sources = ("model", "export", "tests/heads.py", "tests/retrieval_models.py")
+    return _cached(f"retrieval-{_key(*sources)}", make)
+
+
 def image_bundles() -> Path:
     """Random models of images, and of texts with images: ``tests.image_models.CHECKPOINTS``."""
 

@@ -113,6 +113,12 @@ def head_bundles() -> Path:
 
 
 @pytest.fixture(scope="session")
+def retrieval_bundles() -> Path:
+    """Random embedding models: ``splade``, ``colbert``, ``colbert-unfilled``."""
+    return bundles.retrieval_bundles()
+
+
+@pytest.fixture(scope="session")
 def image_bundles() -> Path:
     """Random models of images: ``vit``, ``vit-embed``; of texts with images: ``vilbert``."""
     return bundles.image_bundles()
