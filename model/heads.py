@@ -152,13 +152,10 @@ class SparseHead(LanguageModelHead):
     def weights(self, hidden: Tensor, lengths: Tensor, embedding: Tensor) -> Tensor:
         """``hidden [batch, length, size]``, right-padded to ``lengths [batch]``, to weights."""
         # Padding repeats a row's first token, which leaves the maximum as it is: to mask the logits
-        # would copy ``[batch, length, vocabulary]``. Kernels that skip padding make its logits 0,
-        # which the rectifier ignores; before the last product it may be anything.
-        x = self.dense(hidden)
-        x = torch.where(valid_mask(x, lengths), x, x[:, :1])
+        # would copy ``[batch, length, vocabulary]``.
+        tokens = torch.where(valid_mask(hidden, lengths), hidden, hidden[:, :1])
         # The function is monotonic: the maximum comes first, and the function of fewer numbers.
-        weights = self.project(x, embedding).amax(1).relu().log1p()
-        return weights.log1p() if self.log_twice else weights
+        return self.forward(tokens, embedding).amax(1).relu().log1p()
 
 
 HEADS: dict[HeadKind, Callable[[ModelConfig], nn.Module]] = {
