@@ -1,6 +1,7 @@
-"""A sparse and a multi-vector embedding model: the random BERTs of :mod:`tests.heads` with a head."""
+"""Sparse and multi-vector embedding models: the random BERTs of :mod:`tests.heads` with a head."""
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -90,8 +91,13 @@ def spec(name: str) -> MultiVector:
         query_length=QUERY_LENGTH,
         document_length=DOCUMENT_LENGTH,
         filler=MASK if is_filled else None,
-        skipped=tuple(heads.tokenizer().convert_tokens_to_ids(list(",.!?"))),
+        skipped=_ids_of(",.!?"),
     )
+
+
+def _ids_of(tokens: Iterable[str]) -> tuple[int, ...]:
+    vocabulary = heads.tokenizer().get_vocab()
+    return tuple(vocabulary[token] for token in tokens)
 
 
 def write_bundles(root: Path) -> None:
@@ -124,7 +130,7 @@ def vectors_reference(ids: list[int], num_attended: int) -> Any:
 
 def query_ids(text: str, name: str = MULTI_VECTOR) -> tuple[list[int], int]:
     """ColBERT's reading of a query: its ids, and how many of them are attended to."""
-    tokenizer = heads.tokenizer()
+    tokenizer: Any = heads.tokenizer()
     if name == UNFILLED:
         ids = tokenizer(text, truncation=True, max_length=QUERY_LENGTH)["input_ids"]
         return ids, len(ids)
@@ -135,11 +141,11 @@ def query_ids(text: str, name: str = MULTI_VECTOR) -> tuple[list[int], int]:
 
 def document_ids(text: str, name: str = MULTI_VECTOR) -> list[int]:
     """ColBERT's reading of a document, with skipped tokens."""
-    tokenizer = heads.tokenizer()
-    if name == UNFILLED:
-        return tokenizer(text, truncation=True, max_length=DOCUMENT_LENGTH)["input_ids"]
-    ids = tokenizer(text, truncation=True, max_length=DOCUMENT_LENGTH - 1)["input_ids"]
-    return [ids[0], DOCUMENT_MARKER, *ids[1:]]
+    tokenizer: Any = heads.tokenizer()
+    has_marker = name == MULTI_VECTOR
+    length = DOCUMENT_LENGTH - has_marker
+    ids: list[int] = tokenizer(text, truncation=True, max_length=length)["input_ids"]
+    return [ids[0], DOCUMENT_MARKER, *ids[1:]] if has_marker else ids
 
 
 def document_vectors(text: str, name: str = MULTI_VECTOR) -> Any:

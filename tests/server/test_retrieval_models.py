@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+import torch
 
 from client.errors import from_rpc_error
 from protos.triune.v1 import inference_pb2 as pb
@@ -122,7 +123,7 @@ def test_sparse_weights_do_not_depend_on_the_batch(stub: Any) -> None:
 def test_sparse_windows_keep_the_highest_weights(stub: Any) -> None:
     windows = pb.LengthOptions(long_input=pb.LONG_INPUT_WINDOWS, max_tokens=20, stride=0)
     (output,) = embed(stub, SPARSE, [LONG], windows)
-    tokenizer = heads.tokenizer()
+    tokenizer: Any = heads.tokenizer()
     ids = tokenizer(LONG, add_special_tokens=False)["input_ids"]
     parts = [tokenizer.decode(ids[start : start + 18]) for start in range(0, len(ids), 18)]
     assert output.reading.windows == len(parts) > 1
@@ -205,7 +206,7 @@ def test_reranks_by_the_product_of_sparse_vectors(stub: Any) -> None:
 
 
 def test_a_long_document_has_the_score_of_its_best_window(stub: Any) -> None:
-    tokenizer = heads.tokenizer()
+    tokenizer: Any = heads.tokenizer()
     length = pb.LengthOptions(long_input=pb.LONG_INPUT_WINDOWS, stride=0)
     request = pb.RerankRequest(
         model=MULTI_VECTOR, query="a dog", documents=[LONG, TEXTS[0]], length=length
@@ -249,7 +250,7 @@ def test_streams_each_kind(stub: Any) -> None:
 def test_describes_the_vectors(channel: grpc.Channel) -> None:
     models = models_pb2_grpc.ModelServiceStub(channel)
     infos = {
-        name: models.GetModel(models_pb2.GetModelRequest(name=name)).model.embedding
+        name: models.GetModel(models_pb2.GetModelRequest(model=name)).model.embedding
         for name in retrieval_models.NAMES
     }
     assert {name: info.kind for name, info in infos.items()} == {
@@ -287,9 +288,18 @@ def test_errors_name_the_field(stub: Any) -> None:
 
 
 def test_attention_of_a_document(stub: Any) -> None:
-    request = pb.AttendRequest(model=MULTI_VECTOR, inputs=TEXTS[:1])
+    request = pb.AttendRequest(
+        model=MULTI_VECTOR,
+        inputs=TEXTS[:1],
+        attention=pb.AttentionOptions(layers=[1], heads=[2]),
+    )
     (output,) = stub.Attend(request, timeout=60).outputs
-    tokens = heads.tokenizer().convert_ids_to_tokens(document_ids(TEXTS[0]))
-    assert [token.token for token in output.tokens] == tokens
+    ids = document_ids(TEXTS[0])
+    assert list(output.tokens) == heads.tokenizer().convert_ids_to_tokens(ids)
+    with torch.no_grad():
+        model = heads.model("embedder")
+        expected = model(torch.tensor([ids]), output_attentions=True).attentions[1][0, 2]
+    weights = np.array(output.matrices[0].weights).reshape(len(ids), len(ids))
+    np.testing.assert_allclose(weights, expected.numpy(), atol=1e-5)
     pairs = pb.AttendRequest(model=MULTI_VECTOR, pairs=[pb.TextPair(text="a", text_pair="b")])
     assert rejected_field(stub.Attend, pairs, timeout=60) == "pairs"
