@@ -92,6 +92,16 @@ def _texts() -> Iterator[CostlyRequest]:
         ),
     )
     yield CostlyRequest(
+        "a weight for 1,024 tokens of each text",
+        "Embed",
+        pb.EmbedRequest(model="splade", inputs=["a"] * 2700),
+    )
+    yield CostlyRequest(
+        "a vector for each token of each text",
+        "Rerank",
+        pb.RerankRequest(model="colbert", query="a " * 8, documents=["a b c " * 6] * 4096),
+    )
+    yield CostlyRequest(
         "many short texts", "Embed", pb.EmbedRequest(model="embedder", inputs=["a b c"] * 4096)
     )
     yield CostlyRequest(

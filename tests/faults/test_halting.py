@@ -26,10 +26,13 @@ EXPECTED = {"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
 
 @pytest.fixture(scope="module")
 def server(
-    tiny_bundles: Path, head_bundles: Path, tmp_path_factory: pytest.TempPathFactory
+    tiny_bundles: Path,
+    head_bundles: Path,
+    retrieval_bundles: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("bundles")
-    for root in (tiny_bundles, head_bundles):
+    for root in (tiny_bundles, head_bundles, retrieval_bundles):
         for path in root.iterdir():
             if path.is_dir():
                 shutil.copytree(path, folder / path.name)

@@ -32,7 +32,13 @@ from server.service.service import Service as InferenceService
 from server.service.serving_state import ServingState
 from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
-from tests.bundles import head_bundles, image_bundles, speech_bundles, tiny_bundles
+from tests.bundles import (
+    head_bundles,
+    image_bundles,
+    retrieval_bundles,
+    speech_bundles,
+    tiny_bundles,
+)
 from tests.fuzz.files import scratch
 
 MAX_LENGTH = 32  # short sequences for short runs
@@ -46,16 +52,16 @@ CALLS: tuple[tuple[str, type[Message], tuple[str, ...]], ...] = (
     ("GenerateStream", pb.GenerateStreamRequest, ("tiny-decoder",)),
     ("Translate", pb.TranslateRequest, ("dates",)),
     ("TranslateStream", pb.TranslateStreamRequest, ("dates",)),
-    ("Embed", pb.EmbedRequest, ("embedder",)),
-    ("EmbedStream", pb.EmbedStreamRequest, ("embedder",)),
+    ("Embed", pb.EmbedRequest, ("embedder", "splade", "colbert")),
+    ("EmbedStream", pb.EmbedStreamRequest, ("embedder", "splade", "colbert")),
     ("Classify", pb.ClassifyRequest, ("tiny-classifier", "judge", "sorter")),
-    ("Attend", pb.AttendRequest, ("embedder", "judge", "tiny-classifier")),
+    ("Attend", pb.AttendRequest, ("embedder", "judge", "tiny-classifier", "colbert")),
     ("Score", pb.ScoreRequest, ("tiny-decoder", "dates")),
     ("Tag", pb.TagRequest, ("tagger",)),
     ("FillMask", pb.FillMaskRequest, ("filler",)),
     ("Answer", pb.AnswerRequest, ("answerer",)),
     ("Correct", pb.CorrectRequest, ("corrector",)),
-    ("Rerank", pb.RerankRequest, ("judge", "embedder")),
+    ("Rerank", pb.RerankRequest, ("judge", "embedder", "splade", "colbert")),
     ("Tokenize", pb.TokenizeRequest, ("tiny-decoder", "tagger")),
     ("Transcribe", pb.TranscribeRequest, ("speech", "speech-en")),
     ("TranscribeStream", pb.TranscribeStreamRequest, ("speech",)),
@@ -168,7 +174,8 @@ def service(max_length: int = MAX_LENGTH, max_input_bytes: int = MAX_INPUT_BYTES
 
 async def _start(max_length: int, max_input_bytes: int) -> Service:
     folder = scratch("bundles")
-    for root in (tiny_bundles(), head_bundles(), image_bundles(), speech_bundles()):
+    for make in (tiny_bundles, head_bundles, image_bundles, speech_bundles, retrieval_bundles):
+        root = make()
         for path in root.iterdir():
             if path.is_dir():
                 shutil.copytree(path, folder / path.name, dirs_exist_ok=True)

@@ -14,7 +14,7 @@ from server.errors import InvalidArgumentError
 from server.frontends.grpc.codec import decode, wire_path
 from server.service.answer import AnswerRequest, Question
 from server.service.classify import ClassifyRequest
-from server.service.embed import EmbedRequest
+from server.service.embed import EmbedRequest, InputType
 from server.service.encoder_options import LengthOptions
 from server.service.fill_mask import FillMaskRequest
 from server.service.rerank import RerankRequest
@@ -35,7 +35,9 @@ REQUESTS: tuple[tuple[type[Message], Any], ...] = (
             normalize=False,
             prompt_name="query",
             prompt="q: ",
+            input_type=InputType.QUERY,
             token_embeddings=True,
+            max_active_dims=9,
             length=LengthOptions(long_input=LongInput.TRUNCATE_RIGHT, max_tokens=9, stride=3),
         ),
     ),

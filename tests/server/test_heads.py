@@ -154,7 +154,12 @@ def test_cross_encoder_reranks_documents(client: Client) -> None:
 def test_embedding_model_reranks_by_cosine(client: Client) -> None:
     query, documents = "a thing", [*TEXTS, "a thing"]
     result = client.rerank("embedder", query, documents)
-    vectors = [np.array(x.values) for x in client.embed("embedder", [query, *documents]).outputs]
+    # The model's prompts for queries and passages, if the request names none.
+    outputs = [
+        *client.embed("embedder", query, prompt_name="query").outputs,
+        *client.embed("embedder", documents, prompt_name="passage").outputs,
+    ]
+    vectors = [np.array(x.values) for x in outputs]
     units = [vector / np.linalg.norm(vector) for vector in vectors]
     expected = [float(units[0] @ unit) for unit in units[1:]]
     assert result.outputs[0].index == 3
