@@ -71,3 +71,13 @@ def test_lengths_fit_the_server(models: dict[str, Model]) -> None:
     assert document is not None
     assert (query.max_tokens, document.max_tokens) == (9, 9)
     assert reader_of(models[SPARSE], InputType.QUERY) is None
+
+
+@pytest.mark.parametrize(("num_query_tokens", "num_tokens"), [(1, 1), (32, 180), (70, 3000)])
+def test_blocks_give_the_sum_of_highest_products(
+    models: dict[str, Model], num_query_tokens: int, num_tokens: int
+) -> None:
+    query, document = vectors(num_query_tokens), vectors(num_tokens)
+    score = similarity(models[MULTI_VECTOR], query, reader_of(models[MULTI_VECTOR], None))
+    expected = np.einsum("qd,nd->qn", query.vector, document.vector).max(1).sum()
+    assert score(text(num_tokens).windows[0], document) == pytest.approx(float(expected), rel=1e-5)
