@@ -52,6 +52,7 @@ MAX_DECODED_BYTES = 1 << 29
 MAX_ENTRIES = 1024
 MAX_ENTRY_BYTES = 256
 MAX_NAME_BYTES = 256
+MAX_LABELS = 100  # that a request brings with it
 MAX_MESSAGES = 1024
 # Of a text that is put before or after each input.
 MAX_PREFIX_BYTES = 4096

@@ -66,13 +66,16 @@ def _model(name: str) -> Any:
         "sorter": lambda: BertForSequenceClassification(
             _config("a", "b", "c", problem_type="multi_label_classification")
         ),
+        "entailer": lambda: BertForSequenceClassification(
+            _config("contradiction", "neutral", "entailment")
+        ),
         "corrector": lambda: BertForTokenClassification(_config(*EDIT_TAGS)),
         "embedder": lambda: BertModel(_config(matryoshka_dimensions=[8, 16])),
     }
     return makers[name]()
 
 
-NAMES = ("tagger", "answerer", "filler", "judge", "sorter", "embedder", "corrector")
+NAMES = ("tagger", "answerer", "filler", "judge", "sorter", "embedder", "corrector", "entailer")
 
 
 def tokenizer_folder() -> Path:

@@ -10,12 +10,16 @@ from server.bounds import (
     MAX_IMAGE_BYTES,
     MAX_IMAGES,
     MAX_INTEGER,
+    MAX_LABELS,
+    MAX_NAME_BYTES,
+    MAX_PREFIX_BYTES,
     MAX_REPLY_VALUES,
     MAX_TEXTS,
     bounded,
     ruled,
     sized,
 )
+from server.errors import InvalidArgumentError
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -37,8 +41,9 @@ from server.service.images import (
 from server.service.prepared_inputs import PreparedInputs
 from server.service.requests import ModelRequest
 from server.service.text_pairs import TextPair, tokenize_inputs_or_pairs
-from server.service.truncation import Truncation
+from server.service.truncation import Truncation, usage_of
 from server.service.usage import Timing, Usage
+from server.service.zero_shot import Entailment, check_num_pairs, hypotheses
 from server.text.windows import LongInput
 
 
@@ -50,6 +55,10 @@ class ClassifyRequest(ModelRequest):
 
     ``top_k``: return the k best labels; ``None``: all. ``score_function``: from logits to scores;
     ``None``: the function that the model was trained with.
+
+    ``candidate_labels``: classify ``inputs`` by these, not by the model's labels, with a model of
+    natural language inference. ``hypothesis_template``: has ``{}`` in place of a label; ``None``:
+    :data:`DEFAULT_TEMPLATE`. ``multi_label``: several of them may apply.
     """
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
@@ -57,6 +66,9 @@ class ClassifyRequest(ModelRequest):
     images: tuple[bytes, ...] = sized((), max_items=MAX_IMAGES, max_bytes=MAX_IMAGE_BYTES)
     top_k: int | None = bounded(None, 1, MAX_INTEGER)
     score_function: ScoreFunction | None = None
+    candidate_labels: tuple[str, ...] = sized((), max_items=MAX_LABELS, max_bytes=MAX_NAME_BYTES)
+    hypothesis_template: str | None = sized(None, max_bytes=MAX_PREFIX_BYTES)
+    multi_label: bool = False
     length: LengthOptions = field(default_factory=LengthOptions)
 
 
@@ -104,6 +116,11 @@ async def classify(
     call = EncoderCall.open(request, Task.CLASSIFY, context, caller)
     model = call.model
     check_integer("top_k", request.top_k)
+    if request.candidate_labels:
+        return await _classify_by_candidates(request, call)
+    for name in ("hypothesis_template", "multi_label"):
+        if getattr(request, name):
+            raise InvalidArgumentError(name, "needs candidate_labels")
     to_scores = score_function(request.score_function, model)
     num_labels = min(request.top_k or MAX_INTEGER, len(model.manifest.labels))
     num_inputs = len(request.inputs) + len(request.pairs) + len(request.images)
@@ -134,6 +151,46 @@ async def classify(
         )
 
     return await call.build(num_values, result)
+
+
+async def _classify_by_candidates(request: ClassifyRequest, call: EncoderCall) -> ClassifyResult:
+    """Classifies each text by labels of the request: see :mod:`server.service.zero_shot`."""
+    model, inputs, labels = call.model, request.inputs, request.candidate_labels
+    entailment = Entailment.of(model.manifest.name, model.manifest.labels)
+    for name in ("pairs", "images", "score_function"):
+        if getattr(request, name):
+            raise InvalidArgumentError(name, "cannot be combined with candidate_labels")
+    validation.check_texts(inputs, call.context.config.max_input_bytes)
+    check_num_pairs(len(inputs), len(labels))
+    limit = length_limit(request.length, model, LongInput.ERROR, windows=False)
+    seconds = hypotheses(labels, request.hypothesis_template)
+    tokenized = await call.tokenize(
+        [text for text in inputs for _ in labels],
+        limit,
+        pairs=seconds * len(inputs),
+        path="inputs[{}]",
+        num_per_input=len(labels),
+    )
+    outputs = await call.run(await call.jobs(tokenized))
+
+    def result() -> ClassifyResult:
+        usage, timing = call.finish()
+        classifications = []
+        for start in range(0, len(outputs), len(labels)):
+            texts = tokenized[start : start + len(labels)]
+            logits = np.stack([output.vector for (output,) in outputs[start : start + len(labels)]])
+            scores = entailment.scores(logits, multi_label=request.multi_label)
+            truncated = max(text.num_truncated_tokens for text in texts)
+            classifications.append(
+                Classification(
+                    labels=_best_labels(scores, labels, request.top_k),
+                    usage=Usage.total(map(usage_of, texts)),
+                    truncation=Truncation(truncated, windows=1),
+                )
+            )
+        return ClassifyResult(model.manifest.name, tuple(classifications), usage, timing)
+
+    return await call.build(len(tokenized), result)
 
 
 async def _prepare(request: ClassifyRequest, call: EncoderCall) -> PreparedInputs:

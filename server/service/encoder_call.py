@@ -82,6 +82,7 @@ class EncoderCall:
         has_images: bool = False,
         reader: LateInteraction | None = None,
         path: str = "inputs[{}]",
+        num_per_input: int = 1,
     ) -> list[TokenizedText]:
         """Tokenizes texts, or pairs of texts, in slices.
 
@@ -95,6 +96,7 @@ class EncoderCall:
             has_images: whether each text comes with an image.
             reader: adds markers and fillers, for a model with a vector for each token.
             path: the request field of a text, with ``{}`` for its index, for errors.
+            num_per_input: texts in succession that have the same index.
 
         Raises:
             InvalidArgumentError: a text is too long for ``limit`` or has no tokens, or the call has
@@ -120,14 +122,14 @@ class EncoderCall:
                 )
                 return some if reader is None else reader.read_all(some, self._budget)
             except TooLongError as error:
-                field = path.format(start + error.index)
+                field = path.format((start + error.index) // num_per_input)
                 raise InvalidArgumentError(field, str(error)) from error
 
         parts = await self.prepare(len(texts), slices_of(costs, tokenize_some))
         tokenized = [text for part in parts for text in part]
         for index, text in enumerate(tokenized):
             if not text.windows[0].token_ids:
-                raise InvalidArgumentError(path.format(index), "has no tokens")
+                raise InvalidArgumentError(path.format(index // num_per_input), "has no tokens")
         return tokenized
 
     async def prepare(self, num_inputs: int, slices: Sequence[Slice[T]]) -> list[T]:

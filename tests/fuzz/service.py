@@ -54,7 +54,7 @@ CALLS: tuple[tuple[str, type[Message], tuple[str, ...]], ...] = (
     ("TranslateStream", pb.TranslateStreamRequest, ("dates",)),
     ("Embed", pb.EmbedRequest, ("embedder", "splade", "colbert")),
     ("EmbedStream", pb.EmbedStreamRequest, ("embedder", "splade", "colbert")),
-    ("Classify", pb.ClassifyRequest, ("tiny-classifier", "judge", "sorter")),
+    ("Classify", pb.ClassifyRequest, ("tiny-classifier", "judge", "sorter", "entailer")),
     ("Attend", pb.AttendRequest, ("embedder", "judge", "tiny-classifier", "colbert")),
     ("Score", pb.ScoreRequest, ("tiny-decoder", "dates")),
     ("Tag", pb.TagRequest, ("tagger",)),

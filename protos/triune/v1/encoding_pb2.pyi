@@ -39,7 +39,8 @@ class _LongInputEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LongInput.V
     """Drops tokens at the start of the text."""
     LONG_INPUT_WINDOWS: _LongInput.ValueType  # 4
     """Splits the text into overlapping windows. Embed returns the mean of their vectors,
-    weighted by tokens; Rerank uses a document's best window. Not for Classify and FillMask.
+    weighted by tokens, and of sparse vectors the highest weight of each token; Rerank uses a
+    document's best window. Not for Classify and FillMask, nor for Embed with token vectors.
     """
 
 class LongInput(_LongInput, metaclass=_LongInputEnumTypeWrapper):
@@ -55,7 +56,8 @@ LONG_INPUT_TRUNCATE_LEFT: LongInput.ValueType  # 3
 """Drops tokens at the start of the text."""
 LONG_INPUT_WINDOWS: LongInput.ValueType  # 4
 """Splits the text into overlapping windows. Embed returns the mean of their vectors,
-weighted by tokens; Rerank uses a document's best window. Not for Classify and FillMask.
+weighted by tokens, and of sparse vectors the highest weight of each token; Rerank uses a
+document's best window. Not for Classify and FillMask, nor for Embed with token vectors.
 """
 Global___LongInput: _TypeAlias = LongInput  # noqa: Y015
 
@@ -623,21 +625,50 @@ class ClassifyOptions(_message.Message):
 
     TOP_K_FIELD_NUMBER: _builtins.int
     SCORE_FUNCTION_FIELD_NUMBER: _builtins.int
+    CANDIDATE_LABELS_FIELD_NUMBER: _builtins.int
+    HYPOTHESIS_TEMPLATE_FIELD_NUMBER: _builtins.int
+    MULTI_LABEL_FIELD_NUMBER: _builtins.int
     top_k: _builtins.int
     """Returns the best k labels. Default: all."""
     score_function: Global___ScoreFunction.ValueType
+    """Not together with candidate_labels."""
+    hypothesis_template: _builtins.str
+    """The hypothesis, with {} in place of the label. Default: "This example is {}." """
+    multi_label: _builtins.bool
+    """Whether several candidate labels may apply to an input. A label's score is then the probability
+    that it is entailed rather than contradicted. Else the scores of an input's labels sum to 1.
+    """
+    @_builtins.property
+    def candidate_labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Classifies inputs by these labels instead of the model's own, at most 100. For models of natural
+        language inference, which have a label "entailment": each input is a premise, each label makes a
+        hypothesis, and each pair of them counts as a text.
+        """
+
     def __init__(
         self,
         *,
         top_k: _builtins.int | None = ...,
         score_function: Global___ScoreFunction.ValueType = ...,
+        candidate_labels: _abc.Iterable[_builtins.str] | None = ...,
+        hypothesis_template: _builtins.str | None = ...,
+        multi_label: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_top_k", b"_top_k", "top_k", b"top_k"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hypothesis_template", b"_hypothesis_template", "_multi_label", b"_multi_label", "_top_k", b"_top_k", "hypothesis_template", b"hypothesis_template", "multi_label", b"multi_label", "top_k", b"top_k"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_top_k", b"_top_k", "score_function", b"score_function", "top_k", b"top_k"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hypothesis_template", b"_hypothesis_template", "_multi_label", b"_multi_label", "_top_k", b"_top_k", "candidate_labels", b"candidate_labels", "hypothesis_template", b"hypothesis_template", "multi_label", b"multi_label", "score_function", b"score_function", "top_k", b"top_k"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__hypothesis_template: _TypeAlias = _typing.Literal["hypothesis_template"]  # noqa: Y015
+    _WhichOneofArgType__hypothesis_template: _TypeAlias = _typing.Literal["_hypothesis_template", b"_hypothesis_template"]  # noqa: Y015
+    _WhichOneofReturnType__multi_label: _TypeAlias = _typing.Literal["multi_label"]  # noqa: Y015
+    _WhichOneofArgType__multi_label: _TypeAlias = _typing.Literal["_multi_label", b"_multi_label"]  # noqa: Y015
     _WhichOneofReturnType__top_k: _TypeAlias = _typing.Literal["top_k"]  # noqa: Y015
     _WhichOneofArgType__top_k: _TypeAlias = _typing.Literal["_top_k", b"_top_k"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hypothesis_template) -> _WhichOneofReturnType__hypothesis_template | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__multi_label) -> _WhichOneofReturnType__multi_label | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__top_k) -> _WhichOneofReturnType__top_k | None: ...
 
 Global___ClassifyOptions: _TypeAlias = ClassifyOptions  # noqa: Y015
@@ -1317,7 +1348,9 @@ class RerankOptions(_message.Message):
     score_function: Global___ScoreFunction.ValueType
     """For cross-encoders."""
     query_prompt_name: _builtins.str
-    """For embedding models: the prompts of the query and of the documents."""
+    """For embedding models: the prompts of the query and of the documents. Default: as with
+    EmbedOptions.input_type.
+    """
     document_prompt_name: _builtins.str
     def __init__(
         self,
