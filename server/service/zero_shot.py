@@ -54,7 +54,7 @@ class Entailment:
         """Of ``model``, which has these ``labels``.
 
         Raises:
-            InvalidArgumentError: it is no model of natural language inference; names ``candidate_labels``.
+            InvalidArgumentError: it infers no entailment; names ``candidate_labels``.
         """
         lower = [label.lower() for label in labels]
         entailed = next((i for i, label in enumerate(lower) if label.startswith("entail")), None)
