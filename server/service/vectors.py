@@ -109,7 +109,10 @@ def _sparse(
     size = model.manifest.dimensions.vocabulary_size
     limit = request.max_active_dims or MAX_ACTIVE_DIMS
     vectors = [sparse_weights(windows, size, limit) for windows in outputs]
-    ids = np.unique(np.concatenate([vector.indices for vector in vectors])).tolist()
+    is_used = np.zeros(size, bool)
+    for vector in vectors:
+        is_used[vector.indices] = True
+    ids = np.flatnonzero(is_used).tolist()
     tokens = dict(zip(ids, model.tokenizer.tokens(ids), strict=True))
     for text, vector in zip(texts, vectors, strict=True):
         spelled = tuple(tokens[id_] for id_ in vector.indices.tolist())
