@@ -13,6 +13,7 @@ import msgspec
 from model.bundle import (
     ATTEND,
     ATTEND_ENCODE,
+    ATTENDED_LENGTHS,
     FORMAT_VERSION,
     MANIFEST_FILE,
     MAX_COUNT,
@@ -24,6 +25,8 @@ from model.bundle import (
     TOKENIZER_FILE,
     BundleError,
     Dtype,
+    Embedding,
+    EmbeddingKind,
     FileRecord,
     ImageSpec,
     Manifest,
@@ -108,9 +111,8 @@ def read_manifest(directory: Path) -> Manifest:
             raise BundleError(f"{label}: file {path!r} is not listed in files")
     _check_counts(manifest, label)
     _check_edits(manifest, label)
-    embedding = manifest.embedding
-    if embedding is not None and embedding.default_prompt not in (None, *embedding.prompts):
-        raise BundleError(f"{label}: default_prompt {embedding.default_prompt!r} is not in prompts")
+    if manifest.embedding is not None:
+        _check_embedding(manifest, manifest.embedding, label)
     expected = {"encode"} if manifest.kind == Kind.ENCODER else {"decode"}
     if manifest.kind == Kind.ENCODER_DECODER:
         expected = {"encode", "decode"}
@@ -127,6 +129,33 @@ def _check_edits(manifest: Manifest, label: str) -> None:
     num_edits = 0 if manifest.edits is None else len(manifest.edits.edits)
     if Task.CORRECT in manifest.tasks and num_edits != len(manifest.labels):
         raise BundleError(f"{label}: {num_edits} edits for {len(manifest.labels)} labels")
+
+
+def _check_embedding(manifest: Manifest, embedding: Embedding, label: str) -> None:
+    """Rejects a bundle whose vectors are not of the kind that it says."""
+    if embedding.default_prompt not in (None, *embedding.prompts):
+        raise BundleError(f"{label}: default_prompt {embedding.default_prompt!r} is not in prompts")
+    size, kind, spec = manifest.dimensions.vocabulary_size, embedding.kind, embedding.multi_vector
+    if kind == EmbeddingKind.SPARSE and embedding.size != size:
+        raise BundleError(f"{label}: {embedding.size} weights for a vocabulary of {size} tokens")
+    if (kind == EmbeddingKind.MULTI_VECTOR) != (spec is not None):
+        raise BundleError(f"{label}: embedding.multi_vector does not fit the kind {kind}")
+    graph = manifest.graphs.get("encode")
+    inputs = () if graph is None else tuple(tensor.name for tensor in graph.inputs)
+    outputs = () if graph is None else tuple(tensor.shape for tensor in graph.outputs)
+    expected = ("batch", *(() if spec is None else ("length",)), embedding.size)
+    if kind != EmbeddingKind.DENSE and outputs[:1] != (expected,):
+        raise BundleError(f"{label}: the graph encode does not return {kind} vectors")
+    if spec is None:
+        return
+    if spec.filler is not None and not spec.attends_to_filler and ATTENDED_LENGTHS not in inputs:
+        raise BundleError(f"{label}: the graph encode has no input {ATTENDED_LENGTHS}")
+    longest = max(spec.query_length, spec.document_length)
+    if longest > manifest.dimensions.max_positions:
+        raise BundleError(f"{label}: texts of {longest} tokens are beyond the model's positions")
+    for id_ in (spec.query_marker, spec.document_marker, spec.filler, *spec.skipped):
+        if id_ is not None and not 0 <= id_ < size:
+            raise BundleError(f"{label}: token {id_} is beyond the vocabulary of {size}")
 
 
 def read_parity(directory: Path) -> Parity:

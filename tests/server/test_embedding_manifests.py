@@ -1,0 +1,64 @@
+"""Bundles whose vectors are not of the kind that their manifest says are refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.bundle import MANIFEST_FILE, BundleError
+from model.bundle_files import read_manifest
+from tests.retrieval_models import MULTI_VECTOR, NAMES, SPARSE
+
+
+def _embedding(**changes: Any) -> Callable[[Any], None]:
+    return lambda manifest: manifest["embedding"].update(changes)
+
+
+def _spec(**changes: Any) -> Callable[[Any], None]:
+    return lambda manifest: manifest["embedding"]["multi_vector"].update(changes)
+
+
+def _without_input(manifest: Any) -> None:
+    inputs = manifest["graphs"]["encode"]["inputs"]
+    inputs[:] = [tensor for tensor in inputs if tensor["name"] != "attended_lengths"]
+
+
+def _other_output(manifest: Any) -> None:
+    manifest["graphs"]["encode"]["outputs"][0]["shape"] = ["batch", 16]
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Any], None], str]] = {
+    "prompt": (SPARSE, _embedding(default_prompt="x"), "default_prompt 'x' is not in prompts"),
+    "weights": (SPARSE, _embedding(size=30), "30 weights for a vocabulary of 30522 tokens"),
+    "no spec": (MULTI_VECTOR, _embedding(multi_vector=None), "does not fit the kind multi_vector"),
+    "spec of another kind": (MULTI_VECTOR, _embedding(kind="dense"), "does not fit the kind dense"),
+    "output": (MULTI_VECTOR, _other_output, "does not return multi_vector vectors"),
+    "sparse output": (SPARSE, _other_output, "does not return sparse vectors"),
+    "size": (MULTI_VECTOR, _embedding(size=17), "does not return multi_vector vectors"),
+    "input": (MULTI_VECTOR, _without_input, "has no input attended_lengths"),
+    "length": (MULTI_VECTOR, _spec(document_length=1000), "texts of 1000 tokens are beyond"),
+    "marker": (MULTI_VECTOR, _spec(query_marker=30_522), "token 30522 is beyond the vocabulary"),
+    "skipped": (MULTI_VECTOR, _spec(skipped=[5, 40_000]), "token 40000 is beyond the vocabulary"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_refuses_vectors_of_another_kind(
+    retrieval_bundles: Path, tmp_path: Path, damage: str
+) -> None:
+    name, change, reason = DAMAGES[damage]
+    source = retrieval_bundles / name / "1" / MANIFEST_FILE
+    manifest = json.loads(source.read_text())
+    change(manifest)
+    directory = tmp_path / name / "1"
+    directory.mkdir(parents=True)
+    (directory / MANIFEST_FILE).write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match=reason):
+        read_manifest(directory)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reads_what_export_writes(retrieval_bundles: Path, name: str) -> None:
+    assert read_manifest(retrieval_bundles / name / "1").embedding is not None
