@@ -99,7 +99,7 @@ def _texts() -> Iterator[CostlyRequest]:
     yield CostlyRequest(
         "a vector for each token of each text",
         "Rerank",
-        pb.RerankRequest(model="colbert", query="a " * 8, documents=["a b c " * 6] * 4096),
+        pb.RerankRequest(model="colbert", query="a " * 8, documents=["a b c " * 6] * 4095),
     )
     yield CostlyRequest(
         "many short texts", "Embed", pb.EmbedRequest(model="embedder", inputs=["a b c"] * 4096)

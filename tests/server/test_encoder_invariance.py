@@ -7,15 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model.bundle import ATTENDED_LENGTHS
 from model.bundle_files import read_manifest
 from server.engine.encoder_batch import BatchLimits
 from server.engine.encoder_worker import TOKEN_VECTORS, EncoderWorker
 from server.engine.observer import Unobserved
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.update import JobUpdate
+from server.models.memory_budget import is_sparse
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.ort.backend import OrtBackend
-from tests import heads
+from tests import heads, retrieval_models
 from tests.faults.record import record
 from tests.literature import LITERATURE
 
@@ -41,7 +43,10 @@ class Encoder:
         self._vocabulary_size = manifest.dimensions.vocabulary_size
         self._max_length = min(manifest.dimensions.max_positions, 200)
         self._wants_tokens = any(tensor.name == TOKEN_VECTORS for tensor in self._spec.outputs)
-        self._fills_masks = any(tensor.name == "logit_positions" for tensor in self._spec.inputs)
+        inputs = {tensor.name for tensor in self._spec.inputs}
+        self._fills_masks = "logit_positions" in inputs
+        self._has_unattended = ATTENDED_LENGTHS in inputs
+        self._is_sparse = is_sparse(manifest)
 
     def job(self, rng: random.Random, max_length: int) -> EncodingJob:
         length = rng.randrange(1, min(max_length, self._max_length) + 1)
@@ -49,6 +54,7 @@ class Encoder:
         positions = tuple(sorted(rng.sample(range(length), min(length, 2))))
         return EncodingJob(
             ids,
+            num_attended=rng.randrange(1, length + 1) if self._has_unattended else None,
             logit_positions=positions if self._fills_masks else (),
             wants_tokens=self._wants_tokens and rng.random() < 0.5,
         )
@@ -57,7 +63,9 @@ class Encoder:
         """Runs the texts in one batch."""
         limits = BatchLimits(1 << 20, max_padding=float("inf"))
         graph = self._graphs[num_threads - 1]
-        worker = EncoderWorker("e", self._spec, graph, limits, lambda: 0.0, Unobserved())
+        worker = EncoderWorker(
+            *("e", self._spec, graph, limits, lambda: 0.0, Unobserved()), is_sparse=self._is_sparse
+        )
         for id_, job in enumerate(jobs):
             worker.submit(id_, job)
         updates = worker.step()
@@ -74,6 +82,7 @@ def assert_invariant(encoder: Encoder, name: str) -> None:
         for job, together in zip(jobs, encoder.run(jobs, num_threads=2), strict=True):
             (alone,) = encoder.run([job], num_threads=1)
             np.testing.assert_array_equal(together.vector, alone.vector, strict=True)
+            np.testing.assert_array_equal(together.indices, alone.indices)
             if job.wants_tokens:
                 assert alone.token_vectors is not None
                 np.testing.assert_array_equal(together.token_vectors, alone.token_vectors)
@@ -91,6 +100,12 @@ def assert_invariant(encoder: Encoder, name: str) -> None:
 @pytest.mark.parametrize("name", heads.NAMES)
 def test_batch_does_not_change_results(head_bundles: Path, name: str) -> None:
     assert_invariant(Encoder(head_bundles / name / "1"), f"{name} in fp32")
+
+
+@pytest.mark.usefixtures("register_bits")
+@pytest.mark.parametrize("name", retrieval_models.NAMES)
+def test_batch_does_not_change_retrieval(retrieval_bundles: Path, name: str) -> None:
+    assert_invariant(Encoder(retrieval_bundles / name / "1"), f"{name} in fp32")
 
 
 @pytest.mark.usefixtures("register_bits")
