@@ -26,6 +26,7 @@ QUERY_LENGTH, DOCUMENT_LENGTH = 12, 40
 # Unused tokens of the vocabulary, which BERT's tokenizer writes in brackets.
 QUERY_MARKER, DOCUMENT_MARKER, MASK = 1, 2, 103
 PROMPTS = {"query": "search for ", "document": ""}
+UNFILLED_PROMPT = "a text: "  # before documents
 
 
 def _base(name: str, folder: Path) -> Checkpoint:
@@ -70,7 +71,11 @@ def _multi_vector(folder: Path, spec: MultiVector) -> Checkpoint:
         weights=base.weights | {"head.dense.0.linear.weight": projection()},
         tasks=(Task.EMBED, Task.RERANK),
         embedding=Embedding(
-            kind=EmbeddingKind.MULTI_VECTOR, size=SIZE, is_normalized=True, multi_vector=spec
+            kind=EmbeddingKind.MULTI_VECTOR,
+            size=SIZE,
+            is_normalized=True,
+            multi_vector=spec,
+            prompts={} if has_unattended else {"document": UNFILLED_PROMPT},
         ),
     )
 
@@ -140,9 +145,10 @@ def query_ids(text: str, name: str = MULTI_VECTOR) -> tuple[list[int], int]:
 
 
 def document_ids(text: str, name: str = MULTI_VECTOR) -> list[int]:
-    """ColBERT's reading of a document, with skipped tokens."""
+    """ColBERT's reading of a document: its ids, those of skipped tokens included."""
     tokenizer: Any = heads.tokenizer()
     has_marker = name == MULTI_VECTOR
+    text = text if has_marker else UNFILLED_PROMPT + text
     length = DOCUMENT_LENGTH - has_marker
     ids: list[int] = tokenizer(text, truncation=True, max_length=length)["input_ids"]
     return [ids[0], DOCUMENT_MARKER, *ids[1:]] if has_marker else ids

@@ -52,8 +52,12 @@ async def embed(
     if request.images:
         return await _embed_images(request, call)
     validation.check_texts(request.inputs, context.config.max_input_bytes)
-    prompt = _prompt(request, model)
     reader = reader_of(model, request.input_type)
+    if reader is not None and request.length.long_input == LongInput.WINDOWS:
+        raise InvalidArgumentError(
+            "long_input", "a text in windows has no vector for each token: truncate or divide it"
+        )
+    prompt = _prompt(request, model)
     wants_tokens = request.token_embeddings or reader is not None
     limit = length_limit(
         request.length, model, LongInput.ERROR, windows=not wants_tokens, reader=reader
@@ -161,8 +165,11 @@ def _check_normalize(normalize: bool | None, model: Model) -> None:
 
 
 def _prompt(request: EmbedRequest, model: Model) -> str:
-    """What precedes each text: of ``prompt``, ``prompt_name`` and ``input_type`` at most one."""
-    embedding = model.manifest.embedding
+    """What precedes each text: of ``prompt``, ``prompt_name`` and ``input_type`` at most one.
+
+    Without them, texts are documents for a model with a vector for each token.
+    """
+    embedding, kind = model.manifest.embedding, embedding_kind(model)
     if request.prompt is not None and request.prompt_name is not None:
         raise InvalidArgumentError("prompt_name", "cannot be combined with prompt")
     if request.input_type is not None:
@@ -172,4 +179,6 @@ def _prompt(request: EmbedRequest, model: Model) -> str:
         return typed_prompt(embedding, request.input_type)
     if request.prompt is not None:
         return request.prompt
+    if request.prompt_name is None and kind == EmbeddingKind.MULTI_VECTOR:
+        return typed_prompt(embedding, InputType.DOCUMENT)
     return named_prompt(embedding, request.prompt_name, "prompt_name")
