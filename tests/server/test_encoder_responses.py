@@ -25,7 +25,13 @@ from server.frontends.grpc.encoder_codec import (
 )
 from server.service.answer import AnswerResult, Answers, AnswerSpan
 from server.service.classify import Classification, ClassifyResult, LabelScore
-from server.service.embed import Embedding, EmbedRequest, EmbedResult, TokenEmbeddings
+from server.service.embed import (
+    Embedding,
+    EmbedRequest,
+    EmbedResult,
+    SparseVector,
+    TokenEmbeddings,
+)
 from server.service.embed_stream import BulkItem
 from server.service.encoder_options import LengthOptions
 from server.service.fill_mask import FilledMask, FillMaskResult, MaskCandidate, MaskFilling
@@ -85,6 +91,30 @@ def test_packs_token_vectors_in_every_encoding(encoding: EncodingFormat) -> None
     assert (list(tokens.starts), list(tokens.ends)) == ([0, 4], [0, 5])
     dtype = "<f2" if encoding == EncodingFormat.FLOAT16_BYTES else "<f4"
     assert tokens.packed == TOKENS.vectors.astype(dtype).tobytes()
+
+
+@pytest.mark.parametrize("encoding", EncodingFormat)
+def test_encodes_what_has_no_single_vector(encoding: EncodingFormat) -> None:
+    sparse = SparseVector(
+        np.array([3, 70_000], np.int32), np.array([0.5, 2.0], np.float32), ("a", "b")
+    )
+    outputs = (
+        Embedding(None, USAGE, TRUNCATION, sparse=sparse),
+        Embedding(None, USAGE, TRUNCATION, TOKENS),
+    )
+    response = embed_response(EmbedResult("m", outputs, USAGE, TIMING), encoding)
+    assert_shared_fields(response, response.outputs)
+    weights, tokens = response.outputs
+    assert weights.sparse == pb.SparseVector(
+        indices=[3, 70_000], values=[0.5, 2.0], tokens=["a", "b"]
+    )
+    assert weights.encoding_format == pb.ENCODING_FORMAT_UNSPECIFIED
+    for output in response.outputs:
+        assert (list(output.values), output.packed) == ([], b"")
+    is_packed = encoding is not EncodingFormat.FLOAT
+    assert (tokens.encoding_format == encoding.value) == is_packed
+    assert tokens.tokens.packed == TOKENS.vectors.astype(encoding.dtype).tobytes()
+    assert (weights.HasField("tokens"), tokens.HasField("sparse")) == (False, False)
 
 
 def test_rejects_unknown_encodings() -> None:
