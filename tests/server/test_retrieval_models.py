@@ -287,19 +287,24 @@ def test_errors_name_the_field(stub: Any) -> None:
     assert field(MULTI_VECTOR, short) == "inputs[0]"
 
 
-def test_attention_of_a_document(stub: Any) -> None:
+@pytest.mark.parametrize(("name", "base"), [(MULTI_VECTOR, "embedder"), (SPARSE, "filler")])
+def test_attention_of_a_document(stub: Any, name: str, base: str) -> None:
     request = pb.AttendRequest(
-        model=MULTI_VECTOR,
+        model=name,
         inputs=TEXTS[:1],
         attention=pb.AttentionOptions(layers=[1], heads=[2]),
     )
     (output,) = stub.Attend(request, timeout=60).outputs
-    ids = document_ids(TEXTS[0])
-    assert list(output.tokens) == heads.tokenizer().convert_ids_to_tokens(ids)
+    tokenizer: Any = heads.tokenizer()
+    ids = document_ids(TEXTS[0]) if name == MULTI_VECTOR else tokenizer(TEXTS[0])["input_ids"]
+    assert list(output.tokens) == tokenizer.convert_ids_to_tokens(ids)
     with torch.no_grad():
-        model = heads.model("embedder")
+        model = heads.model(base)
         expected = model(torch.tensor([ids]), output_attentions=True).attentions[1][0, 2]
     weights = np.array(output.matrices[0].weights).reshape(len(ids), len(ids))
     np.testing.assert_allclose(weights, expected.numpy(), atol=1e-5)
+
+
+def test_late_interaction_reads_no_pairs(stub: Any) -> None:
     pairs = pb.AttendRequest(model=MULTI_VECTOR, pairs=[pb.TextPair(text="a", text_pair="b")])
     assert rejected_field(stub.Attend, pairs, timeout=60) == "pairs"
