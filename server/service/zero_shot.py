@@ -20,12 +20,12 @@ def hypotheses(labels: Sequence[str], template: str | None) -> list[str]:
     """A hypothesis for each label.
 
     Raises:
-        InvalidArgumentError: a label is empty, or the template has no place for it.
+        InvalidArgumentError: a label is empty, or the template has not one place for it.
     """
     if template is None:
         template = DEFAULT_TEMPLATE
-    if PLACEHOLDER not in template:
-        raise InvalidArgumentError("hypothesis_template", f"has no {PLACEHOLDER} for the label")
+    if template.count(PLACEHOLDER) != 1:
+        raise InvalidArgumentError("hypothesis_template", f"needs one {PLACEHOLDER} for the label")
     for index, label in enumerate(labels):
         if not label.strip():
             raise InvalidArgumentError(f"candidate_labels[{index}]", "is empty")

@@ -88,6 +88,8 @@ def test_errors_name_the_field(stub: Any) -> None:
     assert field(texts=["a"] * 41, candidate_labels=["a"] * 100) == "options.candidate_labels"
     template = {"hypothesis_template": "It is this."}
     assert field(candidate_labels=LABELS, **template) == "options.hypothesis_template"
+    twice = {"hypothesis_template": "{} is {}."}
+    assert field(candidate_labels=LABELS, **twice) == "options.hypothesis_template"
     assert field(**template) == "options.hypothesis_template"
     assert field(multi_label=True) == "options.multi_label"
     given = {"score_function": pb.SCORE_FUNCTION_SIGMOID}

@@ -633,7 +633,7 @@ class ClassifyOptions(_message.Message):
     score_function: Global___ScoreFunction.ValueType
     """Not together with candidate_labels."""
     hypothesis_template: _builtins.str
-    """The hypothesis, with {} in place of the label. Default: "This example is {}." """
+    """The hypothesis, with one {} in place of the label. Default: "This example is {}." """
     multi_label: _builtins.bool
     """Whether several candidate labels may apply to an input. A label's score is then the probability
     that it is entailed rather than contradicted. Else the scores of an input's labels sum to 1.
