@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from client import encoder_types as types
-from client import flags, render
+from client import flags, render, render_embeddings
 from client.option_flags import takes_options
 from client.sync import Client
 
@@ -29,17 +29,16 @@ def embed(
     *,
     options: types.EmbedOptions,
 ) -> None:
-    """Map texts or images to vectors with an encoder."""
+    """Map texts or images to vectors, or texts to weights of tokens, with an encoder."""
     if text and image:
         raise typer.BadParameter("give either texts or --image")
     names, inputs = flags.read_texts_or_images(text, image, sys.stdin)
     with _connect(context) as client:
         result = client.embed(model, inputs, **options)
     if json:
-        vectors = [output.values for output in result.outputs]
-        render.write_json(result.model, vectors, result.usage, result.timing)
+        render_embeddings.write_embeddings_json(result)
     else:
-        render.write_embeddings(result, names)
+        render_embeddings.write_embeddings(result, names)
 
 
 @app.command()

@@ -28,6 +28,13 @@ class EncodingFormat(StrEnum):
     FLOAT16_BYTES = "float16_bytes"
 
 
+class InputType(StrEnum):
+    """What a text is for, in a search."""
+
+    QUERY = "query"
+    DOCUMENT = "document"
+
+
 class Aggregation(StrEnum):
     """How tokens are merged into entities."""
 
@@ -89,7 +96,14 @@ class EmbedOptions(LengthOptions, total=False):
     prompt: str | None
     """Text to prepend to each input, in place of a prompt of the model; may be empty."""
     token_embeddings: bool | None
-    """Also return the vector of each token. Not with windows."""
+    """Also return the vector of each token. Not with windows, nor for sparse vectors."""
+    input_type: Annotated[
+        InputType | None,
+        Flag(help="Read texts as queries or as documents, with the model's prompt for them."),
+    ]
+    max_active_dims: Annotated[
+        int | None, Flag(help="Of a sparse vector, keep the k largest weights; 1024 by default.")
+    ]
 
 
 class ClassifyOptions(LengthOptions, total=False):

@@ -80,6 +80,15 @@ def _embedding(message: wire.Embedding) -> types.Embedding:
         usage=usage(message.usage),
         reading=_reading(message.reading),
         tokens=_token_embeddings(message.tokens, dtype or np.dtype("<f4")),
+        sparse=_sparse_vector(message.sparse) if message.HasField("sparse") else None,
+    )
+
+
+def _sparse_vector(message: wire.SparseVector) -> types.SparseVector:
+    return types.SparseVector(
+        indices=tuple(message.indices),
+        values=tuple(message.values),
+        tokens=tuple(message.tokens),
     )
 
 

@@ -30,14 +30,33 @@ class TokenEmbedding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SparseVector:
+    """Weights of tokens of the model's vocabulary. Those of all other tokens are 0."""
+
+    indices: tuple[int, ...]
+    """Token ids, ascending."""
+    values: tuple[float, ...]
+    tokens: tuple[str, ...]
+    """The tokens with these ids, as the vocabulary spells them."""
+
+    def top(self, count: int) -> tuple[tuple[str, float], ...]:
+        """The ``count`` tokens with the largest weights, with these weights, largest first."""
+        weights = sorted(zip(self.tokens, self.values, strict=True), key=lambda pair: -pair[1])
+        return tuple(weights[:count])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Embedding:
-    """The vector of one text."""
+    """The vector of one text, or its vectors; ``client.similarity`` compares them."""
 
     values: tuple[float, ...]
+    """Empty for models with sparse vectors, and for those with a vector for each token."""
     usage: Usage
     reading: Reading
     tokens: tuple[TokenEmbedding, ...] = ()
-    """Empty unless ``token_embeddings`` was set."""
+    """If ``token_embeddings`` was set, and of models with a vector for each token."""
+    sparse: SparseVector | None = None
+    """Only of models with sparse vectors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,12 +114,19 @@ class EmbeddingInfo:
     size: int
     is_normalized: bool
     pooling: str
+    """Empty unless ``kind`` is ``dense``."""
     truncations: tuple[int, ...]
     """Sizes to which vectors may be truncated (Matryoshka); any size if empty."""
     prompts: Mapping[str, str]
     """Prompts that are prepended to inputs, by name."""
     default_prompt: str
     """Name of the prompt that is used if a request names none."""
+    kind: str = "dense"
+    """``dense``, ``sparse`` or ``multi_vector``, a vector for each token."""
+    query_length: int = 0
+    """The most tokens of a query; 0 unless ``kind`` is ``multi_vector``."""
+    document_length: int = 0
+    """The same of a document."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

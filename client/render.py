@@ -7,14 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TextIO
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from client import encoder_types, types
-
-_MAX_COSINE_ROWS = 16
-"""A larger matrix does not fit a terminal."""
 
 
 def write_json(
@@ -123,27 +119,6 @@ def write_pieces(
         write(waiting[position])
 
 
-def write_embeddings(result: encoder_types.EmbedResult, texts: Sequence[str]) -> None:
-    """A line per vector, and the cosine similarity of each pair."""
-    vectors = np.array([output.values for output in result.outputs])
-    print(
-        f"{result.model}: {len(vectors)} vectors of {vectors.shape[1]} dimensions, "
-        f"{result.usage.input_tokens} tokens, {result.timing.total_seconds * 1000:.1f} ms"
-    )
-    for number, (vector, text) in enumerate(zip(vectors, texts, strict=True), start=1):
-        first = " ".join(f"{value:+.4f}" for value in vector[:4])
-        print(f"{number:>3}  [{first} …]  {text[:60]}")
-    if 1 < len(vectors) <= _MAX_COSINE_ROWS:
-        _print_cosines(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
-
-
-def _print_cosines(units: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> None:
-    table = Table("cosine", *[str(number + 1) for number in range(len(units))])
-    for number, row in enumerate(units @ units.T, start=1):
-        table.add_row(str(number), *[f"{value:.3f}" for value in row])
-    Console().print(table)
-
-
 def write_classifications(result: encoder_types.ClassifyResult, texts: Sequence[str]) -> None:
     """A line per text with its labels, most likely first."""
     for output, text in zip(result.outputs, texts, strict=True):
@@ -170,7 +145,7 @@ def write_models(models: Sequence[types.Model]) -> None:
             model.name,
             model.version,
             model.kind or "",
-            ", ".join(model.tasks),
+            ", ".join(_task(model, task) for task in model.tasks),
             model.architecture,
             model.precision,
             f"{model.parameters:,}" if model.parameters else "",
@@ -189,6 +164,12 @@ def write_models(models: Sequence[types.Model]) -> None:
 def write_models_json(models: Sequence[types.Model]) -> None:
     """One JSON object on one line: ``{"models": [...]}``."""
     print(json.dumps({"models": [asdict(model) for model in models]}, ensure_ascii=False))
+
+
+def _task(model: types.Model, task: str) -> str:
+    """A task's name; of embeddings that are no dense vectors, with their kind."""
+    kind = "dense" if model.embedding is None else model.embedding.kind
+    return f"{task} ({kind})" if task == "embed" and kind != "dense" else task
 
 
 def _native_nodes(model: types.Model) -> str:

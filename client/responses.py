@@ -148,6 +148,9 @@ def _embedding_info(message: models_pb2.EmbeddingInfo) -> types.EmbeddingInfo:
         truncations=tuple(message.truncations),
         prompts=dict(message.prompts),
         default_prompt=message.default_prompt,
+        kind=message.kind or "dense",
+        query_length=message.query_length,
+        document_length=message.document_length,
     )
 
 

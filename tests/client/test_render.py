@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import typer
 
-from client import encoder_types, flags, render, responses, types
+from client import encoder_types, flags, render, render_embeddings, responses, types
 from protos.triune.v1 import models_pb2
 
 USAGE = types.Usage(input_tokens=3, output_tokens=2, reused_tokens=1)
@@ -109,7 +109,7 @@ def test_cosines_are_of_unit_vectors(capsys: pytest.CaptureFixture[str]) -> None
             for vector in vectors
         ),
     )
-    render.write_embeddings(result, ["a", "b", "c"])
+    render_embeddings.write_embeddings(result, ["a", "b", "c"])
     printed = capsys.readouterr().out
     assert "3 vectors of 2 dimensions" in printed
     assert "0.707" in printed

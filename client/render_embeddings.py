@@ -1,0 +1,79 @@
+"""Prints embeddings: vectors, weights of tokens or vectors of tokens, and how similar they are."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from client.encoder_types import Embedding, EmbedResult
+from client.render import write_json
+from client.similarity import similarity
+
+_MAX_ROWS = 16
+"""A larger matrix does not fit a terminal."""
+_MAX_TOKENS = 12
+
+
+def write_embeddings(result: EmbedResult, texts: Sequence[str]) -> None:
+    """A line per text, and the similarity of each pair."""
+    outputs = result.outputs
+    print(
+        f"{result.model}: {_size(outputs)}, {result.usage.input_tokens} tokens, "
+        f"{result.timing.total_seconds * 1000:.1f} ms"
+    )
+    for number, (output, text) in enumerate(zip(outputs, texts, strict=True), start=1):
+        print(f"{number:>3}  {_shown(output)}  {text[:60]}")
+    if 1 < len(outputs) <= _MAX_ROWS:
+        _print_similarities(outputs)
+
+
+def write_embeddings_json(result: EmbedResult) -> None:
+    """One JSON object. An output is a vector, a sparse vector, or a list of tokens and vectors."""
+    outputs = [_plain(output) for output in result.outputs]
+    write_json(result.model, outputs, result.usage, result.timing)
+
+
+def _plain(output: Embedding) -> object:
+    if output.sparse is not None:
+        return asdict(output.sparse)
+    return output.values or [asdict(token) for token in output.tokens]
+
+
+def _is_multi_vector(output: Embedding) -> bool:
+    return output.sparse is None and not output.values
+
+
+def _size(outputs: Sequence[Embedding]) -> str:
+    first = outputs[0]
+    if first.sparse is not None:
+        return f"{len(outputs)} sparse vectors"
+    if _is_multi_vector(first):
+        count = sum(len(output.tokens) for output in outputs)
+        size = len(first.tokens[0].values) if first.tokens else 0
+        return f"{len(outputs)} texts, {count} vectors of {size} dimensions"
+    return f"{len(outputs)} vectors of {len(first.values)} dimensions"
+
+
+def _shown(output: Embedding) -> str:
+    if output.sparse is not None:
+        top = ", ".join(f"{token} {value:.2f}" for token, value in output.sparse.top(_MAX_TOKENS))
+        more = len(output.sparse.values) - _MAX_TOKENS
+        return f"[{top}, {more} more]" if more > 0 else f"[{top}]"
+    if _is_multi_vector(output):
+        return f"[{' '.join(token.token for token in output.tokens)}]"
+    return f"[{' '.join(f'{value:+.4f}' for value in output.values[:4])} …]"
+
+
+def _print_similarities(outputs: Sequence[Embedding]) -> None:
+    first = outputs[0]
+    measure = "cosine"
+    if first.sparse is not None:
+        measure = "dot product"
+    elif _is_multi_vector(first):
+        measure = "MaxSim of row"
+    table = Table(measure, *[str(number + 1) for number in range(len(outputs))])
+    for number, output in enumerate(outputs, start=1):
+        scores = (similarity(output, other) for other in outputs)
+        table.add_row(str(number), *[f"{score:.3f}" for score in scores])
+    Console().print(table)
