@@ -8,7 +8,16 @@ from collections.abc import Callable, Sequence
 
 from starlette.routing import BaseRoute
 
-from server.frontends.http import console, libretranslate, oip, rerank, tei, vllm
+from server.frontends.http import (
+    cohere_embed,
+    console,
+    libretranslate,
+    oip,
+    rerank,
+    tei,
+    token_vectors,
+    vllm,
+)
 from server.frontends.http.endpoint import Context
 from server.frontends.http.openai.routes import routes as openai_routes
 
@@ -17,6 +26,8 @@ PROTOCOLS: Sequence[Callable[[Context], list[BaseRoute]]] = (
     openai_routes,
     libretranslate.routes,
     rerank.routes,
+    cohere_embed.routes,
+    token_vectors.routes,
     vllm.routes,
     oip.routes,
     tei.routes,  # last: {model} matches any first part of a path

@@ -47,14 +47,7 @@ def routes(context: Context) -> list[BaseRoute]:
         api.post("/v2/rerank", RerankBody, _cohere, names=names),
         api.post("/v1/rerank", RerankBody, _jina, names=names),
         api.post("/rerank", RerankBody, _jina, names=names),
-        # Else they would be text-embeddings-inference's, of models v1 and v2.
-        api.post("/v1/embed", lambda *_: None, _no_embed),
-        api.post("/v2/embed", lambda *_: None, _no_embed),
     ]
-
-
-async def _no_embed(_: Call[None]) -> Response:
-    return json_response({"message": "embed is not available here; use /v1/embeddings"}, 404)
 
 
 async def _answer(call: Call[RerankBody]) -> RerankResult:

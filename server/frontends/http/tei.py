@@ -1,6 +1,5 @@
 """text-embeddings-inference's API below ``/MODEL``, and at the root for one model."""
 
-import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -13,12 +12,12 @@ from server.errors import Code, InvalidArgumentError
 from server.frontends.http import tei_bodies as bodies
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.failures import Failure, MalformedBodyError
+from server.frontends.http.tei_embed import embed, embed_all, embed_sparse, similarity
+from server.frontends.http.tei_headers import answer_with
 from server.frontends.http.tei_info import info
 from server.service.classify import Classification, ClassifyRequest
-from server.service.embed import EmbedRequest, EmbedResult
 from server.service.rerank import RerankRequest
 from server.service.tokenize import DetokenizeRequest, Tokenization, TokenizeRequest
-from server.service.usage import Timing, Usage
 
 Answer = Callable[[str, Call[Any]], Awaitable[Response]]
 
@@ -44,12 +43,12 @@ def routes(context: Context) -> list[BaseRoute]:
     """The routes of every model; without a model those of ``tei_model``, if there is one."""
     api = Api(context=context, error=_error_response, status_of=_status_of)
     posts: list[tuple[str, Any, Answer]] = [
-        ("/embed", bodies.EmbedBody, _embed),
-        ("/embed_all", bodies.EmbedAllBody, _embed_all),
-        ("/embed_sparse", bodies.EmbedAllBody, _embed_sparse),
+        ("/embed", bodies.EmbedBody, embed),
+        ("/embed_all", bodies.EmbedAllBody, embed_all),
+        ("/embed_sparse", bodies.EmbedSparseBody, embed_sparse),
         ("/predict", bodies.PredictBody, _predict),
         ("/rerank", bodies.RerankBody, _rerank),
-        ("/similarity", bodies.SimilarityBody, _similarity),
+        ("/similarity", bodies.SimilarityBody, similarity),
         ("/tokenize", bodies.TokenizeBody, _tokenize),
         ("/decode", bodies.DecodeBody, _decode),
     ]
@@ -96,65 +95,6 @@ def _error_response(failure: Failure) -> Response:
     return json_response({"error": failure.message, "error_type": _error_type(failure)[0]})
 
 
-def _headers(usage: Usage, timing: Timing) -> dict[str, str]:
-    """Times in milliseconds."""
-
-    def milliseconds(seconds: float) -> str:
-        return str(int(seconds * 1000))
-
-    return {
-        "x-compute-type": "cpu",
-        "x-compute-time": milliseconds(timing.total_seconds),
-        "x-compute-tokens": str(usage.input_tokens),
-        "x-total-time": milliseconds(timing.total_seconds),
-        "x-tokenization-time": milliseconds(timing.tokenize_seconds),
-        "x-queue-time": milliseconds(timing.queue_seconds),
-        "x-inference-time": milliseconds(timing.prefill_seconds),
-    }
-
-
-def _answer(value: Any, result: Any) -> Response:
-    return json_response(value, headers=_headers(result.usage, result.timing))
-
-
-async def _embed(model: str, call: Call[bodies.EmbedBody]) -> Response:
-    body = call.body
-    options = {"dimensions": body.dimensions, "normalize": body.normalize}
-    result = await _vectors(model, call, bodies.texts_of(body.inputs), **options)
-    return _answer([output.vector.tolist() for output in result.outputs], result)
-
-
-async def _vectors(
-    model: str, call: Call[Any], texts: tuple[str, ...], **options: Any
-) -> EmbedResult:
-    body = call.body
-    request = EmbedRequest(
-        model=model,
-        inputs=texts,
-        prompt_name=body.prompt_name,
-        length=bodies.length_of(body),
-        **options,
-    )
-    return await call.service.embed(request, call.caller)
-
-
-async def _embed_all(model: str, call: Call[bodies.EmbedAllBody]) -> Response:
-    texts = bodies.texts_of(call.body.inputs)
-    result = await _vectors(model, call, texts, token_embeddings=True)
-    return _answer(
-        [
-            output.tokens.vectors.tolist() if output.tokens is not None else []
-            for output in result.outputs
-        ],
-        result,
-    )
-
-
-async def _embed_sparse(model: str, call: Call[bodies.EmbedAllBody]) -> Response:
-    advice = "use /embed" if call.service.get_model(model).image is None else "it takes images"
-    raise InvalidArgumentError("model", f"{model!r} has no sparse vectors; {advice}")
-
-
 async def _predict(model: str, call: Call[bodies.PredictBody]) -> Response:
     body = call.body
     inputs = bodies.predict_inputs(body.inputs)
@@ -167,7 +107,7 @@ async def _predict(model: str, call: Call[bodies.PredictBody]) -> Response:
     )
     result = await call.service.classify(request, call.caller)
     labels = [_labels(output) for output in result.outputs]
-    return _answer(labels if inputs.is_batch else labels[0], result)
+    return answer_with(labels if inputs.is_batch else labels[0], result)
 
 
 def _labels(output: Classification) -> list[dict[str, Any]]:
@@ -190,36 +130,7 @@ async def _rerank(model: str, call: Call[bodies.RerankBody]) -> Response:
         | {"score": output.score}
         for output in result.outputs
     ]
-    return _answer(ranks, result)
-
-
-async def _similarity(model: str, call: Call[bodies.SimilarityBody]) -> Response:
-    """Cosines of one text to others."""
-    inputs, parameters = call.body.inputs, call.body.parameters
-    request = EmbedRequest(
-        model=model,
-        inputs=(inputs.source_sentence, *inputs.sentences),
-        prompt_name=parameters.prompt_name,
-        normalize=True,
-        length=bodies.length_of(parameters),
-    )
-    if not inputs.sentences:
-        raise InvalidArgumentError("inputs.sentences", "must not be empty")
-    try:
-        result = await call.service.embed(request, call.caller)
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(_similarity_field(error.field), error.description) from None
-    first, *others = (output.vector for output in result.outputs)
-    return _answer([float(first @ other) for other in others], result)
-
-
-def _similarity_field(field: str) -> str:
-    """Texts are the first sentence and the others; ``field`` counts all of them."""
-    text = re.fullmatch(r"inputs\[(\d+)\]", field)
-    if text is None:
-        return field
-    index = int(text[1])
-    return f"inputs.sentences[{index - 1}]" if index else "inputs.source_sentence"
+    return answer_with(ranks, result)
 
 
 async def _tokenize(model: str, call: Call[bodies.TokenizeBody]) -> Response:
@@ -232,7 +143,7 @@ async def _tokenize(model: str, call: Call[bodies.TokenizeBody]) -> Response:
         with_offsets=True,
     )
     result = await call.service.tokenize(request, call.caller)
-    return _answer(
+    return answer_with(
         [_tokens(text, output) for text, output in zip(texts, result.outputs, strict=True)], result
     )
 

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from server.errors import InvalidArgumentError
+from server.service.embed import InputType
 from server.service.encoder_options import LengthOptions, LongInput
 from server.service.text_pairs import TextPair
 
@@ -21,10 +22,11 @@ class LengthBody(msgspec.Struct, kw_only=True):
 
 
 class EmbedAllBody(LengthBody, kw_only=True):
-    """Texts to embed."""
+    """Texts to embed. ``input_type`` is our own field."""
 
     inputs: Texts
     prompt_name: str | None = None
+    input_type: InputType | None = None
 
 
 class EmbedBody(EmbedAllBody, kw_only=True):
@@ -32,6 +34,12 @@ class EmbedBody(EmbedAllBody, kw_only=True):
 
     normalize: bool = True
     dimensions: int | None = None
+
+
+class EmbedSparseBody(EmbedAllBody, kw_only=True):
+    """Texts to map to sparse vectors. ``max_active_dims`` is our own field."""
+
+    max_active_dims: int | None = None
 
 
 class PredictBody(LengthBody, kw_only=True):

@@ -5,6 +5,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from model.bundle import EmbeddingKind, Task
 from server.frontends.http.endpoint import Call, json_response
 from server.service.model_info import ModelInfo
 
@@ -32,13 +33,20 @@ async def info(name: str, call: Call[None]) -> Response:
     )
 
 
-def _model_type(model: ModelInfo) -> dict[str, Any]:
-    if model.embedding is not None:
-        return {"embedding": {"pooling": model.embedding.pooling}}
+def _model_type(model: ModelInfo) -> dict[str, Any] | None:
+    """TEI's name for a kind of model; ``None`` for kinds that TEI does not serve."""
+    embedding = model.embedding
+    if embedding is not None:
+        names = {EmbeddingKind.SPARSE: "splade", EmbeddingKind.DENSE: embedding.pooling}
+        kind = EmbeddingKind(embedding.kind)
+        return {"embedding": {"pooling": names.get(kind, kind)}}
+    is_reranker = Task.RERANK in model.tasks
+    if not is_reranker and not model.labels:
+        return None
     labels = dict(enumerate(model.labels))
-    kind = "reranker" if "rerank" in model.tasks else "classifier"
+    name = "reranker" if is_reranker else "classifier"
     return {
-        kind: {
+        name: {
             "id2label": {str(id_): label for id_, label in labels.items()},
             "label2id": {label: id_ for id_, label in labels.items()},
         }

@@ -12,9 +12,9 @@ from server.errors import InvalidArgumentError
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.images import ImageItem, ImageMessage, images_of
 from server.frontends.http.openai.errors import error_response
+from server.frontends.http.openai.prompts import truncation
 from server.frontends.http.openai.usage import prompt_usage
 from server.service.classify import ClassifyRequest
-from server.service.encoder_options import LengthOptions, LongInput
 from server.service.rerank import RerankRequest
 from server.service.tokenize import DetokenizeRequest, TokenizeRequest
 from server.service.usage import Usage
@@ -70,15 +70,6 @@ def routes(context: Context) -> list[BaseRoute]:
         api.post("/tokenize", TokenizeBody, _tokenize, names={"inputs": "prompt"}),
         api.post("/detokenize", DetokenizeBody, _detokenize, names={"token_inputs": "tokens"}),
     ]
-
-
-def truncation(max_tokens: int | None) -> LengthOptions:
-    """vLLM truncates only if asked; -1 is the model's limit."""
-    if max_tokens is None:
-        return LengthOptions()
-    return LengthOptions(
-        long_input=LongInput.TRUNCATE_RIGHT, max_tokens=None if max_tokens == -1 else max_tokens
-    )
 
 
 async def _score(call: Call[ScoreBody]) -> Response:

@@ -13,7 +13,6 @@ from server.errors import ModelNotFoundError
 from server.frontends.oip.messages import DEFAULT_PRIORITY_LEVEL, PRIORITY_LEVELS
 from server.frontends.oip.signatures import (
     GENERATIVE,
-    SIGNATURES,
     TensorSpec,
     signature_of,
     tasks_of,
@@ -182,7 +181,7 @@ def _inputs(manifest: Manifest) -> list[TensorSpec]:
 
 
 def _outputs(manifest: Manifest) -> list[TensorSpec]:
-    return _union(SIGNATURES[task].outputs for task in tasks_of(manifest.tasks))
+    return _union(signature_of(task, manifest).outputs for task in tasks_of(manifest.tasks))
 
 
 def _union(groups: Iterable[Iterable[TensorSpec]]) -> list[TensorSpec]:

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from server.frontends.oip.requests import DecodedRequest
-from server.frontends.oip.signatures import SIGNATURES, Task
+from server.frontends.oip.signatures import Task
 from server.frontends.oip.tensors import OutputTensor, numbers_tensor, texts_tensor
 from server.service.answer import AnswerResult
 from server.service.classify import ClassifyResult
 from server.service.correct import CorrectResult
-from server.service.embed import EmbedResult
+from server.service.embed import EmbedResult, SparseVector, TokenEmbeddings
 from server.service.fill_mask import FillMaskResult
 from server.service.generation_request import GenerationResult, Hypothesis, TextChunk
 from server.service.rerank import RerankResult
@@ -22,7 +22,9 @@ from server.service.tag import TagResult
 from server.service.transcription_request import Segment, TranscribeResult, Word
 
 Makers = dict[str, Callable[[], OutputTensor]]
-"""A function for each output of a task; only those of the requested outputs are called."""
+"""A function for each output of a task, in the order of its signature; only those of the requested
+outputs are called.
+"""
 
 PADDING = -1  # of token ids
 
@@ -62,11 +64,7 @@ def encode_chunk(decoded: DecodedRequest, chunk: TextChunk) -> tuple[OutputTenso
 
 
 def _select(decoded: DecodedRequest, makers: Makers) -> tuple[OutputTensor, ...]:
-    return tuple(
-        makers[spec.name]()
-        for spec in SIGNATURES[decoded.task].outputs
-        if spec.name in decoded.outputs
-    )
+    return tuple(make() for name, make in makers.items() if name in decoded.outputs)
 
 
 def _generation(decoded: DecodedRequest, result: GenerationResult) -> Makers:
@@ -109,10 +107,46 @@ def _generation(decoded: DecodedRequest, result: GenerationResult) -> Makers:
 
 
 def _embed(_: DecodedRequest, result: EmbedResult) -> Makers:
+    vectors = [output.vector for output in result.outputs if output.vector is not None]
+    if vectors:
+        return {
+            "embedding_output": lambda: numbers_tensor(
+                "embedding_output", "FP32", np.stack(vectors)
+            )
+        }
+    sparse = [output.sparse for output in result.outputs if output.sparse is not None]
+    if sparse:
+        return _sparse_vectors(sparse)
+    return _token_vectors([output.tokens for output in result.outputs if output.tokens is not None])
+
+
+def _sparse_vectors(vectors: Sequence[SparseVector]) -> Makers:
+    """The weights of all texts; those of a text are in the order of their token ids."""
+
+    def indices() -> OutputTensor:
+        texts = np.repeat(np.arange(len(vectors)), [each.values.size for each in vectors])
+        token_ids = np.concatenate([each.indices for each in vectors])
+        return numbers_tensor("indices", "INT64", np.stack([texts, token_ids], axis=1))
+
     return {
-        "embedding_output": lambda: numbers_tensor(
-            "embedding_output", "FP32", np.stack([output.vector for output in result.outputs])
-        )
+        "indices": indices,
+        "values": lambda: numbers_tensor(
+            "values", "FP32", np.concatenate([each.values for each in vectors])
+        ),
+        "tokens": lambda: texts_tensor("tokens", [one for each in vectors for one in each.tokens]),
+    }
+
+
+def _token_vectors(texts: Sequence[TokenEmbeddings]) -> Makers:
+    """The vectors of all texts' tokens."""
+    return {
+        "token_embeddings": lambda: numbers_tensor(
+            "token_embeddings", "FP32", np.concatenate([each.vectors for each in texts])
+        ),
+        "tokens": lambda: texts_tensor("tokens", [one for each in texts for one in each.tokens]),
+        "spans": lambda: _spans(
+            (index, start, end) for index, each in enumerate(texts) for start, end in each.offsets
+        ),
     }
 
 

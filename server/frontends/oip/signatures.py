@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
 
-from model.bundle import Manifest
+from model.bundle import EmbeddingKind, Manifest
 from model.bundle import Task as ModelTask
 from server.errors import InvalidArgumentError
 from server.frontends.oip.tensors import BOOL, BYTES
@@ -163,6 +163,20 @@ SIGNATURES = {
         ),
     ),
 }
+# Outputs of embedding models of other kinds: rows of all texts, each with the index of its text.
+_EMBEDDINGS = {
+    EmbeddingKind.SPARSE: (
+        # Weight values[i] of text indices[i, 0] and token id indices[i, 1].
+        TensorSpec("indices", "INT64", (ANY, 2)),
+        TensorSpec("values", "FP32"),
+        TensorSpec("tokens", BYTES, is_optional=True),
+    ),
+    EmbeddingKind.MULTI_VECTOR: (
+        TensorSpec("token_embeddings", "FP32", (ANY, ANY)),
+        TensorSpec("tokens", BYTES),
+        _SPANS,
+    ),
+}
 # The tasks whose inputs may be images. By whether the model also takes texts: its inputs.
 _IMAGE_TASKS = frozenset({Task.CLASSIFY, Task.EMBED})
 _IMAGE_INPUTS = {False: (_IMAGE,), True: (_TEXT, _IMAGE)}
@@ -185,8 +199,15 @@ def tasks_of(tasks: tuple[ModelTask, ...]) -> tuple[Task, ...]:
 
 
 def signature_of(task: Task, manifest: Manifest) -> Signature:
-    """The tensors of a model's task: images instead of texts, or beside them, if it takes them."""
+    """The tensors of a model's task.
+
+    The inputs are images instead of texts, or beside them, if it takes them; the outputs of an
+    embedding are those of its kind.
+    """
     signature = SIGNATURES[task]
+    embedding = manifest.embedding
+    if task == Task.EMBED and embedding is not None and embedding.kind in _EMBEDDINGS:
+        signature = Signature(signature.inputs, _EMBEDDINGS[embedding.kind])
     if manifest.image is None or task not in _IMAGE_TASKS:
         return signature
     return replace(signature, inputs=_IMAGE_INPUTS[manifest.reads_texts])
@@ -239,11 +260,15 @@ def outputs_of(task: Task, manifest: Manifest, requested: Iterable[str]) -> froz
         InvalidArgumentError: names an output that the model does not have, or one of another task
             if no requested one is of this task.
     """
-    own, wanted = SIGNATURES[task], list(requested)
+    own, wanted = signature_of(task, manifest), list(requested)
     if not wanted:
         return own.default_outputs
     found = own.output_names.intersection(wanted)
-    others = {name for each in tasks_of(manifest.tasks) for name in SIGNATURES[each].output_names}
+    others = {
+        name
+        for each in tasks_of(manifest.tasks)
+        for name in signature_of(each, manifest).output_names
+    }
     for name in wanted:
         if name not in (others if found else own.output_names):
             known = ", ".join(spec.name for spec in own.outputs)

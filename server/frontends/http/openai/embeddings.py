@@ -1,21 +1,27 @@
 """``/v1/embeddings``."""
 
-import base64
 from typing import Any, Literal, cast
 
 import msgspec
-import numpy as np
 from starlette.responses import Response
 
+from model.bundle import EmbeddingKind
+from server.errors import InvalidArgumentError
+from server.frontends.http.embedding_kinds import (
+    InputTypeName,
+    JinaTask,
+    check_kind,
+    input_type_of,
+    packed,
+    required,
+)
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.images import ImageItem, ImageMessage, images_of
-from server.frontends.http.openai.prompts import Texts, texts_or_tokens
+from server.frontends.http.openai.prompts import Texts, encoder_texts, truncation
 from server.frontends.http.openai.usage import prompt_usage
 from server.service.embed import EmbedRequest
-from server.service.encoder_options import LengthOptions, LongInput
-from server.service.tokenize import DetokenizeRequest
 
-NAMES = {
+_NAMES = {
     "inputs": "input",
     "token_inputs": "input",
     "max_tokens": "truncate_prompt_tokens",
@@ -24,10 +30,10 @@ NAMES = {
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The body. The options after ``dimensions`` are vLLM's and the service's own.
+    """The body. The options after ``dimensions`` are vLLM's, Jina's and the service's own.
 
-    ``input``: :data:`Texts`, or images. ``messages``: one image, instead of ``input``. Token ids
-    are detokenized: the model's special tokens are added around the text, as for texts.
+    ``input``: :data:`Texts`, or images. ``messages``: one image, instead of ``input``. ``task`` is
+    Jina's name of ``input_type``.
     """
 
     model: str
@@ -39,24 +45,27 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     normalize: bool | None = None
     prompt: str | None = None
     prompt_name: str | None = None
+    input_type: InputTypeName | None = None
+    task: JinaTask | None = None
     user: Any = None
     safety_identifier: Any = None
+
+
+def embedding_names(body: EmbeddingsBody) -> dict[str, str]:
+    """The protocol's names of the service's fields."""
+    return _NAMES if body.task is None else {**_NAMES, "input_type": "task"}
 
 
 async def embeddings(call: Call[EmbeddingsBody]) -> Response:
     """Embeds texts, token ids or images."""
     body = call.body
+    if body.task is not None and body.input_type is not None:
+        raise InvalidArgumentError("task", "cannot be combined with input_type")
     images = images_of(body.input, body.messages)
+    check_kind(call.service.get_model(body.model), EmbeddingKind.DENSE)
     inputs = images.texts
-    token_inputs: tuple[tuple[int, ...], ...] = ()
     if not images.images:
-        inputs, token_inputs = texts_or_tokens(cast("Texts", body.input), "input")
-    if token_inputs:
-        detokenized = await call.service.detokenize(
-            DetokenizeRequest(model=body.model, token_inputs=token_inputs), call.caller
-        )
-        inputs = detokenized.texts
-    truncated = body.truncate_prompt_tokens
+        inputs = await encoder_texts(cast("Texts", body.input), call)
     request = EmbedRequest(
         model=body.model,
         inputs=inputs,
@@ -65,14 +74,13 @@ async def embeddings(call: Call[EmbeddingsBody]) -> Response:
         normalize=body.normalize,
         prompt=body.prompt,
         prompt_name=body.prompt_name,
-        length=LengthOptions(
-            long_input=None if truncated is None else LongInput.TRUNCATE_RIGHT,
-            max_tokens=None if truncated == -1 else truncated,  # vLLM: -1 is the model's limit
-        ),
+        input_type=input_type_of(body.input_type or body.task),
+        length=truncation(body.truncate_prompt_tokens),
     )
     with images.named():
         result = await call.service.embed(request, call.caller)
     packs = body.encoding_format == "base64"
+    vectors = [required(output.vector) for output in result.outputs]
     return json_response(
         {
             "object": "list",
@@ -81,15 +89,10 @@ async def embeddings(call: Call[EmbeddingsBody]) -> Response:
                 {
                     "object": "embedding",
                     "index": index,
-                    "embedding": _packed(output.vector) if packs else output.vector.tolist(),
+                    "embedding": packed(vector) if packs else vector.tolist(),
                 }
-                for index, output in enumerate(result.outputs)
+                for index, vector in enumerate(vectors)
             ],
             "usage": prompt_usage(result.usage),
         }
     )
-
-
-def _packed(vector: "np.ndarray[Any, np.dtype[np.float32]]") -> str:
-    """Little-endian float32 in base64."""
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")

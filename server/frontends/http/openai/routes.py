@@ -23,7 +23,7 @@ def routes(context: Context) -> list[BaseRoute]:
             "/v1/embeddings",
             embeddings.EmbeddingsBody,
             embeddings.embeddings,
-            names=embeddings.NAMES,
+            names=embeddings.embedding_names,
         ),
         api.post(
             "/v1/responses", response.ResponseBody, response.responses, names=response.names_in

@@ -1,0 +1,108 @@
+"""Cohere's ``/v2/embed``."""
+
+import uuid
+from typing import Any, Literal
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from model.bundle import EmbeddingKind
+from server.errors import InvalidArgumentError
+from server.frontends.http.embedding_kinds import (
+    Vectors,
+    check_kind,
+    input_type_of,
+    packed,
+    required,
+)
+from server.frontends.http.endpoint import Api, Call, Context, json_response
+from server.frontends.http.images import Images
+from server.frontends.http.rerank import cohere_error
+from server.service.embed import EmbedRequest
+from server.service.encoder_options import LengthOptions, LongInput
+from server.service.model_info import ModelInfo
+from server.service.usage import Usage
+
+_LONG_INPUTS = {
+    "NONE": LongInput.ERROR,
+    "START": LongInput.TRUNCATE_LEFT,
+    "END": LongInput.TRUNCATE_RIGHT,
+}
+
+
+class EmbedBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Texts or images, as ``data:`` addresses. ``priority`` has no effect: all are equal."""
+
+    model: str
+    input_type: Literal["search_document", "search_query", "classification", "clustering", "image"]
+    texts: list[str] | None = None
+    images: list[str] | None = None
+    max_tokens: int | None = None
+    output_dimension: int | None = None
+    embedding_types: list[Literal["float", "base64"]] | None = None
+    truncate: Literal["NONE", "START", "END"] = "END"
+    priority: int | None = None
+
+
+def routes(context: Context) -> list[BaseRoute]:
+    """The routes."""
+    api = Api(context=context, error=cohere_error)
+    names = {"inputs": "texts", "dimensions": "output_dimension", "long_input": "truncate"}
+    return [
+        api.post("/v2/embed", EmbedBody, _embed, names=names),
+        # Else it would be text-embeddings-inference's, of a model v1.
+        api.post("/v1/embed", lambda *_: None, _no_embed),
+    ]
+
+
+async def _no_embed(_: Call[None]) -> Response:
+    return json_response({"message": "embed is not available here; use /v2/embed"}, 404)
+
+
+async def _embed(call: Call[EmbedBody]) -> Response:
+    body = call.body
+    if body.texts is not None and body.images is not None:
+        raise InvalidArgumentError("images", "cannot be combined with texts")
+    model = call.service.get_model(body.model)
+    check_kind(model, EmbeddingKind.DENSE)
+    images = Images(images=body.images or [], field="images", path="images[{}]")
+    long_input = None if images.images else _LONG_INPUTS[body.truncate]
+    request = EmbedRequest(
+        model=body.model,
+        inputs=tuple(body.texts or ()),
+        images=await images.files(call),
+        dimensions=body.output_dimension,
+        length=LengthOptions(long_input=long_input, max_tokens=body.max_tokens),
+        **_purpose(body, model),
+    )
+    with images.named():
+        result = await call.service.embed(request, call.caller)
+    vectors = [required(output.vector) for output in result.outputs]
+    return await call.service.build(
+        result.num_values, lambda: _response(body, vectors, result.usage), call.caller
+    )
+
+
+def _purpose(body: EmbedBody, model: ModelInfo) -> dict[str, Any]:
+    """The model's prompt with the name of the input type, or whether texts are queries."""
+    if model.embedding is not None and body.input_type in model.embedding.prompts:
+        return {"prompt_name": body.input_type}
+    return {"input_type": input_type_of(body.input_type)}
+
+
+def _response(body: EmbedBody, vectors: list[Vectors], usage: Usage) -> Response:
+    embeddings = {
+        name: [packed(vector) if name == "base64" else vector.tolist() for vector in vectors]
+        for name in body.embedding_types or ["float"]
+    }
+    tokens = {"input_tokens": usage.input_tokens}
+    return json_response(
+        {
+            "id": str(uuid.uuid4()),
+            "response_type": "embeddings_by_type",
+            "embeddings": embeddings,
+            "texts": body.texts or [],
+            "meta": {"api_version": {"version": "2"}, "billed_units": tokens, "tokens": tokens},
+        }
+    )

@@ -1,0 +1,122 @@
+"""text-embeddings-inference's embeddings: ``/embed``, ``/embed_all``, ``/embed_sparse`` and
+``/similarity``.
+"""
+
+import re
+from typing import Any
+
+import numpy as np
+from starlette.responses import Response
+
+from model.bundle import EmbeddingKind
+from server.errors import InvalidArgumentError
+from server.frontends.http import tei_bodies as bodies
+from server.frontends.http.embedding_kinds import check_kind, required
+from server.frontends.http.endpoint import Call
+from server.frontends.http.tei_headers import answer_with
+from server.service.embed import Embedding, EmbedRequest, EmbedResult, SparseVector
+from server.service.rerank import RerankRequest
+
+
+async def embed(model: str, call: Call[bodies.EmbedBody]) -> Response:
+    """A vector of each text."""
+    body = call.body
+    check_kind(call.service.get_model(model), EmbeddingKind.DENSE)
+    options = {"dimensions": body.dimensions, "normalize": body.normalize}
+    result = await _embedded(model, call, **options)
+    return answer_with([required(output.vector).tolist() for output in result.outputs], result)
+
+
+async def embed_all(model: str, call: Call[bodies.EmbedAllBody]) -> Response:
+    """A vector of each token of each text."""
+    kinds = (EmbeddingKind.DENSE, EmbeddingKind.MULTI_VECTOR)
+    kind = check_kind(call.service.get_model(model), *kinds)
+    result = await _embedded(model, call, token_embeddings=kind == EmbeddingKind.DENSE)
+    vectors = [required(output.tokens).vectors for output in result.outputs]
+    return answer_with([each.tolist() for each in vectors], result)
+
+
+async def embed_sparse(model: str, call: Call[bodies.EmbedSparseBody]) -> Response:
+    """The weights of each text that are not 0, by token id."""
+    check_kind(call.service.get_model(model), EmbeddingKind.SPARSE)
+    result = await _embedded(model, call, max_active_dims=call.body.max_active_dims)
+    return answer_with([_weights(required(output.sparse)) for output in result.outputs], result)
+
+
+async def _embedded(model: str, call: Call[Any], **options: Any) -> EmbedResult:
+    body: bodies.EmbedAllBody = call.body
+    request = EmbedRequest(
+        model=model,
+        inputs=bodies.texts_of(body.inputs),
+        prompt_name=body.prompt_name,
+        input_type=body.input_type,
+        length=bodies.length_of(body),
+        **options,
+    )
+    return await call.service.embed(request, call.caller)
+
+
+def _weights(vector: SparseVector) -> list[dict[str, Any]]:
+    pairs = zip(vector.indices.tolist(), vector.values.tolist(), strict=True)
+    return [{"index": index, "value": value} for index, value in pairs]
+
+
+async def similarity(model: str, call: Call[bodies.SimilarityBody]) -> Response:
+    """Cosines of one text to others; of vectors of tokens, the scores of this text as the query."""
+    inputs = call.body.inputs
+    if not inputs.sentences:
+        raise InvalidArgumentError("inputs.sentences", "must not be empty")
+    kind = check_kind(call.service.get_model(model), *EmbeddingKind)
+    try:
+        if kind == EmbeddingKind.MULTI_VECTOR:
+            return await _late_interaction(model, call)
+        return await _cosines(model, call, kind)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(_similarity_field(error.field), error.description) from None
+
+
+async def _cosines(model: str, call: Call[bodies.SimilarityBody], kind: EmbeddingKind) -> Response:
+    inputs, parameters = call.body.inputs, call.body.parameters
+    request = EmbedRequest(
+        model=model,
+        inputs=(inputs.source_sentence, *inputs.sentences),
+        prompt_name=parameters.prompt_name,
+        normalize=True if kind == EmbeddingKind.DENSE else None,
+        length=bodies.length_of(parameters),
+    )
+    result = await call.service.embed(request, call.caller)
+    first, *others = result.outputs
+    return answer_with([_cosine(first, other) for other in others], result)
+
+
+def _cosine(embedding: Embedding, other: Embedding) -> float:
+    if embedding.sparse is None or other.sparse is None:
+        return float(required(embedding.vector) @ required(other.vector))  # of length 1
+    ours, theirs = embedding.sparse, other.sparse
+    _, at, there = np.intersect1d(ours.indices, theirs.indices, True, return_indices=True)
+    norms = float(np.linalg.norm(ours.values) * np.linalg.norm(theirs.values))
+    return float(ours.values[at] @ theirs.values[there]) / norms if norms else 0.0
+
+
+async def _late_interaction(model: str, call: Call[bodies.SimilarityBody]) -> Response:
+    inputs, parameters = call.body.inputs, call.body.parameters
+    request = RerankRequest(
+        model=model,
+        query=inputs.source_sentence,
+        documents=tuple(inputs.sentences),
+        query_prompt_name=parameters.prompt_name,
+        document_prompt_name=parameters.prompt_name,
+        length=bodies.length_of(parameters),
+    )
+    result = await call.service.rerank(request, call.caller)
+    scores = {output.index: output.score for output in result.outputs}
+    return answer_with([scores[index] for index in range(len(scores))], result)
+
+
+def _similarity_field(field: str) -> str:
+    """Where a text is in the body: the first is the source, the others are sentences."""
+    text = re.fullmatch(r"(inputs|documents)\[(\d+)\]", field)
+    if text is None:
+        return {"query": "inputs.source_sentence"}.get(field, field)
+    index = int(text[2]) - (text[1] == "inputs")
+    return f"inputs.sentences[{index}]" if index >= 0 else "inputs.source_sentence"

@@ -1,0 +1,140 @@
+"""Vectors of tokens: Jina's ``/v1/multi-vector`` and vLLM's ``/pooling``."""
+
+import time
+from typing import Any, Literal
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from model.bundle import EmbeddingKind
+from server.errors import InvalidArgumentError
+from server.frontends.http.embedding_kinds import Vectors, check_kind, packed, required
+from server.frontends.http.endpoint import Api, Call, Context, json_response
+from server.frontends.http.openai.errors import error_response
+from server.frontends.http.openai.prompts import Texts, encoder_texts, truncation
+from server.frontends.http.openai.usage import prompt_usage
+from server.service.embed import Embedding, EmbedRequest, EmbedResult, InputType
+
+Format = Literal["float", "base64"]
+_POOLING_KINDS = (EmbeddingKind.DENSE, EmbeddingKind.MULTI_VECTOR)
+
+
+class MultiVectorBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Jina's fields. ``base64``: each vector in base64."""
+
+    model: str
+    input: str | list[str]
+    input_type: InputType = InputType.DOCUMENT
+    embedding_type: Format = "float"
+    dimensions: int | None = None
+    user: Any = None
+
+
+class PoolingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """vLLM's fields, and ``input_type``.
+
+    ``task``: by default the one of the model's kind. ``base64``: all vectors of a text in base64.
+    """
+
+    model: str
+    input: Texts
+    task: Literal["embed", "token_embed"] | None = None
+    encoding_format: Format = "float"
+    dimensions: int | None = None
+    truncate_prompt_tokens: int | None = None
+    input_type: InputType | None = None
+    user: Any = None
+
+
+def routes(context: Context) -> list[BaseRoute]:
+    """The routes."""
+    api = Api(context=context, error=error_response)
+    names = {
+        "inputs": "input",
+        "token_inputs": "input",
+        "token_embeddings": "task",
+        "max_tokens": "truncate_prompt_tokens",
+        "long_input": "truncate_prompt_tokens",
+    }
+    return [
+        api.post("/v1/multi-vector", MultiVectorBody, _multi_vector, names={"inputs": "input"}),
+        api.post("/pooling", PoolingBody, _pooling, names=names),
+    ]
+
+
+async def _multi_vector(call: Call[MultiVectorBody]) -> Response:
+    """The vectors of each text's tokens, of a model that has no others."""
+    body = call.body
+    check_kind(call.service.get_model(body.model), EmbeddingKind.MULTI_VECTOR)
+    request = EmbedRequest(
+        model=body.model,
+        inputs=(body.input,) if isinstance(body.input, str) else tuple(body.input),
+        input_type=body.input_type,
+        dimensions=body.dimensions,
+    )
+    result = await call.service.embed(request, call.caller)
+
+    def shown(output: Embedding) -> list[Any]:
+        vectors = _token_vectors(output)
+        return list(map(packed, vectors)) if body.embedding_type == "base64" else vectors.tolist()
+
+    def encode() -> Response:
+        data = [
+            {"object": "embeddings", "index": index, "embeddings": shown(output)}
+            for index, output in enumerate(result.outputs)
+        ]
+        usage = prompt_usage(result.usage)
+        return json_response(
+            {"object": "list", "model": result.model, "data": data, "usage": usage}
+        )
+
+    return await call.service.build(result.num_values, encode, call.caller)
+
+
+async def _pooling(call: Call[PoolingBody]) -> Response:
+    """A vector of each text, or one of each token."""
+    body = call.body
+    model = call.service.get_model(body.model)
+    is_dense = check_kind(model, *_POOLING_KINDS) == EmbeddingKind.DENSE
+    if body.task == "embed" and not is_dense:
+        raise InvalidArgumentError("task", f"{model.name!r} has a vector for each token")
+    wants_tokens = body.task == "token_embed" or not is_dense
+    request = EmbedRequest(
+        model=body.model,
+        inputs=await encoder_texts(body.input, call),
+        input_type=body.input_type,
+        dimensions=body.dimensions,
+        token_embeddings=wants_tokens and is_dense,
+        length=truncation(body.truncate_prompt_tokens),
+    )
+    result = await call.service.embed(request, call.caller)
+    vectors = [
+        _token_vectors(output) if wants_tokens else required(output.vector)
+        for output in result.outputs
+    ]
+    return await call.service.build(
+        result.num_values, lambda: _pooled(call, result, vectors), call.caller
+    )
+
+
+def _pooled(call: Call[PoolingBody], result: EmbedResult, vectors: list[Vectors]) -> Response:
+    is_packed = call.body.encoding_format == "base64"
+    data = [
+        {"object": "pooling", "index": index, "data": packed(each) if is_packed else each.tolist()}
+        for index, each in enumerate(vectors)
+    ]
+    return json_response(
+        {
+            "id": f"pool-{call.request_id}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": result.model,
+            "data": data,
+            "usage": prompt_usage(result.usage),
+        }
+    )
+
+
+def _token_vectors(output: Embedding) -> Vectors:
+    return required(output.tokens).vectors
