@@ -41,7 +41,7 @@ function messageOf(text) {
   }
 }
 
-/** All served models: `{id, kind, tasks, max_model_len, image, audio}`; the last two if they take any. */
+/** All served models: `{id, kind, tasks, max_model_len, embedding, image, audio}`; the last three if any. */
 export async function listModels() {
   return (await (await call("/v1/models")).json()).data;
 }

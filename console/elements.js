@@ -12,11 +12,11 @@ export function labelled(text, control) {
   return element("label", {}, text, control);
 }
 
-/** A table of names and scores from 0 to 1, each with a bar. */
-export function scoreTable(rows) {
+/** A table of names and scores from 0 to `max`, each with a bar. */
+export function scoreTable(rows, max = 1) {
   return element("table", {}, ...rows.map(([name, score]) => element("tr", {},
     element("td", {}, name),
-    element("td", {}, element("meter", { min: 0, max: 1, value: score })),
+    element("td", {}, element("meter", { min: 0, max, value: score })),
     element("td", {}, score.toFixed(3)))));
 }
 

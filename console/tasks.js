@@ -2,10 +2,12 @@
 
 import { curl, events, infer, inferRequest } from "./api.js";
 import { element, labelled, marked, scoreTable } from "./elements.js";
+import { similarities, sparseVectors, tokenSimilarities } from "./embeddings.js";
 import { pictureField } from "./pictures.js";
 import { recordingField } from "./recordings.js";
 import { transcribe } from "./transcribe.js";
 
+const embedding = (input_type) => ({ task: "embed", ...(input_type ? { input_type } : {}) });
 const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 const texts = (label, value) => ({ label, value, rows: 4 });
 const pictures = (label, properties) => (
@@ -26,23 +28,6 @@ function streamRequest(model, values, options) {
 /** Shows a streamed text as it comes. */
 async function showStream(request, output, signal) {
   for await (const event of events(request, signal)) output.append(event.text_output);
-}
-
-/** The cosines of all pairs of vectors `[n, size]`, as a table coloured by their value. */
-function similarities(names, { data, shape: [count, size] }) {
-  const vectors = Array.from({ length: count }, (_, i) => data.slice(i * size, (i + 1) * size));
-  const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
-  const norms = vectors.map((vector) => Math.sqrt(dot(vector, vector)));
-  const rows = vectors.map((a, i) => element("tr", {}, element("th", {}, names[i]),
-    ...vectors.map((b, j) => {
-      const cosine = dot(a, b) / (norms[i] * norms[j]);
-      const cell = element("td", {}, cosine.toFixed(3));
-      const percent = Math.round(60 * Math.max(cosine, 0));
-      cell.style.background = `color-mix(in srgb, var(--strong) ${percent}%, transparent)`;
-      return cell;
-    })));
-  return [element("p", { className: "note" }, `${size} dimensions; cosines:`),
-    element("table", {}, ...rows)];
 }
 
 /**
@@ -98,9 +83,15 @@ export const TASKS = {
   },
   embed: {
     title: "Embed",
-    fields: { text: texts("Texts, one per line", "a cat\na kitten\na truck") },
-    request: (model, { text }) => inferRequest(model.id, { text_input: lines(text) }, { task: "embed" }),
-    show: ({ embedding_output }, { text }) => similarities(lines(text), embedding_output),
+    fields: {
+      text: texts("Texts, one per line", "a cat\na kitten\na truck"),
+      input_type: { label: "Read as", options: ["", "query", "document"] },
+    },
+    request: (model, { text, input_type }) => (
+      inferRequest(model.id, { text_input: lines(text) }, embedding(input_type))),
+    show: (outputs, { text }) => (outputs.embedding_output
+      ? similarities(lines(text), outputs.embedding_output)
+      : sparseVectors(lines(text), outputs)),
   },
   rerank: {
     title: "Rerank",
@@ -112,7 +103,7 @@ export const TASKS = {
       inferRequest(model.id, { query: [query], passages: lines(passages) })),
     show: ({ scores }, { passages }) => {
       const rows = lines(passages).map((passage, i) => [passage, scores.data[i]]);
-      return [scoreTable(rows.sort((a, b) => b[1] - a[1]))];
+      return [scoreTable(rows.sort((a, b) => b[1] - a[1]), Math.max(1, ...scores.data))];
     },
   },
   classify: {
@@ -166,6 +157,23 @@ export const TASKS = {
   transcribe,
 };
 
+/** Embeds with models that have a vector for each token: what a query's tokens find in a document. */
+const LATE_INTERACTION = {
+  title: "Embed",
+  fields: {
+    query: { label: "Query", value: "a small pet" },
+    document: texts("Document", "She keeps a goldfish in the kitchen."),
+  },
+  request: (model, { query, document }) => ({
+    ...inferRequest(model.id, { text_input: [query] }, embedding("query")),
+    next: inferRequest(model.id, { text_input: [document] }, embedding("document")),
+  }),
+  stream: async (request, output, signal) => {
+    const [query, document] = await Promise.all([infer(request, signal), infer(request.next, signal)]);
+    output.append(...tokenSimilarities(query, document));
+  },
+};
+
 const IMAGE_FIELDS = { image_input: pictures("Picture"), top_k: number("Labels", 5) };
 
 /** The tasks of models of images, as above. */
@@ -194,11 +202,15 @@ const TEXT_AND_IMAGE = {
 };
 
 function taskOf(model, name) {
+  if (name === "embed" && model.embedding?.kind === "multi_vector") return LATE_INTERACTION;
   if (!model.image) return TASKS[name];
   return model.image.with_text ? TEXT_AND_IMAGE : IMAGE_TASKS[name];
 }
 
-function control({ rows, label, ...properties }, name) {
+function control({ rows, label, options, ...properties }, name) {
+  if (options) {
+    return labelled(label, element("select", { name }, ...options.map((value) => element("option", {}, value))));
+  }
   if (properties.type === "recording") return recordingField(label, { name });
   if (properties.type === "file") return labelled(label, pictureField({ name, ...properties }));
   return labelled(label, rows === undefined
@@ -237,7 +249,8 @@ export function taskForm(model, name) {
   }
 
   function showCommand() {
-    command.textContent = curl(task.request(model, values(), history));
+    const request = task.request(model, values(), history);
+    command.textContent = [request, request.next].filter(Boolean).map(curl).join("\n");
   }
 
   /** Adds a message and its answer to the conversation. */

@@ -31,7 +31,7 @@ def _served(call: Call[None]) -> list[ModelInfo]:
 
 
 def _model(info: ModelInfo, call: Call[None]) -> dict[str, Any]:
-    """OpenAI's fields, vLLM's ``max_model_len``, the tasks, and what images or speech it takes."""
+    """OpenAI's fields, vLLM's ``max_model_len``, the tasks, vectors, and what images or speech."""
     described: dict[str, Any] = {
         "id": info.name,
         "object": "model",
@@ -42,6 +42,8 @@ def _model(info: ModelInfo, call: Call[None]) -> dict[str, Any]:
         "tasks": info.tasks,
         "version": info.version,
     }
+    if info.embedding is not None:
+        described["embedding"] = {"kind": info.embedding.kind, "size": info.embedding.size}
     if info.image is not None:
         described["image"] = {
             "height": info.image.height,
