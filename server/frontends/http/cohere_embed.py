@@ -74,7 +74,7 @@ async def _embed(call: Call[EmbedBody]) -> Response:
         images=await images.files(call),
         dimensions=body.output_dimension,
         length=LengthOptions(long_input=long_input, max_tokens=body.max_tokens),
-        **_purpose(body, model),
+        **({} if images.images else _purpose(body, model)),
     )
     with images.named():
         result = await call.service.embed(request, call.caller)
