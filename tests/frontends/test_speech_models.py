@@ -75,10 +75,18 @@ def test_texts_are_refused_by_http(http: httpx2.Client, path: str, model: str) -
     message = own_message(path, answer)
     if "/v2/models" in path:
         assert message == "text_input: is not an input of transcribe: audio_input"
-    elif path.endswith("embed_sparse"):  # no model answers it
-        assert f"'{model}'" in message
     else:
         assert "speech" in message.replace(f"'{model}'", "")
+
+
+def test_only_models_with_labels_are_classifiers(http: httpx2.Client) -> None:
+    kinds = {
+        model: http.get(f"/{model}/info").json()["model_type"]
+        for model in ("speech", DECODER, TRANSLATOR, CLASSIFIER)
+    }
+    labels = kinds.pop(CLASSIFIER)["classifier"]["id2label"]
+    assert list(labels.values()) == ["a", "b", "c"]
+    assert set(kinds.values()) == {None}
 
 
 @pytest.mark.parametrize("path", STREAMS)

@@ -54,6 +54,7 @@ _ADVICE = {
         "has a vector for each token: use /v1/multi-vector or /{}/embed_all"
     ),
 }
+_ADVICE_IMAGES = "has one vector for each of its images: use /v1/embeddings"
 
 
 def input_type_of(name: str | None) -> InputType | None:
@@ -71,7 +72,7 @@ def check_kind(model: ModelInfo, *kinds: EmbeddingKind) -> EmbeddingKind:
         return kinds[0]
     kind = EmbeddingKind(model.embedding.kind)
     if kind not in kinds:
-        advice = _ADVICE[kind].format(model.name)
+        advice = _ADVICE_IMAGES if model.image else _ADVICE[kind].format(model.name)
         raise InvalidArgumentError("model", f"{model.name!r} {advice}")
     return kind
 

@@ -50,8 +50,8 @@ def test_errors(server: ServerProcess) -> None:
     with pytest.raises(BadRequestError) as caught:
         client.rerank(model=RERANKER, query="", documents=DOCUMENTS)
     assert "query" in str(caught.value.body)
-    with pytest.raises(NotFoundError, match="/v1/embeddings"):
-        client.embed(model=EMBEDDER, texts=["a"], input_type="search_query")
+    with pytest.raises(NotFoundError, match="/v2/embed"):
+        cohere.Client(api_key="none", base_url=server.http_url).embed(texts=["a"], model=EMBEDDER)
 
 
 def test_curl_reranks_as_jina_and_vllm_do(server: ServerProcess) -> None:
