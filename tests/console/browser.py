@@ -132,6 +132,7 @@ def main(url: str, token: str, recording: str, *pictures: str) -> dict[str, Any]
         page.wait(lambda: page.all("#models button"))
         answers: dict[str, dict[str, str]] = {}
         widths: dict[str, list[int]] = {}
+        highest: list[str] = []
         for model in [button.text.split("\n")[0] for button in page.all("#models button")]:
             tabs = page.choose(model)
             widths[model] = page.choose_pictures(pictures)
@@ -140,6 +141,8 @@ def main(url: str, token: str, recording: str, *pictures: str) -> dict[str, Any]
             for number, title in enumerate(tabs):
                 page.all(".tasks button")[number].click()
                 answers[model][title] = page.run()
+                if found := page.all(".output .highest"):
+                    highest = [cell.text for cell in found]
                 if title == "Chat":
                     answers[model]["Chat again"] = page.run()
         page.choose("embedder")
@@ -175,6 +178,7 @@ def main(url: str, token: str, recording: str, *pictures: str) -> dict[str, Any]
             "charts": [chart.text for chart in page.all(".chart")],
             "command": command,
             "widths": widths,
+            "highest": highest,
             "no_picture": no_picture,
             "image_command": image_command,
             "no_recording": no_recording,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from client.channel import Security
+from client.encoder_types import InputType
 from client.sync import Client
 from client.types import Message
 from tests.environments import environment
@@ -20,6 +21,7 @@ from tests.frontends.conftest import DECODER, TRANSLATOR
 from tests.frontends.conftest import every_task as every_task  # noqa: PLC0414
 from tests.pictures import picture
 from tests.recordings import tone, wav
+from tests.retrieval_models import MULTI_VECTOR, SPARSE
 from tests.serving import ServerProcess, server_process
 
 SELENIUM = "selenium==4.51.0"
@@ -45,6 +47,7 @@ def server(
     head_bundles: Path,
     image_bundles: Path,
     speech_bundles: Path,
+    retrieval_bundles: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("console")
@@ -53,6 +56,7 @@ def server(
         (head_bundles, OTHERS),
         (image_bundles, IMAGE_MODELS),
         (speech_bundles, (SPEECH_MODEL,)),
+        (retrieval_bundles, (SPARSE, MULTI_VECTOR)),
     ):
         for name in names:
             shutil.copytree(root / name, folder / "bundles" / name)
@@ -97,7 +101,7 @@ def test_models_need_a_token(seen: Any) -> None:
 
 def test_every_task_has_an_answer(seen: Any) -> None:
     answers = [answer for model in seen["answers"].values() for answer in model.values()]
-    assert len(seen["answers"]) == 13
+    assert len(seen["answers"]) == 15
     assert all(answer and not answer.startswith("error") for answer in answers)
 
 
@@ -123,6 +127,31 @@ def test_scores_are_those_of_the_model(seen: Any, client: Client) -> None:
     output = client.classify("sorter", ["a fast web server with support for TLS"]).outputs[0]
     best = output.labels[0]
     assert f"{best.label} {best.score:.3f}" in seen["answers"]["sorter"][""]
+
+
+def test_sparse_vectors_are_the_models(seen: Any, client: Client) -> None:
+    lines = seen["answers"][SPARSE]["Embed"].split("\n")
+    for text, output in zip(
+        ("a cat", "a kitten"), client.embed(SPARSE, ["a cat", "a kitten"]).outputs, strict=True
+    ):
+        assert output.sparse is not None
+        at = lines.index(f"{text}: 12 of {len(output.sparse.values)} weights")
+        shown = [line.split() for line in lines[at + 1 : at + 13]]
+        assert shown == [[token, f"{value:.3f}"] for token, value in output.sparse.top(12)]
+
+
+def test_late_interaction_is_the_rerank_score(seen: Any, client: Client) -> None:
+    note, head, *rows = seen["answers"][MULTI_VECTOR]["Embed"].split("\n")
+    query, document = "a small pet", "She keeps a goldfish in the kitchen."
+    (ranked,) = client.rerank(MULTI_VECTOR, query, [document]).outputs
+    assert note.startswith(f"Score {ranked.score:.3f}:")
+    ours, theirs = (
+        client.embed(MULTI_VECTOR, text, input_type=input_type).outputs[0].tokens
+        for text, input_type in ((query, InputType.QUERY), (document, InputType.DOCUMENT))
+    )
+    assert head.split() == [token.token for token in theirs]
+    assert [row.split()[0] for row in rows] == [token.token for token in ours]
+    assert seen["highest"] == [f"{max(map(float, row.split()[1:])):.3f}" for row in rows]
 
 
 def test_pictures_have_previews_and_results(seen: Any, client: Client, pictures: Path) -> None:

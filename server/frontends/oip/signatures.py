@@ -169,7 +169,7 @@ _EMBEDDINGS = {
         # Weight values[i] of text indices[i, 0] and token id indices[i, 1].
         TensorSpec("indices", "INT64", (ANY, 2)),
         TensorSpec("values", "FP32"),
-        TensorSpec("tokens", BYTES, is_optional=True),
+        TensorSpec("tokens", BYTES),
     ),
     EmbeddingKind.MULTI_VECTOR: (
         TensorSpec("token_embeddings", "FP32", (ANY, ANY)),

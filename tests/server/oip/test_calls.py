@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from protos.inference import open_inference_pb2 as pb
 from protos.inference import open_inference_pb2_grpc
 from tests.server.in_process_server import CLASSIFIER, serving
+from tests.retrieval_models import MULTI_VECTOR, SPARSE
 from tests.server.oip.conftest import Doors
 from tests.server.oip.messages import infer_request, outputs_of, raw_texts
 
@@ -52,6 +53,21 @@ def test_metadata_is_the_same_by_grpc_and_http(doors: Doors) -> None:
     assert by_http["versions"] == list(by_grpc.versions) == ["1"]
     metadata = doors.oip.ServerMetadata(pb.ServerMetadataRequest())
     assert _get(doors, "/v2")["extensions"] == list(metadata.extensions)
+
+
+@pytest.mark.parametrize(
+    ("model", "outputs"),
+    [
+        (SPARSE, {"indices": [-1, 2], "values": [-1], "tokens": [-1]}),
+        (MULTI_VECTOR, {"token_embeddings": [-1, -1], "tokens": [-1], "spans": [-1, 3]}),
+    ],
+)
+def test_metadata_tell_the_kind_of_embeddings(
+    doors: Doors, model: str, outputs: dict[str, list[int]]
+) -> None:
+    metadata = doors.oip.ModelMetadata(pb.ModelMetadataRequest(name=model))
+    shapes = {tensor.name: list(tensor.shape) for tensor in metadata.outputs}
+    assert shapes == {**outputs, "scores": [-1]}
 
 
 @pytest.mark.parametrize(("model", "decoupled"), [("dates", True), ("embedder", False)])

@@ -12,6 +12,7 @@ import pytest
 
 from client.encoder_types import Question
 from client.errors import TriuneError
+from tests.retrieval_models import MULTI_VECTOR, SPARSE
 from tests.server.oip.conftest import Doors
 from tests.server.oip.messages import infer_request, outputs_of
 
@@ -79,10 +80,49 @@ def test_vectors(doors: Doors, door: Door) -> None:
 
 
 @both_doors
-def test_scores_of_passages(doors: Doors, door: Door) -> None:
+def test_sparse_vectors(doors: Doors, door: Door) -> None:
+    options = {"max_active_dims": 7, "input_type": "query"}
+    expected = doors.ours.embed(SPARSE, TEXTS, **options).outputs
+    found = door(doors, SPARSE, options, text_input=TEXTS)
+    assert found.keys() == {"indices", "values", "tokens"}
+    assert found["values"].shape == (14,)
+    for index, output in enumerate(expected):
+        assert output.sparse is not None
+        rows = found["indices"][:, 0] == index
+        assert found["indices"][rows, 1].tolist() == list(output.sparse.indices)
+        assert found["values"][rows].astype(np.float32).tolist() == list(output.sparse.values)
+        assert found["tokens"][rows].tolist() == list(output.sparse.tokens)
+
+
+@both_doors
+@pytest.mark.parametrize("input_type", ["query", "document", None])
+def test_vectors_of_tokens(doors: Doors, door: Door, input_type: str | None) -> None:
+    options = {} if input_type is None else {"input_type": input_type}
+    expected = doors.ours.embed(MULTI_VECTOR, TEXTS, **options).outputs
+    found = door(doors, MULTI_VECTOR, options, text_input=TEXTS)
+    assert found.keys() == {"token_embeddings", "tokens", "spans"}
+    for index, output in enumerate(expected):
+        rows = found["spans"][:, 0] == index
+        vectors = found["token_embeddings"][rows].astype(np.float32)
+        assert vectors.tolist() == [list(token.values) for token in output.tokens]
+        assert found["tokens"][rows].tolist() == [token.token for token in output.tokens]
+        spans = [[token.start, token.end] for token in output.tokens]
+        assert found["spans"][rows, 1:].tolist() == spans
+
+
+def test_sparse_vectors_without_their_tokens(doors: Doors) -> None:
+    request = infer_request(SPARSE, {"max_active_dims": 1}, text_input=TEXTS)
+    request.outputs.add(name="values")
+    request.outputs.add(name="scores")  # of its other task
+    assert outputs_of(doors.oip.ModelInfer(request)).keys() == {"values"}
+
+
+@both_doors
+@pytest.mark.parametrize("model", ["judge", SPARSE, MULTI_VECTOR])
+def test_scores_of_passages(doors: Doors, door: Door, model: str) -> None:
     passages = ["a name", "a city", "a river in paris"]
-    ranked = doors.ours.rerank("judge", "paris", passages).outputs
-    found = door(doors, "judge", {}, query=["paris"], passages=passages)
+    ranked = doors.ours.rerank(model, "paris", passages).outputs
+    found = door(doors, model, {}, query=["paris"], passages=passages)
     expected = np.zeros(3, np.float32)
     for output in ranked:
         expected[output.index] = output.score
@@ -175,6 +215,15 @@ STATUSES = {grpc.StatusCode.INVALID_ARGUMENT: 400, grpc.StatusCode.NOT_FOUND: 40
         ("generate", "tiny-decoder", {}, ["1"] * 9999, "text_input"),
         ("embed", "embedder", {"dimensions": 999}, ["1"], "parameters.dimensions"),
         ("embed", "embedder", {}, ["many words " * 40], "text_input[0]"),
+        ("embed", SPARSE, {"max_active_dims": 1025}, ["1"], "parameters.max_active_dims"),
+        ("embed", "embedder", {"max_active_dims": 1}, ["1"], "parameters.max_active_dims"),
+        (
+            "embed",
+            "embedder",
+            {"input_type": "query", "prompt": "a"},
+            ["1"],
+            "parameters.input_type",
+        ),
         ("translate", "dates", {"target_language": "xx"}, ["1"], "parameters.target_language"),
     ],
 )
