@@ -60,6 +60,10 @@ def test_options_of_score_are_fields_of_its_request() -> None:
             encoding_pb2.EmbedOptions.DESCRIPTOR.fields_by_name["encoding_format"],
         ),
         (
+            encoder_types.InputType,
+            encoding_pb2.EmbedOptions.DESCRIPTOR.fields_by_name["input_type"],
+        ),
+        (
             encoder_types.Aggregation,
             encoding_pb2.TagOptions.DESCRIPTOR.fields_by_name["aggregation"],
         ),

@@ -16,8 +16,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from protos.inference import open_inference_pb2 as pb
 from protos.inference import open_inference_pb2_grpc
-from tests.server.in_process_server import CLASSIFIER, serving
 from tests.retrieval_models import MULTI_VECTOR, SPARSE
+from tests.server.in_process_server import CLASSIFIER, serving
 from tests.server.oip.conftest import Doors
 from tests.server.oip.messages import infer_request, outputs_of, raw_texts
 
