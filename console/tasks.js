@@ -157,6 +157,8 @@ export const TASKS = {
   transcribe,
 };
 
+const CUT = { long_input: "truncate_right" };
+
 /** Embeds with models that have a vector for each token: what a query's tokens find in a document. */
 const LATE_INTERACTION = {
   title: "Embed",
@@ -165,8 +167,8 @@ const LATE_INTERACTION = {
     document: texts("Document", "She keeps a goldfish in the kitchen."),
   },
   request: (model, { query, document }) => ({
-    ...inferRequest(model.id, { text_input: [query] }, embedding("query")),
-    next: inferRequest(model.id, { text_input: [document] }, embedding("document")),
+    ...inferRequest(model.id, { text_input: [query] }, { ...embedding("query"), ...CUT }),
+    next: inferRequest(model.id, { text_input: [document] }, { ...embedding("document"), ...CUT }),
   }),
   stream: async (request, output, signal) => {
     const [query, document] = await Promise.all([infer(request, signal), infer(request.next, signal)]);

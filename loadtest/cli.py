@@ -12,6 +12,7 @@ import uvloop
 from rich.console import Console
 
 from client.channel import DEFAULT_TARGET
+from client.encoder_types import InputType
 from client.errors import TriuneError
 from loadtest import machine, report
 from loadtest.compare.candidates import COMPARED, Level
@@ -23,7 +24,7 @@ from loadtest.gpu.plan import PlanSize
 from loadtest.prompts import LengthRange
 from loadtest.run import Plan, Result, UnsuitableModelError
 from loadtest.run import run as run_plan
-from loadtest.tasks import DEFAULTS, Task
+from loadtest.tasks import DEFAULTS, QUERY_LENGTHS, Task
 
 _ROUNDS = {Level.ENGINE: 5, Level.TEXT: 5, Level.STATIC: 3, Level.SERVER: 3}
 _BUDGET_SECONDS = {Level.SERVER: 570.0, Level.STATIC: 570.0}
@@ -111,13 +112,19 @@ def run(
             help="Continue to --max-new-tokens; by default only for generate.",
         ),
     ] = None,
+    input_type: Annotated[
+        InputType | None, typer.Option(help="What texts are for; only for embed.")
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Timeout of a request in seconds.")] = 120,
     target: Annotated[
         str, typer.Option(envvar="TRIUNE_TARGET", metavar="HOST:PORT")
     ] = DEFAULT_TARGET,
 ) -> None:
     """Send requests to a server for a while, print a table and write JSON."""
+    if input_type is not None and task is not Task.EMBED:
+        raise typer.BadParameter("--input-type needs --task embed")
     defaults = DEFAULTS[task]
+    default_lengths = QUERY_LENGTHS if input_type is InputType.QUERY else defaults.lengths
     plan = Plan(
         target=target,
         task=task,
@@ -129,14 +136,15 @@ def run(
         timeout_seconds=timeout,
         seed=seed,
         prompts=prompts,
-        lengths=lengths or (defaults.lengths if prompts is None else None),
+        lengths=lengths or (default_lengths if prompts is None else None),
         max_new_tokens=defaults.max_new_tokens if max_new_tokens is None else max_new_tokens,
         ignore_eos=defaults.ignore_eos if ignore_eos is None else ignore_eos,
+        input_type=input_type,
     )
     started = datetime.now(UTC).isoformat(timespec="seconds")
     result = uvloop.run(run_plan(plan, Console(stderr=True)))
     report.write_json(json, result.summary, _about(plan, result, started))
-    report.print_table(result.summary, _title(plan))
+    report.print_table(result.summary, _title(plan), task.texts_per_request)
     if result.summary.requests == sum(result.summary.errors.values()):
         print("error: no request succeeded", file=sys.stderr)
         raise typer.Exit(1)
@@ -282,6 +290,7 @@ def _about(plan: Plan, result: Result, started: str) -> dict[str, object]:
     arguments = asdict(plan) | {"prompts": None if plan.prompts is None else str(plan.prompts)}
     return {
         "task": plan.task,
+        "texts_per_request": plan.task.texts_per_request,
         "mode": "closed" if plan.rate is None else "open",
         "started": started,
         "model": asdict(result.model),

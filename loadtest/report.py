@@ -25,7 +25,7 @@ def write_json(path: Path, summary: Summary, about: Mapping[str, object]) -> Non
     path.write_text(text + "\n", encoding="utf-8")
 
 
-def print_table(summary: Summary, title: str) -> None:
+def print_table(summary: Summary, title: str, texts_per_request: int = 1) -> None:
     """Prints rates and counts, then a table of durations in milliseconds."""
     errors = ", ".join(f"{count} {status}" for status, count in summary.errors.items())
     print(title)
@@ -35,6 +35,7 @@ def print_table(summary: Summary, title: str) -> None:
     )
     print(
         f"{summary.requests_per_second:.2f} requests/s, "
+        f"{summary.requests_per_second * texts_per_request:.2f} texts/s, "
         f"{summary.output_tokens_per_second:.1f} output tokens/s, "
         f"{summary.input_tokens_per_second:.1f} input tokens/s "
         f"({summary.reused_tokens} of {summary.input_tokens} from the prefix cache)"

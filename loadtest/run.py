@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from client.aio import AsyncClient
+from client.encoder_types import InputType
 from client.types import Model, ModelState
 from loadtest import arrivals, driver
 from loadtest.prompts import LengthRange, Prompts, read_lines
@@ -43,6 +44,8 @@ class Plan:
     lengths: LengthRange | None
     max_new_tokens: int | None
     ignore_eos: bool
+    input_type: InputType | None = None
+    """What the texts of embed are for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ async def run(plan: Plan, console: Console) -> Result:
             max_new_tokens=plan.max_new_tokens,
             ignore_eos=plan.ignore_eos,
             mask_token=model.mask_token,
+            input_type=plan.input_type,
         )
         clock = driver.MonotonicClock()
         window = driver.Window(

@@ -34,6 +34,11 @@ class Task(StrEnum):
             return ("generate", "translate")
         return (self.value.replace("-", "_"),)
 
+    @property
+    def texts_per_request(self) -> int:
+        """Texts that a request has results for: the documents of a rerank request."""
+        return NUM_DOCUMENTS if self is Task.RERANK else 1
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Defaults:
@@ -64,6 +69,8 @@ DEFAULTS = {
     Task.RERANK: _encoder_defaults(8, 128),
     Task.SCORE: _encoder_defaults(8, 64),
 }
+QUERY_LENGTHS = LengthRange(4, 16)
+"""Prompt lengths of embed for queries, which models with a vector for each token limit."""
 NUM_DOCUMENTS = 8
 """Documents of a rerank request."""
 _QUESTION_WORDS = 10
@@ -80,6 +87,8 @@ class RequestSpec:
     ignore_eos: bool
     mask_token: str = ""
     """Only for fill-mask."""
+    input_type: encoder_types.InputType | None = None
+    """Only for embed."""
 
 
 def sender(client: AsyncClient, spec: RequestSpec, clock: Clock) -> Send:
@@ -125,7 +134,7 @@ async def _call_unary(client: AsyncClient, spec: RequestSpec, number: int) -> ty
     text = prompts.text(number)
     result: types.Result
     if task is Task.EMBED:
-        result = await client.embed(model, text)
+        result = await client.embed(model, text, input_type=spec.input_type)
     elif task is Task.CLASSIFY:
         result = await client.classify(model, text)
     elif task is Task.TAG:

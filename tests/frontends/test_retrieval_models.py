@@ -186,6 +186,10 @@ def test_jinas_vectors_of_tokens(http: httpx2.Client, ours: Client) -> None:
         packed = post(http, "/v1/multi-vector", **body, embedding_type="base64")["data"]
         rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in packed[1]["embeddings"]]
         assert np.stack(rows).tolist() == found[1]
+    long = {"model": MULTI_VECTOR, "input": "cat " * 100, "input_type": "query"}
+    cut = post(http, "/v1/multi-vector", **long, truncate=True)["data"][0]["embeddings"]
+    np.testing.assert_allclose(cut, vectors_reference(*query_ids("cat " * 100)), atol=1e-5)
+    assert error(http, "/v1/multi-vector", **long)[0] == 400
     default = post(http, "/v1/multi-vector", model=MULTI_VECTOR, input=TEXTS[0])["data"]
     assert default[0]["embeddings"] == found[0]
 
@@ -199,7 +203,7 @@ def test_vllms_pooling(http: httpx2.Client, ours: Client) -> None:
     tokens = post(http, "/pooling", **body, task="token_embed")["data"]
     assert [each["data"] for each in tokens] == [vectors(output) for output in expected]
     assert {each["object"] for each in (*tokens, *pooled["data"])} == {"pooling"}
-    query = ours.embed(MULTI_VECTOR, QUERY, input_type="query").outputs[0]
+    query = ours.embed(MULTI_VECTOR, QUERY, input_type=InputType.QUERY).outputs[0]
     body = {"model": MULTI_VECTOR, "input": QUERY, "input_type": "query"}
     (found,) = post(http, "/pooling", **body)["data"]
     assert found["data"] == vectors(query)
@@ -250,7 +254,7 @@ def test_input_types_of_openais_protocol(
         ("/v1/multi-vector", {"input": "a"}, "model: 'embedder' has one vector"),
         ("/v1/multi-vector", {"model": MULTI_VECTOR, "input": []}, "input: must not be empty"),
         ("/v1/multi-vector", {"model": MULTI_VECTOR, "input": ["a", ""]}, "input[1]: is empty"),
-        ("/v1/multi-vector", {"model": MULTI_VECTOR, "input": "a", "truncate": True}, "truncate"),
+        ("/v1/multi-vector", {"model": MULTI_VECTOR, "input": "a", "late": True}, "late"),
         ("/v1/multi-vector", {"model": CLASSIFIER, "input": "a"}, "model"),
         ("/pooling", {"model": SPARSE, "input": "a"}, f"/{SPARSE}/embed_sparse"),
         ("/pooling", {"model": MULTI_VECTOR, "input": "a", "task": "embed"}, "task"),

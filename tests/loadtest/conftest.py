@@ -18,3 +18,9 @@ def target(tiny_bundles: Path) -> Iterator[str]:
 def encoders(head_bundles: Path) -> Iterator[str]:
     with server_process(head_bundles, "--threads", "1") as running:
         yield running.target
+
+
+@pytest.fixture(scope="module")
+def retrieval(retrieval_bundles: Path) -> Iterator[str]:
+    with server_process(retrieval_bundles, "--threads", "1") as running:
+        yield running.target

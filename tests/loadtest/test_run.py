@@ -1,6 +1,7 @@
 """``python -m loadtest run`` against a real server."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from loadtest.cli import app
+from tests.retrieval_models import MULTI_VECTOR, QUERY_LENGTH, SPARSE
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +28,10 @@ def _results(target: str, out: Path, *arguments: str) -> dict[str, Any]:
     options = ["--target", target, "--json", str(out), "--duration", "0.5", "--warmup", "0.2"]
     ran = CliRunner().invoke(app, ["run", *options, *arguments], catch_exceptions=False)
     assert ran.exit_code == 0, ran.stderr
-    assert "requests/s" in ran.stdout
+    rates = re.search(r"([\d.]+) requests/s, ([\d.]+) texts/s", ran.stdout)
+    assert rates is not None
+    num_texts = 8 if "rerank" in arguments else 1
+    assert float(rates[2]) == pytest.approx(num_texts * float(rates[1]), abs=0.05)
     results: dict[str, Any] = json.loads(out.read_text())
     return results
 
@@ -89,6 +94,32 @@ def test_all_tasks_of_encoders(encoders: str, tmp_path: Path, task: str, model: 
     assert results["errors"] == {}
     assert results["input_tokens"] > 4 * results["requests"]
     assert results["output_tokens"] == 0
+
+
+@pytest.mark.parametrize("model", [SPARSE, MULTI_VECTOR])
+def test_embeddings_of_other_kinds(retrieval: str, tmp_path: Path, model: str) -> None:
+    options = ["--model", model, "--lengths", "4-6"]
+    out, embed = tmp_path / "out.json", ["--task", "embed", *options]
+    results = {
+        input_type: _results(retrieval, out, *embed, "--input-type", input_type)
+        for input_type in ("document", "query")
+    }
+    assert all(each["requests"] > 0 for each in results.values())
+    assert all(each["errors"] == {} for each in results.values())
+    queries = results["query"]
+    assert queries["arguments"]["input_type"] == "query"
+    if model == MULTI_VECTOR:  # fills queries up
+        assert queries["input_tokens"] == QUERY_LENGTH * queries["requests"]
+    ranked = _results(retrieval, out, "--task", "rerank", *options)
+    assert ranked["errors"] == {}
+    assert ranked["texts_per_request"] == 8
+
+
+def test_only_embeddings_have_an_input_type(retrieval: str, tmp_path: Path) -> None:
+    arguments = ["--task", "rerank", "--model", SPARSE, "--input-type", "query"]
+    ran = _run(retrieval, tmp_path / "out.json", *arguments)
+    assert ran.returncode == 2
+    assert "--input-type needs --task embed" in ran.stderr
 
 
 @pytest.mark.parametrize("model", ["tiny-decoder", "dates"])

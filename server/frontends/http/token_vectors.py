@@ -21,13 +21,14 @@ _POOLING_KINDS = (EmbeddingKind.DENSE, EmbeddingKind.MULTI_VECTOR)
 
 
 class MultiVectorBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Jina's fields. ``base64``: each vector in base64."""
+    """Jina's fields. ``base64``: each vector in base64. ``truncate``: cuts long texts."""
 
     model: str
     input: str | list[str]
     input_type: InputType = InputType.DOCUMENT
     embedding_type: Format = "float"
     dimensions: int | None = None
+    truncate: bool = False
     user: Any = None
 
 
@@ -57,8 +58,9 @@ def routes(context: Context) -> list[BaseRoute]:
         "max_tokens": "truncate_prompt_tokens",
         "long_input": "truncate_prompt_tokens",
     }
+    jina = {"inputs": "input", "long_input": "truncate"}
     return [
-        api.post("/v1/multi-vector", MultiVectorBody, _multi_vector, names={"inputs": "input"}),
+        api.post("/v1/multi-vector", MultiVectorBody, _multi_vector, names=jina),
         api.post("/pooling", PoolingBody, _pooling, names=names),
     ]
 
@@ -72,6 +74,7 @@ async def _multi_vector(call: Call[MultiVectorBody]) -> Response:
         inputs=(body.input,) if isinstance(body.input, str) else tuple(body.input),
         input_type=body.input_type,
         dimensions=body.dimensions,
+        length=truncation(-1 if body.truncate else None),
     )
     result = await call.service.embed(request, call.caller)
 

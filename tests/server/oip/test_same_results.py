@@ -81,7 +81,7 @@ def test_vectors(doors: Doors, door: Door) -> None:
 
 @both_doors
 def test_sparse_vectors(doors: Doors, door: Door) -> None:
-    options = {"max_active_dims": 7, "input_type": "query"}
+    options: dict[str, Any] = {"max_active_dims": 7, "input_type": "query"}
     expected = doors.ours.embed(SPARSE, TEXTS, **options).outputs
     found = door(doors, SPARSE, options, text_input=TEXTS)
     assert found.keys() == {"indices", "values", "tokens"}
@@ -97,7 +97,7 @@ def test_sparse_vectors(doors: Doors, door: Door) -> None:
 @both_doors
 @pytest.mark.parametrize("input_type", ["query", "document", None])
 def test_vectors_of_tokens(doors: Doors, door: Door, input_type: str | None) -> None:
-    options = {} if input_type is None else {"input_type": input_type}
+    options: dict[str, Any] = {} if input_type is None else {"input_type": input_type}
     expected = doors.ours.embed(MULTI_VECTOR, TEXTS, **options).outputs
     found = door(doors, MULTI_VECTOR, options, text_input=TEXTS)
     assert found.keys() == {"token_embeddings", "tokens", "spans"}
