@@ -10,11 +10,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import cohere
 import openai
 import pytest
 
 from tests.frontends.conftest import DECODER, EMBEDDER, TRANSLATOR
 from tests.recordings import tone, wav
+from tests.retrieval_models import MULTI_VECTOR, SPARSE
 from tests.serving import ServerProcess, server_process
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,9 +38,14 @@ COMMANDS = [span for span in _here() if span.startswith(("curl ", "python -m cli
 
 @pytest.fixture(scope="module")
 def server(
-    every_task: Path, speech_bundles: Path, tmp_path_factory: pytest.TempPathFactory
+    every_task: Path,
+    speech_bundles: Path,
+    retrieval_bundles: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("default-names")
+    for name in (SPARSE, MULTI_VECTOR):
+        shutil.copytree(retrieval_bundles / name, root / name)
     for name, small in MODELS.items():
         folder = speech_bundles if name == "whisper" else every_task
         shutil.copytree(folder / small, root / name)
@@ -54,6 +61,9 @@ def test_every_tool_has_a_command() -> None:
         "transcribe",
         "/v1/audio/transcriptions",
         "/embed",
+        "/embed_sparse",
+        "/v1/multi-vector",
+        "embed --model colbert",
         "/rerank",
         "/translate",
         "/v1/completions",
@@ -82,6 +92,16 @@ def test_a_command_runs(server: ServerProcess, tmp_path: Path, command: str) -> 
         assert json.loads(ran.stdout)
     else:
         assert ran.stdout.strip()
+
+
+def test_coheres_client(server: ServerProcess) -> None:
+    (code,) = (span for span in _here() if span.startswith("ClientV2("))
+    (api_key, base_url) = re.findall(r'="([^"]*)"', code)
+    address = base_url.replace("localhost:8080", f"127.0.0.1:{server.http_port}")
+    client = cohere.ClientV2(api_key=api_key, base_url=address)
+    answer = client.embed(texts=["a"], model="minilm", input_type="search_query")
+    assert answer.embeddings.float_ is not None
+    assert len(answer.embeddings.float_) == 1
 
 
 def test_openais_client(server: ServerProcess) -> None:
