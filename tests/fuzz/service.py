@@ -155,8 +155,9 @@ async def _post(route: Route, body: bytes, model: str, content_type: str) -> tup
 
     headers = [(b"content-type", content_type.encode("latin-1"))] if content_type else []
     scope = {"type": "http", "method": "POST", "headers": headers, "client": ("127.0.0.1", 1)}
-    suitable = "tiny-decoder" if "generate" in route.path else "embedder"
-    given = {"model": model or suitable, "version": "1"}
+    suitable = {"generate": "tiny-decoder", "sparse": "splade"}
+    found = (name for part, name in suitable.items() if part in route.path)
+    given = {"model": model or next(found, "embedder"), "version": "1"}
     parameters = {name: given[name] for name in route.param_convertors}
     await route.endpoint({**scope, "path": route.path, "path_params": parameters}, receive, send)
     return sent[0]["status"], b"".join(message["body"] for message in sent[1:])

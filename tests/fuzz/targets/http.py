@@ -8,7 +8,10 @@ from tests.fuzz.draw import Draw
 from tests.fuzz.service import service
 
 SIZE = 512
-MODELS = ("tiny-decoder", "embedder", "judge", "sorter", "dates", "nothing")
+MODELS = (
+    *("tiny-decoder", "embedder", "judge", "sorter", "dates", "nothing"),
+    *("splade", "colbert"),
+)
 # Of the routes whose protocols share field names; others ignore or reject them.
 FIELDS: dict[str, tuple[Any, ...]] = {
     "messages": ([{"role": "user", "content": "1,"}], [], [{"role": "tool", "content": None}]),
@@ -20,7 +23,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "target": ("en", "xx"),
     "format": ("html", "text"),
     "texts": (["a", "b"], []),
-    "truncate": (True,),
+    "truncate": (True, "NONE", "START"),
     "raw_scores": (True,),
     "query": ("cat", ""),
     "documents": (["a", "b"], [{"text": "c"}], []),
@@ -56,6 +59,13 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "dimensions": (8, 0, -1),
     "encoding_format": ("base64", "float", "x"),
     "truncate_prompt_tokens": (-1, 1, 8, 0),
+    "input_type": ("query", "document", "search_query", "clustering", "x"),
+    "task": ("embed", "token_embed", "retrieval.query", "text-matching", "x"),
+    "images": ([], ["x"], ["data:image/png;base64,eA=="]),
+    "embedding_type": ("float", "base64"),
+    "embedding_types": (["float", "base64"], [], ["int8"]),
+    "output_dimension": (8, 0),
+    "max_active_dims": (1, 0, 1025),
     "top_n": (0, 1, -1, 10**9),
     "max_tokens_per_doc": (1, 8),
     "add_special_tokens": (False,),
@@ -92,6 +102,10 @@ def seeds() -> Iterator[bytes]:
         {"model": "embedder", "input": ["a", "b"], "dimensions": 8},
         {"model": "judge", "query": "a", "documents": ["b", {"text": "c"}]},
         {"model": "sorter", "input": "a"},
+        {"model": "embedder", "texts": ["a", "b"], "input_type": "search_query"},
+        {"model": "colbert", "input": ["a", "b"], "input_type": "query"},
+        {"model": "embedder", "input": ["a", "b"], "task": "token_embed"},
+        {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
         {"model": "tiny-decoder", "tokens": [3, 4]},
     )
     for route in range(32):

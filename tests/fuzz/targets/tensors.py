@@ -18,6 +18,7 @@ from server.frontends.oip.infer import Inference
 from server.frontends.oip.messages import InferRequest
 from server.frontends.oip.options import ALIASES, known_options
 from server.service.caller import Caller
+from server.service.embed import EmbedRequest
 from server.service.generation_request import TranslateRequest
 from tests.fuzz.draw import Draw
 from tests.fuzz.messages import REALS, TEXTS, WIDE, fill
@@ -25,10 +26,16 @@ from tests.fuzz.service import REFUSALS, Service, service
 from tests.server.oip.messages import infer_request
 
 SIZE = 1024
-MODELS = ("tiny-decoder", "dates", "embedder", "judge", "tagger", "filler", "answerer", "sorter")
+MODELS = (
+    *("tiny-decoder", "dates", "embedder", "judge", "tagger", "filler", "answerer", "sorter"),
+    *("splade", "colbert"),
+)
 INPUTS = ("text_input", "input_ids", "query", "passages", "question", "context", "target", "stream")
-OPTIONS = (*sorted(known_options(TranslateRequest)), *ALIASES, "task", "priority", "timeout")
-VALUES: tuple[Any, ...] = (*WIDE, *REALS, *TEXTS, True, False, "score", "first")
+OPTIONS = (
+    *sorted(known_options(TranslateRequest) | known_options(EmbedRequest)),
+    *(*ALIASES, "task", "priority", "timeout"),
+)
+VALUES: tuple[Any, ...] = (*WIDE, *REALS, *TEXTS, True, False, "score", "first", "query")
 CALLER = Caller("fuzz", None)
 
 
