@@ -112,6 +112,18 @@ class ClassifyOptions(LengthOptions, total=False):
         ScoreFunction | None, Flag(help="How logits become scores; by default the model's own.")
     ]
 
+    candidate_labels: Annotated[
+        Sequence[str],
+        Flag(name="label", help="Label to choose from, for a model of language inference."),
+    ]
+    """Instead of the model's own labels, of which one is "entailment". Texts only."""
+    hypothesis_template: Annotated[
+        str | None, Flag(help="Text with {} for a label; 'This example is {}.' by default.")
+    ]
+    multi_label: Annotated[
+        bool | None, Flag(help="Score each of these labels alone, as several may apply.")
+    ]
+
 
 class AttendOptions(LengthOptions, total=False):
     layers: Sequence[int]

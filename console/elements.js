@@ -7,6 +7,12 @@ export function element(tag, properties = {}, ...children) {
   return made;
 }
 
+/** The lines of a text that are not blank. */
+export const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+
+/** The field of a task for long texts. */
+export const texts = (label, value) => ({ label, value, rows: 4 });
+
 /** A labelled control. */
 export function labelled(text, control) {
   return element("label", {}, text, control);

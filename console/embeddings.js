@@ -1,6 +1,7 @@
-// Shows embeddings: similarities of vectors, weights of tokens, and what tokens find in others.
+// The tasks of embedding models: similarities of vectors, weights of tokens, and what tokens find in others.
 
-import { element, scoreTable } from "./elements.js";
+import { infer, inferRequest } from "./api.js";
+import { element, lines, scoreTable, texts } from "./elements.js";
 
 const NUM_TOKENS = 12;  // of a sparse vector
 
@@ -27,7 +28,7 @@ export function similarities(names, output) {
 }
 
 /** The tokens with the largest weights of each text; `indices` are rows of text and token id. */
-export function sparseVectors(names, { indices, values, tokens }) {
+function sparseVectors(names, { indices, values, tokens }) {
   const weights = names.map(() => []);
   values.data.forEach((value, i) => weights[indices.data[2 * i]].push([tokens.data[i], value]));
   const highest = Math.max(...values.data);
@@ -42,7 +43,7 @@ export function sparseVectors(names, { indices, values, tokens }) {
  * The dot products of a query's tokens with a document's, a row for each token of the query. The
  * highest of each row is marked; their sum is the score (MaxSim, Khattab and Zaharia 2020).
  */
-export function tokenSimilarities(query, document) {
+function tokenSimilarities(query, document) {
   const vectors = rowsOf(query.token_embeddings), others = rowsOf(document.token_embeddings);
   let score = 0;
   const rows = vectors.map((vector, i) => {
@@ -60,3 +61,37 @@ export function tokenSimilarities(query, document) {
     element("div", { className: "wide" }, element("table", {}, head, ...rows)),
   ];
 }
+
+const parameters = (input_type) => ({ task: "embed", ...(input_type ? { input_type } : {}) });
+
+/** As the other tasks in `tasks.js`, for dense and for sparse vectors. */
+export const embed = {
+  title: "Embed",
+  fields: {
+    text: texts("Texts, one per line", "a cat\na kitten\na truck"),
+    input_type: { label: "Read as", options: ["", "query", "document"] },
+  },
+  request: (model, { text, input_type }) => (
+    inferRequest(model.id, { text_input: lines(text) }, parameters(input_type))),
+  show: (outputs, { text }) => (outputs.embedding_output
+    ? similarities(lines(text), outputs.embedding_output) : sparseVectors(lines(text), outputs)),
+};
+
+const LONG = { long_input: "truncate_right" };
+
+/** The same for models with a vector for each token. `next`: the request for the document. */
+export const lateInteraction = {
+  title: "Embed",
+  fields: {
+    query: { label: "Query", value: "a small pet" },
+    document: texts("Document", "She keeps a goldfish in the kitchen."),
+  },
+  request: (model, { query, document }) => ({
+    ...inferRequest(model.id, { text_input: [query] }, { ...parameters("query"), ...LONG }),
+    next: inferRequest(model.id, { text_input: [document] }, { ...parameters("document"), ...LONG }),
+  }),
+  stream: async (request, output, signal) => {
+    const [query, document] = await Promise.all([infer(request, signal), infer(request.next, signal)]);
+    output.append(...tokenSimilarities(query, document));
+  },
+};

@@ -1,15 +1,12 @@
 // A form for each task: what it asks for, what it sends, and how it shows the answer.
 
 import { curl, events, infer, inferRequest } from "./api.js";
-import { element, labelled, marked, scoreTable } from "./elements.js";
-import { similarities, sparseVectors, tokenSimilarities } from "./embeddings.js";
+import { element, labelled, lines, marked, scoreTable, texts } from "./elements.js";
+import { embed, lateInteraction, similarities } from "./embeddings.js";
 import { pictureField } from "./pictures.js";
 import { recordingField } from "./recordings.js";
 import { transcribe } from "./transcribe.js";
 
-const embedding = (input_type) => ({ task: "embed", ...(input_type ? { input_type } : {}) });
-const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
-const texts = (label, value) => ({ label, value, rows: 4 });
 const pictures = (label, properties) => (
   { label, type: "file", accept: ".png,.jpg,.jpeg,.webp,.gif,.bmp", ...properties });
 const number = (label, value, step = 1) => ({ label, value, type: "number", step, min: 0 });
@@ -81,18 +78,7 @@ export const TASKS = {
     }),
     stream: showStream,
   },
-  embed: {
-    title: "Embed",
-    fields: {
-      text: texts("Texts, one per line", "a cat\na kitten\na truck"),
-      input_type: { label: "Read as", options: ["", "query", "document"] },
-    },
-    request: (model, { text, input_type }) => (
-      inferRequest(model.id, { text_input: lines(text) }, embedding(input_type))),
-    show: (outputs, { text }) => (outputs.embedding_output
-      ? similarities(lines(text), outputs.embedding_output)
-      : sparseVectors(lines(text), outputs)),
-  },
+  embed,
   rerank: {
     title: "Rerank",
     fields: {
@@ -111,8 +97,13 @@ export const TASKS = {
     fields: {
       text: texts("Text", "a fast web server with support for TLS"),
       top_k: number("Labels", 5),
+      candidate_labels: { label: "Other labels, by commas (for models of inference)", value: "" },
     },
-    request: (model, { text, top_k }) => inferRequest(model.id, { text_input: [text] }, { top_k }),
+    request: (model, { text, top_k, candidate_labels }) => {
+      const names = candidate_labels.split(",").map((name) => name.trim()).filter(Boolean);
+      const others = names.length > 0 ? { candidate_labels: names } : {};
+      return inferRequest(model.id, { text_input: [text], ...others }, { top_k });
+    },
     show: ({ labels, scores }) => [scoreTable(labels.data.map((label, i) => [label, scores.data[i]]))],
   },
   tag: {
@@ -157,25 +148,6 @@ export const TASKS = {
   transcribe,
 };
 
-const CUT = { long_input: "truncate_right" };
-
-/** Embeds with models that have a vector for each token: what a query's tokens find in a document. */
-const LATE_INTERACTION = {
-  title: "Embed",
-  fields: {
-    query: { label: "Query", value: "a small pet" },
-    document: texts("Document", "She keeps a goldfish in the kitchen."),
-  },
-  request: (model, { query, document }) => ({
-    ...inferRequest(model.id, { text_input: [query] }, { ...embedding("query"), ...CUT }),
-    next: inferRequest(model.id, { text_input: [document] }, { ...embedding("document"), ...CUT }),
-  }),
-  stream: async (request, output, signal) => {
-    const [query, document] = await Promise.all([infer(request, signal), infer(request.next, signal)]);
-    output.append(...tokenSimilarities(query, document));
-  },
-};
-
 const IMAGE_FIELDS = { image_input: pictures("Picture"), top_k: number("Labels", 5) };
 
 /** The tasks of models of images, as above. */
@@ -204,7 +176,7 @@ const TEXT_AND_IMAGE = {
 };
 
 function taskOf(model, name) {
-  if (name === "embed" && model.embedding?.kind === "multi_vector") return LATE_INTERACTION;
+  if (name === "embed" && model.embedding?.kind === "multi_vector") return lateInteraction;
   if (!model.image) return TASKS[name];
   return model.image.with_text ? TEXT_AND_IMAGE : IMAGE_TASKS[name];
 }

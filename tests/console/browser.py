@@ -120,6 +120,13 @@ class Page:
         return self.text("form.task .output").removeprefix(before)
 
 
+def candidate_labels(page: Page) -> str:
+    """The scores of labels that the request brings with it."""
+    page.choose("entailer")
+    page.fill("candidate_labels", "software, an animal")
+    return page.run()
+
+
 def main(url: str, token: str, recording: str, *pictures: str) -> dict[str, Any]:
     page = Page(url)
     try:
@@ -149,6 +156,7 @@ def main(url: str, token: str, recording: str, *pictures: str) -> dict[str, Any]
         page.fill("text", MARKUP)
         markup = [page.run(), len(page.all(".output b"))]
         command = page.command()
+        candidates = candidate_labels(page)
         page.choose("vit")
         no_picture = page.run()
         page.choose("vilbert")
@@ -179,6 +187,7 @@ def main(url: str, token: str, recording: str, *pictures: str) -> dict[str, Any]
             "command": command,
             "widths": widths,
             "highest": highest,
+            "candidates": candidates,
             "no_picture": no_picture,
             "image_command": image_command,
             "no_recording": no_recording,

@@ -25,7 +25,7 @@ from tests.retrieval_models import MULTI_VECTOR, SPARSE
 from tests.serving import ServerProcess, server_process
 
 SELENIUM = "selenium==4.51.0"
-OTHERS = ("tagger", "filler", "answerer", "corrector")
+OTHERS = ("tagger", "filler", "answerer", "corrector", "entailer")
 IMAGE_MODELS = ("vit", "vit-embed", "vilbert")
 # Names that a shell would change without quotes; and widths in pixels.
 PICTURES = {"a cat's $1.png": 30, "`dog`.jpg": 50}
@@ -101,7 +101,7 @@ def test_models_need_a_token(seen: Any) -> None:
 
 def test_every_task_has_an_answer(seen: Any) -> None:
     answers = [answer for model in seen["answers"].values() for answer in model.values()]
-    assert len(seen["answers"]) == 15
+    assert len(seen["answers"]) == 16
     assert all(answer and not answer.startswith("error") for answer in answers)
 
 
@@ -127,6 +127,13 @@ def test_scores_are_those_of_the_model(seen: Any, client: Client) -> None:
     output = client.classify("sorter", ["a fast web server with support for TLS"]).outputs[0]
     best = output.labels[0]
     assert f"{best.label} {best.score:.3f}" in seen["answers"]["sorter"][""]
+
+
+def test_labels_of_the_request_have_scores(seen: Any, client: Client) -> None:
+    text, labels = "a fast web server with support for TLS", ["software", "an animal"]
+    (output,) = client.classify("entailer", text, candidate_labels=labels).outputs
+    shown = [f"{each.label} {each.score:.3f}" for each in output.labels]
+    assert seen["candidates"].split("\n") == shown
 
 
 def test_sparse_vectors_are_the_models(seen: Any, client: Client) -> None:

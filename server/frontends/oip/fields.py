@@ -18,6 +18,7 @@ _TENSORS = {
     "questions": "question",
     "documents": "passages",
     "query": "query",
+    "candidate_labels": "candidate_labels",
 }
 # Fields of items that are tensors of their own.
 _MEMBERS = {"text_pair", "context", "target"}

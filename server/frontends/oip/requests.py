@@ -182,10 +182,14 @@ def _texts_or_images(tensors: Tensors) -> dict[str, Any]:
     return given
 
 
-def _texts_pairs_or_images(tensors: Tensors) -> dict[str, Any]:
+def _classified(tensors: Tensors) -> dict[str, Any]:
+    given = {}
+    if "candidate_labels" in tensors:
+        given["candidate_labels"] = tensors["candidate_labels"].texts()
     if "text_pair" not in tensors:
-        return _texts_or_images(tensors)
-    return {"pairs": _pairs(TextPair, tensors["text_input"], tensors["text_pair"])}
+        return given | _texts_or_images(tensors)
+    pairs = _pairs(TextPair, tensors["text_input"], tensors["text_pair"])
+    return {**given, "pairs": pairs}
 
 
 def _questions(tensors: Tensors) -> dict[str, Any]:
@@ -221,7 +225,7 @@ def _recording(tensors: Tensors) -> dict[str, Any]:
 # The service's request, the input whose shape the outputs have, and the decoder of the tensors.
 _ENCODERS: dict[Task, tuple[Any, str, Callable[[Tensors], dict[str, Any]]]] = {
     Task.EMBED: (EmbedRequest, "text_input", _texts_or_images),
-    Task.CLASSIFY: (ClassifyRequest, "text_input", _texts_pairs_or_images),
+    Task.CLASSIFY: (ClassifyRequest, "text_input", _classified),
     Task.TAG: (TagRequest, "text_input", _inputs),
     Task.FILL_MASK: (FillMaskRequest, "text_input", _inputs),
     Task.ANSWER: (AnswerRequest, "question", _questions),

@@ -115,7 +115,11 @@ SIGNATURES = {
     Task.TRANSLATE: Signature((_TEXT, *_GENERATION_OPTIONS), _GENERATED),
     Task.EMBED: Signature((_TEXT,), (TensorSpec("embedding_output", "FP32", (ANY, ANY)),)),
     Task.CLASSIFY: Signature(
-        (_TEXT, TensorSpec("text_pair", BYTES, is_optional=True)),
+        (
+            _TEXT,
+            TensorSpec("text_pair", BYTES, is_optional=True),
+            TensorSpec("candidate_labels", BYTES, is_optional=True),
+        ),
         (TensorSpec("labels", BYTES, (ANY, ANY)), TensorSpec("scores", "FP32", (ANY, ANY))),
     ),
     Task.TAG: Signature(

@@ -139,6 +139,28 @@ def test_labels(doors: Doors, door: Door) -> None:
 
 
 @both_doors
+def test_labels_of_the_request(doors: Doors, door: Door) -> None:
+    labels = ["politics", "an animal", "music"]
+    options = {"multi_label": True, "top_k": 2, "hypothesis_template": "It is {}."}
+    ours: Any = doors.ours.classify
+    expected = ours("entailer", TEXTS, candidate_labels=labels, **options).outputs
+    found = door(doors, "entailer", options, text_input=TEXTS, candidate_labels=labels)
+    assert found["labels"].tolist() == [[one.label for one in x.labels] for x in expected]
+    scores = np.array([[one.score for one in x.labels] for x in expected], np.float32)
+    assert found["scores"].astype(np.float32).tolist() == scores.tolist()
+
+
+def test_labels_of_the_request_are_named(doors: Doors) -> None:
+    for model, labels, field in (
+        ("entailer", ["a", " "], "candidate_labels[1]: is empty"),
+        ("sorter", ["a"], "candidate_labels: need a model"),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            by_grpc(doors, model, {}, text_input=TEXTS, candidate_labels=labels)
+        assert str(caught.value.details()).startswith(field)
+
+
+@both_doors
 def test_entities(doors: Doors, door: Door) -> None:
     expected = [
         (index, one)
