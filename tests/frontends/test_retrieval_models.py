@@ -317,6 +317,12 @@ def test_coheres_client_embeds(server: ServerProcess, ours: Client) -> None:
     assert short.embeddings.float_ == [list(output.values) for output in expected.outputs]
 
 
+def test_repeated_embedding_types_cost_nothing(http: httpx2.Client) -> None:
+    body = {"model": EMBEDDER, "input_type": "clustering", "texts": TEXTS * 64}
+    many = post(http, "/v2/embed", **body, embedding_types=["float"] * 400_000)
+    assert many["embeddings"] == post(http, "/v2/embed", **body)["embeddings"]
+
+
 def test_coheres_client_embeds_images(server: ServerProcess, ours: Client) -> None:
     client = cohere.ClientV2(api_key="none", base_url=server.http_url)
     address = f"data:image/png;base64,{encoded(picture())}"

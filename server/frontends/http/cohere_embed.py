@@ -94,7 +94,7 @@ def _purpose(body: EmbedBody, model: ModelInfo) -> dict[str, Any]:
 def _response(body: EmbedBody, vectors: list[Vectors], usage: Usage) -> Response:
     embeddings = {
         name: [packed(vector) if name == "base64" else vector.tolist() for vector in vectors]
-        for name in body.embedding_types or ["float"]
+        for name in dict.fromkeys(body.embedding_types or ["float"])  # each once
     }
     tokens = {"input_tokens": usage.input_tokens}
     return json_response(
