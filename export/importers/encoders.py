@@ -32,8 +32,10 @@ class Body:
     """An encoder without its head.
 
     In classes with a head, the names of its weights start with the prefix ``base``; ``table``,
-    ``ignored`` and ``computed`` have the names without it. ``allows_unattended``: whether tokens
-    that nobody attends to are otherwise like others in ``transformers``.
+    ``ignored`` and ``computed`` have the names without it.
+
+    Attributes:
+        ignored_heads: weights of other classes' heads that the family's checkpoints have too.
     """
 
     base: str
@@ -44,6 +46,7 @@ class Body:
     patches: PatchConfig | None = None
     table: tuple[Rename, ...]
     ignored: tuple[str, ...] = ()
+    ignored_heads: tuple[str, ...] = ()
     computed: Mapping[str, Tensor] = field(default_factory=dict)
     allows_unattended: bool = True
 
@@ -100,7 +103,7 @@ def assemble(
     start = f"{body.base}."
     prefix = start if any(name.startswith(start) for name in folder.weights) else ""
     used = {source for entry in head.table for source in entry.sources}
-    ignored = {*(prefix + name for name in body.ignored), *head.ignored} - used
+    ignored = {*(prefix + name for name in body.ignored), *body.ignored_heads, *head.ignored} - used
     weights = rename(
         [*prefixed(body.table, prefix), *head.table],
         _MergedWeights(head.weights, folder.weights),

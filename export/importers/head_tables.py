@@ -1,4 +1,4 @@
-"""Head readers for the five classes that transformers has of each encoder family."""
+"""Head readers for the classes that transformers has of each encoder family."""
 
 from collections.abc import Callable
 
@@ -21,19 +21,28 @@ from model.config import Activation, DenseConfig
 ActivationOf = Callable[[Fields], Activation]
 
 
-def five_classes(
+def four_classes(
     family: str, *, classifier: HeadReader, masked: HeadReader
 ) -> dict[str, HeadReader]:
     """The head reader of each class of ``family``, by the class's name.
 
-    The token classifier and the question answerer have no dense layer before the output.
+    The token classifier has no dense layer before the output.
     """
     return {
         f"{family}Model": embedder,
         f"{family}ForSequenceClassification": classifier,
         f"{family}ForTokenClassification": token_classifier,
-        f"{family}ForQuestionAnswering": question_answerer,
         f"{family}ForMaskedLM": masked,
+    }
+
+
+def five_classes(
+    family: str, *, classifier: HeadReader, masked: HeadReader
+) -> dict[str, HeadReader]:
+    """:func:`four_classes`, and a question answerer without a dense layer before the output."""
+    return {
+        **four_classes(family, classifier=classifier, masked=masked),
+        f"{family}ForQuestionAnswering": question_answerer,
     }
 
 

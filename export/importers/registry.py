@@ -23,6 +23,8 @@ from export.importers.g2p import import_g2p, is_g2p
 from export.importers.gemma import import_gemma, import_gemma2, import_gemma3
 from export.importers.gpt2 import import_gpt2
 from export.importers.gpt_neox import import_gpt_neox
+from export.importers.gte import import_gte
+from export.importers.jina_embeddings_v3 import import_jina_embeddings_v3
 from export.importers.llama import import_llama
 from export.importers.llama_gguf import (
     import_llama_gguf,
@@ -40,6 +42,7 @@ from export.importers.mpnet import import_mpnet
 from export.importers.native import import_native, is_native
 from export.importers.netra import VOCABULARY_FILE, import_netra, is_netra
 from export.importers.nllb_moe import import_nllb_moe
+from export.importers.nomic_bert import import_nomic_bert
 from export.importers.opt import import_opt
 from export.importers.opus_mt import import_opus_mt
 from export.importers.pegasus import import_pegasus
@@ -89,12 +92,16 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "gemma3_text": import_gemma3,
     "gpt2": import_gpt2,
     "gpt_neox": import_gpt_neox,
+    "gte": import_gte,
+    "jina_embeddings_v3": import_jina_embeddings_v3,
     "llama": import_llama,
     "longformer": import_longformer,
     "mistral": import_mistral,
     "mixtral": import_mixtral,
     "modernbert": import_modernbert,
     "mpnet": import_mpnet,
+    "new": import_gte,
+    "nomic_bert": import_nomic_bert,
     "opt": import_opt,
     "phi3": import_phi3,
     "qwen2": import_qwen2,

@@ -26,9 +26,12 @@ CHANGES: dict[str, dict[str, Any]] = {
     "DebertaV2": {**V3, "pooler_hidden_act": "relu"},
     "DistilBert": DISTILBERT,
     "Electra": {"embedding_size": 24, "hidden_act": "relu"},
+    "Gte": {},
+    "JinaEmbeddingsV3": {},
     "Longformer": {"attention_window": 4},
     "ModernBert": {**SPECIAL, "local_attention": 6},
     "MPNet": {},
+    "NomicBert": {"hidden_act": "gelu"},
     "Roberta": {},
     "RoFormer": {"embedding_size": 24, "hidden_act": "relu"},
     "XLMRoberta": {},
@@ -45,6 +48,7 @@ CASES = [
     for family in CHANGES
     for kind in CLASSES
     if (family, kind) != ("Longformer", "QuestionAnswering")
+    and hasattr(transformers, f"{family}For{kind}")
 ]
 
 
