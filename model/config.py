@@ -229,6 +229,7 @@ class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
     bias: bool = False
     tied: bool = False  # the output matrix is the token embedding
     pooling: PoolingKind | None = None
+    pools_last: bool = False  # after the dense layers, which all tokens have (EuroBERT)
     normalize: bool = False
     dense: tuple[DenseConfig, ...] = ()
     num_labels: int = 0

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from model.basics import ACTIVATIONS, Linear, make_norm
 from model.config import DenseConfig, HeadKind, ModelConfig
-from model.pooling import make_pooling, pooled_size, valid_mask
+from model.pooling import POOLINGS, make_pooling, pool_max, pooled_size
 
 
 class Dense(nn.Module):
@@ -47,6 +47,16 @@ class _PooledHead(_Head):
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model, pooled_size(model))
         self.pool = make_pooling(model)
+        self.pools_last = model.head.pools_last
+        if self.pools_last and model.head.pooling not in POOLINGS:
+            raise ValueError(f"the pooling {model.head.pooling} is not of single tokens")
+
+    def vectors(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """The pooled vector of each row after the dense layers, ``[batch, size]``."""
+        if self.pools_last:
+            return self.pool(self.dense(hidden), lengths)
+        vectors: Tensor = self.dense(self.pool(hidden, lengths))
+        return vectors
 
 
 class EmbeddingHead(_PooledHead):
@@ -57,7 +67,7 @@ class EmbeddingHead(_PooledHead):
         self.normalize = model.head.normalize
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        pooled: Tensor = self.dense(self.pool(hidden, lengths))
+        pooled = self.vectors(hidden, lengths)
         return functional.normalize(pooled, dim=-1) if self.normalize else pooled
 
 
@@ -84,7 +94,7 @@ class ClassificationHead(_PooledHead):
         self.output = Linear(self.size, model.head.num_labels, bias=model.head.bias)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        logits: Tensor = self.output(self.dense(self.pool(hidden, lengths)))
+        logits: Tensor = self.output(self.vectors(hidden, lengths))
         return logits
 
 

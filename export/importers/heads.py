@@ -90,10 +90,11 @@ def sequence_classifier(
     *dense: NamedDense,
     output: str = "classifier",
     pooling: PoolingKind = PoolingKind.CLS,
+    pools_last: bool = False,
 ) -> Head:
     """Labels of a text, a pair or an image; with one label, a relevance score of a pair."""
     table = (*_tables(dense), *linear("head.output", output, bias=True))
-    return classifier(folder, pooling, table, _configs(dense))
+    return classifier(folder, pooling, table, _configs(dense), pools_last=pools_last)
 
 
 def classifier(
@@ -101,6 +102,8 @@ def classifier(
     pooling: PoolingKind,
     table: tuple[Rename, ...],
     dense: tuple[DenseConfig, ...] = (),
+    *,
+    pools_last: bool = False,
 ) -> Head:
     """As :func:`sequence_classifier`, with the ``table`` of all the head's weights."""
     labels = read_labels(folder.config)
@@ -108,6 +111,7 @@ def classifier(
         kind=HeadKind.CLASSIFICATION,
         bias=True,
         pooling=pooling,
+        pools_last=pools_last,
         dense=dense,
         num_labels=len(labels),
     )

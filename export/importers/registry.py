@@ -9,47 +9,35 @@ import msgspec
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.head_padding import pad_heads
-from export.importers.albert import import_albert
 from export.importers.bart import import_bart
-from export.importers.bert import import_bert
 from export.importers.bloom import import_bloom
 from export.importers.clip import import_clip, import_clip_text, import_clip_vision
-from export.importers.deberta import import_deberta
 from export.importers.dinov2 import import_dinov2, import_dinov2_with_registers
-from export.importers.distilbert import import_distilbert
 from export.importers.edit_tagger import TAGS_FILE, import_edit_tagger, is_edit_tagger
-from export.importers.electra import import_electra
+from export.importers.encoder_families import ENCODERS
 from export.importers.g2p import import_g2p, is_g2p
 from export.importers.gemma import import_gemma, import_gemma2, import_gemma3
 from export.importers.gpt2 import import_gpt2
 from export.importers.gpt_neox import import_gpt_neox
-from export.importers.gte import import_gte
-from export.importers.jina_embeddings_v3 import import_jina_embeddings_v3
 from export.importers.llama import import_llama
 from export.importers.llama_gguf import (
     import_llama_gguf,
     import_qwen2_gguf,
     import_qwen3_gguf,
 )
-from export.importers.longformer import import_longformer
 from export.importers.m2m100 import import_m2m100
 from export.importers.marian import import_marian
 from export.importers.mbart import import_mbart
 from export.importers.mistral import import_mistral
 from export.importers.mixtral import import_mixtral
-from export.importers.modernbert import import_modernbert
-from export.importers.mpnet import import_mpnet
 from export.importers.native import import_native, is_native
 from export.importers.netra import VOCABULARY_FILE, import_netra, is_netra
 from export.importers.nllb_moe import import_nllb_moe
-from export.importers.nomic_bert import import_nomic_bert
 from export.importers.opt import import_opt
 from export.importers.opus_mt import import_opus_mt
 from export.importers.pegasus import import_pegasus
 from export.importers.phi3 import import_phi3
 from export.importers.qwen import import_qwen2, import_qwen3, import_qwen3_moe
-from export.importers.roberta import import_roberta
-from export.importers.roformer import import_roformer
 from export.importers.siglip import import_siglip, import_siglip_vision
 from export.importers.smollm3 import import_smollm3
 from export.importers.t5 import import_t5
@@ -74,47 +62,33 @@ from model.native_checkpoint import FORMAT
 
 # By ``model_type`` of config.json.
 HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
-    "albert": import_albert,
+    **ENCODERS,
     "bart": import_bart,
-    "bert": import_bert,
     "bloom": import_bloom,
     "clip": import_clip,
     "clip_text_model": import_clip_text,
     "clip_vision_model": import_clip_vision,
-    "deberta-v2": import_deberta,
     "deit": import_deit,
     "dinov2": import_dinov2,
     "dinov2_with_registers": import_dinov2_with_registers,
-    "distilbert": import_distilbert,
-    "electra": import_electra,
     "gemma": import_gemma,
     "gemma2": import_gemma2,
     "gemma3_text": import_gemma3,
     "gpt2": import_gpt2,
     "gpt_neox": import_gpt_neox,
-    "gte": import_gte,
-    "jina_embeddings_v3": import_jina_embeddings_v3,
     "llama": import_llama,
-    "longformer": import_longformer,
     "mistral": import_mistral,
     "mixtral": import_mixtral,
-    "modernbert": import_modernbert,
-    "mpnet": import_mpnet,
-    "new": import_gte,
-    "nomic_bert": import_nomic_bert,
     "opt": import_opt,
     "phi3": import_phi3,
     "qwen2": import_qwen2,
     "qwen3": import_qwen3,
     "qwen3_moe": import_qwen3_moe,
-    "roberta": import_roberta,
-    "roformer": import_roformer,
     "siglip": import_siglip,
     "siglip_vision_model": import_siglip_vision,
     "smollm3": import_smollm3,
     "vit": import_vit,
     "whisper": import_whisper,
-    "xlm-roberta": import_roberta,
     "m2m_100": import_m2m100,
     "marian": import_opus_mt,
     "mbart": import_mbart,

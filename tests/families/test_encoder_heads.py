@@ -16,6 +16,7 @@ from tests.export.importers.support import edit_json, randomise, save
 from tests.families.encoders import SMALL, with_fixed_sinusoids
 from tests.families.test_deberta import V3
 from tests.families.test_distilbert import SMALL as DISTILBERT
+from tests.families.test_eurobert import IDS as EUROBERT
 from tests.families.test_modernbert import SPECIAL
 
 TOLERANCE = 1e-4
@@ -26,6 +27,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "DebertaV2": {**V3, "pooler_hidden_act": "relu"},
     "DistilBert": DISTILBERT,
     "Electra": {"embedding_size": 24, "hidden_act": "relu"},
+    "EuroBert": EUROBERT,
     "Gte": {},
     "JinaEmbeddingsV3": {},
     "Longformer": {"attention_window": 4},
@@ -114,6 +116,10 @@ def test_head_matches_transformers(family: str, kind: str, tmp_path: Path) -> No
         ("Bert", "MaskedLM", {"tie_word_embeddings": False}),
         ("Roberta", "MaskedLM", {"tie_word_embeddings": False}),
         ("DebertaV2", "MaskedLM", {"legacy": False}),
+        ("EuroBert", "MaskedLM", {"mlp_bias": True}),
+        ("EuroBert", "MaskedLM", {"tie_word_embeddings": True}),
+        ("EuroBert", "SequenceClassification", {"classifier_pooling": "bos"}),
+        ("EuroBert", "SequenceClassification", {"classifier_pooling": "mean"}),
         ("ModernBert", "MaskedLM", {"decoder_bias": False, "norm_bias": True}),
         ("ModernBert", "SequenceClassification", {"classifier_pooling": "mean"}),
         ("ModernBert", "SequenceClassification", {"classifier_bias": True, "norm_bias": True}),

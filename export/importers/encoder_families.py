@@ -1,0 +1,39 @@
+"""The importers of encoders of texts, by ``model_type`` of config.json."""
+
+from collections.abc import Callable
+
+from export.checkpoint import Checkpoint
+from export.importers.albert import import_albert
+from export.importers.bert import import_bert
+from export.importers.deberta import import_deberta
+from export.importers.distilbert import import_distilbert
+from export.importers.electra import import_electra
+from export.importers.eurobert import import_eurobert
+from export.importers.gte import import_gte
+from export.importers.jina_embeddings_v3 import import_jina_embeddings_v3
+from export.importers.longformer import import_longformer
+from export.importers.modernbert import import_modernbert
+from export.importers.mpnet import import_mpnet
+from export.importers.nomic_bert import import_nomic_bert
+from export.importers.roberta import import_roberta
+from export.importers.roformer import import_roformer
+from export.readers.hugging_face import HuggingFaceFolder
+
+ENCODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
+    "albert": import_albert,
+    "bert": import_bert,
+    "deberta-v2": import_deberta,
+    "distilbert": import_distilbert,
+    "electra": import_electra,
+    "eurobert": import_eurobert,
+    "gte": import_gte,
+    "jina_embeddings_v3": import_jina_embeddings_v3,
+    "longformer": import_longformer,
+    "modernbert": import_modernbert,
+    "mpnet": import_mpnet,
+    "new": import_gte,
+    "nomic_bert": import_nomic_bert,
+    "roberta": import_roberta,
+    "roformer": import_roformer,
+    "xlm-roberta": import_roberta,
+}
