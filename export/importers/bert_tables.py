@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import msgspec
 from torch import Tensor
 
 from export.errors import SourceError
 from export.importers.activations import activation
-from export.importers.renaming import Rename, affine, linear
+from export.importers.encoders import Body
+from export.importers.renaming import Rename, affine, linear, per_layer
 from export.importers.support import MAX_LAYERS, divide_heads
 from export.readers.fields import Fields
 from export.supported import check_supported
@@ -19,6 +21,7 @@ from model.config import (
     NormConfig,
     NormKind,
     NormOrder,
+    StackConfig,
 )
 from model.position_config import PositionConfig, PositionKind
 
@@ -68,16 +71,24 @@ def later_positions(first: int) -> Rename:
     return Rename(POSITIONS.target, POSITIONS.sources, lambda rows: rows[first:])
 
 
-def embeddings(config: Fields, *, first_position: int = 0) -> tuple[Rename, ...]:
-    """Tokens, positions and token types; a single token type is folded into the positions."""
+def embeddings(
+    config: Fields, *, first_position: int = 0, added: tuple[str, ...] = ()
+) -> tuple[Rename, ...]:
+    """Tokens, positions and token types, without the norm.
 
-    def fold(positions: Tensor, segments: Tensor) -> Tensor:
-        return positions[first_position:] + segments[:1]
+    Args:
+        first_position: the row of the first token's position.
+        added: tables whose first row every token has, as of a single token type. They are folded
+            into the positions.
+    """
+    segments: tuple[Rename, ...] = (SEGMENTS,)
+    if not num_segments(config):
+        segments, added = (), (*added, *SEGMENTS.sources)
 
-    if num_segments(config):
-        return (TOKENS, later_positions(first_position), SEGMENTS, *EMBEDDING_NORM)
-    folded = Rename(POSITIONS.target, POSITIONS.sources + SEGMENTS.sources, fold)
-    return (TOKENS, folded, *EMBEDDING_NORM)
+    def fold(positions: Tensor, *tables: Tensor) -> Tensor:
+        return sum((table[:1] for table in tables), positions[first_position:])
+
+    return (TOKENS, Rename(POSITIONS.target, (*POSITIONS.sources, *added), fold), *segments)
 
 
 def num_segments(config: Fields) -> int:
@@ -103,6 +114,62 @@ def learned_positions(config: Fields, *, first: int = 0) -> PositionConfig:
             f"{config.origin}: max_position_embeddings is {num_rows}, not over {first}"
         )
     return PositionConfig(kind=PositionKind.LEARNED, max_positions=num_rows - first)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertVariant:
+    """The differences between BERT and its successors with the same parts.
+
+    Attributes:
+        base: the prefix of the body's weights in classes with a head.
+        embedding_norm: whether the sum of the embeddings is normalised.
+        final_norm: the name of the norm after the last layer, if there is one.
+    """
+
+    base: str
+    names: LayerNames = LayerNames()
+    norm_order: NormOrder = NormOrder.POST
+    embedding_norm: bool = True
+    final_norm: str | None = None
+
+
+def bert_body(
+    config: Fields,
+    variant: BertVariant,
+    *,
+    first_position: int = 0,
+    added: tuple[str, ...] = (),
+) -> Body:
+    """The body of a model of ``variant``; see :func:`embeddings` for the other arguments.
+
+    Raises:
+        SourceError, UnsupportedError: see :mod:`export.errors`.
+    """
+    layer = msgspec.structs.replace(post_norm_layer(config), norm_order=variant.norm_order)
+    number, embedding = num_layers(config), normed_embedding(config)
+    norms: list[Rename] = []
+    if variant.embedding_norm:
+        norms += EMBEDDING_NORM
+    else:
+        embedding = msgspec.structs.replace(embedding, norm=None)
+    if variant.final_norm is not None:
+        norms += affine("encoder.final_norm", variant.final_norm)
+    return Body(
+        base=variant.base,
+        hidden_size=config.positive("hidden_size"),
+        position=learned_positions(config, first=first_position),
+        embedding=embedding,
+        encoder=StackConfig(
+            layers=(layer,) * number,
+            final_norm=None if variant.final_norm is None else layer.norm,
+        ),
+        table=(
+            *embeddings(config, first_position=first_position, added=added),
+            *norms,
+            *per_layer(variant.names.table(), number),
+        ),
+        ignored=UNUSED,
+    )
 
 
 def normed_embedding(config: Fields) -> EmbeddingConfig:

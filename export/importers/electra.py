@@ -5,6 +5,7 @@ BERT; the embeddings may be smaller than the hidden size.
 
 from export.checkpoint import Checkpoint
 from export.importers.bert_tables import (
+    EMBEDDING_NORM,
     UNUSED,
     LayerNames,
     embeddings,
@@ -39,6 +40,7 @@ def import_electra(folder: HuggingFaceFolder) -> Checkpoint:
         encoder=StackConfig(layers=layers),
         table=(
             *embeddings(config),
+            *EMBEDDING_NORM,
             *(() if embedding.size is None else PROJECTION),
             *per_layer(LayerNames().table(), len(layers)),
         ),

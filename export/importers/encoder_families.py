@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from export.checkpoint import Checkpoint
 from export.importers.albert import import_albert
-from export.importers.bert import import_bert
+from export.importers.bert import import_bert, import_ernie, import_megatron_bert
 from export.importers.deberta import import_deberta
 from export.importers.distilbert import import_distilbert
 from export.importers.electra import import_electra
@@ -22,18 +22,24 @@ from export.readers.hugging_face import HuggingFaceFolder
 ENCODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "albert": import_albert,
     "bert": import_bert,
+    "camembert": import_roberta,
+    "data2vec-text": import_roberta,
     "deberta-v2": import_deberta,
     "distilbert": import_distilbert,
     "electra": import_electra,
+    "ernie": import_ernie,
     "eurobert": import_eurobert,
     "gte": import_gte,
     "jina_embeddings_v3": import_jina_embeddings_v3,
     "longformer": import_longformer,
+    "megatron-bert": import_megatron_bert,
     "modernbert": import_modernbert,
     "mpnet": import_mpnet,
     "new": import_gte,
     "nomic_bert": import_nomic_bert,
     "roberta": import_roberta,
+    "roberta-prelayernorm": import_roberta,
     "roformer": import_roformer,
     "xlm-roberta": import_roberta,
+    "xlm-roberta-xl": import_roberta,
 }

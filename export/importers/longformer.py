@@ -10,6 +10,7 @@ import msgspec
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.importers.bert_tables import (
+    EMBEDDING_NORM,
     UNUSED,
     LayerNames,
     embeddings,
@@ -62,6 +63,7 @@ def import_longformer(folder: HuggingFaceFolder) -> Checkpoint:
         encoder=StackConfig(layers=layers, global_before=separator),
         table=(
             *embeddings(config, first_position=first),
+            *EMBEDDING_NORM,
             *per_layer((*LayerNames().table(), *GLOBAL_TOKENS), len(layers)),
         ),
         ignored=UNUSED,
