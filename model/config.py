@@ -207,6 +207,7 @@ class EmbeddingConfig(ConfigStruct, frozen=True, kw_only=True):
     # If it is not the hidden size, a linear map projects the embeddings (Lan et al. 2019).
     size: int | None = None
     separate_target: bool = False
+    dropped_token: int | None = None  # the mask, if it stands for token dropout (ESM)
 
 
 class DenseConfig(ConfigStruct, frozen=True, kw_only=True):

@@ -13,6 +13,8 @@ from model.position_config import PositionKind, PositionPlacement
 from model.positions import POSITIONS
 
 MAX_PIXEL = 255.0
+# With token dropout: training chose 15 % of the tokens and masked 80 % of those.
+KEPT_TOKENS = 1 - 0.15 * 0.8
 
 
 class EmbeddingTable(nn.Module):
@@ -72,9 +74,22 @@ class FirstEmbedding(InputEmbedding, ABC):
     def look_up(self, inputs: Tensor) -> Tensor:
         """Vectors of ``inputs`` without positions, ``[batch, length, size]``."""
 
-    def embed(self, inputs: Tensor, segment_ids: Tensor | None = None) -> Tensor:
-        """``inputs`` of whole sequences, as for :meth:`look_up`, to ``[batch, length, hidden]``."""
-        x = self.look_up(inputs)
+    def drop_out(self, x: Tensor, _inputs: Tensor, _lengths: Tensor | None) -> Tensor:
+        """The vectors ``x`` of ``inputs`` after token dropout, if the model has it."""
+        return x
+
+    def embed(
+        self,
+        inputs: Tensor,
+        segment_ids: Tensor | None = None,
+        lengths: Tensor | None = None,
+    ) -> Tensor:
+        """``inputs`` of whole sequences, as for :meth:`look_up`, to ``[batch, length, hidden]``.
+
+        Args:
+            lengths: ``[batch]``, of right-padded sequences; for token dropout.
+        """
+        x = self.drop_out(self.look_up(inputs), inputs, lengths)
         embedded: Tensor = self(x, torch.arange(x.shape[1]), segment_ids)
         return embedded
 
@@ -86,12 +101,30 @@ class TokenEmbedding(FirstEmbedding):
         super().__init__(config)
         size = config.embedding.size or config.hidden_size
         self.scale = config.embedding.scale
+        self.dropped_token = config.embedding.dropped_token
         self.tokens = EmbeddingTable(config.vocabulary_size, size)
 
     def look_up(self, inputs: Tensor) -> Tensor:
         """Scaled rows of the token table: ``[batch, length]`` to ``[batch, length, size]``."""
         x: Tensor = self.tokens(inputs)
         return x if self.scale == 1.0 else x * self.scale
+
+    def drop_out(self, x: Tensor, inputs: Tensor, lengths: Tensor | None) -> Tensor:
+        """Masks become zeros, and the others grow as in dropout: Rives et al. 2021, their code.
+
+        The factor is the share of tokens that were kept in training, divided by that in the text.
+        """
+        if self.dropped_token is None:
+            return x
+        if lengths is None:
+            raise ValueError("token dropout needs lengths")
+        is_mask = inputs == self.dropped_token
+        is_valid = torch.arange(inputs.shape[1]) < lengths[:, None]
+        num_masks = (is_mask & is_valid).sum(1).to(x.dtype)
+        # A text of masks alone has no vectors to scale.
+        num_kept = (lengths.to(x.dtype) - num_masks).clamp(min=1.0)
+        factors = KEPT_TOKENS * lengths.to(x.dtype) / num_kept
+        return x.masked_fill(is_mask[:, :, None], 0.0) * factors[:, None, None]
 
 
 class ImageEmbedding(FirstEmbedding):

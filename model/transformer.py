@@ -83,7 +83,8 @@ class Transformer(nn.Module):
             ``[batch, length, size]``
         """
         attended = lengths if attended_lengths is None else attended_lengths
-        hidden: Tensor = self._run_encoder(token_ids, attended, segment_ids)
+        x = self.embedding.embed(token_ids, segment_ids, lengths)
+        hidden: Tensor = self._run_encoder(x, token_ids, attended)
         return hidden
 
     def encode_images(self, pixels: Tensor) -> Tensor:
@@ -110,13 +111,14 @@ class Transformer(nn.Module):
         """
         if self.image_stream is None or not isinstance(self.encoder, Encoder):
             raise TypeError("this model does not read texts with images")
-        text = self.embedding.embed(token_ids, segment_ids)
+        text = self.embedding.embed(token_ids, segment_ids, lengths)
         fused: Tensor = self.image_stream(text, lengths, pixels, self.encoder)
         return fused
 
     def encode_source(self, token_ids: Tensor, lengths: Tensor) -> list[State]:
         """The decoder's states before the first token, of a source as for :meth:`encode`."""
-        return self.decoder.cross_attention_kv(self._run_encoder(token_ids, lengths))
+        x = self.embedding.embed(token_ids, lengths=lengths)
+        return self.decoder.cross_attention_kv(self._run_encoder(x, token_ids, lengths))
 
     def encode_audio(self, samples: Tensor) -> list[State]:
         """The same, of speech: windows of samples ``[batch, samples]``, int16."""
@@ -125,10 +127,8 @@ class Transformer(nn.Module):
         x = self.audio.embed(samples)
         return self.decoder.cross_attention_kv(self.encoder(x, full_lengths(x)))
 
-    def _run_encoder(
-        self, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor | None = None
-    ) -> Any:
-        x, stack = self.embedding.embed(token_ids, segment_ids), self.config.encoder
+    def _run_encoder(self, x: Tensor, token_ids: Tensor, lengths: Tensor) -> Any:
+        stack = self.config.encoder
         if stack is None or stack.global_before is None:
             return self.encoder(x, lengths)
         is_before = (token_ids == stack.global_before).cumsum(1) == 0

@@ -10,6 +10,7 @@ import msgspec
 from export.checkpoint import Checkpoint
 from export.errors import SourceError
 from export.importers.bert_tables import (
+    EMBEDDING_NORM,
     UNUSED,
     LayerNames,
     embeddings,
@@ -66,6 +67,7 @@ def import_albert(folder: HuggingFaceFolder) -> Checkpoint:
         ),
         table=(
             *embeddings(config),
+            *EMBEDDING_NORM,
             *PROJECTION,
             *(_at(entry, layer, inner) for layer in range(num_held) for entry in NAMES.table()),
         ),

@@ -8,6 +8,7 @@ from export.importers.bert import import_bert, import_ernie, import_megatron_ber
 from export.importers.deberta import import_deberta
 from export.importers.distilbert import import_distilbert
 from export.importers.electra import import_electra
+from export.importers.esm import import_esm
 from export.importers.eurobert import import_eurobert
 from export.importers.gte import import_gte
 from export.importers.jina_embeddings_v3 import import_jina_embeddings_v3
@@ -28,6 +29,7 @@ ENCODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "distilbert": import_distilbert,
     "electra": import_electra,
     "ernie": import_ernie,
+    "esm": import_esm,
     "eurobert": import_eurobert,
     "gte": import_gte,
     "jina_embeddings_v3": import_jina_embeddings_v3,

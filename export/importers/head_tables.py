@@ -81,8 +81,12 @@ def masked(
     bias: str,
     act: ActivationOf = hidden_act,
     ignored: tuple[str, ...] = (),
+    has_own_bias: bool = True,
 ) -> HeadReader:
-    """A dense layer to the size of the embeddings, a norm, then the vocabulary."""
+    """A dense layer to the size of the embeddings, a norm, then the vocabulary.
+
+    The arguments are those of :func:`export.importers.heads.masked_language_model`.
+    """
 
     def read(folder: HuggingFaceFolder) -> Head:
         config = folder.config
@@ -94,6 +98,7 @@ def masked(
             decoder=decoder,
             bias=bias,
             ignored=ignored,
+            has_own_bias=has_own_bias,
         )
 
     return read

@@ -171,6 +171,7 @@ def masked_language_model(
     decoder: str,
     bias: str | None,
     ignored: tuple[str, ...] = (),
+    has_own_bias: bool = True,
 ) -> Head:
     """A masked language model.
 
@@ -180,6 +181,7 @@ def masked_language_model(
         decoder: prefix of the output's weights, used if the output is not tied.
         bias: the bias of an output that is tied to the embedding, if it has one.
         ignored: weights of the class that the model does not need.
+        has_own_bias: whether an output that is not tied adds its own bias instead of ``bias``.
     """
     tied = folder.config.flag("tie_word_embeddings", True)
     config = HeadConfig(
@@ -187,8 +189,9 @@ def masked_language_model(
     )
     table = _tables(dense)
     if not tied:
-        table += tuple(linear("head.output", decoder, bias=bias is not None))
-    elif bias is not None:
+        has_own_bias = has_own_bias and bias is not None
+        table += tuple(linear("head.output", decoder, bias=has_own_bias))
+    if bias is not None and (tied or not has_own_bias):
         table += (Rename("head.output.bias", (bias,)),)
     copies: dict[str, str] = {}
     if tied:
