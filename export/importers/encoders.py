@@ -32,7 +32,7 @@ class Body:
     """An encoder without its head.
 
     In classes with a head, the names of its weights start with the prefix ``base``; ``table``,
-    ``ignored`` and ``computed`` have the names without it.
+    ``ignored``, ``computed`` and ``copies`` have the names without it.
 
     Attributes:
         ignored_heads: weights of other classes' heads that the family's checkpoints have too.
@@ -48,7 +48,7 @@ class Body:
     ignored: tuple[str, ...] = ()
     ignored_heads: tuple[str, ...] = ()
     computed: Mapping[str, Tensor] = field(default_factory=dict)
-    allows_unattended: bool = True
+    copies: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_head(
@@ -103,12 +103,13 @@ def assemble(
     start = f"{body.base}."
     prefix = start if any(name.startswith(start) for name in folder.weights) else ""
     used = {source for entry in head.table for source in entry.sources}
+    copies = {**{prefix + name: x for name, x in body.copies.items()}, **head.copies}
     ignored = {*(prefix + name for name in body.ignored), *body.ignored_heads, *head.ignored} - used
     weights = rename(
         [*prefixed(body.table, prefix), *head.table],
         _MergedWeights(head.weights, folder.weights),
         ignored=ignored,
-        copies={name: target for name, target in head.copies.items() if name not in used},
+        copies={name: target for name, target in copies.items() if name not in used},
         computed={prefix + name: value for name, value in body.computed.items()},
     )
     check_weights(model, weights)

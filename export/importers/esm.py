@@ -4,6 +4,8 @@ Encoders of protein sequences: pre-norm layers of BERT with rotary or learned po
 dropped-out tokens, which scales the embeddings of the others.
 """
 
+import dataclasses
+
 import msgspec
 import torch
 from torch import Tensor
@@ -24,6 +26,7 @@ from export.importers.bert_tables import (
 from export.importers.encoders import Body, assemble
 from export.importers.head_tables import FAIRSEQ_CLASSIFIER, always, four_classes, masked
 from export.importers.renaming import affine, per_layer
+from export.importers.samples import PROTEINS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -88,7 +91,8 @@ def import_esm(folder: HuggingFaceFolder) -> Checkpoint:
         ),
         ignored=(*UNUSED, *CONTACTS, *frequencies, "embeddings.position_embeddings.weight"),
     )
-    return assemble(folder, body, HEADS, "EsmModel")
+    checkpoint = assemble(folder, body, HEADS, "EsmModel")
+    return dataclasses.replace(checkpoint, sample_inputs=PROTEINS)
 
 
 def _layer(config: Fields) -> LayerConfig:

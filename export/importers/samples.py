@@ -35,6 +35,16 @@ SOURCE_SENTENCES = {
 }
 
 
+# Ubiquitin, both chains of insulin, melittin and the start of lysozyme.
+PROTEINS = (
+    "MQIFVKTLTGKTITLEVEPSDTIENVKAKIQDKEGIPPDQQRLIFAGKQLEDGRTLSDYNIQKESTLHLVLRLRGG",
+    "GIVEQCCTSICSLYQLENYCN",
+    "FVNQHLCGSHLVEALYLVCGERGFFYTPKT",
+    "GIGAVLKVLTTGLPALISWIKRKRQQ",
+    "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYGILQINSRWWCNDGRTPGSRNLC",
+)
+
+
 def source_sentences(language: str | None) -> tuple[str, ...]:
     """Sentences to translate from ``language``; English ones if there are none in it."""
     return SOURCE_SENTENCES.get(language or "en", SOURCE_SENTENCES["en"])

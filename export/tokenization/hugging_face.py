@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from export.errors import SourceError, UnsupportedError
 from export.readers.fields import Fields
@@ -14,6 +14,7 @@ from export.tokenization.class_fields import apply_class_fields
 from export.tokenization.languages import languages_of
 from export.tokenization.sentence_piece import SentencePieceModel, read_sentence_piece
 from export.tokenization.sentence_piece_ids import (
+    camembert_order,
     fairseq_order,
     not_in_text,
     own_order,
@@ -157,6 +158,8 @@ def _tokens(folder: TokenizerFolder, model: SentencePieceModel) -> list[str]:
         return [*_of_both_sides(folder, model, listed), *codes]
     if folder.name in _FAIRSEQ:
         return fairseq_order(model, codes)
+    if folder.name == "Camembert":
+        return camembert_order(model)
     if folder.name == "Pegasus":
         return pegasus_order(model, folder.config.integer("offset", 103))
     return own_order(model)
@@ -174,14 +177,30 @@ def _of_both_sides(
     return [not_in_text(token) if token in only_target else token for token in tokens]
 
 
-def convert_word_piece(folder: TokenizerFolder) -> Tokenizer:
-    """``vocab.txt``: BERT's WordPiece (Devlin et al. 2018; Wu et al. 2016)."""
+def convert_vocabulary(folder: TokenizerFolder) -> Tokenizer:
+    """``vocab.txt``, with a token in each line: BERT's WordPiece or ESM's residues."""
     lines = read_text(folder.path / "vocab.txt").split("\n")
     tokens = lines[:-1] if lines[-1] == "" else lines
     vocabulary = {token.rstrip("\r"): index for index, token in enumerate(tokens)}
     unknown = folder.special.tokens.get("unk", "[UNK]")
     if unknown not in vocabulary:
         raise SourceError(f"vocab.txt: no unknown token {unknown}")
+    convert = _residues if folder.name == "Esm" else _word_piece
+    return convert(folder, vocabulary, unknown)
+
+
+def _residues(folder: TokenizerFolder, vocabulary: dict[str, int], unknown: str) -> Tokenizer:
+    """The longest tokens from the left, of a protein or of DNA; the words between are unknown."""
+    vocabulary = {token.strip(): index for token, index in vocabulary.items()}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    folder.special.add_to(tokenizer)
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in vocabulary])
+    return tokenizer
+
+
+def _word_piece(folder: TokenizerFolder, vocabulary: dict[str, int], unknown: str) -> Tokenizer:
+    """WordPiece (Devlin et al. 2018; Wu et al. 2016)."""
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
     strip_accents = folder.config.get("strip_accents")
     tokenizer.normalizer = normalizers.BertNormalizer(
@@ -235,6 +254,6 @@ TOKENIZER_FORMATS = (
     TokenizerFormat(
         description="vocab.txt",
         matches=lambda path: (path / "vocab.txt").is_file(),
-        convert=convert_word_piece,
+        convert=convert_vocabulary,
     ),
 )

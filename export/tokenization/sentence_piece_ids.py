@@ -27,6 +27,7 @@ from export.tokenization.special import TokenizerSpecialTokens
 
 # A suffix for pieces that must not match in text: U+FDD0 is reserved as a noncharacter.
 ONLY_DECODED = "\ufdd0"
+CAMEMBERT = ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED")
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # instead of SentencePiece's <unk>, <s>, </s>
 
 
@@ -52,6 +53,11 @@ def own_order(model: SentencePieceModel) -> list[str]:
 def fairseq_order(model: SentencePieceModel, languages: Sequence[str] = ()) -> list[str]:
     """XLM-R and mBART: four special tokens, all pieces but three, languages, a mask."""
     return [*FAIRSEQ, *(str(piece.piece) for piece in model.pieces[3:]), *languages, "<mask>"]
+
+
+def camembert_order(model: SentencePieceModel) -> list[str]:
+    """CamemBERT: five special tokens, all pieces but the unknown one, a mask."""
+    return [*CAMEMBERT, *(str(piece.piece) for piece in model.pieces[1:]), "<mask>"]
 
 
 def pegasus_order(model: SentencePieceModel, offset: int) -> list[str]:

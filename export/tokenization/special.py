@@ -1,7 +1,7 @@
 """Special tokens and the template around a text, with Hugging Face's names."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tokenizers import AddedToken, Tokenizer, processors
 
@@ -14,15 +14,20 @@ ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """Roles of the tokens before and after a text (or a pair), and between the texts of a pair."""
+    """Roles of the tokens before and after a text (or a pair), and between the texts of a pair.
+
+    ``second_type``: the token type of a pair's second text.
+    """
 
     prefix: tuple[str, ...] = ()
     suffix: tuple[str, ...] = ()
     between: tuple[str, ...] = ()
+    second_type: int = 1
 
 
 _BERT = Template(prefix=("cls",), suffix=("sep",))
-_ROBERTA = Template(prefix=("bos",), suffix=("eos",), between=("eos",))
+_ROBERTA = Template(prefix=("bos",), suffix=("eos",), between=("eos",), second_type=0)
+_ESM = Template(prefix=("cls",), suffix=("eos",), second_type=0)
 _T5 = Template(suffix=("eos",))
 _BOS = Template(prefix=("bos",))
 _LANGUAGE_FIRST = Template(prefix=("language",), suffix=("eos",))
@@ -39,6 +44,7 @@ TEMPLATES = {
     "XLMRoberta": _ROBERTA,
     "Camembert": _ROBERTA,
     "Bart": _ROBERTA,
+    "Esm": _ESM,
     "T5": _T5,
     "Marian": _T5,
     "Pegasus": _T5,
@@ -61,6 +67,7 @@ DEFAULTS = {
     "Gemma": {"bos": "<bos>", "eos": "<eos>", "unk": "<unk>", "pad": "<pad>"},
     "Albert": {"unk": "<unk>", "sep": "[SEP]", "pad": "<pad>", "cls": "[CLS]", "mask": "[MASK]"},
 }
+DEFAULTS["Esm"] = {role: f"<{role}>" for role in ("unk", "cls", "pad", "mask", "eos")}
 DEFAULTS |= dict.fromkeys(("DistilBert", "Electra", "MobileBert", "RoFormer"), DEFAULTS["Bert"])
 DEFAULTS |= dict.fromkeys(("XLMRoberta", "Camembert", "Bart"), DEFAULTS["Roberta"])
 DEFAULTS |= dict.fromkeys(("MBart", "MBart50", "M2M100", "Nllb"), DEFAULTS["Roberta"])
@@ -78,6 +85,16 @@ CLASSES = {
     "roberta": "Roberta",
     "xlm-roberta": "XLMRoberta",
     "camembert": "Camembert",
+    "data2vec-text": "Roberta",
+    "ernie": "Bert",
+    "esm": "Esm",
+    "gte": "XLMRoberta",
+    "jina_embeddings_v3": "XLMRoberta",
+    "longformer": "Roberta",
+    "megatron-bert": "Bert",
+    "nomic_bert": "Bert",
+    "roberta-prelayernorm": "Roberta",
+    "xlm-roberta-xl": "XLMRoberta",
     "bart": "Bart",
     "t5": "T5",
     "mt5": "T5",
@@ -155,7 +172,9 @@ class TokenizerSpecialTokens:
 
         ids = [(token, tokenizer.token_to_id(token)) for token in named(tuple(sorted(roles)))]
         single = [*named(template.prefix), "$A", *named(template.suffix)]
-        second = [*named(template.between), "$B:1", *(f"{t}:1" for t in named(template.suffix))]
+        kind = template.second_type
+        suffix = [f"{token}:{kind}" for token in named(template.suffix)]
+        second = [*named(template.between), f"$B:{kind}", *suffix]
         ends = processors.TemplateProcessing(
             single=single, pair=[*single, *second], special_tokens=ids
         )
@@ -190,17 +209,21 @@ def special_tokens(
                 tokens[role], details[token.content] = token.content, token
             elif isinstance(value, str):
                 tokens[role] = value
+            elif name == "Esm" and f"{role}_token" in fields:  # encoders of DNA have no end
+                tokens.pop(role, None)
     template = TEMPLATES.get(name, Template())
+    if name == "Esm" and "eos" not in tokens:
+        template = replace(template, suffix=())
     languages = languages_of(name, tokenizer_config)
     if languages is not None:
         tokens["language"] = languages.source
         if name == "Nllb" and tokenizer_config.flag("legacy_behaviour", False):
             template = _LANGUAGE_LAST
     if name in DEFAULTS:
-        template = Template(
+        template = replace(
+            template,
             prefix=_switched(tokenizer_config, "bos", template.prefix),
             suffix=_switched(tokenizer_config, "eos", template.suffix),
-            between=template.between,
         )
     return TokenizerSpecialTokens(
         tokens=tokens,

@@ -1,5 +1,6 @@
 """Tokenizers of folders without tokenizer.json give the original ids on real text."""
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import sentencepiece
 from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
-from transformers import BertTokenizer, GPT2Tokenizer, RobertaTokenizer
+from transformers import BertTokenizer, EsmTokenizer, GPT2Tokenizer, RobertaTokenizer
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from export.errors import SourceError, UnsupportedError
@@ -184,6 +185,59 @@ def test_fairseq_ids(tmp_path: Path, corpus: list[str]) -> None:
     assert ours.encode(text).ids == [0, *expected, 2]
     assert ours.encode(text, text).ids == [0, *expected, 2, 2, *expected, 2]
     assert ours.token_to_id("<mask>") == len(library) + 1
+
+
+def test_camembert_ids(tmp_path: Path, corpus: list[str]) -> None:
+    """Those of the first pieces: camembert-base has <s> as 5 and </s> as 6."""
+    path = train(tmp_path, "sentencepiece.bpe.model", corpus, {"model_type": "unigram"})
+    library, ours = SentencePieceProcessor(str(path)), read(tmp_path, "camembert")
+    text = "The cat sat on the mat."
+    expected = [index + 4 if index > 0 else 3 for index in library.encode(text)]
+    assert ours.encode(text).ids == [5, *expected, 6]
+    pair = ours.encode(text, text)
+    assert pair.ids == [5, *expected, 6, 6, *expected, 6]
+    assert set(pair.type_ids) == {0}
+    assert ours.token_to_id("<pad>") == 1
+    assert ours.token_to_id("<mask>") == len(library) + 4
+
+
+# --- ESM, against transformers --------------------------------------------------------------
+
+RESIDUES = (*"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>")
+PROTEINS = (
+    "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEKAVQVKVKALPDAQFEVV",
+    "M K T  A\tY\n",
+    "MK<mask>AY<mask>",
+    "mkt MK1T é",
+    "M<null_1>K.-.<cls>A<eos>",
+    "",
+)
+CODONS = tuple("".join(letters) for letters in itertools.product("ACGT", repeat=3))
+DNA = ("ACGTACGGTAC", "ACGNTTTAA", "acg ACG", "<mask>ACGT")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "end", "sequences"),
+    [
+        (("<cls>", "<pad>", "<eos>", "<unk>", *RESIDUES, "<mask>"), "<eos>", PROTEINS),
+        # As nucleotide transformers have it: longer tokens before single letters, and no end.
+        (("<unk>", "<pad>", "<mask>", "<cls>", *CODONS, *"ACGTN"), None, DNA),
+    ],
+    ids=["protein", "DNA"],
+)
+def test_esm_matches_transformers(
+    tmp_path: Path, tokens: tuple[str, ...], end: str | None, sequences: tuple[str, ...]
+) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens))
+    config = {"tokenizer_class": "EsmTokenizer", "eos_token": end}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    theirs, ours = EsmTokenizer.from_pretrained(tmp_path), read(tmp_path, "esm")
+    for sequence in sequences:
+        assert ours.encode(sequence).ids == theirs.encode(sequence), sequence
+    if end is not None:
+        pair = ours.encode("MK", "TA")
+        assert pair.ids == theirs.encode("MK", "TA")
+        assert set(pair.type_ids) == {0}
 
 
 # --- WordPiece and byte-level BPE, against transformers -------------------------------------

@@ -1,0 +1,123 @@
+"""T5's layers (Raffel et al. 2020) and their weights, as ``transformers`` names them."""
+
+from export.errors import UnsupportedError
+from export.importers.activations import ACTIVATIONS
+from export.importers.renaming import Rename, linear, per_layer
+from export.importers.support import MAX_LAYERS
+from export.readers.fields import Fields
+from export.supported import lookup
+from model.config import (
+    AttentionConfig,
+    FeedForwardConfig,
+    LayerConfig,
+    NormConfig,
+    NormKind,
+    NormOrder,
+    StackConfig,
+)
+from model.mixers import required
+from model.position_config import (
+    PositionConfig,
+    PositionKind,
+    RelativeBiasConfig,
+    RelativeBiasKind,
+)
+
+# Relative positions have no limit; the models were trained on texts of this length.
+MAX_POSITIONS = 512
+
+
+def positions(config: Fields) -> PositionConfig:
+    """No absolute ones."""
+    return PositionConfig(
+        kind=PositionKind.NONE, max_positions=config.positive("n_positions", MAX_POSITIONS)
+    )
+
+
+def encoder_stack(config: Fields) -> StackConfig:
+    """The encoder.
+
+    Raises:
+        SourceError, UnsupportedError: see :mod:`export.errors`.
+    """
+    norm = NormConfig(kind=NormKind.RMS, epsilon=config.number("layer_norm_epsilon", 1e-6))
+    attention = AttentionConfig(
+        num_heads=config.positive("num_heads"),
+        num_kv_heads=config.positive("num_heads"),
+        head_size=config.positive("d_kv"),
+        input_bias=False,
+        output_bias=False,
+        scale=1.0,
+        bias=_bias(config),
+    )
+    layer = LayerConfig(
+        attention=attention, feed_forward=_feed_forward(config), norm=norm, norm_order=NormOrder.PRE
+    )
+    number = config.positive("num_layers", maximum=MAX_LAYERS)
+    return StackConfig(layers=(layer,) * number, final_norm=norm)
+
+
+def _bias(config: Fields) -> RelativeBiasConfig:
+    num_buckets = config.positive("relative_attention_num_buckets", 32)
+    max_distance = config.positive("relative_attention_max_distance", 128)
+    if num_buckets % 2 or num_buckets < 4 or max_distance <= num_buckets // 2:
+        raise UnsupportedError(
+            f"{config.origin}: relative_attention_num_buckets {num_buckets} with "
+            f"relative_attention_max_distance {max_distance} is not supported; supported: an even "
+            "number of 4 or more, and a distance of more than half of it"
+        )
+    return RelativeBiasConfig(
+        kind=RelativeBiasKind.BUCKETS, num_buckets=num_buckets, max_distance=max_distance
+    )
+
+
+def _feed_forward(config: Fields) -> FeedForwardConfig:
+    """From ``feed_forward_proj``: an activation, with the prefix ``gated-`` if it is gated.
+
+    ``dense_act_fn`` and ``is_gated_act``, which transformers saves too, go before it.
+    """
+    is_mt5 = config.text("model_type", "t5") == "mt5"
+    name = config.text("feed_forward_proj", "gated-gelu" if is_mt5 else "relu")
+    field, activation = "feed_forward_proj", name.removeprefix("gated-")
+    if name == "gated-gelu":  # in T5, the tanh approximation
+        activation = "gelu_new"
+    if config.get("dense_act_fn") is not None:
+        field, activation = "dense_act_fn", config.text("dense_act_fn")
+    return FeedForwardConfig(
+        inner_size=config.positive("d_ff"),
+        activation=lookup(ACTIVATIONS, activation, f"{config.origin}: {field}"),
+        gated=config.flag("is_gated_act", name.startswith("gated-")),
+        bias=False,
+    )
+
+
+def stack_table(side: str, stack: StackConfig | None) -> list[Rename]:
+    """Every weight of a stack but its final norm."""
+    if stack is None:
+        return []
+    layer = stack.layers[0]
+    target, source = f"{side}.layers.{{n}}", f"{side}.block.{{n}}.layer"
+    last = 1 if layer.cross_attention is None else 2
+    inner = ("wi_0", "wi_1") if required(layer.feed_forward).gated else ("wi",)
+    dense, attention = f"{source}.{last}.DenseReluDense", f"{source}.0.SelfAttention"
+    table = [
+        *linear(f"{target}.mixer.qkv", *(f"{attention}.{letter}" for letter in "qkv"), bias=False),
+        *linear(f"{target}.mixer.output", f"{attention}.o", bias=False),
+        Rename(f"{target}.mixer_norm.weight", (f"{source}.0.layer_norm.weight",)),
+        *linear(f"{target}.feed_forward.input", *(f"{dense}.{x}" for x in inner), bias=False),
+        *linear(f"{target}.feed_forward.output", f"{dense}.wo", bias=False),
+        Rename(f"{target}.feed_forward_norm.weight", (f"{source}.{last}.layer_norm.weight",)),
+    ]
+    if layer.cross_attention is not None:
+        name, cross = f"{target}.cross_attention", f"{source}.1.EncDecAttention"
+        table += [
+            *linear(f"{name}.query", f"{cross}.q", bias=False),
+            *linear(f"{name}.key_value", f"{cross}.k", f"{cross}.v", bias=False),
+            *linear(f"{name}.output", f"{cross}.o", bias=False),
+            Rename(f"{name}_norm.weight", (f"{source}.1.layer_norm.weight",)),
+        ]
+    bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    return [
+        *per_layer(table, len(stack.layers)),
+        Rename(f"{side}.positions.biases.0.weight", (bias,)),
+    ]
