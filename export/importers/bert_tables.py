@@ -39,11 +39,15 @@ class LayerNames:
     feed_forward_output: str = "encoder.layer.{n}.output.dense"
     feed_forward_norm: str = "encoder.layer.{n}.output.LayerNorm"
 
-    def table(self) -> tuple[Rename, ...]:
-        """The weights of a layer, for :func:`export.importers.renaming.per_layer`."""
+    def table(self, *, input_bias: bool = True) -> tuple[Rename, ...]:
+        """The weights of a layer, for :func:`export.importers.renaming.per_layer`.
+
+        Args:
+            input_bias: whether queries, keys and values have biases.
+        """
         target = "encoder.layers.{n}"
         return (
-            *linear(f"{target}.mixer.qkv", self.query, self.key, self.value, bias=True),
+            *linear(f"{target}.mixer.qkv", self.query, self.key, self.value, bias=input_bias),
             *linear(f"{target}.mixer.output", self.attention_output, bias=True),
             *affine(f"{target}.mixer_norm", self.attention_norm),
             *linear(f"{target}.feed_forward.input", self.feed_forward_input, bias=True),
@@ -72,12 +76,17 @@ def later_positions(first: int) -> Rename:
 
 
 def embeddings(
-    config: Fields, *, first_position: int = 0, added: tuple[str, ...] = ()
+    config: Fields,
+    *,
+    first_position: int = 0,
+    max_positions: int | None = None,
+    added: tuple[str, ...] = (),
 ) -> tuple[Rename, ...]:
     """Tokens, positions and token types, without the norm.
 
     Args:
         first_position: the row of the first token's position.
+        max_positions: the number of positions; default: all.
         added: tables whose first row every token has, as of a single token type. They are folded
             into the positions.
     """
@@ -86,7 +95,8 @@ def embeddings(
         segments, added = (), (*added, *SEGMENTS.sources)
 
     def fold(positions: Tensor, *tables: Tensor) -> Tensor:
-        return sum((table[:1] for table in tables), positions[first_position:])
+        rows = positions[first_position:][:max_positions]
+        return sum((table[:1] for table in tables), rows)
 
     return (TOKENS, Rename(POSITIONS.target, (*POSITIONS.sources, *added), fold), *segments)
 
@@ -138,14 +148,28 @@ def bert_body(
     variant: BertVariant,
     *,
     first_position: int = 0,
+    max_positions: int | None = None,
     added: tuple[str, ...] = (),
+    input_bias: bool = True,
 ) -> Body:
-    """The body of a model of ``variant``; see :func:`embeddings` for the other arguments.
+    """The body of a model of ``variant``.
+
+    Args:
+        first_position: as for :func:`embeddings`. So are ``max_positions`` and ``added``.
+        input_bias: whether queries, keys and values have biases.
 
     Raises:
         SourceError, UnsupportedError: see :mod:`export.errors`.
     """
-    layer = msgspec.structs.replace(post_norm_layer(config), norm_order=variant.norm_order)
+    layer = msgspec.structs.replace(
+        post_norm_layer(config),
+        attention=multi_head(config, input_bias=input_bias),
+        norm_order=variant.norm_order,
+    )
+    position = learned_positions(config, first=first_position)
+    if max_positions is not None:
+        limit = min(max_positions, position.max_positions)
+        position = msgspec.structs.replace(position, max_positions=limit)
     number, embedding = num_layers(config), normed_embedding(config)
     norms: list[Rename] = []
     if variant.embedding_norm:
@@ -157,16 +181,21 @@ def bert_body(
     return Body(
         base=variant.base,
         hidden_size=config.positive("hidden_size"),
-        position=learned_positions(config, first=first_position),
+        position=position,
         embedding=embedding,
         encoder=StackConfig(
             layers=(layer,) * number,
             final_norm=None if variant.final_norm is None else layer.norm,
         ),
         table=(
-            *embeddings(config, first_position=first_position, added=added),
+            *embeddings(
+                config,
+                first_position=first_position,
+                max_positions=position.max_positions,
+                added=added,
+            ),
             *norms,
-            *per_layer(variant.names.table(), number),
+            *per_layer(variant.names.table(input_bias=input_bias), number),
         ),
         ignored=UNUSED,
     )

@@ -4,6 +4,8 @@ BERT with disentangled attention. The keys and queries of relative positions are
 table and each layer's matrices, so they are constants, computed here.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 from torch import Tensor
 from torch.nn import functional
@@ -60,7 +62,16 @@ def import_deberta(folder: HuggingFaceFolder) -> Checkpoint:
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
-    config = folder.config
+    table = (*NAMES.table(), *_distance_tables(folder.config))
+    return assemble(folder, deberta_body(folder.config, table), HEADS, "DebertaV2Model")
+
+
+def deberta_body(config: Fields, layer_table: Iterable[Rename]) -> Body:
+    """The body of a DeBERTa whose layers have the weights of ``layer_table``.
+
+    Raises:
+        SourceError, UnsupportedError: see :mod:`export.errors`.
+    """
     hidden_size = config.positive("hidden_size")
     check_supported(
         config,
@@ -68,11 +79,12 @@ def import_deberta(folder: HuggingFaceFolder) -> Checkpoint:
         embedding_size=(hidden_size,),
         attention_head_size=(hidden_size // config.positive("num_attention_heads"),),
         norm_rel_ebd=("none", "layer_norm"),
+        talking_head=(False,),
     )
     layers = (_layer(config),) * num_layers(config)
     num_segments = config.integer("type_vocab_size", 0)
     is_added = config.flag("position_biased_input", True)
-    body = Body(
+    return Body(
         base="deberta",
         hidden_size=hidden_size,
         position=PositionConfig(
@@ -85,15 +97,14 @@ def import_deberta(folder: HuggingFaceFolder) -> Checkpoint:
             *(TOKENS, *EMBEDDING_NORM),
             *((POSITIONS,) if is_added else ()),
             *((SEGMENTS,) if num_segments else ()),
-            *per_layer((*NAMES.table(), *_distance_tables(config)), len(layers)),
+            *per_layer(layer_table, len(layers)),
         ),
         ignored=(*UNUSED, *POSITIONS.sources, DISTANCES, *DISTANCE_NORM),
         allows_unattended=False,
     )
-    return assemble(folder, body, HEADS, "DebertaV2Model")
 
 
-def _terms(config: Fields) -> list[str]:
+def terms_of(config: Fields) -> list[str]:
     """The names in ``pos_att_type``, a list or a text separated by ``|``."""
     value = config.get("pos_att_type")
     names = value.lower().split("|") if isinstance(value, str) else config.texts("pos_att_type")
@@ -102,15 +113,22 @@ def _terms(config: Fields) -> list[str]:
 
 def _layer(config: Fields) -> LayerConfig:
     layer = post_norm_layer(config)
-    attention, terms = required(layer.attention), _terms(config)
+    attention, terms = required(layer.attention), terms_of(config)
     # He et al. 2020, equation 4: the scale depends on the number of terms.
     scale = (attention.head_size * (1 + len(terms))) ** -0.5
-    attention = msgspec.structs.replace(attention, scale=scale, disentangled=_distances(config))
+    attention = msgspec.structs.replace(attention, scale=scale, disentangled=distances_of(config))
     return msgspec.structs.replace(layer, attention=attention)
 
 
-def _distances(config: Fields) -> DisentangledConfig | None:
-    terms = tuple(lookup(TERMS, name, f"{config.origin}: pos_att_type") for name in _terms(config))
+def distances_of(config: Fields) -> DisentangledConfig | None:
+    """The relative positions of all layers, if there are any.
+
+    Raises:
+        UnsupportedError: an unknown term, or too few or too many buckets.
+    """
+    terms = tuple(
+        lookup(TERMS, name, f"{config.origin}: pos_att_type") for name in terms_of(config)
+    )
     if not config.flag("relative_attention", False) or not terms:
         return None
     num_buckets, furthest = _whole(config, "position_buckets"), _furthest(config)
@@ -140,27 +158,29 @@ def _whole(config: Fields, name: str) -> int:
 
 def _distance_tables(config: Fields) -> list[Rename]:
     """A layer's projections of the table of relative positions."""
-    distances = _distances(config)
+    distances = distances_of(config)
     if distances is None:
         return []
     matrices = SHARED if config.flag("share_att_key", False) else OWN
     norms = DISTANCE_NORM if config.text("norm_rel_ebd", "none") == "layer_norm" else ()
-    transform = _project(2 * distances.span, layer_norm(config).epsilon)
+    transform = projected(2 * distances.span, layer_norm(config).epsilon)
     return [
         Rename(
             f"encoder.layers.{{n}}.mixer.content_bias.{TERMS[name]}",
             (DISTANCES, f"{matrices[name]}.weight", f"{matrices[name]}.bias", *norms),
             transform,
         )
-        for name in _terms(config)
+        for name in terms_of(config)
     ]
 
 
-def _project(num_rows: int, epsilon: float) -> Transform:
+def projected(num_rows: int, epsilon: float) -> Transform:
+    """The keys or queries of ``num_rows`` distances: a table times a layer's matrix."""
+
     def project(
         table: Tensor,
         weight: Tensor,
-        bias: Tensor,
+        bias: Tensor | None = None,
         norm_weight: Tensor | None = None,
         norm_bias: Tensor | None = None,
     ) -> Tensor:
@@ -174,7 +194,7 @@ def _project(num_rows: int, epsilon: float) -> Transform:
     return project
 
 
-def _masked(folder: HuggingFaceFolder) -> Head:
+def masked_head(folder: HuggingFaceFolder) -> Head:
     """Older files use BERT's names, newer ones DeBERTa's."""
     if folder.config.flag("legacy", True):
         return bert_masked()(folder)
@@ -184,11 +204,12 @@ def _masked(folder: HuggingFaceFolder) -> Head:
     return read(folder)
 
 
-def _pooler_act(config: Fields) -> Activation:
+def pooler_act(config: Fields) -> Activation:
+    """The activation of the classifier's dense layer."""
     check_supported(config, pooler_hidden_size=(config.positive("hidden_size"),))
     return activation(config, "pooler_hidden_act", "gelu")
 
 
 HEADS = five_classes(
-    "DebertaV2", classifier=classifier("pooler.dense", _pooler_act), masked=_masked
+    "DebertaV2", classifier=classifier("pooler.dense", pooler_act), masked=masked_head
 )

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from export.checkpoint import Checkpoint
 from export.importers.albert import import_albert
 from export.importers.bert import import_bert, import_ernie, import_megatron_bert
+from export.importers.big_bird import import_big_bird
 from export.importers.deberta import import_deberta
+from export.importers.deberta_v1 import import_deberta_v1
 from export.importers.distilbert import import_distilbert
 from export.importers.electra import import_electra
 from export.importers.esm import import_esm
@@ -16,6 +18,7 @@ from export.importers.longformer import import_longformer
 from export.importers.modernbert import import_modernbert
 from export.importers.mpnet import import_mpnet
 from export.importers.nomic_bert import import_nomic_bert
+from export.importers.rembert import import_rembert
 from export.importers.roberta import import_roberta
 from export.importers.roformer import import_roformer
 from export.readers.hugging_face import HuggingFaceFolder
@@ -23,8 +26,10 @@ from export.readers.hugging_face import HuggingFaceFolder
 ENCODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "albert": import_albert,
     "bert": import_bert,
+    "big_bird": import_big_bird,
     "camembert": import_roberta,
     "data2vec-text": import_roberta,
+    "deberta": import_deberta_v1,
     "deberta-v2": import_deberta,
     "distilbert": import_distilbert,
     "electra": import_electra,
@@ -39,6 +44,7 @@ ENCODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "mpnet": import_mpnet,
     "new": import_gte,
     "nomic_bert": import_nomic_bert,
+    "rembert": import_rembert,
     "roberta": import_roberta,
     "roberta-prelayernorm": import_roberta,
     "roformer": import_roformer,

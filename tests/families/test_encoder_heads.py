@@ -14,7 +14,7 @@ from model.bundle import Task
 from model.transformer import from_weights
 from tests.export.importers.support import edit_json, randomise, save
 from tests.families.encoders import SMALL, with_fixed_sinusoids
-from tests.families.test_deberta import V3
+from tests.families.test_deberta import V1, V3
 from tests.families.test_distilbert import SMALL as DISTILBERT
 from tests.families.test_eurobert import IDS as EUROBERT
 from tests.families.test_modernbert import SPECIAL
@@ -24,8 +24,10 @@ LENGTHS = (9, 4)
 CHANGES: dict[str, dict[str, Any]] = {
     "Albert": {"embedding_size": 24},
     "Bert": {},
+    "BigBird": {"attention_type": "original_full", "hidden_act": "relu"},
     "Camembert": {},
     "Data2VecText": {},
+    "Deberta": {**V1, "pooler_hidden_act": "relu"},
     "DebertaV2": {**V3, "pooler_hidden_act": "relu"},
     "DistilBert": DISTILBERT,
     "Electra": {"embedding_size": 24, "hidden_act": "relu"},
@@ -38,6 +40,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ModernBert": {**SPECIAL, "local_attention": 6},
     "MPNet": {},
     "NomicBert": {"hidden_act": "gelu"},
+    "RemBert": {"input_embedding_size": 24, "output_embedding_size": 40},
     "Roberta": {},
     "RobertaPreLayerNorm": {},
     "RoFormer": {"embedding_size": 24, "hidden_act": "relu"},
@@ -50,12 +53,14 @@ CLASSES = {
     "QuestionAnswering": Task.ANSWER,
     "MaskedLM": Task.FILL_MASK,
 }
-# Longformer's question answering has global tokens of its own: tests/families/test_longformer.py.
+# Longformer's question answering has global tokens of its own, BigBird's masks the question:
+# tests/families/test_longformer.py and test_big_bird.py.
+CLASS = "QuestionAnswering"
 CASES = [
     (family, kind)
     for family in CHANGES
     for kind in CLASSES
-    if (family, kind) != ("Longformer", "QuestionAnswering")
+    if (family, kind) not in (("BigBird", CLASS), ("Longformer", CLASS))
     and hasattr(transformers, f"{family}For{kind}")
 ]
 
@@ -121,6 +126,7 @@ def test_head_matches_transformers(family: str, kind: str, tmp_path: Path) -> No
     [
         ("Bert", "MaskedLM", {"tie_word_embeddings": False}),
         ("Roberta", "MaskedLM", {"tie_word_embeddings": False}),
+        ("Deberta", "MaskedLM", {"legacy": False}),
         ("DebertaV2", "MaskedLM", {"legacy": False}),
         ("EuroBert", "MaskedLM", {"mlp_bias": True}),
         ("EuroBert", "MaskedLM", {"tie_word_embeddings": True}),

@@ -9,13 +9,20 @@ import transformers
 from model.transformer import from_weights
 from tests.families.encoders import SMALL, with_fixed_sinusoids
 from tests.families.harness import imported
-from tests.families.test_deberta import V3
+from tests.families.test_deberta import V1, V3
 
 CHANGES: dict[str, dict[str, Any]] = {
     "Albert": {"embedding_size": 24},
     "Bert": {},
+    "BigBird": {"attention_type": "original_full"},
+    "Deberta": V1,
     "DebertaV2": V3,
     "Electra": {},
+    "Ernie": {"use_task_id": True},
+    "Gte": {},
+    "MegatronBert": {},
+    "NomicBert": {},
+    "RemBert": {"input_embedding_size": 24},
     "Roberta": {},
     "RoFormer": {},
 }
