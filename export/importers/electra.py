@@ -3,6 +3,8 @@
 BERT; the embeddings may be smaller than the hidden size.
 """
 
+import dataclasses
+
 from export.checkpoint import Checkpoint
 from export.importers.bert_tables import (
     EMBEDDING_NORM,
@@ -16,7 +18,9 @@ from export.importers.bert_tables import (
 )
 from export.importers.encoders import Body, assemble
 from export.importers.head_tables import always, classifier, five_classes, masked
+from export.importers.heads import Head
 from export.importers.renaming import linear, per_layer
+from export.importers.sentence_transformers import embedder
 from export.readers.hugging_face import HuggingFaceFolder
 from model.config import Activation, StackConfig
 
@@ -49,14 +53,29 @@ def import_electra(folder: HuggingFaceFolder) -> Checkpoint:
     return assemble(folder, body, HEADS, "ElectraModel")
 
 
-HEADS = five_classes(
-    "Electra",
-    classifier=classifier("classifier.dense", always(Activation.GELU), "classifier.out_proj"),
-    masked=masked(
-        "generator_predictions.dense",
-        "generator_predictions.LayerNorm",
-        "generator_lm_head",
-        "generator_lm_head.bias",
-        always(Activation.GELU),
-    ),
+DISCRIMINATOR = tuple(
+    f"discriminator_predictions.{name}.{kind}"
+    for name in ("dense", "dense_prediction")
+    for kind in ("weight", "bias")
 )
+
+
+def _discriminator(folder: HuggingFaceFolder) -> Head:
+    """The published model of pretraining, without the head that finds replaced tokens."""
+    return dataclasses.replace(embedder(folder), ignored=DISCRIMINATOR)
+
+
+HEADS = {
+    **five_classes(
+        "Electra",
+        classifier=classifier("classifier.dense", always(Activation.GELU), "classifier.out_proj"),
+        masked=masked(
+            "generator_predictions.dense",
+            "generator_predictions.LayerNorm",
+            "generator_lm_head",
+            "generator_lm_head.bias",
+            always(Activation.GELU),
+        ),
+    ),
+    "ElectraForPreTraining": _discriminator,
+}
