@@ -15,6 +15,7 @@ from torch import Tensor
 from export.checkpoint import Checkpoint
 from model.config import (
     AttentionConfig,
+    HeadNormScope,
     LayerConfig,
     NormConfig,
     NormKind,
@@ -107,8 +108,11 @@ def _pad_self_attention(name: str, attention: AttentionConfig, weights: Weights)
     kv_heads = 2 * attention.num_kv_heads
     _transform(weights, f"{global_tokens}.key_value", lambda x: pad_last(x, kv_heads))
     norm_scale = (attention.head_size / _padded_size(attention)) ** 0.5
-    for norm in ("query_norm", "key_norm"):
-        _transform(weights, f"{name}.mixer.{norm}", lambda x: pad_last(x, 1) * norm_scale)
+    is_whole = attention.head_norm_scope == HeadNormScope.ALL_HEADS
+    for norm, heads in (("query_norm", attention.num_heads), ("key_norm", attention.num_kv_heads)):
+        weight = f"{name}.mixer.{norm}.weight"
+        if weight in weights:
+            weights[weight] = pad_last(weights[weight], heads if is_whole else 1) * norm_scale
 
 
 def _pad_cross_attention(name: str, attention: AttentionConfig, weights: Weights) -> None:

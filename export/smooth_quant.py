@@ -31,7 +31,9 @@ MIGRATION_STRENGTH = 0.5
 RESIDUAL_MIGRATION_STRENGTH = 0.7  # where the graph divides at run time
 MIN_RELATIVE_RANGE = 0.1  # of the mean channel
 
-# Matrices that read the residual stream of a post-norm layer.
+# Orders in which matrices read the residual stream, not what a norm computes of it.
+RESIDUAL_ORDERS = (NormOrder.POST, NormOrder.RES_POST)
+# The matrices that read it.
 RESIDUAL_CONSUMERS = (
     "mixer.qkv",
     "mixer.global_tokens.query",
@@ -97,7 +99,7 @@ def residual_smoothing_factors(config: ModelConfig, weights: Weights, rows: Samp
         f"{stack}.layers.{index}.{consumer}"
         for stack, layers in (("encoder", config.encoder), ("decoder", config.decoder))
         for index, layer in enumerate(() if layers is None else layers.layers)
-        if layer.norm_order == NormOrder.POST
+        if layer.norm_order in RESIDUAL_ORDERS
         for consumer in RESIDUAL_CONSUMERS
     ]
     if not consumers or not rows:
@@ -123,7 +125,8 @@ def _measure(config: ModelConfig, weights: Weights, rows: Samples) -> Activation
 def scale_migrations(config: ModelConfig) -> Iterator[ScaleMigration]:
     """Every place where a scale can move from one weight to the next.
 
-    Post-norm layers have none: the residual connection reads the norm's output too.
+    Post-norm layers have none: the residual connection reads the norm's output too. Neither has
+    such a norm in layers that normalise only outputs of sub-layers.
     """
     for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
         for index, layer in enumerate(() if stack is None else stack.layers):
@@ -134,23 +137,27 @@ def scale_migrations(config: ModelConfig) -> Iterator[ScaleMigration]:
 def _layer_migrations(
     name: str, layer: LayerConfig, stack: StackConfig
 ) -> Iterator[ScaleMigration]:
-    attention = layer.attention
+    attention, reads_residual = layer.attention, layer.norm_order in RESIDUAL_ORDERS
     suffix = ".before" if layer.norm_order == NormOrder.SANDWICH else ""
     # Global tokens read the norm and compute values with matrices of their own.
     if attention is not None and not attention.num_global_tokens:
-        has_norm = (layer.mixer_norm or layer.norm).kind != NormKind.NONE
+        norm = layer.mixer_norm or layer.norm
+        has_norm = norm.kind != NormKind.NONE and not reads_residual
         if has_norm and not stack.signal_targets:  # a signal is added to what the norm computes
             yield ScaleMigration(f"{name}.mixer_norm{suffix}", f"{name}.mixer.qkv")
         start = (attention.num_heads + attention.num_kv_heads) * attention.head_size
-        # Relative values are added to the values that the projection computes.
-        if attention.relative is None or not attention.relative.values:
+        # Relative values are added to the values that the projection computes; clipped values do
+        # not grow with their weights.
+        has_relative = attention.relative is not None and attention.relative.values
+        if not has_relative and attention.clip is None:
             yield ScaleMigration(f"{name}.mixer.qkv", f"{name}.mixer.output", start, attention)
-    if layer.cross_attention is not None:
-        norm = f"{name}.cross_attention_norm{suffix}"
-        yield ScaleMigration(norm, f"{name}.cross_attention.query")
+    if layer.cross_attention is not None and not reads_residual:
+        producer = f"{name}.cross_attention_norm{suffix}"
+        yield ScaleMigration(producer, f"{name}.cross_attention.query")
     if layer.feed_forward is None or layer.feed_forward.experts is not None:
         return
-    yield ScaleMigration(f"{name}.feed_forward_norm{suffix}", f"{name}.feed_forward.input")
+    if not reads_residual:
+        yield ScaleMigration(f"{name}.feed_forward_norm{suffix}", f"{name}.feed_forward.input")
     if layer.feed_forward.gated:  # the output is linear in the half that is not activated
         start = layer.feed_forward.inner_size
         yield ScaleMigration(f"{name}.feed_forward.input", f"{name}.feed_forward.output", start)

@@ -61,6 +61,7 @@ def make_norm(size: int, config: NormConfig) -> nn.Module:
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.RELU: functional.relu,
+    Activation.RELU_SQUARED: lambda x: functional.relu(x) ** 2,
     Activation.GELU: functional.gelu,
     Activation.GELU_TANH: lambda x: functional.gelu(x, approximate="tanh"),
     Activation.SILU: functional.silu,

@@ -23,6 +23,7 @@ from model.variants import (
     Activation,
     Branches,
     HeadKind,
+    HeadNormScope,
     Kind,
     MixerKind,
     NormKind,
@@ -44,6 +45,7 @@ __all__ = [
     "HaltingConfig",
     "HeadConfig",
     "HeadKind",
+    "HeadNormScope",
     "ImageStreamConfig",
     "Kind",
     "LayerConfig",
@@ -77,8 +79,8 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
         soft_cap: scores become ``cap * tanh(scores / cap)`` (Gemma 2).
         window: a token sees itself and the ``window - 1`` tokens before it (Mistral; Beltagy et
             al. 2020); in an encoder also the ``window - 1`` tokens after it.
-        head_norm: normalises each head's query and key before rotation (Henry et al. 2020;
-            Qwen3).
+        head_norm: normalises queries and keys before rotation; ``head_norm_scope`` says of what.
+        clip: queries, keys and values become ``-clip`` to ``clip`` before rotation (MPT, OLMo).
         bias: added to the scaled scores.
         relative: vectors of distances, added to keys and values; not with rotation, a ``soft_cap``,
             or ``COSINE`` or ``ADDITIVE`` scores.
@@ -99,6 +101,8 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     soft_cap: float | None = None
     window: int | None = None
     head_norm: NormConfig | None = None
+    head_norm_scope: HeadNormScope = HeadNormScope.HEAD
+    clip: float | None = None
     bias: RelativeBiasConfig | None = None
     disentangled: DisentangledConfig | None = None
     relative: RelativePositionConfig | None = None

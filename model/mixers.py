@@ -12,10 +12,11 @@ from msgspec import structs
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.basics import Linear, make_norm
+from model.basics import Linear
 from model.config import AttentionConfig, FeedForwardConfig, LayerConfig, MixerKind, ScoreKind
 from model.disentangled import DisentangledBias
 from model.eager import split_heads, split_qkv, update_cache
+from model.head_norms import make_head_norm, normalize_heads
 from model.kernels import AttentionSignal, KeyValue, ModelKernels, PositionEncodings, Step
 from model.position_config import SignalTarget
 from model.relative_positions import RelativePositions
@@ -64,9 +65,8 @@ class SelfAttention(nn.Module):
         )
         self.score = SCORES[config.score](config)
         if config.head_norm is not None:
-            self.query_norm = make_norm(config.head_size, config.head_norm)
-            self.key_norm = make_norm(config.head_size, config.head_norm)
-
+            self.query_norm = make_head_norm(config, config.head_norm, config.num_heads)
+            self.key_norm = make_head_norm(config, config.head_norm, config.num_kv_heads)
         self.relative: RelativePositions | None = None
         if config.relative is not None:
             self.relative = RelativePositions(config, config.relative)
@@ -80,14 +80,14 @@ class SelfAttention(nn.Module):
             parts = zip(plain, moved, strict=True)
             qkv = torch.cat([b if name in signal.targets else a for (name, a), b in parts], -1)
         is_dot = self.config.score in (ScoreKind.SCALED_DOT, ScoreKind.DOT)
-        if self.config.head_norm is None and is_dot:
-            return qkv
-        query, key, value = split_qkv(qkv, self.config)
-        if self.config.head_norm is not None:
-            heads = (query.shape[0], query.shape[1], -1, self.config.head_size)
-            query = self.query_norm(query.reshape(heads)).flatten(2)
-            key = self.key_norm(key.reshape(heads)).flatten(2)
-        return torch.cat([self.score.query(query), self.score.key(key), value], -1)
+        if self.config.head_norm is not None or not is_dot:
+            query, key, value = split_qkv(qkv, self.config)
+            if self.config.head_norm is not None:
+                query = normalize_heads(query, self.query_norm, self.config)
+                key = normalize_heads(key, self.key_norm, self.config)
+            qkv = torch.cat([self.score.query(query), self.score.key(key), value], -1)
+        clip = self.config.clip
+        return qkv if clip is None else qkv.clamp(-clip, clip)
 
     def add_relative(self, qkv: Tensor, positions: PositionEncodings) -> PositionEncodings:
         """``positions`` with the layer's own vectors of distances (Shaw et al. 2018)."""

@@ -37,9 +37,16 @@ def sandwich_norm(x: Tensor, sublayer: Sublayer, norm: SandwichNorm) -> Tensor:
     return h
 
 
+def res_post_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module) -> Tensor:
+    """``x + norm(sublayer(x))`` (Liu et al. 2021, Swin Transformer V2, section 3.2)."""
+    h: Tensor = x + norm(sublayer(x))
+    return h
+
+
 # The residual connection around a sub-layer, by where it normalises.
 RESIDUALS: dict[NormOrder, Callable[..., Tensor]] = {
     NormOrder.POST: post_norm,
     NormOrder.PRE: pre_norm,
     NormOrder.SANDWICH: sandwich_norm,
+    NormOrder.RES_POST: res_post_norm,
 }

@@ -35,11 +35,20 @@ class NormKind(StrEnum):
 
 
 class NormOrder(StrEnum):
-    """Where a layer normalises: ``LN(x + f(x))``, ``x + f(LN(x))`` or ``x + LN'(f(LN(x)))``."""
+    """Where a layer normalises around a sub-layer ``f``."""
 
-    POST = "post"
-    PRE = "pre"
-    SANDWICH = "sandwich"  # Ding et al. 2021, CogView; Gemma 2
+    POST = "post"  # LN(x + f(x)): Vaswani et al. 2017
+    PRE = "pre"  # x + f(LN(x)): Xiong et al. 2020
+    SANDWICH = "sandwich"  # x + LN'(f(LN(x))): Ding et al. 2021, CogView; Gemma 2
+    RES_POST = "res_post"  # x + LN(f(x)): Liu et al. 2021, Swin Transformer V2; OLMo 2
+
+
+class HeadNormScope(StrEnum):
+    """What an attention normalises of its queries and keys, and with which weights."""
+
+    HEAD = "head"  # each head; all have the same weights: Henry et al. 2020; Qwen3
+    EACH_HEAD = "each_head"  # each head, which has its own weights: StableLM 2
+    ALL_HEADS = "all_heads"  # all heads as one vector: OLMo 2
 
 
 class Branches(StrEnum):
@@ -51,6 +60,7 @@ class Branches(StrEnum):
 
 class Activation(StrEnum):
     RELU = "relu"
+    RELU_SQUARED = "relu_squared"  # So et al. 2021, Primer
     GELU = "gelu"  # Hendrycks and Gimpel 2016, exact (erf)
     GELU_TANH = "gelu_tanh"  # the same paper's approximation; GPT-2
     SILU = "silu"  # gated, it is SwiGLU (Shazeer 2020)

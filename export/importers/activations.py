@@ -6,6 +6,7 @@ from model.config import Activation
 
 ACTIVATIONS = {
     "relu": Activation.RELU,
+    "relu2": Activation.RELU_SQUARED,
     "gelu": Activation.GELU,
     "gelu_new": Activation.GELU_TANH,
     "gelu_fast": Activation.GELU_TANH,

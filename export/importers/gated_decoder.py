@@ -1,17 +1,21 @@
-"""Shared by the importers of Llama-like decoders: RMS norm, rotary positions, gated feed-forward.
+"""Shared by the importers of decoders whose weights one table of names describes.
 
 The sizes from a configuration, layers of these sizes, and one table of all weights for a model and
-a checkpoint's names.
+a checkpoint's names. The defaults are Llama's: RMS norm, rotary positions, gated feed-forward.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from export.errors import SourceError
+from export.importers.norms import rms_norm
 from export.importers.renaming import (
     Rename,
     Transform,
+    chained,
     linear,
     same,
     stack_rows,
@@ -22,6 +26,7 @@ from export.readers.fields import Fields
 from model.config import (
     Activation,
     AttentionConfig,
+    Branches,
     EmbeddingConfig,
     ExpertsConfig,
     FeedForwardConfig,
@@ -55,7 +60,7 @@ class DecoderSizes:
     num_heads: int
     num_kv_heads: int
     head_size: int
-    epsilon: float
+    norm: NormConfig
     tied: bool
 
     def __post_init__(self) -> None:
@@ -72,10 +77,15 @@ class DecoderSizes:
         epsilon: float = 1e-6,
         tied: bool = False,
         head_size: int | None = None,
+        inner_size: int | None = None,
+        norm: NormConfig | None = None,
     ) -> "DecoderSizes":
         """From ``config.json``, with the family's defaults.
 
         If neither has a ``head_size``, it is the hidden size divided by the number of heads.
+
+        Args:
+            norm: default: an RMS norm with the configuration's ``rms_norm_eps`` or ``epsilon``.
         """
         hidden_size = config.positive("hidden_size")
         num_heads = config.positive("num_attention_heads")
@@ -84,18 +94,14 @@ class DecoderSizes:
             origin=config.origin,
             vocabulary_size=config.positive("vocab_size"),
             hidden_size=hidden_size,
-            inner_size=config.positive("intermediate_size"),
+            inner_size=config.positive("intermediate_size", inner_size),
             num_layers=config.positive("num_hidden_layers", maximum=MAX_LAYERS),
             num_heads=num_heads,
             num_kv_heads=config.positive("num_key_value_heads", num_heads),
             head_size=head_size or divide_heads(config.origin, hidden_size, num_heads),
-            epsilon=config.number("rms_norm_eps", epsilon),
+            norm=norm or rms_norm(config.number("rms_norm_eps", epsilon)),
             tied=config.flag("tie_word_embeddings", tied),
         )
-
-    @property
-    def norm(self) -> NormConfig:
-        return NormConfig(kind=NormKind.RMS, epsilon=self.epsilon)
 
     def attention(self, *, input_bias: bool, output_bias: bool, **more: Any) -> AttentionConfig:
         """``more`` are other fields of :class:`AttentionConfig`."""
@@ -113,12 +119,14 @@ class DecoderSizes:
         attention: AttentionConfig,
         *,
         activation: Activation = Activation.SILU,
+        gated: bool = True,
         bias: bool = False,
         norm_order: NormOrder = NormOrder.PRE,
+        branches: Branches = Branches.SEQUENTIAL,
         experts: ExpertsConfig | None = None,
         expert_size: int | None = None,
     ) -> LayerConfig:
-        """A layer of ``attention`` and a gated feed-forward.
+        """A layer of ``attention`` and a feed-forward.
 
         Args:
             bias: of the feed-forward.
@@ -131,12 +139,13 @@ class DecoderSizes:
             feed_forward=FeedForwardConfig(
                 inner_size=expert_size or self.inner_size,
                 activation=activation,
-                gated=True,
+                gated=gated,
                 bias=bias,
                 experts=experts,
             ),
             norm=self.norm,
             norm_order=norm_order,
+            branches=branches,
         )
 
     def model(
@@ -144,23 +153,39 @@ class DecoderSizes:
         layers: tuple[LayerConfig, ...],
         max_positions: int,
         *,
+        positions: PositionKind = PositionKind.NONE,
+        first_position: int = 0,
         embedding_scale: float = 1.0,
         soft_cap: float | None = None,
+        head_bias: bool = False,
     ) -> ModelConfig:
-        """``soft_cap`` is that of the logits."""
+        """A model of ``layers``.
+
+        Args:
+            positions: absolute ones, whose first is ``first_position``.
+            soft_cap: of the logits.
+            head_bias: whether the output matrix has a bias.
+        """
         return ModelConfig(
             kind=Kind.DECODER,
             vocabulary_size=self.vocabulary_size,
             hidden_size=self.hidden_size,
-            position=PositionConfig(kind=PositionKind.NONE, max_positions=max_positions),
+            position=PositionConfig(
+                kind=positions, max_positions=max_positions, first=first_position
+            ),
             embedding=EmbeddingConfig(scale=embedding_scale),
             decoder=StackConfig(layers=layers, final_norm=self.norm),
-            head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=self.tied, soft_cap=soft_cap),
+            head=HeadConfig(
+                kind=HeadKind.LANGUAGE_MODEL,
+                tied=self.tied,
+                soft_cap=soft_cap,
+                bias=head_bias,
+            ),
         )
 
 
 # The checkpoint's names of each of the model's modules; several are packed on the output axis.
-# ``{n}`` is the number of a layer.
+# ``{n}`` is the number of a layer. A norm without a name multiplies by 1.
 Names = Mapping[str, tuple[str, ...]]
 
 TARGET = "decoder.layers.{n}"
@@ -185,6 +210,7 @@ DOWN = f"{TARGET}.feed_forward.experts.output"
 NORM_NAMES = {
     NormOrder.POST: ("mixer_norm", "feed_forward_norm"),
     NormOrder.PRE: ("mixer_norm", "feed_forward_norm"),
+    NormOrder.RES_POST: ("mixer_norm", "feed_forward_norm"),
     NormOrder.SANDWICH: (
         "mixer_norm.before",
         "mixer_norm.after",
@@ -194,20 +220,20 @@ NORM_NAMES = {
 }
 
 
-def experts_table(names: Names, count: int) -> list[Rename]:
+def experts_table(names: Names, count: int, output: Transform = same) -> list[Rename]:
     """The weights of a mixture of ``count`` experts; ``{e}`` is the number of an expert."""
     table = linear(ROUTER, *names[ROUTER], bias=False)
-    for target, experts in (
-        (f"{TARGET}.feed_forward.input", GATES),
-        (f"{TARGET}.feed_forward.output", DOWN),
+    for target, experts, change in (
+        (f"{TARGET}.feed_forward.input", GATES, same),
+        (f"{TARGET}.feed_forward.output", DOWN, output),
     ):
         sources = [
             f"{name}.weight".replace("{e}", str(expert))
             for expert in range(count)
             for name in names[experts]
         ]
-        transform = stacked_experts(len(names[experts]))
-        table.append(Rename(f"{target}.weight", tuple(sources), transform))
+        stack = stacked_experts(len(names[experts]))
+        table.append(Rename(f"{target}.weight", tuple(sources), chained(stack, change)))
     return table
 
 
@@ -216,40 +242,65 @@ def gated_table(
     names: Names = HUGGING_FACE,
     *,
     norm: Transform = same,
+    final_norm: Transform | None = None,
+    head_norm: Transform | None = None,
     qkv: Transform = stack_rows,
+    output: Transform = stack_rows,
+    positions: Transform = same,
 ) -> list[Rename]:
     """Every weight of ``model`` in a checkpoint that uses ``names``.
 
     Args:
-        norm: the transform of norm weights.
-        qkv: the transform of query, key and value weights: ``rows`` of :func:`linear`.
+        norm: the transform of the weights of norms.
+        final_norm: that of the last norm's weights and biases; default: ``norm`` of its weights.
+        head_norm: that of the weights and biases of queries' and keys' norms; default: ``norm``.
+        qkv: that of query, key and value weights: ``rows`` of :func:`linear`.
+        output: the same of matrices whose outputs are added to the residual stream.
+        positions: that of learned positions.
     """
 
-    def vector(module: str, transform: Transform = same) -> Rename:
-        (source,) = names[module]
-        return Rename(f"{module}.weight", (f"{source}.weight",), transform)
+    def vector(module: str, transform: Transform = same, name: str = "weight") -> Rename:
+        sources = tuple(f"{source}.{name}" for source in names[module])
+        if not sources:
+            return Rename(f"{module}.{name}", (), lambda: torch.ones(model.hidden_size))
+        return Rename(f"{module}.{name}", sources, transform)
+
+    def normed(module: str, config: NormConfig, both: Transform | None = None) -> list[Rename]:
+        has_bias = config.kind == NormKind.LAYER and config.bias
+        biases = [vector(module, both or same, "bias")] if has_bias else []
+        return [vector(module, both or norm), *biases]
 
     def matrix(module: str, *, bias: bool, rows: Transform = stack_rows) -> list[Rename]:
         return linear(module, *names[module], bias=bias, rows=rows)
 
-    table = [vector("embedding.tokens"), vector("decoder.final_norm", norm)]
+    table = [vector("embedding.tokens")]
+    if model.position.kind == PositionKind.LEARNED:
+        table.append(vector("embedding.positions", positions))
+    stack = model.decoder or StackConfig(layers=())
+    if stack.final_norm is not None:
+        table += normed("decoder.final_norm", stack.final_norm, final_norm)
     if not model.head.tied:
         table += matrix("head.output", bias=model.head.bias)
-    for index, layer in enumerate(model.decoder.layers if model.decoder else ()):
+    elif model.head.bias:
+        table.append(vector("head.output", name="bias"))
+    for index, layer in enumerate(stack.layers):
         attention = layer.attention
-        norms = [f"{TARGET}.{name}" for name in NORM_NAMES[layer.norm_order]]
         entries: list[Rename] = []
+        for name in NORM_NAMES[layer.norm_order]:
+            entries += normed(f"{TARGET}.{name}", layer.norm)
         if attention is not None:
             if attention.head_norm is not None:
-                norms += [f"{TARGET}.mixer.query_norm", f"{TARGET}.mixer.key_norm"]
+                for name in ("query_norm", "key_norm"):
+                    entries += normed(f"{TARGET}.mixer.{name}", attention.head_norm, head_norm)
             entries += matrix(f"{TARGET}.mixer.qkv", bias=attention.input_bias, rows=qkv)
-            entries += matrix(f"{TARGET}.mixer.output", bias=attention.output_bias)
+            bias = attention.output_bias
+            entries += matrix(f"{TARGET}.mixer.output", bias=bias, rows=output)
         feed_forward = required(layer.feed_forward)
         if feed_forward.experts is None:
-            entries += matrix(f"{TARGET}.feed_forward.input", bias=feed_forward.bias)
-            entries += matrix(f"{TARGET}.feed_forward.output", bias=feed_forward.bias)
+            bias = feed_forward.bias
+            entries += matrix(f"{TARGET}.feed_forward.input", bias=bias)
+            entries += matrix(f"{TARGET}.feed_forward.output", bias=bias, rows=output)
         else:
-            entries += experts_table(names, feed_forward.experts.count)
-        entries += [vector(name, norm) for name in norms]
+            entries += experts_table(names, feed_forward.experts.count, output)
         table += [entry.at(index) for entry in entries]
     return table

@@ -7,7 +7,7 @@ packed.
 from export.checkpoint import Checkpoint
 from export.importers.activations import activation
 from export.importers.causal import OUTPUT_MATRIX, architecture_of, causal_checkpoint
-from export.importers.renaming import Rename, affine, linear, per_layer, prefixed
+from export.importers.renaming import Rename, affine, linear, numbered, per_layer, prefixed
 from export.importers.support import MAX_LAYERS, divide_heads
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
@@ -42,6 +42,14 @@ LAYER = (
     *affine(f"{_TARGET}.feed_forward.input", f"{_SOURCE}.mlp.c_fc"),
     *affine(f"{_TARGET}.feed_forward.output", f"{_SOURCE}.mlp.c_proj"),
 )
+# Its names of the fields that most families call otherwise.
+FIELDS = {
+    "hidden_size": "n_embd",
+    "intermediate_size": "n_inner",
+    "max_position_embeddings": "n_positions",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
 MASKS = ("h.{n}.attn.bias", "h.{n}.attn.masked_bias")  # buffers of old versions
 
 
@@ -74,7 +82,7 @@ def import_gpt2(folder: HuggingFaceFolder) -> Checkpoint:
     table = prefixed([*TRUNK, *per_layer(LAYER, len(layers))], prefix)
     if not model.head.tied:
         table += linear("head.output", OUTPUT_MATRIX.removesuffix(".weight"), bias=False)
-    ignored = [prefix + mask.replace("{n}", str(n)) for n in range(len(layers)) for mask in MASKS]
+    ignored = [prefix + mask for mask in numbered(MASKS, len(layers))]
     return causal_checkpoint(folder, model, architecture, table, ignored=ignored)
 
 

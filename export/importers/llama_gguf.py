@@ -7,6 +7,7 @@ from torch import Tensor
 from export.checkpoint import Checkpoint, check_weights
 from export.errors import SourceError, WeightsError
 from export.importers.gated_decoder import TARGET, DecoderSizes, Names, gated_table
+from export.importers.norms import rms_norm
 from export.importers.renaming import rename
 from export.importers.samples import ENGLISH_PROMPTS
 from export.importers.support import MAX_LAYERS, bundle_name, divide_heads
@@ -151,7 +152,7 @@ def _gguf_shape(file: GgufFile, kind: str) -> DecoderSizes:
         num_heads=num_heads,
         num_kv_heads=metadata.positive(f"{kind}.attention.head_count_kv", num_heads),
         head_size=head_size,
-        epsilon=metadata.number(f"{kind}.attention.layer_norm_rms_epsilon"),
+        norm=rms_norm(metadata.number(f"{kind}.attention.layer_norm_rms_epsilon")),
         tied="output.weight" not in weights,
     )
 

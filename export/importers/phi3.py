@@ -5,13 +5,10 @@ frequencies for long contexts: the importer takes those of the original context 
 positions to it.
 """
 
-import torch
-
 from export.checkpoint import Checkpoint
 from export.importers.causal import architecture_of, causal_checkpoint
 from export.importers.gated_decoder import HUGGING_FACE, TARGET, DecoderSizes, Names, gated_table
-from export.importers.renaming import select_rows
-from export.importers.rotary import rotary, rotary_dimensions_first
+from export.importers.rotary import rotary, rotary_rows
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
 
@@ -40,8 +37,5 @@ def import_phi3(folder: HuggingFaceFolder) -> Checkpoint:
         window=config.optional_integer("sliding_window"),
     )
     model = shape.model((shape.layer(attention),) * shape.num_layers, positions.max_positions)
-    order = rotary_dimensions_first(shape.head_size, positions.config)
-    rotated = shape.head_size * torch.arange(shape.num_heads + shape.num_kv_heads)[:, None] + order
-    values = torch.arange(shape.num_kv_heads * shape.head_size) + rotated.numel()
-    rows = select_rows(torch.cat([rotated.flatten(), values]))
-    return causal_checkpoint(folder, model, architecture, gated_table(model, NAMES, qkv=rows))
+    table = gated_table(model, NAMES, qkv=rotary_rows(attention))
+    return causal_checkpoint(folder, model, architecture, table)

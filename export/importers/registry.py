@@ -10,16 +10,14 @@ from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.head_padding import pad_heads
 from export.importers.bart import import_bart
-from export.importers.bloom import import_bloom
+from export.importers.bert import import_bert
 from export.importers.clip import import_clip, import_clip_text, import_clip_vision
+from export.importers.deberta import import_deberta
+from export.importers.decoders import DECODERS
 from export.importers.dinov2 import import_dinov2, import_dinov2_with_registers
 from export.importers.edit_tagger import TAGS_FILE, import_edit_tagger, is_edit_tagger
 from export.importers.encoder_families import ENCODERS
 from export.importers.g2p import import_g2p, is_g2p
-from export.importers.gemma import import_gemma, import_gemma2, import_gemma3
-from export.importers.gpt2 import import_gpt2
-from export.importers.gpt_neox import import_gpt_neox
-from export.importers.llama import import_llama
 from export.importers.llama_gguf import (
     import_llama_gguf,
     import_qwen2_gguf,
@@ -28,18 +26,16 @@ from export.importers.llama_gguf import (
 from export.importers.m2m100 import import_m2m100
 from export.importers.marian import import_marian
 from export.importers.mbart import import_mbart
-from export.importers.mistral import import_mistral
-from export.importers.mixtral import import_mixtral
+from export.importers.modernbert import import_modernbert
+from export.importers.mpnet import import_mpnet
 from export.importers.native import import_native, is_native
 from export.importers.netra import VOCABULARY_FILE, import_netra, is_netra
 from export.importers.nllb_moe import import_nllb_moe
-from export.importers.opt import import_opt
 from export.importers.opus_mt import import_opus_mt
 from export.importers.pegasus import import_pegasus
-from export.importers.phi3 import import_phi3
-from export.importers.qwen import import_qwen2, import_qwen3, import_qwen3_moe
+from export.importers.roberta import import_roberta
+from export.importers.roformer import import_roformer
 from export.importers.siglip import import_siglip, import_siglip_vision
-from export.importers.smollm3 import import_smollm3
 from export.importers.t5 import import_t5
 from export.importers.vit import import_deit, import_vit
 from export.importers.whisper import import_whisper
@@ -64,29 +60,22 @@ from model.native_checkpoint import FORMAT
 HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     **ENCODERS,
     "bart": import_bart,
-    "bloom": import_bloom,
+    "bert": import_bert,
     "clip": import_clip,
     "clip_text_model": import_clip_text,
     "clip_vision_model": import_clip_vision,
     "deit": import_deit,
     "dinov2": import_dinov2,
     "dinov2_with_registers": import_dinov2_with_registers,
-    "gemma": import_gemma,
-    "gemma2": import_gemma2,
-    "gemma3_text": import_gemma3,
-    "gpt2": import_gpt2,
-    "gpt_neox": import_gpt_neox,
-    "llama": import_llama,
-    "mistral": import_mistral,
-    "mixtral": import_mixtral,
-    "opt": import_opt,
-    "phi3": import_phi3,
-    "qwen2": import_qwen2,
-    "qwen3": import_qwen3,
-    "qwen3_moe": import_qwen3_moe,
+    "distilbert": import_distilbert,
+    "electra": import_electra,
+    "longformer": import_longformer,
+    "modernbert": import_modernbert,
+    "mpnet": import_mpnet,
+    "roberta": import_roberta,
+    "roformer": import_roformer,
     "siglip": import_siglip,
     "siglip_vision_model": import_siglip_vision,
-    "smollm3": import_smollm3,
     "vit": import_vit,
     "whisper": import_whisper,
     "m2m_100": import_m2m100,
@@ -96,6 +85,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "nllb-moe": import_nllb_moe,
     "pegasus": import_pegasus,
     "t5": import_t5,
+    **DECODERS,
 }
 # Models of images and texts, of which one part is exported.
 WITH_TOWERS = ("clip", "siglip")

@@ -20,6 +20,16 @@ def same(weight: Tensor) -> Tensor:
     return weight
 
 
+def chained(first: Transform, second: Transform) -> Transform:
+    """``second(first(...))``."""
+    return lambda *weights: second(first(*weights))
+
+
+def scaled(factor: float) -> Transform:
+    """Concatenates weights on their first axis and multiplies them by ``factor``."""
+    return lambda *weights: factor * torch.cat(weights)
+
+
 def stack_rows(*weights: Tensor) -> Tensor:
     """Concatenates weights on their first axis."""
     return torch.cat(weights)
@@ -75,18 +85,28 @@ def stacked_experts(num_kinds: int) -> Transform:
     return stack
 
 
-def rows_by_kind(num_heads: int, head_size: int, order: Tensor | None = None) -> Tensor:
-    """Row indices that sort weights packed head by head into queries, keys and values.
+def rows_by_kind(
+    num_heads: int, head_size: int, order: Tensor | None = None, *, num_groups: int | None = None
+) -> Tensor:
+    """Row indices that sort weights packed group by group into queries, keys and values.
+
+    A group is a key and value head after the query heads that it serves.
 
     Args:
         order: the checkpoint's index of each dimension of a query's or key's head; default: the
             same order.
+        num_groups: default: a group for each head.
     """
-    packed = torch.arange(num_heads * 3 * head_size).view(num_heads, 3, head_size)
-    query, key, value = packed.unbind(1)
+    groups = num_groups or num_heads
+    packed = torch.arange((num_heads + 2 * groups) * head_size).view(groups, -1, head_size)
+    return kind_rows(packed[:, :-2], packed[:, -2], packed[:, -1], order)
+
+
+def kind_rows(query: Tensor, key: Tensor, value: Tensor, order: Tensor | None = None) -> Tensor:
+    """Row indices ``[..., head_size]`` of queries, then keys, then values; ``order`` as above."""
     if order is not None:
-        query, key = query[:, order], key[:, order]
-    return torch.stack([query, key, value]).flatten()
+        query, key = query[..., order], key[..., order]
+    return torch.cat([query.flatten(), key.flatten(), value.flatten()])
 
 
 def linear(target: str, *sources: str, bias: bool, rows: Transform = stack_rows) -> list[Rename]:
@@ -121,6 +141,11 @@ def per_layer(
     ]
 
 
+def numbered(names: Iterable[str], num_layers: int) -> list[str]:
+    """``names`` of each layer; ``{n}`` is its number."""
+    return [name.replace("{n}", str(layer)) for layer in range(num_layers) for name in names]
+
+
 def prefixed(table: Iterable[Rename], prefix: str) -> list[Rename]:
     """``table`` for a checkpoint whose names all start with ``prefix``."""
     return [
@@ -153,7 +178,7 @@ def rename(
     """
     entries = list(table)
     needed = dict.fromkeys(source for entry in entries for source in entry.sources)
-    sources = {entry.target: entry.sources[0] for entry in entries}
+    sources = {entry.target: entry.sources[0] for entry in entries if entry.sources}
     originals = {name: sources[target] for name, target in copies.items() if target in sources}
     used = {*needed, *ignored, *originals, *computed}
     lines = [f"missing: {name}" for name in needed if name not in weights]

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from export.errors import SourceError
+from export.importers.renaming import Transform, kind_rows, select_rows
 from export.readers.fields import Fields
 from export.supported import lookup
+from model.config import AttentionConfig
 from model.position_config import (
     LinearScaling,
     ListedScaling,
@@ -160,14 +162,30 @@ SCALINGS: dict[str, Callable[[Fields, Fields], _Scaled]] = {
 }
 
 
-def rotary_dimensions_first(head_size: int, rotary: RotaryConfig) -> Tensor:
+def rotary_dimensions_first(
+    head_size: int, rotary: RotaryConfig | None, *, interleaved: bool = False
+) -> Tensor:
     """The checkpoint's index of each of a head's dimensions.
 
-    ``transformers`` rotates pairs ``(i, i + size / 2)`` of the first ``size`` dimensions. This
-    project rotates pairs ``(i, i + head_size / 2)``, with the angle 0 for those beyond ``size``.
+    ``transformers`` rotates pairs ``(i, i + size / 2)`` of the first ``size`` dimensions, or
+    neighbours ``(2 i, 2 i + 1)`` if ``interleaved``, as in the paper. This project rotates pairs
+    ``(i, i + head_size / 2)``, with the angle 0 for those beyond ``size``.
     """
-    size = rotary.size or head_size
-    rotated, rest = torch.arange(size).chunk(2), torch.arange(size, head_size).chunk(2)
-    if size == head_size:
+    if rotary is None:
         return torch.arange(head_size)
-    return torch.cat([rotated[0], rest[0], rotated[1], rest[1]])
+    size = rotary.size or head_size
+    rotated = torch.arange(size)
+    first, second = (rotated[0::2], rotated[1::2]) if interleaved else rotated.chunk(2)
+    if size == head_size:
+        return torch.cat([first, second])
+    rest = torch.arange(size, head_size).chunk(2)
+    return torch.cat([first, rest[0], second, rest[1]])
+
+
+def rotary_rows(attention: AttentionConfig, *, interleaved: bool = False) -> Transform:
+    """Stacks query, key and value weights; dimensions as in :func:`rotary_dimensions_first`."""
+    size, num_kv_heads = attention.head_size, attention.num_kv_heads
+    heads = torch.arange((attention.num_heads + 2 * num_kv_heads) * size).view(-1, size)
+    parts = heads.split([attention.num_heads, num_kv_heads, num_kv_heads])
+    order = rotary_dimensions_first(size, attention.rotary, interleaved=interleaved)
+    return select_rows(kind_rows(*parts, order))

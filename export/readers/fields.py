@@ -62,6 +62,16 @@ class Fields(Mapping[str, object]):
         """A nested object; empty if absent."""
         return Fields(self._read(name, dict, {}), f"{self.origin}: {name}")
 
+    def with_defaults(self, **defaults: object) -> "Fields":
+        """These fields, where an absent one has the value of ``defaults``."""
+        absent = {name: value for name, value in defaults.items() if self.get(name) is None}
+        return Fields({**self, **absent}, self.origin)
+
+    def with_names(self, **names: str) -> "Fields":
+        """These fields, where an absent one has the value of the field that ``names`` gives it."""
+        others = {name: self.get(other) for name, other in names.items() if self.get(name) is None}
+        return Fields({**self, **others}, self.origin)
+
     def optional_integer(self, name: str, *, absent: int | None = None) -> int | None:
         """``absent`` is the default of a missing field, unlike that of ``null``."""
         return None if self.get(name, absent) is None else self.integer(name, absent)

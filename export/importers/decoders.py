@@ -1,0 +1,58 @@
+"""The importers of decoders from ``transformers`` folders; a new family is an entry here."""
+
+from collections.abc import Callable
+
+from export.checkpoint import Checkpoint
+from export.importers.bloom import import_bloom
+from export.importers.falcon import import_falcon
+from export.importers.gemma import import_gemma, import_gemma2, import_gemma3
+from export.importers.gpt2 import import_gpt2
+from export.importers.gpt_bigcode import import_gpt_bigcode
+from export.importers.gpt_neo import import_gpt_neo
+from export.importers.gpt_neox import import_gpt_neox
+from export.importers.gptj import import_codegen, import_gptj
+from export.importers.llama import import_llama
+from export.importers.mistral import import_mistral
+from export.importers.mixtral import import_mixtral
+from export.importers.mpt import import_mpt
+from export.importers.opt import import_opt
+from export.importers.persimmon import import_persimmon
+from export.importers.phi import import_phi
+from export.importers.phi3 import import_phi3
+from export.importers.qwen import import_qwen2, import_qwen3, import_qwen3_moe
+from export.importers.smollm3 import import_smollm3
+from export.importers.stablelm import import_stablelm
+from export.importers.starcoder2 import import_starcoder2
+from export.importers.xglm import import_biogpt, import_xglm
+from export.readers.hugging_face import HuggingFaceFolder
+
+# By ``model_type`` of config.json.
+DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
+    "biogpt": import_biogpt,
+    "bloom": import_bloom,
+    "codegen": import_codegen,
+    "falcon": import_falcon,
+    "gemma": import_gemma,
+    "gemma2": import_gemma2,
+    "gemma3_text": import_gemma3,
+    "gpt2": import_gpt2,
+    "gpt_bigcode": import_gpt_bigcode,
+    "gpt_neo": import_gpt_neo,
+    "gpt_neox": import_gpt_neox,
+    "gptj": import_gptj,
+    "llama": import_llama,
+    "mistral": import_mistral,
+    "mixtral": import_mixtral,
+    "mpt": import_mpt,
+    "opt": import_opt,
+    "persimmon": import_persimmon,
+    "phi": import_phi,
+    "phi3": import_phi3,
+    "qwen2": import_qwen2,
+    "qwen3": import_qwen3,
+    "qwen3_moe": import_qwen3_moe,
+    "smollm3": import_smollm3,
+    "stablelm": import_stablelm,
+    "starcoder2": import_starcoder2,
+    "xglm": import_xglm,
+}
