@@ -4,17 +4,30 @@ from collections.abc import Callable
 
 from export.checkpoint import Checkpoint
 from export.importers.bloom import import_bloom
+from export.importers.cohere import import_cohere, import_cohere2
+from export.importers.exaone4 import import_exaone4
 from export.importers.falcon import import_falcon
 from export.importers.gemma import import_gemma, import_gemma2, import_gemma3
+from export.importers.glm import import_glm, import_glm4
 from export.importers.gpt2 import import_gpt2
 from export.importers.gpt_bigcode import import_gpt_bigcode
 from export.importers.gpt_neo import import_gpt_neo
 from export.importers.gpt_neox import import_gpt_neox
 from export.importers.gptj import import_codegen, import_gptj
+from export.importers.granite import import_granite, import_granitemoe, import_granitemoehybrid
 from export.importers.llama import import_llama
+from export.importers.llama_like import (
+    import_arcee,
+    import_ernie4_5,
+    import_helium,
+    import_ministral,
+    import_seed_oss,
+)
 from export.importers.mistral import import_mistral
 from export.importers.mixtral import import_mixtral
 from export.importers.mpt import import_mpt
+from export.importers.nemotron import import_nemotron
+from export.importers.olmo import import_olmo, import_olmo2, import_olmo3, import_olmoe
 from export.importers.opt import import_opt
 from export.importers.persimmon import import_persimmon
 from export.importers.phi import import_phi
@@ -28,22 +41,39 @@ from export.readers.hugging_face import HuggingFaceFolder
 
 # By ``model_type`` of config.json.
 DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
+    "arcee": import_arcee,
     "biogpt": import_biogpt,
     "bloom": import_bloom,
     "codegen": import_codegen,
+    "cohere": import_cohere,
+    "cohere2": import_cohere2,
+    "ernie4_5": import_ernie4_5,
+    "exaone4": import_exaone4,
     "falcon": import_falcon,
     "gemma": import_gemma,
     "gemma2": import_gemma2,
     "gemma3_text": import_gemma3,
+    "glm": import_glm,
+    "glm4": import_glm4,
     "gpt2": import_gpt2,
     "gpt_bigcode": import_gpt_bigcode,
     "gpt_neo": import_gpt_neo,
     "gpt_neox": import_gpt_neox,
     "gptj": import_gptj,
+    "granite": import_granite,
+    "granitemoe": import_granitemoe,
+    "granitemoehybrid": import_granitemoehybrid,
+    "helium": import_helium,
     "llama": import_llama,
+    "ministral": import_ministral,
     "mistral": import_mistral,
     "mixtral": import_mixtral,
     "mpt": import_mpt,
+    "nemotron": import_nemotron,
+    "olmo": import_olmo,
+    "olmo2": import_olmo2,
+    "olmo3": import_olmo3,
+    "olmoe": import_olmoe,
     "opt": import_opt,
     "persimmon": import_persimmon,
     "phi": import_phi,
@@ -51,6 +81,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "qwen2": import_qwen2,
     "qwen3": import_qwen3,
     "qwen3_moe": import_qwen3_moe,
+    "seed_oss": import_seed_oss,
     "smollm3": import_smollm3,
     "stablelm": import_stablelm,
     "starcoder2": import_starcoder2,

@@ -4,18 +4,27 @@ The sizes from a configuration, layers of these sizes, and one table of all weig
 a checkpoint's names. The defaults are Llama's: RMS norm, rotary positions, gated feed-forward.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from export.errors import SourceError
+from export.importers.decoder_names import (
+    DOWN,
+    GATES,
+    HUGGING_FACE,
+    NORM_NAMES,
+    ROUTER,
+    TARGET,
+    Names,
+)
 from export.importers.norms import rms_norm
 from export.importers.renaming import (
     Rename,
     Transform,
     chained,
+    interleave_halves,
     linear,
     same,
     stack_rows,
@@ -42,6 +51,17 @@ from model.config import (
 )
 from model.mixers import required
 from model.position_config import PositionConfig, PositionKind
+
+__all__ = [
+    "DOWN",
+    "GATES",
+    "HUGGING_FACE",
+    "ROUTER",
+    "TARGET",
+    "DecoderSizes",
+    "Names",
+    "gated_table",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,45 +204,19 @@ class DecoderSizes:
         )
 
 
-# The checkpoint's names of each of the model's modules; several are packed on the output axis.
-# ``{n}`` is the number of a layer. A norm without a name multiplies by 1.
-Names = Mapping[str, tuple[str, ...]]
-
-TARGET = "decoder.layers.{n}"
-_SOURCE = "model.layers.{n}"
-HUGGING_FACE: Names = {
-    "embedding.tokens": ("model.embed_tokens",),
-    "decoder.final_norm": ("model.norm",),
-    "head.output": ("lm_head",),
-    f"{TARGET}.mixer_norm": (f"{_SOURCE}.input_layernorm",),
-    f"{TARGET}.mixer.qkv": tuple(f"{_SOURCE}.self_attn.{name}_proj" for name in "qkv"),
-    f"{TARGET}.mixer.query_norm": (f"{_SOURCE}.self_attn.q_norm",),
-    f"{TARGET}.mixer.key_norm": (f"{_SOURCE}.self_attn.k_norm",),
-    f"{TARGET}.mixer.output": (f"{_SOURCE}.self_attn.o_proj",),
-    f"{TARGET}.feed_forward_norm": (f"{_SOURCE}.post_attention_layernorm",),
-    f"{TARGET}.feed_forward.input": (f"{_SOURCE}.mlp.gate_proj", f"{_SOURCE}.mlp.up_proj"),
-    f"{TARGET}.feed_forward.output": (f"{_SOURCE}.mlp.down_proj",),
-}
-# The modules of a mixture of experts; their names differ between families.
-ROUTER = f"{TARGET}.feed_forward.router"
-GATES = f"{TARGET}.feed_forward.experts.input"
-DOWN = f"{TARGET}.feed_forward.experts.output"
-NORM_NAMES = {
-    NormOrder.POST: ("mixer_norm", "feed_forward_norm"),
-    NormOrder.PRE: ("mixer_norm", "feed_forward_norm"),
-    NormOrder.RES_POST: ("mixer_norm", "feed_forward_norm"),
-    NormOrder.SANDWICH: (
-        "mixer_norm.before",
-        "mixer_norm.after",
-        "feed_forward_norm.before",
-        "feed_forward_norm.after",
-    ),
-}
-
-
 def experts_table(names: Names, count: int, output: Transform = same) -> list[Rename]:
-    """The weights of a mixture of ``count`` experts; ``{e}`` is the number of an expert."""
+    """The weights of a mixture of ``count`` experts; ``{e}`` is the number of an expert.
+
+    Names without it are of all experts' matrices, where gates come before the others.
+    """
     table = linear(ROUTER, *names[ROUTER], bias=False)
+    if "{e}" not in names[GATES][0]:
+        (gates,), (down,) = names[GATES], names[DOWN]
+        return [
+            *table,
+            Rename(f"{TARGET}.feed_forward.input.weight", (f"{gates}.weight",), interleave_halves),
+            Rename(f"{TARGET}.feed_forward.output.weight", (f"{down}.weight",), output),
+        ]
     for target, experts, change in (
         (f"{TARGET}.feed_forward.input", GATES, same),
         (f"{TARGET}.feed_forward.output", DOWN, output),

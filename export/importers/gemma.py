@@ -4,13 +4,13 @@ Their norms multiply by ``1 + w``; embeddings are scaled by the square root of t
 """
 
 import msgspec
-from torch import Tensor
 
 from export.checkpoint import Checkpoint
 from export.importers.activations import activation
 from export.importers.causal import architecture_of, causal_checkpoint
 from export.importers.gated_decoder import HUGGING_FACE, TARGET, DecoderSizes, Names, gated_table
 from export.importers.layer_types import FULL, SLIDING, layer_types
+from export.importers.renaming import add_one
 from export.importers.rotary import rotary
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
@@ -26,11 +26,6 @@ SANDWICH: Names = {
     f"{TARGET}.feed_forward_norm.before": (f"{_SOURCE}.pre_feedforward_layernorm",),
     f"{TARGET}.feed_forward_norm.after": (f"{_SOURCE}.post_feedforward_layernorm",),
 }
-
-
-def add_one(weight: Tensor) -> Tensor:
-    """``1 + w``."""
-    return weight + 1
 
 
 def import_gemma(folder: HuggingFaceFolder) -> Checkpoint:

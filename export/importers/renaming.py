@@ -20,6 +20,11 @@ def same(weight: Tensor) -> Tensor:
     return weight
 
 
+def add_one(weight: Tensor) -> Tensor:
+    """``1 + w``."""
+    return weight + 1
+
+
 def chained(first: Transform, second: Transform) -> Transform:
     """``second(first(...))``."""
     return lambda *weights: second(first(*weights))
@@ -83,6 +88,11 @@ def stacked_experts(num_kinds: int) -> Transform:
         return torch.stack(experts)
 
     return stack
+
+
+def interleave_halves(weight: Tensor) -> Tensor:
+    """``[experts, 2 * n, inputs]``: the rows of the first half, each before one of the second."""
+    return weight.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
 
 
 def rows_by_kind(

@@ -186,6 +186,7 @@ def rotary_rows(attention: AttentionConfig, *, interleaved: bool = False) -> Tra
     """Stacks query, key and value weights; dimensions as in :func:`rotary_dimensions_first`."""
     size, num_kv_heads = attention.head_size, attention.num_kv_heads
     heads = torch.arange((attention.num_heads + 2 * num_kv_heads) * size).view(-1, size)
-    parts = heads.split([attention.num_heads, num_kv_heads, num_kv_heads])
+    sizes = [attention.num_heads, num_kv_heads, num_kv_heads]
+    query, key, value = torch.split(heads, sizes)
     order = rotary_dimensions_first(size, attention.rotary, interleaved=interleaved)
-    return select_rows(kind_rows(*parts, order))
+    return select_rows(kind_rows(query, key, value, order))

@@ -27,7 +27,7 @@ def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
 
 
 def test_graphs_match_transformers() -> None:
-    check_graphs("Phi, Phi-2", PhiForCausalLM(PhiConfig(**SMALL, partial_rotary_factor=0.5)))
+    check_graphs("Phi, Phi-2", PhiForCausalLM(PhiConfig(**SMALL)))
 
 
 def test_graphs_with_normalised_heads_match_transformers() -> None:
