@@ -140,12 +140,13 @@ class RelativeBiasConfig(ConfigStruct, frozen=True, kw_only=True):
     """A bias for each head and distance. Layers with equal configurations share it.
 
     ``num_buckets`` and ``max_distance`` are for :attr:`RelativeBiasKind.BUCKETS`: distances
-    from ``max_distance`` on share the last bucket.
+    from ``max_distance`` on share the last bucket. Layers of another ``group`` have another bias.
     """
 
     kind: RelativeBiasKind
     num_buckets: int = 0
     max_distance: int = 0
+    group: int = 0
 
 
 class RelativePositionConfig(ConfigStruct, frozen=True, kw_only=True):

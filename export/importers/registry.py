@@ -33,6 +33,7 @@ from export.importers.netra import VOCABULARY_FILE, import_netra, is_netra
 from export.importers.nllb_moe import import_nllb_moe
 from export.importers.opus_mt import import_opus_mt
 from export.importers.pegasus import import_pegasus
+from export.importers.plbart import import_plbart
 from export.importers.roberta import import_roberta
 from export.importers.roformer import import_roformer
 from export.importers.siglip import import_siglip, import_siglip_vision
@@ -84,7 +85,9 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "mt5": import_t5,
     "nllb-moe": import_nllb_moe,
     "pegasus": import_pegasus,
+    "plbart": import_plbart,
     "t5": import_t5,
+    "umt5": import_t5,
     **DECODERS,
 }
 # Models of images and texts, of which one part is exported.

@@ -92,7 +92,8 @@ def stacked_experts(num_kinds: int) -> Transform:
 
 def interleave_halves(weight: Tensor) -> Tensor:
     """``[experts, 2 * n, inputs]``: the rows of the first half, each before one of the second."""
-    return weight.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+    first, second = weight.chunk(2, 1)
+    return torch.stack([first, second], 2).flatten(1, 2)
 
 
 def rows_by_kind(

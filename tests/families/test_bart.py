@@ -20,6 +20,8 @@ from transformers import (
     MBartForConditionalGeneration,
     PegasusConfig,
     PegasusForConditionalGeneration,
+    PLBartConfig,
+    PLBartForConditionalGeneration,
 )
 
 from export.errors import UnsupportedError, WeightsError
@@ -33,6 +35,7 @@ FAMILIES: dict[str, Any] = {
     "BART": (BartForConditionalGeneration, BartConfig),
     "mBART": (MBartForConditionalGeneration, MBartConfig),
     "PEGASUS": (PegasusForConditionalGeneration, PegasusConfig),
+    "PLBART": (PLBartForConditionalGeneration, PLBartConfig),
     "M2M-100, NLLB": (M2M100ForConditionalGeneration, M2M100Config),
 }
 SMALL: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""T5 (v1.0, v1.1, Flan-T5, mT5) against transformers."""
+"""T5 (v1.0, v1.1, Flan-T5, mT5, umT5) against transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from transformers import (
     MT5ForConditionalGeneration,
     T5Config,
     T5ForConditionalGeneration,
+    UMT5Config,
+    UMT5ForConditionalGeneration,
 )
 
 from export.errors import UnsupportedError
@@ -101,3 +103,22 @@ def test_unsupported_configuration_is_rejected(
     edit_json(tmp_path / "config.json", **changes)
     with pytest.raises(UnsupportedError, match=field):
         load_checkpoint(str(tmp_path))
+
+
+@settings(max_examples=8)
+@given(
+    st.fixed_dictionaries(
+        {
+            "num_layers": st.integers(1, 3),
+            "num_decoder_layers": st.sampled_from((None, 1)),
+            "feed_forward_proj": st.sampled_from(("relu", "gated-gelu")),
+            "relative_attention_num_buckets": st.sampled_from((4, 32)),
+        }
+    )
+)
+def test_umt5_eager_matches_transformers(changes: dict[str, Any]) -> None:
+    check_eager(UMT5ForConditionalGeneration(UMT5Config(**SMALL | changes)))
+
+
+def test_umt5_graphs_match_transformers() -> None:
+    check_graphs("umT5", UMT5ForConditionalGeneration(UMT5Config(**SMALL)))
