@@ -18,11 +18,8 @@ from export.importers.dinov2 import import_dinov2, import_dinov2_with_registers
 from export.importers.edit_tagger import TAGS_FILE, import_edit_tagger, is_edit_tagger
 from export.importers.encoder_families import ENCODERS
 from export.importers.g2p import import_g2p, is_g2p
-from export.importers.llama_gguf import (
-    import_llama_gguf,
-    import_qwen2_gguf,
-    import_qwen3_gguf,
-)
+from export.importers.gguf_architectures import GGUF
+from export.importers.longformer import import_longformer
 from export.importers.m2m100 import import_m2m100
 from export.importers.marian import import_marian
 from export.importers.mbart import import_mbart
@@ -47,7 +44,7 @@ from export.readers.ctranslate2 import (
     is_ctranslate2,
     read_ctranslate2,
 )
-from export.readers.gguf import GgufFile, is_gguf, read_gguf
+from export.readers.gguf import is_gguf, read_gguf
 from export.readers.hugging_face import CONFIG_FILE, HuggingFaceFolder, read_folder
 from export.readers.marian import is_marian
 from export.readers.marian_folder import VOCABULARY_PATTERN, read_marian_folder
@@ -92,12 +89,6 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
 }
 # Models of images and texts, of which one part is exported.
 WITH_TOWERS = ("clip", "siglip")
-# By ``general.architecture`` of the metadata.
-GGUF: dict[str, Callable[[GgufFile], Checkpoint]] = {
-    "llama": import_llama_gguf,
-    "qwen2": import_qwen2_gguf,
-    "qwen3": import_qwen3_gguf,
-}
 # By the specification's name.
 CTRANSLATE2: dict[str, Callable[[CTranslate2Model], Checkpoint]] = {
     "WhisperSpec": import_whisper_ctranslate2,

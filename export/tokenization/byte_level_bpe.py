@@ -40,12 +40,31 @@ def _words(numbers: str) -> PreTokenizer:
     )
 
 
+def _falcon() -> PreTokenizer:
+    """Punctuation, then GPT-2's pattern, then groups of three digits."""
+    marks = pre_tokenizers.Split(Regex(r"[\p{P}\$\+<=>\^~\|`]+"), "isolated")
+    groups = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")
+    return pre_tokenizers.Sequence([marks, _BYTE_LEVEL, groups])
+
+
+_SINGLE_DIGITS = pre_tokenizers.Sequence(
+    [pre_tokenizers.Digits(individual_digits=True), _BYTE_LEVEL]
+)
+_LLAMA_3, _QWEN_2 = _words(r"\p{N}{1,3}"), _words(r"\p{N}")
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
+    "command-r": _SINGLE_DIGITS,
+    "dbrx": _LLAMA_3,
     "default": _BYTE_LEVEL,
+    "falcon": _falcon(),
     "gpt-2": _BYTE_LEVEL,
-    "llama-bpe": _words(r"\p{N}{1,3}"),
-    "qwen2": _words(r"\p{N}"),
-    "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _BYTE_LEVEL]),
+    "llama-bpe": _LLAMA_3,
+    "olmo": _BYTE_LEVEL,
+    "phi-2": _BYTE_LEVEL,
+    "qwen2": _QWEN_2,
+    "refact": _SINGLE_DIGITS,
+    "smollm": _SINGLE_DIGITS,
+    "stablelm2": _QWEN_2,
+    "starcoder": _SINGLE_DIGITS,
 }
 
 WHOLE_WORDS = ("llama-bpe",)  # a word that is in the vocabulary needs no merges
