@@ -11,6 +11,7 @@ from export.importers.deberta_v1 import import_deberta_v1
 from export.importers.distilbert import import_distilbert
 from export.importers.electra import import_electra
 from export.importers.esm import import_esm
+from export.importers.esmc import import_esmc
 from export.importers.eurobert import import_eurobert
 from export.importers.gte import import_gte
 from export.importers.jina_embeddings_v3 import import_jina_embeddings_v3
@@ -35,6 +36,7 @@ ENCODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "electra": import_electra,
     "ernie": import_ernie,
     "esm": import_esm,
+    "esmc": import_esmc,
     "eurobert": import_eurobert,
     "gte": import_gte,
     "jina_embeddings_v3": import_jina_embeddings_v3,
