@@ -9,6 +9,7 @@ from export.importers.big_bird import import_big_bird
 from export.importers.deberta import import_deberta
 from export.importers.deberta_v1 import import_deberta_v1
 from export.importers.distilbert import import_distilbert
+from export.importers.dpr import import_dpr
 from export.importers.electra import import_electra
 from export.importers.esm import import_esm
 from export.importers.esmc import import_esmc
@@ -33,6 +34,7 @@ ENCODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "deberta": import_deberta_v1,
     "deberta-v2": import_deberta,
     "distilbert": import_distilbert,
+    "dpr": import_dpr,
     "electra": import_electra,
     "ernie": import_ernie,
     "esm": import_esm,

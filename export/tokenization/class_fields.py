@@ -9,7 +9,10 @@ from typing import Any
 from export.errors import UnsupportedError
 from export.readers.fields import Fields
 
-_WORD_PIECE = ("Bert", "DistilBert", "Electra", "MobileBert", "MPNet")
+_WORD_PIECE = (
+    *("Bert", "DistilBert", "DPRContextEncoder", "DPRQuestionEncoder", "Electra", "MobileBert"),
+    "MPNet",
+)
 _BYTE_LEVEL = ("Bart", "GPT2", "GPTNeoX", "Longformer", "Qwen2", "Roberta")
 _LOWERCASE = ("Albert", "DebertaV2")
 _META_SPACE = ("Albert", "Camembert", "Llama", "XLMRoberta")

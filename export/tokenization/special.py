@@ -86,6 +86,7 @@ CLASSES = {
     "xlm-roberta": "XLMRoberta",
     "camembert": "Camembert",
     "data2vec-text": "Roberta",
+    "dpr": "Bert",
     "ernie": "Bert",
     "esm": "Esm",
     "gte": "XLMRoberta",
