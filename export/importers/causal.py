@@ -13,6 +13,7 @@ from model.bundle import SpecialTokens, Task
 from model.config import ModelConfig
 
 OUTPUT_MATRIX = "lm_head.weight"
+FREQUENCIES = "rotary_emb.inv_freq"  # buffers of old transformers versions
 
 
 def architecture_of(config: Fields, supported: str) -> str:
@@ -45,6 +46,8 @@ def causal_checkpoint(
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     copies = {output: "embedding.tokens.weight"} if model.head.tied else {}
+    frequencies = [name for name in folder.weights if name.endswith(FREQUENCIES)]
+    ignored = [*ignored, *frequencies]
     weights = rename(table, folder.weights, ignored=ignored, copies=copies)
     check_weights(model, weights)
     return Checkpoint(

@@ -41,7 +41,7 @@ def import_falcon(folder: HuggingFaceFolder) -> Checkpoint:
     """
     config = folder.config.with_defaults(max_position_embeddings=2048)
     architecture = architecture_of(config, "FalconForCausalLM")
-    check_supported(config, alibi=(False,))
+    check_supported(config, alibi=(False,), apply_residual_connection_post_layernorm=(False,))
     num_heads = config.positive("num_attention_heads")
     num_kv_heads = _num_kv_heads(config, num_heads)
     config = Fields({**config, "num_key_value_heads": num_kv_heads}, config.origin)

@@ -39,7 +39,7 @@ from model.position_config import PositionConfig, PositionKind
 
 _TARGET, _SOURCE = "decoder.layers.{n}", "gpt_neox.layers.{n}"
 OUTPUTS = ("lm_head", "embed_out")  # the second until transformers 5
-BUFFERS = ("attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_freq")
+BUFFERS = ("attention.bias", "attention.masked_bias")
 
 
 def import_gpt_neox(folder: HuggingFaceFolder) -> Checkpoint:

@@ -72,7 +72,12 @@ def import_granitemoehybrid(folder: HuggingFaceFolder) -> Checkpoint:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
-    check_supported(config, num_local_experts=(0,), position_embedding_type=("rope", "nope"))
+    check_supported(
+        config,
+        num_local_experts=(0,),
+        position_embedding_type=("rope", "nope"),
+        normalization_function=("rmsnorm",),
+    )
     for type_ in config.texts("layer_types") or ["mamba"]:
         named = Fields({"layer_types": type_}, config.origin)
         check_supported(named, layer_types=("attention", "full_attention"))

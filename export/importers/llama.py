@@ -23,6 +23,4 @@ def import_llama(folder: HuggingFaceFolder) -> Checkpoint:
     attention = shape.attention(input_bias=bias, output_bias=bias, rotary=positions.config)
     layer = shape.layer(attention, bias=config.flag("mlp_bias", False))
     model = shape.model((layer,) * shape.num_layers, positions.max_positions)
-    # Buffers of old transformers versions.
-    ignored = [f"model.layers.{n}.self_attn.rotary_emb.inv_freq" for n in range(shape.num_layers)]
-    return causal_checkpoint(folder, model, architecture, gated_table(model), ignored=ignored)
+    return causal_checkpoint(folder, model, architecture, gated_table(model))

@@ -4,6 +4,7 @@ from export.checkpoint import Checkpoint
 from export.importers.causal import architecture_of, causal_checkpoint
 from export.importers.gated_decoder import TARGET, DecoderSizes, Names, gated_table
 from export.importers.norms import layer_norm
+from export.importers.support import clip_of
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -61,7 +62,7 @@ def import_mpt(folder: HuggingFaceFolder) -> Checkpoint:
         input_bias=False,
         output_bias=False,
         scale=settings.optional_number("softmax_scale"),
-        clip=settings.optional_number("clip_qkv"),
+        clip=clip_of(settings),
         bias=RelativeBiasConfig(kind=RelativeBiasKind.LINEAR),
     )
     layer = sizes.layer(attention, activation=Activation.GELU, gated=False)

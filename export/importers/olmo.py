@@ -13,6 +13,7 @@ from export.importers.layer_types import FULL, SLIDING, layer_types
 from export.importers.norms import layer_norm
 from export.importers.qwen import NAMES as EXPERTS
 from export.importers.rotary import rotary
+from export.importers.support import clip_of
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -116,8 +117,7 @@ def import_olmoe(folder: HuggingFaceFolder) -> Checkpoint:
 
 def _attention(config: Fields) -> dict[str, Any]:
     bias = config.flag("attention_bias", False)
-    clip = config.optional_number("clip_qkv")
-    return {"input_bias": bias, "output_bias": bias, "clip": clip}
+    return {"input_bias": bias, "output_bias": bias, "clip": clip_of(config)}
 
 
 def _normed(config: Fields, sizes: DecoderSizes) -> dict[str, Any]:

@@ -23,6 +23,18 @@ def divide_heads(origin: str, hidden_size: int, num_heads: int) -> int:
     return hidden_size // num_heads
 
 
+def clip_of(config: Fields) -> float | None:
+    """The field ``clip_qkv``: the largest magnitude of queries, keys and values.
+
+    Raises:
+        SourceError: it is not positive.
+    """
+    clip = config.optional_number("clip_qkv")
+    if clip is not None and clip <= 0:
+        raise SourceError(f"{config.origin}: clip_qkv is {clip}")
+    return clip
+
+
 def bundle_name(path: Path) -> str:
     """A bundle's name (``model.bundle.NAME_PATTERN``) from the name of a file or folder."""
     name = path.resolve().stem if path.is_file() else path.resolve().name

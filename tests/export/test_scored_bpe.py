@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sentencepiece import SentencePieceProcessor
@@ -73,7 +74,7 @@ def test_ids_and_texts_match_the_library(tmp_path: Path, options: dict[str, obje
         ({"tokens": ["a"], "scores": [float("nan")]}, "a score that is not finite"),
     ],
 )
-def test_damaged_vocabularies_are_refused(changes: dict[str, object], message: str) -> None:
+def test_damaged_vocabularies_are_refused(changes: dict[str, Any], message: str) -> None:
     bpe = ScoredBpe(tokens=["a"], scores=[0.0], unknown="a")
     with pytest.raises(SourceError, match=message):
         dataclasses.replace(bpe, **changes).to_json()

@@ -7,12 +7,22 @@ import pytest
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
+    Cohere2Config,
+    Cohere2ForCausalLM,
+    Exaone4Config,
+    Exaone4ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GPT2Config,
     GPT2LMHeadModel,
     MixtralConfig,
     MixtralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    OlmoConfig,
+    OlmoeConfig,
+    OlmoeForCausalLM,
+    OlmoForCausalLM,
     OPTConfig,
     OPTForCausalLM,
     Phi3Config,
@@ -21,6 +31,10 @@ from transformers import (
     Qwen3ForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
 )
 
 from export.errors import ExportError, SourceError, UnsupportedError, WeightsError
@@ -38,13 +52,20 @@ def small_model(family: str) -> Any:
         "bloom": lambda: BloomForCausalLM(
             BloomConfig(vocab_size=61, hidden_size=32, n_layer=1, n_head=2)
         ),
+        "cohere2": lambda: Cohere2ForCausalLM(Cohere2Config(**SMALL)),
+        "exaone4": lambda: Exaone4ForCausalLM(Exaone4Config(**SMALL)),
         "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SMALL, head_dim=16)),
         "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**SIZES)),
         "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**SMALL, num_local_experts=2)),
+        "olmo": lambda: OlmoForCausalLM(OlmoConfig(**SMALL)),
+        "olmo2": lambda: Olmo2ForCausalLM(Olmo2Config(**SMALL)),
+        "olmoe": lambda: OlmoeForCausalLM(OlmoeConfig(**SMALL, num_experts=2)),
         "opt": lambda: OPTForCausalLM(OPTConfig(**OPT, num_attention_heads=2)),
         "phi3": lambda: Phi3ForCausalLM(Phi3Config(**SMALL)),
         "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=16)),
         "smollm3": lambda: SmolLM3ForCausalLM(SmolLM3Config(**SMALL)),
+        "stablelm": lambda: StableLmForCausalLM(StableLmConfig(**SMALL)),
+        "starcoder2": lambda: Starcoder2ForCausalLM(Starcoder2Config(**SMALL)),
     }
     return models[family]()
 
@@ -73,10 +94,15 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}
             UnsupportedError,
             "use_bidirectional_attention True is not supported",
         ),
+        ("cohere2", {"hidden_act": "selu"}, UnsupportedError, "'selu' is not supported"),
+        ("exaone4", {"layer_types": ["full_attention"]}, SourceError, "1 layer_types for 2 layers"),
         ("gemma3", {"layer_types": ["full_attention"]}, SourceError, "1 layer_types for 2 layers"),
         ("gpt2", {"add_cross_attention": True}, UnsupportedError, "add_cross_attention True"),
         ("gpt2", {"activation_function": "selu"}, UnsupportedError, "'selu' is not supported"),
         ("mixtral", {"num_experts_per_tok": 3}, SourceError, "3 active of 2 experts"),
+        ("olmo", {"clip_qkv": -1.0}, SourceError, "clip_qkv is -1.0"),
+        ("olmo2", {"hidden_act": "gelu"}, UnsupportedError, "hidden_act 'gelu' is not supported"),
+        ("olmoe", {"num_experts_per_tok": 3}, SourceError, "3 active of 2 experts"),
         (
             "opt",
             {"layer_norm_elementwise_affine": False},
@@ -97,6 +123,13 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}
             "factor is 0.0",
         ),
         ("smollm3", {"no_rope_layers": [1]}, SourceError, "1 no_rope_layers, 2 layers"),
+        (
+            "stablelm",
+            {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.2}},
+            SourceError,
+            "cannot rotate 3 of 16 dimensions",
+        ),
+        ("starcoder2", {"norm_type": "rms_norm"}, UnsupportedError, "norm_type 'rms_norm'"),
     ],
 )
 def test_unsupported_field_is_named(
@@ -120,3 +153,9 @@ def test_missing_and_unexpected_expert_weights_are_listed(tmp_path: Path) -> Non
         f"missing: {missing}",
         f"unexpected: {unexpected}",
     ]
+
+
+def test_saved_frequencies_of_rotary_positions_are_ignored(tmp_path: Path) -> None:
+    save(small_model("stablelm"), tmp_path)
+    edit_weights(tmp_path, add=("model.layers.1.self_attn.rotary_emb.inv_freq",))
+    assert load_checkpoint(str(tmp_path)).architecture == "StableLmForCausalLM"
