@@ -79,7 +79,8 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
         soft_cap: scores become ``cap * tanh(scores / cap)`` (Gemma 2).
         window: a token sees itself and the ``window - 1`` tokens before it (Mistral; Beltagy et
             al. 2020); in an encoder also the ``window - 1`` tokens after it.
-        head_norm: normalises queries and keys before rotation; ``head_norm_scope`` says of what.
+        head_norm: normalises queries and keys, of what ``head_norm_scope`` says, before rotation,
+            or with ``norm_rotated`` after it (Hunyuan), in decoders.
         clip: queries, keys and values become ``-clip`` to ``clip`` before rotation (MPT, OLMo).
         bias: added to the scaled scores.
         relative: vectors of distances, added to keys and values; not with rotation, a ``soft_cap``,
@@ -102,6 +103,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     window: int | None = None
     head_norm: NormConfig | None = None
     head_norm_scope: HeadNormScope = HeadNormScope.HEAD
+    norm_rotated: bool = False
     clip: float | None = None
     bias: RelativeBiasConfig | None = None
     disentangled: DisentangledConfig | None = None

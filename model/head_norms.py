@@ -6,6 +6,8 @@ from torch.nn import functional
 
 from model.basics import make_norm
 from model.config import AttentionConfig, HeadNormScope, NormConfig, NormKind
+from model.eager import apply_rotary, split_heads
+from model.kernels import RotaryTables
 
 
 class EachHeadNorm(nn.Module):
@@ -41,3 +43,10 @@ def normalize_heads(x: Tensor, norm: nn.Module, config: AttentionConfig) -> Tens
         return normed
     heads: Tensor = norm(x.reshape(*x.shape[:2], -1, config.head_size))
     return heads.flatten(2)
+
+
+def rotate(x: Tensor, tables: RotaryTables, positions: Tensor) -> Tensor:
+    """Queries or keys ``x [batch, length, heads * head_size]`` at ``positions [batch, length]``."""
+    head_size = 2 * tables.cos.shape[1]
+    heads = split_heads(x, x.shape[2] // head_size)
+    return apply_rotary(heads, tables, positions).transpose(1, 2).flatten(2)

@@ -16,8 +16,15 @@ from model.basics import Linear
 from model.config import AttentionConfig, FeedForwardConfig, LayerConfig, MixerKind, ScoreKind
 from model.disentangled import DisentangledBias
 from model.eager import split_heads, split_qkv, update_cache
-from model.head_norms import make_head_norm, normalize_heads
-from model.kernels import AttentionSignal, KeyValue, ModelKernels, PositionEncodings, Step
+from model.head_norms import make_head_norm, normalize_heads, rotate
+from model.kernels import (
+    AttentionSignal,
+    KeyValue,
+    ModelKernels,
+    PositionEncodings,
+    RotaryTables,
+    Step,
+)
 from model.position_config import SignalTarget
 from model.relative_positions import RelativePositions
 from model.scores import SCORES, AdditiveScore
@@ -82,7 +89,7 @@ class SelfAttention(nn.Module):
         is_dot = self.config.score in (ScoreKind.SCALED_DOT, ScoreKind.DOT)
         if self.config.head_norm is not None or not is_dot:
             query, key, value = split_qkv(qkv, self.config)
-            if self.config.head_norm is not None:
+            if self.config.head_norm is not None and not self.config.norm_rotated:
                 query = normalize_heads(query, self.query_norm, self.config)
                 key = normalize_heads(key, self.key_norm, self.config)
             qkv = torch.cat([self.score.query(query), self.score.key(key), value], -1)
@@ -186,6 +193,8 @@ class BidirectionalAttention(SelfAttention):
             raise ValueError(
                 f"disentangled attention and global tokens have no {self.config.score} scores"
             )
+        if self.config.norm_rotated:
+            raise ValueError("only decoders normalise rotated queries and keys")
         if self.config.relative is not None and self.config.num_global_tokens:
             raise ValueError("global tokens have no relative positions")
         if self.config.disentangled is not None:
@@ -228,10 +237,22 @@ class CausalAttention(SelfAttention):
     ) -> MixerOutput:
         past = KeyValue(state["key"], state["value"]) if state else None
         qkv = self.project_qkv(x, positions.signal)
+        if self.config.norm_rotated and positions.rotary is not None:
+            qkv = self.normalize_rotated(qkv, positions.rotary, step)
+            positions = positions._replace(rotary=None)
         positions = self.add_relative(qkv, positions)
         qkv, positions = self.add_scores(qkv, positions, past and past.key, step)
         context, present = self.kernels.causal(qkv, self.config, positions, past, step)
         return MixerOutput(self.output(context), present._asdict())
+
+    def normalize_rotated(self, qkv: Tensor, tables: RotaryTables, step: Step) -> Tensor:
+        """``qkv`` with rotated, then normalised queries and keys."""
+        indices = step.num_cached_tokens[:, None] + torch.arange(qkv.shape[1])
+        indices = indices.clamp(max=tables.cos.shape[0] - 1)  # padding may be beyond the tables
+        query, key, value = split_qkv(qkv, self.config)
+        query = normalize_heads(rotate(query, tables, indices), self.query_norm, self.config)
+        key = normalize_heads(rotate(key, tables, indices), self.key_norm, self.config)
+        return torch.cat([query, key, value], -1)
 
 
 class CrossAttention(nn.Module):

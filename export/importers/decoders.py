@@ -15,6 +15,7 @@ from export.importers.gpt_neo import import_gpt_neo
 from export.importers.gpt_neox import import_gpt_neox
 from export.importers.gptj import import_codegen, import_gptj
 from export.importers.granite import import_granite, import_granitemoe, import_granitemoehybrid
+from export.importers.hunyuan import import_hunyuan
 from export.importers.llama import import_llama
 from export.importers.llama_like import (
     import_arcee,
@@ -64,6 +65,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "granitemoe": import_granitemoe,
     "granitemoehybrid": import_granitemoehybrid,
     "helium": import_helium,
+    "hunyuan_v1_dense": import_hunyuan,
     "llama": import_llama,
     "ministral": import_ministral,
     "mistral": import_mistral,
