@@ -27,7 +27,6 @@ from model.config import (
     PoolingKind,
     StackConfig,
 )
-from model.mixers import required
 from model.position_config import (
     PositionConfig,
     PositionKind,
@@ -187,26 +186,27 @@ _MODERN = stack(
     rotary=RotaryConfig(),
 )
 # No norm before the first layer's attention; a window of two tokens on each side in the second.
+_MODERN_STACK = StackConfig(
+    layers=(
+        msgspec.structs.replace(
+            _MODERN.layers[0], mixer_norm=NormConfig(kind=NormKind.NONE, epsilon=0.0)
+        ),
+        msgspec.structs.replace(
+            _MODERN.layers[1],
+            attention=msgspec.structs.replace(
+                attention(2, bias=False, rotary=RotaryConfig(base=500.0)), window=3
+            ),
+        ),
+    ),
+    final_norm=_MODERN.final_norm,
+)
 MODERN_BERT = ModelConfig(
     kind=Kind.ENCODER,
     vocabulary_size=VOCABULARY_SIZE,
     hidden_size=HIDDEN_SIZE,
     position=_positions(PositionKind.NONE),
     embedding=EmbeddingConfig(norm=NormConfig(kind=NormKind.LAYER, epsilon=1e-5, bias=False)),
-    encoder=StackConfig(
-        layers=(
-            msgspec.structs.replace(
-                _MODERN.layers[0], mixer_norm=NormConfig(kind=NormKind.NONE, epsilon=0.0)
-            ),
-            msgspec.structs.replace(
-                _MODERN.layers[1],
-                attention=msgspec.structs.replace(
-                    attention(2, bias=False, rotary=RotaryConfig(base=500.0)), window=3
-                ),
-            ),
-        ),
-        final_norm=_MODERN.final_norm,
-    ),
+    encoder=_MODERN_STACK,
     head=HeadConfig(kind=HeadKind.EMBEDDING, pooling=PoolingKind.CLS, normalize=False),
 )
 SPLADE = msgspec.structs.replace(
@@ -221,7 +221,7 @@ SPLADE = msgspec.structs.replace(
 # In its windows, some tokens that nobody attends to see no token.
 COLBERT = msgspec.structs.replace(
     MODERN_BERT,
-    encoder=msgspec.structs.replace(required(MODERN_BERT.encoder), has_unattended=True),
+    encoder=msgspec.structs.replace(_MODERN_STACK, has_unattended=True),
     head=HeadConfig(
         kind=HeadKind.MULTI_VECTOR_EMBEDDING,
         normalize=True,

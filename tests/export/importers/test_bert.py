@@ -105,7 +105,10 @@ def test_weight_of_the_wrong_shape_is_named(tmp_path: Path) -> None:
     [
         ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
         ({"is_decoder": True}, "is_decoder True"),
-        ({"hidden_act": "selu"}, "hidden_act 'selu' is not supported; supported: relu, relu2, gelu"),
+        (
+            {"hidden_act": "selu"},
+            "hidden_act 'selu' is not supported; supported: relu, relu2, gelu",
+        ),
         (
             {"architectures": ["BertForMultipleChoice"]},
             "'BertForMultipleChoice' is not supported; supported: BertModel, BertForSequenceClass",
