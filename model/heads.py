@@ -46,10 +46,10 @@ class _PooledHead(_Head):
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model, pooled_size(model))
-        self.pool = make_pooling(model)
         self.pools_last = model.head.pools_last
         if self.pools_last and model.head.pooling not in POOLINGS:
-            raise ValueError(f"the pooling {model.head.pooling} is not of single tokens")
+            raise ValueError(f"the pooling {model.head.pooling} comes before dense layers")
+        self.pool = make_pooling(model)
 
     def vectors(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """The pooled vector of each row after the dense layers, ``[batch, size]``."""

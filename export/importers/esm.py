@@ -91,8 +91,19 @@ def import_esm(folder: HuggingFaceFolder) -> Checkpoint:
         ),
         ignored=(*UNUSED, *CONTACTS, *frequencies, "embeddings.position_embeddings.weight"),
     )
-    checkpoint = assemble(folder, body, HEADS, "EsmModel")
-    return dataclasses.replace(checkpoint, sample_inputs=PROTEINS)
+    return with_proteins(folder, assemble(folder, body, HEADS, "EsmModel"))
+
+
+def with_proteins(folder: HuggingFaceFolder, checkpoint: Checkpoint) -> Checkpoint:
+    """``checkpoint`` with proteins as samples.
+
+    It knows its unknown token, so that exports do not calibrate on English, which it cannot read.
+    """
+    name = folder.special_tokens.get("unk_token") or "<unk>"
+    special = msgspec.structs.replace(
+        checkpoint.special_tokens, unk=folder.tokenizer.token_to_id(name)
+    )
+    return dataclasses.replace(checkpoint, special_tokens=special, sample_inputs=PROTEINS)
 
 
 def _layer(config: Fields) -> LayerConfig:

@@ -12,6 +12,7 @@ import msgspec
 from export.checkpoint import Checkpoint
 from export.importers.activations import activation
 from export.importers.encoders import Body, assemble
+from export.importers.esm import with_proteins
 from export.importers.gated_decoder import DecoderSizes
 from export.importers.head_tables import FAIRSEQ_CLASSIFIER
 from export.importers.heads import (
@@ -23,7 +24,6 @@ from export.importers.heads import (
 )
 from export.importers.renaming import Rename, affine, linear, per_layer, scaled
 from export.importers.rotary import rotary
-from export.importers.samples import PROTEINS
 from export.importers.sentence_transformers import embedder
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
@@ -85,8 +85,7 @@ def import_esmc(folder: HuggingFaceFolder) -> Checkpoint:
             *per_layer(_layer_table(layer, sizes.num_layers), sizes.num_layers),
         ),
     )
-    checkpoint = assemble(folder, body, HEADS, "EsmcModel")
-    return dataclasses.replace(checkpoint, sample_inputs=PROTEINS)
+    return with_proteins(folder, assemble(folder, body, HEADS, "EsmcModel"))
 
 
 def _layer_table(layer: LayerConfig, num_layers: int) -> list[Rename]:

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import (
     EsmConfig,
@@ -17,6 +18,7 @@ from transformers import (
     EsmModel,
 )
 
+from export.calibration_rows import calibration_rows
 from export.errors import SourceError, UnsupportedError
 from export.sources import load_checkpoint
 from model.bundle import Task
@@ -163,6 +165,22 @@ def test_unsupported_field_is_named(tmp_path: Path, changes: dict[str, Any], mes
     edit_json(tmp_path / "config.json", **changes)
     with pytest.raises(UnsupportedError, match=message):
         load_checkpoint(str(tmp_path))
+
+
+def test_exports_do_not_calibrate_on_unknown_words(tmp_path: Path) -> None:
+    tokens = ("<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<mask>")
+    config = EsmConfig(**ESM_2 | {"vocab_size": len(tokens), "mask_token_id": len(tokens) - 1})
+    EsmModel(config).save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "EsmTokenizer"}')
+    checkpoint = load_checkpoint(str(tmp_path))
+    assert calibration_rows(checkpoint) == []
+    tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
+    samples = [tokenizer.encode(text).ids for text in checkpoint.sample_inputs]
+    unknown = checkpoint.special_tokens.unk
+    assert unknown == tokens.index("<unk>")
+    assert samples
+    assert all(unknown not in row for row in samples)
 
 
 def test_token_dropout_needs_a_mask(tmp_path: Path) -> None:
