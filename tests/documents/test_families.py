@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from scripts.families import Family, committed, table
 from scripts.generated_sections import ROOT
 
@@ -10,10 +12,18 @@ def test_there_are_committed_rows_of_every_kind() -> None:
     assert {row.kind for row in committed()} == {"encoder", "decoder", "encoder_decoder"}
 
 
-def test_the_readme_names_every_family() -> None:
+def test_the_readme_counts_the_families() -> None:
+    (count,) = re.findall(r"all (\d+) families", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert int(count) == len(committed())
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
+def test_the_readme_names_families_of_the_table(kind: str) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    first_words = {re.split(r"[ ,(]", row.family)[0].removesuffix("-MoE") for row in committed()}
-    assert {word for word in first_words if word not in text} == set()
+    (cell,) = re.findall(rf"^\| {kind} \| ([^|]+) \|", text, re.MULTILINE)
+    families = {row.family for row in committed() if row.kind == kind.replace("-", "_")}
+    for name in re.split(r", |; of images ", cell):
+        assert any(family.startswith(name) for family in families), name
 
 
 def test_a_row_shows_parity_and_sizes() -> None:
