@@ -94,6 +94,7 @@ def multi_vector_embedder(folder: HuggingFaceFolder, max_positions: int) -> Head
     rules = read(folder)
     configs = tuple(module.layer.config for module in rules.dense)
     spec, prompts = _spec(folder, rules, max_positions)
+    default = default_prompt(folder, rules.prompts)
     return Head(
         config=HeadConfig(
             kind=HeadKind.MULTI_VECTOR_EMBEDDING, normalize=rules.is_normalized, dense=configs
@@ -107,7 +108,7 @@ def multi_vector_embedder(folder: HuggingFaceFolder, max_positions: int) -> Head
             is_normalized=rules.is_normalized,
             multi_vector=spec,
             prompts=prompts,
-            default_prompt=default_prompt(folder, prompts),
+            default_prompt=default if default in prompts else None,
         ),
     )
 
@@ -183,8 +184,10 @@ def _sentence_transformers(folder: HuggingFaceFolder) -> TokenRules:
     transformer = transformer_config(folder)
     expansion = transformer.fields("query_expansion")
     if expansion:
-        # "min" leaves longer queries whole.
+        # "min" leaves longer queries whole. Without the module, masks would have no vectors.
         check_supported(expansion, strategy=("fixed",))
+        if all(module.kind != _MASK for module in modules):
+            raise UnsupportedError(f"{MODULES_FILE}: query_expansion without {_MASK}")
     tokenizer_limit = read_object(folder, "tokenizer_config.json").get("model_max_length")
     limit = tokenizer_limit if type(tokenizer_limit) is int else None
     query_length = transformer.optional_integer("query_length")

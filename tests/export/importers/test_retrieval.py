@@ -151,6 +151,17 @@ def test_two_networks_are_refused(tmp_path: Path, kind: str) -> None:
         load_checkpoint(str(tmp_path))
 
 
+def test_masks_without_vectors_are_refused(tmp_path: Path) -> None:
+    save_multi_vector(tmp_path)
+    edit_json(tmp_path / LIMITS, query_expansion={"strategy": "fixed", "length": 16})
+    load_checkpoint(str(tmp_path))
+    rows = json.loads((tmp_path / "modules.json").read_text())
+    kept = [row for row in rows if not row["type"].endswith("MultiVectorMask")]
+    (tmp_path / "modules.json").write_text(json.dumps(kept))
+    with pytest.raises(UnsupportedError, match="query_expansion without MultiVectorMask"):
+        load_checkpoint(str(tmp_path))
+
+
 def test_fixed_weights_of_queries_are_refused(tmp_path: Path) -> None:
     save_sparse(tmp_path)
     (tmp_path / "modules.json").unlink()
@@ -200,13 +211,14 @@ def test_defaults_are_those_of_pylate(tmp_path: Path) -> None:
 def test_a_prompt_that_is_no_token_stays_a_prompt(tmp_path: Path) -> None:
     prompts = {"query": "[Q] ", "document": "w20 ", "title": "w21 w22 "}
     save_multi_vector(tmp_path)
-    edit_json(tmp_path / PROMPTS, prompts=prompts)
+    edit_json(tmp_path / PROMPTS, prompts=prompts, default_prompt_name="query")
     embedding = load_checkpoint(str(tmp_path)).embedding
     assert embedding is not None
     assert embedding.multi_vector is not None
     assert embedding.multi_vector.query_marker == 61
     assert embedding.multi_vector.document_marker is None
     assert embedding.prompts == {"document": "w20 ", "title": "w21 w22 "}
+    assert embedding.default_prompt is None
     assert embedding.multi_vector.filler is None
     assert embedding.multi_vector.query_length == 16
     assert embedding.multi_vector.document_length == 40
