@@ -27,6 +27,7 @@ class RelativeBiasKind(StrEnum):
 
     BUCKETS = "buckets"  # Raffel et al. 2020 (T5), section 2.1
     LINEAR = "linear"  # Press et al. 2021 (ALiBi)
+    LINEAR_BF16 = "linear_bf16"  # the same of keys' positions, rounded to bfloat16: Falcon-RW
 
 
 class SignalKind(StrEnum):
@@ -140,12 +141,15 @@ class RelativeBiasConfig(ConfigStruct, frozen=True, kw_only=True):
     """A bias for each head and distance. Layers with equal configurations share it.
 
     ``num_buckets`` and ``max_distance`` are for :attr:`RelativeBiasKind.BUCKETS`: distances
-    from ``max_distance`` on share the last bucket. Layers of another ``group`` have another bias.
+    from ``max_distance`` on share the last bucket. For :attr:`RelativeBiasKind.LINEAR_BF16`,
+    positions are below ``max_distance``, and biases are multiplied by ``scale``. Layers of another
+    ``group`` have another bias.
     """
 
     kind: RelativeBiasKind
     num_buckets: int = 0
     max_distance: int = 0
+    scale: float = 1.0
     group: int = 0
 
 

@@ -78,9 +78,32 @@ class AlibiBias(nn.Module):
         return self.slopes[:, None, None] * distances[:, None].to(self.slopes.dtype)
 
 
+class RoundedAlibiBias(nn.Module):
+    """ALiBi as ``transformers`` computes it for Falcon: slope times key position, in bfloat16.
+
+    Of one query's keys, only differences matter, so positions do as well as distances. Rounding
+    makes neighbours equal: from position 256 on, a bias no longer tells all of them apart.
+    """
+
+    table: Tensor
+
+    def __init__(self, config: RelativeBiasConfig, num_heads: int, bidirectional: bool) -> None:
+        super().__init__()
+        if bidirectional:
+            raise ValueError("ALiBi in an encoder is not implemented")
+        slopes = alibi_slopes(num_heads).bfloat16()
+        rounded = slopes[:, None] * torch.arange(config.max_distance)  # [heads, positions]
+        self.register_buffer("table", config.scale * rounded.float(), persistent=False)
+
+    def forward(self, distances: Tensor) -> Tensor:
+        biases = self.table.index_select(1, torch.arange(distances.shape[2]))
+        return biases[None, :, None] + 0 * distances[:, None].to(biases.dtype)
+
+
 # Constructor arguments: configuration, number of heads, whether attention is bidirectional.
 # forward: distances (key minus query) [rows, length, total] to [rows, heads, length, total].
 RELATIVE_BIASES: dict[RelativeBiasKind, Callable[[RelativeBiasConfig, int, bool], nn.Module]] = {
     RelativeBiasKind.BUCKETS: BucketedBias,
     RelativeBiasKind.LINEAR: AlibiBias,
+    RelativeBiasKind.LINEAR_BF16: RoundedAlibiBias,
 }

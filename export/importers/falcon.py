@@ -1,7 +1,7 @@
 """Falcon (Almazrouei et al. 2023): multi-query or grouped-query attention, parallel branches.
 
-Queries, keys and values are packed group by group. Falcon-RW's ALiBi is not supported:
-``transformers`` rounds it to 8 bits, which no other family does.
+Queries, keys and values are packed group by group. Falcon-RW (Penedo et al. 2023) has ALiBi, which
+is rounded to bfloat16 and, unlike BLOOM's, scaled with the scores.
 """
 
 from export.checkpoint import Checkpoint
@@ -16,6 +16,7 @@ from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
 from model.config import Branches
+from model.position_config import RelativeBiasConfig, RelativeBiasKind
 
 _SOURCE = "transformer.h.{n}"
 NAMES: Names = {
@@ -31,6 +32,7 @@ NAMES: Names = {
 ONE_NORM = ("input_layernorm", "input_layernorm")
 SEQUENTIAL_NORMS = ("input_layernorm", "post_attention_layernorm")
 TWO_NORMS = ("ln_attn", "ln_mlp")
+MAX_ALIBI_POSITIONS = 1 << 16  # bounds the table of biases
 
 
 def import_falcon(folder: HuggingFaceFolder) -> Checkpoint:
@@ -41,7 +43,7 @@ def import_falcon(folder: HuggingFaceFolder) -> Checkpoint:
     """
     config = folder.config.with_defaults(max_position_embeddings=2048)
     architecture = architecture_of(config, "FalconForCausalLM")
-    check_supported(config, alibi=(False,), apply_residual_connection_post_layernorm=(False,))
+    check_supported(config, apply_residual_connection_post_layernorm=(False,))
     num_heads = config.positive("num_attention_heads")
     num_kv_heads = _num_kv_heads(config, num_heads)
     config = Fields({**config, "num_key_value_heads": num_kv_heads}, config.origin)
@@ -49,17 +51,24 @@ def import_falcon(folder: HuggingFaceFolder) -> Checkpoint:
     inner_size = config.positive("ffn_hidden_size", 4 * hidden_size)
     norm = layer_norm(config, "layer_norm_epsilon")
     sizes = DecoderSizes.of(config, tied=True, inner_size=inner_size, norm=norm)
-    positions = rotary(config, sizes.head_size)
+    alibi = _alibi(config, sizes.head_size)
+    positions = rotary(config, sizes.head_size) if alibi is None else None
     bias = config.flag("bias", False)
     attention_norm, feed_forward_norm = norms = _norms(config)
     layer = sizes.layer(
-        sizes.attention(input_bias=bias, output_bias=bias, rotary=positions.config),
+        sizes.attention(
+            input_bias=bias,
+            output_bias=bias,
+            rotary=None if positions is None else positions.config,
+            bias=alibi,
+        ),
         activation=activation(config, "activation", "gelu"),
         gated=False,
         bias=bias,
         branches=Branches.SEQUENTIAL if norms == SEQUENTIAL_NORMS else Branches.PARALLEL,
     )
-    model = sizes.model((layer,) * sizes.num_layers, positions.max_positions)
+    longest = positions.max_positions if positions else config.positive("max_position_embeddings")
+    model = sizes.model((layer,) * sizes.num_layers, longest)
     names = {
         **NAMES,
         f"{TARGET}.mixer_norm": (f"{_SOURCE}.{attention_norm}",),
@@ -68,6 +77,17 @@ def import_falcon(folder: HuggingFaceFolder) -> Checkpoint:
     rows = rows_by_kind(num_heads, sizes.head_size, num_groups=num_kv_heads)
     table = gated_table(model, names, qkv=select_rows(rows))
     return causal_checkpoint(folder, model, architecture, table)
+
+
+def _alibi(config: Fields, head_size: int) -> RelativeBiasConfig | None:
+    """ALiBi, if the model has it instead of rotary positions."""
+    if not config.flag("alibi", False):
+        return None
+    return RelativeBiasConfig(
+        kind=RelativeBiasKind.LINEAR_BF16,
+        max_distance=config.positive("max_position_embeddings", maximum=MAX_ALIBI_POSITIONS),
+        scale=head_size**-0.5,
+    )
 
 
 def _num_kv_heads(config: Fields, num_heads: int) -> int:

@@ -26,6 +26,7 @@ SMALL: dict[str, Any] = {
 FALCON_40B = {"new_decoder_architecture": True, "num_kv_heads": 2}
 FALCON_11B = FALCON_40B | {"num_ln_in_parallel_attn": 1}
 SEQUENTIAL = {"multi_query": False, "parallel_attn": False}
+FALCON_RW = SEQUENTIAL | {"alibi": True, "bias": True}
 
 
 @settings(max_examples=16)
@@ -52,10 +53,26 @@ def test_graphs_of_grouped_queries_match_transformers() -> None:
     check_graphs("Falcon", FalconForCausalLM(FalconConfig(**SMALL | FALCON_40B)))
 
 
+@settings(max_examples=6)
+@given(st.sampled_from((2, 6, 12, 16)), st.booleans())
+def test_alibi_matches_transformers(num_heads: int, parallel: bool) -> None:
+    changes = {"hidden_size": 96, "num_attention_heads": num_heads, "parallel_attn": parallel}
+    check_eager(FalconForCausalLM(FalconConfig(**SMALL | FALCON_RW | changes)))
+
+
+def test_graphs_with_alibi_match_transformers() -> None:
+    # Slopes that bfloat16 rounds.
+    changes = {"hidden_size": 96, "num_attention_heads": 12}
+    check_graphs("Falcon", FalconForCausalLM(FalconConfig(**SMALL | FALCON_RW | changes)))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"alibi": True}, "alibi True is not supported"),
+        (
+            {"apply_residual_connection_post_layernorm": True},
+            "apply_residual_connection_post_layernorm True is not supported",
+        ),
         ({"num_ln_in_parallel_attn": 2}, "num_ln_in_parallel_attn 2 is not supported"),
         (
             {"new_decoder_architecture": True, "parallel_attn": False},
