@@ -31,8 +31,11 @@ class InferCalls:
         async with rpc_scope(
             self._service, "ModelInfer", message, context, model=message.model_name
         ):
-            response = await self._inference.infer(decode_infer(message), caller_of(context))
-            return encode_infer(response)
+            caller = caller_of(context)
+            response = await self._inference.infer(decode_infer(message), caller)
+            return await self._service.build(
+                response.num_values, lambda: encode_infer(response), caller
+            )
 
     async def stream(self, messages: AsyncIterator[pb.ModelInferRequest], context: Context) -> None:
         """Runs the requests of a stream concurrently. A failed one does not end the stream."""
@@ -93,7 +96,10 @@ class _Stream:
             self._room.release()
 
     async def _write(self, response: InferResponse) -> None:
-        await self._send(pb.ModelStreamInferResponse(infer_response=encode_infer(response)))
+        encoded = await self._service.build(
+            response.num_values, lambda: encode_infer(response), self._caller
+        )
+        await self._send(pb.ModelStreamInferResponse(infer_response=encoded))
 
     async def _fail(self, error: ServeError, message: pb.ModelInferRequest) -> None:
         failed = InferResponse("", "", message.id, parameters={FINAL_RESPONSE: True})

@@ -85,7 +85,9 @@ class _InferCalls:
         request = _named(call, call.body.request)
         inputs = tuple([await _with_files(tensor, call) for tensor in request.inputs])
         response = await self._inference.infer(replace(request, inputs=inputs), call.caller)
-        return encode_infer(response, call.body)
+        return await call.service.build(
+            response.num_values, lambda: encode_infer(response, call.body), call.caller
+        )
 
     async def generate(self, call: Call[InferRequest]) -> Response:
         response = await self._inference.infer(_named(call, call.body), call.caller)

@@ -3,6 +3,7 @@
 """
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ async def embed(model: str, call: Call[bodies.EmbedBody]) -> Response:
     check_kind(call.service.get_model(model), EmbeddingKind.DENSE)
     options = {"dimensions": body.dimensions, "normalize": body.normalize}
     result = await _embedded(model, call, **options)
-    return answer_with([required(output.vector).tolist() for output in result.outputs], result)
+    return await _built(call, result, lambda output: required(output.vector).tolist())
 
 
 async def embed_all(model: str, call: Call[bodies.EmbedAllBody]) -> Response:
@@ -32,15 +33,14 @@ async def embed_all(model: str, call: Call[bodies.EmbedAllBody]) -> Response:
     kinds = (EmbeddingKind.DENSE, EmbeddingKind.MULTI_VECTOR)
     kind = check_kind(call.service.get_model(model), *kinds)
     result = await _embedded(model, call, token_embeddings=kind == EmbeddingKind.DENSE)
-    vectors = [required(output.tokens).vectors for output in result.outputs]
-    return answer_with([each.tolist() for each in vectors], result)
+    return await _built(call, result, lambda output: required(output.tokens).vectors.tolist())
 
 
 async def embed_sparse(model: str, call: Call[bodies.EmbedSparseBody]) -> Response:
     """The weights of each text that are not 0, by token id."""
     check_kind(call.service.get_model(model), EmbeddingKind.SPARSE)
     result = await _embedded(model, call, max_active_dims=call.body.max_active_dims)
-    return answer_with([_weights(required(output.sparse)) for output in result.outputs], result)
+    return await _built(call, result, lambda output: _weights(required(output.sparse)))
 
 
 async def _embedded(model: str, call: Call[Any], **options: Any) -> EmbedResult:
@@ -54,6 +54,17 @@ async def _embedded(model: str, call: Call[Any], **options: Any) -> EmbedResult:
         **options,
     )
     return await call.service.embed(request, call.caller)
+
+
+async def _built(
+    call: Call[Any], result: EmbedResult, shown: Callable[[Embedding], Any]
+) -> Response:
+    """The answer with each output as ``shown``; of many numbers, in a thread."""
+
+    def encode() -> Response:
+        return answer_with([shown(output) for output in result.outputs], result)
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 def _weights(vector: SparseVector) -> list[dict[str, Any]]:
@@ -86,7 +97,11 @@ async def _cosines(model: str, call: Call[bodies.SimilarityBody], kind: Embeddin
     )
     result = await call.service.embed(request, call.caller)
     first, *others = result.outputs
-    return answer_with([_cosine(first, other) for other in others], result)
+
+    def encode() -> Response:
+        return answer_with([_cosine(first, other) for other in others], result)
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 def _cosine(embedding: Embedding, other: Embedding) -> float:

@@ -103,7 +103,10 @@ class Inference:
         decoded = call.decoded
         with tensor_fields(decoded.task, decoded.sent):
             result = await self._answers[decoded.task](decoded.request, call.caller)
-        return replace(call.response, outputs=encode_result(decoded, result))
+        outputs = await self._service.build(
+            result.num_values, lambda: encode_result(decoded, result), call.caller
+        )
+        return replace(call.response, outputs=outputs)
 
     def _open(self, request: InferRequest, caller: Caller) -> _Call:
         manifest = self._service.manifest(request.model, request.version)

@@ -1,11 +1,12 @@
 """Inference requests and responses of the Open Inference Protocol, without a wire format."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from server.errors import InvalidArgumentError
 from server.frontends.oip.options import MAX_PARAMETERS, Parameter, boolean, integer
-from server.frontends.oip.tensors import InputTensor, OutputTensor
+from server.frontends.oip.tensors import BYTES, InputTensor, OutputTensor
 from server.service.generation_options import PRIORITIES
 
 MAX_ID_CHARACTERS = 1024
@@ -104,3 +105,11 @@ class InferResponse:
     id: str
     outputs: tuple[OutputTensor, ...] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
+
+    @property
+    def num_values(self) -> int:
+        """Texts and numbers to encode, as :meth:`server.service.service.Service.build` has them."""
+        return sum(
+            math.prod(tensor.shape) // (1 if tensor.datatype == BYTES else 4)
+            for tensor in self.outputs
+        )

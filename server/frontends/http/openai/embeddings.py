@@ -19,7 +19,7 @@ from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.images import ImageItem, ImageMessage, images_of
 from server.frontends.http.openai.prompts import Texts, encoder_texts, truncation
 from server.frontends.http.openai.usage import prompt_usage
-from server.service.embed import EmbedRequest
+from server.service.embed import EmbedRequest, EmbedResult
 
 _NAMES = {
     "inputs": "input",
@@ -79,7 +79,12 @@ async def embeddings(call: Call[EmbeddingsBody]) -> Response:
     )
     with images.named():
         result = await call.service.embed(request, call.caller)
-    packs = body.encoding_format == "base64"
+    return await call.service.build(
+        result.num_values, lambda: _response(result, body.encoding_format == "base64"), call.caller
+    )
+
+
+def _response(result: EmbedResult, packs: bool) -> Response:
     vectors = [required(output.vector) for output in result.outputs]
     return json_response(
         {
