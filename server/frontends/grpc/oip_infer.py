@@ -20,6 +20,13 @@ from server.service.service import Service
 MAX_CONCURRENT_REQUESTS = 256
 
 
+async def encoded(
+    response: InferResponse, service: Service, caller: Caller
+) -> pb.ModelInferResponse:
+    """The message of a response; one with many values is encoded in a thread."""
+    return await service.build(response.num_values, lambda: encode_infer(response), caller)
+
+
 class InferCalls:
     """Runs the inference calls of one listener."""
 
@@ -33,9 +40,7 @@ class InferCalls:
         ):
             caller = caller_of(context)
             response = await self._inference.infer(decode_infer(message), caller)
-            return await self._service.build(
-                response.num_values, lambda: encode_infer(response), caller
-            )
+            return await encoded(response, self._service, caller)
 
     async def stream(self, messages: AsyncIterator[pb.ModelInferRequest], context: Context) -> None:
         """Runs the requests of a stream concurrently. A failed one does not end the stream."""
@@ -96,10 +101,8 @@ class _Stream:
             self._room.release()
 
     async def _write(self, response: InferResponse) -> None:
-        encoded = await self._service.build(
-            response.num_values, lambda: encode_infer(response), self._caller
-        )
-        await self._send(pb.ModelStreamInferResponse(infer_response=encoded))
+        infer_response = await encoded(response, self._service, self._caller)
+        await self._send(pb.ModelStreamInferResponse(infer_response=infer_response))
 
     async def _fail(self, error: ServeError, message: pb.ModelInferRequest) -> None:
         failed = InferResponse("", "", message.id, parameters={FINAL_RESPONSE: True})

@@ -12,7 +12,8 @@ from starlette.datastructures import Headers
 
 from protos.inference import open_inference_pb2 as pb
 from server.errors import ServeError
-from server.frontends.grpc.oip_codec import decode_infer, encode_infer
+from server.frontends.grpc.oip_codec import decode_infer
+from server.frontends.grpc.oip_infer import encoded
 from server.frontends.http import oip_codec as http
 from server.frontends.oip.infer import Inference
 from server.frontends.oip.messages import InferRequest
@@ -112,7 +113,7 @@ def _infer(request: InferRequest, model: str, running: Service | None = None) ->
         responses = Inference(used.layer).stream(named, CALLER)
         async with aclosing(responses):
             async for response in responses:
-                encode_infer(response)
+                await encoded(response, used.layer, CALLER)
 
     used.loop.run_until_complete(stream())
 
