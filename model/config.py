@@ -78,10 +78,9 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
             others.
         soft_cap: scores become ``cap * tanh(scores / cap)`` (Gemma 2).
         window: a token sees itself and the ``window - 1`` tokens before it (Mistral; Beltagy et
-            al. 2020); in an encoder also the ``window - 1`` tokens after it.
-        head_norm: normalises queries and keys, of what ``head_norm_scope`` says, before rotation,
-            or with ``norm_rotated`` after it (Hunyuan), in decoders.
-        clip: queries, keys and values become ``-clip`` to ``clip`` before rotation (MPT, OLMo).
+            al. 2020); in an encoder that is not causal also the ``window - 1`` tokens after it.
+        head_norm: normalises each head's query and key before rotation (Henry et al. 2020;
+            Qwen3).
         bias: added to the scaled scores.
         relative: vectors of distances, added to keys and values; not with rotation, a ``soft_cap``,
             or ``COSINE`` or ``ADDITIVE`` scores.

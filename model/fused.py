@@ -37,7 +37,7 @@ class FusedKernels:
     def bidirectional(
         self, qkv: Tensor, config: AttentionConfig, positions: PositionEncodings, lengths: Tensor
     ) -> Tensor:
-        if config.window is not None:
+        if config.window is not None and not config.is_causal:
             if positions.bias is not None:
                 raise ValueError("a bidirectional window with a relative bias is not implemented")
             return blocked_window_attention(qkv, config, positions, lengths, config.window)

@@ -225,10 +225,9 @@ class Encoder(_Stack):
 
     def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:
         layers = [EncoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
-        super().__init__(config, stack, [*layers], bidirectional=True)
-        for layer in layers:
-            if isinstance(layer.mixer, BidirectionalAttention):
-                layer.mixer.has_unattended = stack.has_unattended
+        attentions = [layer.attention for layer in stack.layers if layer.attention is not None]
+        bidirectional = not all(attention.is_causal for attention in attentions)
+        super().__init__(config, stack, [*layers], bidirectional=bidirectional)
 
     def forward(self, x: Tensor, lengths: Tensor, num_global: Tensor | None = None) -> Tensor:
         """As :class:`EncoderLayer`; ``num_global [batch]`` as in ``PositionEncodings``."""

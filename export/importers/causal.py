@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from export.checkpoint import Checkpoint, check_weights
+from export.importers.causal_encoder import DecoderBody, causal_encoder, pooled_classes
 from export.importers.renaming import Rename, rename
 from export.importers.samples import ENGLISH_PROMPTS
 from export.importers.support import bundle_name, suppressed_tokens
@@ -17,13 +18,16 @@ FREQUENCIES = "rotary_emb.inv_freq"  # buffers of old transformers versions
 
 
 def architecture_of(config: Fields, supported: str) -> str:
-    """The architecture in ``config``, which must be ``supported`` or absent.
+    """The architecture in ``config``; if there is none, ``supported``.
+
+    If that is a causal language model, its family's encoders and classifiers are supported too.
 
     Raises:
         UnsupportedError: another architecture.
     """
     name = next(iter(config.texts("architectures")), supported)
-    lookup({supported: None}, name, f"{config.origin}: architectures")
+    known = dict.fromkeys([supported, *pooled_classes(supported)])
+    lookup(known, name, f"{config.origin}: architectures")
     return name
 
 
@@ -35,16 +39,26 @@ def causal_checkpoint(
     *,
     ignored: Collection[str] = (),
     output: str = OUTPUT_MATRIX,
+    is_causal: bool = True,
 ) -> Checkpoint:
-    """The language model in ``folder``; ``table`` has all of its weights.
+    """The language model in ``folder``, or what else its stack is used for.
 
     Args:
+        model: the language model.
+        architecture: from :func:`architecture_of`.
+        table: all weights of ``model``.
         ignored: as for :func:`export.importers.renaming.rename`.
         output: the output matrix. If it is tied, a saved copy must equal the token table.
+        is_causal: False if the family's own configuration says that tokens see those after them.
 
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
+    table = list(table)
+    body = DecoderBody(model, table, (*ignored, output), is_causal=is_causal)
+    encoder = causal_encoder(folder, body, architecture)
+    if encoder is not None:
+        return encoder
     copies = {output: "embedding.tokens.weight"} if model.head.tied else {}
     frequencies = [name for name in folder.weights if name.endswith(FREQUENCIES)]
     ignored = [*ignored, *frequencies]

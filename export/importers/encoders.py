@@ -82,14 +82,13 @@ def assemble(
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
+    architecture, head = read_head(folder, heads, default)
+    return join(folder, body, architecture, head)
+
+
+def join(folder: HuggingFaceFolder, body: Body, architecture: str, head: Head) -> Checkpoint:
+    """``body`` with ``head``, ready for a bundle; errors as for :func:`assemble`."""
     config = folder.config
-    architecture, head = read_head(folder, heads, default, body.position.max_positions)
-    has_unattended = _has_unattended(head)
-    if has_unattended and not body.allows_unattended:
-        raise UnsupportedError(
-            f"{config.origin}: {architecture} with masks that fill up queries and are not attended "
-            "to is not supported; supported: attended masks (attend_to_expansion_tokens), or none"
-        )
     model = ModelConfig(
         kind=Kind.ENCODER,
         vocabulary_size=config.positive("vocab_size") if body.patches is None else 0,

@@ -90,11 +90,14 @@ def sequence_classifier(
     *dense: NamedDense,
     output: str = "classifier",
     pooling: PoolingKind = PoolingKind.CLS,
-    pools_last: bool = False,
+    bias: bool = True,
 ) -> Head:
-    """Labels of a text, a pair or an image; with one label, a relevance score of a pair."""
-    table = (*_tables(dense), *linear("head.output", output, bias=True))
-    return classifier(folder, pooling, table, _configs(dense), pools_last=pools_last)
+    """Labels of a text, a pair or an image; with one label, a relevance score of a pair.
+
+    ``bias``: of the output.
+    """
+    table = (*_tables(dense), *linear("head.output", output, bias=bias))
+    return classifier(folder, pooling, table, _configs(dense), bias=bias)
 
 
 def classifier(
@@ -103,13 +106,13 @@ def classifier(
     table: tuple[Rename, ...],
     dense: tuple[DenseConfig, ...] = (),
     *,
-    pools_last: bool = False,
+    bias: bool = True,
 ) -> Head:
     """As :func:`sequence_classifier`, with the ``table`` of all the head's weights."""
     labels = read_labels(folder.config)
     config = HeadConfig(
         kind=HeadKind.CLASSIFICATION,
-        bias=True,
+        bias=bias,
         pooling=pooling,
         pools_last=pools_last,
         dense=dense,
@@ -125,18 +128,21 @@ def classifier(
 
 
 def token_classifier(
-    folder: HuggingFaceFolder, *dense: NamedDense, output: str = "classifier"
+    folder: HuggingFaceFolder, *dense: NamedDense, output: str = "classifier", bias: bool = True
 ) -> Head:
-    """A label for each token: of an entity or, if there is the label ``$KEEP``, an edit."""
+    """A label for each token: of an entity or, if there is the label ``$KEEP``, an edit.
+
+    ``bias``: of the output.
+    """
     config = folder.config
     labels = read_labels(config)
     if not are_edit_tags(labels):
-        return _token_head(dense, output, labels, Task.TAG)
+        return _token_head(dense, output, labels, Task.TAG, bias=bias)
     edits = EditVocabulary(
         edits=read_edit_tags(labels, config.origin),
         min_score=config.number("min_edit_score", 0.0),
     )
-    head = _token_head(dense, output, labels, Task.CORRECT)
+    head = _token_head(dense, output, labels, Task.CORRECT, bias=bias)
     return replace(head, edits=edits, max_input_tokens=config.optional_integer("max_input_tokens"))
 
 
@@ -153,15 +159,20 @@ def question_answerer(
 
 
 def _token_head(
-    dense: tuple[NamedDense, ...], output: str, labels: tuple[str, ...], task: Task
+    dense: tuple[NamedDense, ...],
+    output: str,
+    labels: tuple[str, ...],
+    task: Task,
+    *,
+    bias: bool = True,
 ) -> Head:
     config = HeadConfig(
         kind=HeadKind.TOKEN_CLASSIFICATION,
-        bias=True,
+        bias=bias,
         dense=_configs(dense),
         num_labels=len(labels),
     )
-    table = (*_tables(dense), *linear("head.output", output, bias=True))
+    table = (*_tables(dense), *linear("head.output", output, bias=bias))
     return Head(config=config, tasks=(task,), table=table, labels=labels)
 
 

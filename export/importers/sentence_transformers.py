@@ -56,16 +56,11 @@ class Module:
     path: str
 
 
-@dataclass(frozen=True)
-class DenseModule:
-    """A dense layer, and its weights by the names in its table."""
-
-    layer: NamedDense
-    weights: Mapping[str, Tensor]
-
-
-def embedder(folder: HuggingFaceFolder) -> Head:
+def embedder(folder: HuggingFaceFolder, hidden_size: int | None = None) -> Head:
     """An embedding head as the files describe it; without files, mean pooling.
+
+    Args:
+        hidden_size: of the model; default: the configuration's ``hidden_size``.
 
     Raises:
         SourceError: a file is damaged.
@@ -82,12 +77,11 @@ def embedder(folder: HuggingFaceFolder) -> Head:
             "any number of Dense, and Normalize, in this order"
         )
     pooling = _pooling(folder, modules[1].path) if modules else PoolingKind.MEAN
-    dense = [read_dense(folder, path, OF_TEXTS) for path in paths]
-    check_normalize(folder, modules, OF_TEXTS)
-    configs = tuple(module.layer.config for module in dense)
-    size = configs[-1].size if configs else folder.config.positive("hidden_size")
-    limits = transformer_config(folder)
-    check_supported(limits, query_length=(None,), document_length=(None,), query_expansion=(None,))
+    configs = tuple(map_.config for map_, _ in dense)
+    size = configs[-1].size if configs else folder.config.positive("hidden_size", hidden_size)
+    found = (name for name in LIMITS_FILES if folder.read_json(name) is not None)
+    limits = _fields(folder, next(found, LIMITS_FILES[0]))
+    check_supported(limits, do_lower_case=(False,))
     return Head(
         config=HeadConfig(
             kind=HeadKind.EMBEDDING, pooling=pooling, normalize=normalize, dense=configs
