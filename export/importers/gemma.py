@@ -63,6 +63,7 @@ def import_gemma2(folder: HuggingFaceFolder) -> Checkpoint:
     """
     config = folder.config
     architecture = architecture_of(config, "Gemma2ForCausalLM")
+    check_supported(config, use_bidirectional_attention=(False,))
     shape = DecoderSizes.of(config, tied=True, head_size=256)
     positions = rotary(config, shape.head_size)
     attention = _scaled_attention(config, shape, rotary=positions.config)
@@ -82,7 +83,7 @@ def import_gemma2(folder: HuggingFaceFolder) -> Checkpoint:
 
 
 def import_gemma3(folder: HuggingFaceFolder) -> Checkpoint:
-    """The ``Gemma3ForCausalLM`` in ``folder``, ready for a bundle.
+    """The ``Gemma3ForCausalLM`` or EmbeddingGemma in ``folder``, ready for a bundle.
 
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
@@ -100,19 +101,24 @@ def import_gemma3(folder: HuggingFaceFolder) -> Checkpoint:
         _scaled_attention(config, shape, rotary=far.config), head_norm=shape.norm
     )
     pattern = config.positive("sliding_window_pattern", 6)
+    window = config.positive("sliding_window", 4096)
+    # EmbeddingGemma (Gemma Team 2025): the window is on both sides of a token.
+    is_bidirectional = config.flag("use_bidirectional_attention", False)
+    if is_bidirectional:
+        window = window // 2 + 1
     model = _sandwiched(
         config,
         shape,
         layer_types(config, shape.num_layers, lambda index: (index + 1) % pattern != 0),
         {
             FULL: attention,
-            SLIDING: _windowed(config, msgspec.structs.replace(attention, rotary=near)),
+            SLIDING: msgspec.structs.replace(attention, rotary=near, window=window),
         },
         far.max_positions,
         config.optional_number("final_logit_softcapping"),
     )
     table = gated_table(model, SANDWICH, norm=add_one)
-    return causal_checkpoint(folder, model, architecture, table)
+    return causal_checkpoint(folder, model, architecture, table, is_causal=not is_bidirectional)
 
 
 def _attention(config: Fields, shape: DecoderSizes, *, rotary: RotaryConfig) -> AttentionConfig:
@@ -123,7 +129,6 @@ def _attention(config: Fields, shape: DecoderSizes, *, rotary: RotaryConfig) -> 
 def _scaled_attention(
     config: Fields, shape: DecoderSizes, *, rotary: RotaryConfig
 ) -> AttentionConfig:
-    check_supported(config, use_bidirectional_attention=(False,))
     scale = config.positive("query_pre_attn_scalar", 256) ** -0.5
     return msgspec.structs.replace(_attention(config, shape, rotary=rotary), scale=scale)
 
