@@ -291,6 +291,7 @@ def _write_records(
         score_function=checkpoint.score_function,
         edits=checkpoint.edits,
         embedding=checkpoint.embedding,
+        pair_template=checkpoint.pair_template,
         image=checkpoint.image,
         audio=checkpoint.audio,
         transcription=checkpoint.transcription,

@@ -14,6 +14,7 @@ from model.bundle import (
     EditVocabulary,
     Embedding,
     ImageSpec,
+    PairTemplate,
     ScoreFunction,
     SpecialTokens,
     Task,
@@ -67,6 +68,7 @@ class Checkpoint:
     score_function: ScoreFunction | None = None
     edits: EditVocabulary | None = None
     embedding: Embedding | None = None
+    pair_template: PairTemplate | None = None
     max_input_tokens: int | None = None
     source_language: str | None = None
     target_language: str | None = None

@@ -33,6 +33,7 @@ from model.graph_spec import (
     TokenId,
 )
 from model.image_config import ImageSpec
+from model.pair_template import PairTemplate
 from model.parity import Fidelity, MatrixError, Parity
 from model.shortlist import ShortlistLoss, ShortlistOrigin, ShortlistSpec
 
@@ -70,6 +71,7 @@ __all__ = [
     "Manifest",
     "MatrixError",
     "MultiVector",
+    "PairTemplate",
     "Parity",
     "Precision",
     "ScoreFunction",
@@ -264,6 +266,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     score_function: ScoreFunction | None = None  # of a sequence classifier
     edits: EditVocabulary | None = None  # of a token classifier that corrects texts
     embedding: Embedding | None = None
+    pair_template: PairTemplate | None = None  # of a classifier
     image: ImageSpec | None = None  # of a model of images, or of texts with an image each
     audio: AudioSpec | None = None  # of a model of speech
     transcription: TranscriptionTokens | None = None

@@ -14,6 +14,7 @@ from export.errors import UnsupportedError
 from export.importers.encoders import Body, join
 from export.importers.heads import Head, question_answerer, sequence_classifier, token_classifier
 from export.importers.renaming import Rename
+from export.importers.rerankers import is_reranker, pair_template, reranker
 from export.importers.sentence_transformers import embedder, is_embedder
 from export.readers.hugging_face import HuggingFaceFolder
 from model.config import AttentionConfig, ModelConfig, PoolingKind, StackConfig
@@ -64,6 +65,8 @@ def causal_encoder(
     is_causal = body.is_causal and folder.config.flag("is_causal", True)
     if is_embedder(folder):
         head = embedder(folder, body.model.hidden_size)
+    elif is_language_model and is_reranker(folder):
+        head = reranker(folder, body.model, body.table)
     elif not is_language_model:
         read = next(read for end, read in HEADS.items() if architecture.endswith(end))
         head = read(folder, body.model.hidden_size)
@@ -72,7 +75,7 @@ def causal_encoder(
     else:
         raise UnsupportedError(
             f"{folder.config.origin}: tokens see those after them, so {architecture} generates no "
-            "text; supported: with the modules of an embedding model in modules.json"
+            "text; supported: with the modules of sentence-transformers in modules.json"
         )
     if body.model.head.dense:
         raise UnsupportedError(
@@ -168,7 +171,8 @@ def _base_model(folder: HuggingFaceFolder, hidden_size: int) -> Head:
 
 def _sequence_classifier(folder: HuggingFaceFolder, _hidden_size: int) -> Head:
     """Logits of the last token."""
-    return sequence_classifier(folder, output="score", pooling=PoolingKind.LAST, bias=False)
+    head = sequence_classifier(folder, output="score", pooling=PoolingKind.LAST, bias=False)
+    return replace(head, pair_template=pair_template(folder))
 
 
 def _token_classifier(folder: HuggingFaceFolder, _hidden_size: int) -> Head:

@@ -128,6 +128,7 @@ def join(folder: HuggingFaceFolder, body: Body, architecture: str, head: Head) -
         score_function=head.score_function,
         edits=head.edits,
         embedding=head.embedding,
+        pair_template=head.pair_template,
         max_input_tokens=head.max_input_tokens,
         sample_inputs=ENGLISH_TEXTS,
     )

@@ -15,7 +15,7 @@ from export.importers.renaming import Rename, affine, linear
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import lookup
-from model.bundle import EditVocabulary, Embedding, ScoreFunction, Task
+from model.bundle import EditVocabulary, Embedding, PairTemplate, ScoreFunction, Task
 from model.config import DenseConfig, HeadConfig, HeadKind, PoolingKind
 
 SCORE_FUNCTIONS = {
@@ -23,6 +23,7 @@ SCORE_FUNCTIONS = {
     "multi_label_classification": ScoreFunction.SIGMOID,
     "regression": ScoreFunction.IDENTITY,
 }
+CROSS_ENCODER_FILE = "config_sentence_transformers.json"
 # Of sentence-transformers' CrossEncoder, by the last part of the class's name.
 ACTIVATION_FUNCTIONS = {
     "Sigmoid": ScoreFunction.SIGMOID,
@@ -51,6 +52,7 @@ class Head:
     score_function: ScoreFunction | None = None
     edits: EditVocabulary | None = None
     embedding: Embedding | None = None
+    pair_template: PairTemplate | None = None
     max_input_tokens: int | None = None
     weights: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -123,7 +125,7 @@ def classifier(
         tasks=(Task.CLASSIFY, Task.RERANK) if len(labels) == 1 else (Task.CLASSIFY,),
         table=table,
         labels=labels,
-        score_function=_score_function(folder.config, len(labels)),
+        score_function=score_function(folder, len(labels)),
     )
 
 
@@ -222,14 +224,19 @@ def read_labels(config: Fields) -> tuple[str, ...]:
     return tuple(names.text(str(index)) for index in range(len(names)))
 
 
-def _score_function(config: Fields, num_labels: int) -> ScoreFunction:
-    """As transformers' pipeline and sentence-transformers' CrossEncoder determine it."""
+def score_function(folder: HuggingFaceFolder, num_labels: int) -> ScoreFunction:
+    """As transformers' pipeline and sentence-transformers' CrossEncoder determine it.
+
+    Raises:
+        UnsupportedError: another function.
+    """
+    config, saved = folder.config, folder.read_json(CROSS_ENCODER_FILE)
     encoder = config.fields("sentence_transformers")
     name = encoder.text("activation_fn", config.text("sbert_ce_default_activation_function", ""))
+    if isinstance(saved, dict) and num_labels == 1:  # of several labels, it is always the identity
+        name = Fields(saved, CROSS_ENCODER_FILE).text("activation_fn", name)
     if name:
-        return lookup(
-            ACTIVATION_FUNCTIONS, name.rpartition(".")[2], f"{config.origin}: activation_fn"
-        )
+        return lookup(ACTIVATION_FUNCTIONS, name.rpartition(".")[2], "activation_fn")
     default = ScoreFunction.SIGMOID if num_labels == 1 else ScoreFunction.SOFTMAX
     problem = config.text("problem_type", "")
     if not problem:

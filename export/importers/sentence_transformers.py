@@ -50,7 +50,7 @@ _NO_LIMIT = 1_000_000
 
 @dataclass(frozen=True)
 class Module:
-    """An entry of ``modules.json``: the name of the class, and the subfolder."""
+    """An entry of modules.json: the last part of its class's name, and its subfolder."""
 
     kind: str
     path: str
@@ -66,7 +66,7 @@ def embedder(folder: HuggingFaceFolder, hidden_size: int | None = None) -> Head:
         SourceError: a file is damaged.
         UnsupportedError: a file needs a feature that is not supported.
     """
-    modules = read_modules(folder)
+    modules = modules_of(folder)
     kinds = [module.kind for module in modules]
     normalize = "Normalize" in kinds
     paths = [module.path for module in modules if module.kind == "Dense"]
@@ -79,8 +79,7 @@ def embedder(folder: HuggingFaceFolder, hidden_size: int | None = None) -> Head:
     pooling = _pooling(folder, modules[1].path) if modules else PoolingKind.MEAN
     configs = tuple(map_.config for map_, _ in dense)
     size = configs[-1].size if configs else folder.config.positive("hidden_size", hidden_size)
-    found = (name for name in LIMITS_FILES if folder.read_json(name) is not None)
-    limits = _fields(folder, next(found, LIMITS_FILES[0]))
+    limits = limits_of(folder)
     check_supported(limits, do_lower_case=(False,))
     return Head(
         config=HeadConfig(
@@ -95,23 +94,18 @@ def embedder(folder: HuggingFaceFolder, hidden_size: int | None = None) -> Head:
 
 
 def is_embedder(folder: HuggingFaceFolder) -> bool:
-    """Whether sentence-transformers saved ``folder`` as an embedding model.
-
-    Raises:
-        UnsupportedError: it has a network for queries and another one for documents.
-    """
-    kinds = [module.kind for module in read_modules(folder)]
-    routers = [kind for kind in kinds if kind in ("Router", "Asym")]
-    if routers:
-        raise UnsupportedError(
-            f"{MODULES_FILE}: {routers[0]}, which reads queries and documents with different "
-            "modules, is not supported; supported: one network for both"
-        )
-    return "Pooling" in kinds
+    """Whether sentence-transformers saved ``folder`` as an embedding model."""
+    return any(module.kind == "Pooling" for module in modules_of(folder))
 
 
-def read_modules(folder: HuggingFaceFolder) -> list[Module]:
-    """The entries of ``modules.json``; none if there is no such file."""
+def limits_of(folder: HuggingFaceFolder) -> Fields:
+    """The settings of the module ``Transformer``, such as ``max_seq_length``."""
+    found = (name for name in LIMITS_FILES if folder.read_json(name) is not None)
+    return _fields(folder, next(found, LIMITS_FILES[0]))
+
+
+def modules_of(folder: HuggingFaceFolder) -> list[Module]:
+    """The modules of ``modules.json``, in order; none without the file."""
     value = folder.read_json(MODULES_FILE)
     rows = value if isinstance(value, list) else []
     fields = [Fields(row if isinstance(row, dict) else {}, MODULES_FILE) for row in rows]
@@ -124,42 +118,6 @@ def read_object(folder: HuggingFaceFolder, name: str) -> Fields:
     if value is not None and not isinstance(value, dict):
         raise SourceError(f"{name}: not a JSON object")
     return Fields(value or {}, name)
-
-
-def transformer_config(folder: HuggingFaceFolder) -> Fields:
-    """The configuration of the module Transformer.
-
-    Raises:
-        UnsupportedError: it changes texts, or how they are tokenized.
-    """
-    found = (name for name in LIMITS_FILES if folder.read_json(name) is not None)
-    config = read_object(folder, next(found, LIMITS_FILES[0]))
-    check_supported(config, do_lower_case=(False,), processing_kwargs=({},))
-    return config
-
-
-def max_text_length(folder: HuggingFaceFolder, transformer: Fields) -> int | None:
-    """The tokens to which texts are cut; newer files leave them to the tokenizer's."""
-    limit = transformer.optional_integer("max_seq_length")
-    if limit is None and "transformer_task" in transformer:
-        value = read_object(folder, "tokenizer_config.json").get("model_max_length")
-        limit = value if type(value) is int and 0 < value < _NO_LIMIT else None
-    return limit
-
-
-def check_normalize(folder: HuggingFaceFolder, modules: list[Module], name: str) -> None:
-    """Raises ``UnsupportedError`` if the module Normalize changes other vectors than ``name``."""
-    for module in modules:
-        if module.kind == "Normalize" and module.path:
-            config = read_object(folder, f"{module.path}/config.json")
-            given = (
-                config.text("module_input_name", OF_TEXTS),
-                config.text("module_output_name", name),
-            )
-            if given != (name, name):
-                raise UnsupportedError(
-                    f"{config.origin}: normalizes {given[0]} to {given[1]}; supported: {name}"
-                )
 
 
 def module_config(folder: HuggingFaceFolder, path: str) -> Fields:
@@ -185,10 +143,15 @@ def _pooling(folder: HuggingFaceFolder, path: str) -> PoolingKind:
     return lookup(POOLINGS, chosen[0], f"{config.origin}: pooling_mode")
 
 
-def read_dense(folder: HuggingFaceFolder, path: str, *vectors: str) -> DenseModule:
-    """The dense layer in ``path`` of ``vectors``: :data:`OF_TEXTS`, :data:`OF_TOKENS` or both."""
+def _dense(folder: HuggingFaceFolder, path: str) -> tuple[NamedDense, Mapping[str, Tensor]]:
+    """A dense layer, and its weights by the names in its table."""
     config = module_config(folder, path)
-    check_supported(config, module_input_name=vectors, module_output_name=vectors)
+    check_supported(
+        config,
+        use_residual=(False,),
+        module_input_name=("sentence_embedding",),
+        module_output_name=("sentence_embedding",),
+    )
     name = config.text("activation_function", "torch.nn.modules.activation.Tanh")
     activation = lookup(
         ACTIVATIONS, name.rpartition(".")[2], f"{config.origin}: activation_function"

@@ -104,9 +104,10 @@ class EncoderCall:
             ServeError: the queue is full, or the deadline passed.
         """
         validation.check_takes_texts(self.model, path.partition("[")[0], has_images=has_images)
-        costs = list(map(len, texts))
+        costs, template = list(map(len, texts)), self.model.manifest.pair_template
         if pairs is not None:
-            costs = [cost + len(pair) for cost, pair in zip(costs, pairs, strict=True)]
+            around = 0 if template is None else template.num_characters
+            costs = [cost + len(pair) + around for cost, pair in zip(costs, pairs, strict=True)]
         if sum(costs) > MAX_REQUEST_BYTES:
             raise InvalidArgumentError(
                 path.partition("[")[0],
@@ -117,8 +118,13 @@ class EncoderCall:
         def tokenize_some(start: int, stop: int) -> list[TokenizedText]:
             some_pairs = None if pairs is None else pairs[start:stop]
             try:
-                some = self.model.tokenizer.tokenize_windows(
-                    texts[start:stop], some_pairs, limit, self._budget, with_offsets=with_offsets
+                return self.model.tokenizer.tokenize_windows(
+                    texts[start:stop],
+                    some_pairs,
+                    limit,
+                    self._budget,
+                    with_offsets=with_offsets,
+                    template=template,
                 )
                 return some if reader is None else reader.read_all(some, self._budget)
             except TooLongError as error:

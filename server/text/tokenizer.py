@@ -7,7 +7,8 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.decoders import DecodeStream
 
-from model.bundle import BundleError
+from model.bundle import BundleError, PairTemplate
+from server.text.templated_pair import TemplatedPair
 from server.text.token_bytes import bytes_of
 from server.text.tokenizer_file import load_tokenizer
 from server.text.windows import (
@@ -96,6 +97,7 @@ class Tokenizer:
         budget: WindowBudget,
         *,
         with_offsets: bool,
+        template: PairTemplate | None = None,
     ) -> list[TokenizedText]:
         """Tokenizes texts, or pairs of texts, for an encoder.
 
@@ -105,17 +107,31 @@ class Tokenizer:
             limit: the length limit, and how longer texts are handled.
             budget: windows and tokens that the texts may have; they are taken from it.
             with_offsets: whether to return offsets and word ids; otherwise they are empty.
+            template: the text around each pair.
 
         Raises:
             TooLongError: a text exceeds the limit or the budget; ``index`` says which.
         """
-        encode = self._tokenizer.encode_batch if with_offsets else self._tokenizer.encode_batch_fast
         inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
+        templated: list[TemplatedPair | None] = [None] * len(inputs)
+        if pairs is not None and template is not None:
+            found = [TemplatedPair.of(template, *pair) for pair in zip(texts, pairs, strict=True)]
+            inputs, templated = [pair.text for pair in found], list(found)
+        needs_offsets = with_offsets or any(templated)
+        encode = (
+            self._tokenizer.encode_batch if needs_offsets else self._tokenizer.encode_batch_fast
+        )
+        wholes = encode(inputs, add_special_tokens=not any(templated))
         tokenized = []
-        for index, whole in enumerate(encode(inputs)):
+        for index, (whole, pair) in enumerate(zip(wholes, templated, strict=True)):
             try:
                 text = tokenize_windows(
-                    whole, limit, budget, is_pair=pairs is not None, with_offsets=with_offsets
+                    whole,
+                    limit,
+                    budget,
+                    is_pair=pairs is not None,
+                    with_offsets=with_offsets,
+                    templated=pair,
                 )
             except TooLongError as error:
                 error.index = index

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from tokenizers import Encoding
 
+from server.text.templated_pair import TemplatedPair, offsets_of
+
 
 class LongInput(StrEnum):
     """How a text over the length limit is handled."""
@@ -123,6 +125,7 @@ def tokenize_windows(
     *,
     is_pair: bool,
     with_offsets: bool,
+    templated: TemplatedPair | None = None,
 ) -> TokenizedText:
     """Splits a text, or a pair of texts, into windows.
 
@@ -135,6 +138,7 @@ def tokenize_windows(
         budget: of the request; the windows are taken from it.
         is_pair: whether ``whole`` has two texts.
         with_offsets: whether to return offsets and word ids.
+        templated: the pair, if ``whole`` is its text with a template around it.
 
     Raises:
         TooLongError: the text is too long, a window has no room for new tokens, or the windows
@@ -145,7 +149,7 @@ def tokenize_windows(
         raise TooLongError(
             f"has {num_tokens} tokens, at most {limit.max_whole_tokens} are accepted"
         )
-    first, text = _spans(whole, is_pair=is_pair)
+    first, text = templated.tokens(whole) if templated else _spans(whole, is_pair=is_pair)
     kept = _Kept(first, len(text), len(text), text)
     if num_tokens > limit.max_whole_tokens:
         kept = _kept(num_tokens, first, text, limit)
@@ -166,17 +170,16 @@ def tokenize_windows(
                 num_text_tokens=len(part),
             )
         )
-    own = slice(text.start, kept.text.stop)
+    own = range(text.start, kept.text.stop)
+    first_part, own_part = (templated.first, templated.second) if templated else (None, None)
     return TokenizedText(
         windows=tuple(windows),
-        offsets=tuple(whole.offsets[own]) if with_offsets else (),
-        word_ids=tuple(whole.word_ids[own]) if with_offsets else (),
+        offsets=offsets_of(whole, own, own_part) if with_offsets else (),
+        word_ids=tuple(whole.word_ids[own.start : own.stop]) if with_offsets else (),
         num_truncated_tokens=len(first) - len(kept.first) + len(text) - len(kept.text),
         is_pair=is_pair,
         first_start=first.start,
-        first_offsets=tuple(whole.offsets[kept.first.start : kept.first.stop])
-        if with_offsets
-        else (),
+        first_offsets=offsets_of(whole, kept.first, first_part) if with_offsets else (),
     )
 
 

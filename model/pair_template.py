@@ -1,0 +1,19 @@
+"""The template of a pair of texts. Imports no torch."""
+
+from model.graph_spec import Record
+
+
+class PairTemplate(Record, frozen=True, kw_only=True):
+    """The text around the two texts of a pair, as language models that rerank read it.
+
+    The whole text is tokenized without the tokenizer's own special tokens.
+    """
+
+    before: str = ""
+    between: str = ""
+    after: str = ""
+
+    @property
+    def num_characters(self) -> int:
+        """Of all parts."""
+        return len(self.before) + len(self.between) + len(self.after)
