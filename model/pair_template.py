@@ -13,6 +13,10 @@ class PairTemplate(Record, frozen=True, kw_only=True):
     between: str = ""
     after: str = ""
 
+    def render(self, first: str, second: str) -> str:
+        """Both texts in the template."""
+        return self.before + first + self.between + second + self.after
+
     @property
     def num_characters(self) -> int:
         """Of all parts."""

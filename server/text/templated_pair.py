@@ -21,11 +21,12 @@ class TemplatedPair:
     @classmethod
     def of(cls, template: PairTemplate, first: str, second: str) -> "TemplatedPair":
         """``first`` and ``second`` in ``template``."""
-        before = template.before + first + template.between
-        start, second_start = len(template.before), len(before)
+        start = len(template.before)
+        stop = start + len(first)
+        second_start = stop + len(template.between)
         return cls(
-            before + second + template.after,
-            range(start, start + len(first)),
+            template.render(first, second),
+            range(start, stop),
             range(second_start, second_start + len(second)),
         )
 
