@@ -170,7 +170,13 @@ def _base_model(folder: HuggingFaceFolder, hidden_size: int) -> Head:
 
 
 def _sequence_classifier(folder: HuggingFaceFolder, _hidden_size: int) -> Head:
-    """Logits of the last token."""
+    """Logits of the last token that is not padding."""
+    ids = folder.tokenizer.encode("a").ids
+    if len(ids) > 1 and ids[-1] == folder.config.get("pad_token_id"):
+        raise UnsupportedError(
+            f"{folder.path}: the tokenizer ends texts with the token {ids[-1]}, which is padding "
+            "for the classifier; supported: a tokenizer.json whose post_processor does not add it"
+        )
     head = sequence_classifier(folder, output="score", pooling=PoolingKind.LAST, bias=False)
     return replace(head, pair_template=pair_template(folder))
 

@@ -9,6 +9,7 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, processors
 from torch import Tensor
 
 from export.errors import UnsupportedError
@@ -217,6 +218,19 @@ def test_a_language_model_that_is_not_causal_is_refused(
     save(getattr(transformers, f"{family}ForCausalLM")(config), tmp_path)
     edit_json(tmp_path / "config.json", **changes)
     with pytest.raises(UnsupportedError, match=message):
+        load_checkpoint(str(tmp_path))
+
+
+def test_a_classifier_whose_texts_end_with_padding_is_refused(tmp_path: Path) -> None:
+    """transformers would pool the token before."""
+    save(make("Llama", "ForSequenceClassification"), tmp_path)
+    path = str(tmp_path / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [PAD]", special_tokens=[("[PAD]", 0)]
+    )
+    tokenizer.save(path)
+    with pytest.raises(UnsupportedError, match="ends texts with the token 0"):
         load_checkpoint(str(tmp_path))
 
 

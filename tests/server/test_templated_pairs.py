@@ -107,16 +107,9 @@ def test_windows_of_a_document_are_ranked(served: Any) -> None:
     client, _ = served
     query, document = rerankers.PAIRS[2]
     (output,) = client.rerank(
-        "reranker", query, [document], long_input=ClientLongInput.WINDOWS, max_tokens=240
+        "reranker", query, [document], long_input=ClientLongInput.WINDOWS, max_tokens=160
     ).outputs
-    assert output.truncation.windows > 1
-
-
-def test_the_template_counts(served: Any) -> None:
-    client, _ = served
-    (output,) = client.classify("reranker", pairs=[("x", "y")]).outputs
-    template = rerankers.TEMPLATE
-    assert output.usage.input_tokens > len(template.partition("{{")[0]) - 40
+    assert output.reading.windows > 1
 
 
 def test_a_text_alone_has_no_template(served: Any) -> None:

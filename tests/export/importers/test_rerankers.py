@@ -146,7 +146,7 @@ def test_what_is_not_supported_is_refused(
 def test_a_classifier_may_have_a_template_of_pairs(
     tmp_path: Path, template: str, *, is_of_pairs: bool
 ) -> None:
-    model = randomise(LlamaForSequenceClassification(LlamaConfig(**SMALL, num_labels=1)))
+    model = randomise(LlamaForSequenceClassification(LlamaConfig(**SMALL | {"num_labels": 1})))
     save(model, tmp_path)
     (tmp_path / "chat_template.jinja").write_text(template)
     found = load_checkpoint(str(tmp_path)).pair_template
