@@ -22,8 +22,14 @@ from transformers import (
     DistilBertModel,
     ElectraConfig,
     ElectraModel,
+    Gemma3TextConfig,
+    Gemma3TextModel,
+    LlamaConfig,
+    LlamaModel,
     LongformerConfig,
     LongformerModel,
+    MistralConfig,
+    MistralModel,
     ModernBertConfig,
     ModernBertModel,
     MPNetConfig,
@@ -42,7 +48,7 @@ from export.graphs import export_graphs
 from export.runtime import Array, Floats, Session
 from model.bundle import ATTEND_ENCODE, AttentionKind, GraphSpec, Precision
 from model.bundle_files import read_manifest
-from tests.families import test_clip, test_deberta, test_distilbert, test_modernbert
+from tests.families import gated, test_clip, test_deberta, test_distilbert, test_modernbert
 from tests.families.encoders import SMALL, with_fixed_sinusoids
 from tests.families.harness import imported
 from tests.families.test_attention import T5_SMALL
@@ -60,6 +66,7 @@ MODERN: dict[str, Any] = {
     "local_attention": 4,
     "global_attn_every_n_layers": 2,
 }
+WINDOWED: dict[str, Any] = {**gated.SMALL, "sliding_window": 4}
 LONG: dict[str, Any] = {**SMALL, "max_position_embeddings": 80, "attention_window": [4, 32]}
 
 
@@ -163,6 +170,14 @@ FAMILIES: dict[str, tuple[Callable[[], Any], Callable[..., Sequence[torch.Tensor
     "Longformer": (lambda: LongformerModel(LongformerConfig(**LONG)), longformer_attentions),
     "CLIP": (lambda: CLIPTextModel(CLIPTextConfig(**test_clip.TEXT)), attentions),
     "T5": (lambda: T5ForConditionalGeneration(T5_SMALL), encoder_attentions),
+    "Llama": (lambda: LlamaModel(LlamaConfig(**gated.SMALL)), attentions),
+    "Mistral": (lambda: MistralModel(MistralConfig(**WINDOWED)), attentions),
+    "EmbeddingGemma": (
+        lambda: Gemma3TextModel(
+            Gemma3TextConfig(**WINDOWED | {"head_dim": 32}, use_bidirectional_attention=True)
+        ),
+        attentions,
+    ),
 }
 
 
