@@ -140,7 +140,7 @@ def embedding_gemma() -> Any:
     ("name", "model"),
     [
         ("BLOOM (embeddings)", lambda: make("Bloom", "Model")),
-        ("EmbeddingGemma", embedding_gemma),
+        ("Gemma 3 (embeddings, not causal)", embedding_gemma),
         ("Gemma 2 (embeddings)", lambda: make("Gemma2", "Model")),
         ("GPT-2 (embeddings)", lambda: make("GPT2", "Model")),
         ("Mistral (embeddings)", lambda: make("Mistral", "Model")),
