@@ -81,6 +81,11 @@ def embedder(folder: HuggingFaceFolder, hidden_size: int | None = None) -> Head:
     size = configs[-1].size if configs else folder.config.positive("hidden_size", hidden_size)
     limits = limits_of(folder)
     check_supported(limits, do_lower_case=(False,))
+    if "message" in limits.fields("modality_config"):
+        raise UnsupportedError(
+            f"{limits.origin}: modality_config has message: texts in a chat template are not "
+            "supported; supported: text"
+        )
     return Head(
         config=HeadConfig(
             kind=HeadKind.EMBEDDING, pooling=pooling, normalize=normalize, dense=configs

@@ -92,7 +92,7 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}
             "gemma3",
             {"use_bidirectional_attention": True},
             UnsupportedError,
-            "use_bidirectional_attention True is not supported",
+            "tokens see those after them, so Gemma3ForCausalLM generates no text",
         ),
         ("cohere2", {"hidden_act": "selu"}, UnsupportedError, "'selu' is not supported"),
         ("exaone4", {"layer_types": ["full_attention"]}, SourceError, "1 layer_types for 2 layers"),

@@ -178,7 +178,7 @@ def test_ids_of_a_class_beyond_the_vocabulary_are_left_out(tmp_path: Path) -> No
         ({"rope_parameters": {"rope_type": "proportional"}}, "rope_type 'proportional'"),
         ({"rope_parameters": None, "rope_scaling": {"type": "x"}}, "rope_type 'x' is not"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported; supported: 'silu'"),
-        ({"architectures": ["LlamaForTokenClassification"]}, "supported: LlamaForCausalLM"),
+        ({"architectures": ["LlamaForMaskedLM"]}, "supported: LlamaForCausalLM"),
         ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: "),
     ],
 )

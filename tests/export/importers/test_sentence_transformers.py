@@ -171,6 +171,12 @@ def _dense_with_residual(folder: Path) -> None:
             lambda folder: edit_json(folder / "sentence_bert_config.json", do_lower_case=True),
             "do_lower_case True",
         ),
+        (
+            lambda folder: edit_json(
+                folder / "sentence_bert_config.json", modality_config={"text": {}, "message": {}}
+            ),
+            "texts in a chat template",
+        ),
     ],
 )
 def test_unsupported_configuration_is_rejected(tmp_path: Path, prepare: Any, message: str) -> None:
