@@ -16,6 +16,7 @@ from export.importers.heads import Head, question_answerer, sequence_classifier,
 from export.importers.renaming import Rename
 from export.importers.rerankers import is_reranker, pair_template, reranker
 from export.importers.sentence_transformers import embedder, is_embedder
+from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from model.config import AttentionConfig, ModelConfig, PoolingKind, StackConfig
 from model.mixers import required
@@ -95,6 +96,16 @@ def _check_own_code(folder: HuggingFaceFolder) -> None:
             f"{folder.config.origin}: the model has code of its own, {', '.join(map(str, code))}; "
             "supported: the classes of transformers. If the code only lets tokens see those after "
             "them, or changes nothing, is_causal false or true says so"
+        )
+    own = folder.read_json("tokenizer_config.json")
+    tokenizer = Fields(own if isinstance(own, dict) else {}, "tokenizer_config.json")
+    if "auto_map" not in tokenizer or not tokenizer.flag("add_eos_token", False):
+        return
+    end = folder.tokenizer.token_to_id(folder.special_tokens.get("eos_token") or "")
+    if folder.tokenizer.encode("a").ids[-1:] != [end]:
+        raise UnsupportedError(
+            f"{tokenizer.origin}: the tokenizer has code of its own (auto_map), which ends texts "
+            "with the eos_token; supported: a tokenizer.json whose post_processor adds it"
         )
 
 

@@ -203,6 +203,26 @@ def test_other_code_is_refused(tmp_path: Path, changes: dict[str, Any], message:
         load_checkpoint(str(tmp_path))
 
 
+def test_a_tokenizer_that_ends_texts_by_its_own_code_is_refused(tmp_path: Path) -> None:
+    """As that of GTE-Qwen2."""
+    save(make("Qwen2", "Model"), tmp_path)
+    edit_json(
+        tmp_path / "tokenizer_config.json",
+        add_eos_token=True,
+        auto_map={"AutoTokenizer": ["tokenization.Other", None]},
+        eos_token="[SEP]",
+    )
+    with pytest.raises(UnsupportedError, match="ends texts with the eos_token"):
+        load_checkpoint(str(tmp_path))
+    path = str(tmp_path / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A [SEP]", special_tokens=[("[SEP]", 3)]
+    )
+    tokenizer.save(path)
+    assert load_checkpoint(str(tmp_path)).tasks == (Task.EMBED, Task.RERANK)
+
+
 def test_a_language_model_that_is_not_causal_is_refused(tmp_path: Path) -> None:
     save(transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)), tmp_path)
     edit_json(tmp_path / "config.json", is_causal=False)
