@@ -101,6 +101,7 @@ EXAMPLES: dict[Task, type[Example]] = {
     Task.TAG: TaggingExample,
     Task.ANSWER: AnswerExample,
     Task.RERANK: RankingExample,
+    Task.EMBED: RankingExample,
 }
 
 

@@ -55,6 +55,7 @@ KINDS = {
     ObjectiveKind.TOKEN_CLASSIFICATION: Kind.ENCODER,
     ObjectiveKind.SPAN: Kind.ENCODER,
     ObjectiveKind.RELEVANCE: Kind.ENCODER,
+    ObjectiveKind.RETRIEVAL: Kind.ENCODER,
 }
 NUM_SEGMENTS = 2  # of an encoder, whose input may be a pair
 
@@ -172,7 +173,10 @@ def with_new_head(model: ModelConfig, objective: ObjectiveKind, num_labels: int)
     norm = NormConfig(kind=NormKind.LAYER, epsilon=EPSILON)
     if model.patches is not None:
         return msgspec.structs.replace(model, head=image_head(num_labels))
-    head = _head(model.hidden_size, model.head.tied, objective, norm, num_labels)
+    tied = model.embedding.size is None
+    if model.head.kind == HeadKind.LANGUAGE_MODEL:
+        tied = model.head.tied
+    head = _head(model.hidden_size, tied, objective, norm, num_labels)
     if head.kind == model.head.kind == HeadKind.LANGUAGE_MODEL:
         return model
     return msgspec.structs.replace(model, head=head)
@@ -271,7 +275,7 @@ def _head(
         )
     if objective in (ObjectiveKind.TOKEN_CLASSIFICATION, ObjectiveKind.SPAN):
         return HeadConfig(kind=HeadKind.TOKEN_CLASSIFICATION, bias=True, num_labels=num_labels)
-    if objective == ObjectiveKind.MASKED:
+    if objective in (ObjectiveKind.MASKED, ObjectiveKind.RETRIEVAL):
         transform = DenseConfig(size=size, activation=Activation.GELU, norm=norm)
         return HeadConfig(kind=HeadKind.LANGUAGE_MODEL, dense=(transform,), bias=True, tied=tied)
     return HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=tied)

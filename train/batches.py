@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ class Row:
         follows: whether the second text follows the first: 0, 1 or :data:`IGNORED`.
         pixels: of an image, ``[height, width, channels]``.
         num_image_tokens: of an image beside a text.
+        documents: of a query; the relevant one comes first.
+        num_attended: tokens of a query that are attended to; None: all.
     """
 
     inputs: list[int]
@@ -35,11 +38,23 @@ class Row:
     follows: int = IGNORED
     pixels: Pixels | None = field(default=None, compare=False)
     num_image_tokens: int = 0
+    documents: Sequence[list[int]] = ()
+    num_attended: int | None = None
 
     @property
     def length(self) -> int:
-        """The longer of source and input, with the image."""
+        """The longer of source and input, with the image; of a query and its documents together."""
+        if self.documents:
+            longest = max(map(len, (self.inputs, *self.documents)))
+            return (1 + len(self.documents)) * longest
         return max(len(self.inputs), len(self.sources or ())) + self.num_image_tokens
+
+
+class Documents(NamedTuple):
+    """``ids [documents, length]``, right-padded to ``lengths [documents]``."""
+
+    ids: Tensor
+    lengths: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +70,9 @@ class TrainingBatch:
         segments: ``[batch, length]``, of an encoder.
         follows: ``[batch]``
         pixels: ``[batch, height, width, channels]``, uint8, of images.
+        attended: ``[batch]``, ids of each row that are attended to, of queries.
+        documents: those of all queries, each once; ``targets`` are the indices of the relevant
+            ones.
     """
 
     inputs: Tensor
@@ -65,6 +83,8 @@ class TrainingBatch:
     segments: Tensor | None = None
     follows: Tensor | None = None
     pixels: Tensor | None = None
+    attended: Tensor | None = None
+    documents: Documents | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -88,7 +108,13 @@ def make_batch(rows: Sequence[Row], *, is_filler: bool = False) -> TrainingBatch
     sources = [row.sources for row in rows if row.sources is not None]
     segments = [row.segments for row in rows if row.segments is not None]
     pixels = [row.pixels for row in rows if row.pixels is not None]
-    targets = pad_rows([row.targets for row in rows], IGNORED)
+    documents: dict[tuple[int, ...], int] = {}
+    for row in rows:
+        for document in row.documents:
+            documents.setdefault(tuple(document), len(documents))
+    texts = list(map(list, documents))
+    labels = [[documents[tuple(row.documents[0])]] if documents else row.targets for row in rows]
+    targets = pad_rows(labels, IGNORED)
     follows = torch.tensor([row.follows for row in rows])
     if is_filler:
         targets, follows = (torch.full_like(x, IGNORED) for x in (targets, follows))
@@ -101,6 +127,10 @@ def make_batch(rows: Sequence[Row], *, is_filler: bool = False) -> TrainingBatch
         segments=pad_rows(segments) if segments else None,
         follows=follows,
         pixels=torch.from_numpy(np.stack(pixels)) if pixels else None,
+        attended=torch.tensor([row.num_attended for row in rows], dtype=torch.int32)
+        if all(row.num_attended is not None for row in rows)
+        else None,
+        documents=Documents(pad_rows(texts), _lengths(texts)) if texts else None,
     )
 
 

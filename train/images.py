@@ -12,7 +12,7 @@ from PIL import Image
 from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
-from model.bundle import ImageSpec
+from model.bundle import ImageSpec, MultiVector
 from model.examples import ClassificationExample, Example
 from model.image_config import image_spec
 from model.images import ImageError, Pixels, decode_image
@@ -93,9 +93,14 @@ RowEncoder = Encoder | ImageEncoder | PairEncoder
 
 
 def encoder_of(
-    tokenizer: Tokenizer | None, image: ImageSpec | None, labels: tuple[str, ...]
+    tokenizer: Tokenizer | None,
+    image: ImageSpec | None,
+    labels: tuple[str, ...],
+    reading: MultiVector | None = None,
 ) -> RowEncoder:
     """Turns examples into rows of texts, of images, or of both.
+
+    ``reading``: of queries and documents.
 
     Raises:
         ValueError: the model reads neither.
@@ -104,7 +109,7 @@ def encoder_of(
         return ImageEncoder(image, labels)
     if tokenizer is None:
         raise ValueError("neither texts nor images")
-    texts = Encoder(tokenizer, labels)
+    texts = Encoder(tokenizer, labels, reading)
     return texts if image is None else PairEncoder(texts, image)
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from model.bundle import ImageSpec, ScoreFunction, SpecialTokens, Task
+from model.bundle import ImageSpec, MultiVector, ScoreFunction, SpecialTokens, Task
 from model.config import ModelConfig
 from model.examples import Example, write_examples
 from model.native_checkpoint import (
@@ -26,6 +26,7 @@ from train.data.dataset import Dataset, Origin, hash_of, texts_of
 from train.data.sources import OBJECTIVE_TASKS
 from train.images import sample_images
 from train.recipe import ObjectiveKind, Recipe, StoredPrecision
+from train.retrieval_architecture import embedding_of
 from train.start import StartRecord
 from train.trainer import Result
 
@@ -74,11 +75,15 @@ class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a model reads: texts, with a tokenizer, images, or both."""
+    """What a model reads: texts, with a tokenizer, images, or both.
+
+    ``reading``: of queries and documents.
+    """
 
     tokenizer: Tokenizer | None
     tokens: SpecialTokens
     image: ImageSpec | None
+    reading: MultiVector | None = None
 
 
 def write_checkpoint(
@@ -109,6 +114,9 @@ def write_checkpoint(
         special_tokens=inputs.tokens,
         labels=labels,
         score_function=SCORE_FUNCTIONS.get(recipe.objective),
+        embedding=embedding_of(recipe.retrieval, config, inputs.reading)
+        if recipe.retrieval is not None and inputs.reading is not None
+        else None,
         source_language=recipe.source_language,
         target_language=recipe.target_language,
         max_input_tokens=recipe.data.max_length if inputs.tokenizer else None,
@@ -126,6 +134,8 @@ def write_checkpoint(
 def _tasks(recipe: Recipe) -> tuple[Task, ...]:
     """The calls that the model answers; a map of texts without languages also answers Generate."""
     task = OBJECTIVE_TASKS[recipe.objective]
+    if task == Task.EMBED:
+        return (task, Task.RERANK)
     if task == Task.TRANSLATE and recipe.target_language is None:
         return (task, Task.GENERATE)
     return (task,)

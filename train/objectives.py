@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.adaptive import record_ponder
+from model.bundle import MultiVector
 from model.config import Kind
 from model.examples import (
     AnswerExample,
@@ -22,6 +23,7 @@ from model.examples import (
     TranslationExample,
 )
 from model.kernels import Step
+from model.late_interaction import document_ids, query_ids
 from model.transformer import Transformer
 from train.batches import IGNORED, Row, TrainingBatch
 from train.recipe import ObjectiveKind
@@ -31,7 +33,11 @@ from train.tokenizer import BOS, EOS, MASK, SPECIAL
 
 @dataclass(frozen=True)
 class Encoder:
-    """Turns examples into rows. ``labels``: of a classifier, in the order of its logits.
+    """Turns examples into rows.
+
+    Attributes:
+        labels: of a classifier, in the order of its logits.
+        reading: of queries and documents.
 
     Raises:
         ValueError: a label that is not one of ``labels``, or an image.
@@ -39,6 +45,7 @@ class Encoder:
 
     tokenizer: Tokenizer
     labels: tuple[str, ...]
+    reading: MultiVector | None = None
 
     def next_token(self, example: TextExample) -> Row:
         """Each id is predicted from those before it; those of the prompt are not."""
@@ -117,6 +124,26 @@ class Encoder:
             for index, encoding in enumerate(encodings)
         ]
 
+    def retrieval(self, example: RankingExample) -> Row:
+        """The query, with its documents.
+
+        Raises:
+            ValueError: it is not known how to read them.
+        """
+        reading = self.reading
+        if reading is None:
+            raise ValueError("the model reads no queries")
+        ids, num_attended = query_ids(self.tokenizer.encode(example.query).ids, reading)
+        return Row(
+            inputs=ids,
+            targets=[0],
+            num_attended=num_attended,
+            documents=[
+                document_ids(self.tokenizer.encode(document).ids, reading)
+                for document in (example.relevant, *example.others)
+            ],
+        )
+
     def _label(self, name: str) -> int:
         if name not in self.labels:
             raise ValueError(f"no training example has the label {name}")
@@ -175,7 +202,11 @@ SINGLE_TARGETS = (
 
 
 class TrainingModule(nn.Module):
-    """The model and its losses. ``next_sentence``: BERT's second head, not part of the bundle."""
+    """The model and its losses. ``next_sentence``: BERT's second head, not part of the bundle.
+
+    Attributes:
+        num_steps: that the optimizer took, for losses with a schedule.
+    """
 
     def __init__(
         self,
@@ -187,6 +218,7 @@ class TrainingModule(nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.kernels, self.objective = model, kernels, objective
+        self.num_steps = 0
         self.next_sentence: nn.Module | None = None
         if next_sentence:
             size = model.config.hidden_size

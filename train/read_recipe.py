@@ -21,11 +21,12 @@ from train.recipe import (
     RecurrentRecipe,
     TokenizerKind,
 )
+from train.retrieval_recipe import MIN_LENGTH, conflicts
 
 # Of the sources that are no parallel texts.
 DEBIAN_OBJECTIVES = {
-    "sections": ObjectiveKind.CLASSIFICATION,
-    "relevance": ObjectiveKind.RELEVANCE,
+    "sections": (ObjectiveKind.CLASSIFICATION,),
+    "relevance": (ObjectiveKind.RELEVANCE, ObjectiveKind.RETRIEVAL),
 }
 
 
@@ -115,9 +116,26 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
     if objective == ObjectiveKind.NEXT_TOKEN and not continues_words:
         yield "tokenizer.kind: a decoder continues texts in the middle of a word: bpe, characters"
     origin, _, name = recipe.data.source.partition(":")
-    expected = DEBIAN_OBJECTIVES.get(name, ObjectiveKind.SEQUENCE_TO_SEQUENCE)
-    if origin in ("debian", "lexicon") and objective != expected:
-        yield f"data.source: objective {objective} cannot use {recipe.data.source}, only {expected}"
+    expected = DEBIAN_OBJECTIVES.get(name, (ObjectiveKind.SEQUENCE_TO_SEQUENCE,))
+    if origin in ("debian", "lexicon") and objective not in expected:
+        yield (
+            f"data.source: objective {objective} cannot use {recipe.data.source}, "
+            f"only {', '.join(expected)}"
+        )
+    yield from _retrieval_conflicts(recipe)
+
+
+def _retrieval_conflicts(recipe: Recipe) -> Iterator[str]:
+    is_retrieval = recipe.objective == ObjectiveKind.RETRIEVAL
+    if is_retrieval and recipe.retrieval is None:
+        yield "retrieval: missing; objective retrieval needs it"
+    elif recipe.retrieval is not None and not is_retrieval:
+        yield f"retrieval: not for objective {recipe.objective}"
+    elif recipe.retrieval is not None:
+        max_positions = None if recipe.model is None else recipe.model.max_positions
+        yield from conflicts(recipe.retrieval, max_positions)
+        if recipe.data.max_length < MIN_LENGTH:
+            yield f"data.max_length: less than {MIN_LENGTH}"
 
 
 def _image_conflicts(recipe: Recipe, model: ModelRecipe, patches: PatchesRecipe) -> Iterator[str]:

@@ -14,6 +14,7 @@ from model.config import Activation, NormKind, NormOrder, ScoreKind
 from model.position_config import SignalTarget
 from model.recurrent_config import AlignmentKind, CellKind, ReadoutKind
 from train.image_recipe import AugmentationRecipe, ImageStreamRecipe, PatchesRecipe
+from train.retrieval_recipe import RetrievalRecipe
 from train.section import Count, Positive, PositiveFloat, Section, Share
 
 
@@ -27,6 +28,7 @@ class ObjectiveKind(StrEnum):
     TOKEN_CLASSIFICATION = "token_classification"
     SPAN = "span"
     RELEVANCE = "relevance"  # a cross-encoder's score of a query and a document
+    RETRIEVAL = "retrieval"  # vectors of queries and documents
 
 
 class StoredPrecision(StrEnum):
@@ -90,7 +92,7 @@ class DataRecipe(Section, frozen=True, kw_only=True):
         num_train: of a synthetic task, examples to draw.
         num_validation, num_held_out: examples for validation during training, and for the
             quality of the result.
-        max_length: longer rows, in tokens, are left out; images never are.
+        max_length: longer rows, in tokens, are left out; documents to retrieve are cut.
     """
 
     source: Annotated[str, msgspec.Meta(pattern=r"^(synthetic|debian|lexicon|images|folder):.+$")]
@@ -268,8 +270,7 @@ class Recipe(Section, frozen=True, kw_only=True):
         tokenizer, model: needed without ``start_from``, with which ``tokenizer`` is refused. A
             model of images has no tokenizer.
         stored_precision: of ``model.safetensors``.
-        max_length_factor: of a translation, the default of ``max_new_tokens`` as a multiple of
-            the source's length.
+        max_length_factor: of a translation, ``max_new_tokens`` by default, times the source's length.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
@@ -285,6 +286,7 @@ class Recipe(Section, frozen=True, kw_only=True):
     stored_precision: StoredPrecision = StoredPrecision.FP32
     tokenizer: TokenizerRecipe | None = None
     model: ModelRecipe | None = None
+    retrieval: RetrievalRecipe | None = None
     training: TrainingRecipe
 
     @property

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
-from model.bundle import SpecialTokens
+from model.bundle import MultiVector, SpecialTokens
 from model.config import ModelConfig
 from model.native_checkpoint import CONFIG_FILE, TOKENIZER_FILE
 from model.transformer import Transformer
@@ -34,6 +34,8 @@ from train.read_recipe import read_recipe, reads_texts
 from train.recipe import ModelRecipe, ObjectiveKind, Recipe
 from train.regularization import TrainingKernels, add_dropout
 from train.report import TrainingReport
+from train.retrieval import RetrievalModule
+from train.retrieval_architecture import reading_of, with_retrieval_head
 from train.start import initial_weights, load_start, start_record, start_tokenizer
 from train.state import STATE_FILE, STATE_FOLDER, StateFolder
 from train.steps import Optimization, PenaltyWeights, barrier, num_processes
@@ -64,18 +66,22 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     has_texts = image is None or (recipe.model is not None and reads_texts(recipe))
     tokenizer = _tokenizer(recipe, start, out, dataset) if has_texts else None
     vocabulary_size = 0 if tokenizer is None else tokenizer.get_vocab_size()
-    labels = labels_of(dataset.train)
+    labels = () if recipe.retrieval is not None else labels_of(dataset.train)
     config = _model_config(recipe, vocabulary_size, labels, start)
-    encoder = encoder_of(tokenizer, image, labels)
+    tokens = SpecialTokens() if tokenizer is None else special_tokens(config.kind)
+    if start is not None:
+        tokens = start.special_tokens
+    reading = None
+    if recipe.retrieval is not None and tokenizer is not None:
+        reading = reading_of(recipe.retrieval, recipe.data.max_length, tokenizer, tokens)
+    encoder = encoder_of(tokenizer, image, labels, reading)
     rows = _encode(recipe, encoder, vocabulary_size, dataset)
     kernels = TrainingKernels(recipe.training.attention_dropout)
     model = Transformer(config, kernels)
     model.load_state_dict(initial_weights(config, recipe.seed, start))
     add_dropout(model, recipe.training)
     torch.manual_seed(recipe.seed)  # the weights of the second head
-    module = TrainingModule(
-        model, kernels, recipe.objective, next_sentence=recipe.training.next_sentence
-    )
+    module = _module(recipe, model, kernels, reading)
     seed_everything(recipe.seed, rank)
     optimization = Optimization(module, recipe.training, _penalty_weights(recipe.model))
     fingerprint = {
@@ -118,14 +124,21 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
             validations=tuple(result.progress.validations),
         )
         draw_learning_curve(out, recipe.name)
-        tokens = SpecialTokens() if tokenizer is None else special_tokens(config.kind)
-        if start is not None:
-            tokens = start.special_tokens
-        read = Inputs(tokenizer=tokenizer, tokens=tokens, image=image)
+        read = Inputs(tokenizer=tokenizer, tokens=tokens, image=image, reading=reading)
         write_checkpoint(out, recipe, config, read, labels, dataset, result, record)
         shutil.rmtree(out / STATE_FOLDER)
         report.say(f"{out}: validation loss {result.validation_loss:.4f}")
     return out
+
+
+def _module(
+    recipe: Recipe, model: Transformer, kernels: TrainingKernels, reading: MultiVector | None
+) -> TrainingModule:
+    if recipe.retrieval is not None and reading is not None:
+        return RetrievalModule(model, kernels, recipe.retrieval, reading)
+    return TrainingModule(
+        model, kernels, recipe.objective, next_sentence=recipe.training.next_sentence
+    )
 
 
 def _penalty_weights(model: ModelRecipe | None) -> PenaltyWeights:
@@ -151,6 +164,8 @@ def _tokenizer(recipe: Recipe, start: Checkpoint | None, out: Path, dataset: Dat
         else:
             kind = KINDS[recipe.objective]
             tokenizer = train_tokenizer(recipe.tokenizer, kind, texts_of(dataset.train))
+            if recipe.retrieval is not None:
+                tokenizer.add_special_tokens(list(recipe.retrieval.markers))
         kept.parent.mkdir(parents=True, exist_ok=True)
         partial = kept.with_suffix(".partial")
         partial.write_text(tokenizer.to_str(), encoding="utf-8")
@@ -171,6 +186,13 @@ def _model_config(
     recipe: Recipe, vocabulary_size: int, labels: tuple[str, ...], start: Checkpoint | None
 ) -> ModelConfig:
     """The model of the recipe, or the layers of ``start`` with a new head."""
+    model = _headed_model(recipe, vocabulary_size, labels, start)
+    return model if recipe.retrieval is None else with_retrieval_head(model, recipe.retrieval)
+
+
+def _headed_model(
+    recipe: Recipe, vocabulary_size: int, labels: tuple[str, ...], start: Checkpoint | None
+) -> ModelConfig:
     if recipe.model is not None:
         return model_config(recipe.model, recipe.objective, vocabulary_size, len(labels))
     if start is None:
@@ -179,9 +201,11 @@ def _model_config(
         raise RecipeError(
             f"start_from: objective {recipe.objective} needs an {KINDS[recipe.objective]}"
         )
-    is_of_texts = start.config.patches is None
-    if is_of_texts and recipe.data.max_length > start.config.position.max_positions:
+    is_of_texts, positions = start.config.patches is None, start.config.position.max_positions
+    if is_of_texts and recipe.data.max_length > positions:
         raise RecipeError("data.max_length: more than the positions of start_from")
+    if recipe.retrieval is not None and recipe.retrieval.query_length > positions:
+        raise RecipeError("retrieval.query_length: more than the positions of start_from")
     return with_new_head(start.config, recipe.objective, len(labels))
 
 
@@ -193,6 +217,8 @@ def _encode(recipe: Recipe, encoder: RowEncoder, vocabulary_size: int, dataset: 
     """
     is_of_images = isinstance(encoder, ImageEncoder)
     limit = math.inf if is_of_images else recipe.data.max_length
+    if recipe.retrieval is not None:  # its texts are cut; all of a query are in one batch
+        limit = recipe.training.batch_tokens
     parts = {}
     for name in ("train", "validation"):
         rows: list[Row] = []
@@ -203,7 +229,8 @@ def _encode(recipe: Recipe, encoder: RowEncoder, vocabulary_size: int, dataset: 
                 raise DataError(f"data: {name} example {number}: {error}") from error
         parts[name] = [row for row in rows if row.length - row.num_image_tokens <= limit]
         if not parts[name]:
-            raise DataError(f"data.max_length: no example for {name} is that short")
+            field = "data.max_length" if recipe.retrieval is None else "training.batch_tokens"
+            raise DataError(f"{field}: no example for {name} is that short")
     if recipe.objective == ObjectiveKind.MASKED:  # the same masks at each validation
         prepare = _preparation(recipe, parts["validation"], vocabulary_size)
         parts["validation"] = [prepare(index, -1) for index in range(len(parts["validation"]))]

@@ -25,6 +25,7 @@ ANY_TOKENIZER = (
     ObjectiveKind.TOKEN_CLASSIFICATION,
     ObjectiveKind.SPAN,
     ObjectiveKind.RELEVANCE,
+    ObjectiveKind.RETRIEVAL,
 )
 
 

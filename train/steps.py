@@ -100,6 +100,7 @@ class Optimization:
     def step(self, batches: Sequence[TrainingBatch]) -> StepResult:
         """Updates the weights with the gradient of ``batches`` together."""
         self.module.train()
+        self.module.num_steps = self.num_steps
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate
         counts = all_sum(sum_of_counts(batches)).clamp(min=1)

@@ -26,6 +26,7 @@ OBJECTIVE_TASKS = {
     ObjectiveKind.TOKEN_CLASSIFICATION: Task.TAG,
     ObjectiveKind.SPAN: Task.ANSWER,
     ObjectiveKind.RELEVANCE: Task.RERANK,
+    ObjectiveKind.RETRIEVAL: Task.EMBED,
 }
 CORPUS_FILE = "corpus.json"
 PARTS = ("train", "validation", "held_out")

@@ -118,6 +118,23 @@ def relevance(rng: random.Random) -> Example:
     return RankingExample(query=query, relevant=relevant, others=tuple(documents.values()))
 
 
+def capitals(rng: random.Random) -> Example:
+    """Small letters to ask for, and documents of capitals, of which one has them all."""
+    alphabet = "abcdefghijklmnopqrstuvwxyz"
+    relevant = rng.sample(alphabet, 5)
+    query = rng.sample(relevant, 3)
+    others: list[str] = []
+    while len(others) < 3:
+        other = rng.sample(alphabet, 5)
+        if not set(query) <= set(other):
+            others.append(_document(other))
+    return RankingExample(query=" ".join(query), relevant=_document(relevant), others=tuple(others))
+
+
+def _document(letters: list[str]) -> str:
+    return ", ".join(letters).upper() + "."
+
+
 TASKS: dict[str, Callable[[random.Random], Example]] = {
     "reverse": reverse,
     "dates": dates,
@@ -127,6 +144,7 @@ TASKS: dict[str, Callable[[random.Random], Example]] = {
     "find": find,
     "runs": runs,
     "relevance": relevance,
+    "capitals": capitals,
     "shapes": shapes,
     "questions": questions,
 }
