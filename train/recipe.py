@@ -108,8 +108,7 @@ class TokenizerRecipe(Section, frozen=True, kw_only=True):
 
     Attributes:
         vocabulary_size: with special tokens; ``characters`` and ``phonemes`` ignore it.
-        max_texts: a sample of at most so many texts trains the tokenizer; ``characters`` and
-            ``phonemes`` read all.
+        max_texts: at most so many train it; ``characters`` and ``phonemes`` read all.
     """
 
     kind: TokenizerKind
@@ -185,7 +184,7 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
         decoder_sublayers: of the decoder of an encoder-decoder, with ``c`` for cross-attention;
             ``num_decoder_layers`` of each. ``sublayers`` is then the encoder's.
         window: of all self-attentions; see :class:`model.config.AttentionConfig`.
-        global_tokens: of an encoder with a window; default: none.
+        global_tokens: of an encoder with a window.
         tied: the output matrix is the token embedding.
     """
 
@@ -233,8 +232,7 @@ class TrainingRecipe(Section, frozen=True, kw_only=True):
         num_averaged: the last checkpoints, whose weights are averaged (section 6.1).
         recurrent_dropout: between stacked recurrent layers, not in their states (Zaremba et al.
             2014).
-        next_sentence: a masked language model also learns whether the second text follows the
-            first.
+        next_sentence: a masked language model also learns whether the second text follows.
     """
 
     num_steps: Positive
@@ -270,7 +268,8 @@ class Recipe(Section, frozen=True, kw_only=True):
         tokenizer, model: needed without ``start_from``, with which ``tokenizer`` is refused. A
             model of images has no tokenizer.
         stored_precision: of ``model.safetensors``.
-        max_length_factor: of a translation, ``max_new_tokens`` by default, times the source's length.
+        max_length_factor: of a translation, the default of ``max_new_tokens`` as a multiple of
+            the source's length.
     """
 
     name: Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
