@@ -143,18 +143,19 @@ def sparse_weights(model: Transformer, hidden: Tensor, lengths: Tensor) -> Tenso
         raise TypeError("the model has no sparse vectors")
     hidden = head.dense(hidden)
     output, table = head.output, embedding.tokens.weight
+    matrix = table if output.weight is None else output.weight.T  # [vocabulary, size]
+    bias = torch.zeros(len(matrix)) if output.bias is None else output.bias
     chosen = []  # [3, positive logits] of each text: its row, its token, the vocabulary's token
     with torch.no_grad():
         for row, length in enumerate(lengths.tolist()):
-            best, token = output(hidden[row, :length], table).max(0)
-            (column,) = (best > 0).nonzero(as_tuple=True)
-            chosen.append(torch.stack([torch.full_like(column, row), token[column], column]))
+            products = hidden[row, :length] @ matrix.T
+            # The bias is the same for all tokens.
+            (column,) = (products.amax(0) + bias > 0).nonzero(as_tuple=True)
+            token = products[:, column].argmax(0)
+            chosen.append(torch.stack([torch.full_like(column, row), token, column]))
     rows, tokens, columns = torch.cat(chosen, 1)
     vectors = hidden[rows, tokens].float()  # [positive logits, size]
-    matrix = table if output.weight is None else output.weight.T
-    logits = (vectors * functional.embedding(columns, matrix)).sum(-1)
-    if output.bias is not None:
-        logits = logits + output.bias[columns]
+    logits = (vectors * functional.embedding(columns, matrix)).sum(-1) + bias[columns]
     if head.soft_cap is not None:
         logits = head.soft_cap * torch.tanh(logits / head.soft_cap)
     weights = logits.new_zeros(len(lengths), table.shape[0])

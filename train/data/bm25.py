@@ -48,5 +48,9 @@ class Bm25:
 
     def best(self, query: str, num: int) -> list[int]:
         """The ``num`` best documents, best first; equal ones in their order."""
-        order = np.argsort(-self.scores(query), kind="stable")[:num]
+        scores = self.scores(query)
+        rows = np.arange(self._size)
+        if num < self._size:  # sort only those that may be among the best
+            rows = np.flatnonzero(scores >= np.partition(scores, -num)[-num])
+        order = rows[np.argsort(-scores[rows], kind="stable")][:num]
         return [int(index) for index in order]
