@@ -4,10 +4,9 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from tokenizers import Encoding
 
 from export.checkpoint import Checkpoint, HeldOutSet
 from export.decoding import (
@@ -17,7 +16,6 @@ from export.decoding import (
     padded,
     prefill_source,
 )
-from export.encoding import EncoderInputs, encode_in_graph
 from export.fidelity.figures import log_softmax
 from export.fidelity.subject import GraphFolder, Subject
 from export.quality.entities import decode_entities
@@ -29,38 +27,24 @@ from export.quality.metrics import (
     token_f1,
     translation_metrics,
 )
+from export.quality.model import BATCH, Metrics, Model, encode, ids_of, pair
 from export.quality.ponder import ponder_metrics
-from export.runtime import Floats, Session
+from export.quality.retrieval import ranking, retrieval
 from model.bundle import Task
 from model.bundle_files import to_json
 from model.examples import (
     AnswerExample,
     ClassificationExample,
     MaskedExample,
-    RankingExample,
     TaggingExample,
     TextExample,
     TranslationExample,
 )
-from model.images import Pixels
 from model.quality import QUALITY_FILE, Measurement, Quality
 
-BATCH = 32
 MASK_SHARE = 0.15
 MAX_ANSWER_TOKENS = 15
 DEFAULT_LENGTH_FACTOR, MIN_NEW_TOKENS, MAX_NEW_TOKENS = 3.0, 8, 256
-
-
-class Model(NamedTuple):
-    """A model with the graphs of one precision."""
-
-    subject: Subject
-    labels: tuple[str, ...]
-    max_length_factor: float
-    graphs: GraphFolder
-
-
-Metrics = dict[str, float]
 
 
 def measure_quality(
@@ -80,7 +64,8 @@ def measure_quality(
     task, examples = held_out.task, held_out.examples
 
     def measure(graphs: GraphFolder) -> Metrics:
-        metrics = MEASURES[task](Model(subject, checkpoint.labels, factor, graphs), examples)
+        model = Model(subject, checkpoint.labels, factor, checkpoint.embedding, graphs)
+        metrics = MEASURES[task](model, examples)
         return metrics | ponder_metrics(subject, graphs, task, examples)
 
     of_fp32 = measure(fp32)
@@ -176,7 +161,7 @@ def fill_mask(model: Model, examples: Sequence[MaskedExample]) -> Metrics:
     subject, rng = model.subject, random.Random(0)
     rows, targets = [], []
     for example in examples:
-        encoding = _pair(model, example.text, example.following)
+        encoding = pair(model, example.text, example.following)
         pairs = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
         candidates = [index for index, (_, is_special) in enumerate(pairs) if not is_special]
         chosen = {index for index in candidates if rng.random() < MASK_SHARE}
@@ -187,7 +172,7 @@ def fill_mask(model: Model, examples: Sequence[MaskedExample]) -> Metrics:
         ids = [mask if index in chosen else id_ for index, id_ in enumerate(encoding.ids)]
         rows.append((ids, encoding.type_ids))
     correct, total, count = 0, 0.0, 0
-    for logits, wanted in zip(_encode(model, rows), targets, strict=True):
+    for logits, wanted in zip(encode(model, rows), targets, strict=True):
         for index, id_ in wanted.items():
             logprobs = log_softmax(logits[index])
             correct += int(logprobs.argmax() == id_)
@@ -200,8 +185,8 @@ def classification(model: Model, examples: Sequence[ClassificationExample]) -> M
     """Accuracy, and the mean F1 of the labels."""
     subject = model.subject
     images = images_of(examples, subject.image, reads_texts=subject.vocabulary_size > 0)
-    rows = [_ids(_pair(model, e.text, e.pair)) for e in examples if e.text]
-    outputs = [model.labels[int(logits.argmax())] for logits in _encode(model, rows, images)]
+    rows = [ids_of(pair(model, e.text, e.pair)) for e in examples if e.text]
+    outputs = [model.labels[int(logits.argmax())] for logits in encode(model, rows, images)]
     references = [example.label for example in examples]
     return {
         "accuracy": exact_match(outputs, references),
@@ -215,7 +200,7 @@ def tagging(model: Model, examples: Sequence[TaggingExample]) -> Metrics:
     found = [
         decode_entities(model.labels, example.text, encoding, logits)
         for example, encoding, logits in zip(
-            examples, encodings, _encode(model, list(map(_ids, encodings))), strict=True
+            examples, encodings, encode(model, list(map(ids_of, encodings))), strict=True
         )
     ]
     references = [{(s.start, s.end, s.label) for s in example.spans} for example in examples]
@@ -225,9 +210,9 @@ def tagging(model: Model, examples: Sequence[TaggingExample]) -> Metrics:
 
 def answering(model: Model, examples: Sequence[AnswerExample]) -> Metrics:
     """Exact match and word F1 of the most probable span."""
-    encodings = [_pair(model, example.question, example.context) for example in examples]
+    encodings = [pair(model, example.question, example.context) for example in examples]
     outputs, references = [], []
-    all_logits = _encode(model, list(map(_ids, encodings)))
+    all_logits = encode(model, list(map(ids_of, encodings)))
     for example, encoding, logits in zip(examples, encodings, all_logits, strict=True):
         marks = zip(encoding.type_ids, encoding.special_tokens_mask, strict=True)
         inside = [
@@ -249,46 +234,6 @@ def answering(model: Model, examples: Sequence[AnswerExample]) -> Metrics:
     }
 
 
-def ranking(model: Model, examples: Sequence[RankingExample]) -> Metrics:
-    """How often the relevant document ranks first, and its mean reciprocal rank."""
-    rows = [
-        _ids(_pair(model, example.query, document))
-        for example in examples
-        for document in (example.relevant, *example.others)
-    ]
-    scores = iter([float(logits[0]) for logits in _encode(model, rows)])
-    ranks = []
-    for example in examples:
-        relevant, *others = (next(scores) for _ in range(1 + len(example.others)))
-        ranks.append(1 + sum(other >= relevant for other in others))
-    reciprocal = sum(1 / rank for rank in ranks) / len(ranks)
-    return {"recall_at_1": ranks.count(1) / len(ranks), "mrr": reciprocal}
-
-
-def _pair(model: Model, first: str, second: str) -> Encoding:
-    tokenizer = model.subject.tokenizer
-    return tokenizer.encode(first, second) if second else tokenizer.encode(first)
-
-
-def _ids(encoding: Encoding) -> tuple[list[int], list[int]]:
-    return encoding.ids, encoding.type_ids
-
-
-def _encode(
-    model: Model, rows: Sequence[tuple[list[int], list[int]]], images: Sequence[Pixels] = ()
-) -> list[Floats]:
-    """The logits of each row of ids and segments, each image, or each row with an image."""
-    session: Session = model.graphs.encoder()
-    has_segments = any(spec.name == "segment_ids" for spec in session.graph.inputs)
-    segments = [segments for _, segments in rows] if has_segments else None
-    inputs = EncoderInputs([ids for ids, _ in rows], segments, images)
-    results: list[Floats] = []
-    for start in range(0, len(inputs), BATCH):
-        part = inputs.part(start, start + BATCH)
-        results += [outputs[0] for outputs in encode_in_graph(session, part)]
-    return results
-
-
 MEASURES: dict[Task, Callable[[Model, Any], Metrics]] = {
     Task.TRANSLATE: translation,
     Task.GENERATE: generation,
@@ -297,4 +242,5 @@ MEASURES: dict[Task, Callable[[Model, Any], Metrics]] = {
     Task.TAG: tagging,
     Task.ANSWER: answering,
     Task.RERANK: ranking,
+    Task.EMBED: retrieval,
 }
