@@ -165,7 +165,12 @@ class SparseHead(LanguageModelHead):
         # would copy ``[batch, length, vocabulary]``.
         tokens = torch.where(valid_mask(hidden, lengths), hidden, hidden[:, :1])
         # The function is monotonic: the maximum comes first, and the function of fewer numbers.
-        return self.forward(tokens, embedding).amax(1).relu().log1p()
+        return self.activate(self.forward(tokens, embedding).amax(1))
+
+    def activate(self, logits: Tensor) -> Tensor:
+        """Of each logit the weight."""
+        weights = logits.relu().log1p()
+        return weights.log1p() if self.log_twice else weights
 
 
 HEADS: dict[HeadKind, Callable[[ModelConfig], nn.Module]] = {

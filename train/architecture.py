@@ -169,7 +169,10 @@ def _image_model(recipe: ModelRecipe, patches: PatchConfig, num_labels: int) -> 
 
 
 def with_new_head(model: ModelConfig, objective: ObjectiveKind, num_labels: int) -> ModelConfig:
-    """The layers of ``model`` with the head of ``objective``; a language model keeps its own."""
+    """The layers of ``model`` with the head of ``objective``.
+
+    A language model keeps its own, and so does a model of sparse vectors for retrieval.
+    """
     norm = NormConfig(kind=NormKind.LAYER, epsilon=EPSILON)
     if model.patches is not None:
         return msgspec.structs.replace(model, head=image_head(num_labels))
@@ -177,6 +180,9 @@ def with_new_head(model: ModelConfig, objective: ObjectiveKind, num_labels: int)
     if model.head.kind == HeadKind.LANGUAGE_MODEL:
         tied = model.head.tied
     head = _head(model.hidden_size, tied, objective, norm, num_labels)
+    is_sparse = model.head.kind == HeadKind.SPARSE_EMBEDDING
+    if is_sparse and objective == ObjectiveKind.RETRIEVAL:
+        return model
     if head.kind == model.head.kind == HeadKind.LANGUAGE_MODEL:
         return model
     return msgspec.structs.replace(model, head=head)

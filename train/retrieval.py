@@ -159,4 +159,4 @@ def sparse_weights(model: Transformer, hidden: Tensor, lengths: Tensor) -> Tenso
     if head.soft_cap is not None:
         logits = head.soft_cap * torch.tanh(logits / head.soft_cap)
     weights = logits.new_zeros(len(lengths), table.shape[0])
-    return weights.index_put((rows, columns), logits.relu().log1p())
+    return weights.index_put((rows, columns), head.activate(logits))

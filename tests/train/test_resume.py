@@ -29,6 +29,8 @@ class StoppedError(Exception):
         ("tiny-reverse", {"residual_dropout": 0.1, "attention_dropout": 0.1, "accumulation": 2}),
         ("tiny-runs", {"embedding_dropout": 0.1, "precision": '"bf16"'}),
         ("tiny-vit", {"attention_dropout": 0.1, "accumulation": 2}),
+        ("tiny-sparse", {"residual_dropout": 0.1, "accumulation": 2}),
+        ("tiny-colbert", {"embedding_dropout": 0.1}),
         pytest.param("tiny-experts", {"residual_dropout": 0.1}, marks=pytest.mark.slow),
     ],
 )
