@@ -73,6 +73,22 @@ def relevance_corpus(recipe: DataRecipe) -> Dataset:
     Raises:
         DataError: apt has no lists, or cannot be run.
     """
+    parts, origins = relevance_parts()
+    limits = {"train": recipe.num_train, "validation": recipe.num_validation}
+    limits["held_out"] = recipe.num_held_out
+    examples: dict[str, list[Example]] = {
+        name: list(_queries(part, limits[name], is_training=name == "train"))
+        for name, part in parts.items()
+    }
+    return _dataset("debian-relevance", recipe, examples, origins)
+
+
+def relevance_parts() -> tuple[dict[str, list[Package]], tuple[Origin, ...]]:
+    """The packages of each part of :func:`relevance_corpus`, all of them.
+
+    Raises:
+        DataError: apt has no lists, or cannot be run.
+    """
     packages, origins = _packages()
     chosen: dict[str, tuple[str, Package]] = {}
     summaries: set[str] = set()
@@ -85,13 +101,7 @@ def relevance_corpus(recipe: DataRecipe) -> Dataset:
         name: sorted(part, key=lambda package: _digest(package.long))
         for name, part in _by_part(chosen.values()).items()
     }
-    limits = {"train": recipe.num_train, "validation": recipe.num_validation}
-    limits["held_out"] = recipe.num_held_out
-    examples: dict[str, list[Example]] = {
-        name: list(_queries(part, limits[name], is_training=name == "train"))
-        for name, part in parts.items()
-    }
-    return _dataset("debian-relevance", recipe, examples, origins)
+    return parts, origins
 
 
 def summaries_corpus(recipe: DataRecipe) -> Dataset:
