@@ -10,7 +10,7 @@ from export.fidelity.subject import GraphFolder, Subject
 from export.runtime import Array, DecodeSession, Floats
 from model.bundle import Task
 from model.examples import TextExample, TranslationExample
-from model.graph_spec import REMAINDERS, UPDATES
+from model.graph_spec import ATTENDED_LENGTHS, REMAINDERS, UPDATES
 
 BATCH = 32
 Pair = tuple[str, str]
@@ -22,6 +22,7 @@ ENCODER_TEXTS: dict[Task, Callable[[Any], Pair]] = {
     Task.TAG: lambda example: (example.text, ""),
     Task.ANSWER: lambda example: (example.question, example.context),
     Task.RERANK: lambda example: (example.query, example.relevant),
+    Task.EMBED: lambda example: (example.relevant, ""),
 }
 
 
@@ -79,6 +80,8 @@ def _encode(
         inputs["segment_ids"] = padded(segments)
     if "logit_positions" in names:
         inputs["logit_positions"] = np.zeros(1, np.int32)
+    if ATTENDED_LENGTHS in names:
+        inputs[ATTENDED_LENGTHS] = lengths
     outputs = session.run(**inputs)
     is_valid = np.arange(ids.shape[1]) < lengths[:, None]
     return [outputs[name][is_valid] for name in (UPDATES, REMAINDERS)]
