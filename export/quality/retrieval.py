@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -93,10 +94,14 @@ class Reader:
         ids = document_ids(self._ids("document", text), self._spec)
         return TokenizedText(ids, len(ids), kept_tokens(ids, self._spec))
 
-    @property
+    @cached_property
     def _spec(self) -> MultiVector:
-        limit = self.max_tokens
-        only_cuts = MultiVector(query_length=limit, document_length=limit)
+        limit, probe = self.max_tokens, self.tokenizer.encode("a").special_tokens_mask
+        only_cuts = MultiVector(
+            query_length=limit,
+            document_length=limit,
+            has_end_token=bool(probe and probe[-1]),
+        )
         return self.embedding.multi_vector or only_cuts
 
     def _ids(self, name: str, text: str) -> list[int]:
