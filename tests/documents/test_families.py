@@ -14,7 +14,7 @@ def test_there_are_committed_rows_of_every_kind() -> None:
 
 def test_the_readme_counts_the_families() -> None:
     (count,) = re.findall(r"all (\d+) families", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert int(count) == len(committed())
+    assert int(count) == len({row.family.split(" (")[0] for row in committed()})
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
