@@ -13,7 +13,7 @@ from export.runtime import Array, DecodeSession, Floats, Session
 from export.speech import Source, SpeechWindow
 from model.bundle import SAMPLES, StateRole
 from model.kernels import Step
-from model.mixers import State
+from model.mixer_state import State
 from model.transformer import Transformer
 
 Ids = NDArray[np.int64]

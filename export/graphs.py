@@ -21,7 +21,7 @@ from model.config import HeadKind, Kind, ModelConfig
 from model.fused import FusedKernels
 from model.kernels import Step
 from model.layers import full_lengths, select_tokens
-from model.mixers import State
+from model.mixer_state import State
 from model.transformer import Transformer, from_weights
 
 OPSET = 23

@@ -27,6 +27,7 @@ from export.decoding import (
     greedy_tokens,
     prefill_source,
 )
+from export.differences import largest_error, largest_relative_error, worst_cosine
 from export.encoding import EncoderInputs, encode_eagerly, encode_in_graph
 from export.errors import ParityError
 from export.float64_reference import float64_model
@@ -132,7 +133,7 @@ def min_cosine(
     elif reference.decoder_inputs is not None:
         sessions = _sessions(reference.decoder_inputs, directory, graphs)
         outputs = list(_run(sessions, reference.decoder_inputs, reference.tokens).logits)
-    worst = _worst_cosine(outputs, reference.outputs)
+    worst = worst_cosine(outputs, reference.outputs)
     if not worst >= threshold:
         raise ParityError(
             f"the worst cosine of the bundle's graphs to the eager module is {worst:.4f}, "
@@ -239,7 +240,7 @@ def _compare_decoder(
     if inputs.sources is not None and graph_source_kv is not None:
         source_kv = [eager_source_states(model, source) for source in inputs.sources]
         error = max(
-            _error(actual[kind].numpy(), expected[kind].numpy())
+            largest_error(actual[kind].numpy(), expected[kind].numpy())
             for expected_row, actual_row in zip(source_kv, graph_source_kv, strict=True)
             for expected, actual in zip(expected_row, actual_row, strict=False)
             for kind in expected
@@ -250,8 +251,8 @@ def _compare_decoder(
         logits = decode_eagerly_batched(model, inputs, run.tokens)
     else:
         logits = decode_eagerly(model, inputs, run.tokens, graph_source_kv)
-    error = max(error, _error(run.logits, logits))
-    error = max(error, _error(chunked.logits, logits[:num_chunked, : short.num_steps]))
+    error = max(error, largest_error(run.logits, logits))
+    error = max(error, largest_error(chunked.logits, logits[:num_chunked, : short.num_steps]))
     # Greedy tokens are compared with the eager module from end to end.
     if source_kv is not None:
         logits = decode_eagerly(model, inputs, run.tokens, source_kv)
@@ -266,7 +267,7 @@ def _compare_decoder(
         max_absolute_error=error,
         tokens_compared=int(equal.size),
         tokens_equal=int(equal.sum()),
-        cosine=_worst_cosine(run.logits, logits),
+        cosine=worst_cosine(run.logits, logits),
         decoder_inputs=inputs,
         tokens=run.tokens,
         least_tolerance=TOLERANCE if model.config.audio is None else SPEECH_TOLERANCE,
@@ -281,46 +282,14 @@ def _compare_encoder(
     error = 0.0
     for rows in zip(actual, expected, strict=True):
         first, *others = zip(*rows, strict=True)
-        error = max(error, _error(*first), *(_relative_error(*output) for output in others))
+        error = max(
+            error, largest_error(*first), *(largest_relative_error(*output) for output in others)
+        )
     return ParityReference(
         outputs=[outputs[0] for outputs in expected],
         max_absolute_error=error,
         tokens_compared=0,
         tokens_equal=0,
-        cosine=_worst_cosine([row[0] for row in actual], [row[0] for row in expected]),
+        cosine=worst_cosine([row[0] for row in actual], [row[0] for row in expected]),
         encoder_inputs=inputs,
     )
-
-
-def _error(actual: Floats, expected: Floats) -> float:
-    """The largest absolute difference; NaN if any value is NaN."""
-    clipped = (np.maximum(x, LOWEST_LOGIT) for x in (actual, expected))
-    return float(np.abs(np.subtract(*clipped)).max())
-
-
-def _relative_error(actual: Floats, expected: Floats) -> float:
-    """As :func:`_error`; that of a token's vector is in proportion to its length.
-
-    In language models a few tokens have activations of thousands (Sun et al. 2024, Massive
-    Activations), and fp32 rounds what follows to five digits.
-    """
-    if expected.ndim < 2:
-        return _error(actual, expected)
-    scale = np.maximum(1.0, np.linalg.norm(expected, axis=-1, keepdims=True))
-    return _error(actual / scale, expected / scale)
-
-
-def _worst_cosine(actual: Sequence[Floats] | Floats, expected: Sequence[Floats] | Floats) -> float:
-    """The smallest cosine of a row, or NaN; a row is all tokens or steps of one sequence.
-
-    A row of zeros counts only if all rows are: a text may have no sparse weights.
-    """
-    pairs = list(zip(actual, expected, strict=True))
-    pairs = [(x, y) for x, y in pairs if y.any()] or pairs
-    return float(np.min([_cosine(*pair) for pair in pairs]))
-
-
-def _cosine(actual: Floats, expected: Floats) -> float:
-    masked = expected <= LOWEST_LOGIT
-    x, y = (np.where(masked, 0, values).astype(np.float64).ravel() for values in (actual, expected))
-    return float(x @ y / (np.linalg.norm(x) * np.linalg.norm(y)))

@@ -22,7 +22,7 @@ from model.basics import Linear
 from model.config import HaltingConfig, ModelConfig, StackConfig
 from model.kernels import ModelKernels, Step
 from model.layers import Decoder, Encoder, select_tokens
-from model.mixers import State
+from model.mixer_state import State
 
 
 class Ponder(NamedTuple):

@@ -17,14 +17,8 @@ from model.config import (
 )
 from model.experts import MixtureOfExperts
 from model.kernels import KeyValue, ModelKernels, PositionEncodings, Step
-from model.mixers import (
-    DECODER_MIXERS,
-    ENCODER_MIXERS,
-    BidirectionalAttention,
-    CrossAttention,
-    MixerOutput,
-    State,
-)
+from model.mixer_state import MixerOutput, State
+from model.mixers import DECODER_MIXERS, ENCODER_MIXERS, BidirectionalAttention, CrossAttention
 from model.positions import PositionEncoder
 from model.residuals import RESIDUALS, SandwichNorm, Sublayer
 from model.signals import LayerSignal

@@ -25,19 +25,13 @@ from model.kernels import (
     RotaryTables,
     Step,
 )
+from model.mixer_state import MixerOutput, State
 from model.position_config import SignalTarget
 from model.relative_positions import RelativePositions
 from model.scores import SCORES, AdditiveScore
+from model.ssru import SimplerSimpleRecurrentUnit
 
-State = dict[str, Tensor]
 _Part = TypeVar("_Part", AttentionConfig, FeedForwardConfig)
-
-
-class MixerOutput(NamedTuple):
-    """``output [batch, length, hidden]`` and the state after the step."""
-
-    output: Tensor
-    state: State
 
 
 def required(part: _Part | None) -> _Part:
@@ -285,31 +279,6 @@ class CrossAttention(nn.Module):
         context, source = self.kernels.cross(query, self.config, source, step, bias)
         state = {"cross_key": source.key, "cross_value": source.value}
         return MixerOutput(self.output(context), state)
-
-
-class SimplerSimpleRecurrentUnit(nn.Module):
-    """SSRU (Kim et al. 2019, section 3.2). State: ``recurrent [batch, hidden]``.
-
-    ``f_t = sigmoid(W_f x_t + b_f)``; ``c_t = f_t * c_{t-1} + (1 - f_t) * W x_t``; the
-    output is ``relu(c_t)``.
-    """
-
-    def __init__(self, hidden_size: int, _layer: LayerConfig, _kernels: ModelKernels) -> None:
-        super().__init__()
-        self.forget = Linear(hidden_size, hidden_size, bias=True)
-        self.candidate = Linear(hidden_size, hidden_size, bias=False)
-
-    def forward(
-        self, x: Tensor, _step: Step, state: State, _positions: PositionEncodings
-    ) -> MixerOutput:
-        forget = torch.sigmoid(self.forget(x))
-        update = (1 - forget) * self.candidate(x)
-        cell = state["recurrent"] if state else torch.zeros_like(x[:, 0])  # [batch, hidden]
-        cells = []
-        for t in range(x.shape[1]):
-            cell = forget[:, t] * cell + update[:, t]
-            cells.append(cell)
-        return MixerOutput(torch.stack(cells, 1).relu(), {"recurrent": cell})
 
 
 DECODER_MIXERS: dict[MixerKind, Callable[[int, LayerConfig, ModelKernels], nn.Module]] = {

@@ -10,7 +10,7 @@ from model.basics import Linear
 from model.config import AttentionConfig, ModelConfig
 from model.kernels import KeyValue, ModelKernels, Step
 from model.layers import select_tokens
-from model.mixers import State
+from model.mixer_state import State
 from model.readout import READOUTS, Readable
 from model.recurrent_cells import CELLS, Cell, CellState, zero_state
 from model.recurrent_config import (

@@ -19,7 +19,7 @@ from model.heads import HEADS, SparseHead
 from model.image_stream import ImageStream
 from model.kernels import ModelKernels, Step
 from model.layers import Decoder, Encoder, full_lengths
-from model.mixers import State
+from model.mixer_state import State
 from model.recurrent import RecurrentDecoder, RecurrentEncoder
 
 EAGER = EagerKernels()

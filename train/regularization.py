@@ -18,9 +18,11 @@ from model.experts import MixtureOfExperts
 from model.image_stream import CoAttention
 from model.kernels import ExpertWeights
 from model.layers import FeedForward
-from model.mixers import CrossAttention, MixerOutput, SelfAttention, SimplerSimpleRecurrentUnit
+from model.mixer_state import MixerOutput
+from model.mixers import CrossAttention, SelfAttention
 from model.recurrent import LayerInput
 from model.relative_positions import RelativeValues
+from model.ssru import SimplerSimpleRecurrentUnit
 from model.transformer import Transformer
 from train.recipe import TrainingRecipe
 

@@ -10,7 +10,7 @@ import torch
 from export.signatures import decoder_states
 from model.config import Branches, Kind, ModelConfig
 from model.kernels import PositionEncodings, Step
-from model.mixers import State
+from model.mixer_state import State
 from model.transformer import Transformer, from_weights, parameter_shapes
 from tests.architectures import ARCHITECTURES, BERT, LLAMA, SSRU, VASWANI, random_weights
 

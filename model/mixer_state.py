@@ -1,0 +1,15 @@
+"""The state of a decoder's mixers, which belongs to one running sequence."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+# Tensors by name.
+State = dict[str, Tensor]
+
+
+class MixerOutput(NamedTuple):
+    """``output [batch, length, hidden]`` and the state after the step."""
+
+    output: Tensor
+    state: State
