@@ -14,7 +14,7 @@ INSTALLED := .venv/.installed
 KERNELS := server/runtime/libtriune_kernels.so
 # The longest export is the first, since two run at a time.
 DEFAULT_MODELS := smollm2 whisper minilm en-pt pt-en debian-en-it debian-summaries pii bert-tiny \
-	grammar debian-sections digits
+	grammar debian-sections debian-splade debian-colbert digits
 LOCKS := $(wildcard requirements/*.txt)
 LOCK := $(VENV)/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
@@ -64,6 +64,7 @@ check: setup
 	$(VENV)/python -m scripts.models --check
 	$(VENV)/python -m scripts.gpu_figures --check
 	$(VENV)/python -m scripts.translators --check
+	$(VENV)/python -m scripts.retrieval --check
 
 # Every fault test, including those that `make test` leaves out because they load the machine or
 # take long: many connections, load beyond the server's capacity.

@@ -185,6 +185,14 @@ SHIPPED_SOURCES: dict[str, ShippedSource] = {
             description="Transformer: 3 + 2 layers, 192 wide; a line about a software package",
         ),
         ShippedSource(
+            name="debian-splade",
+            description="BERT-tiny: 2 layers, 128 wide; sparse vectors to search software",
+        ),
+        ShippedSource(
+            name="debian-colbert",
+            description="BERT-tiny: 2 layers, 128 wide; a vector for each token, to search software",
+        ),
+        ShippedSource(
             name="digits",
             description="Vision Transformer: 5 layers, 96 wide; handwritten digits",
         ),

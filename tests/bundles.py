@@ -22,6 +22,8 @@ INT8_DEFAULTS = (
     "debian-sections",
     "debian-en-it",
     "debian-summaries",
+    "debian-splade",
+    "debian-colbert",
     "digits",
 )
 
