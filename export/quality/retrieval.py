@@ -32,7 +32,7 @@ def retrieval(model: Model, examples: Sequence[RankingExample]) -> Metrics:
     """Recall@1 and mean reciprocal rank by the similarity of vectors.
 
     Raises:
-        SourceError: the model has no vectors.
+        SourceError: the model has no vectors of texts.
     """
     subject, embedding = model.subject, required_embedding(model)
     reader = Reader(subject.tokenizer, embedding, subject.max_positions)
@@ -60,8 +60,8 @@ def required_embedding(model: Model) -> Embedding:
     Raises:
         SourceError: it does not.
     """
-    if model.embedding is None:
-        raise SourceError("the model has no vectors to rank documents by")
+    if model.embedding is None or not model.subject.vocabulary_size:
+        raise SourceError("the model has no vectors of texts to rank documents by")
     return model.embedding
 
 

@@ -25,6 +25,8 @@ EXPECTED = {
     "correct": "She has gone to their house.",
     "embed": "384 dimensions",
     "rerank": "0  GNU Chess\n",
+    "embed, sparse": "[chess ",
+    "rerank, software": "0  GNU Chess is",
     "classify": "games 0.9",
     "classify an image": "docs/seven.png: 7 0.9",
     "tag": "GIVEN_NAME 1.000 11:14 Ann",
