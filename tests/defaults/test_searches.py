@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from client.encoder_types import LongInput
 from client.sync import Client
 from export.importers.native import read_held_out
 from model.bundle import Task
@@ -11,7 +12,7 @@ from model.examples import RankingExample
 from tests.serving import server_process
 
 ROOT = Path(__file__).parents[2]
-NUM_SEARCHES = 60
+NUM_SEARCHES = 150
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +26,9 @@ def test_held_out_documents_are_found_over_grpc(name: str, int8_bundles: Path) -
     with server_process(int8_bundles) as running, Client(running.target) as client:
         for example in examples:
             documents = [*example.others, example.relevant]
-            best = client.rerank(name, example.query, documents).outputs[0]
+            ranked = client.rerank(
+                name, example.query, documents, long_input=LongInput.TRUNCATE_RIGHT
+            )
+            best = ranked.outputs[0]
             num_first += best.index == len(example.others)
-    assert num_first / len(examples) > 0.6
+    assert num_first / len(examples) > 0.6  # 0.71 of all 500 held-out searches
