@@ -1,5 +1,6 @@
 """Sections and descriptions of packages as data sets; BM25; training from an outside encoder."""
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -133,3 +134,13 @@ def test_an_unusable_start_names_the_field(change: dict[str, Any], expected: str
     del values["start_from"]
     with pytest.raises(RecipeError, match="model: missing"):
         parse_recipe(values, "bad.toml")
+
+
+def test_the_best_by_bm25_are_the_first_of_all() -> None:
+    rng = random.Random(0)
+    documents = [" ".join(rng.choices("abcdefgh", k=4)) for _ in range(60)]  # many are equal
+    index = Bm25(documents)
+    for query in ("a b", "c", "z", ""):
+        scores = index.scores(query)
+        everything = sorted(range(60), key=lambda number: -scores[number])
+        assert all(index.best(query, num) == everything[:num] for num in (1, 7, 60, 99))

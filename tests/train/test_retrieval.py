@@ -1,6 +1,5 @@
 """Losses of queries and documents, against formulas in numpy and the heads of the bundle."""
 
-import random
 import tomllib
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,6 @@ from model.transformer import Transformer
 from tests.train.support import RECIPES
 from train.architecture import model_config, with_new_head
 from train.batches import Row, TrainingBatch, make_batch
-from train.data.bm25 import Bm25
 from train.errors import RecipeError
 from train.objectives import Encoder
 from train.read_recipe import parse_recipe, read_recipe
@@ -296,13 +294,3 @@ def test_the_section_is_for_its_objective_alone() -> None:
     del values["retrieval"]
     with pytest.raises(RecipeError, match=r"\n  retrieval: missing"):
         parse_recipe(values, "bad.toml")
-
-
-def test_the_best_by_bm25_are_the_first_of_all() -> None:
-    rng = random.Random(0)
-    documents = [" ".join(rng.choices("abcdefgh", k=4)) for _ in range(60)]  # many are equal
-    index = Bm25(documents)
-    for query in ("a b", "c", "z", ""):
-        scores = index.scores(query)
-        everything = sorted(range(60), key=lambda number: -scores[number])
-        assert all(index.best(query, num) == everything[:num] for num in (1, 7, 60, 99))
