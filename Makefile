@@ -13,8 +13,8 @@ EXPORTS := .venv/.exports
 INSTALLED := .venv/.installed
 KERNELS := server/runtime/libtriune_kernels.so
 # The longest export is the first, since two run at a time.
-DEFAULT_MODELS := smollm2 whisper minilm en-pt pt-en debian-en-it debian-summaries pii bert-tiny \
-	grammar debian-sections debian-splade debian-colbert digits
+DEFAULT_MODELS := smollm2 whisper debian-splade minilm en-pt pt-en debian-en-it debian-summaries pii \
+	debian-colbert bert-tiny grammar debian-sections digits
 LOCKS := $(wildcard requirements/*.txt)
 LOCK := $(VENV)/uv pip compile --quiet --no-config --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"

@@ -44,6 +44,8 @@ from model.quality import QUALITY_FILE, Measurement, Quality
 
 MASK_SHARE = 0.15
 MAX_ANSWER_TOKENS = 15
+# The first examples are measured; of a search, all documents of its query are embedded.
+MAX_EXAMPLES = {Task.EMBED: 100}
 DEFAULT_LENGTH_FACTOR, MIN_NEW_TOKENS, MAX_NEW_TOKENS = 3.0, 8, 256
 
 
@@ -61,7 +63,8 @@ def measure_quality(
     """
     subject = Subject.of(checkpoint)
     factor = checkpoint.max_length_factor or DEFAULT_LENGTH_FACTOR
-    task, examples = held_out.task, held_out.examples
+    task = held_out.task
+    examples = held_out.examples[: MAX_EXAMPLES.get(task)]
 
     def measure(graphs: GraphFolder) -> Metrics:
         model = Model(subject, checkpoint.labels, factor, checkpoint.embedding, graphs)
@@ -70,12 +73,12 @@ def measure_quality(
 
     of_fp32 = measure(fp32)
     metrics = of_fp32 if bundle is None else measure(bundle)
-    generates = held_out.task in (Task.TRANSLATE, Task.GENERATE)
+    generates = task in (Task.TRANSLATE, Task.GENERATE)
     return Measurement(
-        task=held_out.task,
+        task=task,
         dataset=held_out.name,
         sha256=held_out.sha256,
-        num_examples=len(held_out.examples),
+        num_examples=len(examples),
         decoding="greedy" if generates else "",
         metrics=metrics,
         fp32_metrics=of_fp32,
