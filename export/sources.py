@@ -186,11 +186,11 @@ SHIPPED_SOURCES: dict[str, ShippedSource] = {
         ),
         ShippedSource(
             name="debian-splade",
-            description="BERT-tiny: 2 layers, 128 wide; sparse vectors to search software",
+            description="BERT-tiny: 2 layers, 128 wide; sparse vectors of software texts",
         ),
         ShippedSource(
             name="debian-colbert",
-            description="BERT-tiny: 2 layers, 128 wide; a vector for each token, to search software",
+            description="BERT-tiny: 2 layers, 128 wide; a vector for each token of software texts",
         ),
         ShippedSource(
             name="digits",

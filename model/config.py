@@ -6,6 +6,7 @@
 from msgspec import structs
 
 from model.audio_config import AudioConfig
+from model.halting_config import HaltingConfig
 from model.image_config import PatchConfig
 from model.position_config import (
     ConfigStruct,
@@ -79,8 +80,9 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
         soft_cap: scores become ``cap * tanh(scores / cap)`` (Gemma 2).
         window: a token sees itself and the ``window - 1`` tokens before it (Mistral; Beltagy et
             al. 2020); in an encoder that is not causal also the ``window - 1`` tokens after it.
-        head_norm: normalises each head's query and key before rotation (Henry et al. 2020;
-            Qwen3).
+        head_norm: normalises queries and keys, of what ``head_norm_scope`` says, before rotation,
+            or with ``norm_rotated`` after it (Hunyuan), in decoders.
+        clip: queries, keys and values become ``-clip`` to ``clip`` before rotation (MPT, OLMo).
         bias: added to the scaled scores.
         relative: vectors of distances, added to keys and values; not with rotation, a ``soft_cap``,
             or ``COSINE`` or ``ADDITIVE`` scores.
@@ -158,15 +160,6 @@ class LayerConfig(ConfigStruct, frozen=True, kw_only=True):
     branches: Branches = Branches.SEQUENTIAL
 
 
-class HaltingConfig(ConfigStruct, frozen=True, kw_only=True):
-    """Adaptive computation time (Graves 2016): see :mod:`model.adaptive`.
-
-    A token halts when its halting probabilities sum to ``1 - epsilon``.
-    """
-
-    epsilon: float = 0.01
-
-
 class StackConfig(ConfigStruct, frozen=True, kw_only=True):
     """Layers from the input to the output; they may differ.
 
@@ -225,11 +218,7 @@ class DenseConfig(ConfigStruct, frozen=True, kw_only=True):
 
 
 class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
-    """From hidden vectors to outputs: pooling, then ``dense`` layers, then the output matrix.
-
-    ``log_twice``: of sparse vectors, ``log(1 + log(1 + relu(x)))`` (Shen et al. 2025,
-    arXiv 2504.14839).
-    """
+    """From hidden vectors to outputs: pooling, then ``dense`` layers, then the output matrix."""
 
     kind: HeadKind
     bias: bool = False
@@ -239,7 +228,7 @@ class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
     normalize: bool = False
     dense: tuple[DenseConfig, ...] = ()
     num_labels: int = 0
-    log_twice: bool = False
+    log_twice: bool = False  # log(1 + log(1 + relu(x))): Shen et al. 2025, arXiv 2504.14839
     soft_cap: float | None = None  # logits become cap * tanh(logits / cap) (Gemma 2)
 
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from model.basics import ACTIVATIONS, Linear, make_norm
 from model.config import DenseConfig, HeadKind, ModelConfig
-from model.pooling import POOLINGS, make_pooling, pool_max, pooled_size
+from model.pooling import POOLINGS, make_pooling, pooled_size, valid_mask
 
 
 class Dense(nn.Module):
@@ -162,10 +162,12 @@ class SparseHead(LanguageModelHead):
     def weights(self, hidden: Tensor, lengths: Tensor, embedding: Tensor) -> Tensor:
         """``hidden [batch, length, size]``, right-padded to ``lengths [batch]``, to weights."""
         # Padding repeats a row's first token, which leaves the maximum as it is: to mask the logits
-        # would copy ``[batch, length, vocabulary]``.
-        tokens = torch.where(valid_mask(hidden, lengths), hidden, hidden[:, :1])
+        # would copy ``[batch, length, vocabulary]``. Kernels that skip padding make its logits 0,
+        # which the rectifier ignores; before the last product it may be anything.
+        x = self.dense(hidden)
+        x = torch.where(valid_mask(x, lengths), x, x[:, :1])
         # The function is monotonic: the maximum comes first, and the function of fewer numbers.
-        return self.activate(self.forward(tokens, embedding).amax(1))
+        return self.activate(self.project(x, embedding).amax(1))
 
     def activate(self, logits: Tensor) -> Tensor:
         """Of each logit the weight."""

@@ -222,6 +222,9 @@ class Encoder(_Stack):
         attentions = [layer.attention for layer in stack.layers if layer.attention is not None]
         bidirectional = not all(attention.is_causal for attention in attentions)
         super().__init__(config, stack, [*layers], bidirectional=bidirectional)
+        for layer in layers:
+            if isinstance(layer.mixer, BidirectionalAttention):
+                layer.mixer.has_unattended = stack.has_unattended
 
     def forward(self, x: Tensor, lengths: Tensor, num_global: Tensor | None = None) -> Tensor:
         """As :class:`EncoderLayer`; ``num_global [batch]`` as in ``PositionEncodings``."""

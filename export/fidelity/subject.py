@@ -76,6 +76,7 @@ class Subject:
     num_parameters: int
     chat_template: str | None
     score_function: ScoreFunction | None
+    embedding: Embedding | None
     pair_template: PairTemplate | None
     source_language: str | None
     languages: dict[str, int]
@@ -98,6 +99,7 @@ class Subject:
             num_parameters=sum(math.prod(w.shape) for w in checkpoint.weights.values()),
             chat_template=checkpoint.chat_template,
             score_function=checkpoint.score_function,
+            embedding=checkpoint.embedding,
             pair_template=checkpoint.pair_template,
             source_language=checkpoint.source_language,
             languages=checkpoint.languages,
@@ -121,6 +123,7 @@ class Subject:
             num_parameters=manifest.dimensions.num_parameters,
             chat_template=manifest.chat_template,
             score_function=manifest.score_function,
+            embedding=manifest.embedding,
             pair_template=manifest.pair_template,
             source_language=manifest.source_language,
             languages=manifest.languages,

@@ -34,8 +34,8 @@ def import_big_bird(folder: HuggingFaceFolder) -> Checkpoint:
     """
     config = Fields({"hidden_act": "gelu_new", **folder.config}, folder.config.origin)
     folder = dataclasses.replace(folder, config=config)
-    architecture, _ = read_head(folder, HEADS, DEFAULT_CLASS)
     body = _body(config)
+    architecture, _ = read_head(folder, HEADS, DEFAULT_CLASS, body.position.max_positions)
     if architecture == ANSWERER:
         body = dataclasses.replace(body, encoder=_with_feed_forward(body.encoder))
     return assemble(folder, body, HEADS, DEFAULT_CLASS)

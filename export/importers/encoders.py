@@ -36,6 +36,8 @@ class Body:
 
     Attributes:
         ignored_heads: weights of other classes' heads that the family's checkpoints have too.
+        allows_unattended: whether tokens that nobody attends to are otherwise like others in
+            ``transformers``.
     """
 
     base: str
@@ -49,6 +51,7 @@ class Body:
     ignored_heads: tuple[str, ...] = ()
     computed: Mapping[str, Tensor] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
+    allows_unattended: bool = True
 
 
 def read_head(
@@ -82,13 +85,19 @@ def assemble(
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
-    architecture, head = read_head(folder, heads, default)
+    architecture, head = read_head(folder, heads, default, body.position.max_positions)
     return join(folder, body, architecture, head)
 
 
 def join(folder: HuggingFaceFolder, body: Body, architecture: str, head: Head) -> Checkpoint:
     """``body`` with ``head``, ready for a bundle; errors as for :func:`assemble`."""
     config = folder.config
+    has_unattended = _has_unattended(head)
+    if has_unattended and not body.allows_unattended:
+        raise UnsupportedError(
+            f"{config.origin}: {architecture} with masks that fill up queries and are not attended "
+            "to is not supported; supported: attended masks (attend_to_expansion_tokens), or none"
+        )
     model = ModelConfig(
         kind=Kind.ENCODER,
         vocabulary_size=config.positive("vocab_size") if body.patches is None else 0,

@@ -90,6 +90,8 @@ def import_esm(folder: HuggingFaceFolder) -> Checkpoint:
             *per_layer(NAMES.table(), number),
         ),
         ignored=(*UNUSED, *CONTACTS, *frequencies, "embeddings.position_embeddings.weight"),
+        # transformers multiplies the embeddings by the mask of attention.
+        allows_unattended=False,
     )
     return with_proteins(folder, assemble(folder, body, HEADS, "EsmModel"))
 

@@ -93,13 +93,14 @@ def sequence_classifier(
     output: str = "classifier",
     pooling: PoolingKind = PoolingKind.CLS,
     bias: bool = True,
+    pools_last: bool = False,
 ) -> Head:
     """Labels of a text, a pair or an image; with one label, a relevance score of a pair.
 
     ``bias``: of the output.
     """
     table = (*_tables(dense), *linear("head.output", output, bias=bias))
-    return classifier(folder, pooling, table, _configs(dense), bias=bias)
+    return classifier(folder, pooling, table, _configs(dense), bias=bias, pools_last=pools_last)
 
 
 def classifier(
@@ -109,6 +110,7 @@ def classifier(
     dense: tuple[DenseConfig, ...] = (),
     *,
     bias: bool = True,
+    pools_last: bool = False,
 ) -> Head:
     """As :func:`sequence_classifier`, with the ``table`` of all the head's weights."""
     labels = read_labels(folder.config)

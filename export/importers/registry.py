@@ -10,29 +10,22 @@ from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.head_padding import pad_heads
 from export.importers.bart import import_bart
-from export.importers.bert import import_bert
 from export.importers.clip import import_clip, import_clip_text, import_clip_vision
-from export.importers.deberta import import_deberta
 from export.importers.decoders import DECODERS
 from export.importers.dinov2 import import_dinov2, import_dinov2_with_registers
 from export.importers.edit_tagger import TAGS_FILE, import_edit_tagger, is_edit_tagger
 from export.importers.encoder_families import ENCODERS
 from export.importers.g2p import import_g2p, is_g2p
 from export.importers.gguf_architectures import GGUF
-from export.importers.longformer import import_longformer
 from export.importers.m2m100 import import_m2m100
 from export.importers.marian import import_marian
 from export.importers.mbart import import_mbart
-from export.importers.modernbert import import_modernbert
-from export.importers.mpnet import import_mpnet
 from export.importers.native import import_native, is_native
 from export.importers.netra import VOCABULARY_FILE, import_netra, is_netra
 from export.importers.nllb_moe import import_nllb_moe
 from export.importers.opus_mt import import_opus_mt
 from export.importers.pegasus import import_pegasus
 from export.importers.plbart import import_plbart
-from export.importers.roberta import import_roberta
-from export.importers.roformer import import_roformer
 from export.importers.siglip import import_siglip, import_siglip_vision
 from export.importers.t5 import import_t5
 from export.importers.vit import import_deit, import_vit
@@ -58,20 +51,12 @@ from model.native_checkpoint import FORMAT
 HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     **ENCODERS,
     "bart": import_bart,
-    "bert": import_bert,
     "clip": import_clip,
     "clip_text_model": import_clip_text,
     "clip_vision_model": import_clip_vision,
     "deit": import_deit,
     "dinov2": import_dinov2,
     "dinov2_with_registers": import_dinov2_with_registers,
-    "distilbert": import_distilbert,
-    "electra": import_electra,
-    "longformer": import_longformer,
-    "modernbert": import_modernbert,
-    "mpnet": import_mpnet,
-    "roberta": import_roberta,
-    "roformer": import_roformer,
     "siglip": import_siglip,
     "siglip_vision_model": import_siglip_vision,
     "vit": import_vit,

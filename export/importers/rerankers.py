@@ -15,7 +15,7 @@ from torch import Tensor
 from export.errors import UnsupportedError
 from export.importers.heads import CROSS_ENCODER_FILE, Head, score_function
 from export.importers.renaming import Rename, Transform
-from export.importers.sentence_transformers import limits_of, module_config, modules_of
+from export.importers.sentence_transformers import module_config, read_modules, transformer_fields
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -33,7 +33,7 @@ PROBES = (
 
 def is_reranker(folder: HuggingFaceFolder) -> bool:
     """Whether sentence-transformers saved ``folder`` as a language model that scores pairs."""
-    return any(module.kind == SCORE for module in modules_of(folder))
+    return any(module.kind == SCORE for module in read_modules(folder))
 
 
 def reranker(folder: HuggingFaceFolder, model: ModelConfig, table: Iterable[Rename]) -> Head:
@@ -47,7 +47,7 @@ def reranker(folder: HuggingFaceFolder, model: ModelConfig, table: Iterable[Rena
         SourceError: a file is damaged.
         UnsupportedError: a file needs a feature that is not supported.
     """
-    modules = modules_of(folder)
+    modules = read_modules(folder)
     kinds = [module.kind for module in modules]
     if kinds != ["Transformer", SCORE]:
         raise UnsupportedError(
@@ -76,7 +76,7 @@ def reranker(folder: HuggingFaceFolder, model: ModelConfig, table: Iterable[Rena
         labels=(label,),
         score_function=score_function(folder, 1),
         pair_template=pair_template(folder),
-        max_input_tokens=limits_of(folder).optional_integer("max_seq_length"),
+        max_input_tokens=transformer_fields(folder).optional_integer("max_seq_length"),
     )
 
 
@@ -116,7 +116,7 @@ def pair_template(folder: HuggingFaceFolder) -> PairTemplate | None:
         SourceError: a file is damaged.
         UnsupportedError: the template cannot be split into parts around both texts.
     """
-    limits, modules = limits_of(folder), modules_of(folder)
+    limits, modules = transformer_fields(folder), read_modules(folder)
     modalities = limits.fields("modality_config")
     if modules and "message" not in modalities:
         if _prompt(folder):

@@ -50,10 +50,18 @@ _NO_LIMIT = 1_000_000
 
 @dataclass(frozen=True)
 class Module:
-    """An entry of modules.json: the last part of its class's name, and its subfolder."""
+    """An entry of ``modules.json``: the name of the class, and the subfolder."""
 
     kind: str
     path: str
+
+
+@dataclass(frozen=True)
+class DenseModule:
+    """A dense layer, and its weights by the names in its table."""
+
+    layer: NamedDense
+    weights: Mapping[str, Tensor]
 
 
 def embedder(folder: HuggingFaceFolder, hidden_size: int | None = None) -> Head:
@@ -66,7 +74,7 @@ def embedder(folder: HuggingFaceFolder, hidden_size: int | None = None) -> Head:
         SourceError: a file is damaged.
         UnsupportedError: a file needs a feature that is not supported.
     """
-    modules = modules_of(folder)
+    modules = read_modules(folder)
     kinds = [module.kind for module in modules]
     normalize = "Normalize" in kinds
     paths = [module.path for module in modules if module.kind == "Dense"]
@@ -77,10 +85,12 @@ def embedder(folder: HuggingFaceFolder, hidden_size: int | None = None) -> Head:
             "any number of Dense, and Normalize, in this order"
         )
     pooling = _pooling(folder, modules[1].path) if modules else PoolingKind.MEAN
-    configs = tuple(map_.config for map_, _ in dense)
+    dense = [read_dense(folder, path, OF_TEXTS) for path in paths]
+    check_normalize(folder, modules, OF_TEXTS)
+    configs = tuple(module.layer.config for module in dense)
     size = configs[-1].size if configs else folder.config.positive("hidden_size", hidden_size)
-    limits = limits_of(folder)
-    check_supported(limits, do_lower_case=(False,))
+    limits = transformer_config(folder)
+    check_supported(limits, query_length=(None,), document_length=(None,), query_expansion=(None,))
     if "message" in limits.fields("modality_config"):
         raise UnsupportedError(
             f"{limits.origin}: modality_config has message: texts in a chat template are not "
@@ -99,18 +109,23 @@ def embedder(folder: HuggingFaceFolder, hidden_size: int | None = None) -> Head:
 
 
 def is_embedder(folder: HuggingFaceFolder) -> bool:
-    """Whether sentence-transformers saved ``folder`` as an embedding model."""
-    return any(module.kind == "Pooling" for module in modules_of(folder))
+    """Whether sentence-transformers saved ``folder`` as an embedding model.
+
+    Raises:
+        UnsupportedError: it has a network for queries and another one for documents.
+    """
+    kinds = [module.kind for module in read_modules(folder)]
+    routers = [kind for kind in kinds if kind in ("Router", "Asym")]
+    if routers:
+        raise UnsupportedError(
+            f"{MODULES_FILE}: {routers[0]}, which reads queries and documents with different "
+            "modules, is not supported; supported: one network for both"
+        )
+    return "Pooling" in kinds
 
 
-def limits_of(folder: HuggingFaceFolder) -> Fields:
-    """The settings of the module ``Transformer``, such as ``max_seq_length``."""
-    found = (name for name in LIMITS_FILES if folder.read_json(name) is not None)
-    return _fields(folder, next(found, LIMITS_FILES[0]))
-
-
-def modules_of(folder: HuggingFaceFolder) -> list[Module]:
-    """The modules of ``modules.json``, in order; none without the file."""
+def read_modules(folder: HuggingFaceFolder) -> list[Module]:
+    """The entries of ``modules.json``; none if there is no such file."""
     value = folder.read_json(MODULES_FILE)
     rows = value if isinstance(value, list) else []
     fields = [Fields(row if isinstance(row, dict) else {}, MODULES_FILE) for row in rows]
@@ -123,6 +138,47 @@ def read_object(folder: HuggingFaceFolder, name: str) -> Fields:
     if value is not None and not isinstance(value, dict):
         raise SourceError(f"{name}: not a JSON object")
     return Fields(value or {}, name)
+
+
+def transformer_fields(folder: HuggingFaceFolder) -> Fields:
+    """The configuration of the module Transformer, as it is."""
+    found = (name for name in LIMITS_FILES if folder.read_json(name) is not None)
+    return read_object(folder, next(found, LIMITS_FILES[0]))
+
+
+def transformer_config(folder: HuggingFaceFolder) -> Fields:
+    """The configuration of the module Transformer.
+
+    Raises:
+        UnsupportedError: it changes texts, or how they are tokenized.
+    """
+    config = transformer_fields(folder)
+    check_supported(config, do_lower_case=(False,), processing_kwargs=({},))
+    return config
+
+
+def max_text_length(folder: HuggingFaceFolder, transformer: Fields) -> int | None:
+    """The tokens to which texts are cut; newer files leave them to the tokenizer's."""
+    limit = transformer.optional_integer("max_seq_length")
+    if limit is None and "transformer_task" in transformer:
+        value = read_object(folder, "tokenizer_config.json").get("model_max_length")
+        limit = value if type(value) is int and 0 < value < _NO_LIMIT else None
+    return limit
+
+
+def check_normalize(folder: HuggingFaceFolder, modules: list[Module], name: str) -> None:
+    """Raises ``UnsupportedError`` if the module Normalize changes other vectors than ``name``."""
+    for module in modules:
+        if module.kind == "Normalize" and module.path:
+            config = read_object(folder, f"{module.path}/config.json")
+            given = (
+                config.text("module_input_name", OF_TEXTS),
+                config.text("module_output_name", name),
+            )
+            if given != (name, name):
+                raise UnsupportedError(
+                    f"{config.origin}: normalizes {given[0]} to {given[1]}; supported: {name}"
+                )
 
 
 def module_config(folder: HuggingFaceFolder, path: str) -> Fields:
@@ -148,15 +204,10 @@ def _pooling(folder: HuggingFaceFolder, path: str) -> PoolingKind:
     return lookup(POOLINGS, chosen[0], f"{config.origin}: pooling_mode")
 
 
-def _dense(folder: HuggingFaceFolder, path: str) -> tuple[NamedDense, Mapping[str, Tensor]]:
-    """A dense layer, and its weights by the names in its table."""
+def read_dense(folder: HuggingFaceFolder, path: str, *vectors: str) -> DenseModule:
+    """The dense layer in ``path`` of ``vectors``: :data:`OF_TEXTS`, :data:`OF_TOKENS` or both."""
     config = module_config(folder, path)
-    check_supported(
-        config,
-        use_residual=(False,),
-        module_input_name=("sentence_embedding",),
-        module_output_name=("sentence_embedding",),
-    )
+    check_supported(config, module_input_name=vectors, module_output_name=vectors)
     name = config.text("activation_function", "torch.nn.modules.activation.Tanh")
     activation = lookup(
         ACTIVATIONS, name.rpartition(".")[2], f"{config.origin}: activation_function"

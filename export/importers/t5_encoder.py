@@ -1,4 +1,4 @@
-"""The encoder of T5 and mT5 alone: sentence-T5 and GTR (Ni et al. 2021)."""
+"""The encoder of T5, mT5 and umT5 alone: sentence-T5 and GTR (Ni et al. 2021)."""
 
 import dataclasses
 
@@ -46,11 +46,10 @@ def import_t5_encoder(folder: HuggingFaceFolder) -> Checkpoint:
     return assemble(folder, body, HEADS, "T5EncoderModel")
 
 
-HEADS: dict[str, HeadReader] = {
-    f"{family}{name}": reader
-    for family in ("T5", "MT5")
-    for name, reader in {
-        "EncoderModel": embedder,
-        "ForTokenClassification": token_classifier,
-    }.items()
+_READERS: dict[str, HeadReader] = {
+    "EncoderModel": embedder,
+    "ForTokenClassification": token_classifier,
+}
+HEADS = {
+    f"{family}{name}": read for family in ("T5", "MT5", "UMT5") for name, read in _READERS.items()
 }

@@ -1,5 +1,7 @@
 """T5's layers (Raffel et al. 2020) and their weights, as ``transformers`` names them."""
 
+import msgspec
+
 from export.errors import UnsupportedError
 from export.importers.activations import ACTIVATIONS
 from export.importers.renaming import Rename, linear, per_layer
@@ -54,7 +56,20 @@ def encoder_stack(config: Fields) -> StackConfig:
         attention=attention, feed_forward=_feed_forward(config), norm=norm, norm_order=NormOrder.PRE
     )
     number = config.positive("num_layers", maximum=MAX_LAYERS)
-    return StackConfig(layers=(layer,) * number, final_norm=norm)
+    return StackConfig(layers=with_biases(config, layer, number), final_norm=norm)
+
+
+def with_biases(config: Fields, layer: LayerConfig, number: int) -> tuple[LayerConfig, ...]:
+    """``number`` layers: in umT5 each has its own relative bias, else they share one."""
+    is_umt5 = config.text("model_type", "t5") == "umt5"
+    return tuple(_in_group(layer, index if is_umt5 else 0) for index in range(number))
+
+
+def _in_group(layer: LayerConfig, group: int) -> LayerConfig:
+    """``layer`` with the bias of ``group``."""
+    attention = required(layer.attention)
+    bias = attention.bias and msgspec.structs.replace(attention.bias, group=group)
+    return msgspec.structs.replace(layer, attention=msgspec.structs.replace(attention, bias=bias))
 
 
 def _bias(config: Fields) -> RelativeBiasConfig:
@@ -76,8 +91,8 @@ def _feed_forward(config: Fields) -> FeedForwardConfig:
 
     ``dense_act_fn`` and ``is_gated_act``, which transformers saves too, go before it.
     """
-    is_mt5 = config.text("model_type", "t5") == "mt5"
-    name = config.text("feed_forward_proj", "gated-gelu" if is_mt5 else "relu")
+    is_t5 = config.text("model_type", "t5") == "t5"
+    name = config.text("feed_forward_proj", "relu" if is_t5 else "gated-gelu")
     field, activation = "feed_forward_proj", name.removeprefix("gated-")
     if name == "gated-gelu":  # in T5, the tanh approximation
         activation = "gelu_new"
@@ -116,8 +131,9 @@ def stack_table(side: str, stack: StackConfig | None) -> list[Rename]:
             *linear(f"{name}.output", f"{cross}.o", bias=False),
             Rename(f"{name}_norm.weight", (f"{source}.1.layer_norm.weight",)),
         ]
-    bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    return [
-        *per_layer(table, len(stack.layers)),
-        Rename(f"{side}.positions.biases.0.weight", (bias,)),
-    ]
+    bias = Rename(
+        f"{side}.positions.biases.{{n}}.weight",
+        (f"{source}.0.SelfAttention.relative_attention_bias.weight",),
+    )
+    num_biases = len({required(layer.attention).bias for layer in stack.layers})
+    return [*per_layer(table, len(stack.layers)), *per_layer([bias], num_biases)]

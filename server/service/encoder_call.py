@@ -118,7 +118,7 @@ class EncoderCall:
         def tokenize_some(start: int, stop: int) -> list[TokenizedText]:
             some_pairs = None if pairs is None else pairs[start:stop]
             try:
-                return self.model.tokenizer.tokenize_windows(
+                some = self.model.tokenizer.tokenize_windows(
                     texts[start:stop],
                     some_pairs,
                     limit,

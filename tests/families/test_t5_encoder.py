@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -15,7 +16,8 @@ from transformers import (
     MT5EncoderModel,
     T5Config,
     T5EncoderModel,
-    T5ForTokenClassification,
+    UMT5Config,
+    UMT5EncoderModel,
 )
 
 from export.errors import WeightsError
@@ -56,6 +58,10 @@ def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
 
 def test_mt5_eager_matches_transformers() -> None:
     check_eager(MT5EncoderModel(MT5Config(**SMALL)), expected=hidden)
+
+
+def test_umt5_eager_matches_transformers() -> None:
+    check_eager(UMT5EncoderModel(UMT5Config(**SMALL)), expected=hidden)
 
 
 def test_graphs_match_transformers() -> None:
@@ -101,8 +107,10 @@ def test_sentence_t5_matches_its_modules(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_token_classifier_matches_transformers(tmp_path: Path) -> None:
-    model = randomise(T5ForTokenClassification(T5Config(**SMALL | {"num_labels": 5})))
+@pytest.mark.parametrize("family", ["T5", "MT5", "UMT5"])
+def test_token_classifier_matches_transformers(tmp_path: Path, family: str) -> None:
+    config = getattr(transformers, f"{family}Config")(**SMALL | {"num_labels": 5})
+    model = randomise(getattr(transformers, f"{family}ForTokenClassification")(config))
     save(model, tmp_path)
     checkpoint = load_checkpoint(str(tmp_path))
     assert checkpoint.tasks == (Task.TAG,)
