@@ -10,7 +10,7 @@ import msgspec
 
 from export.checkpoint import Checkpoint
 from export.importers.bert_tables import BertVariant, bert_body
-from export.importers.encoders import Body, assemble, read_head
+from export.importers.encoders import Body, join, read_head
 from export.importers.head_tables import bert_masked, classifier, four_classes, hidden_act
 from export.importers.heads import Head, HeadReader, question_answerer
 from export.importers.renaming import affine, linear
@@ -35,10 +35,10 @@ def import_big_bird(folder: HuggingFaceFolder) -> Checkpoint:
     config = Fields({"hidden_act": "gelu_new", **folder.config}, folder.config.origin)
     folder = dataclasses.replace(folder, config=config)
     body = _body(config)
-    architecture, _ = read_head(folder, HEADS, DEFAULT_CLASS, body.position.max_positions)
+    architecture, head = read_head(folder, HEADS, DEFAULT_CLASS, body.position.max_positions)
     if architecture == ANSWERER:
         body = dataclasses.replace(body, encoder=_with_feed_forward(body.encoder))
-    return assemble(folder, body, HEADS, DEFAULT_CLASS)
+    return join(folder, body, architecture, head)
 
 
 def _body(config: Fields) -> Body:

@@ -19,7 +19,7 @@ from export.importers.bert_tables import (
     num_layers,
     post_norm_layer,
 )
-from export.importers.encoders import Body, assemble, read_head
+from export.importers.encoders import Body, join, read_head
 from export.importers.head_tables import FAIRSEQ_CLASSIFIER, FAIRSEQ_MASKED, five_classes
 from export.importers.renaming import linear, per_layer
 from export.readers.fields import Fields
@@ -50,7 +50,7 @@ def import_longformer(folder: HuggingFaceFolder) -> Checkpoint:
     config = folder.config
     first = config.integer("pad_token_id", PAD) + 1
     position = learned_positions(config, first=first)
-    architecture, _ = read_head(folder, HEADS, DEFAULT_CLASS, position.max_positions)
+    architecture, head = read_head(folder, HEADS, DEFAULT_CLASS, position.max_positions)
     separator = None
     if architecture in MAX_GLOBAL_TOKENS:
         separator = config.integer("sep_token_id", SEPARATOR)
@@ -69,7 +69,7 @@ def import_longformer(folder: HuggingFaceFolder) -> Checkpoint:
         ignored=UNUSED,
         allows_unattended=False,
     )
-    return assemble(folder, body, HEADS, DEFAULT_CLASS)
+    return join(folder, body, architecture, head)
 
 
 def _layers(config: Fields, max_global_tokens: int) -> tuple[LayerConfig, ...]:
