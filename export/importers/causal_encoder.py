@@ -12,6 +12,7 @@ from msgspec import structs
 from export.checkpoint import Checkpoint
 from export.errors import UnsupportedError
 from export.importers.encoders import Body, join
+from export.importers.gated_encoder import encoder_table
 from export.importers.heads import Head, question_answerer, sequence_classifier, token_classifier
 from export.importers.renaming import Rename
 from export.importers.rerankers import is_reranker, pair_template, reranker
@@ -119,11 +120,7 @@ def _encoder(folder: HuggingFaceFolder, body: DecoderBody, *, is_causal: bool) -
         structs.replace(layer, attention=attend(required(layer.attention)))
         for layer in decoder.layers
     )
-    entries = [
-        replace(entry, target=entry.target.replace("decoder.", "encoder.", 1))
-        for entry in body.table
-        if not entry.target.startswith("head.")
-    ]
+    entries = encoder_table(body.table)
     name_of = _names(entries, folder.weights)
     return Body(
         base="",

@@ -4,8 +4,9 @@ import dataclasses
 
 from export.checkpoint import Checkpoint
 from export.importers.activations import activation
-from export.importers.encoders import Body, assemble
+from export.importers.encoders import assemble
 from export.importers.gated_decoder import DecoderSizes
+from export.importers.gated_encoder import gated_encoder
 from export.importers.heads import (
     Head,
     HeadReader,
@@ -14,23 +15,12 @@ from export.importers.heads import (
     sequence_classifier,
     token_classifier,
 )
-from export.importers.renaming import Rename, linear, per_layer
 from export.importers.rotary import rotary
 from export.importers.sentence_transformers import embedder
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import lookup
-from model.config import (
-    Activation,
-    DenseConfig,
-    EmbeddingConfig,
-    LayerConfig,
-    PoolingKind,
-    StackConfig,
-)
-from model.position_config import PositionConfig, PositionKind
-
-_TARGET, _SOURCE = "encoder.layers.{n}", "layers.{n}"
+from model.config import Activation, DenseConfig, PoolingKind
 
 
 def import_eurobert(folder: HuggingFaceFolder) -> Checkpoint:
@@ -49,36 +39,8 @@ def import_eurobert(folder: HuggingFaceFolder) -> Checkpoint:
         activation=activation(config, "hidden_act", "silu"),
         bias=config.flag("mlp_bias", False),
     )
-    body = Body(
-        base="model",
-        hidden_size=sizes.hidden_size,
-        position=PositionConfig(kind=PositionKind.NONE, max_positions=positions.max_positions),
-        embedding=EmbeddingConfig(),
-        encoder=StackConfig(layers=(layer,) * sizes.num_layers, final_norm=sizes.norm),
-        table=(
-            Rename("embedding.tokens.weight", ("embed_tokens.weight",)),
-            Rename("encoder.final_norm.weight", ("norm.weight",)),
-            *per_layer(_layer_table(layer), sizes.num_layers),
-        ),
-    )
-    return assemble(folder, body, HEADS, "EuroBertModel")
-
-
-def _layer_table(layer: LayerConfig) -> list[Rename]:
-    attention = layer.attention is not None and layer.attention.input_bias
-    feed_forward = layer.feed_forward is not None and layer.feed_forward.bias
-    projections = (f"{_SOURCE}.self_attn.{letter}_proj" for letter in "qkv")
-    inner = (f"{_SOURCE}.mlp.gate_proj", f"{_SOURCE}.mlp.up_proj")
-    return [
-        *linear(f"{_TARGET}.mixer.qkv", *projections, bias=attention),
-        *linear(f"{_TARGET}.mixer.output", f"{_SOURCE}.self_attn.o_proj", bias=attention),
-        *linear(f"{_TARGET}.feed_forward.input", *inner, bias=feed_forward),
-        *linear(f"{_TARGET}.feed_forward.output", f"{_SOURCE}.mlp.down_proj", bias=feed_forward),
-        Rename(f"{_TARGET}.mixer_norm.weight", (f"{_SOURCE}.input_layernorm.weight",)),
-        Rename(
-            f"{_TARGET}.feed_forward_norm.weight", (f"{_SOURCE}.post_attention_layernorm.weight",)
-        ),
-    ]
+    model = sizes.model((layer,) * sizes.num_layers, positions.max_positions)
+    return assemble(folder, gated_encoder("model", model), HEADS, "EuroBertModel")
 
 
 # "late": of the tokens' logits, which are linear in the pooled vectors.
