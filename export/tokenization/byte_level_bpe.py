@@ -11,13 +11,13 @@ from tokenizers import (
     models,
     normalizers,
     pre_tokenizers,
-    processors,
 )
 from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from export.errors import SourceError
 from export.supported import lookup
+from export.tokenization.bpe import add_prefix, add_special, token_ids
 
 # Pre-tokenizers, by llama.cpp's names (``tokenizer.ggml.pre``).
 _BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -96,9 +96,7 @@ class ByteLevelBpe:
             SourceError: duplicate tokens, or a merge that is not a pair of tokens.
             UnsupportedError: an unknown ``pre_tokenizer``.
         """
-        vocabulary = {token: index for index, token in enumerate(self.tokens)}
-        if len(vocabulary) != len(self.tokens):
-            raise SourceError("the tokenizer has duplicate tokens")
+        vocabulary = token_ids(self.tokens)
         pairs = [_pair(merge) for merge in self.merges]
         for left, right in pairs:
             for token in (left, right, left + right):
@@ -116,14 +114,8 @@ class ByteLevelBpe:
         if self.pre_tokenizer in NORMALIZERS:
             tokenizer.normalizer = NORMALIZERS[self.pre_tokenizer]
         tokenizer.decoder = decoders.ByteLevel()
-        if self.prefix is not None:
-            tokenizer.post_processor = processors.TemplateProcessing(
-                single=f"{self.prefix} $A",
-                special_tokens=[(self.prefix, vocabulary[self.prefix])],
-            )
-        tokenizer.add_special_tokens(
-            [AddedToken(token, special=True, normalized=False) for token in self.special]
-        )
+        add_prefix(tokenizer, self.prefix)
+        add_special(tokenizer, self.special)
         tokenizer.add_tokens(
             [AddedToken(token, special=False, normalized=False) for token in self.added]
         )

@@ -14,10 +14,10 @@ from tokenizers import (
     decoders,
     models,
     normalizers,
-    processors,
 )
 
 from export.errors import SourceError
+from export.tokenization.bpe import add_prefix, add_special, token_ids
 from export.tokenization.sentence_piece import SPACE, as_source_error
 
 MAX_PIECE_LENGTH = 512  # characters; bounds the pairs of a piece
@@ -50,9 +50,7 @@ class ScoredBpe:
         Raises:
             SourceError: duplicate or too long tokens, or scores that are not finite.
         """
-        vocabulary = {token: index for index, token in enumerate(self.tokens)}
-        if len(vocabulary) != len(self.tokens):
-            raise SourceError("the tokenizer has duplicate tokens")
+        vocabulary = token_ids(self.tokens)
         if max(map(len, self.tokens), default=0) > MAX_PIECE_LENGTH:
             raise SourceError(f"the tokenizer has a token of more than {MAX_PIECE_LENGTH} letters")
         if not all(map(math.isfinite, self.scores)):
@@ -74,14 +72,8 @@ class ScoredBpe:
         steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
         strip = [decoders.Strip(" ", 1, 0)] if self.adds_space else []
         tokenizer.decoder = decoders.Sequence([*steps, *strip])
-        if self.prefix is not None:
-            tokenizer.post_processor = processors.TemplateProcessing(
-                single=f"{self.prefix} $A",
-                special_tokens=[(self.prefix, vocabulary[self.prefix])],
-            )
-        tokenizer.add_special_tokens(
-            [AddedToken(token, special=True, normalized=False) for token in self.special]
-        )
+        add_prefix(tokenizer, self.prefix)
+        add_special(tokenizer, self.special)
         # Some are runs of spaces, which are matched after spaces became signs.
         tokenizer.add_tokens(
             [AddedToken(token, special=False, normalized=SPACE in token) for token in self.added]

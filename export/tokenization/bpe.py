@@ -1,0 +1,34 @@
+"""Shared by both kinds of BPE: ids of tokens, and what surrounds the model."""
+
+from collections.abc import Iterable, Sequence
+
+from tokenizers import AddedToken, Tokenizer, processors
+
+from export.errors import SourceError
+
+
+def token_ids(tokens: Sequence[str]) -> dict[str, int]:
+    """The id of each token.
+
+    Raises:
+        SourceError: duplicate tokens.
+    """
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    if len(vocabulary) != len(tokens):
+        raise SourceError("the tokenizer has duplicate tokens")
+    return vocabulary
+
+
+def add_prefix(tokenizer: Tokenizer, prefix: str | None) -> None:
+    """Starts every sequence with the token ``prefix``, if there is one."""
+    if prefix is not None:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{prefix} $A", special_tokens=[(prefix, tokenizer.token_to_id(prefix))]
+        )
+
+
+def add_special(tokenizer: Tokenizer, tokens: Iterable[str]) -> None:
+    """Tokens that are matched in text first, and left out of decoded text."""
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in tokens]
+    )
