@@ -80,9 +80,10 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
         soft_cap: scores become ``cap * tanh(scores / cap)`` (Gemma 2).
         window: a token sees itself and the ``window - 1`` tokens before it (Mistral; Beltagy et
             al. 2020); in an encoder that is not causal also the ``window - 1`` tokens after it.
-        head_norm: normalises queries and keys, of what ``head_norm_scope`` says, before rotation,
-            or with ``norm_rotated`` after it (Hunyuan), in decoders.
-        clip: queries, keys and values become ``-clip`` to ``clip`` before rotation (MPT, OLMo).
+        head_norm: normalises queries and keys before rotation. ``head_norm_scope`` says whether by
+            head or all heads together.
+        norm_rotated: ``head_norm`` comes after rotation (Hunyuan). Only in decoders.
+        clip: clamps queries, keys and values between ``head_norm`` and rotation (MPT, OLMo).
         bias: added to the scaled scores.
         relative: vectors of distances, added to keys and values; not with rotation, a ``soft_cap``,
             or ``COSINE`` or ``ADDITIVE`` scores.
@@ -205,7 +206,7 @@ class EmbeddingConfig(ConfigStruct, frozen=True, kw_only=True):
     # If it is not the hidden size, a linear map projects the embeddings (Lan et al. 2019).
     size: int | None = None
     separate_target: bool = False
-    dropped_token: int | None = None  # the mask, if it stands for token dropout (ESM)
+    dropped_token: int | None = None  # the id of the mask, with token dropout (ESM)
 
 
 class DenseConfig(ConfigStruct, frozen=True, kw_only=True):
@@ -224,7 +225,7 @@ class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
     bias: bool = False
     tied: bool = False  # the output matrix is the token embedding
     pooling: PoolingKind | None = None
-    pools_last: bool = False  # after the dense layers, which all tokens have (EuroBERT)
+    pools_last: bool = False  # after the dense layers, which run on every token (EuroBERT)
     normalize: bool = False
     dense: tuple[DenseConfig, ...] = ()
     num_labels: int = 0

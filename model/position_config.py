@@ -142,8 +142,8 @@ class RelativeBiasConfig(ConfigStruct, frozen=True, kw_only=True):
 
     ``num_buckets`` and ``max_distance`` are for :attr:`RelativeBiasKind.BUCKETS`: distances
     from ``max_distance`` on share the last bucket. For :attr:`RelativeBiasKind.LINEAR_BF16`,
-    positions are below ``max_distance``, and biases are multiplied by ``scale``. Layers of another
-    ``group`` have another bias.
+    positions are below ``max_distance``, and biases are multiplied by ``scale``. ``group``
+    tells apart layers that are otherwise equal but do not share a bias: each has its own in umT5.
     """
 
     kind: RelativeBiasKind
