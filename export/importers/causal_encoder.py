@@ -173,10 +173,6 @@ def _bidirectional(
     return attend
 
 
-def _base_model(folder: HuggingFaceFolder, hidden_size: int) -> Head:
-    return embedder(folder, hidden_size)
-
-
 def _sequence_classifier(folder: HuggingFaceFolder, _hidden_size: int) -> Head:
     """Logits of the last token that is not padding."""
     ids = folder.tokenizer.encode("a").ids
@@ -200,7 +196,7 @@ def _question_answerer(folder: HuggingFaceFolder, _hidden_size: int) -> Head:
 
 # By the end of the class's name.
 HEADS: dict[str, Callable[[HuggingFaceFolder, int], Head]] = {
-    "Model": _base_model,
+    "Model": embedder,
     "ForSequenceClassification": _sequence_classifier,
     "ForTokenClassification": _token_classifier,
     "ForQuestionAnswering": _question_answerer,

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError
-from export.importers.gated_decoder import gated_table
+from export.importers.gated_decoder import DecoderSizes, gated_table
 from export.importers.gguf_decoder import GGUF, GgufModel, Unpermuted
 from export.importers.renaming import scaled
 from export.readers.gguf import GgufFile
@@ -25,7 +25,7 @@ def import_llama_gguf(file: GgufFile) -> Checkpoint:
     attention = sizes.attention(input_bias=bias, output_bias=bias, rotary=source.rotary(sizes))
     layer = sizes.layer(attention, bias=source.has("ffn_gate.bias"))
     weights = Unpermuted(file.weights, sizes)
-    return _checkpoint(source, layer, "LlamaForCausalLM", weights)
+    return _checkpoint(source, sizes, layer, "LlamaForCausalLM", weights)
 
 
 def import_qwen2_gguf(file: GgufFile) -> Checkpoint:
@@ -37,7 +37,7 @@ def import_qwen2_gguf(file: GgufFile) -> Checkpoint:
     source = GgufModel(file)
     sizes = source.sizes()
     attention = sizes.attention(input_bias=True, output_bias=False, rotary=source.rotary(sizes))
-    return _checkpoint(source, sizes.layer(attention), "Qwen2ForCausalLM", file.weights)
+    return _checkpoint(source, sizes, sizes.layer(attention), "Qwen2ForCausalLM", file.weights)
 
 
 def import_qwen3_gguf(file: GgufFile) -> Checkpoint:
@@ -51,7 +51,7 @@ def import_qwen3_gguf(file: GgufFile) -> Checkpoint:
     attention = sizes.attention(
         input_bias=False, output_bias=False, rotary=source.rotary(sizes), head_norm=sizes.norm
     )
-    return _checkpoint(source, sizes.layer(attention), "Qwen3ForCausalLM", file.weights)
+    return _checkpoint(source, sizes, sizes.layer(attention), "Qwen3ForCausalLM", file.weights)
 
 
 def import_granite_gguf(file: GgufFile) -> Checkpoint:
@@ -88,8 +88,11 @@ def import_granite_gguf(file: GgufFile) -> Checkpoint:
 
 
 def _checkpoint(
-    source: GgufModel, layer: LayerConfig, architecture: str, weights: Mapping[str, Tensor]
+    source: GgufModel,
+    sizes: DecoderSizes,
+    layer: LayerConfig,
+    architecture: str,
+    weights: Mapping[str, Tensor],
 ) -> Checkpoint:
-    sizes = source.sizes()
     model = sizes.model((layer,) * sizes.num_layers, source.max_positions)
     return source.checkpoint(model, architecture, gated_table(model, GGUF), weights)
