@@ -11,9 +11,10 @@ from pathlib import Path
 from types import ModuleType
 
 from export.errors import SourceError, UnsupportedError
+from export.importers.heads import SENTENCE_TRANSFORMERS_FILE
 from export.importers.jina_embeddings_v3 import ADAPTER_FILE
 from export.importers.multi_vector import METADATA_FILE
-from export.importers.sentence_transformers import LIMITS_FILES, MODULES_FILE, PROMPTS_FILE
+from export.importers.sentence_transformers import LIMITS_FILES, MODULES_FILE
 from export.importers.sparse_embedders import QUERY_WEIGHTS_FILE
 from export.readers.ctranslate2 import MODEL_FILE
 from export.readers.hugging_face import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE
@@ -28,7 +29,7 @@ TEXTS = (
     *(CONFIG_FILE, "generation_config.json", "README.md", "chat_template.jinja"),
     *(TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "merges.txt", "vocab.txt", *SENTENCE_PIECES, TARGET_PIECES),
-    *(MODULES_FILE, PROMPTS_FILE, *LIMITS_FILES, METADATA_FILE, QUERY_WEIGHTS_FILE),
+    *(MODULES_FILE, SENTENCE_TRANSFORMERS_FILE, *LIMITS_FILES, METADATA_FILE, QUERY_WEIGHTS_FILE),
     *(PROCESSOR_FILE, WHOLE_PROCESSOR_FILE),
     f"*/{ADAPTER_FILE}",
 )

@@ -23,7 +23,7 @@ SCORE_FUNCTIONS = {
     "multi_label_classification": ScoreFunction.SIGMOID,
     "regression": ScoreFunction.IDENTITY,
 }
-CROSS_ENCODER_FILE = "config_sentence_transformers.json"
+SENTENCE_TRANSFORMERS_FILE = "config_sentence_transformers.json"
 # Of sentence-transformers' CrossEncoder, by the last part of the class's name.
 ACTIVATION_FUNCTIONS = {
     "Sigmoid": ScoreFunction.SIGMOID,
@@ -232,11 +232,11 @@ def score_function(folder: HuggingFaceFolder, num_labels: int) -> ScoreFunction:
     Raises:
         UnsupportedError: another function.
     """
-    config, saved = folder.config, folder.read_json(CROSS_ENCODER_FILE)
+    config, saved = folder.config, folder.read_json(SENTENCE_TRANSFORMERS_FILE)
     encoder = config.fields("sentence_transformers")
     name = encoder.text("activation_fn", config.text("sbert_ce_default_activation_function", ""))
     if isinstance(saved, dict) and num_labels == 1:  # of several labels, it is always the identity
-        name = Fields(saved, CROSS_ENCODER_FILE).text("activation_fn", name)
+        name = Fields(saved, SENTENCE_TRANSFORMERS_FILE).text("activation_fn", name)
     if name:
         return lookup(ACTIVATION_FUNCTIONS, name.rpartition(".")[2], "activation_fn")
     default = ScoreFunction.SIGMOID if num_labels == 1 else ScoreFunction.SOFTMAX

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from tokenizers import Tokenizer
 
 from export.errors import SourceError, UnsupportedError
-from export.importers.heads import Head, NamedDense
+from export.importers.heads import SENTENCE_TRANSFORMERS_FILE, Head, NamedDense
 from export.importers.sentence_transformers import (
     MODULES_FILE,
     OF_TEXTS,
     OF_TOKENS,
-    PROMPTS_FILE,
     DenseModule,
     check_normalize,
     default_prompt,
@@ -114,7 +113,7 @@ def multi_vector_embedder(folder: HuggingFaceFolder, max_positions: int) -> Head
 
 
 def _reader(folder: HuggingFaceFolder) -> Callable[[HuggingFaceFolder], TokenRules] | None:
-    modules, config = read_modules(folder), read_object(folder, PROMPTS_FILE)
+    modules, config = read_modules(folder), read_object(folder, SENTENCE_TRANSFORMERS_FILE)
     if not modules:
         return _colbert if COLBERT in folder.config.texts("architectures") else None
     model_type = config.text("model_type", "")
@@ -147,7 +146,7 @@ def _colbert(folder: HuggingFaceFolder) -> TokenRules:
 
 
 def _pylate(folder: HuggingFaceFolder) -> TokenRules:
-    config = read_object(folder, PROMPTS_FILE)
+    config = read_object(folder, SENTENCE_TRANSFORMERS_FILE)
     # PyLate's class reads vectors of tokens, whatever its configuration says.
     dense = _token_dense(folder, (), OF_TOKENS, OF_TEXTS)
     transformer_config(folder)
@@ -168,7 +167,7 @@ def _pylate(folder: HuggingFaceFolder) -> TokenRules:
 
 
 def _sentence_transformers(folder: HuggingFaceFolder) -> TokenRules:
-    config, modules = read_object(folder, PROMPTS_FILE), read_modules(folder)
+    config, modules = read_object(folder, SENTENCE_TRANSFORMERS_FILE), read_modules(folder)
     check_supported(config, similarity_fn_name=("maxsim", "MaxSim"))
     is_normalized = any(module.kind == "Normalize" for module in modules)
     dense = _token_dense(folder, (_MASK, "Normalize"), OF_TOKENS)

@@ -13,7 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from torch import Tensor
 
 from export.errors import UnsupportedError
-from export.importers.heads import CROSS_ENCODER_FILE, Head, score_function
+from export.importers.heads import SENTENCE_TRANSFORMERS_FILE, Head, score_function
 from export.importers.renaming import Rename, Transform
 from export.importers.sentence_transformers import module_config, read_modules, transformer_fields
 from export.readers.fields import Fields
@@ -121,7 +121,7 @@ def pair_template(folder: HuggingFaceFolder) -> PairTemplate | None:
     if modules and "message" not in modalities:
         if _prompt(folder):
             raise UnsupportedError(
-                f"{CROSS_ENCODER_FILE}: a prompt without a chat template is not supported"
+                f"{SENTENCE_TRANSFORMERS_FILE}: a prompt without a chat template is not supported"
             )
         return None
     if folder.chat_template is None:
@@ -136,8 +136,8 @@ def pair_template(folder: HuggingFaceFolder) -> PairTemplate | None:
 
 def _prompt(folder: HuggingFaceFolder) -> str:
     """The default prompt: the instruction."""
-    saved = folder.read_json(CROSS_ENCODER_FILE)
-    fields = Fields(saved if isinstance(saved, dict) else {}, CROSS_ENCODER_FILE)
+    saved = folder.read_json(SENTENCE_TRANSFORMERS_FILE)
+    fields = Fields(saved if isinstance(saved, dict) else {}, SENTENCE_TRANSFORMERS_FILE)
     name = fields.text("default_prompt_name", "")
     return fields.fields("prompts").text(name, "") if name else ""
 

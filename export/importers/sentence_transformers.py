@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from export.errors import SourceError, UnsupportedError
-from export.importers.heads import Head, NamedDense
+from export.importers.heads import SENTENCE_TRANSFORMERS_FILE, Head, NamedDense
 from export.importers.renaming import Rename
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
@@ -17,7 +17,6 @@ from model.bundle import Embedding, Task
 from model.config import Activation, DenseConfig, HeadConfig, HeadKind, PoolingKind
 
 MODULES_FILE = "modules.json"
-PROMPTS_FILE = "config_sentence_transformers.json"
 _FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 # The first that exists counts.
 LIMITS_FILES = tuple(f"sentence_{family}_config.json" for family in _FAMILIES)
@@ -247,7 +246,7 @@ def dense_weights(dense: Sequence[DenseModule]) -> dict[str, Tensor]:
 
 def read_prompts(folder: HuggingFaceFolder) -> dict[str, str]:
     """Prompts by name."""
-    prompts = read_object(folder, PROMPTS_FILE).fields("prompts")
+    prompts = read_object(folder, SENTENCE_TRANSFORMERS_FILE).fields("prompts")
     return {name: prompts.text(name) for name in prompts if prompts[name] is not None}
 
 
@@ -257,15 +256,21 @@ def default_prompt(folder: HuggingFaceFolder, prompts: Mapping[str, str]) -> str
     Raises:
         SourceError: it is not in ``prompts``.
     """
-    default = read_object(folder, PROMPTS_FILE).text("default_prompt_name", "") or None
+    default = (
+        read_object(folder, SENTENCE_TRANSFORMERS_FILE).text("default_prompt_name", "") or None
+    )
     if default is not None and default not in prompts:
-        raise SourceError(f"{PROMPTS_FILE}: default_prompt_name {default!r} is not in prompts")
+        raise SourceError(
+            f"{SENTENCE_TRANSFORMERS_FILE}: default_prompt_name {default!r} is not in prompts"
+        )
     return default
 
 
 def _tasks(folder: HuggingFaceFolder) -> tuple[Task, ...]:
     """Reranking too, unless the model compares vectors by their distance."""
-    similarity = read_object(folder, PROMPTS_FILE).text("similarity_fn_name", "cosine")
+    similarity = read_object(folder, SENTENCE_TRANSFORMERS_FILE).text(
+        "similarity_fn_name", "cosine"
+    )
     return (Task.EMBED, Task.RERANK) if similarity in ("cosine", "dot") else (Task.EMBED,)
 
 

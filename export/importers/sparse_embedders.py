@@ -5,10 +5,9 @@ from dataclasses import replace
 import msgspec
 
 from export.errors import UnsupportedError
-from export.importers.heads import Head, HeadReader
+from export.importers.heads import SENTENCE_TRANSFORMERS_FILE, Head, HeadReader
 from export.importers.sentence_transformers import (
     MODULES_FILE,
-    PROMPTS_FILE,
     default_prompt,
     embedder,
     max_text_length,
@@ -33,7 +32,7 @@ _LOG_TWICE = "log1p_relu"
 
 def is_sparse(folder: HuggingFaceFolder) -> bool:
     """Whether the folder is a model of sparse vectors, or to be read as one."""
-    model_type = read_object(folder, PROMPTS_FILE).text("model_type", "")
+    model_type = read_object(folder, SENTENCE_TRANSFORMERS_FILE).text("model_type", "")
     return (
         folder.vectors == EmbeddingKind.SPARSE
         or model_type == "SparseEncoder"
@@ -84,7 +83,7 @@ def sparse_embedder(folder: HuggingFaceFolder, masked: HeadReader) -> Head:
             "…ForMaskedLM"
         )
     prompts = read_prompts(folder)
-    similarity = read_object(folder, PROMPTS_FILE).text("similarity_fn_name", "dot")
+    similarity = read_object(folder, SENTENCE_TRANSFORMERS_FILE).text("similarity_fn_name", "dot")
     return replace(
         head,
         config=msgspec.structs.replace(
