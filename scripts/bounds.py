@@ -19,7 +19,7 @@ from server.service.answer import AnswerRequest
 from server.service.attend import AttendRequest
 from server.service.classify import ClassifyRequest
 from server.service.correct import CorrectRequest
-from server.service.embed import EmbedRequest
+from server.service.embedding import EmbedRequest
 from server.service.fill_mask import FillMaskRequest
 from server.service.generation_options import Grammar
 from server.service.generation_request import GenerateRequest, TranslateRequest

@@ -10,16 +10,11 @@ from server.models.registry import Model
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.embedding import Embedding as Embedding  # noqa: PLC0414
-from server.service.embedding import EmbedRequest as EmbedRequest  # noqa: PLC0414
-from server.service.embedding import EmbedResult as EmbedResult  # noqa: PLC0414
-from server.service.embedding import SparseVector as SparseVector  # noqa: PLC0414
-from server.service.embedding import TokenEmbeddings as TokenEmbeddings  # noqa: PLC0414
+from server.service.embedding import Embedding, EmbedRequest, EmbedResult
 from server.service.encoder_call import EncoderCall
 from server.service.encoder_options import check_integer, length_limit
 from server.service.images import check_alone, check_given, prepare_images, reserved
-from server.service.input_types import InputType as InputType  # noqa: PLC0414
-from server.service.input_types import named_prompt, reader_of, typed_prompt
+from server.service.input_types import InputType, named_prompt, reader_of, typed_prompt
 from server.service.vectors import embedding_kind, embeddings_of, finished, is_normalized
 from server.text.windows import LongInput, TokenizedText
 

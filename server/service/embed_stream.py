@@ -9,7 +9,8 @@ from typing import Any
 from server.errors import ServeError
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.embed import EmbedRequest, EmbedResult, embed
+from server.service.embed import embed
+from server.service.embedding import EmbedRequest, EmbedResult
 
 # In progress at a time, per stream. Among many texts are some of similar length, whose batches need
 # little padding.

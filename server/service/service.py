@@ -23,10 +23,10 @@ from server.service.context import ServiceContext
 from server.service.correct import CorrectRequest, CorrectResult
 from server.service.correct import correct as correct_texts
 from server.service.detect import DetectRequest, detect_languages
-from server.service.embed import EmbedRequest, EmbedResult
 from server.service.embed import embed as embed_texts
 from server.service.embed_stream import BulkItem
 from server.service.embed_stream import embed_stream as embed_items
+from server.service.embedding import EmbedRequest, EmbedResult
 from server.service.fill_mask import FillMaskRequest, FillMaskResult
 from server.service.fill_mask import fill_mask as fill_masks
 from server.service.generate import prepare_generate

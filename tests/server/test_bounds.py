@@ -14,7 +14,7 @@ from server.frontends.grpc import codec
 from server.frontends.grpc.status import message_of
 from server.frontends.grpc.wire_size import has_too_many_fields
 from server.service.classify import ClassifyRequest
-from server.service.embed import EmbedRequest
+from server.service.embedding import EmbedRequest
 from server.service.generation_request import GenerateRequest
 from tests.fuzz.targets.long_texts import text_fields
 

@@ -14,9 +14,10 @@ from server.errors import InvalidArgumentError
 from server.frontends.grpc.codec import decode, wire_path
 from server.service.answer import AnswerRequest, Question
 from server.service.classify import ClassifyRequest
-from server.service.embed import EmbedRequest, InputType
+from server.service.embedding import EmbedRequest
 from server.service.encoder_options import LengthOptions
 from server.service.fill_mask import FillMaskRequest
+from server.service.input_types import InputType
 from server.service.rerank import RerankRequest
 from server.service.tag import TagRequest
 from server.service.text_pairs import TextPair

@@ -25,14 +25,14 @@ from server.frontends.grpc.encoder_codec import (
 )
 from server.service.answer import AnswerResult, Answers, AnswerSpan
 from server.service.classify import Classification, ClassifyResult, LabelScore
-from server.service.embed import (
+from server.service.embed_stream import BulkItem
+from server.service.embedding import (
     Embedding,
     EmbedRequest,
     EmbedResult,
     SparseVector,
     TokenEmbeddings,
 )
-from server.service.embed_stream import BulkItem
 from server.service.encoder_options import LengthOptions
 from server.service.fill_mask import FilledMask, FillMaskResult, MaskCandidate, MaskFilling
 from server.service.rerank import RankedDocument, RerankResult

@@ -12,8 +12,8 @@ from server.errors import ServeError
 from server.frontends.grpc import codec
 from server.frontends.grpc.common_codec import timing, usage
 from server.frontends.grpc.encoder_codec import reading
-from server.service.embed import Embedding, EmbedRequest, EmbedResult, TokenEmbeddings
 from server.service.embed_stream import BulkItem
+from server.service.embedding import Embedding, EmbedRequest, EmbedResult, TokenEmbeddings
 
 
 class EncodingFormat(Enum):

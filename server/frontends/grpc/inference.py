@@ -23,7 +23,7 @@ from server.service.attend import AttendRequest
 from server.service.caller import Caller
 from server.service.classify import ClassifyRequest
 from server.service.correct import CorrectRequest
-from server.service.embed import EmbedRequest
+from server.service.embedding import EmbedRequest
 from server.service.fill_mask import FillMaskRequest
 from server.service.generation_request import GenerateRequest, TextChunk, TranslateRequest
 from server.service.rerank import RerankRequest

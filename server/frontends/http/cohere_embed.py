@@ -19,7 +19,7 @@ from server.frontends.http.embedding_kinds import (
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.images import Images
 from server.frontends.http.rerank import cohere_error
-from server.service.embed import EmbedRequest
+from server.service.embedding import EmbedRequest
 from server.service.encoder_options import LengthOptions, LongInput
 from server.service.model_info import ModelInfo
 from server.service.usage import Usage

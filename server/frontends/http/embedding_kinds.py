@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from model.bundle import EmbeddingKind
 from server.errors import InvalidArgumentError
-from server.service.embed import InputType
+from server.service.input_types import InputType
 from server.service.model_info import ModelInfo
 
 T = TypeVar("T")

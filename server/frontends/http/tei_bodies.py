@@ -6,8 +6,8 @@ from typing import Literal
 import msgspec
 
 from server.errors import InvalidArgumentError
-from server.service.embed import InputType
 from server.service.encoder_options import LengthOptions, LongInput
+from server.service.input_types import InputType
 from server.service.text_pairs import TextPair
 
 Texts = str | list[str]

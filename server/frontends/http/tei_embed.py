@@ -15,7 +15,7 @@ from server.frontends.http import tei_bodies as bodies
 from server.frontends.http.embedding_kinds import check_kind, required
 from server.frontends.http.endpoint import Call
 from server.frontends.http.tei_headers import answer_with
-from server.service.embed import Embedding, EmbedRequest, EmbedResult, SparseVector
+from server.service.embedding import Embedding, EmbedRequest, EmbedResult, SparseVector
 from server.service.rerank import RerankRequest
 
 

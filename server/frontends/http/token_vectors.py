@@ -14,7 +14,8 @@ from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.openai.errors import error_response
 from server.frontends.http.openai.prompts import Texts, encoder_texts, truncation
 from server.frontends.http.openai.usage import prompt_usage
-from server.service.embed import Embedding, EmbedRequest, EmbedResult, InputType
+from server.service.embedding import Embedding, EmbedRequest, EmbedResult
+from server.service.input_types import InputType
 
 Format = Literal["float", "base64"]
 _POOLING_KINDS = (EmbeddingKind.DENSE, EmbeddingKind.MULTI_VECTOR)

@@ -21,7 +21,7 @@ from server.frontends.oip.tensors import InputTensor, check_inputs
 from server.service.answer import AnswerRequest, Question
 from server.service.classify import ClassifyRequest
 from server.service.correct import CorrectRequest
-from server.service.embed import EmbedRequest
+from server.service.embedding import EmbedRequest
 from server.service.fill_mask import FillMaskRequest
 from server.service.generation_request import GenerateRequest, TranslateRequest
 from server.service.requests import ModelRequest

@@ -13,7 +13,7 @@ from server.frontends.oip.tensors import OutputTensor, numbers_tensor, texts_ten
 from server.service.answer import AnswerResult
 from server.service.classify import ClassifyResult
 from server.service.correct import CorrectResult
-from server.service.embed import EmbedResult, SparseVector, TokenEmbeddings
+from server.service.embedding import EmbedResult, SparseVector, TokenEmbeddings
 from server.service.fill_mask import FillMaskResult
 from server.service.generation_request import GenerationResult, Hypothesis, TextChunk
 from server.service.rerank import RerankResult

@@ -19,7 +19,7 @@ from server.frontends.oip.infer import Inference
 from server.frontends.oip.messages import InferRequest
 from server.frontends.oip.options import ALIASES, known_options
 from server.service.caller import Caller
-from server.service.embed import EmbedRequest
+from server.service.embedding import EmbedRequest
 from server.service.generation_request import TranslateRequest
 from tests.fuzz.draw import Draw
 from tests.fuzz.messages import REALS, TEXTS, WIDE, fill

@@ -19,7 +19,7 @@ from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.images import ImageItem, ImageMessage, images_of
 from server.frontends.http.openai.prompts import Texts, encoder_texts, truncation
 from server.frontends.http.openai.usage import prompt_usage
-from server.service.embed import EmbedRequest, EmbedResult
+from server.service.embedding import EmbedRequest, EmbedResult
 
 _NAMES = {
     "inputs": "input",
