@@ -286,6 +286,11 @@ class Manifest(Record, frozen=True, kw_only=True):
         return not reads_others or any(tensor.name == "token_ids" for tensor in inputs)
 
     @property
+    def embedding_kind(self) -> EmbeddingKind | None:
+        """What a text becomes in an embedding model; None for other models."""
+        return None if self.embedding is None else self.embedding.kind
+
+    @property
     def label(self) -> str:
         """``name/version``, for messages."""
         return f"{self.name}/{self.version}"

@@ -137,15 +137,9 @@ def plan_memory(
     return plan
 
 
-def is_sparse(manifest: Manifest) -> bool:
-    """Whether the model's vectors have a weight for each token of the vocabulary."""
-    embedding = manifest.embedding
-    return embedding is not None and embedding.kind == EmbeddingKind.SPARSE
-
-
 def max_padded_tokens(manifest: Manifest, config: ServerConfig) -> int:
     """Tokens of an encoder's batch, padding included. A longer text runs alone."""
-    if not is_sparse(manifest):
+    if manifest.embedding_kind != EmbeddingKind.SPARSE:
         return config.max_padded_tokens
     num_tokens = _MAX_LOGIT_BYTES // (4 * manifest.dimensions.vocabulary_size)
     return min(config.max_padded_tokens, max(num_tokens, 1))
@@ -170,7 +164,7 @@ def _working_bytes(manifest: Manifest, max_length: int, config: ServerConfig) ->
     """An estimate: the activations of a lane's largest run, and its logits, twice."""
     dimensions = manifest.dimensions
     num_tokens, logits = max_padded_tokens(manifest, config), 0
-    if is_sparse(manifest):
+    if manifest.embedding_kind == EmbeddingKind.SPARSE:
         num_tokens = max(num_tokens, max_length)
         logits = 2 * 4 * num_tokens * dimensions.vocabulary_size
     if "decode" in manifest.graphs:

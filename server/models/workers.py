@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from model.bundle import ATTEND, ATTEND_ENCODE, Manifest, StateRole
+from model.bundle import ATTEND, ATTEND_ENCODE, EmbeddingKind, Manifest, StateRole
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.cache.slot_tensors import Capacity
@@ -23,7 +23,7 @@ from server.engine.requests.admission import AdmissionLimits, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Cost
 from server.engine.scheduler import StepLimits
-from server.models.memory_budget import is_sparse, max_padded_tokens
+from server.models.memory_budget import max_padded_tokens
 from server.models.registry import Model, Replica
 from server.runtime.contract import Graph
 
@@ -72,7 +72,7 @@ def make_worker(
         spec, graph = manifest.graphs["encode"], graphs["encode"]
         return EncoderWorker(
             *(manifest.name, spec, graph, limits, clock, observer, attention),
-            is_sparse=is_sparse(manifest),
+            is_sparse=manifest.embedding_kind == EmbeddingKind.SPARSE,
         )
     spec = manifest.graphs["decode"]
     holds_prefixes = all(state.role == StateRole.KV for state in spec.states)

@@ -15,7 +15,7 @@ from server.service.encoder_call import EncoderCall
 from server.service.encoder_options import check_integer, length_limit
 from server.service.images import check_alone, check_given, prepare_images, reserved
 from server.service.input_types import InputType, named_prompt, reader_of, typed_prompt
-from server.service.vectors import embedding_kind, embeddings_of, finished, is_normalized
+from server.service.vectors import embeddings_of, finished, is_normalized
 from server.text.windows import LongInput, TokenizedText
 
 # Of a reply, for each weight of a sparse vector: its token's id, its value and the token.
@@ -41,7 +41,7 @@ async def embed(
             queue is full.
     """
     call = EncoderCall.open(request, Task.EMBED, context, caller, is_bulk=is_bulk)
-    model, kind = call.model, embedding_kind(call.model)
+    model = call.model
     _check_options(request, model)
     check_given(call, request.inputs, request.images)
     if request.images:
@@ -72,7 +72,7 @@ async def embed(
         return _result(call, embeddings_of(tokenized, outputs, request, model))
 
     num_values = sum(text.num_tokens for text in tokenized) if wants_tokens else 0
-    if kind == EmbeddingKind.SPARSE:
+    if model.manifest.embedding_kind == EmbeddingKind.SPARSE:
         num_values = sum(output.vector.size for windows in outputs for output in windows) // 4
     return await call.build(num_values, result)
 
@@ -123,7 +123,7 @@ def _max_numbers(texts: Sequence[TokenizedText], request: EmbedRequest, model: M
 
 def _check_options(request: EmbedRequest, model: Model) -> None:
     """Rejects options that the model's vectors do not have."""
-    if embedding_kind(model) == EmbeddingKind.SPARSE:
+    if model.manifest.embedding_kind == EmbeddingKind.SPARSE:
         given = {
             "dimensions": request.dimensions is not None,
             "normalize": request.normalize is not None,
@@ -164,7 +164,7 @@ def _prompt(request: EmbedRequest, model: Model) -> str:
 
     Without them, texts are documents for a model with a vector for each token.
     """
-    embedding, kind = model.manifest.embedding, embedding_kind(model)
+    embedding, kind = model.manifest.embedding, model.manifest.embedding_kind
     if request.prompt is not None and request.prompt_name is not None:
         raise InvalidArgumentError("prompt_name", "cannot be combined with prompt")
     if request.input_type is not None:

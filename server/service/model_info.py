@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from model.bundle import AudioSpec, Embedding, ImageSpec, Parity
+from model.bundle import AudioSpec, Embedding, EmbeddingKind, ImageSpec, Parity
 from model.config import Kind
 from model.quality import Measurement
 from server.config import ServerConfig
@@ -82,12 +82,12 @@ class MemoryInfo:
 class EmbeddingInfo:
     """Properties of a model's vectors.
 
-    ``kind``: "dense", "sparse" or "multi_vector". ``pooling``: empty unless it is "dense".
+    ``pooling``: empty unless they are dense.
     ``truncations``: sizes that they may be truncated to. ``query_length`` and ``document_length``:
     the most tokens of a query and a document; 0 unless each token has a vector.
     """
 
-    kind: str
+    kind: EmbeddingKind
     size: int
     is_normalized: bool
     pooling: str

@@ -10,7 +10,7 @@ from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.service.encoder_options import Floats
 from server.service.encoder_output import EncoderOutput
-from server.service.vectors import embedding_kind, normalized, weights_of
+from server.service.vectors import normalized, weights_of
 from server.text.late_interaction import LateInteraction
 from server.text.windows import TokenizedText, Window
 
@@ -32,8 +32,7 @@ def similarity(
 
     ``documents_reader``: of a model with a vector for each token.
     """
-    kind = embedding_kind(model)
-    if kind == EmbeddingKind.SPARSE:
+    if model.manifest.embedding_kind == EmbeddingKind.SPARSE:
         return _dot_product(query, model.manifest.dimensions.vocabulary_size)
     if documents_reader is not None:
         return _max_sim(query.vector, documents_reader)

@@ -28,12 +28,6 @@ def is_normalized(model: Model) -> bool:
     return embedding is not None and embedding.is_normalized
 
 
-def embedding_kind(model: Model) -> EmbeddingKind:
-    """What a text becomes in an embedding model."""
-    embedding = model.manifest.embedding
-    return EmbeddingKind.DENSE if embedding is None else embedding.kind
-
-
 def normalized(vectors: Floats) -> Floats:
     """A vector, or each row of ``vectors``, scaled to length 1."""
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
@@ -166,4 +160,5 @@ def embeddings_of(
     Raises:
         InvalidArgumentError: the bundle does not return vectors of tokens, but the request asks.
     """
-    yield from _EMBEDDINGS[embedding_kind(model)](texts, outputs, request, model)
+    kind = model.manifest.embedding_kind or EmbeddingKind.DENSE
+    yield from _EMBEDDINGS[kind](texts, outputs, request, model)

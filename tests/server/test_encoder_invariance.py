@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model.bundle import ATTENDED_LENGTHS
+from model.bundle import ATTENDED_LENGTHS, EmbeddingKind
 from model.bundle_files import read_manifest
 from server.engine.encoder_batch import BatchLimits
 from server.engine.encoder_worker import TOKEN_VECTORS, EncoderWorker
 from server.engine.observer import Unobserved
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.update import JobUpdate
-from server.models.memory_budget import is_sparse
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.ort.backend import OrtBackend
 from tests import heads, retrieval_models
@@ -46,7 +45,7 @@ class Encoder:
         inputs = {tensor.name for tensor in self._spec.inputs}
         self._fills_masks = "logit_positions" in inputs
         self._has_unattended = ATTENDED_LENGTHS in inputs
-        self._is_sparse = is_sparse(manifest)
+        self._is_sparse = manifest.embedding_kind == EmbeddingKind.SPARSE
 
     def job(self, rng: random.Random, max_length: int) -> EncodingJob:
         length = rng.randrange(1, min(max_length, self._max_length) + 1)

@@ -70,7 +70,7 @@ def check_kind(model: ModelInfo, *kinds: EmbeddingKind) -> EmbeddingKind:
     """
     if model.embedding is None:
         return kinds[0]
-    kind = EmbeddingKind(model.embedding.kind)
+    kind = model.embedding.kind
     if kind not in kinds:
         advice = _ADVICE_IMAGES if model.image else _ADVICE[kind].format(model.name)
         raise InvalidArgumentError("model", f"{model.name!r} {advice}")

@@ -38,8 +38,7 @@ def _model_type(model: ModelInfo) -> dict[str, Any] | None:
     embedding = model.embedding
     if embedding is not None:
         names = {EmbeddingKind.SPARSE: "splade", EmbeddingKind.DENSE: embedding.pooling}
-        kind = EmbeddingKind(embedding.kind)
-        return {"embedding": {"pooling": names.get(kind, kind)}}
+        return {"embedding": {"pooling": names.get(embedding.kind, embedding.kind)}}
     is_reranker = Task.RERANK in model.tasks
     if not is_reranker and not model.labels:
         return None

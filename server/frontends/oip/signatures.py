@@ -209,9 +209,9 @@ def signature_of(task: Task, manifest: Manifest) -> Signature:
     embedding are those of its kind.
     """
     signature = SIGNATURES[task]
-    embedding = manifest.embedding
-    if task == Task.EMBED and embedding is not None and embedding.kind in _EMBEDDINGS:
-        signature = Signature(signature.inputs, _EMBEDDINGS[embedding.kind])
+    kind = manifest.embedding_kind
+    if task == Task.EMBED and kind in _EMBEDDINGS:
+        signature = Signature(signature.inputs, _EMBEDDINGS[kind])
     if manifest.image is None or task not in _IMAGE_TASKS:
         return signature
     return replace(signature, inputs=_IMAGE_INPUTS[manifest.reads_texts])
