@@ -12,7 +12,7 @@ from server.errors import InvalidArgumentError
 from server.frontends.http.embedding_kinds import Vectors, check_kind, packed, required
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.openai.errors import error_response
-from server.frontends.http.openai.prompts import Texts, encoder_texts, truncation
+from server.frontends.http.openai.prompts import ENCODER_NAMES, Texts, encoder_texts, truncation
 from server.frontends.http.openai.usage import prompt_usage
 from server.service.embedding import Embedding, EmbedRequest, EmbedResult
 from server.service.input_types import InputType
@@ -52,13 +52,7 @@ class PoolingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def routes(context: Context) -> list[BaseRoute]:
     """The routes."""
     api = Api(context=context, error=error_response)
-    names = {
-        "inputs": "input",
-        "token_inputs": "input",
-        "token_embeddings": "task",
-        "max_tokens": "truncate_prompt_tokens",
-        "long_input": "truncate_prompt_tokens",
-    }
+    names = {**ENCODER_NAMES, "token_embeddings": "task"}
     jina = {"inputs": "input", "long_input": "truncate"}
     return [
         api.post("/v1/multi-vector", MultiVectorBody, _multi_vector, names=jina),

@@ -12,7 +12,7 @@ from server.errors import InvalidArgumentError
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.images import ImageItem, ImageMessage, images_of
 from server.frontends.http.openai.errors import error_response
-from server.frontends.http.openai.prompts import truncation
+from server.frontends.http.openai.prompts import ENCODER_NAMES, truncation
 from server.frontends.http.openai.usage import prompt_usage
 from server.service.classify import ClassifyRequest
 from server.service.rerank import RerankRequest
@@ -58,15 +58,10 @@ def routes(context: Context) -> list[BaseRoute]:
     """The routes."""
     api = Api(context=context, error=error_response)
     score_names = {"query": "text_1", "documents": "text_2", "max_tokens": "truncate_prompt_tokens"}
-    names = {
-        "inputs": "input",
-        "max_tokens": "truncate_prompt_tokens",
-        "long_input": "truncate_prompt_tokens",
-    }
     return [
         api.post("/score", ScoreBody, _score, names=score_names),
         api.post("/v1/score", ScoreBody, _score, names=score_names),
-        api.post("/classify", ClassifyBody, _classify, names=names),
+        api.post("/classify", ClassifyBody, _classify, names=ENCODER_NAMES),
         api.post("/tokenize", TokenizeBody, _tokenize, names={"inputs": "prompt"}),
         api.post("/detokenize", DetokenizeBody, _detokenize, names={"token_inputs": "tokens"}),
     ]

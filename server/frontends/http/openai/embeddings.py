@@ -17,16 +17,9 @@ from server.frontends.http.embedding_kinds import (
 )
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.images import ImageItem, ImageMessage, images_of
-from server.frontends.http.openai.prompts import Texts, encoder_texts, truncation
+from server.frontends.http.openai.prompts import ENCODER_NAMES, Texts, encoder_texts, truncation
 from server.frontends.http.openai.usage import prompt_usage
 from server.service.embedding import EmbedRequest, EmbedResult
-
-_NAMES = {
-    "inputs": "input",
-    "token_inputs": "input",
-    "max_tokens": "truncate_prompt_tokens",
-    "long_input": "truncate_prompt_tokens",
-}
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -53,7 +46,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def embedding_names(body: EmbeddingsBody) -> dict[str, str]:
     """The protocol's names of the service's fields."""
-    return _NAMES if body.task is None else {**_NAMES, "input_type": "task"}
+    return ENCODER_NAMES if body.task is None else {**ENCODER_NAMES, "input_type": "task"}
 
 
 async def embeddings(call: Call[EmbeddingsBody]) -> Response:

@@ -10,6 +10,14 @@ from server.service.tokenize import DetokenizeRequest
 Texts: TypeAlias = str | list[str | int | list[int]]
 """A text, texts, the token ids of a text, or those of several."""
 
+ENCODER_NAMES = {
+    "inputs": "input",
+    "token_inputs": "input",
+    "max_tokens": "truncate_prompt_tokens",
+    "long_input": "truncate_prompt_tokens",
+}
+"""The names that OpenAI and vLLM give to the service's fields."""
+
 
 def texts_or_tokens(
     given: Texts, field: str
