@@ -1,6 +1,5 @@
 """Vectors of tokens: Jina's ``/v1/multi-vector`` and vLLM's ``/pooling``."""
 
-import time
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +13,7 @@ from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.openai.errors import error_response
 from server.frontends.http.openai.prompts import ENCODER_NAMES, Texts, encoder_texts, truncation
 from server.frontends.http.openai.usage import prompt_usage
+from server.frontends.http.vllm import list_response
 from server.service.embedding import Embedding, EmbedRequest, EmbedResult
 from server.service.input_types import InputType
 
@@ -122,16 +122,7 @@ def _pooled(call: Call[PoolingBody], result: EmbedResult, vectors: list[Vectors]
         {"object": "pooling", "index": index, "data": packed(each) if is_packed else each.tolist()}
         for index, each in enumerate(vectors)
     ]
-    return json_response(
-        {
-            "id": f"pool-{call.request_id}",
-            "object": "list",
-            "created": int(time.time()),
-            "model": result.model,
-            "data": data,
-            "usage": prompt_usage(result.usage),
-        }
-    )
+    return list_response(call, "pool", data, result.usage)
 
 
 def _token_vectors(output: Embedding) -> Vectors:

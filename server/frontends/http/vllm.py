@@ -95,7 +95,7 @@ async def _score(call: Call[ScoreBody]) -> Response:
     data = [
         {"index": index, "object": "score", "score": score} for index, score in enumerate(scores)
     ]
-    return _list_response(call, "score", data, usage)
+    return list_response(call, "score", data, usage)
 
 
 def _place(field: str, indices: list[int]) -> str:
@@ -128,12 +128,11 @@ async def _classify(call: Call[ClassifyBody]) -> Response:
                 "num_classes": len(names),
             }
         )
-    return _list_response(call, "classify", data, result.usage)
+    return list_response(call, "classify", data, result.usage)
 
 
-def _list_response(
-    call: Call[Any], kind: str, data: list[dict[str, Any]], usage: Usage
-) -> Response:
+def list_response(call: Call[Any], kind: str, data: list[dict[str, Any]], usage: Usage) -> Response:
+    """vLLM's answer with a result for each input. ``kind``: what its id starts with."""
     return json_response(
         {
             "id": f"{kind}-{call.request_id}",
