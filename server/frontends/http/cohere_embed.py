@@ -10,10 +10,11 @@ from starlette.routing import BaseRoute
 from model.bundle import EmbeddingKind
 from server.errors import InvalidArgumentError
 from server.frontends.http.embedding_kinds import (
+    Encoding,
     Vectors,
     check_kind,
+    encoded,
     input_type_of,
-    packed,
     required,
 )
 from server.frontends.http.endpoint import Api, Call, Context, json_response
@@ -40,7 +41,7 @@ class EmbedBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     images: list[str] | None = None
     max_tokens: int | None = None
     output_dimension: int | None = None
-    embedding_types: list[Literal["float", "base64"]] | None = None
+    embedding_types: list[Encoding] | None = None
     truncate: Literal["NONE", "START", "END"] = "END"
     priority: int | None = None
 
@@ -92,9 +93,10 @@ def _purpose(body: EmbedBody, model: ModelInfo) -> dict[str, Any]:
 
 
 def _response(body: EmbedBody, vectors: list[Vectors], usage: Usage) -> Response:
+    encodings: list[Encoding] = body.embedding_types or ["float"]
     embeddings = {
-        name: [packed(vector) if name == "base64" else vector.tolist() for vector in vectors]
-        for name in dict.fromkeys(body.embedding_types or ["float"])  # each once
+        name: [encoded(vector, name) for vector in vectors]
+        for name in dict.fromkeys(encodings)  # each once
     }
     tokens = {"input_tokens": usage.input_tokens}
     return json_response(

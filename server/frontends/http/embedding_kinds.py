@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Mapping
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from server.service.model_info import ModelInfo
 
 T = TypeVar("T")
 Vectors = npt.NDArray[np.float32]
+Encoding: TypeAlias = Literal["float", "base64"]
 
 # Our own names, NVIDIA's "passage", and Cohere's.
 InputTypeName: TypeAlias = Literal[
@@ -88,6 +89,8 @@ def required(part: T | None) -> T:
     return part
 
 
-def packed(vectors: Vectors) -> str:
-    """Little-endian float32 in base64, row by row."""
-    return base64.b64encode(vectors.astype("<f4").tobytes()).decode("ascii")
+def encoded(vectors: Vectors, encoding: Encoding | None) -> Any:
+    """A vector, or several: as lists of numbers, or as little-endian float32 in base64, by rows."""
+    if encoding == "base64":
+        return base64.b64encode(vectors.astype("<f4").tobytes()).decode("ascii")
+    return vectors.tolist()

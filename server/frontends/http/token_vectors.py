@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute
 
 from model.bundle import EmbeddingKind
 from server.errors import InvalidArgumentError
-from server.frontends.http.embedding_kinds import Vectors, check_kind, packed, required
+from server.frontends.http.embedding_kinds import Encoding, Vectors, check_kind, encoded, required
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.openai.errors import error_response
 from server.frontends.http.openai.prompts import ENCODER_NAMES, Texts, encoder_texts, truncation
@@ -17,7 +17,6 @@ from server.frontends.http.vllm import list_response
 from server.service.embedding import Embedding, EmbedRequest, EmbedResult
 from server.service.input_types import InputType
 
-Format = Literal["float", "base64"]
 _POOLING_KINDS = (EmbeddingKind.DENSE, EmbeddingKind.MULTI_VECTOR)
 
 
@@ -27,7 +26,7 @@ class MultiVectorBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: str
     input: str | list[str]
     input_type: InputType = InputType.DOCUMENT
-    embedding_type: Format = "float"
+    embedding_type: Encoding = "float"
     dimensions: int | None = None
     truncate: bool = False
     user: Any = None
@@ -42,7 +41,7 @@ class PoolingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: str
     input: Texts
     task: Literal["embed", "token_embed"] | None = None
-    encoding_format: Format = "float"
+    encoding_format: Encoding = "float"
     dimensions: int | None = None
     truncate_prompt_tokens: int | None = None
     input_type: InputType | None = None
@@ -74,8 +73,7 @@ async def _multi_vector(call: Call[MultiVectorBody]) -> Response:
     result = await call.service.embed(request, call.caller)
 
     def shown(output: Embedding) -> list[Any]:
-        vectors = _token_vectors(output)
-        return list(map(packed, vectors)) if body.embedding_type == "base64" else vectors.tolist()
+        return [encoded(vector, body.embedding_type) for vector in _token_vectors(output)]
 
     def encode() -> Response:
         data = [
@@ -117,9 +115,9 @@ async def _pooling(call: Call[PoolingBody]) -> Response:
 
 
 def _pooled(call: Call[PoolingBody], result: EmbedResult, vectors: list[Vectors]) -> Response:
-    is_packed = call.body.encoding_format == "base64"
+    encoding = call.body.encoding_format
     data = [
-        {"object": "pooling", "index": index, "data": packed(each) if is_packed else each.tolist()}
+        {"object": "pooling", "index": index, "data": encoded(each, encoding)}
         for index, each in enumerate(vectors)
     ]
     return list_response(call, "pool", data, result.usage)

@@ -1,6 +1,6 @@
 """``/v1/embeddings``."""
 
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import msgspec
 from starlette.responses import Response
@@ -8,11 +8,12 @@ from starlette.responses import Response
 from model.bundle import EmbeddingKind
 from server.errors import InvalidArgumentError
 from server.frontends.http.embedding_kinds import (
+    Encoding,
     InputTypeName,
     JinaTask,
     check_kind,
+    encoded,
     input_type_of,
-    packed,
     required,
 )
 from server.frontends.http.endpoint import Call, json_response
@@ -32,7 +33,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: str
     input: str | ImageItem | list[str | int | list[int] | ImageItem] | None = None
     messages: list[ImageMessage] | None = None
-    encoding_format: Literal["float", "base64"] | None = None
+    encoding_format: Encoding | None = None
     dimensions: int | None = None
     truncate_prompt_tokens: int | None = None
     normalize: bool | None = None
@@ -73,11 +74,11 @@ async def embeddings(call: Call[EmbeddingsBody]) -> Response:
     with images.named():
         result = await call.service.embed(request, call.caller)
     return await call.service.build(
-        result.num_values, lambda: _response(result, body.encoding_format == "base64"), call.caller
+        result.num_values, lambda: _response(result, body.encoding_format), call.caller
     )
 
 
-def _response(result: EmbedResult, packs: bool) -> Response:
+def _response(result: EmbedResult, encoding: Encoding | None) -> Response:
     vectors = [required(output.vector) for output in result.outputs]
     return json_response(
         {
@@ -87,7 +88,7 @@ def _response(result: EmbedResult, packs: bool) -> Response:
                 {
                     "object": "embedding",
                     "index": index,
-                    "embedding": packed(vector) if packs else vector.tolist(),
+                    "embedding": encoded(vector, encoding),
                 }
                 for index, vector in enumerate(vectors)
             ],
