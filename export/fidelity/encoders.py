@@ -194,11 +194,7 @@ def _texts(subject: Subject, session: Session) -> EncoderInputs:
 
 
 def _pairs(subject: Subject, session: Session, pairs: list[tuple[str, str]]) -> EncoderInputs:
-    if subject.pair_template is None:
-        found = [subject.tokenizer.encode(*pair) for pair in pairs]
-    else:
-        texts = [subject.pair_template.render(*pair) for pair in pairs]
-        found = subject.tokenizer.encode_batch(texts, add_special_tokens=False)
+    found = [subject.encode_pair(*pair) for pair in pairs]
     rows = [one.ids[: subject.max_positions] for one in found]
     segments = [one.type_ids[: subject.max_positions] for one in found]
     if any(not row or max(row) >= subject.vocabulary_size for row in rows):

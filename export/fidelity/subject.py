@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from export.checkpoint import Checkpoint
 from export.fidelity.texts import PROMPTS, sentences
@@ -175,6 +175,15 @@ class Subject:
         ids = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         known = [index for index in ids if index < self.vocabulary_size]
         return known[: self.max_positions]
+
+    def encode_pair(self, first: str, second: str) -> Encoding:
+        """One text, or two if the second is not empty, in the model's template if it has one."""
+        if not second:
+            return self.tokenizer.encode(first)
+        if self.pair_template is None:
+            return self.tokenizer.encode(first, second)
+        text = self.pair_template.render(first, second)
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def prompts(self, num_new_tokens: int, texts: Sequence[str] = PROMPTS) -> list[list[int]]:
         """Requests to a decoder, in its chat template if it has one that can be rendered."""

@@ -27,7 +27,7 @@ from export.quality.metrics import (
     token_f1,
     translation_metrics,
 )
-from export.quality.model import BATCH, Metrics, Model, encode, ids_of, pair
+from export.quality.model import BATCH, Metrics, Model, encode, ids_of
 from export.quality.ponder import ponder_metrics
 from export.quality.retrieval import ranking, retrieval
 from model.bundle import Task
@@ -164,7 +164,7 @@ def fill_mask(model: Model, examples: Sequence[MaskedExample]) -> Metrics:
     subject, rng = model.subject, random.Random(0)
     rows, targets = [], []
     for example in examples:
-        encoding = pair(model, example.text, example.following)
+        encoding = subject.encode_pair(example.text, example.following)
         pairs = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
         candidates = [index for index, (_, is_special) in enumerate(pairs) if not is_special]
         chosen = {index for index in candidates if rng.random() < MASK_SHARE}
@@ -188,7 +188,7 @@ def classification(model: Model, examples: Sequence[ClassificationExample]) -> M
     """Accuracy, and the mean F1 of the labels."""
     subject = model.subject
     images = images_of(examples, subject.image, reads_texts=subject.vocabulary_size > 0)
-    rows = [ids_of(pair(model, e.text, e.pair)) for e in examples if e.text]
+    rows = [ids_of(subject.encode_pair(e.text, e.pair)) for e in examples if e.text]
     outputs = [model.labels[int(logits.argmax())] for logits in encode(model, rows, images)]
     references = [example.label for example in examples]
     return {
@@ -213,7 +213,7 @@ def tagging(model: Model, examples: Sequence[TaggingExample]) -> Metrics:
 
 def answering(model: Model, examples: Sequence[AnswerExample]) -> Metrics:
     """Exact match and word F1 of the most probable span."""
-    encodings = [pair(model, example.question, example.context) for example in examples]
+    encodings = [model.subject.encode_pair(e.question, e.context) for e in examples]
     outputs, references = [], []
     all_logits = encode(model, list(map(ids_of, encodings)))
     for example, encoding, logits in zip(examples, encodings, all_logits, strict=True):

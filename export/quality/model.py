@@ -25,12 +25,6 @@ class Model(NamedTuple):
     graphs: GraphFolder
 
 
-def pair(model: Model, first: str, second: str) -> Encoding:
-    """One text, or two if the second is not empty."""
-    tokenizer = model.subject.tokenizer
-    return tokenizer.encode(first, second) if second else tokenizer.encode(first)
-
-
 def ids_of(encoding: Encoding) -> tuple[list[int], list[int]]:
     """Its ids and segments."""
     return encoding.ids, encoding.type_ids

@@ -67,10 +67,7 @@ def _encode(
         rows, segments = [subject.encode(example.source) for example in examples], None
     else:
         pairs = [ENCODER_TEXTS[task](example) for example in examples]
-        encodings = [
-            subject.tokenizer.encode(*pair) if pair[1] else subject.tokenizer.encode(pair[0])
-            for pair in pairs
-        ]
+        encodings = [subject.encode_pair(*pair) for pair in pairs]
         rows = [encoding.ids for encoding in encodings]
         segments = [encoding.type_ids for encoding in encodings]
     ids, lengths = padded(rows), lengths_of(rows)

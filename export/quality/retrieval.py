@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from export.errors import SourceError
-from export.quality.model import Metrics, Model, encode, ids_of, pair
+from export.quality.model import Metrics, Model, encode, ids_of
 from export.runtime import Floats
 from model.bundle import Embedding, EmbeddingKind, MultiVector
 from model.examples import RankingExample
@@ -20,7 +20,7 @@ from model.late_interaction import document_ids, kept_tokens, query_ids
 def ranking(model: Model, examples: Sequence[RankingExample]) -> Metrics:
     """Recall@1 and mean reciprocal rank by a cross-encoder's scores."""
     rows = [
-        ids_of(pair(model, example.query, document))
+        ids_of(model.subject.encode_pair(example.query, document))
         for example in examples
         for document in (example.relevant, *example.others)
     ]

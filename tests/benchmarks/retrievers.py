@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.quality.model import Model, encode, ids_of, pair
+from export.quality.model import Model, encode, ids_of
 from export.quality.retrieval import DenseVector, SparseVector, TokenVectors
 from train.data.bm25 import Bm25
 
@@ -97,7 +97,10 @@ def cross_encoder_scores(
     """A cross-encoder orders the ``depth`` best documents of each search of ``first``."""
     best = _ranks(first) <= depth
     places = np.argwhere(best)
-    rows = [ids_of(pair(model, queries[query], documents[number])) for query, number in places]
+    rows = [
+        ids_of(model.subject.encode_pair(queries[query], documents[number]))
+        for query, number in places
+    ]
     longest_first = sorted(range(len(rows)), key=lambda index: -len(rows[index][0]))
     outputs = encode(model, [rows[index] for index in longest_first])
     scores = np.full(first.shape, -np.inf, np.float32)

@@ -11,6 +11,9 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 from export.bundle_writer import write_bundle
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
+from export.fidelity.subject import GraphFolder, Subject
+from export.graphs import export_graphs
+from export.quality.model import Model, encode, ids_of
 from export.sources import load_checkpoint
 from model.bundle import Precision, ScoreFunction, Task
 from model.bundle_files import read_manifest, read_parity
@@ -66,6 +69,16 @@ def test_the_score_may_be_the_logit_of_one_token(tmp_path: Path) -> None:
     edit_json(tmp_path / "1_LogitScore" / "config.json", false_token_id=None)
     expected = rerankers.scores(model, tmp_path, has_no=False)
     assert logits(load_checkpoint(str(tmp_path))) == pytest.approx(expected, abs=1e-4)
+
+
+def test_quality_is_measured_in_the_template(tmp_path: Path) -> None:
+    model = rerankers.save(tmp_path / "source")
+    checkpoint = load_checkpoint(str(tmp_path / "source"))
+    graphs = GraphFolder(tmp_path, export_graphs(checkpoint.config, checkpoint.weights, tmp_path))
+    measured = Model(Subject.of(checkpoint), checkpoint.labels, 1.0, None, graphs)
+    rows = [ids_of(measured.subject.encode_pair(*pair)) for pair in rerankers.PAIRS]
+    actual = [float(output[0]) for output in encode(measured, rows)]
+    assert actual == pytest.approx(rerankers.scores(model, tmp_path / "source"), abs=1e-4)
 
 
 def test_the_bundle_has_the_template_and_no_output_matrix(tmp_path: Path) -> None:
