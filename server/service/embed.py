@@ -174,6 +174,6 @@ def _prompt(request: EmbedRequest, model: Model) -> str:
         return typed_prompt(embedding, request.input_type)
     if request.prompt is not None:
         return request.prompt
-    if request.prompt_name is None and kind == EmbeddingKind.MULTI_VECTOR:
-        return typed_prompt(embedding, InputType.DOCUMENT)
+    if kind == EmbeddingKind.MULTI_VECTOR:
+        return typed_prompt(embedding, InputType.DOCUMENT, request.prompt_name, "prompt_name")
     return named_prompt(embedding, request.prompt_name, "prompt_name")

@@ -42,8 +42,15 @@ def named_prompt(embedding: Embedding | None, name: str | None, field: str) -> s
     return prompts[name]
 
 
-def typed_prompt(embedding: Embedding | None, input_type: InputType) -> str:
-    """The model's prompt for texts of this type; if there is none, its default prompt."""
+def typed_prompt(
+    embedding: Embedding | None, input_type: InputType, name: str | None = None, field: str = ""
+) -> str:
+    """The model's prompt for texts of this type; if there is none, its default prompt.
+
+    ``name``: take the prompt with this name instead; ``field`` has it, for errors.
+    """
+    if name is not None:
+        return named_prompt(embedding, name, field)
     prompts = {} if embedding is None else embedding.prompts
     names = (name for name in _PROMPT_NAMES[input_type] if name in prompts)
     return named_prompt(embedding, next(names, None), "input_type")

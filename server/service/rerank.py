@@ -17,7 +17,7 @@ from server.service.encoder_options import (
     length_limit,
     score_function,
 )
-from server.service.input_types import InputType, named_prompt, reader_of, typed_prompt
+from server.service.input_types import InputType, reader_of, typed_prompt
 from server.service.requests import ModelRequest
 from server.service.similarity import check_similarity_size, similarity, similarity_cost
 from server.service.threads import SLICE_BYTES, Slice, slices_of
@@ -172,12 +172,9 @@ async def _similarities(request: RerankRequest, call: EncoderCall) -> _Scores:
 
 def _prompts(request: RerankRequest, embedding: Embedding | None) -> tuple[str, str]:
     """The prompts of the query and of the documents."""
-    query_name, document_name = request.query_prompt_name, request.document_prompt_name
     return (
-        typed_prompt(embedding, InputType.QUERY)
-        if query_name is None
-        else named_prompt(embedding, query_name, "query_prompt_name"),
-        typed_prompt(embedding, InputType.DOCUMENT)
-        if document_name is None
-        else named_prompt(embedding, document_name, "document_prompt_name"),
+        typed_prompt(embedding, InputType.QUERY, request.query_prompt_name, "query_prompt_name"),
+        typed_prompt(
+            embedding, InputType.DOCUMENT, request.document_prompt_name, "document_prompt_name"
+        ),
     )
