@@ -8,8 +8,6 @@ description is a document; the summaries of the first of them are the searches. 
 the exported graphs in ONNX Runtime, fp32 and int8.
 """
 
-import hashlib
-import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,11 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
-from client.sync import Client
 from export.fidelity.subject import GraphFolder, Subject
 from export.quality.model import Model
 from export.quality.retrieval import Reader, embed, required_embedding
@@ -40,7 +35,6 @@ from tests.benchmarks.retrievers import (
     token_scores,
 )
 from tests.benchmarks.translation import export_bundle
-from tests.defaults import references
 from train.data.debian_packages import relevance_parts
 
 ROOT = Path(__file__).parents[2]
@@ -53,59 +47,6 @@ SYSTEMS: dict[str, Callable[[Any, Any], Scores]] = {
     MULTI_VECTOR: token_scores,
 }
 DEPTH = 20  # documents that a cross-encoder orders
-STATUS = Path("/var/lib/dpkg/status")
-MAX_WORDS = 100
-"""Longest text in words: well within the model's limit."""
-_MIN_WORDS = 12
-_FIELD = re.compile(r"^Description: (.+)\n((?: .*\n)+)", re.MULTILINE)
-Vectors = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Retrieval:
-    """``recall_at_1``: share of documents that rank first; ``mrr``: mean reciprocal rank."""
-
-    recall_at_1: float
-    mrr: float
-
-
-def pairs(num: int, status: Path = STATUS) -> list[tuple[str, str]]:
-    """Pairs of short and long descriptions, unique, in pseudo-random order."""
-    long_by_short = {}
-    for short, long in _FIELD.findall(status.read_text(encoding="utf-8") + "\n"):
-        words = [word for word in long.split() if word != "."]
-        if len(words) >= _MIN_WORDS:
-            long_by_short[short] = " ".join(words[:MAX_WORDS])
-    # Packages of one source share a description: keep only one of them.
-    short_by_long = {long: short for short, long in long_by_short.items()}
-    ordered = sorted(short_by_long, key=lambda long: hashlib.sha256(long.encode()).digest())
-    return [(short_by_long[long], long) for long in ordered[:num]]
-
-
-def retrieval(queries: Vectors, documents: Vectors) -> Retrieval:
-    """Both are ``[N, H]`` and normalized; the document of query i is document i."""
-    scores = queries @ documents.T
-    own_scores = scores.diagonal()[:, None]
-    ranks = 1 + (scores > own_scores).sum(1)
-    return Retrieval(float((ranks == 1).mean()), float((1.0 / ranks).mean()))
-
-
-def evaluate_server(client: Client, descriptions: Sequence[tuple[str, str]]) -> Retrieval:
-    """Measures the embeddings of a server."""
-
-    def embed(texts: Sequence[str]) -> Vectors:
-        outputs = client.embed("minilm", texts).outputs
-        return np.array([output.values for output in outputs], np.float32)
-
-    return retrieval(
-        embed([short for short, _ in descriptions]), embed([long for _, long in descriptions])
-    )
-
-
-def evaluate_pytorch(descriptions: Sequence[tuple[str, str]]) -> Retrieval:
-    """Measures the reference."""
-    queries, documents = zip(*descriptions, strict=True)
-    return retrieval(references.minilm_embeddings(queries), references.minilm_embeddings(documents))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from export.fidelity import figures
 from export.quality.model import Model, encode, ids_of
 from export.quality.retrieval import DenseVector, SparseVector, TokenVectors
 from train.data.bm25 import Bm25
@@ -69,12 +70,10 @@ def sparse_scores(queries: Sequence[SparseVector], documents: Sequence[SparseVec
 
 def token_scores(queries: Sequence[TokenVectors], documents: Sequence[TokenVectors]) -> Scores:
     """Late interaction: the sum of each query token's highest dot product."""
-    tokens = np.concatenate([document.values for document in documents])
-    starts = np.cumsum([0, *(len(document.values) for document in documents[:-1])])
-    rows = [
-        np.maximum.reduceat(query.values @ tokens.T, starts, axis=1).sum(0) for query in queries
-    ]
-    return np.stack(rows).astype(np.float32)
+    vectors = figures.TokenVectors(
+        [query.values for query in queries], [document.values for document in documents]
+    )
+    return vectors.scores().astype(np.float32)
 
 
 def fuse(*parts: Scores) -> Scores:

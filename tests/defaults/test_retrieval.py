@@ -9,8 +9,14 @@ import pytest
 
 from client.sync import Client
 from export.quality.retrieval import DenseVector, SparseVector, TokenVectors
-from tests.benchmarks.retrieval import STATUS, evaluate_pytorch, evaluate_server, pairs, retrieval
 from tests.benchmarks.retrievers import dense_scores, fuse, quality, sparse_scores, token_scores
+from tests.defaults.descriptions import (
+    STATUS,
+    evaluate_pytorch,
+    evaluate_server,
+    pairs,
+    retrieval,
+)
 from tests.serving import server_process
 
 NUM_PAIRS, FEWEST_PAIRS = 300, 250
