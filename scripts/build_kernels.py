@@ -87,7 +87,8 @@ def build_cuda_library(library: Path, temporary: Path) -> None:
 def build_emulated_library(library: Path, sources: Path = SOURCES) -> None:
     """Builds the operators of CUDA for tests: an emulator runs their device code on the CPU."""
     cuda = sources / "cuda"
-    files = map(str, (cuda / "operators.cc", *sorted(cuda.glob("emulator/*.cc"))))
+    operators = (path for path in sorted(cuda.glob("*.cc")) if path.name != "driver.cc")
+    files = map(str, (*operators, *sorted(cuda.glob("emulator/*.cc"))))
     provider = '-DPROVIDER="CPUExecutionProvider"'
     link(*OPTIONS, provider, *files, "-lpthread", "-o", str(library))
 

@@ -1,6 +1,6 @@
-// The operators of CUDA, in the domain triune, and their registration with ONNX Runtime. Those over
-// 16-bit floats exist twice: their names end with Fp16 and Bf16. Rows are the last axis, and their
-// sizes multiples of 8.
+// Operators of CUDA, in the domain triune, and the registration of all of them with ONNX Runtime.
+// Those over 16-bit floats exist twice: their names end with Fp16 and Bf16. Rows are the last axis,
+// and their sizes multiples of 8.
 //
 //   Norm: LayerNormalization or RMSNormalization of x + x_bias + residual.
 //     Inputs: x [.., size], x_bias [size] (optional), residual [.., size] (optional), scale [size],
@@ -19,60 +19,12 @@
 //     Input: x fp32. Output: y. Attributes: is_min; is_last: 1 reduces the last axis to size 1, 0
 //     drops axis 1 of three.
 
-#include "../exported.h"
-#include "device/arguments.h"
-#include "driver.h"
+#include "operators.h"
 
-#ifndef PROVIDER  // the emulator's is another
-#define PROVIDER "CUDAExecutionProvider"
-#endif
+#include "../exported.h"
 
 namespace cuda {
 namespace {
-
-using ort::Api;
-using ort::Dimensions;
-using ort::KernelContext;
-using ort::KernelInfo;
-using ort::Parameter;
-using ort::Status;
-using ort::Value;
-
-constexpr const char* kProviderName = PROVIDER;
-constexpr int kVector = 8, kWarp = 32, kMaxThreads = 1024;
-using Element = uint16_t;
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// The data and shape of the first input.
-template <typename T>
-Status* first_input(const Api& api, const KernelContext* context, const T*& data,
-                    Dimensions& shape) {
-  const Value* value = nullptr;
-  RETURN_IF_FAILED(api.Input(context, 0, &value));
-  RETURN_IF_FAILED(ort::data_of(api, value, data));
-  return ort::dimensions(api, value, shape);
-}
-
-// Loads the device code, and reads two attributes of a node.
-template <typename A, typename B>
-Status* load_and_read(const Api& api, const KernelInfo* info, const char* first, A& a,
-                      const char* second, B& b) {
-  RETURN_IF_FAILED(load(api));
-  RETURN_IF_FAILED(api.Attribute(info, first, &a));
-  return api.Attribute(info, second, &b);
-}
-
-Status* check_width(const Api& api, int64_t width, int64_t largest) {
-  if (width % kVector == 0 && width > 0 && width <= largest) return nullptr;
-  return api.CreateStatus(ort::kInvalidArgument, "a row has an unsupported size");
-}
-
-template <bool IsBFloat>
-struct Typed {
-  static constexpr ort::ElementType kType = IsBFloat ? ort::kBFloat16 : ort::kFloat16;
-  static constexpr const char* kProvider = kProviderName;
-};
 
 template <bool IsBFloat>
 struct Norm : Typed<IsBFloat> {

@@ -1,0 +1,57 @@
+// What the operators of CUDA share.
+#pragma once
+
+#include "device/arguments.h"
+#include "driver.h"
+
+#ifndef PROVIDER  // the emulator's is another
+#define PROVIDER "CUDAExecutionProvider"
+#endif
+
+namespace cuda {
+
+using ort::Api;
+using ort::Dimensions;
+using ort::KernelContext;
+using ort::KernelInfo;
+using ort::Parameter;
+using ort::Status;
+using ort::Value;
+
+constexpr const char* kProviderName = PROVIDER;
+constexpr int kVector = 8, kWarp = 32, kMaxThreads = 1024;
+using Element = uint16_t;
+
+inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The data and shape of the first input.
+template <typename T>
+Status* first_input(const Api& api, const KernelContext* context, const T*& data,
+                    Dimensions& shape) {
+  const Value* value = nullptr;
+  RETURN_IF_FAILED(api.Input(context, 0, &value));
+  RETURN_IF_FAILED(ort::data_of(api, value, data));
+  return ort::dimensions(api, value, shape);
+}
+
+// Loads the device code, and reads two attributes of a node.
+template <typename A, typename B>
+Status* load_and_read(const Api& api, const KernelInfo* info, const char* first, A& a,
+                      const char* second, B& b) {
+  RETURN_IF_FAILED(load(api));
+  RETURN_IF_FAILED(api.Attribute(info, first, &a));
+  return api.Attribute(info, second, &b);
+}
+
+inline Status* check_width(const Api& api, int64_t width, int64_t largest) {
+  if (width % kVector == 0 && width > 0 && width <= largest) return nullptr;
+  return api.CreateStatus(ort::kInvalidArgument, "a row has an unsupported size");
+}
+
+template <bool IsBFloat>
+struct Typed {
+  static constexpr ort::ElementType kType = IsBFloat ? ort::kBFloat16 : ort::kFloat16;
+  static constexpr const char* kProvider = kProviderName;
+};
+
+}  // namespace cuda
