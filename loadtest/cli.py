@@ -273,8 +273,8 @@ def gpu_models(
         str, typer.Option(help="Only models with one of these parts in the name, separated by |.")
     ] = "",
 ) -> None:
-    """Export what `gpu` measures to ROOT/skeletons: bundles without weights, for other machines."""
-    pack_models(root.absolute(), _names(only, "|"))
+    """Make what `gpu` needs, for another machine: of large models skeletons without weights."""
+    pack_models(root.absolute(), _names(only, "|"), Console(stderr=True))
 
 
 def _names(text: str, separator: str = ",") -> tuple[str, ...]:

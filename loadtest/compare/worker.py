@@ -51,14 +51,14 @@ class Worker:
         """Sends ``message`` and returns the reply.
 
         Raises ``WorkerError`` if the process reports an error, ends or does not reply in time;
-        a process that does not reply is killed.
+        a process that does not reply is killed. An infinite ``timeout_seconds`` has no limit.
         """
         assert self._process.stdin is not None
         self._group.resume()
         try:
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
-            line = self._lines.get(timeout=timeout_seconds)
+            line = self._lines.get(timeout=min(timeout_seconds, threading.TIMEOUT_MAX))
         except queue.Empty:
             self.kill()
             raise WorkerError(f"no reply within {timeout_seconds:g} s") from None

@@ -1,22 +1,30 @@
 """``loadtest gpu``: runs the plan and prints the report."""
 
+import contextlib
+import functools
 import math
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from loadtest.compare.errors import WorkerError
-from loadtest.gpu.benchmark import OURS, run_benchmark
-from loadtest.gpu.cache_layouts import PAGED, SLOTS, run_caches
+from loadtest.gpu.benchmark import run_benchmark
+from loadtest.gpu.cache_layouts import run_caches
 from loadtest.gpu.deadline import Deadline, OutOfTimeError
+from loadtest.gpu.engine_worker import Setting
+from loadtest.gpu.full_plan import CONVERTED, make_plan
 from loadtest.gpu.model_builder import ModelBuilder, worker
 from loadtest.gpu.parity_checks import ParityChecker
-from loadtest.gpu.plan import PlanSize, make_plan
+from loadtest.gpu.plan import OURS, Benchmark, CacheStep, Part, PlanSize, Profile
+from loadtest.gpu.printing import print_report
+from loadtest.gpu.profiles import run_profile
 from loadtest.gpu.report import NOT_MEASURED, Report
+
+_SHORT_SECONDS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,24 +46,25 @@ def run_gpu(request: Request, console: Console) -> bool:
     """
     deadline = Deadline(request.budget_seconds)
     report = Report(request.out, request.device)
-    if not _measure_machine(request, report, deadline, console):
-        return False
+    with _timed("machine", console):
+        if not _measure_machine(request, report, deadline, console):
+            return False
     builder = ModelBuilder(request.root, request.device, deadline)
     checker = ParityChecker(builder, request.root, request.device, deadline)
     plan = make_plan(request.device, request.sizes)
     is_selected = _filter(request.only)
     threads = len(os.sched_getaffinity(0))
+    setting = Setting(builder, request.root, request.device, threads, deadline)
     try:
-        checks = [check for check in plan.checks if is_selected(check.name)]
-        checker.run(checks, report)
-        checker.close()
-        caches = tuple(step for step in plan.caches if is_selected(f"caches, {step.name}"))
-        run_caches(caches, report, request.root, request.device, deadline)
-        for benchmark in plan.benchmarks:
-            if is_selected(benchmark.name):
-                run_benchmark(
-                    benchmark, report, builder, request.root, request.device, threads, deadline
-                )
+        checks = [each for each in plan.checks if is_selected(f"{Part.CHECKS}: {each.name}")]
+        with _timed(Part.CHECKS, console):
+            checker.run(checks, report)
+            checker.close()
+        for part, item in plan.items:
+            title = f"{part}: {item.title}"
+            if is_selected(title):
+                with _timed(title, console):
+                    _run(item, report, setting)
         report.set("finished", True)
     except OutOfTimeError:
         report.set("finished", False)
@@ -63,21 +72,65 @@ def run_gpu(request: Request, console: Console) -> bool:
     finally:
         checker.close()
         builder.close()
-    _print(report, console)
+    print_report(report, console)
     return not report.failed_checks
 
 
-def pack_models(root: Path, only: tuple[str, ...]) -> None:
-    """Exports the models to measure, which needs no GPU, and makes their skeletons below ``root``.
+def _run(item: Benchmark | Profile | CacheStep, report: Report, setting: Setting) -> None:
+    if isinstance(item, Benchmark):
+        run_benchmark(item, report, setting)
+    elif isinstance(item, Profile):
+        run_profile(item, report, setting)
+    else:
+        run_caches((item,), report, setting.root, setting.device, setting.deadline)
 
-    ``only``: as of :class:`Request`.
+
+@contextlib.contextmanager
+def _timed(title: str, console: Console) -> Iterator[None]:
+    """Prints what was run and how long it took, if it took any time."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds = time.monotonic() - started
+        if seconds >= _SHORT_SECONDS:
+            console.print(f"{seconds:6.1f} s  {title}", highlight=False, soft_wrap=True)
+
+
+def pack_models(root: Path, only: tuple[str, ...], console: Console) -> None:
+    """Makes what a GPU is to check and to measure, which needs none, below ``root``.
+
+    Models of the checks are made whole, of the others skeletons. What cannot be made is printed.
+
+    Args:
+        only: as of :class:`Request`; selects by the names of bundles and models.
     """
     builder = ModelBuilder(root, "cuda", Deadline(math.inf))
+    plan = make_plan("cuda", PlanSize.FULL)
+    jobs: dict[str, Callable[[], object]] = {}
+    for check in plan.checks:
+        form = (check.size, check.precision, check.kv_cache)
+        name = f"check: {check.size.name}, {check.precision}, {check.kv_cache} cache"
+        jobs[name] = functools.partial(builder.bundle, *form)
+    for each in plan.bundles:
+        jobs[f"bundle: {each.name}"] = functools.partial(
+            builder.pack_bundle, each.size, each.precision, each.kv_cache
+        )
+    for each in plan.benchmarks:
+        if each.engine == CONVERTED:
+            pack = functools.partial(builder.pack_converted, each.size)
+            jobs[f"ctranslate2: {each.size.name}"] = pack
+        elif each.engine != OURS:
+            jobs[f"model: {each.size.name}"] = functools.partial(builder.pack_model, each.size)
     is_selected = _filter(only)
     try:
-        for benchmark in make_plan("cuda", PlanSize.FULL).benchmarks:
-            if is_selected(benchmark.name):
-                builder.pack(benchmark.size, benchmark.precision, benchmark.kv_cache)
+        for name, job in jobs.items():
+            if is_selected(name):
+                with _timed(name, console):
+                    try:
+                        job()
+                    except WorkerError as error:
+                        console.print(f"{name}: {error}", style="red", highlight=False)
     finally:
         builder.close()
 
@@ -111,45 +164,3 @@ def _measure_machine(
         machine.close()
     report.set("reason", None)
     return True
-
-
-def _print_caches(report: Report, console: Console) -> None:
-    table = Table("attention", "slots, ms", "pages, ms", "speed of pages / slots")
-    for name, row in (report.get("caches") or {}).items():
-        times = [
-            f"{1e3 * each['seconds']:.3f}{'' if each['passed'] else ', WRONG'}"
-            if "seconds" in each
-            else "-"
-            for each in (row[SLOTS], row[PAGED])
-        ]
-        table.add_row(name, *times, f"{row['ratio']:.2f}" if "ratio" in row else "-")
-    console.print(table)
-
-
-def _print(report: Report, console: Console) -> None:
-    table = Table("check", "passed", "error or reason")
-    for name, found in report.get("checks").items():
-        error = found.get("max_logprob_error")
-        if error is None:
-            error = found.get("most_behind_the_likeliest", 1 - found.get("min_cosine", 1))
-        passed = {True: "yes", False: "NO", None: "-"}[found["passed"]]
-        table.add_row(name, passed, found.get("reason", f"{error:.2g}"))
-    console.print(table)
-    _print_caches(report, console)
-    table = Table("model", "batch", "tokens/s", "of roofline", "x peers")
-    for name, found in report.get("speed").items():
-        for batch, row in found["rows"].items():
-            ours = row["tokens_per_second"].get(OURS)
-            ratios = {each: f"{ratio:.2f}" for each, ratio in row.get("ratio_to", {}).items()}
-            ratios_text = ", ".join(f"{each} {ratio}" for each, ratio in ratios.items())
-            part = row.get("part_of_best_possible")
-            table.add_row(
-                name,
-                batch,
-                "-" if ours is None else f"{ours:,.0f}",
-                "-" if part is None else f"{part:.0%}",
-                ratios_text,
-            )
-        if "reason" in found:
-            table.add_row(name, "-", found["reason"], "-", "-")
-    console.print(table)

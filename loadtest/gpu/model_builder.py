@@ -53,20 +53,44 @@ class ModelBuilder:
     def bundle_to_time(self, size: ModelSize, precision: str, kv_cache: str) -> Path:
         """A bundle that computes as fast: with other random weights, if there is a skeleton."""
         out = self._bundle_folder(size, precision, kv_cache)
-        skeleton = self._root / "skeletons" / out.name
+        skeleton = self._skeleton("bundles", out.name)
         if not skeleton.exists():
             return self.bundle(size, precision, kv_cache)
-        timed = self._root / "random" / out.name / "1"  # a bundle has the name of its folder
-        if not timed.exists():
-            skeletons.unpack(skeleton, timed)
-        return timed
+        # A bundle has the name of its folder.
+        return _unpacked(skeleton, self._root / "random" / "bundles" / out.name / "1")
 
-    def pack(self, size: ModelSize, precision: str, kv_cache: str) -> None:
-        """Makes the skeleton of a bundle, for a machine that lacks the time to export it."""
-        bundle = self.bundle(size, precision, kv_cache)
-        skeleton = self._root / "skeletons" / bundle.parent.name
+    def model_to_time(self, size: ModelSize) -> Path:
+        """A folder for ``transformers``; only settings, if there is a skeleton."""
+        skeleton = self._skeleton("models", size.name)
+        return skeleton if skeleton.exists() else self.model(size)
+
+    def converted_to_time(self, size: ModelSize) -> Path:
+        """A model for CTranslate2 that computes as fast. Raises as :meth:`converted` does."""
+        skeleton = self._skeleton("ctranslate2", size.name)
         if not skeleton.exists():
-            skeletons.pack(bundle, skeleton)
+            return self.converted(size)
+        return _unpacked(skeleton, self._root / "random" / "ctranslate2" / size.name)
+
+    def pack_bundle(self, size: ModelSize, precision: str, kv_cache: str) -> None:
+        """Makes the skeleton of a bundle, for a machine that lacks the time to export it."""
+        skeleton = self._skeleton("bundles", self._bundle_folder(size, precision, kv_cache).name)
+        if not skeleton.exists():
+            skeletons.pack(self.bundle(size, precision, kv_cache), skeleton)
+
+    def pack_model(self, size: ModelSize) -> None:
+        """Makes the skeleton of a folder for ``transformers``."""
+        skeleton = self._skeleton("models", size.name)
+        if not skeleton.exists():
+            skeletons.pack_settings(self.model(size), skeleton)
+
+    def pack_converted(self, size: ModelSize) -> None:
+        """Makes the skeleton of a model for CTranslate2. Raises as :meth:`converted` does."""
+        skeleton = self._skeleton("ctranslate2", size.name)
+        if not skeleton.exists():
+            skeletons.pack(self.converted(size), skeleton)
+
+    def _skeleton(self, kind: str, name: str) -> Path:
+        return self._root / "skeletons" / kind / name
 
     def _bundle_folder(self, size: ModelSize, precision: str, kv_cache: str) -> Path:
         return self._root / "bundles" / self._device / f"{size.name}-{precision}-{kv_cache}"
@@ -77,7 +101,8 @@ class ModelBuilder:
         out = self._root / "ctranslate2" / size.name
         if not out.exists():
             message = {"op": "convert", "model": str(source), "out": str(out)}
-            self._call("loadtest.peers.ctranslate2_engine", message)
+            precision = "fp16" if self._device == "cuda" else "fp32"  # that of the benchmarks
+            self._call("loadtest.peers.ctranslate2_engine", {**message, "precision": precision})
         return out
 
     def close(self) -> None:
@@ -91,3 +116,9 @@ class ModelBuilder:
         if held is None or not held.is_alive:
             held = self._workers[module] = worker(module, self._root)
         held.call(message, self._deadline.remaining_seconds())
+
+
+def _unpacked(skeleton: Path, out: Path) -> Path:
+    if not out.exists():
+        skeletons.unpack(skeleton, out)
+    return out

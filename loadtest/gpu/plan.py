@@ -1,16 +1,32 @@
-"""The checks and benchmarks of ``loadtest gpu``, in order. Pure."""
+"""What ``loadtest gpu`` runs: descriptions of its items. Pure."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from loadtest.gpu.model_sizes import BENCHMARK_SIZES, CHECK_SIZES, Family, ModelSize
+from loadtest.gpu.model_sizes import ModelSize
+
+OURS = "triune"
 
 
 class PlanSize(StrEnum):
     TINY = "tiny"  # only shows that everything works
     FULL = "full"
+
+
+class Part(StrEnum):
+    """A group of items; ``--only "steps:"`` selects one."""
+
+    CHECKS = "checks"
+    STEPS = "steps"
+    PROFILE = "profile"
+    ENCODERS = "encoders"
+    PEERS = "peers"
+    PREFILL = "prefill"
+    CACHES = "caches"
+    OPTIONS = "options"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +37,9 @@ class Check:
         config: fields of ``ServerConfig`` that select the path.
         tolerance: of a token's log-probability; for an encoder, of one minus the cosine.
         with_logprobs: whether the engine returns log-probabilities, which needs the logits on
-            the host.
+            the host. Without them, steps may start ahead.
+        num_rows: sequences or texts together.
+        beams: more than one searches; the sum of a sequence's log-probabilities is compared then.
     """
 
     label: str
@@ -31,34 +49,66 @@ class Check:
     kv_cache: str = "float"
     config: Mapping[str, Any] = field(default_factory=dict)
     with_logprobs: bool = True
+    num_rows: int = 8
+    beams: int = 1
 
     @property
     def name(self) -> str:
         """The name in the report."""
-        kv_cache = "" if self.kv_cache == "float" else f", {self.kv_cache} cache"
-        return f"{self.label}, {self.precision}{kv_cache}"
+        return f"{self.label}, {self.precision}{_of_cache(self.kv_cache)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """One model in one precision at several batch sizes; ``config`` as for a check."""
+    """One engine with one model in one precision at several batch sizes.
+
+    Args:
+        num_tokens: of each prompt, source or text.
+        config: as for a check.
+        engine: ours, or a module of ``loadtest/peers``. All engines share the rows of a name.
+        limit_seconds: for everything, the engine's start included.
+        lanes: of our engine.
+    """
 
     size: ModelSize
     precision: str
     batches: tuple[int, ...]
-    num_tokens: int  # of each prompt, source or text
+    num_tokens: int
     num_new_tokens: int
     rounds: int
     kv_cache: str = "float"
     label: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
+    engine: str = OURS
+    limit_seconds: float = math.inf
+    lanes: int = 1
 
     @property
     def name(self) -> str:
         """The name in the report."""
-        kv_cache = "" if self.kv_cache == "float" else f", {self.kv_cache} cache"
         label = f", {self.label}" if self.label else ""
-        return f"{self.size.name}, {self.precision}{kv_cache}{label}"
+        return f"{self.size.name}, {self.precision}{_of_cache(self.kv_cache)}{label}"
+
+    @property
+    def title(self) -> str:
+        """The name of the measurement: with the engine, if it is not ours."""
+        return self.name if self.engine == OURS else f"{self.name}, {self.engine}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Where the device's time goes in a benchmark's batches."""
+
+    benchmark: Benchmark
+
+    @property
+    def name(self) -> str:
+        """The name in the report."""
+        return self.benchmark.name
+
+    @property
+    def title(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +131,10 @@ class CacheStep:
         return f"{self.batch} rows, {self.num_cached} of {self.capacity} tokens"
 
     @property
+    def title(self) -> str:
+        return self.name
+
+    @property
     def fields(self) -> dict[str, int]:
         """The fields of the message to ``loadtest/peers/attention_caches.py``."""
         return asdict(self)
@@ -88,122 +142,26 @@ class CacheStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
+    """What to run, in the order of its value: a GPU may be lent for minutes only."""
+
     device: str
     checks: tuple[Check, ...]
-    benchmarks: tuple[Benchmark, ...]
-    caches: tuple[CacheStep, ...]
+    items: tuple[tuple[Part, Benchmark | Profile | CacheStep], ...]
+
+    @property
+    def benchmarks(self) -> tuple[Benchmark, ...]:
+        """The items that measure an engine's speed."""
+        return tuple(item for _, item in self.items if isinstance(item, Benchmark))
+
+    @property
+    def bundles(self) -> tuple[Benchmark, ...]:
+        """One benchmark for each bundle that is measured."""
+        found: dict[tuple[str, str, str], Benchmark] = {}
+        for each in self.benchmarks:
+            if each.engine == OURS:
+                found.setdefault((each.size.name, each.precision, each.kv_cache), each)
+        return tuple(found.values())
 
 
-# Of log-probabilities, with random weights; and of one minus the cosine of an encoder's vectors.
-TOLERANCES = {"fp32": 0.001, "fp16": 0.02, "bf16": 0.15, "int8": 0.1, "int4": 0.8}
-_COSINES = {"fp32": 1e-5, "fp16": 1e-4, "bf16": 1e-3, "int8": 0.002, "int4": 0.03}
-_CACHE_TOLERANCE = 0.1
-# Less than most prompts, so that they are prefilled in chunks.
-CHUNKED = {"max_batched_tokens": 16}
-
-
-# Paths that need a server option; a version without the option reports so. A CPU can be treated
-# as a device with its own memory, as a GPU always is.
-DEVICE_MEMORY = {"has_device_memory": True}
-SAMPLED = "sampling on the device"
-PADDED = "padded steps in a device's memory"
-OPTIONS: dict[str, Mapping[str, Any]] = {
-    PADDED: {**DEVICE_MEMORY, "cuda_graphs": True},
-    "plain steps in a device's memory": {**DEVICE_MEMORY, "cuda_graphs": False},
-    SAMPLED: {**DEVICE_MEMORY, "sampling": "device"},
-}
-_OF_INT8_CACHE: dict[str, Mapping[str, Any]] = {
-    "prefill and decode": {},
-    "chunked prefill": CHUNKED,
-    PADDED: OPTIONS[PADDED],
-}
-
-
-def make_plan(device: str, sizes: PlanSize) -> Plan:
-    """The plan for a device. Precisions start with fp32 on CPU, with fp16 on CUDA.
-
-    CUDA has no fp32 attention kernel.
-    """
-    is_cuda = device.startswith("cuda")
-    first = "fp16" if is_cuda else "fp32"
-    if sizes == PlanSize.TINY:
-        return Plan(
-            device=device,
-            checks=_checks((first, "int8"), (first,), first),
-            benchmarks=tuple(_benchmark(size, first, (1, 4), 16, 8, 2) for size in CHECK_SIZES),
-            caches=(CacheStep(batch=3, num_cached=300, capacity=512),),
-        )
-    precisions = ("fp16", "bf16", "int8", "int4") if is_cuda else ("fp32", "int8", "int4")
-    batches = (1, 8, 64, 256)
-    benchmarks = [_benchmark(size, first, batches, 128, 64, 3) for size in BENCHMARK_SIZES]
-    large = next(size for size in BENCHMARK_SIZES if size.name == "llama-1.1b")
-    some = _benchmark(large, first, (1, 64, 256), 128, 64, 3)
-    benchmarks += [replace(some, precision=precision) for precision in ("int8", "int4")]
-    benchmarks.append(replace(some, kv_cache="int8"))
-    if is_cuda:
-        plain = {"cuda_graphs": False}
-        benchmarks.append(replace(some, label="without CUDA graphs", config=plain))
-    # The 1.1B model first: it is the baseline, and takes longest to build.
-    benchmarks.sort(key=lambda benchmark: benchmark.size is not large)
-    caches = [
-        CacheStep(batch=batch, num_cached=num_cached, capacity=2048)
-        for batch in (1, 32, 128)
-        for num_cached in (128, 1024)
-    ]
-    return Plan(
-        device=device,
-        checks=_checks(precisions, precisions, first),
-        benchmarks=tuple(benchmarks),
-        caches=tuple(caches),
-    )
-
-
-def _benchmark(
-    size: ModelSize,
-    precision: str,
-    batches: tuple[int, ...],
-    num_tokens: int,
-    num_new_tokens: int,
-    rounds: int,
-) -> Benchmark:
-    return Benchmark(
-        size=size,
-        precision=precision,
-        batches=batches,
-        num_tokens=num_tokens,
-        num_new_tokens=0 if size.family == Family.ENCODER else num_new_tokens,
-        rounds=rounds,
-    )
-
-
-def _checks(precisions: tuple[str, ...], others: tuple[str, ...], first: str) -> tuple[Check, ...]:
-    """All decoder paths in ``first``; in other precisions the paths that depend on the weights."""
-    llama_size, bart_size, bert_size = CHECK_SIZES
-    found: list[Check] = []
-    for precision in precisions:
-        tolerance = TOLERANCES[precision]
-        decoder = Check(
-            label="prefill and decode", size=llama_size, precision=precision, tolerance=tolerance
-        )
-        found += [decoder, _with(decoder, "chunked prefill", CHUNKED)]
-        if precision == first:
-            found += [_with(decoder, label, config) for label, config in OPTIONS.items()]
-            cached = TOLERANCES[first] + _CACHE_TOLERANCE
-            for label, config in _OF_INT8_CACHE.items():
-                found.append(_with(decoder, label, config, kv_cache="int8", tolerance=cached))
-    for precision in others:
-        tolerance = TOLERANCES[precision]
-        cross = Check(
-            label="cross-attention", size=bart_size, precision=precision, tolerance=tolerance
-        )
-        encoder = Check(
-            label="encoder", size=bert_size, precision=precision, tolerance=_COSINES[precision]
-        )
-        found += [cross, encoder]
-        if precision == first:
-            found.append(_with(cross, "cross-attention in a device's memory", DEVICE_MEMORY))
-    return tuple(found)
-
-
-def _with(check: Check, label: str, config: Mapping[str, Any], **changes: Any) -> Check:
-    return replace(check, label=label, config=config, with_logprobs=label != SAMPLED, **changes)
+def _of_cache(kv_cache: str) -> str:
+    return "" if kv_cache == "float" else f", {kv_cache} cache"

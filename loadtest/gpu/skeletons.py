@@ -1,19 +1,26 @@
-"""Bundles without their large tensors, for a GPU that is rented by the minute.
+"""Models without their large tensors, for a GPU that is rented by the minute.
 
 Exporting a model of a billion parameters takes minutes of a CPU. A skeleton has the graphs, the
-small tensors, and a sample of each large one; on the other machine, random values of that sample
-take the place of the weights. They compute nothing, but as fast: for speed, not for correctness.
+small tensors, and a sample of each large one; on the other machine, values of that sample in a
+pseudo-random order take the place of the weights. They compute nothing, but as fast: for speed, not
+for correctness. The order is always the same, so that a skeleton knows the hashes of its bundle.
 """
 
+import functools
 import hashlib
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
+
+from loadtest.gpu.ctranslate2_tensors import MODEL_FILE, tensors_of
 
 _FILE = "skeleton.json"
 _VALUES = "skeleton.bin"
@@ -21,13 +28,15 @@ _MANIFEST = "bundle.json"
 # Bytes: tensors up to the first stay whole; of larger ones, a sample is kept.
 _WHOLE = 1 << 16
 _SAMPLE = 1 << 13
-_PART = 1 << 20  # written at once, from a random place of a pool of four such parts
+# Bytes: a tensor is filled from places of a pool of repeated values, in parts.
+_POOL, _PART = 1 << 20, 1 << 18
+_PARTS_AT_ONCE = 64  # of one call of the system
+_THREADS = 16
 
 
-class _Tensor(NamedTuple):
-    """Where a tensor is in a file, and where its values or its sample are in the skeleton."""
+class _Piece(NamedTuple):
+    """A part of a file, and where its values or a sample of them are in the skeleton, in bytes."""
 
-    file: str
     offset: int
     length: int
     kept_offset: int
@@ -35,57 +44,55 @@ class _Tensor(NamedTuple):
     item_bytes: int
 
 
-def pack(bundle: Path, skeleton: Path) -> None:
-    """Writes the skeleton of a bundle to a new folder."""
-    skeleton.mkdir(parents=True)
-    tensors: dict[tuple[str, int], _Tensor] = {}
+def pack(model: Path, skeleton: Path) -> None:
+    """Writes the skeleton of a bundle, or of a model of CTranslate2, to a new folder."""
+    partial = skeleton.with_name(f"{skeleton.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    large: dict[str, dict[int, tuple[int, int]]] = {}
+    for file, offset, length, item_bytes in _tensors(model):
+        tensors = large.setdefault(file, {})
+        if length > _WHOLE:
+            tensors[offset] = (length, item_bytes)  # graphs share weights
+    described: dict[str, Any] = {}
     values = bytearray()
-    for file, offset, length, item_bytes in _external_tensors(bundle):
-        if (file, offset) in tensors:
-            continue  # graphs share weights
-        kept = length if length <= _WHOLE else _SAMPLE
-        start = offset if kept == length else offset + length // 2 // item_bytes * item_bytes
-        with (bundle / file).open("rb") as source:
-            source.seek(start)
-            data = source.read(kept)
-        tensors[file, offset] = _Tensor(file, offset, length, len(values), len(data), item_bytes)
-        values += data
-    files = {name for name, _ in tensors}
-    for path in bundle.iterdir():
-        if path.name not in files:
-            shutil.copyfile(path, skeleton / path.name)
-    sizes = {name: (bundle / name).stat().st_size for name in files}
-    described = {"tensors": list(tensors.values()), "sizes": sizes}
-    (skeleton / _FILE).write_text(json.dumps(described), encoding="utf-8")
-    (skeleton / _VALUES).write_bytes(values)
+    for name, tensors in large.items():
+        pieces = _pieces(model / name, tensors, values)
+        described[name] = {"size": (model / name).stat().st_size, "pieces": pieces}
+    for path in model.iterdir():
+        if path.name not in large:
+            shutil.copyfile(path, partial / path.name)
+    (partial / _FILE).write_text(json.dumps(described), encoding="utf-8")
+    (partial / _VALUES).write_bytes(values)
+    _correct_hashes(partial, described)
+    partial.rename(skeleton)
 
 
-def unpack(skeleton: Path, bundle: Path) -> None:
-    """Writes a bundle with random weights to a new folder, atomically."""
-    partial = bundle.with_name(f"{bundle.name}.partial")
+def pack_settings(model: Path, skeleton: Path) -> None:
+    """Copies a folder for ``transformers`` without its weights, which are made on the device."""
+    shutil.copytree(model, skeleton, ignore=shutil.ignore_patterns("*.safetensors"))
+
+
+def unpack(skeleton: Path, model: Path) -> None:
+    """Writes a model with pseudo-random weights to a new folder, atomically."""
+    partial = model.with_name(f"{model.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for path in skeleton.iterdir():
         if path.name not in (_FILE, _VALUES):
             shutil.copyfile(path, partial / path.name)
-    described = json.loads((skeleton / _FILE).read_text(encoding="utf-8"))
     values = (skeleton / _VALUES).read_bytes()
-    random = np.random.default_rng(0)
-    for name, size in described["sizes"].items():
-        with (partial / name).open("wb") as file:
-            file.truncate(size)
-            for tensor in map(_Tensor._make, described["tensors"]):
-                if tensor.file == name:
-                    file.seek(tensor.offset)
-                    for part in _parts(tensor, values, random):
-                        file.write(part)
-    _correct_hashes(partial)
-    partial.rename(bundle)
+    for name, about in json.loads((skeleton / _FILE).read_text(encoding="utf-8")).items():
+        _fill(partial / name, about, values)
+    partial.rename(model)
 
 
-def _external_tensors(bundle: Path) -> Iterator[tuple[str, int, int, int]]:
-    """File, offset, length and size of an element of each tensor outside the graphs, in bytes."""
-    for path in sorted(bundle.glob("*.onnx")):
+def _tensors(model: Path) -> Iterator[tuple[str, int, int, int]]:
+    """File, offset, length and size of an element of each tensor outside graphs, in bytes."""
+    if (model / MODEL_FILE).exists():
+        for offset, length, item_bytes in tensors_of(model / MODEL_FILE):
+            yield MODEL_FILE, offset, length, item_bytes
+    for path in sorted(model.glob("*.onnx")):
         for tensor in onnx.load(str(path), load_external_data=False).graph.initializer:
             if tensor.data_location != onnx.TensorProto.EXTERNAL:
                 continue
@@ -95,25 +102,70 @@ def _external_tensors(bundle: Path) -> Iterator[tuple[str, int, int, int]]:
             yield where["location"], offset, length, dtype.itemsize
 
 
-def _parts(tensor: _Tensor, values: bytes, random: np.random.Generator) -> Iterator[bytes]:
-    kept = values[tensor.kept_offset : tensor.kept_offset + tensor.kept_length]
-    if len(kept) == tensor.length:
-        yield kept
+def _pieces(path: Path, large: dict[int, tuple[int, int]], values: bytearray) -> list[_Piece]:
+    """The pieces of a file in order; adds what is kept of them to ``values``."""
+    pieces = []
+    with path.open("rb") as file:
+
+        def keep(offset: int, length: int, start: int, count: int, item_bytes: int) -> None:
+            if length:
+                file.seek(start)
+                pieces.append(_Piece(offset, length, len(values), count, item_bytes))
+                values.extend(file.read(count))
+
+        end = 0
+        for offset, (length, item_bytes) in sorted(large.items()):
+            keep(end, offset - end, end, offset - end, 1)
+            middle = offset + length // 2 // item_bytes * item_bytes
+            keep(offset, length, middle, min(_SAMPLE, length // 2), item_bytes)
+            end = offset + length
+        keep(end, path.stat().st_size - end, end, path.stat().st_size - end, 1)
+    return pieces
+
+
+def _fill(path: Path, about: dict[str, Any], values: bytes) -> None:
+    pieces = [_Piece(*piece) for piece in about["pieces"]]
+    with path.open("wb") as file, ThreadPoolExecutor(_THREADS) as pool:
+        file.truncate(about["size"])
+        for _ in pool.map(lambda piece: _write(file.fileno(), piece, values), pieces):
+            pass
+
+
+def _write(descriptor: int, piece: _Piece, values: bytes) -> None:
+    kept = values[piece.kept_offset : piece.kept_offset + piece.kept_length]
+    if len(kept) == piece.length:
+        os.pwrite(descriptor, kept, piece.offset)
         return
-    sample = np.frombuffer(kept, f"V{tensor.item_bytes}")
-    pool = sample[random.integers(0, len(sample), 4 * _PART // tensor.item_bytes)]
-    left = tensor.length // tensor.item_bytes
-    while left:
-        count = min(left, _PART // tensor.item_bytes)
-        first = random.integers(0, len(pool) - count + 1)
-        yield pool[first : first + count].tobytes()
-        left -= count
+    sample = np.frombuffer(kept, f"V{piece.item_bytes}")
+    pool = memoryview(sample[_order(_POOL // piece.item_bytes) % len(sample)].tobytes())
+    starts = _order(-(-piece.length // _PART)) % ((_POOL - _PART) // piece.item_bytes)
+    parts = [pool[start : start + _PART] for start in (starts * piece.item_bytes).tolist()]
+    parts[-1] = parts[-1][: piece.length - _PART * (len(parts) - 1)]
+    for first in range(0, len(parts), _PARTS_AT_ONCE):
+        some = parts[first : first + _PARTS_AT_ONCE]
+        if os.pwritev(descriptor, some, piece.offset + first * _PART) != sum(map(len, some)):
+            raise OSError("the disk is full")
 
 
-def _correct_hashes(bundle: Path) -> None:
+@functools.cache
+def _order(count: int) -> Any:
+    """``count`` numbers in a pseudo-random order: multiplicative hashing, Knuth 6.4."""
+    return np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(40)
+
+
+def _correct_hashes(skeleton: Path, described: dict[str, Any]) -> None:
     """The server verifies the files of a bundle against its manifest."""
-    manifest = json.loads((bundle / _MANIFEST).read_text(encoding="utf-8"))
-    for record in manifest["files"]:
-        with (bundle / record["path"]).open("rb") as file:
-            record["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
-    (bundle / _MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+    path = skeleton / _MANIFEST
+    if not path.exists():
+        return
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    values = (skeleton / _VALUES).read_bytes()
+    with tempfile.TemporaryDirectory(dir=skeleton) as folder:
+        for record in manifest["files"]:
+            if record["path"] in described:
+                filled = Path(folder) / record["path"]
+                _fill(filled, described[record["path"]], values)
+                with filled.open("rb") as file:
+                    record["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+                filled.unlink()
+    path.write_text(json.dumps(manifest), encoding="utf-8")

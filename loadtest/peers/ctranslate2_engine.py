@@ -50,10 +50,16 @@ class Peer:
         return {"version": ctranslate2.__version__}
 
     def convert(self, message: Message) -> Message:
-        """Converts the Hugging Face folder ``model`` to ``out``, atomically."""
+        """Converts the Hugging Face folder ``model`` to ``out``, atomically.
+
+        ``precision``: of the file; by default fp32.
+        """
         out = Path(message["out"])
+        out.parent.mkdir(parents=True, exist_ok=True)
         partial = out.with_name(f"{out.name}.partial")
-        TransformersConverter(message["model"]).convert(str(partial), force=True)
+        quantization = _COMPUTE[message.get("precision", "fp32")]
+        converter = TransformersConverter(message["model"])
+        converter.convert(str(partial), quantization=quantization, force=True)
         partial.rename(out)
         return {}
 

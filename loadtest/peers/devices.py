@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig
 
 from loadtest.peers.json_lines import Message
 
@@ -31,12 +33,25 @@ def wait(device: str) -> None:
 
 
 def model_of(loader: Any, message: Message) -> Any:
-    """Loads a model of ``transformers`` with the class ``loader``."""
+    """Loads a model of ``transformers`` with the class ``loader``.
+
+    A folder without weights has a model with random ones, which are made on the device.
+    """
     torch.set_num_threads(message["threads"])
-    model: Any = loader.from_pretrained(
-        message["model"], dtype=dtype_of(message), attn_implementation="sdpa"
-    )
+    options = {"dtype": dtype_of(message), "attn_implementation": "sdpa"}
+    if has_weights(message["model"]):
+        model: Any = loader.from_pretrained(message["model"], **options)
+    else:
+        with torch.device(device_of(message)):
+            model = loader.from_config(AutoConfig.from_pretrained(message["model"]), **options)
     return model.eval().to(device_of(message))
+
+
+def has_weights(folder: str) -> bool:
+    """Whether ``folder`` has more than a model's settings; true for anything but a folder."""
+    path = Path(folder)
+    files = [each for ending in ("safetensors", "bin") for each in path.glob(f"*.{ending}")]
+    return not path.is_dir() or bool(files)
 
 
 def seconds_of(function: Callable[[], object], device: str) -> float:

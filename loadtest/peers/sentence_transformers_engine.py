@@ -1,12 +1,15 @@
 """sentence-transformers on PyTorch: its modules, its order by length, its batches of 32."""
 
+import shutil
+import tempfile
 from typing import Any
 
 import sentence_transformers
 import torch
 from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
 
-from loadtest.peers.devices import device_of, dtype_of, seconds_of
+from loadtest.peers.devices import device_of, dtype_of, has_weights, model_of, seconds_of
 from loadtest.peers.json_lines import Message, serve
 
 BATCH = 32  # default of ``encode``
@@ -19,7 +22,13 @@ class Peer:
     def load(self, message: Message) -> Message:
         torch.set_num_threads(message["threads"])
         self._device = device_of(message)
-        model: Any = SentenceTransformer(message["model"], device=self._device)
+        with tempfile.TemporaryDirectory() as folder:
+            path = message["model"]
+            if not has_weights(path):
+                path = f"{folder}/model"
+                shutil.copytree(message["model"], path)
+                model_of(AutoModel, message).save_pretrained(path)
+            model: Any = SentenceTransformer(path, device=self._device)
         self._model = model.to(dtype_of(message)).eval()
         return {
             "version": f"sentence-transformers {sentence_transformers.__version__}, "

@@ -3,13 +3,21 @@
 ``{"op": "logprobs"}`` with ``inputs`` (token ids of prompts or sources), ``tokens`` (the output of
 each), ``start`` (decoder start token; null for a decoder) and ``suppressed`` (tokens that are never
 generated). Reply: ``logprobs`` of ``tokens``, and the ``best`` log-probability of any token at each
-step. ``{"op": "vectors"}`` as in ``loadtest/peers/json_lines.py``: normalised means over tokens.
+step; with ``beams`` of more than one also ``beam_logprobs``, those of the tokens that its own beam
+search finds, as many of them. ``{"op": "vectors"}`` as in ``loadtest/peers/json_lines.py``:
+normalised means over tokens.
 """
 
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+)
 
 from loadtest.peers.devices import device_of
 from loadtest.peers.json_lines import Message, serve
@@ -34,6 +42,33 @@ class Reference:
         return {"version": torch.__version__}
 
     def logprobs(self, message: Message) -> Message:
+        reply = self._logprobs(message)
+        if message.get("beams", 1) > 1:
+            found = [
+                self._search(prompt, len(tokens), message)
+                for prompt, tokens in zip(message["inputs"], message["tokens"], strict=True)
+            ]
+            reply["beam_logprobs"] = self._logprobs({**message, "tokens": found})["logprobs"]
+        return reply
+
+    def _search(self, prompt: list[int], length: int, message: Message) -> list[int]:
+        """The tokens of a beam search without an end token."""
+        config: Any = GenerationConfig(  # type: ignore[no-untyped-call]
+            num_beams=message["beams"],
+            do_sample=False,
+            max_new_tokens=length,
+            eos_token_id=None,
+            pad_token_id=1,
+            decoder_start_token_id=message["start"],
+            suppress_tokens=message["suppressed"] or None,
+        )
+        self._model.generation_config = config  # defaults of the model's own would add an end
+        ids = torch.tensor([prompt], device=self._device)
+        with torch.inference_mode():
+            row = self._model.generate(ids, attention_mask=torch.ones_like(ids))[0].tolist()
+        return list(row[-length:])
+
+    def _logprobs(self, message: Message) -> Message:
         found, best = [], []
         start = message["start"]
         for prompt, tokens in zip(message["inputs"], message["tokens"], strict=True):

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from loadtest.compare.errors import InvalidResultError
-from loadtest.gpu.benchmark import OURS, PEERS, rate_of, row, step_seconds
+from loadtest.gpu.benchmark import add, first_seconds, rate_of, step_seconds
 from loadtest.gpu.deadline import Deadline, OutOfTimeError
+from loadtest.gpu.full_plan import PEERS, make_plan
 from loadtest.gpu.model_sizes import BENCHMARK_SIZES, SIZES, Family
-from loadtest.gpu.parity import compare_logprobs, compare_vectors
-from loadtest.gpu.plan import OPTIONS, Benchmark, PlanSize, make_plan
+from loadtest.gpu.parity import compare_logprobs, compare_totals, compare_vectors
+from loadtest.gpu.plan import OURS, Benchmark, CacheStep, Part, PlanSize
 from loadtest.gpu.report import NOT_MEASURED, Report
 from loadtest.gpu.roofline import roofline_rate
 
@@ -39,7 +40,8 @@ def test_every_family_is_checked_and_measured(device: str, extent: PlanSize) -> 
     plan = make_plan(device, extent)
     assert {check.size.family for check in plan.checks} == set(Family)
     assert {each.size.family for each in plan.benchmarks} == set(Family)
-    for names in ([c.name for c in plan.checks], [s.name for s in plan.benchmarks]):
+    titles = [f"{part}: {item.title}" for part, item in plan.items]
+    for names in ([check.name for check in plan.checks], titles):
         assert len(set(names)) == len(names)
     assert any(check.kv_cache == "int8" for check in plan.checks)
     precisions = {check.precision for check in plan.checks} | {s.precision for s in plan.benchmarks}
@@ -51,9 +53,49 @@ def test_the_full_plan_covers_all_precisions_and_sizes() -> None:
     assert {check.precision for check in plan.checks} == {"fp16", "bf16", "int8", "int4"}
     names = {each.size.name for each in plan.benchmarks}
     assert names == {size.name for size in BENCHMARK_SIZES}
-    plain = [each for each in plan.benchmarks if each.name == f"{each.size.name}, fp16"]
-    assert {each.size.name for each in plain} == names
+    plain = [each for each in plan.benchmarks if each.title == f"{each.size.name}, fp16"]
+    generating = {size.name for size in BENCHMARK_SIZES if size.family != Family.ENCODER}
+    assert {each.size.name for each in plain} == generating
     assert all((min(each.batches), max(each.batches)) == (1, 256) for each in plain)
+
+
+def test_the_most_valuable_parts_are_first() -> None:
+    parts = list(dict.fromkeys(part for part, _ in make_plan("cuda", PlanSize.FULL).items))
+    assert parts[:4] == [Part.STEPS, Part.PROFILE, Part.ENCODERS, Part.PEERS]
+    assert set(parts) == set(Part) - {Part.CHECKS}
+
+
+def test_every_peer_runs_beside_our_engine_and_has_a_time_limit() -> None:
+    plan = make_plan("cuda", PlanSize.FULL)
+    ours = {
+        (each.name, batch)
+        for each in plan.benchmarks
+        if each.engine == OURS
+        for batch in each.batches
+    }
+    peers = [each for each in plan.benchmarks if each.engine != OURS]
+    assert {each.engine for each in peers} == {name for names in PEERS.values() for name in names}
+    for each in peers:
+        assert ours >= {(each.name, batch) for batch in each.batches}
+        assert each.limit_seconds < math.inf
+
+
+def test_each_bundle_is_made_once() -> None:
+    plan = make_plan("cuda", PlanSize.FULL)
+    forms = [(each.size.name, each.precision, each.kv_cache) for each in plan.bundles]
+    assert len(set(forms)) == len(forms) == 9
+    assert ("llama-1.1b", "fp16", "int8") in forms
+
+
+def test_few_and_many_rows_are_checked() -> None:
+    plan = make_plan("cuda", PlanSize.FULL)
+    ahead = [check for check in plan.checks if not check.with_logprobs and "ahead" in check.label]
+    rows = {check.num_rows for check in ahead if check.precision == "fp16"}
+    assert min(rows) == 1
+    assert max(rows) > 64
+    assert any(1 < number <= 8 for number in rows)
+    assert any(8 < number <= 64 for number in rows)
+    assert any(check.beams > 1 for check in plan.checks)
 
 
 @pytest.mark.parametrize(
@@ -113,11 +155,28 @@ def test_an_encoders_rate_counts_input_tokens() -> None:
         rate_of(each, 4, {"seconds": 2.0, "num_tokens": 63})
 
 
-def test_a_row_has_ratios_to_the_peers_that_ran() -> None:
-    found = row({OURS: [9.0, 10.0, 14.0], "a": [5.0, 4.0, 6.0]}, {"b": "no"}, {}, 20.0)
-    assert found["ratio_to"] == {"a": 2.0}
-    assert found["part_of_best_possible"] == 0.5
-    assert found["reasons"] == {"b": "no"}
+def test_engines_share_a_row_in_any_order() -> None:
+    theirs = benchmark("bert-base", num_tokens=16, num_new_tokens=0, engine="a")
+    ours = benchmark("bert-base", num_tokens=16, num_new_tokens=0)
+    of_peer = [{"seconds": seconds, "num_tokens": 64} for seconds in (16.0, 12.8, 10.0)]
+    of_ours = [{"seconds": seconds, "num_tokens": 64} for seconds in (6.4, 8.0, 4.0)]
+    measured = [(theirs, of_peer), (ours, of_ours)]
+    rows: list[dict[str, Any]] = [{}, {"reasons": {"b": "no"}}]
+    for row, order in zip(rows, (measured, measured[::-1]), strict=True):
+        for each, replies in order:
+            add(row, each, 4, replies, 20.0)
+        assert row["tokens_per_second"] == {"a": 5.0, OURS: 10.0}
+        assert row["ratio_to"] == {"a": 2.0}
+        assert row["part_of_best_possible"] == 0.5
+    assert rows[1]["reasons"] == {"b": "no"}
+
+
+def test_a_decoders_row_has_its_step_and_first_tokens() -> None:
+    row: dict[str, Any] = {}
+    replies = [{"arrivals": [[1.0, 2.0, 3.0], [1.5, 2.5, 3.5]]}]
+    add(row, benchmark("llama-135m", num_new_tokens=3), 2, replies, 4.0)
+    assert (row["step_seconds"], row["first_token_seconds"]) == (1.0, 1.5)
+    assert first_seconds(replies[0]) == 1.5
 
 
 def logprobs(*values: float) -> dict[str, list[list[float]]]:
@@ -145,6 +204,16 @@ def test_tokens_are_compared_with_the_reference(
 def test_tokens_without_logprobs_are_compared_with_the_reference(best: float, passed: bool) -> None:
     theirs = {**logprobs(-1.0), "best": [[best]]}
     assert compare_logprobs({"logprobs": [[]]}, theirs, 0.01)["passed"] is passed
+
+
+@pytest.mark.parametrize(
+    ("ours", "passed"), [((-1.0, -2.0), True), ((-0.5, -2.0), True), ((-1.0, -2.3), False)]
+)
+def test_a_search_may_find_better_sequences(ours: tuple[float, ...], passed: bool) -> None:
+    theirs = [(-1.0, -1.0), (-1.0, -2.0)]
+    found = compare_totals([(-1.0, -1.0), ours], theirs, 0.1)
+    assert found["passed"] is passed
+    assert found["tokens"] == 4
 
 
 def test_vectors_are_compared_with_the_reference() -> None:
@@ -198,25 +267,20 @@ def test_a_run_on_the_cpu_and_again_from_its_report(tmp_path: Path) -> None:
     assert report["ceilings"]["bytes_per_second"] > 0
     plan = make_plan("cpu", PlanSize.TINY)
     assert list(report["checks"]) == [check.name for check in plan.checks]
-    (step,) = plan.caches
+    (step,) = (item for _, item in plan.items if isinstance(item, CacheStep))
     row = report["caches"][step.name]
     assert row["slots"]["passed"] is True
     assert row["slots"]["max_error"] < 1e-5
     assert "PagedAttention" in row["paged"]["reason"]  # a CPU has no kernel for it
-    ran = {name: found for name, found in report["checks"].items() if found["passed"] is not None}
-    assert all(found["passed"] for found in ran.values())
-    for name in report["checks"].keys() - ran.keys():
-        assert "this version has no" in report["checks"][name]["reason"]
-    assert len(ran) >= len(plan.checks) - len(OPTIONS)
+    assert all(found["passed"] for found in report["checks"].values())
     for each in plan.benchmarks:
         found = report["speed"][each.name]
         assert list(found["rows"]) == [str(batch) for batch in each.batches]
         for measured in found["rows"].values():
-            assert measured["tokens_per_second"][OURS] > 0
-            for name in PEERS[each.size.family]:
-                runs = name in measured["tokens_per_second"]
-                assert runs or found["reasons"].get(name) or measured["reasons"].get(name)
-        assert "transformers_engine" not in found["reasons"]
+            runs = measured["tokens_per_second"].get(each.engine, 0) > 0
+            assert runs or found["reasons"].get(each.engine) or measured["reasons"][each.engine]
+            assert runs or each.engine not in (OURS, "transformers_engine")
+        assert f"steps: {each.name}" in done.stderr
     before = out.read_text()
     assert run(*arguments).returncode == 0
     assert out.read_text() == before

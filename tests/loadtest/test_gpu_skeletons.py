@@ -1,6 +1,8 @@
-"""Skeletons of bundles: graphs as they were, and random weights like those left out."""
+"""Skeletons: models as they were, but for weights like those left out."""
 
+import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -66,3 +68,60 @@ async def test_the_engine_runs_the_copy(copied: tuple[Path, Path, Path]) -> None
     reply = await bench.run({"inputs": [[5, 6, 7]], "max_new_tokens": 3, "beams": 1})
     bench.close()
     assert len(reply["arrivals"][0]) == 3
+
+
+def test_the_order_of_values_is_the_same_everywhere(
+    copied: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    _, skeleton, bundle = copied
+    again = tmp_path / "again"
+    skeletons.unpack(skeleton, again)
+    name = "decode.onnx.data"
+    assert (again / name).read_bytes() == (bundle / name).read_bytes()
+
+
+def test_a_tensor_larger_than_the_pool_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(skeletons, "_POOL", 1 << 12)
+    monkeypatch.setattr(skeletons, "_PART", 1 << 10)
+    monkeypatch.setattr(skeletons, "_PARTS_AT_ONCE", 3)
+    model, skeleton, filled = tmp_path / "model", tmp_path / "skeleton", tmp_path / "filled"
+    model.mkdir()
+    values = np.random.default_rng(0).normal(size=50_001).astype(np.float16)
+    small = np.arange(7, dtype=np.float32)
+    write_converted(model / "model.bin", {"large": (values, 4), "small": (small, 0)})
+    skeletons.pack(model, skeleton)
+    assert (skeleton / "skeleton.bin").stat().st_size < values.nbytes / 4
+    skeletons.unpack(skeleton, filled)
+    before, after = ((each / "model.bin").read_bytes() for each in (model, filled))
+    assert len(before) == len(after)
+    first = before.index(values.tobytes())
+    end = first + values.nbytes
+    assert (before[:first], before[end:]) == (after[:first], after[end:])
+    found = np.frombuffer(after[first:end], np.float16)
+    assert set(found.tolist()) <= set(values.tolist())
+    assert 0.9 < found.std() / values.std() < 1.1
+
+
+def write_converted(path: Path, tensors: dict[str, tuple[Any, int]]) -> None:
+    """A file of CTranslate2, from arrays and the numbers of their types."""
+
+    def name(text: str) -> bytes:
+        return struct.pack("<H", len(text) + 1) + text.encode() + b"\0"
+
+    parts = [struct.pack("<I", 6), name("TransformerSpec"), struct.pack("<II", 1, len(tensors))]
+    for key, (array, kind) in tensors.items():
+        shape = struct.pack(f"<B{array.ndim}I", array.ndim, *array.shape)
+        parts += [name(key), shape, struct.pack("<BI", kind, array.nbytes), array.tobytes()]
+    path.write_bytes(b"".join([*parts, struct.pack("<I", 0)]))
+
+
+def test_settings_have_no_weights(tmp_path: Path) -> None:
+    model, skeleton = tmp_path / "model", tmp_path / "skeleton"
+    (model / "1_Pooling").mkdir(parents=True)
+    for name in ("config.json", "model.safetensors", "1_Pooling/config.json"):
+        (model / name).write_text("{}")
+    skeletons.pack_settings(model, skeleton)
+    found = {str(path.relative_to(skeleton)) for path in skeleton.rglob("*") if path.is_file()}
+    assert found == {"config.json", "1_Pooling/config.json"}

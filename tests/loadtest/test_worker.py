@@ -1,5 +1,6 @@
 """A candidate's process: replies, errors, time limits and its end."""
 
+import math
 import os
 import signal
 import sys
@@ -43,6 +44,10 @@ def test_a_worker_that_ends_reports_its_last_line(worker: Worker) -> None:
     worker.call({"op": "load", "model": "dies"}, 30)
     with pytest.raises(WorkerError, match="ended with status 3: out of luck"):
         worker.call(WORKLOAD.message(0), 30)
+
+
+def test_a_worker_may_have_no_time_limit(worker: Worker) -> None:
+    assert worker.call({"op": "load", "model": "fast"}, math.inf) == {"version": "1.2"}
 
 
 def test_a_worker_that_does_not_reply_is_killed(worker: Worker) -> None:
