@@ -7,43 +7,36 @@ from typing import Any
 import numpy as np
 
 from loadtest.compare.errors import InvalidResultError, WorkerError
-from loadtest.gpu.engine_worker import EngineWorker, Setting, run_message
+from loadtest.gpu.engine_worker import Engines, LimitedEngine, run_message
 from loadtest.gpu.model_sizes import Family
 from loadtest.gpu.plan import OURS, Benchmark
 from loadtest.gpu.report import Report
 from loadtest.gpu.roofline import roofline_rate
 
 
-def run_benchmark(benchmark: Benchmark, report: Report, setting: Setting) -> bool:
-    """Measures the batch sizes that the report lacks, and writes each to the report at once.
-
-    Returns whether there was something to do.
-    """
+def run_benchmark(benchmark: Benchmark, report: Report, engines: Engines) -> None:
+    """Measures the batch sizes that the report lacks, and writes each to the report at once."""
     found, engine = report.benchmark(benchmark.name), benchmark.engine
     wanted = [batch for batch in benchmark.batches if not _is_done(found, engine, batch)]
     if not wanted:
-        return False
+        return
     try:
-        worker = EngineWorker(benchmark, setting)
+        loaded = engines.load(benchmark)
     except WorkerError as error:
         found["reasons"][engine] = str(error)
         report.save()
-        return True
-    try:
-        for batch in wanted:
-            row = found["rows"].setdefault(str(batch), {})
-            roofline = roofline_rate(benchmark, batch, setting.device, report.get("ceilings"))
-            try:
-                replies = _replies(benchmark, batch, worker)
-                add(row, benchmark, batch, replies, roofline)
-            except (WorkerError, InvalidResultError) as error:
-                row.setdefault("reasons", {})[engine] = str(error)
-            report.save()
-            if not worker.is_alive:
-                break
-    finally:
-        worker.close()
-    return True
+        return
+    device, ceilings = engines.setting.device, report.get("ceilings")
+    for batch in wanted:
+        row = found["rows"].setdefault(str(batch), {})
+        try:
+            replies = _replies(benchmark, batch, loaded)
+            add(row, benchmark, batch, replies, roofline_rate(benchmark, batch, device, ceilings))
+        except (WorkerError, InvalidResultError) as error:
+            row.setdefault("reasons", {})[engine] = str(error)
+        report.save()
+        if not loaded.is_alive:
+            break
 
 
 def _is_done(found: Mapping[str, Any], engine: str, batch: int) -> bool:
@@ -52,10 +45,10 @@ def _is_done(found: Mapping[str, Any], engine: str, batch: int) -> bool:
     return engine in row.get("tokens_per_second", {}) or engine in reasons
 
 
-def _replies(benchmark: Benchmark, batch: int, worker: EngineWorker) -> list[dict[str, Any]]:
+def _replies(benchmark: Benchmark, batch: int, loaded: LimitedEngine) -> list[dict[str, Any]]:
     """The replies of all rounds but the first, a warm-up."""
     messages = [run_message(benchmark, batch, number) for number in range(benchmark.rounds + 1)]
-    return [worker.call(message) for message in messages][1:]
+    return [loaded.call(message) for message in messages][1:]
 
 
 def add(

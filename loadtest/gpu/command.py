@@ -15,7 +15,7 @@ from loadtest.compare.errors import WorkerError
 from loadtest.gpu.benchmark import run_benchmark
 from loadtest.gpu.cache_layouts import run_caches
 from loadtest.gpu.deadline import Deadline, OutOfTimeError
-from loadtest.gpu.engine_worker import Setting
+from loadtest.gpu.engine_worker import Engines, Setting
 from loadtest.gpu.full_plan import CONVERTED, make_plan
 from loadtest.gpu.model_builder import ModelBuilder, worker
 from loadtest.gpu.parity_checks import ParityChecker
@@ -55,6 +55,7 @@ def run_gpu(request: Request, console: Console) -> bool:
     is_selected = _filter(request.only)
     threads = len(os.sched_getaffinity(0))
     setting = Setting(builder, request.root, request.device, threads, deadline)
+    engines = Engines(setting)
     try:
         checks = [each for each in plan.checks if is_selected(f"{Part.CHECKS}: {each.name}")]
         with _timed(Part.CHECKS, console):
@@ -64,24 +65,27 @@ def run_gpu(request: Request, console: Console) -> bool:
             title = f"{part}: {item.title}"
             if is_selected(title):
                 with _timed(title, console):
-                    _run(item, report, setting)
+                    _run(item, report, engines)
         report.set("finished", True)
     except OutOfTimeError:
         report.set("finished", False)
         console.print("out of time: run again with the same --out to continue", highlight=False)
     finally:
+        engines.close()
         checker.close()
         builder.close()
     print_report(report, console)
     return not report.failed_checks
 
 
-def _run(item: Benchmark | Profile | CacheStep, report: Report, setting: Setting) -> None:
+def _run(item: Benchmark | Profile | CacheStep, report: Report, engines: Engines) -> None:
     if isinstance(item, Benchmark):
-        run_benchmark(item, report, setting)
+        run_benchmark(item, report, engines)
     elif isinstance(item, Profile):
-        run_profile(item, report, setting)
+        run_profile(item, report, engines)
     else:
+        engines.close()  # it would take memory and time
+        setting = engines.setting
         run_caches((item,), report, setting.root, setting.device, setting.deadline)
 
 

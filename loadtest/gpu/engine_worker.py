@@ -1,5 +1,6 @@
-"""The process of an engine under measurement, with the time limits of its item."""
+"""The process of the engine under measurement."""
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from loadtest.compare.errors import WorkerError
+from loadtest.compare.worker import Worker
 from loadtest.gpu.deadline import Deadline
 from loadtest.gpu.model_builder import ModelBuilder, worker
 from loadtest.gpu.model_sizes import Family
@@ -34,34 +36,65 @@ class Setting:
     deadline: Deadline
 
 
-class EngineWorker:
-    """Starts and loads the benchmark's engine.
+class Engines:
+    """Starts engines. Loading takes longer than measuring: the last engine stays for the next item.
 
-    Args:
-        module: of our engine's process.
-
-    Raises:
-        WorkerError: the engine does not start, or not within the benchmark's limit.
+    The caller closes it.
     """
 
-    def __init__(
-        self, benchmark: Benchmark, setting: Setting, module: str = "server.bench"
-    ) -> None:
-        self._benchmark, self._deadline = benchmark, setting.deadline
-        self._end = time.monotonic() + benchmark.limit_seconds
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._worker: Worker | None = None
+        self._loaded = ""
+
+    def load(self, benchmark: Benchmark, module: str = "server.bench") -> "LimitedEngine":
+        """The benchmark's engine, loaded.
+
+        Args:
+            module: of our engine's process.
+
+        Raises:
+            WorkerError: the engine does not start, or not within the benchmark's limit.
+        """
+        setting = self.setting
         is_ours = benchmark.engine == OURS
-        message = _ours(benchmark, setting) if is_ours else _peer(benchmark, setting)
-        setting.builder.close()
-        self._worker = worker(
-            module if is_ours else f"loadtest.peers.{benchmark.engine}", setting.root
-        )
         task, _ = _TASKS[benchmark.size.family]
-        common = {"op": "load", "task": task, "device": setting.device, "threads": setting.threads}
-        try:
-            self.call({**common, **message})
-        except BaseException:
+        message = {
+            "op": "load",
+            "task": task,
+            "device": setting.device,
+            "threads": setting.threads,
+            **(_ours(benchmark, setting) if is_ours else _peer(benchmark, setting)),
+        }
+        setting.builder.close()
+        name = module if is_ours else f"loadtest.peers.{benchmark.engine}"
+        wanted = json.dumps([name, message])
+        if self._worker is None or not self._worker.is_alive or self._loaded != wanted:
             self.close()
-            raise
+            self._worker = worker(name, setting.root)
+        engine = LimitedEngine(self._worker, benchmark.limit_seconds, setting.deadline)
+        if self._loaded != wanted:
+            try:
+                engine.call(message)
+            except BaseException:
+                self.close()
+                raise
+            self._loaded = wanted
+        return engine
+
+    def close(self) -> None:
+        """Ends the engine's process."""
+        if self._worker is not None:
+            self._worker.close()
+        self._worker, self._loaded = None, ""
+
+
+class LimitedEngine:
+    """An engine with the time limits of its item."""
+
+    def __init__(self, process: Worker, limit_seconds: float, deadline: Deadline) -> None:
+        self._worker, self._deadline = process, deadline
+        self._limit, self._end = limit_seconds, time.monotonic() + limit_seconds
 
     def call(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Sends a message and returns the reply.
@@ -72,7 +105,7 @@ class EngineWorker:
         """
         left = self._end - time.monotonic()
         if left <= 0:
-            raise WorkerError(f"took longer than {self._benchmark.limit_seconds:g} s")
+            raise WorkerError(f"took longer than {self._limit:g} s")
         try:
             return self._worker.call(message, min(left, self._deadline.remaining_seconds()))
         except WorkerError:
@@ -83,20 +116,19 @@ class EngineWorker:
     def is_alive(self) -> bool:
         return self._worker.is_alive
 
-    def close(self) -> None:
-        """Ends the process."""
-        self._worker.close()
-
 
 def _ours(benchmark: Benchmark, setting: Setting) -> dict[str, Any]:
-    bundle = setting.builder.bundle_to_time(benchmark.size, benchmark.precision, benchmark.kv_cache)
-    return {
+    size = benchmark.size
+    bundle = setting.builder.bundle_to_time(size, benchmark.precision, benchmark.kv_cache)
+    found = {
         "model": str(bundle),
         "lanes": None if setting.device == "cpu" else benchmark.lanes,
-        "slots": max(benchmark.batches),
-        "max_length": min(1024, benchmark.num_tokens + benchmark.num_new_tokens + 1),
         "config": dict(benchmark.config),
     }
+    if size.family == Family.ENCODER:
+        return {**found, "max_length": size.config["max_position_embeddings"]}
+    length = min(1024, benchmark.num_tokens + benchmark.num_new_tokens + 1)
+    return {**found, "slots": max(benchmark.batches), "max_length": length}
 
 
 def _peer(benchmark: Benchmark, setting: Setting) -> dict[str, Any]:

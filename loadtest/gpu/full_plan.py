@@ -67,7 +67,10 @@ def _full(precision: str, *, is_cuda: bool) -> Iterator[Item]:
         yield Part.STEPS, _benchmark(size, precision, (1, 8, 64, 256), 128, 64)
     if is_cuda:
         yield Part.PROFILE, Profile(benchmark=replace(steps, batches=_PROFILED, num_new_tokens=32))
-        yield Part.PROFILE, Profile(benchmark=_texts(by_name["bert-base"], precision, 32, 128))
+        yield (
+            Part.PROFILE,
+            Profile(benchmark=_texts(by_name["bert-base"], precision, (32, 256), 128)),
+        )
     yield from _encoders(by_name["bert-base"], precision)
     yield from _encoders(by_name["bert-large"], precision, _SHAPES[::3])
     yield from _peers(steps, by_name)
@@ -93,8 +96,9 @@ def _encoders(
     size: ModelSize, precision: str, shapes: tuple[tuple[int, int], ...] = _SHAPES
 ) -> Iterator[Item]:
     for lanes in (1, 2):
-        for num_texts, num_tokens in shapes:
-            ours = _texts(size, precision, num_texts, num_tokens)
+        for num_tokens in sorted({shape[1] for shape in shapes}):
+            batches = tuple(texts for texts, tokens in shapes if tokens == num_tokens)
+            ours = _texts(size, precision, batches, num_tokens)
             label = ours.label if lanes == 1 else f"{ours.label}, {lanes} lanes"
             yield Part.ENCODERS, replace(ours, label=label, lanes=lanes)
 
@@ -106,9 +110,9 @@ def _peers(steps: Benchmark, by_name: dict[str, ModelSize]) -> Iterator[Item]:
     batches = (1, 8, 64, 256)
     yield Part.PEERS, replace(steps, engine=CONVERTED, batches=batches, **limits)
     for name in ("bert-base", "bert-large"):
-        for num_texts, num_tokens in _SHAPES[::3]:
-            texts = _texts(by_name[name], steps.precision, num_texts, num_tokens)
-            for engine in PEERS[Family.ENCODER]:
+        for engine in PEERS[Family.ENCODER]:
+            for num_texts, num_tokens in _SHAPES[::3]:
+                texts = _texts(by_name[name], steps.precision, (num_texts,), num_tokens)
                 yield Part.PEERS, replace(texts, engine=engine, **limits)
     for name in ("transformer-base", "transformer-big"):
         ours = _benchmark(by_name[name], steps.precision, batches, 128, 64)
@@ -118,8 +122,8 @@ def _peers(steps: Benchmark, by_name: dict[str, ModelSize]) -> Iterator[Item]:
     yield Part.PEERS, replace(steps, engine=COMPILED, batches=(8, 64), **limits)
 
 
-def _texts(size: ModelSize, precision: str, num_texts: int, num_tokens: int) -> Benchmark:
-    ours = _benchmark(size, precision, (num_texts,), num_tokens, 0)
+def _texts(size: ModelSize, precision: str, batches: tuple[int, ...], num_tokens: int) -> Benchmark:
+    ours = _benchmark(size, precision, batches, num_tokens, 0)
     return replace(ours, label=f"{num_tokens} tokens", rounds=5)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from loadtest.compare.errors import WorkerError
-from loadtest.gpu.engine_worker import EngineWorker, Setting, run_message
+from loadtest.gpu.engine_worker import Engines, run_message
 from loadtest.gpu.plan import Profile
 from loadtest.gpu.report import Report
 
@@ -11,36 +11,32 @@ _MODULE = "loadtest.gpu.profiled_bench"
 _ENCODER_ROUNDS = 10
 
 
-def run_profile(item: Profile, report: Report, setting: Setting) -> bool:
-    """Profiles the batch sizes that the report lacks. Returns whether there was something to do."""
+def run_profile(item: Profile, report: Report, engines: Engines) -> None:
+    """Profiles the batch sizes that the report lacks."""
     benchmark = item.benchmark
     profiles: dict[str, Any] = report.get("profile") or {}
     found: dict[str, Any] = profiles.setdefault(item.name, {})
     wanted = [batch for batch in benchmark.batches if str(batch) not in found]
     if not wanted:
-        return False
+        return
     try:
-        worker = EngineWorker(benchmark, setting, _MODULE)
+        loaded = engines.load(benchmark, _MODULE)
     except WorkerError as error:
         found |= {str(batch): {"reason": str(error)} for batch in wanted}
         report.set("profile", profiles)
-        return True
-    try:
-        for batch in wanted:
-            name = f"{item.name}, {batch}".replace(", ", "-").replace(" ", "-")
-            message = {
-                **run_message(benchmark, batch, 0),
-                "op": "profile",
-                "rounds": 1 if benchmark.num_new_tokens else _ENCODER_ROUNDS,
-                "trace": str(setting.root / "traces" / f"{name}.json.gz"),
-            }
-            try:
-                found[str(batch)] = worker.call(message)
-            except WorkerError as error:
-                found[str(batch)] = {"reason": str(error)}
-            report.set("profile", profiles)
-            if not worker.is_alive:
-                break
-    finally:
-        worker.close()
-    return True
+        return
+    for batch in wanted:
+        name = f"{item.name}, {batch}".replace(", ", "-").replace(" ", "-")
+        message = {
+            **run_message(benchmark, batch, 0),
+            "op": "profile",
+            "rounds": 1 if benchmark.num_new_tokens else _ENCODER_ROUNDS,
+            "trace": str(engines.setting.root / "traces" / f"{name}.json.gz"),
+        }
+        try:
+            found[str(batch)] = loaded.call(message)
+        except WorkerError as error:
+            found[str(batch)] = {"reason": str(error)}
+        report.set("profile", profiles)
+        if not loaded.is_alive:
+            break
