@@ -2,23 +2,37 @@
 
     python -m scripts.gpu_figures [--check]
 
-They come from ``loadtest/results/gpu-h100.json``: the report of ``python -m loadtest gpu``, with
-more steps of its engine, a profile of them, and runs of ``python -m loadtest run``.
+They come from ``loadtest/results/gpu-h100.json``: the report of ``python -m loadtest gpu``. Before
+that measured all parts itself, steps (``steps``) and lanes (``encoder_lanes``) were added by hand.
+A section without data is not rendered, and needs no place in the document.
 """
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from loadtest.gpu.model_sizes import SIZES
-from loadtest.gpu.plan import Benchmark
+from loadtest.gpu.model_sizes import SIZES, Family
+from loadtest.gpu.plan import OURS, Benchmark
 from loadtest.gpu.roofline import roofline_rate
 from scripts.generated_sections import ROOT, Section, main, markdown_table
 
 REPORT = ROOT / "loadtest" / "results" / "gpu-h100.json"
 DOCUMENT = ROOT / "docs" / "gpu.md"
 _LLAMA, _BERT = "llama-1.1b", "bert-base"
+_TODAY = "today"
+_PROMPTS, _LANES = "prompts of", ", 2 lanes"
+# Columns of peers, and the modules of loadtest/peers that have one.
+_PEERS = {
+    "transformers": (
+        "transformers_engine",
+        "transformers_translator_engine",
+        "torch_encoder_engine",
+    ),
+    "compiled": ("transformers_compiled_engine",),
+    "CT2": ("ctranslate2_engine",),
+    "sentence-transformers": ("sentence_transformers_engine",),
+}
 
 
 def machine(report: Mapping[str, Any]) -> str:
@@ -38,6 +52,9 @@ def checks(report: Mapping[str, Any]) -> str:
     """Every path beside ``transformers`` in fp32."""
     lines = [["path, precision", "tokens or vectors", "largest error", "limit"]]
     for name, check in report["checks"].items():
+        if "reason" in check:
+            lines.append([name, "", check["reason"], ""])
+            continue
         error = check.get("max_logprob_error")
         if error is None:
             error = check.get("most_behind_the_likeliest", 1 - check.get("min_cosine", 1.0))
@@ -48,16 +65,34 @@ def checks(report: Mapping[str, Any]) -> str:
 
 def steps(report: Mapping[str, Any]) -> str:
     """Milliseconds of a decode step of the 1.1B Llama by variant and batch."""
-    rows = report["steps"][f"{_LLAMA}, fp16"]
-    batches = sorted({row["batch"] for row in rows})
+    times: dict[str, dict[int, float]] = {}
+    for row in report.get("steps", {}).get(f"{_LLAMA}, fp16", ()):
+        times.setdefault(row["variant"], {})[row["batch"]] = row["step_ms"]
+    best = "steps start ahead"
+    for name, batch, row in _rows(report, Family.DECODER):
+        if name.startswith(f"{_LLAMA}, ") and _PROMPTS not in name and "first_token_seconds" in row:
+            best = _TODAY
+            variant = name.removeprefix(f"{_LLAMA}, ").replace("fp16", _TODAY, 1)
+            times.setdefault(variant, {})[batch] = 1e3 * row["step_seconds"]
+    batches = sorted({batch for found in times.values() for batch in found})
     table = [["ms a step, sequences together", *map(str, batches)]]
-    for variant in dict.fromkeys(row["variant"] for row in rows):
-        found = {row["batch"]: row["step_ms"] for row in rows if row["variant"] == variant}
+    for variant, found in times.items():
         table.append([variant, *(f"{found[b]:.2f}" if b in found else "" for b in batches)])
-    ours = {row["batch"]: row["step_ms"] for row in rows if row["variant"] == "steps start ahead"}
-    shares = {batch: _share(report, batch, 1e3 * batch / ms) for batch, ms in ours.items()}
+    shares = {batch: _share(report, batch, 1e3 * batch / ms) for batch, ms in times[best].items()}
     last = ["share of the bandwidth limit", *(_percent(shares.get(b)) for b in batches)]
     return markdown_table([*table, last])
+
+
+def _rows(
+    report: Mapping[str, Any], *families: Family
+) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
+    """Names, batches and rows of the models of some families, with a rate of our engine."""
+    for name, found in report["speed"].items():
+        if SIZES[name.partition(",")[0]].family in families:
+            for batch in sorted(map(int, found["rows"])):
+                row = found["rows"][str(batch)]
+                if OURS in row.get("tokens_per_second", {}):
+                    yield name, batch, row
 
 
 def _share(report: Mapping[str, Any], batch: int, rate: float) -> float:
@@ -77,8 +112,11 @@ def _percent(share: float | None) -> str:
 
 
 def profile(report: Mapping[str, Any]) -> str:
-    """Where a step's time goes."""
-    found = report["profile"][f"{_LLAMA}, fp16"]
+    """Where a step's time goes, of all models and batches that were profiled."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, rows in report["profile"].items():
+        prefix = "" if name == f"{_LLAMA}, fp16" else f"{name.partition(',')[0]}, "
+        found |= {f"{prefix}{b}": row for b, row in rows.items() if "reason" not in row}
     parts = ("products", "attention", "norms", "activations", "other")
     lines = [["ms a step, sequences together", *found]]
     lines += [[part, *(f"{row[part]:.2f}" for row in found.values())] for part in parts]
@@ -92,26 +130,80 @@ def profile(report: Mapping[str, Any]) -> str:
 
 def peers(report: Mapping[str, Any]) -> str:
     """Tokens per second beside other engines."""
-    lines = [["model, sequences together", "tokens/s", "× transformers", "× compiled", "× CT2"]]
-    names = ("transformers_engine", "transformers_compiled_engine", "ctranslate2_engine")
-    for name, found in report["speed"].items():
-        for batch, row in sorted(found["rows"].items(), key=lambda item: int(item[0])):
-            ratios = (f"{row['ratio_to'][peer]:.2f}" for peer in names)
-            lines.append([f"{name}, {batch}", _rate(row["tokens_per_second"]["triune"]), *ratios])
+    found = [(f"{name}, {batch}", row) for name, batch, row in _rows(report, *Family)]
+    found = [(name, row) for name, row in found if row.get("ratio_to")]
+    columns = [
+        column
+        for column, engines in _PEERS.items()
+        if any(engine in row["ratio_to"] for _, row in found for engine in engines)
+    ]
+    head = ["model, sequences together", "tokens/s", *(f"× {column}" for column in columns)]
+    lines = [head]
+    for name, row in found:
+        ratios = (
+            ", ".join(f"{row['ratio_to'][e]:.2f}" for e in _PEERS[column] if e in row["ratio_to"])
+            for column in columns
+        )
+        lines.append([name, _rate(row["tokens_per_second"][OURS]), *ratios])
     return markdown_table(lines)
 
 
+def speed(report: Mapping[str, Any]) -> str:
+    """Every decoder and encoder-decoder in its first precision, with its share of the limit."""
+    lines = [["model, sequences together", "tokens/s", "ms a step", "of the limit"]]
+    for name, batch, row in _rows(report, Family.DECODER, Family.ENCODER_DECODER):
+        if name.endswith(", fp16") and "first_token_seconds" in row:
+            rate, step = _rate(row["tokens_per_second"][OURS]), f"{1e3 * row['step_seconds']:.2f}"
+            lines.append([f"{name}, {batch}", rate, step, _percent(row["part_of_best_possible"])])
+    return markdown_table(lines) if len(lines) > 1 else ""
+
+
+def prompts(report: Mapping[str, Any]) -> str:
+    """Prompt tokens per second of the 1.1B Llama by the most tokens of a step."""
+    lines = [["prompts", "first tokens after, ms", "prompt tokens/s"]]
+    for name, batch, row in _rows(report, Family.DECODER):
+        if _PROMPTS in name and "first_token_seconds" in row:
+            label = name.partition(_PROMPTS)[2]
+            tokens, seconds = int(label.split()[0]), row["first_token_seconds"]
+            cells = f"{1e3 * seconds:.1f}", _rate(batch * tokens / seconds)
+            lines.append([f"{batch} of{label}", *cells])
+    return markdown_table(lines) if len(lines) > 1 else ""
+
+
+def caches(report: Mapping[str, Any]) -> str:
+    """A step of attention alone over slots and over pages."""
+    lines = [["one layer's step", "slots, ms", "pages, ms", "speed of pages / slots"]]
+    for name, row in (report.get("caches") or {}).items():
+        times: list[str] = [
+            f"{1e3 * row[cache]['seconds']:.3f}" if "seconds" in row[cache] else ""
+            for cache in ("slots", "paged")
+        ]
+        lines.append([name, *times, f"{row['ratio']:.2f}" if "ratio" in row else ""])
+    return markdown_table(lines) if len(lines) > 1 else ""
+
+
 def encoders(report: Mapping[str, Any]) -> str:
-    """Tokens per second of BERT-base, and their share of the peak of matrix products."""
-    operations = 2 * SIZES[_BERT].encoder / report["ceilings"]["operations_per_second"]["fp16"]
-    lines = [["texts × tokens", "one lane, tokens/s", "of the peak", "two lanes", "of the peak"]]
-    by_shape: dict[str, dict[int, int]] = {}
-    for row in report["encoder_lanes"][f"{_BERT}, fp16"]:
-        shape = f"{row['batch']} × {row['tokens']}"
+    """Tokens per second of encoders, and their share of the peak of matrix products."""
+    by_shape: dict[tuple[str, str], dict[int, float]] = {}
+    for row in report.get("encoder_lanes", {}).get(f"{_BERT}, fp16", ()):
+        shape = _BERT, f"{row['batch']} × {row['tokens']}"
         by_shape.setdefault(shape, {})[row["lanes"]] = row["tokens_per_second"]
-    for shape, rates in by_shape.items():
-        cells = ((_rate(rates[lanes]), _percent(rates[lanes] * operations)) for lanes in (1, 2))
-        lines.append([shape, *_flat(cells)])
+    for name, batch, found in _rows(report, Family.ENCODER):
+        model, tokens = name.partition(",")[0], name.partition(" tokens")[0].rpartition(" ")[2]
+        rates = by_shape.setdefault((model, f"{batch} × {tokens}"), {})
+        rates[2 if name.endswith(_LANES) else 1] = found["tokens_per_second"][OURS]
+    lines = [["texts × tokens", "one lane, tokens/s", "of the peak", "two lanes", "of the peak"]]
+    peak = report["ceilings"]["operations_per_second"]["fp16"]
+    for (model, texts), of_lanes in by_shape.items():
+        operations = 2 * SIZES[model].encoder / peak
+        cells = (
+            (_rate(of_lanes[lanes]), _percent(of_lanes[lanes] * operations))
+            if lanes in of_lanes
+            else ("", "")
+            for lanes in (1, 2)
+        )
+        label = texts if model == _BERT else f"{model}, {texts}"
+        lines.append([label, *_flat(cells)])
     return markdown_table(lines)
 
 
@@ -129,17 +221,21 @@ def committed() -> dict[str, Any]:
     return report
 
 
-_RENDERERS = {
+_RENDERERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "gpu-machine": machine,
     "gpu-checks": checks,
     "gpu-steps": steps,
+    "gpu-speed": speed,
     "gpu-profile": profile,
+    "gpu-prompts": prompts,
+    "gpu-caches": caches,
     "gpu-peers": peers,
     "gpu-encoders": encoders,
 }
 SECTIONS = tuple(
     Section(document=DOCUMENT, name=name, render=lambda render=render: render(committed()))  # type: ignore[misc]
     for name, render in _RENDERERS.items()
+    if render(committed())
 )
 
 if __name__ == "__main__":
