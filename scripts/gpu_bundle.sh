@@ -75,9 +75,9 @@ found = find_spec("nvidia")
 print(next(iter(found.submodule_search_locations)) if found else "")')
 [ -z "$nvidia" ] || ln -sfn "$nvidia" "$1/nvidia"
 # CTranslate2 opens libcublas.so.12; the functions that it calls are the same in 13.
-for library in "$nvidia"/cu13/lib/libcublas.so.13 "$nvidia"/cu13/lib/libcublasLt.so.13; do
-    [ ! -e "$library" ] || { mkdir -p "$1/cuda12" && name=$(basename "$library" .13) &&
-        ln -sfn "$library" "$1/cuda12/$name.12"; }
+mkdir -p "$1/cuda12"
+[ -z "$nvidia" ] || find "$nvidia/" -name 'libcublas*.so.13' | while read -r library; do
+    ln -sfn "$library" "$1/cuda12/$(basename "$library" .13).12"
 done
 END
 ls -l "$folder"

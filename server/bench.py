@@ -39,7 +39,7 @@ from server.runtime.devices import parse_device
 class Result:
     """The tokens of one input with their times (seconds) and log-probabilities, or its vector.
 
-    ``prompt_logprobs``: of the input's tokens except the first.
+    ``prompt_logprobs``: of the input's tokens except the first. ``indices``: of a sparse vector.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -47,6 +47,7 @@ class Result:
     logprobs: list[float] = field(default_factory=list)
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     vector: Floats | None = None
+    indices: list[int] | None = None
 
 
 WITH_LOGPROBS = LogprobOptions(top_logprobs=0)
@@ -160,10 +161,13 @@ class Bench:
         return {"num_tokens": count, "seconds": message["seconds"]}
 
     async def vectors(self, message: Message) -> Message:
-        """Answers with the vector of each input."""
+        """Answers with the vector of each input; of sparse ones with weights and ``indices``."""
         results = await self._results(_inputs({**message, "max_new_tokens": 0}), message)
         vectors = [result.vector for result in results if result.vector is not None]
-        return {"vectors": [vector.tolist() for vector in vectors]}
+        return {
+            "vectors": [vector.tolist() for vector in vectors],
+            "indices": [result.indices for result in results if result.indices is not None],
+        }
 
     async def tokens(self, message: Message) -> Message:
         """Greedy tokens after each input; with ``with_logprobs``, their log-probabilities too."""
@@ -275,6 +279,8 @@ async def _follow(handle: JobHandle, results: list[Result]) -> list[Result]:
         result.prompt_logprobs += update.prompt_logprobs
         if update.vector is not None:
             result.vector = update.vector
+        if update.indices is not None:
+            result.indices = update.indices.tolist()
         if update.completion is not None and not update.completion.is_success:
             raise RuntimeError(
                 f"a job ended with outcome {update.completion.outcome}: {update.completion.failure}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from loadtest.gpu.model_sizes import CHECK_SIZES
+from loadtest.gpu.model_sizes import CHECK_SIZES, VECTOR_SIZES
 from loadtest.gpu.plan import Check
 
 # Of log-probabilities, with random weights; and of one minus the cosine of an encoder's vectors.
@@ -78,6 +78,9 @@ def checks(
             found.append(_with(cross, "cross-attention in a device's memory", DEVICE_MEMORY))
             found += _of_cross_attention(cross)
             found.append(_with(encoder, "encoder of many texts", {}, num_rows=70))
+            causal, sparse = VECTOR_SIZES
+            found.append(_with(encoder, "causal encoder", {}, size=causal))
+            found.append(_with(encoder, "sparse vectors", {}, size=sparse))
     return tuple(found)
 
 

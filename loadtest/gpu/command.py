@@ -65,7 +65,10 @@ def run_gpu(request: Request, console: Console) -> bool:
             title = f"{part}: {item.title}"
             if is_selected(title):
                 with _timed(title, console):
-                    _run(item, report, engines)
+                    try:
+                        _run(item, report, engines)
+                    except (ValueError, LookupError, OSError) as error:
+                        console.print(f"{title}: {error!r}", style="red", highlight=False)
         report.set("finished", True)
     except OutOfTimeError:
         report.set("finished", False)

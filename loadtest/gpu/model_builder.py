@@ -36,8 +36,9 @@ class ModelBuilder:
         path = self._root / "models" / size.name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            message = {"op": "make", "family": size.family, "config": dict(size.config)}
-            self._call("loadtest.peers.random_models", {**message, "out": str(path)})
+            message = {"op": "make", "config": dict(size.config)}
+            message |= {"family": size.made_as or size.family, "out": str(path)}
+            self._call("loadtest.peers.random_models", message)
         return path
 
     def bundle(self, size: ModelSize, precision: str, kv_cache: str) -> Path:

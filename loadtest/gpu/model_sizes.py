@@ -24,6 +24,7 @@ class ModelSize:
         decoder: parameters that are used per output token, output projection included.
         cache_values: elements of the self-attention cache per token.
         cross_values: elements of the cross-attention cache per source token.
+        made_as: the model's name in ``loadtest/peers/random_models.py``, if not the family's.
     """
 
     name: str
@@ -33,6 +34,7 @@ class ModelSize:
     decoder: int = 0
     cache_values: int = 0
     cross_values: int = 0
+    made_as: str = ""
 
 
 def llama(
@@ -115,6 +117,18 @@ CHECK_SIZES = (
     llama("llama-check", 256, 512, 2, 4, 1, 512),
     _with(bart("bart-check", 128, 256, 2, 2, 512), init_std=_LARGE),
     _with(bert("bert-check", 128, 2, 2, 512), initializer_range=_LARGE),
+)
+
+
+def _as(size: ModelSize, name: str, made_as: str) -> ModelSize:
+    """An encoder of another class with the same configuration."""
+    return replace(size, name=name, family=Family.ENCODER, made_as=made_as)
+
+
+# Other kinds of vectors: of the last token in a causal stack, and of the vocabulary's tokens.
+VECTOR_SIZES = (
+    _as(CHECK_SIZES[0], "causal-check", "llama-encoder"),
+    _as(CHECK_SIZES[2], "sparse-check", "splade"),
 )
 BENCHMARK_SIZES = (
     llama("llama-135m", 576, 1536, 30, 9, 3, 49152),

@@ -54,6 +54,17 @@ def compare_totals(
     }
 
 
+def dense(
+    values: Sequence[Sequence[float]], indices: Sequence[Sequence[int]], size: int
+) -> list[list[float]]:
+    """Sparse vectors, given by ``values`` at ``indices``, as dense ones of ``size``."""
+    found = np.zeros((len(values), size))
+    for row, (each, where) in enumerate(zip(values, indices, strict=True)):
+        found[row, list(where)] = each
+    rows: list[list[float]] = found.tolist()
+    return rows
+
+
 def compare_vectors(
     ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], tolerance: float
 ) -> dict[str, Any]:

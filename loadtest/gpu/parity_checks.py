@@ -15,7 +15,7 @@ from loadtest.compare.worker import Worker
 from loadtest.gpu.deadline import Deadline
 from loadtest.gpu.model_builder import ModelBuilder, worker
 from loadtest.gpu.model_sizes import Family
-from loadtest.gpu.parity import compare_logprobs, compare_totals, compare_vectors
+from loadtest.gpu.parity import compare_logprobs, compare_totals, compare_vectors, dense
 from loadtest.gpu.plan import Check
 from loadtest.gpu.report import Report
 
@@ -81,7 +81,7 @@ class ParityChecker:
     def _result(self, check: Check) -> dict[str, Any]:
         try:
             return self._run(check)
-        except WorkerError as error:
+        except (WorkerError, ValueError, LookupError) as error:  # also of a wrong reply
             self._deadline.remaining_seconds()  # raises if the deadline caused the error
             return {"passed": None, "reason": str(error)}
 
@@ -114,7 +114,10 @@ class ParityChecker:
         if check.beams > 1:
             return compare_totals(theirs["logprobs"], theirs["beam_logprobs"], check.tolerance)
         if is_encoder:
-            return compare_vectors(ours["vectors"], theirs["vectors"], check.tolerance)
+            vectors = ours["vectors"]
+            if ours["indices"]:
+                vectors = dense(vectors, ours["indices"], check.size.config["vocab_size"])
+            return compare_vectors(vectors, theirs["vectors"], check.tolerance)
         return compare_logprobs(ours, theirs, check.tolerance)
 
     def _call_engine(

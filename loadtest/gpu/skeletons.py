@@ -27,7 +27,7 @@ _VALUES = "skeleton.bin"
 _MANIFEST = "bundle.json"
 # Bytes: tensors up to the first stay whole; of larger ones, a sample is kept.
 _WHOLE = 1 << 16
-_SAMPLE = 1 << 13
+_SAMPLE = 1 << 11
 # Bytes: a tensor is filled from places of a pool of repeated values, in parts.
 _POOL, _PART = 1 << 20, 1 << 18
 _PARTS_AT_ONCE = 64  # of one call of the system

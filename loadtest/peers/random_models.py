@@ -15,9 +15,11 @@ from transformers import (
     BartConfig,
     BartForConditionalGeneration,
     BertConfig,
+    BertForMaskedLM,
     BertModel,
     LlamaConfig,
     LlamaForCausalLM,
+    LlamaModel,
 )
 
 from loadtest.peers.json_lines import Message, serve
@@ -26,6 +28,14 @@ _FAMILIES: dict[str, tuple[Any, Any]] = {
     "llama": (LlamaConfig, LlamaForCausalLM),
     "bart": (BartConfig, BartForConditionalGeneration),
     "bert": (BertConfig, BertModel),
+    "llama-encoder": (LlamaConfig, LlamaModel),
+    "splade": (BertConfig, BertForMaskedLM),
+}
+# Of sentence-transformers, after the network: names of modules and their settings.
+_POOLINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "bert": {"Pooling": {"pooling_mode_mean_tokens": True}, "Normalize": {}},
+    "llama-encoder": {"Pooling": {"pooling_mode_lasttoken": True}, "Normalize": {}},
+    "splade": {"SpladePooling": {"pooling_strategy": "max", "activation_function": "relu"}},
 }
 # Special tokens; all other words are "w" and a number.
 _SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -44,8 +54,8 @@ def make(message: Message) -> Message:
     shutil.rmtree(partial, ignore_errors=True)
     model.cpu().save_pretrained(partial)
     _write_tokenizer(config.vocab_size, partial)
-    if message["family"] == "bert":
-        _write_pooling(config.hidden_size, partial)
+    if message["family"] in _POOLINGS:
+        _write_modules(_POOLINGS[message["family"]], config.hidden_size, partial)
     partial.rename(out)
     return {"parameters": sum(each.numel() for each in model.parameters())}
 
@@ -63,24 +73,21 @@ def _write_tokenizer(size: int, folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(about))
 
 
-def _write_pooling(size: int, folder: Path) -> None:
-    """The modules of sentence-transformers after the encoder: mean pooling, normalisation."""
-    kinds = ("Transformer", "Pooling", "Normalize")
-    paths = ("", "1_Pooling", "2_Normalize")
-    modules = [
-        {
-            "idx": index,
-            "name": str(index),
-            "path": path,
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for index, (kind, path) in enumerate(zip(kinds, paths, strict=True))
-    ]
+def _write_modules(poolings: dict[str, dict[str, Any]], size: int, folder: Path) -> None:
+    """The modules of sentence-transformers: the network, and what follows it."""
+    package = "sentence_transformers.models"
+    if "SpladePooling" in poolings:
+        package = "sentence_transformers.sparse_encoder.models"
+    first = "MLMTransformer" if "SpladePooling" in poolings else "Transformer"
+    modules = [{"idx": 0, "name": "0", "path": "", "type": f"{package}.{first}"}]
+    for index, (kind, settings) in enumerate(poolings.items(), 1):
+        path = f"{index}_{kind}"
+        kinds = {"idx": index, "name": str(index), "path": path, "type": f"{package}.{kind}"}
+        modules.append(kinds)
+        (folder / path).mkdir()
+        about = {"word_embedding_dimension": size, **settings}
+        (folder / path / "config.json").write_text(json.dumps(about))
     (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling").mkdir()
-    (folder / "2_Normalize").mkdir()
-    pooling = {"word_embedding_dimension": size, "pooling_mode_mean_tokens": True}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ each), ``start`` (decoder start token; null for a decoder) and ``suppressed`` (t
 generated). Reply: ``logprobs`` of ``tokens``, and the ``best`` log-probability of any token at each
 step; with ``beams`` of more than one also ``beam_logprobs``, those of the tokens that its own beam
 search finds, as many of them. ``{"op": "vectors"}`` as in ``loadtest/peers/json_lines.py``:
-normalised means over tokens.
+normalised means over tokens, or what the class stands for: a causal model's last token, normalised;
+the largest weight that a masked language model gives each token of the vocabulary (SPLADE).
 """
 
 from typing import Any
@@ -15,6 +16,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     GenerationConfig,
 )
@@ -26,6 +28,7 @@ from loadtest.peers.json_lines import Message, serve
 class Reference:
     _model: Any
     _device: str
+    _class: str
 
     def load(self, message: Message) -> Message:
         if message.get("threads"):
@@ -33,7 +36,11 @@ class Reference:
         torch.backends.cuda.matmul.allow_tf32 = False
         config: Any = AutoConfig.from_pretrained(message["model"])
         loaders: dict[str, Any] = {"llama": AutoModelForCausalLM, "bart": AutoModelForSeq2SeqLM}
+        (self._class,) = config.architectures
         loader = loaders.get(config.model_type, AutoModel)
+        loader = {"LlamaModel": AutoModel, "BertForMaskedLM": AutoModelForMaskedLM}.get(
+            self._class, loader
+        )
         self._device = device_of(message)
         model: Any = loader.from_pretrained(
             message["model"], dtype=torch.float32, attn_implementation="eager"
@@ -93,8 +100,13 @@ class Reference:
         for row in message["inputs"]:
             with torch.inference_mode():
                 ids = torch.tensor([row], device=self._device)
-                hidden = self._model(input_ids=ids).last_hidden_state[0]
-            vectors.append(torch.nn.functional.normalize(hidden.mean(0), dim=0).tolist())
+                output = self._model(input_ids=ids)
+            if self._class == "BertForMaskedLM":
+                vectors.append(output.logits[0].relu().log1p().amax(0).tolist())
+                continue
+            hidden = output.last_hidden_state[0]
+            pooled = hidden[-1] if self._class == "LlamaModel" else hidden.mean(0)
+            vectors.append(torch.nn.functional.normalize(pooled, dim=0).tolist())
         return {"vectors": vectors}
 
 

@@ -14,7 +14,7 @@ from loadtest.gpu.benchmark import add, first_seconds, rate_of, step_seconds
 from loadtest.gpu.deadline import Deadline, OutOfTimeError
 from loadtest.gpu.full_plan import PEERS, make_plan
 from loadtest.gpu.model_sizes import BENCHMARK_SIZES, SIZES, Family
-from loadtest.gpu.parity import compare_logprobs, compare_totals, compare_vectors
+from loadtest.gpu.parity import compare_logprobs, compare_totals, compare_vectors, dense
 from loadtest.gpu.plan import OURS, Benchmark, CacheStep, Part, PlanSize
 from loadtest.gpu.report import NOT_MEASURED, Report
 from loadtest.gpu.roofline import roofline_rate
@@ -214,6 +214,10 @@ def test_a_search_may_find_better_sequences(ours: tuple[float, ...], passed: boo
     found = compare_totals([(-1.0, -1.0), ours], theirs, 0.1)
     assert found["passed"] is passed
     assert found["tokens"] == 4
+
+
+def test_sparse_vectors_become_dense() -> None:
+    assert dense([[1.5, 2.5], []], [[0, 2], []], 3) == [[1.5, 0.0, 2.5], [0.0, 0.0, 0.0]]
 
 
 def test_vectors_are_compared_with_the_reference() -> None:
