@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from loadtest.gpu.kernel_times import (
     Kernel,
@@ -14,6 +15,7 @@ from loadtest.gpu.kernel_times import (
     of_decode,
     pauses,
 )
+from scripts import profiled_bench
 
 
 @pytest.mark.parametrize(
@@ -101,8 +103,7 @@ def test_a_trace_has_kernels_and_copies() -> None:
 
 
 async def test_the_profiled_engine_needs_a_gpu(tiny_bundles: Path, tmp_path: Path) -> None:
-    profiled_bench = pytest.importorskip("loadtest.gpu.profiled_bench")
-    if profiled_bench.torch.cuda.is_available():
+    if torch.cuda.is_available():
         pytest.skip("there is one")
     bench = profiled_bench.ProfiledBench()
     bundle = tiny_bundles / "tiny-decoder" / "1"

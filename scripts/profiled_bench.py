@@ -1,4 +1,4 @@
-"""Our engine's process with PyTorch's profiler in it: ``python -m loadtest.gpu.profiled_bench``.
+"""Our engine's process with PyTorch's profiler in it: ``python -m scripts.profiled_bench``.
 
 ``{"op": "profile"}`` with the fields of ``run``, ``rounds`` (runs that are recorded together) and
 ``trace`` (a file for the kernels, gzipped JSON) runs as ``run`` does. The reply is that of
