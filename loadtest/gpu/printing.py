@@ -19,7 +19,7 @@ def _print_caches(report: Report, console: Console) -> None:
             for each in (row[SLOTS], row[PAGED])
         ]
         table.add_row(name, *times, f"{row['ratio']:.2f}" if "ratio" in row else "-")
-    console.print(table)
+    _print(table, console)
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -31,7 +31,7 @@ def print_report(report: Report, console: Console) -> None:
             error = found.get("most_behind_the_likeliest", 1 - found.get("min_cosine", 1))
         passed = {True: "yes", False: "NO", None: "-"}[found["passed"]]
         table.add_row(name, passed, found.get("reason", f"{error:.2g}"))
-    console.print(table)
+    _print(table, console)
     _print_caches(report, console)
     _print_speed(report, console)
     _print_profiles(report, console)
@@ -55,7 +55,7 @@ def _print_speed(report: Report, console: Console) -> None:
             )
         for engine, reason in found["reasons"].items():
             table.add_row(name, "-", "-", "-", "-", f"{engine}: {reason}")
-    console.print(table)
+    _print(table, console)
 
 
 def _print_profiles(report: Report, console: Console) -> None:
@@ -64,4 +64,9 @@ def _print_profiles(report: Report, console: Console) -> None:
         for batch, row in found.items():
             cells = (f"{row[key]:.3f}" if key in row else "-" for key in ("step", "device", *PARTS))
             table.add_row(name, batch, *cells)
-    console.print(table)
+    _print(table, console)
+
+
+def _print(table: Table, console: Console) -> None:
+    if table.row_count:
+        console.print(table)

@@ -85,8 +85,9 @@ def _write_modules(poolings: dict[str, dict[str, Any]], size: int, folder: Path)
         kinds = {"idx": index, "name": str(index), "path": path, "type": f"{package}.{kind}"}
         modules.append(kinds)
         (folder / path).mkdir()
-        about = {"word_embedding_dimension": size, **settings}
-        (folder / path / "config.json").write_text(json.dumps(about))
+        if settings:
+            about = {"word_embedding_dimension": size, **settings}
+            (folder / path / "config.json").write_text(json.dumps(about))
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
