@@ -21,6 +21,7 @@ from loadtest.compare.command import compare as run_comparison
 from loadtest.compare.workloads import PRECISIONS
 from loadtest.gpu.command import Request, pack_models, run_gpu
 from loadtest.gpu.plan import PlanSize
+from loadtest.gpu.server_cli import gpu_server
 from loadtest.prompts import LengthRange
 from loadtest.run import Plan, Result, UnsuitableModelError
 from loadtest.run import run as run_plan
@@ -275,6 +276,9 @@ def gpu_models(
 ) -> None:
     """Make what `gpu` needs, for another machine: of large models skeletons without weights."""
     pack_models(root.absolute(), _names(only, "|"), Console(stderr=True))
+
+
+app.command()(gpu_server)
 
 
 def _names(text: str, separator: str = ",") -> tuple[str, ...]:
