@@ -139,6 +139,7 @@ class Limit(StrEnum):
     THREADS = "threads"  # too many requests wait to be tokenized
     DEADLINE = "deadline"  # the estimated wait exceeds the request's deadline
     SLOW_READER = "slow_reader"  # the client does not read its stream
+    DEVICE_MEMORY = "device_memory"  # of the device that runs the model: a run could not get it
     RECEIVED_MEMORY = "received_memory"  # memory of recordings that are being received
 
 

@@ -58,7 +58,7 @@ ALLOWED_IN_SERVER = {
 NEUTRAL = {
     *("addresses", "bounds", "byte_sizes", "config", "config_defaults", "constraint"),
     *("control_groups", "errors"),
-    *("file_changes", "niceness", "option", "printable"),
+    *("file_changes", "niceness", "option", "out_of_memory", "printable"),
 }
 # Wire-format packages: only front ends may import them.
 WIRE = (

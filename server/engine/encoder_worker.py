@@ -12,7 +12,7 @@ from server.engine.cache.idle_rows import IdleLimits
 from server.engine.encoder_attention import EncoderAttention
 from server.engine.encoder_batch import BatchLimits, form_batch
 from server.engine.encoder_queue import EncoderQueue, QueuedText
-from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
+from server.engine.failures import NOT_FINITE, run_with_isolation
 from server.engine.lane import never
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.requests.job import EncodingJob
@@ -115,8 +115,8 @@ class EncoderWorker:
         del may_continue
         batch = self._schedule(self._clock())
         label = f"a run of {self.model}"
-        for texts, results in run_with_isolation(batch, self._run, label) if batch else ():
-            self._apply(texts, results)
+        for ran in run_with_isolation(batch, self._run, label) if batch else ():
+            self._apply(*ran)
         updates, self._updates = self._updates, []
         return updates
 
@@ -165,12 +165,14 @@ class EncoderWorker:
             )
         )
 
-    def _apply(self, texts: Sequence[QueuedText], results: Sequence[_Result] | None) -> None:
-        """Ends each text of a run; ``results`` is None if the run failed."""
+    def _apply(
+        self, texts: Sequence[QueuedText], results: Sequence[_Result] | None, failure: str
+    ) -> None:
+        """Ends each text of a run; ``results`` is None if the run failed, for this reason."""
         now = self._clock()
         if results is None:
             for text in texts:
-                self._finish(text, Outcome.FAILED, now, RUN_FAILED)
+                self._finish(text, Outcome.FAILED, now, failure)
             return
         for text, result in zip(texts, results, strict=True):
             if result.is_finite:

@@ -1,6 +1,7 @@
 """A failure ends only the requests that cause it.
 
-A failed run is repeated item by item. An error while a token is chosen ends one sequence.
+A failed run is repeated item by item: of a batch that needs too much memory, most items succeed
+alone. An error while a token is chosen ends one sequence.
 """
 
 import logging
@@ -9,9 +10,11 @@ from typing import Generic, NamedTuple, TypeVar
 
 from server.constraint import ConstraintError
 from server.engine.requests.lifecycle import Outcome
+from server.out_of_memory import is_out_of_memory
 
 NOT_FINITE = "the model's output is not finite"
 RUN_FAILED = "the model run failed"
+OUT_OF_MEMORY = "the device has not enough free memory for this request"
 NOT_CHOSEN = "choosing the next token failed"
 NO_TOKEN = "no token is allowed"
 
@@ -32,14 +35,23 @@ def selection_failure(error: Exception) -> Failure:
     if isinstance(error, ConstraintError):
         return Failure(Outcome.UNSATISFIABLE, str(error))
     log.error("the next token could not be chosen", exc_info=error)
-    return Failure(Outcome.FAILED, NOT_CHOSEN)
+    return Failure(Outcome.FAILED, message_of(error, NOT_CHOSEN))
+
+
+def message_of(error: Exception, otherwise: str = RUN_FAILED) -> str:
+    """What the caller of a failed sequence learns of ``error``: no memory, or ``otherwise``."""
+    return OUT_OF_MEMORY if is_out_of_memory(error) else otherwise
 
 
 class BatchResult(NamedTuple, Generic[T, R]):
-    """``items`` that ran together. ``result`` is None if the run failed."""
+    """``items`` that ran together.
+
+    ``result``: None if the run failed. ``failure``: then the reason, for the callers.
+    """
 
     items: Sequence[T]
     result: R | None
+    failure: str = ""
 
 
 def run_with_isolation(
@@ -61,10 +73,10 @@ def run_with_isolation(
     """
     try:
         result = run(items)
-    except Exception:
+    except Exception as error:
         if len(items) == 1:
             log.exception("%s failed", label)
-            yield BatchResult(items, None)
+            yield BatchResult(items, None, message_of(error))
             return
         log.warning(
             "%s failed for a batch of %d; running each item alone", label, len(items), exc_info=True

@@ -70,6 +70,11 @@ class Forking:
         self._slots.copy(self._copies)
         self._copies = []
 
+    def discard(self) -> None:
+        """Forgets what :meth:`run` left when it raised."""
+        self.pending.clear()
+        self._copies = []
+
     def _fork_group(
         self, group: SequenceGroup, rows: list[Floats], top_tokens: list[TopTokens], now: float
     ) -> None:

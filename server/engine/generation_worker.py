@@ -12,7 +12,7 @@ from server.engine.cache.slot_tensors import Capacity
 from server.engine.decoder_runs import DecoderRuns, Run
 from server.engine.decoding import sampling
 from server.engine.decoding.logits import Logits
-from server.engine.failures import NOT_FINITE, RUN_FAILED, run_with_isolation
+from server.engine.failures import NOT_CHOSEN, NOT_FINITE, message_of, run_with_isolation
 from server.engine.forking import Forking
 from server.engine.gpu.device_sampler import DeviceSampler
 from server.engine.job_table import JobTable
@@ -115,10 +115,13 @@ class GenerationWorker:
 
         ``may_continue``: see :class:`server.engine.lane.Worker`.
         """
-        for chunks, logits in self._run(self._schedule(), may_continue):
-            self._apply(chunks, logits)
+        for chunks, logits, failure in self._run(self._schedule(), may_continue):
+            if logits is None:
+                self._fail([chunk.sequence for chunk in chunks], failure, self._clock())
+            else:
+                self._apply(chunks, logits)
         if self._forking.pending:
-            self._forking.run(self._clock())
+            self._fork()
         self._release_ended()
         return self._jobs.drain_updates()
 
@@ -205,16 +208,17 @@ class GenerationWorker:
             self._jobs.record_all(sequence, tokens, runs.times[1:], outcome)
         return True
 
-    def _apply(self, chunks: Sequence[Chunk], logits: Logits | None) -> None:
-        """Counts a run's tokens as cached, and selects tokens for fully cached sequences.
-
-        ``logits``: None if the run failed.
-        """
+    def _apply(self, chunks: Sequence[Chunk], logits: Logits) -> None:
+        """Counts a run's tokens as cached, and selects tokens for fully cached sequences."""
         now = self._clock()
+        try:
+            self._select(chunks, logits, now)
+        except Exception as error:  # of a run on the device, which reads or samples the logits
+            log.exception("%s: selecting tokens failed", self.model)
+            self._fail([chunk.sequence for chunk in chunks], message_of(error, NOT_CHOSEN), now)
+
+    def _select(self, chunks: Sequence[Chunk], logits: Logits, now: float) -> None:
         sequences = [chunk.sequence for chunk in chunks]
-        if logits is None:
-            self._fail(sequences, RUN_FAILED, now)
-            return
         selecting: list[int] = []
         prefilling: list[int] = []
         for index, (sequence, _, size) in enumerate(chunks):
@@ -240,6 +244,17 @@ class GenerationWorker:
             for next_token in self._selector.select(chosen, selecting, logits):
                 self._jobs.record(next_token, now)
 
+    def _fork(self) -> None:
+        """Forks what is pending. If the device cannot copy the slots, those jobs fail."""
+        now, groups = self._clock(), [group for group, _ in self._forking.pending.values()]
+        try:
+            self._forking.run(now)
+        except Exception as error:
+            log.exception("%s: forking failed", self.model)
+            self._forking.discard()
+            for group in filter(lambda group: group.sequences, groups):
+                self._jobs.finish(group, Outcome.FAILED, now, message_of(error, NOT_CHOSEN))
+
     def _fail(self, sequences: Sequence[DecodingSequence], failure: str, now: float) -> None:
         for sequence in filter(_is_live, sequences):  # one may end others of its job
             self._jobs.end(sequence, Outcome.FAILED, now, failure)
@@ -254,12 +269,12 @@ class GenerationWorker:
             return True
 
         label = f"encoding by {self.model}"
-        for batch, is_encoded in run_with_isolation(sequences, encode, label, _is_live):
+        for batch, is_encoded, failure in run_with_isolation(sequences, encode, label, _is_live):
             if is_encoded:
                 for sequence in batch:
                     sequence.on(Event.PREFILL)
             else:
-                self._fail(batch, RUN_FAILED, self._clock())
+                self._fail(batch, failure, self._clock())
 
     def _release_ended(self) -> None:
         """Releases the slots of ended sequences. Slots move only here and in forks."""

@@ -266,6 +266,8 @@ class Catalog:
             return model, make_workers(model, config, self._observer)
         except (BundleError, StartupError):
             raise
+        except MemoryError as error:
+            raise BundleError(f"{label}: {error or 'there is not enough memory'}") from error
         except BaseException as error:
             # A bundle's content may make a library raise anything (a Rust panic is not an
             # Exception). The server must survive it.

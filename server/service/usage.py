@@ -4,10 +4,18 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
-from server.engine.failures import NO_TOKEN
+from server.engine.failures import NO_TOKEN, OUT_OF_MEMORY
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion, JobUpdate
-from server.errors import DeadlineError, InternalError, InvalidArgumentError, ServeError
+from server.errors import (
+    RETRY_SECONDS,
+    DeadlineError,
+    InternalError,
+    InvalidArgumentError,
+    Limit,
+    OverloadedError,
+    ServeError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,8 @@ class Timing:
 def failure_of(completion: Completion) -> ServeError | None:
     """The error of a failed job; ``None`` if the job succeeded or was cancelled."""
     match completion.outcome:
+        case Outcome.FAILED if completion.failure == OUT_OF_MEMORY:
+            return OverloadedError(OUT_OF_MEMORY, RETRY_SECONDS, Limit.DEVICE_MEMORY)
         case Outcome.FAILED:
             return InternalError(completion.failure)
         case Outcome.UNSATISFIABLE:

@@ -42,6 +42,11 @@ class CopyingBackend(OrtBackend):
                 ctypes.memmove(target + offset, source + offset, width)
         return True
 
+    def clear(self, parts: Sequence[tuple[int, int]]) -> bool:
+        for pointer, num_bytes in parts:
+            ctypes.memset(pointer, 0, num_bytes)
+        return True
+
 
 @pytest.fixture(scope="module")
 def device() -> CopyingBackend:
@@ -98,13 +103,19 @@ def test_moves_are_those_of_host_memory(device, batch, names) -> None:
         ([Move(0, 1, 0, 5)], 1),
         ([Move(0, 1, 0, 5), Move(0, 2, 3, 4)], 2),
         ([Move(1, 0, 0, 5), Move(2, 1, 0, 5)], 2),
-        ([Move(0, 1, 0, 5), Move(1, 0, 0, 5)], 0),
-        ([Move(0, 1, 0, 5), Move(1, 2, 0, 5)], 0),
-        ([Move(0, 4, 0, 5, 2), Move(5, 2, 0, 5)], 0),
+        ([Move(0, 1, 0, 5), Move(1, 0, 0, 5)], 3),
+        ([Move(0, 1, 0, 5), Move(1, 2, 2, 7)], 3),
+        ([Move(1, 0, 0, 5), Move(2, 1, 0, 8), Move(0, 2, 0, 6)], 4),
+        ([Move(0, 4, 0, 5, 2), Move(5, 2, 0, 5)], 3),
+        ([Move(0, 1, 0, 5), Move(1, 2, 0, 5), Move(2, 3, 0, 5)], 0),
+        ([Move(0, 4, 0, 5), Move(3, 1, 0, 5, 2)], 0),
     ],
-    ids=["one", "one source", "reads first", "swap", "chain", "several rows"],
+    ids=[
+        *("one", "one source", "reads first", "swap", "chain", "cycle", "several rows"),
+        *("two read late", "several rows read late"),
+    ],
 )
-def test_copies_in_order_only_if_no_move_reads_an_earlier_target(
+def test_copies_in_order_if_at_most_one_row_is_read_after_it_is_written(
     device: CopyingBackend, batch: list[Move], num_copies: int
 ) -> None:
     host, on_device = HostMemory(LAYOUTS), DeviceMemory(device, LAYOUTS)
@@ -131,6 +142,24 @@ def test_a_whole_tensor_is_read_as_it_is() -> None:
     for name, array in contents(memory).items():
         assert array.dtype == LAYOUTS[name].dtype
         np.testing.assert_array_equal(array, host_view(memory.rows(name, 0, NUM_ROWS)))
+
+
+@pytest.mark.parametrize("can_clear", [True, False])
+def test_a_row_is_zeroed(device: CopyingBackend, *, can_clear: bool) -> None:
+    backend = device if can_clear else OrtBackend("cpu", 1, has_device_memory=True)
+    memory = DeviceMemory(backend, LAYOUTS)
+    fill(memory, seed=4)
+    expected = contents(memory)
+    memory.zero(("key", "recurrent", "matrix"), 2)
+    for name in ("key", "recurrent", "matrix"):
+        expected[name][2] = 0
+    assert_same(contents(memory), expected)
+
+
+def test_slots_that_do_not_fit_are_told_with_their_size(device: CopyingBackend) -> None:
+    layout = Layout(1 << 32, (2, 1 << 10, 64), np.dtype(np.float16), has_tokens=True)
+    with pytest.raises(MemoryError, match=r"the slots need 1.13e\+06 GB of memory: use fewer --slots"):
+        DeviceMemory(device, {"key": layout})
 
 
 class HostCuda:
@@ -161,6 +190,14 @@ class HostCuda:
             ctypes.memmove(target + row * target_pitch, source + row * source_pitch, width)
         return self.error
 
+    def cudaMemsetAsync(  # noqa: N802
+        self, target: int, value: int, num_bytes: int, stream: Any
+    ) -> int:
+        assert stream is None
+        self.calls.append("set")
+        ctypes.memset(target, value, num_bytes)
+        return self.error
+
     def cudaStreamSynchronize(self, stream: Any) -> int:  # noqa: N802
         assert stream is None
         self.calls.append("wait")
@@ -189,11 +226,22 @@ def test_cuda_copies_on_the_given_device_and_waits(cuda: HostCuda) -> None:
     assert cuda.calls == ["device 2", "copy", "wait"]
 
 
+def test_cuda_zeroes_on_the_given_device_and_waits(cuda: HostCuda) -> None:
+    array = np.ones(10, np.uint8)
+    cudart.zero(1, [(array.ctypes.data, 3), (array.ctypes.data + 8, 2)])
+    assert array.tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 0, 0]
+    assert cuda.calls == ["device 1", "set", "set", "wait"]
+
+
 def test_errors_of_cuda_are_raised(cuda: HostCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda.error = 700
     with pytest.raises(RuntimeError, match="error 700"):
         cudart.copy(0, [strided_copy(np.zeros(8, np.uint8))])
-    assert cuda.calls == ["device 0"], "nothing is copied after an error"
+    with pytest.raises(RuntimeError, match="error 700"):
+        cudart.zero(0, [(np.zeros(8, np.uint8).ctypes.data, 8)])
+    assert cuda.calls == ["device 0"] * 2, "nothing is changed after an error"
     monkeypatch.setattr(cudart, "_library", lambda: None)
     with pytest.raises(RuntimeError, match="not loaded"):
         cudart.copy(0, [])
+    with pytest.raises(RuntimeError, match="not loaded"):
+        cudart.zero(0, [])

@@ -1,4 +1,6 @@
-"""Calls of the CUDA runtime that ONNX Runtime has loaded: free memory, and strided copies.
+"""Calls of the CUDA runtime that ONNX Runtime has loaded: free memory, strided copies, zeros.
+
+None of them allocates memory of the GPU.
 
 Source: CUDA Runtime API, "Memory Management".
 """
@@ -33,6 +35,7 @@ def _library() -> ctypes.CDLL | None:
         library.cudaMemcpy2DAsync.argtypes = [
             *(pointer, size, pointer, size, size, size, ctypes.c_int, pointer)
         ]
+        library.cudaMemsetAsync.argtypes = [pointer, ctypes.c_int, size, pointer]
         library.cudaStreamSynchronize.argtypes = [pointer]
         return library
     return None
@@ -71,3 +74,22 @@ def copy(index: int, copies: Iterable[StridedCopy]) -> None:
     error = error or library.cudaStreamSynchronize(None)
     if error:
         raise RuntimeError(f"CUDA cannot copy in device memory: error {error}")
+
+
+def zero(index: int, parts: Iterable[tuple[int, int]]) -> None:
+    """Fills parts of the memory of GPU ``index``, an address and bytes each, with zeros; waits.
+
+    Makes ``index`` the calling thread's current device.
+
+    Raises:
+        RuntimeError: CUDA reports an error, or is not there.
+    """
+    library = _library()
+    if library is None:
+        raise RuntimeError("the CUDA runtime is not loaded")
+    error = library.cudaSetDevice(index)
+    for pointer, num_bytes in parts:
+        error = error or library.cudaMemsetAsync(pointer, 0, num_bytes, None)
+    error = error or library.cudaStreamSynchronize(None)
+    if error:
+        raise RuntimeError(f"CUDA cannot clear device memory: error {error}")

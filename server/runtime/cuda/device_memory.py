@@ -1,4 +1,8 @@
-"""Slot tensors in device memory, changed by running small ONNX graphs."""
+"""Slot tensors in device memory, changed by copies of the device, or small ONNX graphs.
+
+Copies allocate nothing, so they succeed when no memory is left; graphs are for what copies cannot
+do, and for devices without them.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -7,9 +11,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import onnx
 
-from server.runtime.contract import Array, BoundGraph, Graph, Layout, Move, Tensor, any_reads_target
+from server.byte_sizes import in_units
+from server.out_of_memory import is_out_of_memory
+from server.runtime.contract import Array, BoundGraph, Graph, Layout, Move, Tensor
 from server.runtime.cuda import memory_ops
 from server.runtime.cuda.cudart import StridedCopy
+
+SPARE_ROW = -1
+"""The row of a move that is none of the slots."""
 
 # Element types that copy the bits of a unit: the widest that divides the unit's bytes.
 _COPY_TYPES = (
@@ -37,6 +46,13 @@ class DeviceBackend(Protocol):
 
     def copy(self, copies: Sequence[StridedCopy]) -> bool:
         """Makes copies in the device's memory, in order. Returns whether it can."""
+        ...
+
+    def clear(self, parts: Sequence[tuple[int, int]]) -> bool:
+        """Zeroes parts of the device's memory, an address and bytes each. Returns whether it can.
+
+        It can if it can :meth:`copy`.
+        """
         ...
 
     def to_host(self, tensor: Tensor) -> Array:
@@ -71,15 +87,24 @@ class DeviceMemory:
     Args:
         device: allocates the tensors and runs the graphs.
         layouts: the tensors to allocate, by name.
+
+    Raises:
+        MemoryError: the device has not enough memory; the message says how much is needed.
     """
 
     def __init__(self, device: DeviceBackend, layouts: Mapping[str, Layout]) -> None:
         self._device = device
         self._layouts = dict(layouts)
-        self._tensors = {
-            name: device.zeros((layout.num_rows, *layout.shape), layout.dtype)
-            for name, layout in layouts.items()
-        }
+        free = device.free_bytes
+        try:
+            self._tensors = self._allocate(lambda layout: layout.num_rows)
+            # A row more of each, to move rows in a cycle.
+            self._spare = self._allocate(lambda _: 1) if device.copy([]) else {}
+        except Exception as error:
+            if is_out_of_memory(error):
+                needed = sum(_row_bytes(layout) * layout.num_rows for layout in layouts.values())
+                raise MemoryError(_no_memory(needed, free)) from error
+            raise
         self._moves: dict[tuple[str, ...], BoundGraph] = {}
         self._zeros: dict[tuple[str, ...], BoundGraph] = {}
         self._writes: dict[tuple[str, ...], BoundGraph] = {}
@@ -87,7 +112,13 @@ class DeviceMemory:
 
     @property
     def num_bytes(self) -> int:
-        return sum(tensor.num_bytes for tensor in self._tensors.values())
+        return sum(tensor.num_bytes for tensor in (*self._tensors.values(), *self._spare.values()))
+
+    def _allocate(self, num_rows: Callable[[Layout], int]) -> dict[str, Tensor]:
+        return {
+            name: self._device.zeros((num_rows(layout), *layout.shape), layout.dtype)
+            for name, layout in self._layouts.items()
+        }
 
     @property
     def resident_bytes(self) -> int | None:
@@ -110,8 +141,9 @@ class DeviceMemory:
         key = tuple(names)
         if not (key and moves):
             return
-        if not any_reads_target(moves) and self._device.copy(
-            [self._copy_of(name, move) for name in key for move in moves]
+        in_order = moves_in_order(moves)
+        if in_order is not None and self._device.copy(
+            [self._copy_of(name, move) for name in key for move in in_order]
         ):
             return
         bound = self._bound(self._moves, key, memory_ops.move_graph)
@@ -123,14 +155,19 @@ class DeviceMemory:
         bound.run(inputs)
 
     def _copy_of(self, name: str, move: Move) -> StridedCopy:
-        tensor, geometry = self._tensors[name], _geometry(self._layouts[name])
+        geometry = _geometry(self._layouts[name])
         pitch = geometry.length * geometry.width
         start, stop = (move.start, move.stop) if geometry.has_tokens else (0, 1)
-        first = tensor.pointer + start * geometry.width
-        row_bytes = geometry.heads * pitch
+
+        def first_unit(row: int) -> int:
+            is_spare = row == SPARE_ROW and name in self._spare
+            tensor = self._spare[name] if is_spare else self._tensors[name]
+            row_start = 0 if is_spare else row * geometry.heads * pitch
+            return tensor.pointer + row_start + start * geometry.width
+
         return StridedCopy(
-            first + move.source * row_bytes,
-            first + move.target * row_bytes,
+            first_unit(move.source),
+            first_unit(move.target),
             (stop - start) * geometry.width,
             pitch,
             geometry.heads * move.num_rows,
@@ -139,6 +176,10 @@ class DeviceMemory:
     def zero(self, names: Sequence[str], row: int) -> None:
         key = tuple(names)
         if not key:
+            return
+        sizes = {name: _row_bytes(self._layouts[name]) for name in key}
+        parts = [(self._tensors[name].pointer + row * size, size) for name, size in sizes.items()]
+        if self._device.clear(parts):
             return
         bound = self._bound(self._zeros, key, memory_ops.zero_graph)
         bound.run(
@@ -209,6 +250,36 @@ class DeviceMemory:
             }
             cache[names] = self._device.load_model(model).bind(states)
         return cache[names]
+
+
+def moves_in_order(moves: Sequence[Move]) -> list[Move] | None:
+    """Moves with the same result as ``moves``, each of which is made before the next is read.
+
+    At most one of ``moves`` may read a row that one before it writes. It is first copied to
+    :data:`SPARE_ROW`. None if more do.
+    """
+    late = [
+        index
+        for index, move in enumerate(moves)
+        if any(move.reads_target_of(earlier) for earlier in moves[:index])
+    ]
+    if not late:
+        return list(moves)
+    if len(late) > 1 or moves[late[0]].num_rows > 1:
+        return None
+    move = moves[late[0]]
+    in_order = [move._replace(target=SPARE_ROW), *moves]
+    in_order[1 + late[0]] = move._replace(source=SPARE_ROW)
+    return in_order
+
+
+def _row_bytes(layout: Layout) -> int:
+    return int(np.prod(layout.shape)) * layout.dtype.itemsize
+
+
+def _no_memory(needed: int, free: int | None) -> str:
+    rest = "" if free is None else f", but {in_units(free)} of the device are free"
+    return f"the slots need {in_units(needed)} of memory{rest}: use fewer --slots"
 
 
 def _geometry(layout: Layout) -> _Geometry:

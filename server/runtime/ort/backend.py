@@ -176,6 +176,13 @@ class OrtBackend:
         cudart.copy(self._device.number, copies)
         return True
 
+    def clear(self, parts: Sequence[tuple[int, int]]) -> bool:
+        """Implements :class:`server.runtime.cuda.device_memory.DeviceBackend`."""
+        if self._device.kind != "cuda":
+            return False
+        cudart.zero(self._device.number, parts)
+        return True
+
     def to_host(self, tensor: Tensor) -> Array:
         """Implements :class:`server.runtime.cuda.device_memory.DeviceBackend`."""
         value: Any = tensor.owner

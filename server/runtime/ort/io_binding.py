@@ -231,12 +231,15 @@ class DeviceBoundGraph(HostBoundGraph):
             self._packed.update_inplace(self._packing.pack(arrays))
 
     def _bind_packed(self, arrays: Mapping[str, Array]) -> None:
-        self._packing = InputPacking(arrays)
-        self._packed = self._session.allocate_words(self._packing.num_words)
+        packing = InputPacking(arrays)
+        packed = self._session.allocate_words(packing.num_words)
+        # Not before, as it may fail: a packing must have a buffer of its size.
+        self._packing, self._packed = InputPacking({}), packed
         for name, array in arrays.items():
-            pointer = self._packed.data_ptr() + self._packing.offset_of(name)
-            tensor = Tensor(*self._device, array.dtype, array.shape, pointer, self._packed)
+            pointer = packed.data_ptr() + packing.offset_of(name)
+            tensor = Tensor(*self._device, array.dtype, array.shape, pointer, packed)
             self._io_binding.bind_input(name, *binding_arguments(tensor))
+        self._packing = packing
 
     def _tensor(self, value: Any) -> Tensor:
         """Wraps an ``OrtValue``, and keeps it alive."""
