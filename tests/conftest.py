@@ -33,6 +33,7 @@ SLOW = (
     "families",
     "loadtest/test_compare_servers.py",
     "loadtest/test_gpu.py",
+    "loadtest/test_gpu_server.py",
     "server/test_freed_calls.py",
     "soak",
     "test_round_trip.py",

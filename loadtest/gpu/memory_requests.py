@@ -16,6 +16,9 @@ _SECONDS = 60.0
 _NUM_TEXTS = {Task.EMBED: 256, Task.GENERATE: 1, Task.TRANSLATE: 64}
 _MAX_TOKENS = {Task.EMBED: 512, Task.GENERATE: 1900, Task.TRANSLATE: 250}
 _NEW_TOKENS = 8
+_SAMPLE_WORDS = 500
+# Of the wanted tokens: texts differ in tokens for each word.
+_PART = 0.85
 # Of vectors of the same text; those of a batch differ in the last bits of fp16.
 _SAME = 0.999
 TOLD = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
@@ -92,9 +95,9 @@ def _large_texts(client: Client, task: Task, model: Model) -> list[str]:
     """Different texts of nearly as many tokens as :func:`_num_tokens` says."""
     wanted, count = _num_tokens(task, model), _NUM_TEXTS[task]
     words = " ".join(sentences()).split()
-    tokens = client.tokenize(model.name, words[:64], without_special_tokens=True)
-    per_word = sum(len(each.token_ids) for each in tokens.outputs) / len(tokens.outputs)
-    num_words = max(1, int(0.85 * wanted / max(per_word, 1.0)))
+    sample = words[:_SAMPLE_WORDS]
+    (tokenized,) = client.tokenize(model.name, " ".join(sample)).outputs
+    num_words = max(1, int(_PART * wanted * len(sample) / len(tokenized.token_ids)))
     long = words * (1 + (num_words + count) // len(words))
     return [" ".join(long[first : first + num_words]) for first in range(count)]
 
