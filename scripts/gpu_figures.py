@@ -207,6 +207,25 @@ def encoders(report: Mapping[str, Any]) -> str:
     return markdown_table(lines)
 
 
+def server(report: Mapping[str, Any]) -> str:
+    """Our server with a number of clients of one task, and with all tasks in a soak."""
+    runs = {name: row for name, row in report["server"]["runs"].items() if "reason" not in row}
+    clients = sorted({int(end) for name in runs if (end := name.rpartition("-")[2]).isdigit()})
+    lines = [["server, clients", *map(str, clients), "16 of each, for long"]]
+    for task in ("generate", "translate", "embed"):
+        found = [runs.get(name) for name in (*(f"{task}-{n}" for n in clients), f"soak-{task}")]
+        kind = "input" if task == "embed" else "output"
+        rates = [row and row[f"{kind}_tokens_per_second"] for row in found]
+        lines.append([f"{task}, {kind} tokens/s", *("" if r is None else _rate(r) for r in rates)])
+        times = [row and row["latency_seconds"]["p50"] for row in found]
+        cells = ("" if time is None else f"{1e3 * time:.0f}" for time in times)
+        lines.append([f"{task}, p50 ms", *cells])
+        errors = [sum(row["errors"].values()) if row else 0 for row in found]
+        if any(errors):
+            lines.append([f"{task}, errors", *map(str, errors)])
+    return markdown_table(lines)
+
+
 def _flat(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return [cell for pair in pairs for cell in pair]
 
@@ -231,6 +250,7 @@ _RENDERERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "gpu-caches": caches,
     "gpu-peers": peers,
     "gpu-encoders": encoders,
+    "gpu-server": server,
 }
 SECTIONS = tuple(
     Section(document=DOCUMENT, name=name, render=lambda render=render: render(committed()))  # type: ignore[misc]

@@ -26,12 +26,20 @@ TOLD = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
 Models = Mapping[Task, Model]
 
 
-def large_requests(target: str, models: Models) -> dict[str, dict[str, Any]]:
-    """Sends one large request of each task. Returns the outcome of each: see :func:`outcome`."""
+def large_texts(target: str, models: Models) -> dict[Task, list[str]]:
+    """The texts of one large request of each task. Raises ``TriuneError``."""
+    with Client(target, timeout_seconds=_SECONDS) as client:
+        return {task: _large_texts(client, task, model) for task, model in models.items()}
+
+
+def large_requests(
+    target: str, models: Models, texts: Mapping[Task, list[str]]
+) -> dict[str, dict[str, Any]]:
+    """Sends ``texts`` of :func:`large_texts`. Returns how each ends: see :func:`outcome`."""
     with Client(target, timeout_seconds=_SECONDS) as client:
         return {
-            f"{task}, {_NUM_TEXTS[task]} x {_num_tokens(task, model)} tokens": outcome(
-                _caller(client, task, model.name, _large_texts(client, task, model))
+            f"{task}, {len(texts[task])} x {_num_tokens(task, model)} tokens": outcome(
+                _caller(client, task, model.name, texts[task])
             )
             for task, model in models.items()
         }

@@ -169,7 +169,7 @@ class _ServerRuns:
         slots = self.request.too_many_slots
         log_path = self._log_path("too-many-slots")
         options = ("--slots", str(slots), "--memory-budget", "1000000G")
-        started, found = time.monotonic(), {"slots": slots}
+        started, found = time.monotonic(), dict[str, Any](slots=slots)
         other = Served(self.bundles, self.request.device, options, log_path)
         try:
             other.wait_until_ready(within(self.deadline, _START_SECONDS))
@@ -206,15 +206,16 @@ class _ServerRuns:
         target, found = self._served.target, dict[str, Any]()
         self.found["out_of_memory"] = found
         before = memory_requests.answers(target, self.models)
+        texts = memory_requests.large_texts(target, self.models)
         with self._held_memory(found):
-            found["large_requests"] = memory_requests.large_requests(target, self.models)
+            found["large_requests"] = memory_requests.large_requests(target, self.models, texts)
             self._save()
             answers = memory_requests.answers(target, self.models)
             found["same_answers"] = memory_requests.are_same(before, answers)
             self._run_together({f"oom-{task}": self._load(task, 64) for task in self.models})
             found["is_alive"] = self._served.is_alive
             found["log"] = self._served.log_lines("WARNING", "ERROR", "CRITICAL")
-        found["large_requests_after"] = memory_requests.large_requests(target, self.models)
+        found["large_requests_after"] = memory_requests.large_requests(target, self.models, texts)
         after = memory_requests.answers(target, self.models)
         found["same_answers_after"] = memory_requests.are_same(before, after)
         loads = {f"after-{task}": self._load(task, _SOAK_CLIENTS) for task in self.models}

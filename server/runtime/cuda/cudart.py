@@ -41,6 +41,11 @@ def _library() -> ctypes.CDLL | None:
     return None
 
 
+def is_loaded() -> bool:
+    """Whether the runtime is there."""
+    return _library() is not None
+
+
 def free_bytes(index: int) -> int | None:
     """Free bytes of GPU ``index`` (``cudaMemGetInfo``); None if CUDA does not report them.
 

@@ -171,14 +171,14 @@ class OrtBackend:
 
     def copy(self, copies: Sequence[StridedCopy]) -> bool:
         """Implements :class:`server.runtime.cuda.device_memory.DeviceBackend`."""
-        if self._device.kind != "cuda":
+        if self._device.kind != "cuda" or not cudart.is_loaded():
             return False
         cudart.copy(self._device.number, copies)
         return True
 
     def clear(self, parts: Sequence[tuple[int, int]]) -> bool:
         """Implements :class:`server.runtime.cuda.device_memory.DeviceBackend`."""
-        if self._device.kind != "cuda":
+        if self._device.kind != "cuda" or not cudart.is_loaded():
             return False
         cudart.zero(self._device.number, parts)
         return True
