@@ -12,7 +12,7 @@ from client.sync import Client
 from loadtest.prompts import sentences
 from loadtest.tasks import Task
 
-_SECONDS = 60.0
+_SECONDS = 40.0
 _NUM_TEXTS = {Task.EMBED: 256, Task.GENERATE: 1, Task.TRANSLATE: 64}
 _MAX_TOKENS = {Task.EMBED: 512, Task.GENERATE: 1900, Task.TRANSLATE: 250}
 _NEW_TOKENS = 8

@@ -18,7 +18,7 @@ from loadtest.tasks import DEFAULTS, Task
 TASKS = (Task.GENERATE, Task.TRANSLATE, Task.EMBED)
 # A model with random weights never ends a text by itself.
 NEW_TOKENS = {Task.GENERATE: 64, Task.TRANSLATE: 32}
-REQUEST_SECONDS = 60.0
+REQUEST_SECONDS = 20.0
 _SLACK_SECONDS = 20.0
 
 

@@ -186,7 +186,7 @@ class _ServerRuns:
     def _kill_and_restart(self, options: tuple[str, ...]) -> None:
         assert self.loads is not None
         before = memory_requests.answers(self._served.target, self.models)
-        load = self._load(next(iter(self.models)), _SOAK_CLIENTS)._replace(timeout_seconds=30.0)
+        load = self._load(next(iter(self.models)), _SOAK_CLIENTS)
         started = self.loads.start(self._served.target, load)
         time.sleep(min(load.warmup_seconds + load.seconds / 3, self.deadline.remaining_seconds()))
         self._served.kill()
