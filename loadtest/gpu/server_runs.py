@@ -200,6 +200,9 @@ class _ServerRuns:
             "same_answers": memory_requests.are_same(before, after),
             "clients": result_of(started, load),
         }
+        # gRPC in these processes may wait before it connects to the address again.
+        self.loads.close()
+        self.loads = LoadProcesses()
 
     def _run_out_of_memory(self) -> None:
         """Large requests while another process holds the GPU's memory, and after that."""
