@@ -11,6 +11,7 @@
 namespace ort {
 
 constexpr int kInvalidArgument = 2, kRuntimeException = 6;  // OrtErrorCode
+constexpr int kHostInput = -2;  // OrtMemTypeCPUInput
 constexpr size_t kMaxRank = 8;
 
 #define RETURN_IF_FAILED(call)                     \
@@ -79,6 +80,7 @@ Status* output_data(const Api& api, KernelContext* context, size_t index, const 
 struct Parameter {
   ElementType type;
   bool is_optional = false;
+  bool is_on_host = false;  // an input that is in host memory, whatever the device
 };
 
 // Runs task(data, i) for i below `count`, on the session's threads if there is more than one.
@@ -109,7 +111,9 @@ Operator make_signature() {
   op.output_characteristic = [](const Operator*, size_t index) {
     return Definition::kOutputs[index].is_optional ? 1 : 0;
   };
-  op.input_memory = [](const Operator*, size_t) { return 0; };
+  op.input_memory = [](const Operator*, size_t index) {
+    return Definition::kInputs[index].is_on_host ? kHostInput : 0;
+  };
   op.variadic_input_min = [](const Operator*) { return 1; };
   op.variadic_input_same = [](const Operator*) { return 1; };
   op.variadic_output_min = [](const Operator*) { return 1; };

@@ -2,7 +2,17 @@
 // into this library, and launching its kernels. The driver is opened when it is first needed, so
 // that the library builds and loads on machines without one.
 //
-// Source: CUDA Driver API, "Library Management" and "Execution Control".
+// There are two images of the device code: one for compute capability 8.0, and one for 9.0, which
+// is used if all devices of the machine have it. With the latter, a kernel may start while the one
+// before it on the stream still runs (programmatic dependent launch). So that it sees what earlier
+// kernels wrote, and overwrites nothing that they still read, each thread of every kernel calls
+// wait_for_previous() before its first access to memory; only weights, which no kernel writes, may
+// be read before. That wait lasts until the previous kernel has ended, and that one has itself
+// waited for the one before: so all earlier kernels have ended too, whoever launched them. Kernels
+// of others, which are launched without this, start after ours have ended.
+//
+// Source: CUDA Driver API, "Library Management", "Execution Control" and "cuLaunchKernelEx"; CUDA
+// C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
 #pragma once
 
 #include "../operator.h"
@@ -12,8 +22,13 @@ namespace cuda {
 // The names in native/cuda/device/kernels.cc, in the order of Kernel.
 #define FOR_EACH_KERNEL(_)                                                                \
   _(norm_1_fp16) _(norm_1_bf16) _(norm_4_fp16) _(norm_4_bf16) _(activate_fp16)            \
-  _(activate_bf16) _(split_fp16) _(split_bf16) _(best_token) _(extreme_of_row)            \
-  _(extremes_across)
+  _(activate_bf16) _(split_fp16) _(split_bf16) _(linear_8_fp16) _(linear_8_bf16)          \
+  _(linear_16_fp16) _(linear_16_bf16) _(linear_norm_fp16) _(linear_norm_bf16)             \
+  _(attend_1_fp16) _(attend_1_bf16) _(attend_2_fp16) _(attend_2_bf16) _(attend_4_fp16)    \
+  _(attend_4_bf16) _(attend_8_fp16) _(attend_8_bf16) _(combine_parts_fp16)                \
+  _(combine_parts_bf16)                                                                   \
+  _(pool_fp16) _(pool_bf16) _(key_ranges)                                                 \
+  _(best_token) _(advance_rows) _(extreme_of_row) _(extremes_across)
 
 // Those of 16-bit floats come in pairs, fp16 first.
 enum Kernel : int {
@@ -21,7 +36,15 @@ enum Kernel : int {
   kNorm4 = kNorm1 + 2,
   kActivate = kNorm4 + 2,
   kSplit = kActivate + 2,
-  kBestToken = kSplit + 2,
+  kLinear8 = kSplit + 2,
+  kLinear16 = kLinear8 + 2,
+  kLinearNorm = kLinear16 + 2,
+  kAttend = kLinearNorm + 2,
+  kCombineParts = kAttend + 8,
+  kPool = kCombineParts + 2,
+  kKeyRanges = kPool + 2,
+  kBestToken,
+  kAdvance,
   kExtremeOfRow,
   kExtremesAcross,
   kNumKernels

@@ -12,9 +12,26 @@
 //   Split: x + bias in three parts.
 //     Inputs: x [.., size], bias [size] (optional). Outputs: three of [.., their size].
 //     Attributes: first_size, second_size.
+//   Linear: act(x W^T + bias), or act(gate) * up of the halves of x W^T + bias, for few rows.
+//     Inputs: x [.., in], weight [features, in], bias [features] (optional), residual [.., in]
+//     (optional), scale [in] (optional). With scale, x is RMSNorm(x + residual) * scale. Outputs:
+//     y [.., features, or half of it], and the sum x + residual (optional, with scale).
+//     Attributes: activation, a device::Activation; is_gated; epsilon.
+//     At most 16 rows, or 8 with scale; `in` is a multiple of 32, and features of 16.
+//   Pool: the mean of each text's tokens.
+//     Inputs: x [texts, length, size], lengths [texts] int32. Output: y [texts, size] fp32.
+//     Attributes: is_normalized, 1 divides by the norm, or by min_norm if that is larger; min_norm.
+//   KeyRanges: the mask of a MultiHeadAttention over texts with padding.
+//     Inputs: x [texts, length, size] (its shape), lengths [texts] int32.
+//     Output: int32 [3 texts + 2], as KeyRangesArguments describes them.
 //   BestToken: the lowest id among the largest logits of each row, -1 if one is not a finite number.
 //     Inputs: logits [rows, vocabulary] fp32, suppressed [vocabulary] uint8 (optional), 1 for tokens
 //     that are never chosen. Output: tokens [rows] int64.
+//   Advance: the inputs of the next step of greedy decoding.
+//     Inputs: best_tokens [rows] int64, num_cached_tokens [rows] int32, is_live [rows] int32, 0 for
+//     padding. Outputs: next_token_ids [rows, 1] int64, best_tokens where they are positive and
+//     live, else 0; next_num_cached_tokens [rows] int32, num_cached_tokens + is_live. The outputs
+//     may be in the memory of the inputs.
 //   Extreme: the largest or smallest element along an axis; NaN if one is NaN.
 //     Input: x fp32. Output: y. Attributes: is_min; is_last: 1 reduces the last axis to size 1, 0
 //     drops axis 1 of three.
@@ -149,6 +166,28 @@ struct BestToken {
   }
 };
 
+struct Advance {
+  static constexpr const char* kName = "Advance";
+  static constexpr const char* kProvider = kProviderName;
+  static constexpr Parameter kInputs[] = {{ort::kInt64}, {ort::kInt32}, {ort::kInt32}};
+  static constexpr Parameter kOutputs[] = {{ort::kInt64}, {ort::kInt32}};
+
+  Status* create(const Api& api, const KernelInfo*) { return load(api); }
+
+  Status* run(const Api& api, KernelContext* context) const {
+    device::AdvanceArguments a{};
+    Dimensions shape;
+    RETURN_IF_FAILED(first_input(api, context, a.best_tokens, shape));
+    RETURN_IF_FAILED(ort::input_data(api, context, 1, a.num_cached_tokens));
+    RETURN_IF_FAILED(ort::input_data(api, context, 2, a.is_live));
+    const int64_t sizes[] = {shape.last(), 1};
+    RETURN_IF_FAILED(ort::output_data(api, context, 0, sizes, 2, a.next_token_ids));
+    RETURN_IF_FAILED(ort::output_data(api, context, 1, sizes, 1, a.next_num_cached_tokens));
+    a.num_rows = static_cast<int>(shape.last());
+    return launch(api, context, kAdvance, divide_up(a.num_rows, kThreads), kThreads, &a);
+  }
+};
+
 struct Extreme {
   static constexpr const char* kName = "Extreme";
   static constexpr const char* kProvider = kProviderName;
@@ -194,5 +233,8 @@ EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBas
       {&ort::make_operator<cuda::Norm<false>>(), &ort::make_operator<cuda::Norm<true>>(),
        &ort::make_operator<cuda::Activation<false>>(), &ort::make_operator<cuda::Activation<true>>(),
        &ort::make_operator<cuda::Split<false>>(), &ort::make_operator<cuda::Split<true>>(),
-       &ort::make_operator<cuda::BestToken>(), &ort::make_operator<cuda::Extreme>()});
+       &cuda::linear(false), &cuda::linear(true), &cuda::decode_attention(false),
+       &cuda::decode_attention(true), &cuda::pool(false), &cuda::pool(true), &cuda::key_ranges(),
+       &ort::make_operator<cuda::BestToken>(),
+       &ort::make_operator<cuda::Advance>(), &ort::make_operator<cuda::Extreme>()});
 }

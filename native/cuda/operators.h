@@ -54,4 +54,10 @@ struct Typed {
   static constexpr const char* kProvider = kProviderName;
 };
 
+// Operators that are defined in files of their own.
+const ort::Operator& linear(bool is_bfloat);
+const ort::Operator& decode_attention(bool is_bfloat);
+const ort::Operator& pool(bool is_bfloat);
+const ort::Operator& key_ranges();
+
 }  // namespace cuda

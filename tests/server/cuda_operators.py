@@ -1,5 +1,6 @@
 """The operators of rewritten graphs in NumPy: those of native/cuda/operators.cc, and attention."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,19 @@ class _Operator(OpRun):
     op_domain = DOMAIN
 
 
+def _normalize(
+    x: Array, scale: Array, bias: Array | None, epsilon: float, is_centered: int = 0
+) -> Array:
+    normal = x.astype(np.float32)
+    if is_centered:
+        normal -= normal.mean(-1, keepdims=True)
+    normal /= np.sqrt(np.square(normal).mean(-1, keepdims=True) + np.float32(epsilon))
+    normal *= scale.astype(np.float32)
+    if bias is not None:
+        normal += bias.astype(np.float32)
+    return normal.astype(x.dtype)
+
+
 class NormFp16(_Operator):
     def _run(
         self,
@@ -42,18 +56,23 @@ class NormFp16(_Operator):
         assert scale is not None
         for added in (x_bias, residual):
             x = x if added is None else x + added
-        normal = x.astype(np.float32)
-        if is_centered:
-            normal -= normal.mean(-1, keepdims=True)
-        normal /= np.sqrt(np.square(normal).mean(-1, keepdims=True) + np.float32(epsilon))
-        normal *= scale.astype(np.float32)
-        if bias is not None:
-            normal += bias.astype(np.float32)
-        return normal.astype(x.dtype), x
+        return _normalize(x, scale, bias, epsilon, is_centered), x
 
 
 class NormBf16(NormFp16):
     pass
+
+
+def _activate(x: Array, kind: int) -> Array:
+    """SiLU, ReLU, GELU, and GELU by the hyperbolic tangent."""
+    if kind == 0:
+        return np.asarray(x / (1 + np.exp(-x)))
+    if kind == 1:
+        return np.asarray(np.maximum(x, 0))
+    if kind == 2:
+        return np.asarray(x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2)
+    assert kind == 3
+    return np.asarray(x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2)
 
 
 class ActivationFp16(_Operator):
@@ -62,9 +81,7 @@ class ActivationFp16(_Operator):
     ) -> tuple[Array]:
         wide = (x if bias is None else x + bias).astype(np.float32)
         gate, factor = np.split(wide, 2, -1) if is_gated else (wide, np.ones_like(wide))
-        assert kind in (0, 1), "SiLU or ReLU"
-        activated = np.maximum(gate, 0) if kind else gate / (1 + np.exp(-gate))
-        return ((activated * factor).astype(x.dtype),)
+        return ((_activate(gate, kind) * factor).astype(x.dtype),)
 
 
 class ActivationBf16(ActivationFp16):
@@ -83,6 +100,56 @@ class SplitBf16(SplitFp16):
     pass
 
 
+class LinearFp16(_Operator):
+    def _run(
+        self,
+        x: Array,
+        weight: Array,
+        bias: Array | None = None,
+        residual: Array | None = None,
+        scale: Array | None = None,
+        activation: int = -1,
+        is_gated: int = 0,
+        epsilon: float = 0,
+    ) -> tuple[Array, ...]:
+        added = x if residual is None else x + residual
+        if scale is not None:
+            x = _normalize(added, scale, None, epsilon)
+        wide = x.astype(np.float32) @ weight.astype(np.float32).T
+        if bias is not None:
+            wide += bias.astype(np.float32)
+        gate, factor = np.split(wide, 2, -1) if is_gated else (wide, np.float32(1))
+        if activation >= 0:
+            gate = _activate(gate, activation)
+        return (gate * factor).astype(x.dtype), added
+
+
+class LinearBf16(LinearFp16):
+    pass
+
+
+class PoolFp16(_Operator):
+    def _run(
+        self, x: Array, lengths: Array, is_normalized: int = 0, min_norm: float = 0
+    ) -> tuple[Array]:
+        wide = x.astype(np.float32)
+        pairs = zip(wide, lengths, strict=True)
+        means = np.stack([tokens[:length].mean(0) for tokens, length in pairs])
+        if is_normalized:
+            means /= np.maximum(np.linalg.norm(means, axis=-1, keepdims=True), min_norm)
+        return (means,)
+
+
+class PoolBf16(PoolFp16):
+    pass
+
+
+class KeyRangesFp16(_Operator):
+    def _run(self, x: Array, lengths: Array) -> tuple[Array]:
+        starts = np.arange(len(lengths) + 1) * x.shape[1]
+        return (np.concatenate([lengths, starts, starts]).astype(np.int32),)
+
+
 class BestToken(_Operator):
     def _run(self, logits: Array, suppressed: Array | None = None) -> tuple[Array]:
         if suppressed is not None:
@@ -90,6 +157,14 @@ class BestToken(_Operator):
         best = logits.argmax(-1)
         are_finite = np.isfinite(np.take_along_axis(logits, best[:, None], -1)[:, 0])
         return (np.where(are_finite, best, -1),)
+
+
+class Advance(_Operator):
+    def _run(
+        self, best_tokens: Array, num_cached_tokens: Array, is_live: Array
+    ) -> tuple[Array, Array]:
+        next_tokens = np.where(is_live, np.maximum(best_tokens, 0), 0)
+        return next_tokens[:, None], num_cached_tokens + is_live
 
 
 class Extreme(_Operator):
@@ -140,10 +215,15 @@ class MultiHeadAttention(OpRun):
     ) -> tuple[Array]:
         assert bias is None
         assert lengths is not None
-        return (_attend((query, key, value), lengths, num_heads, scale),)
+        texts, length = query.shape[:2]
+        if len(lengths) != texts:  # then where texts begin, twice
+            starts = np.arange(texts + 1) * length
+            np.testing.assert_array_equal(lengths[texts:], np.tile(starts, 2))
+        return (_attend((query, key, value), lengths[:texts], num_heads, scale),)
 
 
 OPERATORS: list[type[OpRun]] = [
     *(NormFp16, NormBf16, ActivationFp16, ActivationBf16, SplitFp16, SplitBf16),
-    *(BestToken, Extreme, GroupQueryAttention, MultiHeadAttention),
+    *(LinearFp16, LinearBf16, BestToken, Advance, Extreme, PoolFp16, PoolBf16, KeyRangesFp16),
+    *(GroupQueryAttention, MultiHeadAttention),
 ]

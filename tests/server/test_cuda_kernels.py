@@ -20,7 +20,7 @@ from tests.server.cuda_graphs import FLOAT, node, random, type_of, values
 from tests.server.cuda_operators import NEEDS_LIBRARY
 
 pytestmark = NEEDS_LIBRARY
-UINT8, INT64 = TensorProto.UINT8, TensorProto.INT64
+UINT8, INT32, INT64 = TensorProto.UINT8, TensorProto.INT32, TensorProto.INT64
 FLOATS = [
     pytest.param(np.float16, "Fp16", id="fp16"),
     pytest.param(ml_dtypes.bfloat16, "Bf16", id="bf16"),
@@ -138,7 +138,7 @@ def test_norm(
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), FLOATS)
-@pytest.mark.parametrize("kind", [0, 1], ids=["SiLU", "ReLU"])
+@pytest.mark.parametrize("kind", range(4), ids=["SiLU", "ReLU", "GELU", "GELU of tanh"])
 @pytest.mark.parametrize("is_gated", [0, 1])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_activation(
@@ -147,6 +147,41 @@ def test_activation(
     size = 1392  # of 5 rows: the last block has idle threads
     inputs = {"x": 4 * random(dtype, 5, size), "bias": random(dtype, size) if has_bias else None}
     assert_as_defined(library, f"Activation{suffix}", inputs, kind=kind, is_gated=is_gated)
+
+
+@pytest.mark.parametrize(("dtype", "suffix"), FLOATS)
+@pytest.mark.parametrize("size", [8, 48, 768, 8192])
+@pytest.mark.parametrize("is_normalized", [0, 1])
+def test_pool(library: Path, dtype: Any, suffix: str, size: int, is_normalized: int) -> None:
+    lengths = np.array([1, 40, 7], np.int32)
+    x = random(dtype, 3, 40, size)
+    x[0, 1:], x[2, 7:] = np.nan, np.nan  # padding
+    inputs: dict[str, Array | None] = {"x": x, "lengths": lengths}
+    attributes = {"is_normalized": is_normalized, "min_norm": 1e-12}
+    model = model_of(f"Pool{suffix}", inputs, (FLOAT,), **attributes)
+    (found,) = run(library, model, inputs)
+    definition: Any = cuda_operators.PoolFp16._run
+    (expected,) = definition(None, x, lengths, **attributes)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_pool_divides_a_small_mean_by_the_least_norm(library: Path) -> None:
+    x = np.zeros((1, 2, 8), np.float16)
+    inputs: dict[str, Array | None] = {"x": x, "lengths": np.array([2], np.int32)}
+    model = model_of("PoolFp16", inputs, (FLOAT,), is_normalized=1, min_norm=0.5)
+    np.testing.assert_array_equal(run(library, model, inputs)[0], 0)
+    x[..., 0] = 0.25
+    np.testing.assert_array_equal(run(library, model, inputs)[0][0, 0], 0.5)
+
+
+@pytest.mark.parametrize("num_texts", [1, 3, 100])
+def test_key_ranges(library: Path, num_texts: int) -> None:
+    lengths = np.arange(1, num_texts + 1, dtype=np.int32)
+    x = random(np.float16, num_texts, num_texts, 8)
+    inputs: dict[str, Array | None] = {"x": x, "lengths": lengths}
+    found = run(library, model_of("KeyRangesFp16", inputs, (INT32,)), inputs)[0]
+    starts = list(range(0, num_texts * num_texts + 1, num_texts))
+    assert found.tolist() == [*lengths.tolist(), *starts, *starts]
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), FLOATS)

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from scripts.build_kernels import CUDA_LIBRARY, DEVICE_TARGET, FOLDER, SOURCES
+from scripts.build_kernels import CAPABILITIES, CUDA_LIBRARY, FOLDER, PTX_VERSION, SOURCES
 from server.engine.gpu.sampler_nodes import Nodes
 from server.runtime.cuda.rewrite import LIBRARY, replace_reductions, rewrite
 from server.runtime.kernels.graph import LOGIT_POSITIONS
@@ -38,10 +38,16 @@ def library() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def device_code(library: bytes) -> str:
-    """The PTX in the library: a string of C."""
-    first = library.index(b".version ")
-    return library[first : library.index(b"\0", first)].decode()
+def device_codes(library: bytes) -> list[str]:
+    """The PTX in the library: a string of C for each compute capability."""
+    texts = [text for text in library.split(b"\0") if b".visible .entry " in text]
+    return [text[text.index(b".version ") :].decode() for text in texts]
+
+
+@pytest.fixture(params=CAPABILITIES)
+def device_code(device_codes: list[str], request: pytest.FixtureRequest) -> str:
+    code: str = device_codes[CAPABILITIES.index(request.param)]
+    return code
 
 
 def test_the_build_writes_the_library_that_the_server_loads() -> None:
@@ -57,11 +63,25 @@ def test_the_device_code_has_every_kernel_that_the_driver_asks_for(device_code: 
     assert sorted(re.findall(r"\.visible \.entry (\w+)\(", device_code)) == sorted(expected)
 
 
-def test_the_device_code_is_for_the_oldest_supported_gpu(device_code: str) -> None:
-    target = re.search(r"-mcpu=(\w+)\+ptx(\d)(\d)", " ".join(DEVICE_TARGET))
-    assert target is not None
-    processor, *version = target.groups()
-    assert device_code.startswith(f".version {'.'.join(version)}\n.target {processor}\n")
+def test_each_device_code_is_for_its_compute_capability(device_codes: list[str]) -> None:
+    version = f".version {PTX_VERSION // 10}.{PTX_VERSION % 10}"
+    expected = [f"{version}\n.target sm_{capability}\n" for capability in CAPABILITIES]
+    assert [code[: len(start)] for code, start in zip(device_codes, expected, strict=True)] == (
+        expected
+    )
+
+
+def test_each_kernel_waits_for_the_one_before_it(device_codes: list[str]) -> None:
+    """With the code for 9.0, which lets kernels start early."""
+    old, new = device_codes
+    assert "griddepcontrol" not in old
+    for kernel in new.split(".visible .entry ")[1:]:
+        assert kernel.count("griddepcontrol.wait;") == 1, kernel.partition("(")[0]
+
+
+def test_the_device_code_keeps_everything_in_registers(device_code: str) -> None:
+    """Calls and local memory would slow it down."""
+    assert not re.search(r"call\.uni|\.local\b", device_code)
 
 
 def test_the_device_code_needs_no_other_code(device_code: str) -> None:
@@ -132,7 +152,8 @@ def test_onnx_runtime_takes_the_operators_of_attention(
     weights = {"bias": random(dtype, 3 * SIZE)}
     model = rewritten(attention(weights, type_=type_of(dtype)), tmp_path)
     operators = [made.op_type for made in model.graph.node]
-    assert operators == ["Sub", f"Split{suffix}", "MultiHeadAttention", "Neg"]
+    ranges = [f"KeyRanges{suffix}"] if suffix == "Fp16" else []
+    assert operators == ["Sub", f"Split{suffix}", *ranges, "MultiHeadAttention", "Neg"]
     with pytest.raises(Exception, match=message):
         load_on_cpu(model)
 

@@ -167,6 +167,21 @@ def test_silu_of_one_half_gates_the_other(tmp_path: Path, dtype: Any, has_bias: 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("approximate", "kind"), [("none", 2), ("tanh", 3)])
+def test_gelu_adds_its_bias(tmp_path: Path, dtype: Any, approximate: str, kind: int) -> None:
+    type_ = type_of(dtype)
+    nodes = [
+        node("Add", ["x", "bias"], "biased"),
+        node("Gelu", ["biased"], "y", approximate=approximate),
+    ]
+    weights = {"bias": random(dtype, SIZE, seed=1)}
+    model = make_graph(nodes, values(type_, x=ROWS), values(type_, y=ROWS), weights)
+    (made,) = rewritten_nodes(model, tmp_path, {"x": random(dtype, 2, 3, SIZE)})
+    assert list(made.input) == ["x", "bias"]
+    assert attributes(made) == {"kind": kind, "is_gated": 0}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("operands", [["x", "bias"], ["bias", "x"]])
 def test_relu_adds_its_bias(tmp_path: Path, dtype: Any, operands: list[str]) -> None:
     nodes, type_ = [node("Add", operands, "biased"), node("Relu", ["biased"], "y")], type_of(dtype)
@@ -193,7 +208,9 @@ def test_attention_takes_separate_queries_keys_and_values(
     split, attending = made["SplitFp16"], made["MultiHeadAttention"]
     assert list(split.input) == ["packed", *weights]
     assert attributes(split) == {"first_size": SIZE, "second_size": SIZE}
-    assert list(attending.input) == [*split.output, "", "lengths"]
+    ranges = made["KeyRangesFp16"]
+    assert list(ranges.input) == ["packed", "lengths"]
+    assert list(attending.input) == [*split.output, "", *ranges.output]
     assert attending.domain == MICROSOFT
     kept = {name: value for name, value in options.items() if name == "scale"}
     assert attributes(attending) == {"num_heads": 2, **kept}

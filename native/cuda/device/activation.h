@@ -2,17 +2,22 @@
 #pragma once
 
 #include "arguments.h"
+#include "gelu.h"
 #include "thread.h"
 
 namespace device {
 
 inline float activated(float x, int kind) {
   if (kind == kSilu) return x / (1.f + exp(-x));
+  if (kind == kGelu) return gelu(x);
+  if (kind == kGeluOfTanh) return gelu_of_tanh(x);
   return x < 0.f ? 0.f : x;
 }
 
 template <typename T>
 inline void activate(const ActivationArguments<T>& a) {
+  let_next_start();
+  wait_for_previous();
   const long index = static_cast<long>(block()) * num_threads() + thread();
   if (index >= a.num_vectors) return;
   const long row = index / a.row_vectors;

@@ -19,7 +19,7 @@ struct NormArguments {
 };
 
 // act(x + bias), or act(a) * b of the halves a and b of a row of x + bias.
-enum Activation : int { kSilu, kRelu };
+enum Activation : int { kNone = -1, kSilu, kRelu, kGelu, kGeluOfTanh };
 
 template <typename T>
 struct ActivationArguments {
@@ -42,11 +42,81 @@ struct SplitArguments {
   int part_vectors[3];
 };
 
+// act(x W^T + bias), or act(gate) * up, of x or its RMSNormalization. `weight` and `bias` have
+// `out` features, or as many of the gate and then of the other factor.
+template <typename T>
+struct LinearArguments {
+  const T* x;       // [num_rows, in]
+  const T* weight;  // [features, in]
+  const T* bias;    // null, or [features]
+  const T* residual;  // null, or [num_rows, in], added to x
+  const T* scale;     // null, or [in]: x is normalized
+  T* y;               // [num_rows, out]
+  T* sum;             // null, or x + residual
+  int num_rows, in, out;
+  int num_blocks;
+  int activation;
+  int is_gated;
+  float epsilon;
+};
+
+// Attention of one new token of each row. `group` query heads share a key/value head.
+template <typename T>
+struct DecodeAttentionArguments {
+  const T* query;      // of row r from r * query_stride on: [num_heads, head_size]
+  const T* new_key;    // as query: [num_kv_heads, head_size]; null: all tokens are in the cache
+  const T* new_value;  // likewise
+  T* keys;             // [rows, num_kv_heads, capacity, head_size]
+  T* values;           // likewise
+  const int* last_positions;  // [rows], of the last token
+  const T* cosines;           // [positions, rotary_size / 2]
+  const T* sines;             // likewise
+  T* y;                       // [rows, num_heads, head_size]
+  float* parts;  // [rows, num_heads, num_splits, head_size + 2]: weighted values, maximum, sum
+  long query_stride;
+  int num_heads, num_kv_heads, group, head_size, capacity;
+  int rotary_size;     // the first elements of a head, which are rotated; 0: none
+  int is_interleaved;  // 1: neighbours are rotated together; 0: elements half of them apart
+  int window;          // the last tokens that are attended to; 0: all
+  int num_splits, split_size;
+  float scale;
+  float softcap;  // 0: none
+};
+
+// Of tokens that are not padding: the mean, or with is_normalized the mean with the norm 1.
+template <typename T>
+struct PoolArguments {
+  const T* x;          // [texts, max_length, size]
+  const int* lengths;  // [texts]
+  float* y;            // [texts, size]
+  int max_length, size;
+  int is_normalized;
+  float min_norm;  // divides means that have a smaller one
+};
+
+// Where the queries and keys of each text begin, as attention takes them: the lengths [texts], then
+// the multiples of max_length up to that of the end [texts + 1], twice.
+struct KeyRangesArguments {
+  const int* lengths;
+  int* ranges;
+  int num_texts, max_length;
+};
+
 struct BestTokenArguments {
   const float* logits;              // [rows, vocabulary]
   const unsigned char* suppressed;  // null, or [vocabulary]: 1 for tokens that are never chosen
   long* tokens;                     // [rows]
   int vocabulary;
+};
+
+// Arrays of `num_rows`. The outputs may be in the memory of the inputs.
+struct AdvanceArguments {
+  const long* best_tokens;
+  const int* num_cached_tokens;
+  const int* is_live;  // 0: padding
+  long* next_token_ids;
+  int* next_num_cached_tokens;
+  int num_rows;
 };
 
 // x [rows, size, inner], y [rows, inner].

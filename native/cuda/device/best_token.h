@@ -34,6 +34,8 @@ inline Candidate best_of_warp(Candidate best) {
 inline void find_best_token(const BestTokenArguments& a) {
   SHARED float logits[kMaxWarps];
   SHARED int tokens[kMaxWarps];
+  let_next_start();
+  wait_for_previous();
   const float* row = a.logits + static_cast<long>(block()) * a.vocabulary;
   Candidate best = {-__builtin_inff(), a.vocabulary};
   for (int token = thread(); token < a.vocabulary; token += num_threads()) {

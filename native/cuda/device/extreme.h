@@ -15,6 +15,8 @@ inline float more_extreme(float a, float b, int is_min) {
 // x [rows, size]: a row per block.
 inline void find_extreme_of_row(const ExtremeArguments& a) {
   SHARED float found[kMaxWarps];
+  let_next_start();
+  wait_for_previous();
   const float* row = a.x + static_cast<long>(block()) * a.size;
   float extreme = row[0];
   for (int i = thread(); i < a.size; i += num_threads()) {
@@ -32,6 +34,8 @@ inline void find_extreme_of_row(const ExtremeArguments& a) {
 
 // x [rows, size, inner]: a thread for each of y [rows, inner].
 inline void find_extremes_across(const ExtremeArguments& a) {
+  let_next_start();
+  wait_for_previous();
   const long index = static_cast<long>(block()) * num_threads() + thread();
   if (index >= a.num_outputs) return;
   const long row = index / a.inner;

@@ -1,8 +1,9 @@
-// What device code needs of CUDA: the place of a thread, barriers, exchanges within a warp and fast
-// functions. Compiled by Clang for PTX; no CUDA headers are needed.
+// What device code needs of CUDA: the place of a thread, barriers, exchanges within a warp,
+// products of small matrices, loads, fast functions and the order of kernels. Compiled by Clang for
+// PTX; no CUDA headers are needed.
 //
-// Source: PTX ISA, "Special Registers", "shfl.sync", "ex2", "rsqrt";
-// https://docs.nvidia.com/cuda/parallel-thread-execution.
+// Source: PTX ISA, "Special Registers", "shfl.sync", "mma.sync", "ld.global.nc", "ex2", "rcp",
+// "rsqrt", "griddepcontrol"; https://docs.nvidia.com/cuda/parallel-thread-execution.
 #pragma once
 
 #define KERNEL extern "C" __attribute__((nvptx_kernel))
@@ -23,7 +24,72 @@ inline int from_lane(int value, int distance) {
   return __nvvm_shfl_sync_bfly_i32(~0u, value, distance, kWarp - 1);
 }
 
+// sums += left * right^T in fp32: left [16, 16], right [8, 16], sums [16, 8]. All lanes call it.
+// Lane 4 g + t has, two elements to a word,
+//   of left: columns 2t and 2t + 1 of rows g and g + 8, then columns 2t + 8 and 2t + 9 of both,
+//   of right: columns 2t and 2t + 1 of row g, then its columns 2t + 8 and 2t + 9,
+//   of sums: columns 2t and 2t + 1 of row g, then of row g + 8.
+template <bool IsBFloat>
+inline void multiply_add(float (&sums)[4], const uint (&left)[4], const uint (&right)[2]) {
+#define MULTIPLY_ADD(type)                                                                  \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                       \
+      ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                \
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                          \
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]))
+  if constexpr (IsBFloat) {
+    MULTIPLY_ADD("bf16");
+  } else {
+    MULTIPLY_ADD("f16");
+  }
+#undef MULTIPLY_ADD
+}
+
+// The 16 bytes at `from`, in global memory; zeros, without an access, unless they are needed. Loads
+// keep their order, also with wait_for_previous().
+inline Words load_if(bool is_needed, const void* from) {
+  uint words[4] = {};
+  asm volatile(
+      "{\n.reg .pred needed;\nsetp.ne.b32 needed, %5, 0;\n"
+      "@needed ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
+      : "l"((const __attribute__((address_space(1))) void*)from),
+        "r"(static_cast<int>(is_needed)));
+  return Words{words[0], words[1], words[2], words[3]};
+}
+
+// The same for memory that no kernel writes, and that one thread reads once. Undefined unless
+// needed.
+inline Words load_constant_if(bool is_needed, const void* from) {
+  uint words[4];
+  asm volatile(
+      "{\n.reg .pred needed;\nsetp.ne.b32 needed, %5, 0;\n"
+      "@needed ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+      : "l"((const __attribute__((address_space(1))) void*)from),
+        "r"(static_cast<int>(is_needed)));
+  return Words{words[0], words[1], words[2], words[3]};
+}
+
+// A kernel may start before the one before it on its stream has ended (native/cuda/driver.h).
+//   wait_for_previous(): waits until that one has ended, and its results are visible.
+//   let_next_start(): lets the next one start, once all blocks have called it.
+inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+inline void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// The bits of the nearest bfloat16, ties to even.
+inline uint16 nearest_bfloat(float x) {
+  return __builtin_bit_cast(uint16, __nvvm_f2bf16_rn(x));
+}
 inline float exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
+inline float reciprocal(float x) { return __nvvm_rcp_approx_ftz_f(x); }
 inline float rsqrt(float x) { return __nvvm_rsqrt_approx_ftz_f(x); }
 
 }  // namespace device

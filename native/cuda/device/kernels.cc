@@ -1,9 +1,13 @@
 // The kernels of the library, each for both 16-bit types. native/cuda/driver.h launches them.
 
 #include "activation.h"
+#include "advance.h"
 #include "best_token.h"
+#include "decode_attention.h"
 #include "extreme.h"
+#include "linear.h"
 #include "norm.h"
+#include "pool.h"
 #include "split.h"
 
 using namespace device;
@@ -12,11 +16,22 @@ using namespace device;
   KERNEL void norm_1_##suffix(NormArguments<T> a) { normalize_row<T, 1>(a); }                  \
   KERNEL void norm_4_##suffix(NormArguments<T> a) { normalize_row<T, 4>(a); }                  \
   KERNEL void activate_##suffix(ActivationArguments<T> a) { activate(a); }                     \
-  KERNEL void split_##suffix(SplitArguments<T> a) { split(a); }
+  KERNEL void split_##suffix(SplitArguments<T> a) { split(a); }                                \
+  KERNEL void linear_8_##suffix(LinearArguments<T> a) { multiply_rows<T, 1, false>(a); }       \
+  KERNEL void linear_16_##suffix(LinearArguments<T> a) { multiply_rows<T, 2, false>(a); }      \
+  KERNEL void linear_norm_##suffix(LinearArguments<T> a) { multiply_rows<T, 1, true>(a); }     \
+  KERNEL void attend_1_##suffix(DecodeAttentionArguments<T> a) { attend<T, 1>(a); }            \
+  KERNEL void attend_2_##suffix(DecodeAttentionArguments<T> a) { attend<T, 2>(a); }            \
+  KERNEL void attend_4_##suffix(DecodeAttentionArguments<T> a) { attend<T, 4>(a); }            \
+  KERNEL void attend_8_##suffix(DecodeAttentionArguments<T> a) { attend<T, 8>(a); }            \
+  KERNEL void combine_parts_##suffix(DecodeAttentionArguments<T> a) { combine_parts(a); }        \
+  KERNEL void pool_##suffix(PoolArguments<T> a) { pool(a); }
 
 DEFINE(fp16, Half)
 DEFINE(bf16, BFloat)
 
+KERNEL void key_ranges(KeyRangesArguments a) { find_key_ranges(a); }
 KERNEL void best_token(BestTokenArguments a) { find_best_token(a); }
+KERNEL void advance_rows(AdvanceArguments a) { advance(a); }
 KERNEL void extreme_of_row(ExtremeArguments a) { find_extreme_of_row(a); }
 KERNEL void extremes_across(ExtremeArguments a) { find_extremes_across(a); }

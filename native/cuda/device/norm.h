@@ -9,6 +9,8 @@ namespace device {
 // A row per block; a thread has `Vectors` vectors of the row, `num_threads()` vectors apart.
 template <typename T, int Vectors>
 inline void normalize_row(const NormArguments<T>& a) {
+  let_next_start();
+  wait_for_previous();
   const long row = static_cast<long>(block()) * a.size;
   const int stride = num_threads() * kWide;
   Wide<T> values[Vectors];

@@ -8,6 +8,8 @@ namespace device {
 
 template <typename T>
 inline void split(const SplitArguments<T>& a) {
+  let_next_start();
+  wait_for_previous();
   const long index = static_cast<long>(block()) * num_threads() + thread();
   if (index >= a.num_vectors) return;
   const long row = index / a.row_vectors;

@@ -1,5 +1,5 @@
-// What kernels share: the place of a thread in its block, 16-bit floats, vectors of them, and sums over
-// a block.
+// What kernels share: the place of a thread in its block, 16-bit floats, vectors of them, and sums
+// over a block.
 #pragma once
 
 namespace device {
@@ -8,6 +8,9 @@ using uint16 = unsigned short;
 using uint = unsigned;
 
 constexpr int kWarp = 32, kMaxWarps = 32;
+
+// 16 bytes, read and written at once.
+using Words = uint __attribute__((ext_vector_type(4)));
 
 }  // namespace device
 
@@ -29,33 +32,31 @@ inline float exp(float x) { return exp2(x * 1.4426950408889634f); }
 
 // Element types: 16-bit floats, computed with in fp32.
 struct Half {
+  static constexpr bool kIsBFloat = false;
   _Float16 bits;
   static float widen(Half x) { return static_cast<float>(x.bits); }
   static Half narrow(float x) { return {static_cast<_Float16>(x)}; }
 };
 
 struct BFloat {
+  static constexpr bool kIsBFloat = true;
   uint16 bits;
   static float widen(BFloat x) {
     return __builtin_bit_cast(float, static_cast<uint>(x.bits) << 16);
   }
-  static BFloat narrow(float x) {  // to the nearest, ties to even
-    const uint bits = __builtin_bit_cast(uint, x);
-    if ((bits & 0x7fffffff) > 0x7f800000) return {static_cast<uint16>(bits >> 16 | 0x40)};
-    return {static_cast<uint16>((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
-  }
+  static BFloat narrow(float x) { return {nearest_bfloat(x)}; }
 };
 
-// 16 bytes, read and written at once.
+// A vector of elements: 16 bytes.
 constexpr int kWide = 8;
-using Words = uint __attribute__((ext_vector_type(4)));
 
 template <typename T>
 struct Wide {
   float values[kWide];
 
-  static Wide load(const T* from) {
-    const Words words = *reinterpret_cast<const Words*>(from);
+  static Wide load(const T* from) { return of(*reinterpret_cast<const Words*>(from)); }
+
+  static Wide of(Words words) {
     Wide wide;
     UNROLLED
     for (int i = 0; i < kWide; i++) {
@@ -66,20 +67,22 @@ struct Wide {
   }
 
   // Adds the vector at `from`, and rounds as a kernel that stores the sum would.
-  void add(const T* from) {
-    const Wide added = load(from);
+  void add(const T* from) { add(load(from)); }
+  void add(const Wide& added) {
     UNROLLED
     for (int i = 0; i < kWide; i++) values[i] = T::widen(T::narrow(values[i] + added.values[i]));
   }
 
-  void store(T* to) const {
+  void store(T* to) const { *reinterpret_cast<Words*>(to) = narrowed(); }
+
+  Words narrowed() const {
     Words words = 0;
     UNROLLED
     for (int i = 0; i < kWide; i++) {
       const uint16 bits = __builtin_bit_cast(uint16, T::narrow(values[i]));
       words[i / 2] |= static_cast<uint>(bits) << (16 * (i % 2));
     }
-    *reinterpret_cast<Words*>(to) = words;
+    return words;
   }
 };
 

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <ucontext.h>
 
-#include "intrinsics.h"
+#include "../device/thread.h"
 
 // Where the linker puts SHARED memory.
 extern "C" char __start_shared_memory[], __stop_shared_memory[];
@@ -18,11 +18,17 @@ constexpr int kNotANumber = 0xff;  // the byte; floats of it are NaN
 
 enum class State { kReady, kAtWarp, kAtBlock, kEnded };
 
+// What all lanes of a warp do at once.
+enum class Operation { kExchange, kMultiplyFp16, kMultiplyBf16 };
+
 struct Thread {
   ucontext_t context;
   State state;
+  Operation operation;
   unsigned bits;  // given to from_lane()
   int distance;
+  unsigned left[4], right[2];  // given to multiply_add()
+  float sums[4];
 };
 
 Thread threads[kMaxThreads];
@@ -75,7 +81,7 @@ int count(const Thread* first, int number, State state) {
   return found;
 }
 
-// Exchanges the bits of the lanes of a warp, all of which wait for it.
+// Exchanges the bits of the lanes of a warp.
 const char* exchange(Thread* lanes) {
   unsigned bits[kWarp];
   for (int lane = 0; lane < kWarp; lane++) {
@@ -84,8 +90,49 @@ const char* exchange(Thread* lanes) {
   }
   for (int lane = 0; lane < kWarp; lane++) {
     lanes[lane].bits = bits[lane ^ lanes[0].distance];
+  }
+  return nullptr;
+}
+
+float element(unsigned word, int half, bool is_bfloat) {
+  const auto bits = static_cast<device::uint16>(word >> (16 * half));
+  return is_bfloat ? device::BFloat::widen({bits})
+                   : device::Half::widen(__builtin_bit_cast(device::Half, bits));
+}
+
+// Multiplies the matrices of a warp, whose parts the lanes have as the PTX ISA defines: "Matrix
+// Fragments for mma.m16n8k16 with floating point type".
+void multiply(Thread* lanes, bool is_bfloat) {
+  float left[16][16], right[16][8];  // A and B
+  for (int lane = 0; lane < kWarp; lane++) {
+    const int group = lane / 4, in_group = lane % 4;
+    for (int i = 0; i < 8; i++) {  // a0 to a7
+      const int row = i / 2 % 2 == 0 ? group : group + 8;
+      const int column = in_group * 2 + i % 2 + (i < 4 ? 0 : 8);
+      left[row][column] = element(lanes[lane].left[i / 2], i % 2, is_bfloat);
+    }
+    for (int i = 0; i < 4; i++) {  // b0 to b3
+      const int row = in_group * 2 + i % 2 + (i < 2 ? 0 : 8);
+      right[row][group] = element(lanes[lane].right[i / 2], i % 2, is_bfloat);
+    }
+  }
+  for (int lane = 0; lane < kWarp; lane++) {
+    for (int i = 0; i < 4; i++) {  // c0 to c3
+      const int row = i < 2 ? lane / 4 : lane / 4 + 8, column = lane % 4 * 2 + i % 2;
+      for (int k = 0; k < 16; k++) lanes[lane].sums[i] += left[row][k] * right[k][column];
+    }
+  }
+}
+
+// What the lanes of a warp, all of which wait for it, do at once.
+const char* run_operation(Thread* lanes) {
+  const Operation operation = lanes[0].operation;
+  for (int lane = 0; lane < kWarp; lane++) {
+    if (lanes[lane].operation != operation) return "lanes ask for several operations";
     lanes[lane].state = State::kReady;
   }
+  if (operation == Operation::kExchange) return exchange(lanes);
+  multiply(lanes, operation == Operation::kMultiplyBf16);
   return nullptr;
 }
 
@@ -102,7 +149,7 @@ const char* run_warp(int first) {
     const int num_waiting = count(lanes, kWarp, State::kAtWarp);
     if (num_waiting == 0) break;
     if (num_waiting < kWarp) return "a lane does not take part in an exchange";
-    const char* failure = exchange(lanes);
+    const char* failure = run_operation(lanes);
     if (failure) return failure;
   }
   return nullptr;
@@ -135,10 +182,22 @@ int block() { return static_cast<int>(current_block); }
 void wait_for_block() { wait(State::kAtBlock); }
 
 unsigned from_lane(unsigned bits, int distance) {
+  threads[running].operation = Operation::kExchange;
   threads[running].bits = bits;
   threads[running].distance = distance;
   wait(State::kAtWarp);
   return threads[running].bits;
+}
+
+void multiply_add(bool is_bfloat, float (&sums)[4], const unsigned (&left)[4],
+                  const unsigned (&right)[2]) {
+  Thread& thread = threads[running];
+  thread.operation = is_bfloat ? Operation::kMultiplyBf16 : Operation::kMultiplyFp16;
+  memcpy(thread.left, left, sizeof left);
+  memcpy(thread.right, right, sizeof right);
+  memcpy(thread.sums, sums, sizeof sums);
+  wait(State::kAtWarp);
+  memcpy(sums, thread.sums, sizeof sums);
 }
 
 const char* run(Kernel run_kernel, long num_blocks, int num_threads, const void* given) {

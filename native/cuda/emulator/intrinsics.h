@@ -2,8 +2,8 @@
 #pragma once
 
 #define KERNEL static
-// In a section of its own, which emulator.cc overwrites before each block: on a device, shared memory
-// starts with any contents.
+// In a section of its own, which emulator.cc overwrites before each block: on a device, shared
+// memory starts with any contents.
 #define SHARED __attribute__((section("shared_memory"))) static
 
 namespace emulator {
@@ -19,6 +19,10 @@ void wait_for_block();
 // Waits for all lanes of the warp. Returns the bits that another lane gave.
 unsigned from_lane(unsigned bits, int distance);
 
+// Waits for all lanes of the warp. Multiplies the matrices that they give parts of.
+void multiply_add(bool is_bfloat, float (&sums)[4], const unsigned (&left)[4],
+                  const unsigned (&right)[2]);
+
 }  // namespace emulator
 
 namespace device {
@@ -33,7 +37,29 @@ inline T from_lane(T value, int distance) {
   return __builtin_bit_cast(T, emulator::from_lane(__builtin_bit_cast(unsigned, value), distance));
 }
 
+template <bool IsBFloat>
+inline void multiply_add(float (&sums)[4], const uint (&left)[4], const uint (&right)[2]) {
+  emulator::multiply_add(IsBFloat, sums, left, right);
+}
+
+inline Words load_if(bool is_needed, const void* from) {
+  return is_needed ? *static_cast<const Words*>(from) : Words(0u);
+}
+inline Words load_constant_if(bool is_needed, const void* from) {
+  return is_needed ? *static_cast<const Words*>(from) : Words(~0u);  // NaN
+}
+
+// Kernels run one after the other.
+inline void wait_for_previous() {}
+inline void let_next_start() {}
+
+inline uint16 nearest_bfloat(float x) {
+  const uint bits = __builtin_bit_cast(uint, x);
+  if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16>(bits >> 16 | 0x40);
+  return static_cast<uint16>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
 inline float exp2(float x) { return __builtin_exp2f(x); }
+inline float reciprocal(float x) { return 1.f / x; }
 inline float rsqrt(float x) { return 1.f / __builtin_sqrtf(x); }
 
 }  // namespace device

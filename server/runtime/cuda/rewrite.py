@@ -4,7 +4,7 @@ Bundles hold standard operators only. Each pattern replaces nodes that read and 
 times by one that does so once: a launch of a kernel takes longer than most of them compute.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import onnx
 from onnx import helper
 
 from server.runtime.contract import BEST_TOKENS
+from server.runtime.cuda.pooling import pooled_means
 from server.runtime.kernels.graph import (
     ATTENDED_LENGTHS,
     LOGIT_POSITIONS,
@@ -22,16 +23,21 @@ from server.runtime.kernels.graph import (
 from server.runtime.kernels.library import DOMAIN
 
 LIBRARY = Path(__file__).parents[1] / "libtriune_cuda.so"
-_SUFFIXES: dict[int, str] = {onnx.TensorProto.FLOAT16: "Fp16", onnx.TensorProto.BFLOAT16: "Bf16"}
+SUFFIXES: dict[int, str] = {onnx.TensorProto.FLOAT16: "Fp16", onnx.TensorProto.BFLOAT16: "Bf16"}
 # Sizes that native/cuda/operators.cc takes: multiples of the first, up to the second.
 _VECTOR, _MAX_SIZE = 8, 32768
-_SILU, _RELU = 0, 1  # Activation in native/cuda/device/arguments.h
+# Activation in native/cuda/device/arguments.h, and of ONNX's Gelu by its attribute.
+_SILU, _RELU = 0, 1
+_GELUS = {b"none": 2, b"tanh": 3}
+# Of a mean: a block of threads of native/cuda/encoders.cc has a vector of each.
+_MAX_POOLED_SIZE = 8192
+MICROSOFT = "com.microsoft"
 _NORMS = ("LayerNormalization", "RMSNormalization")
 _LOGITS = "logits"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Change:
+class Change:
     """Puts ``made`` where ``place`` was, and drops it and the nodes ``dropped``."""
 
     place: onnx.NodeProto
@@ -54,19 +60,33 @@ def rewrite(path: Path, suppressed: tuple[int, ...] = ()) -> bytes | None:
     if not LIBRARY.exists():
         return None
     model = onnx.load(str(path), load_external_data=False)
+    return model.SerializeToString() if rewrite_model(model, path.parent, suppressed) else None
+
+
+def rewrite_model(model: onnx.ModelProto, folder: Path, suppressed: tuple[int, ...] = ()) -> bool:
+    """Rewrites a model as :func:`rewrite` does. Returns whether it changed.
+
+    Args:
+        model: without its external weights, which are in ``folder``.
+        folder: the bundle's.
+        suppressed: tokens that are never the best.
+    """
     graph = model.graph
     changed = False
-    for pattern in (_gated_activations, _attentions, _norms, _activations):
-        changes = list(pattern(GraphIndex(graph, path.parent)))
-        _apply(graph, changes)
-        changed |= bool(changes)
+    for pattern in (_gated_activations, _attentions, _norms, _activations, _pools):
+        changed |= apply_changes(graph, list(pattern(GraphIndex(graph, folder))))
     changed |= _add_best_tokens(graph, suppressed)
-    if not changed:
-        return None
-    model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
-    if all(opset.domain != "com.microsoft" for opset in model.opset_import):
-        model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    return model.SerializeToString()
+    if changed:
+        declare_domains(model)
+    return changed
+
+
+def declare_domains(model: onnx.ModelProto) -> None:
+    """Adds the domains of rewritten graphs that the model lacks."""
+    declared = {opset.domain for opset in model.opset_import}
+    for domain in (DOMAIN, MICROSOFT):
+        if domain not in declared:
+            model.opset_import.append(helper.make_opsetid(domain, 1))
 
 
 def replace_reductions(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -95,7 +115,8 @@ def replace_reductions(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _apply(graph: onnx.GraphProto, changes: Iterable[_Change]) -> None:
+def apply_changes(graph: onnx.GraphProto, changes: Sequence[Change]) -> bool:
+    """Changes a graph. Returns whether there are changes."""
     made = {id(change.place): change.made for change in changes}
     dropped = {id(node) for change in changes for node in change.dropped}
     nodes: list[onnx.NodeProto] = []
@@ -107,19 +128,20 @@ def _apply(graph: onnx.GraphProto, changes: Iterable[_Change]) -> None:
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
+    return bool(changes)
 
 
-def _norms(graph: GraphIndex) -> Iterator[_Change]:
+def _norms(graph: GraphIndex) -> Iterator[Change]:
     """``LayerNormalization`` and ``RMSNormalization``, with the addition of a residual before."""
     for node in graph.nodes:
         if node.domain or node.op_type not in _NORMS:
             continue
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         x, scale, *biases = node.input
-        suffix = _suffix_of_row(graph, scale, _MAX_SIZE)
+        suffix = suffix_of_row(graph, scale, _MAX_SIZE)
         if attributes.get("axis", -1) != -1 or suffix is None or sum(map(bool, node.output)) != 1:
             continue
-        if any(bias and _suffix_of_row(graph, bias, _MAX_SIZE) != suffix for bias in biases):
+        if any(bias and suffix_of_row(graph, bias, _MAX_SIZE) != suffix for bias in biases):
             continue
         inputs = [x, "", "", scale, *biases]
         outputs, place = [node.output[0]], node
@@ -127,12 +149,12 @@ def _norms(graph: GraphIndex) -> Iterator[_Change]:
         added = graph.producers.get(x)
         if added is not None and _is_residual_add(graph, added):
             inputs[0], inputs[2] = added.input
-            if not _take_bias(graph, added.input[0])[1]:
+            if not take_bias(graph, added.input[0])[1]:
                 inputs[0], inputs[2] = inputs[2], inputs[0]
             if graph.only_consumer(added, node.op_type) is None:
                 outputs.append(x)  # the sum has other readers
             place = added
-            inputs[0], inputs[1], biased = _take_bias(graph, inputs[0])
+            inputs[0], inputs[1], biased = take_bias(graph, inputs[0])
             dropped = (node, *biased)
         made = helper.make_node(
             f"Norm{suffix}",
@@ -143,7 +165,7 @@ def _norms(graph: GraphIndex) -> Iterator[_Change]:
             epsilon=attributes.get("epsilon", 1e-5),
             is_centered=int(node.op_type == "LayerNormalization"),
         )
-        yield _Change(place, (made,), dropped)
+        yield Change(place, (made,), dropped)
 
 
 def _is_residual_add(graph: GraphIndex, node: onnx.NodeProto) -> bool:
@@ -154,22 +176,28 @@ def _is_residual_add(graph: GraphIndex, node: onnx.NodeProto) -> bool:
     return sum(map(_NORMS.__contains__, readers)) == 1
 
 
-def _gated_activations(graph: GraphIndex) -> Iterator[_Change]:
-    """``silu(a) * b`` of the halves ``a`` and ``b`` of each row."""
+def _gated_activations(graph: GraphIndex) -> Iterator[Change]:
+    """``silu(a) * b`` or ``gelu(a) * b`` of the halves ``a`` and ``b`` of each row."""
     for split in graph.nodes:
         if split.op_type != "Split" or len(split.output) != 2:
             continue
         a, b = split.output
         readers = list(graph.consumers(a))
-        if sorted(reader.op_type for reader in readers) != ["Mul", "Sigmoid"]:
+        operators = sorted(reader.op_type for reader in readers)
+        kind = _SILU
+        if operators == ["Mul", "Sigmoid"]:
+            sigmoid = next(reader for reader in readers if reader.op_type == "Sigmoid")
+            act = graph.only_consumer(sigmoid, "Mul")
+            acting: tuple[onnx.NodeProto, ...] = (sigmoid,)
+        elif operators == ["Gelu"]:
+            act, acting, kind = readers[0], (), _gelu_kind(readers[0])
+        else:
             continue
-        sigmoid = next(reader for reader in readers if reader.op_type == "Sigmoid")
-        silu = graph.only_consumer(sigmoid, "Mul")
-        product = graph.only_consumer(silu, "Mul")
-        if silu is None or product is None or a not in silu.input or b not in product.input:
+        product = graph.only_consumer(act, "Mul")
+        if act is None or product is None or a not in act.input or b not in product.input:
             continue
         shape, type_ = graph.shape(product.output[0]), graph.types.get(product.output[0])
-        if type_ not in _SUFFIXES or not _is_vector_size(shape[-1:]):
+        if type_ not in SUFFIXES or not _is_vector_size(shape[-1:]):
             continue
         if graph.shape(a) != graph.shape(b) or len(graph.consumers(b)) != 1:
             continue
@@ -178,19 +206,24 @@ def _gated_activations(graph: GraphIndex) -> Iterator[_Change]:
         axis = next((item.i for item in split.attribute if item.name == "axis"), 0)
         if axis not in (-1, len(shape) - 1):
             continue
-        x, bias, biased = _take_bias(graph, split.input[0])
-        made = _activation(graph, x, bias, product, _SILU, 1)
-        yield _Change(product, (made,), (split, sigmoid, silu, *biased))
+        x, bias, biased = take_bias(graph, split.input[0])
+        made = _activation(graph, x, bias, product, kind, 1)
+        yield Change(product, (made,), (split, *acting, act, *biased))
 
 
-def _activations(graph: GraphIndex) -> Iterator[_Change]:
-    """``relu(x + bias)``."""
+def _activations(graph: GraphIndex) -> Iterator[Change]:
+    """``relu(x + bias)`` and ``gelu(x + bias)``."""
     for node in graph.nodes:
-        if node.op_type != "Relu":
+        if node.domain or node.op_type not in ("Relu", "Gelu"):
             continue
-        x, bias, biased = _take_bias(graph, node.input[0])
-        if bias and graph.types.get(node.output[0]) in _SUFFIXES:
-            yield _Change(node, (_activation(graph, x, bias, node, _RELU, 0),), biased)
+        x, bias, biased = take_bias(graph, node.input[0])
+        if bias and graph.types.get(node.output[0]) in SUFFIXES:
+            kind = _RELU if node.op_type == "Relu" else _gelu_kind(node)
+            yield Change(node, (_activation(graph, x, bias, node, kind, 0),), biased)
+
+
+def _gelu_kind(node: onnx.NodeProto) -> int:
+    return next((_GELUS[item.s] for item in node.attribute), _GELUS[b"none"])
 
 
 def _activation(
@@ -198,7 +231,7 @@ def _activation(
 ) -> onnx.NodeProto:
     y = last.output[0]
     return helper.make_node(
-        f"Activation{_SUFFIXES[graph.types[y]]}",
+        f"Activation{SUFFIXES[graph.types[y]]}",
         [x, bias] if bias else [x],
         [y],
         name=y,
@@ -208,11 +241,15 @@ def _activation(
     )
 
 
-def _attentions(graph: GraphIndex) -> Iterator[_Change]:
+def _attentions(graph: GraphIndex) -> Iterator[Change]:
     """Attention of an encoder: without a cache, ``GroupQueryAttention`` copies keys and values.
 
     ``MultiHeadAttention`` may leave out tokens beyond the last key, also those that attend to it.
+    In fp16, and with the ranges of keys, it is a kernel that never stores the scores
+    (contrib_ops/cuda/bert/multihead_attention.cc: memory-efficient attention). With the lengths of
+    texts alone it is one only of cuDNN, which is off, or of GPUs older than Hopper.
     """
+    ranges: dict[str, onnx.NodeProto] = {}  # by lengths
     if graph.is_input(ATTENDED_LENGTHS):
         return
     for node in graph.nodes:
@@ -230,15 +267,15 @@ def _attentions(graph: GraphIndex) -> Iterator[_Change]:
         ones = None if lengths is None else graph.inline_array(lengths.input[1])
         size = graph.shape(node.output[0])[-1:]
         type_ = graph.types.get(node.output[0])
-        if lengths is None or ones is None or np.any(ones != 1) or type_ not in _SUFFIXES:
+        if lengths is None or ones is None or np.any(ones != 1) or type_ not in SUFFIXES:
             continue
         if not _is_vector_size(size):
             continue
-        x, bias, biased = _take_bias(graph, node.input[0])
+        x, bias, biased = take_bias(graph, node.input[0])
         y = node.output[0]
         parts = [f"{y}.{name}" for name in ("query", "key", "value")]
         split = helper.make_node(
-            f"Split{_SUFFIXES[type_]}",
+            f"Split{SUFFIXES[type_]}",
             [x, bias] if bias else [x],
             parts,
             name=f"{y}.split",
@@ -246,16 +283,43 @@ def _attentions(graph: GraphIndex) -> Iterator[_Change]:
             first_size=size[0],
             second_size=size[0],
         )
+        made, mask = [split], lengths.input[0]
+        if SUFFIXES[type_] == "Fp16" and _is_vector_size((int(size[0]) // heads,)):
+            if mask not in ranges:
+                ranges[mask] = helper.make_node(
+                    "KeyRangesFp16", [x, mask], [f"{y}.ranges"], name=f"{y}.ranges", domain=DOMAIN
+                )
+                made.append(ranges[mask])
+            mask = ranges[mask].output[0]
         attention = helper.make_node(
             "MultiHeadAttention",
-            [*parts, "", lengths.input[0]],
+            [*parts, "", mask],
             [y],
             name=y,
-            domain="com.microsoft",
+            domain=MICROSOFT,
             num_heads=heads,
             **scale,
         )
-        yield _Change(node, (split, attention), biased)
+        yield Change(node, (*made, attention), biased)
+
+
+def _pools(graph: GraphIndex) -> Iterator[Change]:
+    """Means of the tokens of texts."""
+    for mean in pooled_means(graph):
+        type_, size = graph.types[mean.x], graph.shape(mean.x)[-1:]
+        if type_ not in SUFFIXES or not _is_vector_size(size) or int(size[0]) > _MAX_POOLED_SIZE:
+            continue
+        y = mean.last.output[0]
+        made = helper.make_node(
+            f"Pool{SUFFIXES[type_]}",
+            [mean.x, mean.lengths],
+            [y],
+            name=y,
+            domain=DOMAIN,
+            is_normalized=int(mean.min_norm is not None),
+            min_norm=mean.min_norm or 0.0,
+        )
+        yield Change(mean.last, (made,), mean.dropped)
 
 
 def _add_best_tokens(graph: onnx.GraphProto, suppressed: tuple[int, ...]) -> bool:
@@ -282,7 +346,7 @@ def _add_best_tokens(graph: onnx.GraphProto, suppressed: tuple[int, ...]) -> boo
     return False
 
 
-def _take_bias(graph: GraphIndex, name: str) -> tuple[str, str, tuple[onnx.NodeProto, ...]]:
+def take_bias(graph: GraphIndex, name: str) -> tuple[str, str, tuple[onnx.NodeProto, ...]]:
     """What a value is without a constant row that is added to it, that row, and the addition.
 
     Returns the value itself, "" and nothing if it is no such sum, or has more than one reader.
@@ -290,19 +354,19 @@ def _take_bias(graph: GraphIndex, name: str) -> tuple[str, str, tuple[onnx.NodeP
     node = graph.producers.get(name)
     if node is None or node.op_type != "Add" or name in graph.outputs:
         return name, "", ()
-    bias = next((row for row in node.input if _suffix_of_row(graph, row, 2**31)), "")
+    bias = next((row for row in node.input if suffix_of_row(graph, row, 2**31)), "")
     if not bias or len(graph.consumers(name)) != 1:
         return name, "", ()
     return other_operand(node, bias), bias, (node,)
 
 
-def _suffix_of_row(graph: GraphIndex, name: str, max_size: int) -> str | None:
+def suffix_of_row(graph: GraphIndex, name: str, max_size: int) -> str | None:
     """The suffix of operators for a constant row of this type; None for other values."""
     tensor = graph.initializers.get(name)
     if tensor is None or len(tensor.dims) != 1:
         return None
     fits = tensor.dims[0] % _VECTOR == 0 and tensor.dims[0] <= max_size
-    return _SUFFIXES.get(tensor.data_type) if fits else None
+    return SUFFIXES.get(tensor.data_type) if fits else None
 
 
 def _is_vector_size(shape: tuple[str | int, ...]) -> bool:

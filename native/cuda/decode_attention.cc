@@ -1,0 +1,148 @@
+// The operator of attention in decode steps. It has the inputs, outputs and attributes of ONNX
+// Runtime's GroupQueryAttention (docs/ContribOperators.md there), and one more output.
+//
+//   DecodeAttention: attention of exactly one new token of each row.
+//     Inputs: query [rows, 1, heads * head], or packed with the new key and value [rows, 1,
+//     (heads + 2 * kv_heads) * head]; key and value (optional): not read, for they are packed, or the
+//     cache has all tokens; past_key and past_value [rows, kv_heads, capacity, head]; seqlens_k [rows]
+//     int32: the last token's position; total_sequence_length int32, in host memory: no row is longer;
+//     cos_cache and sin_cache [positions, rotary / 2] (optional).
+//     Outputs: y [rows, 1, heads * head]; present_key and present_value, in the memory of the past
+//     ones; parts, memory for the kernel.
+//     Attributes: num_heads, kv_num_heads, do_rotary, rotary_interleaved, local_window_size (-1: none),
+//     scale (0: 1 / sqrt(head)), softcap (0: none).
+//     Heads are 32, 64 or 128 wide.
+
+#include "operators.h"
+
+namespace cuda {
+namespace {
+
+constexpr int64_t kThreads = 128;
+constexpr int64_t kMinSplit = 32, kFullDevice = 264;  // tokens; blocks: two on each multiprocessor
+
+template <bool IsBFloat>
+struct DecodeAttention : Typed<IsBFloat> {
+  using Typed<IsBFloat>::kType;
+  static constexpr const char* kName =
+      IsBFloat ? "DecodeAttentionBf16" : "DecodeAttentionFp16";
+  static constexpr Parameter kInputs[] = {{kType},        {kType, true},
+                                          {kType, true},  {kType},
+                                          {kType},        {ort::kInt32},
+                                          {ort::kInt32, false, true},
+                                          {kType, true},  {kType, true}};
+  static constexpr Parameter kOutputs[] = {{kType}, {kType}, {kType}, {ort::kFloat}};
+
+  int64_t num_heads, num_kv_heads, do_rotary, is_interleaved, window;
+  float scale, softcap;
+
+  Status* create(const Api& api, const KernelInfo* info) {
+    RETURN_IF_FAILED(api.Attribute(info, "num_heads", &num_heads));
+    RETURN_IF_FAILED(api.Attribute(info, "kv_num_heads", &num_kv_heads));
+    RETURN_IF_FAILED(api.Attribute(info, "do_rotary", &do_rotary));
+    RETURN_IF_FAILED(api.Attribute(info, "rotary_interleaved", &is_interleaved));
+    RETURN_IF_FAILED(api.Attribute(info, "local_window_size", &window));
+    if (num_kv_heads <= 0 || num_heads % num_kv_heads) return refuse(api, "heads do not divide");
+    return load_and_read(api, info, "scale", scale, "softcap", softcap);
+  }
+
+  Status* run(const Api& api, KernelContext* context) const {
+    device::DecodeAttentionArguments<Element> a{};
+    Dimensions query, past, cos, keys{};
+    RETURN_IF_FAILED(first_input(api, context, a.query, query));
+    const Element *past_key = nullptr, *past_value = nullptr;
+    RETURN_IF_FAILED(shaped_input(api, context, 3, past_key, past));
+    RETURN_IF_FAILED(ort::input_data(api, context, 4, past_value));
+    RETURN_IF_FAILED(ort::input_data(api, context, 5, a.last_positions));
+    const int32_t* total = nullptr;
+    RETURN_IF_FAILED(ort::input_data(api, context, 6, total));
+    if (query.rank != 3 || past.rank != 4 || query.sizes[1] != 1 ||
+        past.sizes[0] != query.sizes[0] || past.sizes[1] != num_kv_heads) {
+      return refuse(api, "attention is over one new token of each row, and a cache of its shape");
+    }
+    const int64_t rows = query.sizes[0], head = past.sizes[3], capacity = past.sizes[2];
+    if ((head != 32 && head != 64 && head != 128) || capacity <= 0 || capacity > INT32_MAX) {
+      return refuse(api, "heads have an unsupported size");
+    }
+    const bool is_packed = query.last() == (num_heads + 2 * num_kv_heads) * head;
+    if (!is_packed) {
+      const Element* key = nullptr;
+      RETURN_IF_FAILED(shaped_input(api, context, 1, key, keys));
+      const bool has_new = keys.rank != 3 || keys.sizes[1] != 0;
+      if (query.last() != num_heads * head || has_new) {
+        return refuse(api, "new keys and values are packed with the queries, or there are none");
+      }
+    }
+    if (do_rotary) {
+      RETURN_IF_FAILED(shaped_input(api, context, 7, a.cosines, cos));
+      RETURN_IF_FAILED(ort::input_data(api, context, 8, a.sines));
+      if (!a.cosines || !a.sines || cos.rank != 2 || 2 * cos.last() > head) {
+        return refuse(api, "angles of the rotation are missing, or are too many");
+      }
+      a.rotary_size = static_cast<int>(2 * cos.last());
+    }
+    RETURN_IF_FAILED(ort::output_data(api, context, 1, past.sizes, past.rank, a.keys));
+    RETURN_IF_FAILED(ort::output_data(api, context, 2, past.sizes, past.rank, a.values));
+    if (rows && (past_key != a.keys || past_value != a.values)) {
+      return refuse(api, "past and present keys and values are in different memory");
+    }
+    Dimensions shape = query;
+    shape.sizes[2] = num_heads * head;
+    RETURN_IF_FAILED(ort::output_data(api, context, 0, shape.sizes, shape.rank, a.y));
+    a.query_stride = query.last();
+    if (is_packed) {
+      a.new_key = a.query + num_heads * head;
+      a.new_value = a.new_key + num_kv_heads * head;
+    }
+    a.num_heads = static_cast<int>(num_heads);
+    a.num_kv_heads = static_cast<int>(num_kv_heads);
+    a.group = static_cast<int>(num_heads / num_kv_heads);
+    a.head_size = static_cast<int>(head);
+    a.capacity = static_cast<int>(capacity);
+    a.window = window > 0 ? static_cast<int>(window) : 0;
+    a.is_interleaved = static_cast<int>(is_interleaved);
+    a.scale = scale != 0.f ? scale : 1.f / __builtin_sqrtf(static_cast<float>(head));
+    a.softcap = softcap;
+    int variant = 0;  // blocks have 1, 2, 4 or 8 query heads
+    while (variant < 3 && 1 << variant < a.group) variant++;
+    const int64_t chunks = divide_up(a.group, 1 << variant);
+    const int64_t blocks = rows * num_kv_heads * chunks;
+    const int64_t longest = a.window && a.window < *total ? a.window : *total;
+    int64_t splits = blocks ? divide_up(kFullDevice, blocks) : 1;
+    if (2 * blocks >= kFullDevice) splits = 1;
+    const int64_t most = divide_up(longest > 0 ? longest : 1, kMinSplit);
+    if (splits > most) splits = most;
+    a.num_splits = static_cast<int>(splits);
+    a.split_size = static_cast<int>(divide_up(longest > 0 ? longest : 1, splits));
+    const int64_t parts[] = {splits == 1 ? 0 : rows * num_heads, splits, head + 2};
+    RETURN_IF_FAILED(ort::output_data(api, context, 3, parts, 3, a.parts));
+    RETURN_IF_FAILED(launch(api, context, kAttend + 2 * variant + IsBFloat, blocks * splits,
+                            kThreads, &a));
+    if (splits == 1) return nullptr;
+    return launch(api, context, kCombineParts + IsBFloat, rows * num_heads,
+                  static_cast<int>(head), &a);
+  }
+
+  template <typename T>
+  static Status* shaped_input(const Api& api, const KernelContext* context, size_t index,
+                              const T*& data, Dimensions& shape) {
+    const Value* value = nullptr;
+    RETURN_IF_FAILED(api.Input(context, index, &value));
+    if (!value) return refuse(api, "an input is missing");
+    RETURN_IF_FAILED(ort::data_of(api, value, data));
+    return ort::dimensions(api, value, shape);
+  }
+
+  static Status* refuse(const Api& api, const char* reason) {
+    return api.CreateStatus(ort::kInvalidArgument, reason);
+  }
+};
+
+}  // namespace
+
+const ort::Operator& decode_attention(bool is_bfloat) {
+  return is_bfloat ? ort::make_operator<DecodeAttention<true>>()
+                   : ort::make_operator<DecodeAttention<false>>();
+}
+
+}  // namespace cuda

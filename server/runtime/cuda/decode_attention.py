@@ -1,0 +1,87 @@
+"""Attention of decode steps on CUDA: native/cuda/decode_attention.cc."""
+
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from server.runtime.cuda.rewrite import MICROSOFT, SUFFIXES
+from server.runtime.kernels.graph import GraphIndex
+from server.runtime.kernels.library import DOMAIN
+
+_HEAD_SIZES = (32, 64, 128)
+# Inputs of GroupQueryAttention: those that the operator takes, and those that all nodes have.
+_NUM_INPUTS, _REQUIRED = 9, (0, 3, 4, 5, 6)
+_KEY, _VALUE, _PAST_KEY, _COS, _SIN = 1, 2, 3, 7, 8
+# Attributes and their defaults; others are allowed with these values only.
+_TAKEN: dict[str, Any] = {
+    "do_rotary": 0,
+    "rotary_interleaved": 0,
+    "local_window_size": -1,
+    "scale": 0.0,
+    "softcap": 0.0,
+}
+_FIXED: dict[str, Any] = {
+    "smooth_softmax": (0, -1),
+    "qk_output": (0,),
+    "k_quant_type": (b"NONE",),
+    "v_quant_type": (b"NONE",),
+    "kv_cache_bit_width": (0,),
+}
+
+
+def replaceable(node: onnx.NodeProto, graph: GraphIndex) -> bool:
+    """Whether :func:`replaced` computes the same as a node in runs over one new token of each row.
+
+    It does with a cache of 16-bit floats, and with new keys and values that are packed with the
+    queries, or none (cross-attention).
+    """
+    if node.domain != MICROSOFT or node.op_type != "GroupQueryAttention":
+        return False
+    return _has_known_attributes(node) and _has_known_inputs(node, graph)
+
+
+def _has_known_attributes(node: onnx.NodeProto) -> bool:
+    attributes = _attributes(node)
+    known = {"num_heads", "kv_num_heads", "causal", *_TAKEN, *_FIXED}
+    are_fixed = (attributes.get(name, values[0]) in values for name, values in _FIXED.items())
+    return attributes.keys() <= known and all(are_fixed)
+
+
+def _has_known_inputs(node: onnx.NodeProto, graph: GraphIndex) -> bool:
+    attributes = _attributes(node)
+    if any(node.input[_NUM_INPUTS:]) or not all(node.input[index] for index in _REQUIRED):
+        return False
+    if len(node.output) < 3 or any(graph.is_used(name) for name in node.output[3:] if name):
+        return False
+    has_angles = len(node.input) > _SIN and bool(node.input[_COS] and node.input[_SIN])
+    is_packed = not any(node.input[_KEY : _VALUE + 1])
+    cache = graph.shape(node.input[_PAST_KEY])
+    types = {graph.types.get(name) for name in (node.input[_PAST_KEY], node.output[0])}
+    return (
+        (has_angles or not attributes.get("do_rotary", 0))
+        and (is_packed or attributes.get("causal", 1) == 0)
+        and types <= SUFFIXES.keys()
+        and len(cache) == 4
+        and cache[3] in _HEAD_SIZES
+    )
+
+
+def replaced(node: onnx.NodeProto, graph: GraphIndex) -> onnx.NodeProto:
+    """The node of our operator for one that is :func:`replaceable`."""
+    attributes = _attributes(node)
+    y = node.output[0]
+    return helper.make_node(
+        f"DecodeAttention{SUFFIXES[graph.types[y]]}",
+        list(node.input),
+        [*node.output[:3], f"{y}.parts"],
+        name=y,
+        domain=DOMAIN,
+        num_heads=attributes["num_heads"],
+        kv_num_heads=attributes["kv_num_heads"],
+        **{name: attributes.get(name, default) for name, default in _TAKEN.items()},
+    )
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
