@@ -12,6 +12,7 @@ from server.engine.candidates import ALL_TOKENS, CandidateBatches, mask
 from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.decoding.options import AttentionSelection
 from server.engine.encoder_attention import EncoderAttention
+from server.engine.gpu.ahead import NOT_AHEAD, Ahead, SequencesAhead
 from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.device_logits import DeviceLogits
 from server.engine.gpu.padded_decode import PaddedDecode
@@ -20,7 +21,14 @@ from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.run_inputs import Chunk, RunInputs, encoder_inputs, split
 from server.engine.watchdog import Progress
-from server.runtime.contract import BEST_TOKENS, CANDIDATES, BoundGraph, Graph, MakeMemory
+from server.runtime.contract import (
+    BEST_TOKENS,
+    CANDIDATES,
+    BoundGraph,
+    Graph,
+    MakeMemory,
+    StepGraphs,
+)
 
 # Prompt tokens per run with logits at all positions: bounds the memory of the logits.
 SCORED_CHUNK = 64
@@ -42,6 +50,7 @@ class ModelRunner:
         row_gather: copies rows of logits to the host on demand; None copies all rows after every
             run.
         model: the model's name.
+        steps: graphs of decode steps; None: ``decode`` runs them.
     """
 
     def __init__(
@@ -58,6 +67,7 @@ class ModelRunner:
         buckets: Buckets | None = None,
         row_gather: BoundGraph | None = None,
         model: str = "",
+        steps: StepGraphs | None = None,
     ) -> None:
         self.progress = Progress(model)
         self.buckets = buckets
@@ -79,7 +89,14 @@ class ModelRunner:
         if buckets is not None:
             has_source = encode is not None
             self._padded = PaddedDecode(
-                spec, decode, self.cache, capacity, buckets, memory, has_source=has_source
+                spec,
+                decode,
+                self.cache,
+                capacity,
+                buckets,
+                memory,
+                steps,
+                has_source=has_source,
             )
         self._row_gather = row_gather
         self._candidates = CandidateBatches(int(spec.output(LOGITS).shape[-1]))
@@ -178,11 +195,7 @@ class ModelRunner:
         self.progress.begin(num_sequences)
         self.cache.save(0, num_sequences + len(padding))
         try:
-            self._padded.run(
-                sequences,
-                padding,
-                lambda best: may_continue() and self._continues(sequences, best),
-            )
+            self._padded.run(sequences, padding, self._ahead(sequences, may_continue))
         except Exception:
             self.cache.restore(0, num_sequences + len(padding))
             raise
@@ -195,18 +208,18 @@ class ModelRunner:
             self._padded.read_logits(num_sequences), [sequence.job for sequence in sequences]
         )
 
-    def _continues(self, sequences: Sequence[DecodingSequence], best: list[int]) -> bool:
-        """Whether these sequences probably decode the token after their best tokens next.
-
-        They do, if each goes on with it, as far as is known.
-        """
+    def _ahead(
+        self, sequences: Sequence[DecodingSequence], may_continue: Callable[[], bool]
+    ) -> Ahead:
+        """Whether a step over these sequences may start before the next one is asked for."""
         if self._row_gather is None:
-            return False  # the host reads the logits, which the next step overwrites
+            return NOT_AHEAD  # the host reads the logits, which the next step overwrites
         if self.cache.has_recurrent_states:
-            return False  # a step that is dropped would have changed them
+            return NOT_AHEAD  # a step that is dropped would have changed them
         longest = max(sequence.num_cached_tokens for sequence in sequences) + 1
-        tokens = zip(sequences, best, strict=False)  # the rest is padding
-        return longest < self._max_length and all(s.goes_on_with(token) for s, token in tokens)
+        if longest >= self._max_length:
+            return NOT_AHEAD
+        return SequencesAhead(sequences, may_continue)
 
     def wait(self) -> None:
         """Waits for a step that :meth:`decode_padded` started: what follows changes slots."""

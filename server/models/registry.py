@@ -16,6 +16,7 @@ from model.bundle import (
     BundleError,
     Manifest,
     Parity,
+    StateRole,
 )
 from model.bundle_files import read_manifest, read_parity, read_quality, verify_files
 from model.quality import Quality
@@ -25,7 +26,14 @@ from server.file_changes import FileChanges
 from server.models.cache_memories import CacheMemories
 from server.models.memory_budget import MemoryPlan, max_source_length
 from server.printable import quoted
-from server.runtime.contract import Backend, Graph, KernelNodes, LoadModel, MakeMemory
+from server.runtime.contract import (
+    Backend,
+    Graph,
+    KernelNodes,
+    LoadModel,
+    MakeMemory,
+    StepGraphs,
+)
 from server.runtime.lazy_graph import LazyGraph
 from server.runtime.ort.external_data import check_external_data
 from server.text.chat import ChatTemplate
@@ -41,11 +49,13 @@ class Replica:
     """A bundle's graphs on one device.
 
     ``memory`` allocates tensors on that device; ``load_model`` loads graphs built in memory there.
+    ``steps``: graphs of decode steps, if the device has some.
     """
 
     graphs: dict[str, Graph]
     memory: MakeMemory
     load_model: LoadModel
+    steps: StepGraphs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,17 +252,25 @@ def replicated(model: Model, backends: Iterable[Backend]) -> Model:
 def _replica(model: Model, backend: Backend) -> Replica:
     graphs: dict[str, Graph] = {}
     manifest = model.manifest
+    suppressed = manifest.special_tokens.suppressed
+    steps: StepGraphs | None = None
     for name, graph in manifest.graphs.items():
+        path = model.directory / graph.file
+        # Repeated runs compare graphs of steps with the decode graph; they change recurrent states.
+        is_recurrent = any(state.role == StateRole.RECURRENT for state in graph.states)
+        if name == "decode" and not is_recurrent:
+            steps = backend.load_steps(path, graph.disabled_optimizers, suppressed)
         load = partial(
             backend.load,
-            model.directory / graph.file,
+            path,
             graph.disabled_optimizers,
-            repeats=name == "decode",
+            repeats=name == "decode" and steps is None,
             takes_candidates=name == "decode" and manifest.shortlist is not None,
-            suppressed=manifest.special_tokens.suppressed,
+            suppressed=suppressed,
         )
         graphs[name] = LazyGraph(load, model.changes) if name in ATTENTION_GRAPHS else load()
-    return Replica(graphs, model.caches.tracking(backend.memory), backend.load_model)
+    memory = model.caches.tracking(backend.memory)
+    return Replica(graphs, memory, backend.load_model, steps)
 
 
 def _check_vocabulary(manifest: Manifest, tokenizer: Tokenizer) -> None:

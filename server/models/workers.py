@@ -98,6 +98,7 @@ def make_worker(
         if config.keeps_logits_on_device
         else None,
         model=manifest.name,
+        steps=replica.steps,
     )
     step = StepLimits(config.num_slots, config.max_batched_tokens)
     sampler = DeviceSampler(replica.load_model, logits) if config.samples_on_device else None

@@ -32,6 +32,32 @@ BEST_TOKENS = "best_tokens"
 logits, the lowest id among the largest, -1 if they are not finite. It leaves out the tokens
 ``suppressed`` of :meth:`Backend.load`."""
 
+NEXT_TOKEN_IDS, NEXT_NUM_CACHED_TOKENS = "next_token_ids", "next_num_cached_tokens"
+"""Outputs that the kernels of a GPU add to graphs of decode steps: ``token_ids [rows, 1]`` int64
+and ``num_cached_tokens [rows]`` int32 of the step after this one, over the best tokens."""
+
+IS_LIVE = "is_live"
+"""The input from which they are made: ``[rows]`` int32, 1 for a sequence, 0 for padding. A row of
+padding stays where it is, with token 0; so is the token of a row whose logits are not finite."""
+
+FED_BACK = {NEXT_TOKEN_IDS: "token_ids", NEXT_NUM_CACHED_TOKENS: "num_cached_tokens"}
+"""The inputs of the next step, by output."""
+
+FEW_ROWS = 8
+"""Steps of at most this many rows are short: the device should not wait for the host."""
+
+
+FEW_ROWS = 8
+"""Decode steps of at most so many rows have a graph of their own on a GPU: :class:`StepGraphs`."""
+
+IS_LIVE = "is_live"
+"""An input of graphs of decode steps on a GPU: int32 ``[rows]``, 1 for sequences, 0 for padding."""
+
+NEXT_TOKEN_IDS, NEXT_NUM_CACHED_TOKENS = "next_token_ids", "next_num_cached_tokens"
+"""Outputs of graphs of decode steps on a GPU: the inputs ``token_ids`` (int64 ``[rows, 1]``) and
+``num_cached_tokens`` (int32 ``[rows]``) of the step over :data:`BEST_TOKENS`. They may be in the
+memory of those inputs: then running the graph again is the next step. Padding stays as it is."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
@@ -87,22 +113,71 @@ class BoundGraph(Protocol):
         """
         ...
 
-    def run_into(
+    def repeat_into(
         self,
-        inputs: Mapping[str, Array | Tensor],
+        inputs: Mapping[str, Array],
         outputs: Mapping[str, Tensor],
+        on_host: str | None = None,
         *,
-        repeats: bool = False,
-    ) -> bool:
-        """Runs the graph as :meth:`run` does, but writes the outputs to the given tensors.
+        feeds_back: bool = False,
+    ) -> "RepeatedRun":
+        """Prepares runs that write to the same tensors, again and again. Nothing else may run it.
 
         Args:
+            inputs: as of the runs: their shapes, and the values of scalars, never change.
             outputs: have the shapes and types of the graph's outputs.
-            repeats: runs with the same shapes, scalars and tensors will follow, always on this
-                thread, so a device may record the run (CUDA graphs) and replay it.
+            on_host: the output that is copied to host memory after each run.
+            feeds_back: a run may follow another without inputs from the host, if the graph can.
+                No run may then be repeated after it changed states.
+        """
+        ...
+
+
+class Pending(Protocol):
+    """A run that was started."""
+
+    def wait(self) -> Array | None:
+        """Waits until it is done. Not to be called twice.
 
         Returns:
-            Whether the run is recorded.
+            The output on the host, valid until the next run but one starts; None if there is none.
+
+        Raises:
+            Exception: the run failed.
+        """
+        ...
+
+    def drop(self) -> None:
+        """Returns when it no longer runs. Nobody needs its outputs, and it need not have run."""
+        ...
+
+
+class RepeatedRun(Protocol):
+    """A run of a graph that repeats with fixed shapes and tensors. For one thread at a time.
+
+    At most two runs may be started and neither waited for nor dropped; each begins after the one
+    before it.
+    """
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether a run makes the inputs :data:`FED_BACK` of the next one on the device."""
+        ...
+
+    def record(self, inputs: Mapping[str, Array]) -> bool:
+        """Runs the graph a few times, so that the device records the run (CUDA graphs).
+
+        Returns:
+            Whether :meth:`start` replays a recording.
+        """
+        ...
+
+    def start(self, inputs: Mapping[str, Array] | None) -> Pending:
+        """Starts a run; a device may run it while the host goes on.
+
+        Args:
+            inputs: may be changed once it is waited for or dropped. None: those that the run
+                started last makes.
         """
         ...
 
@@ -143,6 +218,20 @@ class Graph(Protocol):
             outputs: the outputs to compute besides the states; None computes all.
         """
         ...
+
+
+class StepGraphs(NamedTuple):
+    """Graphs of decode steps: over exactly one token of each row, with logits for all in order.
+
+    ``few``: for at most :data:`FEW_ROWS` rows. ``many``: for any number.
+    """
+
+    few: Graph
+    many: Graph
+
+    def for_rows(self, num_rows: int) -> Graph:
+        """The graph for a step of ``num_rows`` rows."""
+        return self.few if num_rows <= FEW_ROWS else self.many
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,12 +363,27 @@ class Backend(Protocol):
         Args:
             path: of the file.
             disabled_optimizers: names of graph transformations that the runtime must not apply.
-            repeats: the graph will have runs to record: see :meth:`BoundGraph.run_into`.
+            repeats: the graph will have runs to record: see :meth:`BoundGraph.repeat_into`.
             takes_candidates: the kernels, if there are any, add the input :data:`CANDIDATES`.
             suppressed: tokens that are never :data:`BEST_TOKENS`.
 
         Raises:
             BundleError: the file cannot be loaded.
+        """
+        ...
+
+    def load_steps(
+        self, path: Path, disabled_optimizers: tuple[str, ...], suppressed: tuple[int, ...] = ()
+    ) -> StepGraphs | None:
+        """Loads graphs for decode steps from the file of a decode graph.
+
+        They share the weights of products with the graph that :meth:`load` returns.
+
+        Returns:
+            None if the device has no such graphs, and :meth:`load`'s serves steps too.
+
+        Raises:
+            BundleError: as of :meth:`load`.
         """
         ...
 

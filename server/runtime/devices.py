@@ -83,7 +83,7 @@ def host_inputs(session: Any, device: Device | None) -> set[str]:
     return {node.name for node, info in infos if info.name.lower() != "cuda"}
 
 
-def provider_options(device: Device, *, records: bool) -> dict[str, str]:
+def provider_options(device: Device, *, records: bool, stream: int | None = None) -> dict[str, str]:
     """Options of the execution provider: https://onnxruntime.ai/docs/execution-providers.
 
     Options not listed here keep their defaults, such as NHWC layouts and operator tuning (off).
@@ -91,10 +91,11 @@ def provider_options(device: Device, *, records: bool) -> dict[str, str]:
     Args:
         device: runs the session.
         records: whether the session may record CUDA graphs.
+        stream: the address of the CUDA stream of all its runs; None for one of its own.
     """
     if device.kind == "cpu":
         return {}
-    return {
+    options = {
         "device_id": str(device.number),
         # The cache is a few large allocations; the default rounds each up to a power of two.
         "arena_extend_strategy": "kSameAsRequested",
@@ -102,3 +103,6 @@ def provider_options(device: Device, *, records: bool) -> dict[str, str]:
         "use_tf32": "0",
         "enable_cuda_graph": "1" if records else "0",
     }
+    if stream is not None:
+        options["user_compute_stream"] = str(stream)
+    return options

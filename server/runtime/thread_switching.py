@@ -22,6 +22,8 @@ from server.runtime.contract import (
     KernelNodes,
     Layout,
     Memory,
+    RepeatedRun,
+    StepGraphs,
     Tensor,
 )
 from server.runtime.kernels.graph import TOKENS
@@ -98,6 +100,11 @@ class ThreadSwitchingBackend:
         weight_bytes = self.weight_bytes(path, takes_candidates=takes_candidates)
         return _ThreadSwitchingGraph(per_lane, all_cores, self._is_alone, weight_bytes)
 
+    def load_steps(
+        self, path: Path, disabled_optimizers: tuple[str, ...], suppressed: tuple[int, ...] = ()
+    ) -> StepGraphs | None:
+        return self._per_lane.load_steps(path, disabled_optimizers, suppressed)
+
     def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
         return self._per_lane.unshared_bytes(path, takes_candidates=takes_candidates)
 
@@ -163,14 +170,17 @@ class _ThreadSwitchingBoundGraph:
     ) -> dict[str, Tensor]:
         return self._select(inputs).run_on_device(inputs, on_host)
 
-    def run_into(
+    def repeat_into(
         self,
-        inputs: Mapping[str, Array | Tensor],
+        inputs: Mapping[str, Array],
         outputs: Mapping[str, Tensor],
+        on_host: str | None = None,
         *,
-        repeats: bool = False,
-    ) -> bool:
-        return self._select(inputs).run_into(inputs, outputs, repeats=repeats)
+        feeds_back: bool = False,
+    ) -> RepeatedRun:
+        """With one lane's threads: recordings are of devices, which have no copy of the graph."""
+        bound = self._graph.per_lane.bind(*self._arguments)
+        return bound.repeat_into(inputs, outputs, on_host, feeds_back=feeds_back)
 
     def _select(self, inputs: Mapping[str, Array | Tensor]) -> BoundGraph:
         tokens = inputs.get(TOKENS)

@@ -18,7 +18,7 @@ from server.engine.requests.sequence import DecodingSequence
 from server.engine.run_inputs import Chunk
 from server.engine.scheduler import StepLimits
 from server.models.registry import Model, load_bundle
-from server.runtime.contract import Array, BoundGraph, Graph, KernelNodes, Tensor
+from server.runtime.contract import Array, BoundGraph, Graph, KernelNodes, RepeatedRun, Tensor
 from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
 
@@ -75,15 +75,15 @@ class TimedRun:
         with self._stopwatch.running():
             return self._bound.run_on_device(inputs, on_host)
 
-    def run_into(
+    def repeat_into(
         self,
-        inputs: Mapping[str, Array | Tensor],
+        inputs: Mapping[str, Array],
         outputs: Mapping[str, Tensor],
+        on_host: str | None = None,
         *,
-        repeats: bool = False,
-    ) -> bool:
-        with self._stopwatch.running():
-            return self._bound.run_into(inputs, outputs, repeats=repeats)
+        feeds_back: bool = False,
+    ) -> RepeatedRun:
+        return self._bound.repeat_into(inputs, outputs, on_host, feeds_back=feeds_back)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from server.runtime.contract import (
     KernelNodes,
     Layout,
     Memory,
+    StepGraphs,
     Tensor,
 )
 from tests.server.fake_backend import HostBoundGraph
@@ -76,6 +77,11 @@ class FaultyBackend:
             suppressed=suppressed,
         )
         return _FaultyGraph(real, self.run_seconds)
+
+    def load_steps(
+        self, path: Path, disabled_optimizers: tuple[str, ...], suppressed: tuple[int, ...] = ()
+    ) -> StepGraphs | None:
+        return self.real.load_steps(path, disabled_optimizers, suppressed)
 
     def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
         return self.real.unshared_bytes(path, takes_candidates=takes_candidates)

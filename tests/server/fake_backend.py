@@ -6,12 +6,20 @@ has stored, so a lost, swapped or stale row changes the output.
 
 import ctypes
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cache
+from concurrent.futures import Future
+from functools import cache, partial
 
 import numpy as np
 
 from model.bundle import Dtype, GraphSpec, StateRole, StateSpec, TensorSpec
-from server.runtime.contract import Array, KernelNodes, Tensor
+from server.runtime.contract import (
+    IS_LIVE,
+    Array,
+    KernelNodes,
+    Pending,
+    RepeatedRun,
+    Tensor,
+)
 
 VOCABULARY = 97
 EOS = 0
@@ -105,14 +113,50 @@ class HostBoundGraph:
         del on_host  # all outputs are
         return {name: Tensor.of(array) for name, array in self.run(inputs).items()}
 
-    def run_into(
+    def repeat_into(
         self,
-        inputs: Mapping[str, Array | Tensor],
+        inputs: Mapping[str, Array],
         outputs: Mapping[str, Tensor],
+        on_host: str | None = None,
         *,
-        repeats: bool = False,
-    ) -> bool:
+        feeds_back: bool = False,
+    ) -> RepeatedRun:
+        del inputs, outputs, on_host, feeds_back
         raise NotImplementedError
+
+
+class Late:
+    """A run that waits until it is waited for."""
+
+    def __init__(self, run: Callable[[], Array | None]) -> None:
+        self._run = run
+
+    def wait(self) -> Array | None:
+        return self._run()
+
+    def drop(self) -> None:
+        """It never runs."""
+
+
+class Early:
+    """A run that is done at once."""
+
+    def __init__(self, run: Callable[[], Array | None]) -> None:
+        self._future: Future[Array | None] = Future()
+        try:
+            self._future.set_result(run())
+        except Exception as error:
+            self._future.set_exception(error)
+
+    def wait(self) -> Array | None:
+        return self._future.result()
+
+    def drop(self) -> None:
+        self._future.exception()
+
+
+Start = Callable[[Callable[[], Array | None]], Pending]
+"""Starts a run."""
 
 
 class FakeDecode:
@@ -129,7 +173,9 @@ class FakeDecode:
     def __init__(self, poison: int = -1, fail: int = -1, *, is_padded: bool = False) -> None:
         self.is_padded = is_padded
         self.num_padded_runs = 0
-        self.is_recorded = False  # returned by runs with ``repeats``
+        self.is_recorded = False  # returned by ``record``
+        self.feeds_back = False
+        self.start: Start = Late  # how repeated runs start
         self.poison = poison
         self.fail = fail
         self.num_runs = 0
@@ -149,16 +195,21 @@ class BoundFakeDecode(HostBoundGraph):
         self._keep_alive = states
         self._states = {name: host_view(tensor) for name, tensor in states.items()}
 
-    def run_into(
+    def repeat_into(
         self,
-        inputs: Mapping[str, Array | Tensor],
+        inputs: Mapping[str, Array],
         outputs: Mapping[str, Tensor],
+        on_host: str | None = None,
         *,
-        repeats: bool = False,
-    ) -> bool:
-        for name, array in self.run(inputs).items():
-            host_view(outputs[name])[...] = array
-        return repeats and self._graph.is_recorded
+        feeds_back: bool = False,
+    ) -> RepeatedRun:
+        del inputs  # each run is given its own
+        return FakeRepeatedRun(
+            self, outputs, on_host, self._graph, feeds_back=feeds_back and self._graph.feeds_back
+        )
+
+    def on_step(self, inputs: Mapping[str, Array]) -> None:
+        """Called after a repeated run."""
 
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         inputs = host_inputs(inputs)
@@ -196,6 +247,54 @@ class BoundFakeDecode(HostBoundGraph):
         if (ids == self._graph.fail).any():
             raise RuntimeError("the run fails")
         return {"logits": logits.reshape(-1, VOCABULARY)[inputs["logit_positions"]]}
+
+
+class FakeRepeatedRun:
+    """A device's repeated run. What it copies in and out is in the order of its runs."""
+
+    def __init__(
+        self,
+        bound: BoundFakeDecode,
+        outputs: Mapping[str, Tensor],
+        on_host: str | None,
+        graph: FakeDecode,
+        *,
+        feeds_back: bool,
+    ) -> None:
+        self.feeds_back = feeds_back
+        self._bound, self._outputs, self._on_host, self._graph = bound, outputs, on_host, graph
+        self._inputs: dict[str, Array] = {}  # on the device
+
+    def record(self, inputs: Mapping[str, Array]) -> bool:
+        self._run(inputs)
+        return self._graph.is_recorded
+
+    def start(self, inputs: Mapping[str, Array] | None) -> Pending:
+        if inputs is None:
+            assert self.feeds_back
+            return self._graph.start(partial(self._run, None))
+        given = {name: array.copy() for name, array in inputs.items()}
+        return self._graph.start(partial(self._run, given))
+
+    def _run(self, given: Mapping[str, Array] | None) -> Array | None:
+        if given is not None:
+            self._inputs = {name: array.copy() for name, array in given.items()}
+        for name, array in self._bound.run(self._inputs).items():
+            host_view(self._outputs[name])[...] = array
+        self._bound.on_step(self._inputs)
+        if self._on_host is None:
+            return None
+        result = host_view(self._outputs[self._on_host]).copy()
+        if self.feeds_back:
+            advance(self._inputs, result)
+        return result
+
+
+def advance(inputs: dict[str, Array], best: Array) -> None:
+    """Changes ``inputs`` to those of the next step, as a GPU does."""
+    is_live = inputs[IS_LIVE]
+    inputs["token_ids"][:, 0] = np.where(is_live == 1, np.maximum(best, 0), 0)
+    inputs["num_cached_tokens"] += is_live
 
 
 class FakeEncode(HostBoundGraph):

@@ -8,7 +8,7 @@ from model.bundle import Dtype, GraphSpec, TensorSpec
 from server.engine.encoder_batch import BatchLimits
 from server.engine.encoder_worker import TOKEN_VECTORS, EncoderWorker
 from server.engine.observer import Unobserved
-from server.runtime.contract import Array, KernelNodes, Tensor
+from server.runtime.contract import Array, KernelNodes, RepeatedRun, Tensor
 from tests.server.mixed_batches import FAIL, POISON
 
 
@@ -36,7 +36,7 @@ class FakeEncoder:
         del on_host  # all outputs are
         return {name: Tensor.of(array) for name, array in self.run(inputs).items()}
 
-    def run_into(self, inputs, outputs, *, repeats=False) -> bool:
+    def repeat_into(self, inputs, outputs, on_host=None, *, feeds_back=False) -> RepeatedRun:
         raise NotImplementedError
 
 

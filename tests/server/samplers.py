@@ -14,7 +14,7 @@ from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.gpu.sampler_inputs import GATHERED, ROWS, LogitsSpec
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.runtime.contract import Array, BoundGraph, Graph, KernelNodes, Tensor
+from server.runtime.contract import Array, BoundGraph, Graph, KernelNodes, RepeatedRun, Tensor
 from server.runtime.ort.backend import OrtBackend
 
 # The backend caches loaded graphs.
@@ -96,11 +96,12 @@ class _RecordedBoundGraph:
     ) -> dict[str, Tensor]:
         return self.real.run_on_device(inputs, on_host)
 
-    def run_into(
+    def repeat_into(
         self,
-        inputs: Mapping[str, Array | Tensor],
+        inputs: Mapping[str, Array],
         outputs: Mapping[str, Tensor],
+        on_host: str | None = None,
         *,
-        repeats: bool = False,
-    ) -> bool:
-        return self.real.run_into(inputs, outputs, repeats=repeats)
+        feeds_back: bool = False,
+    ) -> RepeatedRun:
+        return self.real.repeat_into(inputs, outputs, on_host, feeds_back=feeds_back)

@@ -173,6 +173,9 @@ class HostCuda:
         self.calls.append(f"device {index}")
         return self.error
 
+    def cudaGetLastError(self) -> int:  # noqa: N802
+        return self.error
+
     def cudaMemcpy2DAsync(  # noqa: N802
         self,
         target: int,

@@ -22,7 +22,7 @@ from server.engine.requests.placement import (
 )
 from server.errors import StartupError
 from server.runtime import devices
-from server.runtime.devices import Device, NodePlacement
+from server.runtime.devices import Device, NodePlacement, provider_options
 from tests.serving import server_process
 
 
@@ -79,6 +79,15 @@ def test_small_jobs_use_one_lane_and_large_jobs_several() -> None:
     assert choose_lane([3, 0], 1, 1, single_lane_max_sequences=4) == 0
     assert choose_lane([4, 0], 1, 1, single_lane_max_sequences=4) == 1
     assert choose_lane([0, 0, 3, 0], 2, 1, single_lane_max_sequences=4) == 0
+
+
+def test_runs_that_may_be_captured_are_on_a_given_stream() -> None:
+    gpu = Device("cuda", 1)
+    captured = provider_options(gpu, records=True, stream=1 << 40)
+    assert captured["user_compute_stream"] == "1099511627776"
+    assert captured["enable_cuda_graph"] == "1"
+    assert "user_compute_stream" not in provider_options(gpu, records=True)
+    assert provider_options(Device("cpu", 0), records=False) == {}
 
 
 def test_allows_shape_operators_but_not_matmuls_on_the_host() -> None:

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from server.runtime.contract import Backend, Tensor
+from server.runtime.contract import Backend, Layout, Tensor
 from server.runtime.ort.backend import OrtBackend
 from server.runtime.thread_switching import ThreadSwitchingBackend
 
@@ -84,3 +84,37 @@ def test_goes_on_after_an_input_of_the_wrong_type(path: Path) -> None:
         with pytest.raises(Exception, match="type"):
             bound.run({"x": wrong, "scalar": scalar})
         np.testing.assert_array_equal(bound.run({"x": x, "scalar": scalar})["y"], x + 2)
+
+
+@pytest.mark.parametrize("kind", ["host", "device", "switching"])
+def test_a_repeated_run_is_given_other_inputs(path: Path, kind: str) -> None:
+    backend: Backend = OrtBackend("cpu", 1, has_device_memory=kind == "device")
+    if kind == "switching":
+        backend = ThreadSwitchingBackend(backend, OrtBackend("cpu", 2), lambda: True, 1 << 20)
+    layout = Layout(4, (3,), np.dtype(np.int64), has_tokens=False)
+    memory = backend.memory({"y": layout})
+    inputs = {"x": np.zeros((2, 3), np.int64), "scalar": np.array(5), "unknown": np.zeros(1)}
+    rows = memory.rows("y", 1, 2)
+    run = backend.load(path, ()).bind({}).repeat_into(inputs, {"y": rows}, "y", feeds_back=True)
+    assert not run.feeds_back
+    assert not run.record(inputs)
+    for number in range(3):
+        inputs["x"][:] = number
+        result = run.start(inputs).wait()
+        np.testing.assert_array_equal(result, np.full((2, 3), number + 5))
+        np.testing.assert_array_equal(memory.read_all("y")[1:3], result)
+    inputs["x"][:] = 9
+    run.start(inputs).drop()
+    np.testing.assert_array_equal(memory.read_all("y")[1:3], np.full((2, 3), 7))
+    assert (memory.read_all("y")[[0, 3]] == 0).all()
+
+
+def test_a_repeated_run_may_return_nothing(path: Path) -> None:
+    backend = OrtBackend("cpu", 1)
+    inputs = {"x": np.ones((2, 3), np.int64), "scalar": np.array(5)}
+    y = np.zeros((2, 3), np.int64)
+    run = backend.load(path, ()).bind({}).repeat_into(inputs, {"y": Tensor.of(y)})
+    assert run.start(inputs).wait() is None
+    np.testing.assert_array_equal(y, np.full((2, 3), 6))
+    with pytest.raises(ValueError, match="next inputs"):
+        run.start(None)

@@ -27,6 +27,7 @@ from server.runtime.contract import (
     KernelNodes,
     Layout,
     Memory,
+    StepGraphs,
     Tensor,
 )
 from server.runtime.host_memory import HostMemory
@@ -73,6 +74,12 @@ class NumberedBackend(HostBoundGraph):
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         del inputs
         return {"logits": np.full((1, VOCABULARY), self.value, np.float32)}
+
+    def load_steps(
+        self, path: Path, disabled_optimizers: tuple[str, ...], suppressed: tuple[int, ...] = ()
+    ) -> StepGraphs | None:
+        del path, disabled_optimizers, suppressed
+        return None
 
     def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
         del takes_candidates

@@ -1,7 +1,6 @@
 """Decode steps that start ahead in a worker do not change its tokens."""
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle
 from typing import Any
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from server.engine.cache.slot_tensors import Capacity
 from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions, Sampling
 from server.engine.generation_worker import GenerationWorker
-from server.engine.gpu import padded_decode
 from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.device_logits import bind_row_gather
 from server.engine.gpu.sampler_inputs import LogitsSpec
@@ -21,8 +19,17 @@ from server.engine.model_runner import ModelRunner
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.scheduler import StepLimits
-from tests.server.best_decode import BestDecode, Early, Late
-from tests.server.fake_backend import EOS, VOCABULARY, FakeEncode, decode_spec, reference
+from tests.server.best_decode import BestDecode
+from tests.server.fake_backend import (
+    EOS,
+    VOCABULARY,
+    Early,
+    FakeEncode,
+    Late,
+    Start,
+    decode_spec,
+    reference,
+)
 from tests.server.mixed_batches import (
     FAULTS,
     NUM_SLOTS,
@@ -49,14 +56,17 @@ def make_harness(
     keeps_logits: bool = True,
     row_buckets: Sequence[int] = range(1, NUM_SLOTS + 1),
     max_batched_tokens: int = 16,
+    start: Start = Early,
+    feeds_back: bool = False,
     **graph: int,
 ) -> WorkerHarness:
     """A worker as on a GPU.
 
     ``keeps_logits``: on the device, where it samples too. ``row_buckets``: sizes of decode steps,
-    by default without padding.
+    by default without padding. ``start``: how the device runs a step.
     """
-    decode, clock, recorder = BestDecode(**graph), Clock(), Recorder()
+    decode, clock, recorder = BestDecode(feeds_back=feeds_back, **graph), Clock(), Recorder()
+    decode.start = start
     logits, capacity = LogitsSpec(VOCABULARY), Capacity(NUM_SLOTS, MAX_LENGTH, MAX_LENGTH)
     runner = ModelRunner(
         decode_spec(has_source=has_source, is_recurrent=is_recurrent),
@@ -75,36 +85,31 @@ def make_harness(
     return harness
 
 
-# Where steps run: on a thread, and as early and as late on the worker's thread as on another.
-EXECUTORS = {"on a thread": ThreadPoolExecutor, "early": Early, "late": Late}
+# Whether a step has run before it is waited for.
+STARTS = st.sampled_from([Early, Late])
 
 
-@pytest.fixture(scope="module", params=EXECUTORS)
-def executor(request: pytest.FixtureRequest) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(padded_decode, "ThreadPoolExecutor", EXECUTORS[request.param])
-        yield
-
-
-@pytest.fixture
-def runs_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(padded_decode, "ThreadPoolExecutor", Early)
-
-
-@pytest.mark.usefixtures("executor")
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     arrivals=mixed_batches(),
     may_continue=st.lists(st.booleans(), min_size=1, max_size=9),
     max_batched_tokens=st.integers(1, 64),
     has_source=st.booleans(),
+    start=STARTS,
+    feeds_back=st.booleans(),
 )
 def test_tokens_are_those_of_steps_in_turn(
-    arrivals, may_continue, max_batched_tokens, has_source
+    arrivals, may_continue, max_batched_tokens, has_source, start, feeds_back
 ) -> None:
     """Some runs fail, also of steps that started ahead."""
     options: dict[str, Any] = {"is_recurrent": False, "has_source": has_source}
-    batched = make_harness(max_batched_tokens=max_batched_tokens, **options, **FAULTS)
+    batched = make_harness(
+        max_batched_tokens=max_batched_tokens,
+        start=start,
+        feeds_back=feeds_back,
+        **options,
+        **FAULTS,
+    )
     answers = cycle(may_continue)
     batched.may_continue = lambda: next(answers)
     jobs = run_batched(batched, arrivals, (3, 4) if has_source else ())
@@ -112,7 +117,6 @@ def test_tokens_are_those_of_steps_in_turn(
         assert_same_output(batched, id_, run_alone_with_faults(job, **options))
 
 
-@pytest.mark.usefixtures("executor")
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(
     jobs=st.lists(
@@ -126,10 +130,14 @@ def test_tokens_are_those_of_steps_in_turn(
     ),
     cancels=st.sets(st.tuples(st.integers(0, 8), st.integers(1, 20)), max_size=6),
     has_source=st.booleans(),
+    start=STARTS,
+    feeds_back=st.booleans(),
 )
-def test_slots_change_only_between_steps(jobs, cancels, has_source) -> None:
+def test_slots_change_only_between_steps(jobs, cancels, has_source, start, feeds_back) -> None:
     """Jobs begin and end after a step started ahead for others, and for slots as padding."""
-    batched = make_harness(has_source=has_source, row_buckets=(2, NUM_SLOTS))
+    batched = make_harness(
+        has_source=has_source, row_buckets=(2, NUM_SLOTS), start=start, feeds_back=feeds_back
+    )
     source = (3, 4) if has_source else ()
     for now in range(21):
         for id_, (prompt, budget, arrival) in enumerate(jobs):
@@ -151,7 +159,6 @@ def steps_of(harness: WorkerHarness) -> int:
     return len(graph.steps)
 
 
-@pytest.mark.usefixtures("runs_early")
 def test_all_steps_but_the_first_start_ahead() -> None:
     harness = make_harness()
     harness.submit(0, make_job([5], 6))
@@ -165,7 +172,6 @@ def test_all_steps_but_the_first_start_ahead() -> None:
     assert harness.tokens == {0: reference([5], 6), 1: reference([6], 6)}
 
 
-@pytest.mark.usefixtures("runs_early")
 @pytest.mark.parametrize("is_recurrent", [False, True])
 def test_starts_no_step_if_it_may_not(is_recurrent: bool) -> None:
     """There is other work, or a step would change recurrent states."""
@@ -179,7 +185,6 @@ def test_starts_no_step_if_it_may_not(is_recurrent: bool) -> None:
     assert numbers == [0, 1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.usefixtures("runs_early")
 @pytest.mark.parametrize(
     "job",
     [
@@ -195,7 +200,6 @@ def test_forks_read_the_logits_of_their_step(job: GenerationJob) -> None:
     assert_same_output(harness, 0, run_alone(job, is_recurrent=False))
 
 
-@pytest.mark.usefixtures("runs_early")
 def test_a_host_that_samples_reads_the_logits_of_its_step() -> None:
     harness = make_harness(keeps_logits=False)
     harness.submit(0, make_job([5], 8))
@@ -218,12 +222,15 @@ GREEDY = GenerationJob((5, 6), 3, eos=frozenset({EOS}))
         (replace(GREEDY, sampling=Sampling(1.0)), 0, 7, False),
         (replace(GREEDY, logits_options=LogitsOptions(repetition_penalty=1.3)), 0, 7, False),
         (replace(GREEDY, logprob_options=LogprobOptions(top_logprobs=2)), 0, 7, False),
+        (replace(GREEDY, logprob_options=LogprobOptions(first_token_ids=(7,))), 0, 7, False),
+        (replace(GREEDY, logprob_options=LogprobOptions(first_token_ids=(7,))), 1, 7, True),
         (replace(GREEDY, beams=Beams(2)), 0, 7, False),
         (replace(GREEDY, alternatives=True, num_outputs=2), 0, 7, False),
     ],
     ids=[
         *("first token", "second token", "last token", "end", "not finite", "no end"),
-        *("sampling", "penalty", "log-probabilities", "beams", "alternatives"),
+        *("sampling", "penalty", "log-probabilities"),
+        *("first log-probabilities", "after them", "beams", "alternatives"),
     ],
 )
 def test_a_sequence_goes_on_with_its_likeliest_token(
@@ -231,4 +238,4 @@ def test_a_sequence_goes_on_with_its_likeliest_token(
 ) -> None:
     sequence = DecodingSequence.first_of(0, job)
     sequence.tokens += [8] * num_generated
-    assert sequence.goes_on_with(likeliest) == expected
+    assert (sequence.may_go_on and sequence.goes_on_with(likeliest)) == expected

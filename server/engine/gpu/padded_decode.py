@@ -1,14 +1,14 @@
 """Recorded decode steps (CUDA graphs): steps of a few fixed sizes over fixed memory.
 
 The device need not wait while the host applies a step (asynchronous scheduling): the next one, over
-the tokens that the device found, starts before. If another step is asked for instead, its results
+the tokens that the device found, starts before. A step of few rows starts even before the host has
+read those tokens, if the device makes its inputs. If another step is asked for instead, the results
 are dropped. It wrote only keys and values behind those of each sequence, which the next run
 overwrites.
 """
 
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,23 +17,29 @@ import numpy as np
 from model.bundle import GraphSpec
 from server.constraint import Floats
 from server.engine.cache.slot_tensors import Capacity, SlotTensors
+from server.engine.gpu.ahead import NOT_AHEAD, Ahead
 from server.engine.gpu.buckets import Bucket, Buckets
+from server.engine.gpu.compared_logits import check_logits
 from server.engine.gpu.sampler_inputs import LOGITS
 from server.engine.requests.sequence import DecodingSequence
 from server.runtime.contract import (
     BEST_TOKENS,
     CANDIDATES,
+    FEW_ROWS,
+    IS_LIVE,
     SOURCE_ROWS,
     Array,
-    BoundGraph,
     Graph,
     Layout,
     MakeMemory,
+    Pending,
+    RepeatedRun,
+    StepGraphs,
     Tensor,
 )
 
-# ONNX Runtime's CUDA provider allocates in the first two runs, and records the third.
-_RUNS_TO_RECORD = 3
+# First positions at which two graphs are compared; more would cost time.
+_NUM_COMPARED = 4
 
 
 class _Step(NamedTuple):
@@ -53,53 +59,38 @@ class _Step(NamedTuple):
         after = [number + 1 for number in self.cached[:count]] + self.cached[count:]
         return _Step(best[:count], after, self.sources)
 
+    @property
+    def length(self) -> int:
+        """The most tokens of a row, with the new one."""
+        return max(self.cached) + 1
+
 
 class _Bound(NamedTuple):
-    """The graph of a bucket, its inputs, which each run updates, and where its outputs go."""
+    """The run of a bucket, and its inputs, which each step sets."""
 
-    graph: BoundGraph
+    bucket: Bucket
+    run: RepeatedRun
     inputs: dict[str, Array]
-    results: dict[str, Tensor]
-
-
-Continues = Callable[[list[int]], bool]
-"""Whether the likeliest next step is over these best tokens, one for each row."""
 
 
 @dataclass(slots=True, eq=False)
 class _Started:
-    """A step that runs. ``continues``: to ask once it is done; None: not yet known, or asked."""
+    """A step that the device runs. ``step``: None until the tokens before it are known."""
 
-    step: _Step
-    continues: Continues | None
-    future: "Future[list[int]] | None" = None
-
-    def result(self) -> list[int]:
-        """Waits for the best tokens. Raises what the run raised."""
-        assert self.future is not None
-        return self.future.result()
-
-    def has_failed(self) -> bool:
-        """Waits until the step is done."""
-        assert self.future is not None
-        return self.future.exception() is not None
-
-
-def _stops(best: list[int]) -> bool:
-    """Starts no step."""
-    del best
-    return False
+    bound: _Bound
+    pending: Pending
+    step: _Step | None
 
 
 class PaddedDecode:
     """Decodes one token for each of the first slots, padded to a bucket with the slots after them.
 
-    A device that records runs (CUDA graphs) replays each bucket. All runs are on a thread of their
-    own, to which recordings belong.
+    A device that records runs (CUDA graphs) replays each bucket. For one thread.
 
     Args:
         spec: the manifest's ``decode`` graph.
         graph: the loaded ``decode`` graph.
+        steps: graphs of steps; None: ``graph`` runs them.
         cache: the tensors of all slots.
         capacity: the capacity of ``cache``.
         buckets: the buckets of ``capacity``.
@@ -111,6 +102,8 @@ class PaddedDecode:
         best_tokens: :data:`BEST_TOKENS` for each row of the last run; None if it does not.
     """
 
+    _started: _Started | None = None  # the next step, if it was started
+
     def __init__(
         self,
         spec: GraphSpec,
@@ -119,6 +112,7 @@ class PaddedDecode:
         capacity: Capacity,
         buckets: Buckets,
         memory: MakeMemory,
+        steps: StepGraphs | None = None,
         *,
         has_source: bool,
     ) -> None:
@@ -130,7 +124,8 @@ class PaddedDecode:
             has_tokens=False,
         )
         layouts = {LOGITS: layout}
-        self.finds_best = BEST_TOKENS in graph.outputs
+        self._steps = steps or StepGraphs(graph, graph)
+        self.finds_best = BEST_TOKENS in self._steps.many.outputs
         if self.finds_best:
             layouts[BEST_TOKENS] = Layout(
                 capacity.num_slots, (), np.dtype(np.int64), has_tokens=False
@@ -138,9 +133,6 @@ class PaddedDecode:
         self.best_tokens: list[int] | None = None
         self._results = memory(layouts)
         self._result_names = tuple(layouts)
-        self._thread = ThreadPoolExecutor(1, "decode-runs")
-        self._lock = threading.RLock()
-        self._started: _Started | None = None  # the next step, if it was started
         self._graph = graph
         self._cache = cache
         self._capacity = capacity
@@ -153,52 +145,66 @@ class PaddedDecode:
         self,
         sequences: Sequence[DecodingSequence],
         padding: Sequence[int],
-        continues: Continues = _stops,
+        ahead: Ahead = NOT_AHEAD,
     ) -> None:
         """Decodes the next token of each sequence, and a dummy token in each padding slot.
 
         Args:
             sequences: in slots ``0 … len(sequences)-1``.
             padding: for each slot after them, the position to write its token to.
-            continues: whether to start the next step. Any thread may call it while this one waits.
+            ahead: whether to start the next step.
         """
         ids = [sequence.tokens[sequence.num_cached_tokens] for sequence in sequences]
         cached = [*(sequence.num_cached_tokens for sequence in sequences), *padding]
         step = _Step(ids, cached, [sequence.num_source_tokens for sequence in sequences])
-        with self._lock:
-            started, self._started = self._started, None
-            if started is not None and started.step == step:
-                started.continues = continues
-        # A step that failed, or is another, is waited for and dropped.
-        if started is None or started.has_failed() or started.step != step:
-            started = self._submit(step, continues)
-        best = started.result()
-        self._decide(started, best)  # if it was done before it was asked for
-        self.best_tokens = best if self.finds_best else None
+        started, self._started = self._started, None
+        if started is not None and started.step == step:
+            with suppress(Exception):  # it runs again
+                self._finish(started, step, ahead)
+                return
+        elif started is not None:
+            started.pending.drop()
+        self._finish(self._start(step), step, ahead)
 
     def wait(self) -> None:
         """Waits for a step that was started, and drops it."""
-        with self._lock:
-            started, self._started = self._started, None
+        started, self._started = self._started, None
         if started is not None:
-            started.has_failed()
+            started.pending.drop()
 
-    def _submit(self, step: _Step, continues: Continues | None) -> _Started:
-        started = _Started(step, continues)
-        started.future = self._thread.submit(self._run_started, started)
-        return started
+    def __del__(self) -> None:
+        """The device must not write to memory that is given back."""
+        self.wait()
 
-    def _run_started(self, started: _Started) -> list[int]:
-        best = self._run_step(started.step)
-        self._decide(started, best)
-        return best
+    def _finish(self, started: _Started, step: _Step, ahead: Ahead) -> None:
+        """Waits for a step, and starts the one after it, before or after that.
 
-    def _decide(self, started: _Started, best: list[int]) -> None:
-        """Starts the step after this one, if it is known and likely. Either thread calls it."""
-        with self._lock:
-            continues, started.continues = started.continues, None
-            if self.finds_best and continues is not None and continues(best):
-                self._started = self._submit(started.step.next(best), None)
+        Raises:
+            Exception: the step failed. No other is started then.
+        """
+        is_possible = self.finds_best and ahead.is_possible()
+        bound, after = started.bound, None
+        chains = is_possible and bound.run.feeds_back and step.length < bound.bucket.num_tokens
+        try:
+            if chains and bound.bucket.num_rows <= FEW_ROWS:
+                after = _Started(bound, bound.run.start(None), None)
+            tokens = started.pending.wait()
+        except Exception:
+            for unfinished in (started, after):
+                if unfinished is not None:
+                    unfinished.pending.drop()
+            raise
+        best = [] if tokens is None else tokens.tolist()
+        # From here on the device waits, unless the next step was started before.
+        if after is None and is_possible and ahead.is_likely(best):
+            if chains:
+                after = _Started(bound, bound.run.start(None), None)
+            else:
+                after = self._start(step.next(best))
+        if after is not None:
+            after.step = after.step or step.next(best)
+        self._started = after
+        self.best_tokens = best if self.finds_best else None
 
     def logits(self, count: int) -> Tensor:
         """``[count, vocabulary]`` of the last run's first rows, in device memory."""
@@ -214,55 +220,64 @@ class PaddedDecode:
 
         Returns:
             The number of recorded buckets; 0 if the device does not record.
-        """
-        return self._thread.submit(self._record).result()
 
-    def _record(self) -> int:
-        num_recorded = 0
-        for bucket in self._buckets:
-            for _ in range(_RUNS_TO_RECORD):
-                is_recorded = self._run(bucket, [], [0] * bucket.num_rows, [])
-            num_recorded += is_recorded
+        Raises:
+            RuntimeError: graphs of steps give other probabilities than the ``decode`` graph.
+        """
+        num_recorded = sum(self._record(bucket) for bucket in self._buckets)
+        rows = self._buckets.rows
+        for count in {*[count for count in rows if count <= FEW_ROWS][-1:], rows[-1]}:
+            if self._steps.for_rows(count) is not self._graph:
+                self._compare(count)
         return num_recorded
 
-    def _run_step(self, step: _Step) -> list[int]:
-        """Runs a step. Returns the best token of each row, if the device finds them."""
-        longest = max(step.cached) + 1
-        bucket = Bucket(len(step.cached), self._buckets.tokens_for(longest))
-        self._run(bucket, step.ids, step.cached, step.sources)
-        if not self.finds_best:
-            return []
-        tokens: list[int] = self._results.read_all(BEST_TOKENS)[: bucket.num_rows].tolist()
-        return tokens
+    def _compare(self, count: int) -> None:
+        """Compares the graph of a step with ``decode`` at the first positions and the last."""
+        decode = self._graph.bind(self._cache.rows(0, count))
+        random = np.random.default_rng(0)
+        width = self._results.rows(LOGITS, 0, 1).shape[-1]
+        for position in (*range(_NUM_COMPARED), self._capacity.max_length - 1):
+            ids, cached = random.integers(0, width, count).tolist(), [position] * count
+            started = self._start(_Step(ids, cached, [1] * count))
+            started.pending.wait()
+            found = self.read_logits(count)
+            expected = decode.run(started.bound.inputs)[LOGITS]
+            check_logits(found, expected, position)
 
-    def _run(
-        self, bucket: Bucket, ids: Sequence[int], cached: Sequence[int], sources: Sequence[int]
-    ) -> bool:
-        """Runs a bucket. Returns whether the run is recorded.
+    def _record(self, bucket: Bucket) -> bool:
+        bound = self._bind(bucket)
+        return bound.run.record(bound.inputs)
 
-        Args:
-            bucket: the size of the run.
-            ids: the new token of each of the first rows; the rows after them are padding.
-            cached: cached tokens of every row.
-            sources: source tokens of each of the first rows.
-        """
-        bound = self._bound.get(bucket)
-        if bound is None:
-            bound = self._bound[bucket] = self._bind(bucket)
-        inputs = bound.inputs
-        inputs["token_ids"][: len(ids), 0] = ids
-        inputs["token_ids"][len(ids) :] = 0
-        inputs["num_cached_tokens"][:] = cached
+    def _start(self, step: _Step) -> _Started:
+        bound = self._bind(Bucket(len(step.cached), self._buckets.tokens_for(step.length)))
+        inputs, count = bound.inputs, len(step.ids)
+        inputs["token_ids"][:count, 0] = step.ids
+        inputs["token_ids"][count:] = 0
+        inputs["num_cached_tokens"][:] = step.cached
+        inputs[IS_LIVE][:count] = 1
+        inputs[IS_LIVE][count:] = 0
         if self._has_source:
             inputs["source_lengths"][:] = 1
-            inputs["source_lengths"][: len(sources)] = sources
-        return bound.graph.run_into(inputs, bound.results, repeats=True)
+            inputs["source_lengths"][:count] = step.sources
+        return _Started(bound, bound.run.start(inputs), step)
 
     def _bind(self, bucket: Bucket) -> _Bound:
-        count = bucket.num_rows
-        graph = self._graph.bind(self._cache.rows(0, count))
-        results = {name: self._results.rows(name, 0, count) for name in self._result_names}
-        return _Bound(graph, self._make_inputs(bucket), results)
+        bound = self._bound.get(bucket)
+        if bound is None:
+            count = bucket.num_rows
+            inputs = self._make_inputs(bucket)
+            run = (
+                self._steps.for_rows(count)
+                .bind(self._cache.rows(0, count))
+                .repeat_into(
+                    inputs,
+                    {name: self._results.rows(name, 0, count) for name in self._result_names},
+                    BEST_TOKENS if self.finds_best else None,
+                    feeds_back=not self._cache.has_recurrent_states,
+                )
+            )
+            bound = self._bound[bucket] = _Bound(bucket, run, inputs)
+        return bound
 
     def _make_inputs(self, bucket: Bucket) -> dict[str, Array]:
         """The inputs of a bucket's runs; each run sets those that differ from run to run."""
@@ -274,6 +289,7 @@ class PaddedDecode:
             "num_new_tokens": np.ones(count, np.int32),
             "max_total_length": np.array(bucket.num_tokens, np.int32),
             CANDIDATES: np.zeros((0, 0), np.int32),
+            IS_LIVE: np.zeros(count, np.int32),
         }
         if self._has_source:
             inputs["source_lengths"] = np.ones(count, np.int32)

@@ -182,18 +182,23 @@ class DecodingSequence:
             return is_busy and now < self.last_published + JOIN_SECONDS
         return delivery is Delivery.WHOLE
 
-    def goes_on_with(self, likeliest: int) -> bool:
-        """Whether its next token is the likeliest, and not its last. Stop texts may end it.
+    @property
+    def may_go_on(self) -> bool:
+        """Whether its next token is the likeliest, and not the last by its number.
 
-        Nothing else of the logits is needed: no search and no fork reads them.
+        Nothing else of the logits is needed: no search, no fork and no log-probability reads them.
         """
+        num_generated = len(self.tokens) - len(self.job.prompt)
         return (
             self.needs_only_argmax
             and self.job.is_single
-            and likeliest >= 0
-            and likeliest not in self.job.eos
-            and self.num_generated_tokens + 1 < self.job.max_new_tokens
+            and num_generated + 1 < self.job.max_new_tokens
+            and not (num_generated == 0 and self.job.logprob_options.first_token_ids)
         )
+
+    def goes_on_with(self, likeliest: int) -> bool:
+        """Whether it goes on after its likeliest token, if it may. Stop texts may end it."""
+        return likeliest >= 0 and likeliest not in self.job.eos
 
     def append(self, token: int) -> Outcome | None:
         """Appends the next token. Returns the outcome if the sequence ends with it.

@@ -1,17 +1,45 @@
-"""Calls of the CUDA runtime that ONNX Runtime has loaded: free memory, strided copies, zeros.
+"""Calls of the CUDA runtime that ONNX Runtime has loaded.
 
-None of them allocates memory of the GPU.
-
-Source: CUDA Runtime API, "Memory Management".
+Source: CUDA Runtime API. ``ctypes`` releases the interpreter's lock during a call.
 """
 
 import ctypes
+import os
 from collections.abc import Iterable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _LIBRARIES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
 _DEVICE_TO_DEVICE = 3
+
+_POINTER, _SIZE, _INT, _FLAGS = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint
+# The arguments of the functions that ``call`` calls.
+_ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "cudaSetDevice": (_INT,),
+    "cudaMemGetInfo": (_POINTER, _POINTER),
+    "cudaMemsetAsync": (_POINTER, _INT, _SIZE, _POINTER),
+    "cudaMemcpyAsync": (_POINTER, _POINTER, _SIZE, _INT, _POINTER),
+    "cudaMemcpy2DAsync": (_POINTER, _SIZE, _POINTER, _SIZE, _SIZE, _SIZE, _INT, _POINTER),
+    "cudaHostAlloc": (_POINTER, _SIZE, _FLAGS),
+    "cudaFreeHost": (_POINTER,),
+    "cudaStreamCreateWithFlags": (_POINTER, _FLAGS),
+    "cudaStreamDestroy": (_POINTER,),
+    "cudaStreamSynchronize": (_POINTER,),
+    "cudaStreamBeginCapture": (_POINTER, _INT),
+    "cudaStreamEndCapture": (_POINTER, _POINTER),
+    "cudaEventCreateWithFlags": (_POINTER, _FLAGS),
+    "cudaEventDestroy": (_POINTER,),
+    "cudaEventRecord": (_POINTER, _POINTER),
+    "cudaEventSynchronize": (_POINTER,),
+    "cudaGraphGetNodes": (_POINTER, _POINTER, _POINTER),
+    "cudaGraphNodeGetType": (_POINTER, _POINTER),
+    "cudaGraphMemcpyNodeGetParams": (_POINTER, _POINTER),
+    # As of CUDA 12; in CUDA 11, the third argument was another.
+    "cudaGraphInstantiate": (_POINTER, _POINTER, ctypes.c_ulonglong),
+    "cudaGraphDestroy": (_POINTER,),
+    "cudaGraphExecDestroy": (_POINTER,),
+    "cudaGraphLaunch": (_POINTER, _POINTER),
+}
 
 
 class StridedCopy(NamedTuple):
@@ -24,26 +52,44 @@ class StridedCopy(NamedTuple):
     num_parts: int
 
 
+class CudaError(RuntimeError):
+    """A call of the CUDA runtime failed."""
+
+
 @cache
 def _library() -> ctypes.CDLL | None:
-    for name in _LIBRARIES:
-        try:
-            library = ctypes.CDLL(name)
-        except OSError:
-            continue
-        size, pointer = ctypes.c_size_t, ctypes.c_void_p
-        library.cudaMemcpy2DAsync.argtypes = [
-            *(pointer, size, pointer, size, size, size, ctypes.c_int, pointer)
-        ]
-        library.cudaMemsetAsync.argtypes = [pointer, ctypes.c_int, size, pointer]
-        library.cudaStreamSynchronize.argtypes = [pointer]
-        return library
+    # First the one that is loaded: the machine may have others.
+    for mode in (os.RTLD_NOLOAD, ctypes.DEFAULT_MODE):
+        for name in _LIBRARIES:
+            try:
+                library = ctypes.CDLL(name, mode)
+            except OSError:
+                continue
+            for function, arguments in _ARGUMENTS.items():
+                if hasattr(library, function):
+                    getattr(library, function).argtypes = arguments
+            return library
     return None
 
 
 def is_loaded() -> bool:
     """Whether the runtime is there."""
     return _library() is not None
+
+
+def call(function: str, *arguments: Any) -> None:
+    """Calls a function that returns an error code.
+
+    Raises:
+        CudaError: the code is not 0, or there is no CUDA runtime.
+    """
+    library = _library()
+    if library is None:
+        raise CudaError("the CUDA runtime is not loaded")
+    error = getattr(library, function)(*arguments)
+    if error:
+        library.cudaGetLastError()  # else ONNX Runtime's next check finds it
+        raise CudaError(f"{function}: error {error}")
 
 
 def free_bytes(index: int) -> int | None:
@@ -87,14 +133,9 @@ def zero(index: int, parts: Iterable[tuple[int, int]]) -> None:
     Makes ``index`` the calling thread's current device.
 
     Raises:
-        RuntimeError: CUDA reports an error, or is not there.
+        CudaError: CUDA reports an error, or is not there.
     """
-    library = _library()
-    if library is None:
-        raise RuntimeError("the CUDA runtime is not loaded")
-    error = library.cudaSetDevice(index)
+    call("cudaSetDevice", index)
     for pointer, num_bytes in parts:
-        error = error or library.cudaMemsetAsync(pointer, 0, num_bytes, None)
-    error = error or library.cudaStreamSynchronize(None)
-    if error:
-        raise RuntimeError(f"CUDA cannot clear device memory: error {error}")
+        call("cudaMemsetAsync", pointer, 0, num_bytes, None)
+    call("cudaStreamSynchronize", None)

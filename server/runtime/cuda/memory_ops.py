@@ -76,6 +76,14 @@ def zeros_graph(type_: int) -> onnx.ModelProto:
     return _make([node], [shape], [helper.make_tensor_value_info("y", type_, None)], [])
 
 
+def transpose_graph(type_: int) -> onnx.ModelProto:
+    """Transposes ``x [rows, columns]`` to ``y``."""
+    node = helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0])
+    inputs = [helper.make_tensor_value_info("x", type_, ["rows", "columns"])]
+    outputs = [helper.make_tensor_value_info("y", type_, ["columns", "rows"])]
+    return _make([node], inputs, outputs, [])
+
+
 def _gather(source: str, group: int, index: int) -> onnx.NodeProto:
     return helper.make_node("Gather", [source, f"{FROM}.{group}"], [f"units.{index}"], axis=0)
 

@@ -3,9 +3,10 @@
 import itertools
 import logging
 import os
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -14,16 +15,29 @@ import onnx
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # cuDNN's attention prepares each new shape of a batch for 50 ms: docs/gpu.md.
 os.environ.setdefault("ORT_ENABLE_CUDNN_FLASH_ATTENTION", "0")
+# The rewritten attention of encoders relies on it: server/runtime/cuda/rewrite.py.
+os.environ["ORT_DISABLE_MEMORY_EFFICIENT_ATTENTION"] = "0"
 import onnxruntime
 
 from model.bundle import BundleError
 from server.errors import StartupError
 from server.runtime import devices
-from server.runtime.contract import Array, KernelNodes, Layout, Memory, Tensor
+from server.runtime.contract import (
+    FEW_ROWS,
+    Array,
+    KernelNodes,
+    Layout,
+    Memory,
+    StepGraphs,
+    Tensor,
+)
 from server.runtime.cuda import cudart, memory_ops
 from server.runtime.cuda import rewrite as cuda_rewrite
-from server.runtime.cuda.cudart import StridedCopy
+from server.runtime.cuda.cudart import CudaError, StridedCopy
 from server.runtime.cuda.device_memory import DeviceMemory
+from server.runtime.cuda.recording import Stream
+from server.runtime.cuda.shared_weights import Weight, share_weights
+from server.runtime.cuda.steps import is_decoder, rewrite_steps
 from server.runtime.devices import Device, NodePlacement
 from server.runtime.host_memory import HostMemory
 from server.runtime.kernels.library import LIBRARY
@@ -32,6 +46,12 @@ from server.runtime.ort.dtypes import DTYPES
 from server.runtime.ort.io_binding import DeviceBoundGraph, HostBoundGraph, binding_arguments
 
 log = logging.getLogger(__name__)
+
+
+# More rows than any step has.
+_MANY_ROWS = 1 << 30
+# Types that copy the bits of elements of so many bytes.
+_WORDS: dict[int, np.dtype[Any]] = {2: np.dtype(np.float16), 4: np.dtype(np.float32)}
 
 
 class OrtBackend:
@@ -68,6 +88,9 @@ class OrtBackend:
         self._records = records and self._device.kind == "cuda"
         self._num_threads = num_threads
         self._loaded: dict[bytes, OrtGraph] = {}
+        self._shared: weakref.WeakValueDictionary[Weight, onnxruntime.OrtValue] = (
+            weakref.WeakValueDictionary()
+        )
         self._check_device()
 
     @property
@@ -88,48 +111,153 @@ class OrtBackend:
         takes_candidates: bool = False,
         suppressed: tuple[int, ...] = (),
     ) -> "OrtGraph":
-        label = f"{path.parent.parent.name}/{path.parent.name}"
-        options = self._options()
-        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         try:
             with_kernels = self._rewritten(path, takes_candidates)
+            records = self._records and repeats
+            if self._device.kind == "cuda":
+                return self._load_cuda(path, disabled_optimizers, suppressed, records=records)
+            options, weights = self._load_options(), []
             model: str | bytes = str(path)
-            weights: list[onnxruntime.OrtValue] = []
             if with_kernels is not None:
                 model = with_kernels.model
                 _use_library(options, LIBRARY, path.parent)
                 weights = _use_packed(options, with_kernels)
-            elif self._device.kind == "cuda":
-                rewritten = cuda_rewrite.rewrite(path, suppressed)
-                if rewritten is not None:
-                    model = rewritten
-                    _use_library(options, cuda_rewrite.LIBRARY, path.parent)
-            session, records = self._session(
-                model,
-                options,
-                disabled_optimizers,
-                records=self._records and repeats,
-            )
-            is_cpu = self._device.kind == "cpu"
-            nodes = kernel_nodes(path, with_kernels) if is_cpu else KernelNodes()
+            loaded = self._session(model, options, disabled_optimizers)
+            loaded.session.weights = weights  # which it reads where they are
+            nodes = kernel_nodes(path, with_kernels)
+            return self._checked(loaded, path, nodes, with_kernels=with_kernels)
+        except (BundleError, StartupError):
+            raise
         except Exception as error:
             # ONNX Runtime raises types of its own, which share no base class but Exception.
-            raise BundleError(f"{label}: {error}") from error
-        self._check_provider(session)
+            raise BundleError(f"{_label(path)}: {error}") from error
+
+    def load_steps(
+        self, path: Path, disabled_optimizers: tuple[str, ...], suppressed: tuple[int, ...] = ()
+    ) -> StepGraphs | None:
+        if not self._records or not cuda_rewrite.LIBRARY.exists():
+            return None
+        try:
+            few, many = (
+                self._load_step(path, disabled_optimizers, suppressed, max_rows)
+                for max_rows in (FEW_ROWS, _MANY_ROWS)
+            )
+        except Exception as error:
+            log.warning("%s has no graphs for decode steps: %s", _label(path), error)
+            return None
+        return StepGraphs(few, many)
+
+    def _load_step(
+        self,
+        path: Path,
+        disabled_optimizers: tuple[str, ...],
+        suppressed: tuple[int, ...],
+        max_rows: int,
+    ) -> "OrtGraph":
+        model = onnx.load(str(path), load_external_data=False)
+        shared = share_weights(model, path.parent)
+        rewrite_steps(model, path.parent, suppressed, max_rows=max_rows)
+        return self._load_sharing(model, shared, path, disabled_optimizers, records=True)
+
+    def _load_cuda(
+        self,
+        path: Path,
+        disabled_optimizers: tuple[str, ...],
+        suppressed: tuple[int, ...],
+        *,
+        records: bool,
+    ) -> "OrtGraph":
+        """Loads a rewritten graph, which shares weights with those of steps if it can."""
+        if self._records and cuda_rewrite.LIBRARY.exists():
+            model = onnx.load(str(path), load_external_data=False)
+            shared = share_weights(model, path.parent) if is_decoder(model) else {}
+            if shared:
+                cuda_rewrite.rewrite_model(model, path.parent, suppressed)
+                try:
+                    return self._load_sharing(
+                        model, shared, path, disabled_optimizers, records=records
+                    )
+                except Exception as error:
+                    log.warning("%s shares no weights: %s", _label(path), error)
+        options = self._load_options()
+        rewritten = cuda_rewrite.rewrite(path, suppressed)
+        if rewritten is not None:
+            _use_library(options, cuda_rewrite.LIBRARY, path.parent)
+        model_or_path = str(path) if rewritten is None else rewritten
+        loaded = self._session(model_or_path, options, disabled_optimizers, records=records)
+        return self._checked(loaded, path, KernelNodes())
+
+    def _load_sharing(
+        self,
+        model: onnx.ModelProto,
+        shared: Mapping[str, Weight],
+        path: Path,
+        disabled_optimizers: tuple[str, ...],
+        *,
+        records: bool,
+    ) -> "OrtGraph":
+        options = self._load_options()
+        _use_library(options, cuda_rewrite.LIBRARY, path.parent)
+        values = {name: self.transposed(weight) for name, weight in shared.items()}
+        for name, value in values.items():
+            options.add_initializer(name, value)
+        loaded = self._session(
+            model.SerializeToString(), options, disabled_optimizers, records=records
+        )
+        loaded.session.weights = list(values.values())
+        return self._checked(loaded, path, KernelNodes())
+
+    def _load_options(self) -> onnxruntime.SessionOptions:
+        options = self._options()
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        return options
+
+    def transposed(self, weight: Weight) -> onnxruntime.OrtValue:
+        """A weight in the device's memory, transposed; one for all sessions that hold it."""
+        value = self._shared.get(weight)
+        if value is None:
+            words = _WORDS[weight.item_bytes]
+            shape = (weight.rows, weight.columns)
+            array = np.memmap(weight.file, words, "r", weight.offset, shape)
+            value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
+                shape[::-1], weight.type_, *self._device
+            )
+            target = Tensor(*self._device, words, shape[::-1], value.data_ptr(), value)
+            type_ = onnx.helper.np_dtype_to_tensor_dtype(words)
+            transpose = self.load_model(memory_ops.transpose_graph(type_)).bind({})
+            inputs = {"x": np.asarray(array)}
+            transpose.repeat_into(inputs, {"y": target}).start(inputs).wait()
+            self._shared[weight] = value
+        return value
+
+    def _checked(
+        self,
+        loaded: "_Loaded",
+        path: Path,
+        nodes: KernelNodes,
+        *,
+        with_kernels: RewrittenGraph | None = None,
+    ) -> "OrtGraph":
+        """The graph of a session, if all of its nodes run where they should."""
+        self._check_provider(loaded.session)
         placements = [
             NodePlacement(part.ep_name, node.op_type)
-            for part in session.get_provider_graph_assignment_info()
+            for part in loaded.session.get_provider_graph_assignment_info()
             for node in part.get_nodes()
         ]
         misplaced = devices.misplaced_operators(self._device, placements)
         if misplaced:
             raise BundleError(
-                f"{label}: {path.name}: {', '.join(misplaced)} would run on the CPU, not on "
+                f"{_label(path)}: {path.name}: {', '.join(misplaced)} would run on the CPU, not on "
                 f"{self._name}: export it with --device {self._device.kind}"
             )
         device = self._device if self._has_device_memory else None
-        session.weights = weights  # which it reads where they are
-        return OrtGraph(session, device, nodes, records=records, with_kernels=with_kernels)
+        return OrtGraph(
+            *(loaded.session, device, nodes),
+            records=loaded.records,
+            stream=loaded.stream,
+            with_kernels=with_kernels,
+        )
 
     def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
         with_kernels = self._rewritten(path, takes_candidates)
@@ -156,7 +284,7 @@ class OrtBackend:
             if self._device.kind == "cuda":
                 loaded = cuda_rewrite.replace_reductions(model).SerializeToString()
                 _use_library(options, cuda_rewrite.LIBRARY)
-            session, _ = self._session(loaded, options, ())
+            session = self._session(loaded, options, ()).session
             self._loaded[data] = OrtGraph(session, self._device, KernelNodes())
         return self._loaded[data]
 
@@ -223,23 +351,44 @@ class OrtBackend:
         disabled_optimizers: tuple[str, ...],
         *,
         records: bool = False,
-    ) -> tuple[onnxruntime.InferenceSession, bool]:
-        """A session, and whether it can record runs."""
+    ) -> "_Loaded":
 
-        def load(*, records: bool) -> onnxruntime.InferenceSession:
-            settings = devices.provider_options(self._device, records=records)
+        def load(*, records: bool, stream: Stream | None = None) -> onnxruntime.InferenceSession:
+            settings = devices.provider_options(
+                self._device, records=records, stream=None if stream is None else stream.handle
+            )
             providers = [(self._device.provider, settings)]
             return onnxruntime.InferenceSession(
                 model, options, providers=providers, disabled_optimizers=list(disabled_optimizers)
             )
 
         if not records:
-            return load(records=False), False
+            return _Loaded(load(records=False))
         try:
-            return load(records=True), True
+            stream = Stream(self._device.number)
+        except CudaError as error:
+            log.warning("steps do not run ahead of the host: %s", error)
+            stream = None
+        try:
+            session = load(records=True, stream=stream)
+            # Bindings keep what runs on the stream alive, longer than ``session``.
+            weakref.finalize(session._sess, _forget, stream).atexit = False
+            return _Loaded(session, records=True, stream=stream)
         except Exception as error:
             log.warning("CUDA graphs are off for this session: %s", error)
-            return load(records=False), False
+            return _Loaded(load(records=False))
+
+
+class _Loaded(NamedTuple):
+    """A session, whether it can record runs, and the stream of its runs if it is ours."""
+
+    session: onnxruntime.InferenceSession
+    records: bool = False
+    stream: Stream | None = None
+
+
+def _forget(_: object) -> None:
+    """Keeps its argument until it is called."""
 
 
 class OrtGraph:
@@ -252,6 +401,7 @@ class OrtGraph:
         device: whose memory holds inputs and outputs; None for host memory.
         nodes: of the graph, by kernel.
         records: whether repeated runs are recorded.
+        stream: of all runs, if repeated ones may be captured; the session's own if None.
         with_kernels: the rewritten graph that the session runs; sessions of one file share it.
     """
 
@@ -262,17 +412,18 @@ class OrtGraph:
         nodes: KernelNodes,
         *,
         records: bool = False,
+        stream: Stream | None = None,
         with_kernels: RewrittenGraph | None = None,
     ) -> None:
-        self.session, self.kernel_nodes = session, nodes
+        self.session, self.kernel_nodes, self.stream = session, nodes, stream
         self._with_kernels = with_kernels
         self._device = device
         self._records = records
         self._host_inputs = devices.host_inputs(session, device)
         self.inputs = frozenset(node.name for node in session.get_inputs())
         self.outputs = frozenset(node.name for node in session.get_outputs())
-        self._recording_ids: dict[object, int] = {}
-        self._options_of: dict[int | None, onnxruntime.RunOptions] = {}  # by recording
+        # By recording, and whether the run waits for the device.
+        self._options_of: dict[tuple[int | None, bool], onnxruntime.RunOptions] = {}
         self._next_recording_id = itertools.count(1)
         shapes = {} if with_kernels is None else with_kernels.declared_shapes
         self._outputs = {
@@ -300,36 +451,46 @@ class OrtGraph:
             self, io_binding, wanted, keep_alive, self._device, self._host_inputs
         )
 
-    def run(self, io_binding: Any, recording_id: int | None) -> None:
-        """Implements :class:`server.runtime.ort.io_binding.Session`."""
+    def run(self, io_binding: Any, recording_id: int | None = None) -> None:
+        """Implements :class:`server.runtime.ort.session.Session`."""
         if not self._records:
             self.session.run_with_iobinding(io_binding)
             return
-        self.session.run_with_iobinding(io_binding, self._run_options(recording_id))
+        self.session.run_with_iobinding(io_binding, self._run_options(recording_id, waits=True))
 
-    def _run_options(self, recording_id: int | None) -> onnxruntime.RunOptions:
-        options = self._options_of.get(recording_id)
+    def launch(self, io_binding: Any) -> None:
+        """Implements :class:`server.runtime.ort.session.Session`."""
+        self.session.run_with_iobinding(io_binding, self._run_options(None, waits=False))
+
+    def _run_options(self, recording_id: int | None, *, waits: bool) -> onnxruntime.RunOptions:
+        options = self._options_of.get((recording_id, waits))
         if options is None:
-            options = self._options_of[recording_id] = onnxruntime.RunOptions()
+            options = self._options_of[recording_id, waits] = onnxruntime.RunOptions()
             # -1: neither record nor replay this run.
             graph_id = -1 if recording_id is None else recording_id
             options.add_run_config_entry("gpu_graph_id", str(graph_id))
+            if not waits:
+                options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         return options
 
-    def recording_id(self, key: object) -> int | None:
-        """Implements :class:`server.runtime.ort.io_binding.Session`."""
-        if not self._records:
-            return None
-        # Lanes may share the session, but no two lanes share a key.
-        if key not in self._recording_ids:
-            self._recording_ids[key] = next(self._next_recording_id)
-        return self._recording_ids[key]
+    def new_recording_id(self) -> int | None:
+        """Implements :class:`server.runtime.ort.session.Session`."""
+        return next(self._next_recording_id) if self._records else None
+
+    def stop_capturing(self, reason: str) -> None:
+        """Implements :class:`server.runtime.ort.session.Session`."""
+        log.warning("steps do not run ahead of the host, as one cannot be captured: %s", reason)
+        self.stream = None
 
     def allocate_words(self, count: int) -> Any:
-        """Implements :class:`server.runtime.ort.io_binding.Session`."""
+        """Implements :class:`server.runtime.ort.session.Session`."""
         if self._device is None:
             raise ValueError("a graph in host memory has no device memory")
         return onnxruntime.OrtValue.ortvalue_from_shape_and_type([count], np.int64, *self._device)
+
+
+def _label(path: Path) -> str:
+    return f"{path.parent.parent.name}/{path.parent.name}"
 
 
 def _use_library(

@@ -1,6 +1,6 @@
 """Packs several arrays into one buffer, so that a single copy takes them all to a device."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import accumulate
 
 import numpy as np
@@ -11,20 +11,28 @@ from server.runtime.contract import Array
 ALIGNMENT = 256
 
 
+def zero_words(count: int) -> Array:
+    """``[count]`` int64 zeros."""
+    return np.zeros(count, np.int64)
+
+
 class InputPacking:
     """Offsets in a host buffer for arrays of fixed shapes and types.
 
     Args:
         arrays: sample arrays, by name.
+        allocate: makes the buffer of a number of int64 words.
     """
 
-    def __init__(self, arrays: Mapping[str, Array]) -> None:
+    def __init__(
+        self, arrays: Mapping[str, Array], allocate: Callable[[int], Array] = zero_words
+    ) -> None:
         self._layouts = {name: (array.shape, array.dtype) for name, array in arrays.items()}
         sizes = [-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays.values()]
         starts = list(accumulate(sizes, initial=0))
         self._offsets = dict(zip(arrays, starts, strict=False))
         self.num_words = max(starts[-1] // 8, 1)
-        self._words = np.zeros(self.num_words, np.int64)
+        self._words = allocate(self.num_words)
         data = self._words.view(np.uint8)
         self._views: dict[str, Array] = {}
         for name, array in arrays.items():
@@ -35,6 +43,11 @@ class InputPacking:
     def fits(self, arrays: Mapping[str, Array]) -> bool:
         """Whether these arrays have the names, shapes and types of the sample arrays."""
         return self._layouts == {name: (array.shape, array.dtype) for name, array in arrays.items()}
+
+    @property
+    def names(self) -> Collection[str]:
+        """The arrays' names."""
+        return self._views.keys()
 
     def offset_of(self, name: str) -> int:
         """The offset of an array in the buffer, in bytes."""

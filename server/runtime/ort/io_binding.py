@@ -1,43 +1,20 @@
 """Graphs with memory bound to them by ONNX Runtime's ``IOBinding``: host or device memory."""
 
-from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 
-from server.runtime.contract import CANDIDATES, Array, Tensor
+from server.runtime.contract import CANDIDATES, FED_BACK, Array, RepeatedRun, Tensor
+from server.runtime.cuda.recording import pinned_words
 from server.runtime.devices import Device
 from server.runtime.ort.dtypes import DTYPES, element_type, to_array
-from server.runtime.ort.input_packing import InputPacking
+from server.runtime.ort.input_packing import InputPacking, zero_words
+from server.runtime.ort.repeated_run import DeviceRepeatedRun, HostRepeatedRun, PackedInputs
+from server.runtime.ort.session import Session
 
 Outputs = Mapping[str, tuple[np.dtype[Any], tuple[int | str, ...]]]
 """The type and shape of each output, by name; a string is a dynamic dimension."""
-
-
-class Session(Protocol):
-    """The parts of a session that a bound graph uses."""
-
-    @property
-    def inputs(self) -> Collection[str]:
-        """The names of the graph's inputs."""
-        ...
-
-    def run(self, io_binding: Any, recording_id: int | None) -> None:
-        """Runs the graph.
-
-        Args:
-            io_binding: an ``IOBinding`` of the session.
-            recording_id: records the run under this number, or replays it; None does neither.
-        """
-        ...
-
-    def recording_id(self, key: object) -> int | None:
-        """The number for runs with this key, the same each time; None if nothing is recorded."""
-        ...
-
-    def allocate_words(self, count: int) -> Any:
-        """An ``OrtValue`` of ``count`` int64 words in device memory."""
-        ...
 
 
 class HostBoundGraph:
@@ -70,7 +47,7 @@ class HostBoundGraph:
         if first is None:
             first = next(iter(inputs.values()))
         self._bind_outputs(first.shape[0] if first.shape else 1, self._width(inputs))
-        self._session.run(self._io_binding, None)
+        self._session.run(self._io_binding)
         if len(self._fixed_outputs) == len(self._outputs):
             return dict(self._fixed_outputs)
         return {name: to_array(value) for name, value in self._output_values().items()}
@@ -81,20 +58,24 @@ class HostBoundGraph:
         del on_host  # all outputs are
         return {name: Tensor.of(array) for name, array in self.run(inputs).items()}
 
-    def run_into(
+    def repeat_into(
         self,
-        inputs: Mapping[str, Array | Tensor],
+        inputs: Mapping[str, Array],
         outputs: Mapping[str, Tensor],
+        on_host: str | None = None,
         *,
-        repeats: bool = False,
-    ) -> bool:
-        del repeats
+        feeds_back: bool = False,
+    ) -> RepeatedRun:
+        del inputs, feeds_back  # inputs are read where they are, and stay as they are
+        for name in self._outputs:
+            place = binding_arguments(outputs[name]) if name in outputs else ("cpu",)
+            self._io_binding.bind_output(name, *place)
+        result = None if on_host is None else outputs[on_host]
+        return HostRepeatedRun(self._run_bound, result)
+
+    def _run_bound(self, inputs: Mapping[str, Array]) -> None:
         self._bind_inputs(inputs)
-        for name, tensor in outputs.items():
-            self._fixed_outputs.pop(name, None)
-            self._io_binding.bind_output(name, *binding_arguments(tensor))
-        self._session.run(self._io_binding, None)
-        return False
+        self._session.run(self._io_binding)
 
     def _output_values(self) -> dict[str, Any]:
         """The outputs that are not states, by name.
@@ -163,9 +144,9 @@ class DeviceBoundGraph(HostBoundGraph):
         self._device = device
         self._host_inputs = host_inputs
         self._host_values: dict[str, Array] = {}
+        self._allocate: Callable[[int], Array] = zero_words
         self._packing = InputPacking({})
         self._packed: Any = None
-        self._bound_outputs: dict[str, Tensor] = {}  # by :meth:`run_into`
 
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         values = self._run(inputs, on_host=self._outputs)
@@ -179,36 +160,47 @@ class DeviceBoundGraph(HostBoundGraph):
             for name, value in self._run(inputs, on_host).items()
         }
 
-    def run_into(
+    def repeat_into(
         self,
-        inputs: Mapping[str, Array | Tensor],
+        inputs: Mapping[str, Array],
         outputs: Mapping[str, Tensor],
+        on_host: str | None = None,
         *,
-        repeats: bool = False,
-    ) -> bool:
+        feeds_back: bool = False,
+    ) -> RepeatedRun:
+        self._allocate = zero_words if self._session.stream is None else pinned_words
         self._bind_inputs(inputs)
-        for name, tensor in outputs.items():
-            if self._bound_outputs.get(name) is not tensor:
-                self._io_binding.bind_output(name, *binding_arguments(tensor))
-                self._bound_outputs[name] = tensor
-        recording_id = None
-        if repeats:
-            # A recording fixes addresses, shapes and the values that the host reads.
-            host_values = tuple(value.tobytes() for value in self._host_values.values())
-            pointers = tuple(tensor.pointer for tensor in outputs.values())
-            recording_id = self._session.recording_id((self._packing, host_values, pointers))
-        self._session.run(self._io_binding, recording_id)
-        return recording_id is not None
+        fed_back = {name: i for name, i in FED_BACK.items() if name in self._outputs}
+        feeds_back = feeds_back and set(fed_back.values()) == set(FED_BACK.values())
+        places = dict(outputs)
+        for output, input_ in fed_back.items():
+            array, owner = inputs[input_], self._packed
+            if feeds_back:
+                pointer = self._address_of(input_)
+            else:  # nobody reads it
+                owner = self._session.allocate_words(array.nbytes // 8 + 1)
+                pointer = owner.data_ptr()
+            places[output] = self._place(pointer, array, owner)
+        for name, tensor in places.items():
+            self._io_binding.bind_output(name, *binding_arguments(tensor))
+        self._keep_alive += tuple(places.values())
+        return DeviceRepeatedRun(
+            self._session,
+            self._io_binding,
+            PackedInputs(self._packing, self._packed),
+            None if on_host is None else outputs[on_host],
+            feeds_back=feeds_back,
+            keep_alive=self,
+        )
 
     def _run(
         self, inputs: Mapping[str, Array | Tensor], on_host: Collection[str]
     ) -> dict[str, Any]:
         self._bind_inputs(inputs)
-        self._bound_outputs.clear()
         for name in self._outputs:
             device = ("cpu",) if name in on_host else self._device
             self._io_binding.bind_output(name, *device)
-        self._session.run(self._io_binding, None)
+        self._session.run(self._io_binding)
         return self._output_values()
 
     def _bind_inputs(self, inputs: Mapping[str, Array | Tensor]) -> None:
@@ -231,15 +223,21 @@ class DeviceBoundGraph(HostBoundGraph):
             self._packed.update_inplace(self._packing.pack(arrays))
 
     def _bind_packed(self, arrays: Mapping[str, Array]) -> None:
-        packing = InputPacking(arrays)
+        packing = InputPacking(arrays, self._allocate)
         packed = self._session.allocate_words(packing.num_words)
         # Not before, as it may fail: a packing must have a buffer of its size.
-        self._packing, self._packed = InputPacking({}), packed
+        self._packing, self._packed = packing, packed
         for name, array in arrays.items():
-            pointer = packed.data_ptr() + packing.offset_of(name)
-            tensor = Tensor(*self._device, array.dtype, array.shape, pointer, packed)
+            tensor = self._place(self._address_of(name), array, packed)
             self._io_binding.bind_input(name, *binding_arguments(tensor))
-        self._packing = packing
+
+    def _address_of(self, name: str) -> int:
+        """Of an input in device memory."""
+        address: int = self._packed.data_ptr() + self._packing.offset_of(name)
+        return address
+
+    def _place(self, pointer: int, like: Array, owner: object) -> Tensor:
+        return Tensor(*self._device, like.dtype, like.shape, pointer, owner)
 
     def _tensor(self, value: Any) -> Tensor:
         """Wraps an ``OrtValue``, and keeps it alive."""

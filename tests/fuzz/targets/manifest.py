@@ -13,7 +13,13 @@ from protos.triune.v1.models_pb2 import Model
 from server.config import ServerConfig
 from server.frontends.grpc.codec import encode
 from server.models.registry import Entry, State, load_bundle
-from server.runtime.contract import KernelNodes, Layout, Memory, Tensor
+from server.runtime.contract import (
+    KernelNodes,
+    Layout,
+    Memory,
+    StepGraphs,
+    Tensor,
+)
 from server.runtime.host_memory import HostMemory
 from server.service.model_info import model_info
 from tests.fuzz.draw import Draw
@@ -61,6 +67,12 @@ class _Backend:
         del disabled_optimizers, repeats, takes_candidates, suppressed
         assert path.is_file()
         return _Graph()
+
+    def load_steps(
+        self, path: Path, disabled_optimizers: tuple[str, ...], suppressed: tuple[int, ...] = ()
+    ) -> StepGraphs | None:
+        del path, disabled_optimizers, suppressed
+        return None
 
     def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
         del takes_candidates

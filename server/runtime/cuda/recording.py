@@ -1,0 +1,225 @@
+"""Runs that are captured once as a CUDA graph and replayed without waiting for each.
+
+ONNX Runtime can record a run itself, but its replay waits until the device is done. Here a session
+runs on a :class:`Stream` of ours, which is captured while it runs. The host launches a
+:class:`Recording`, goes on, and waits for the copy of one result when it needs it.
+
+A recording uses addresses in the session's arena that are free between its replays. So a session
+must keep its memory (no shrinkage), and nothing may need memory that another run of the session
+left there: all its runs are on one stream, one after the other, and outputs that outlive the next
+run have memory of their own.
+
+Source: CUDA Runtime API, "Stream Management" and "Graph Management".
+"""
+
+import ctypes
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+
+from server.runtime.contract import Array, Tensor
+from server.runtime.cuda.cudart import CudaError, call
+
+_NON_BLOCKING = 1  # cudaStreamNonBlocking: work on the default stream does not delay the stream
+_THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal: other threads may allocate meanwhile
+_DISABLE_TIMING = 2  # cudaEventDisableTiming; waiting for it polls, which is fastest
+_HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
+_MEMCPY_NODE, _HOST_NODE = 1, 3  # of cudaGraphNodeType
+# cudaMemcpy3DParms: two arrays, positions of three sizes, pointers with pitch and two sizes, an
+# extent of three sizes, and then the kind, an int.
+_COPY_WORDS, _KIND = 20, 19
+
+
+class Stream:
+    """A CUDA stream. Destroyed with the object.
+
+    ``device``: the GPU's number. ``handle``: of the stream, an address.
+
+    Raises:
+        CudaError: CUDA cannot make it.
+    """
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self.activate()
+        self.handle = _new("cudaStreamCreateWithFlags", _NON_BLOCKING)
+        _on_end(self, "cudaStreamDestroy", self.handle)
+
+    def activate(self) -> None:
+        """Makes its GPU the calling thread's: a thread may serve several."""
+        call("cudaSetDevice", self.device)
+
+    def synchronize(self) -> None:
+        """Waits for all work on the stream."""
+        call("cudaStreamSynchronize", self.handle)
+
+    def capture(self, run: Callable[[], object]) -> int:
+        """Captures what ``run`` does on the stream, which the device does not do yet.
+
+        Returns:
+            An executable graph.
+
+        Raises:
+            CudaError: CUDA cannot capture it, or replays would read memory of the host.
+            Exception: raised by ``run``. The stream is as before.
+        """
+        self.activate()
+        self.synchronize()
+        call("cudaStreamBeginCapture", self.handle, _THREAD_LOCAL)
+        graph = ctypes.c_void_p()
+        try:
+            run()
+        except BaseException:
+            with suppress(CudaError):
+                self._end_capture(graph)
+            _destroy_graph(graph)
+            raise
+        try:
+            self._end_capture(graph)
+            _check_nodes(graph)
+            return _new("cudaGraphInstantiate", graph, 0)
+        finally:
+            _destroy_graph(graph)
+
+    def _end_capture(self, graph: ctypes.c_void_p) -> None:
+        call("cudaStreamEndCapture", self.handle, ctypes.byref(graph))
+
+
+def pinned_words(count: int) -> Array:
+    """``[count]`` int64 zeros in host memory that a GPU copies from and to while the host goes on.
+
+    Raises:
+        CudaError: CUDA cannot allocate it.
+    """
+    pointer = _new("cudaHostAlloc", max(count, 1) * 8, 0)
+    buffer = (ctypes.c_int64 * max(count, 1)).from_address(pointer)
+    _on_end(buffer, "cudaFreeHost", pointer)
+    words: Array = np.ctypeslib.as_array(buffer)[:count]
+    words[:] = 0
+    return words
+
+
+class Recording:
+    """A captured run: copies its inputs to the device, runs there, and copies one result back.
+
+    At most two launches may be neither waited for nor needed any more.
+
+    Args:
+        stream: captured while ``run`` runs.
+        run: makes the run on ``stream``, and does not wait for it.
+        words: inputs in pinned memory, copied to ``target`` on demand.
+        target: their address in device memory.
+        result: copied to pinned memory after each launch; None copies nothing.
+
+    Raises:
+        Exception: the run cannot be captured.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        run: Callable[[], object],
+        words: Array,
+        target: int,
+        result: Tensor | None,
+    ) -> None:
+        self._stream, self._words, self._target = stream, words, target
+        self._graph = stream.capture(run)
+        _on_end(self, "cudaGraphExecDestroy", self._graph)
+        # Two of each: a launch may follow before the one before it is read.
+        self._launches = [Launch(result) for _ in range(2)]
+
+    def launch(self, *, copies_inputs: bool) -> "Launch":
+        """Starts a replay. ``copies_inputs``: else the device's inputs are as they are.
+
+        Raises:
+            CudaError: CUDA cannot start it.
+        """
+        stream, launch, words = self._stream, self._launches[0], self._words
+        self._launches.reverse()
+        stream.activate()
+        if copies_inputs:
+            source = words.ctypes.data
+            copied = (self._target, source, words.nbytes, _HOST_TO_DEVICE, stream.handle)
+            call("cudaMemcpyAsync", *copied)
+        call("cudaGraphLaunch", self._graph, stream.handle)
+        launch.end(stream)
+        return launch
+
+
+class Launch:
+    """The end of a replay. Implements :class:`server.runtime.contract.Pending`."""
+
+    def __init__(self, result: Tensor | None) -> None:
+        self._event = _new("cudaEventCreateWithFlags", _DISABLE_TIMING)
+        _on_end(self, "cudaEventDestroy", self._event)
+        self._copied: Array | None = None
+        self._copy: tuple[int, ...] = ()
+        if result is not None:
+            words = pinned_words(-(-result.num_bytes // 8))
+            data = words.view(np.uint8)[: result.num_bytes]
+            self._copied = data.view(result.dtype).reshape(result.shape)
+            address = words.ctypes.data
+            self._copy = (address, result.pointer, result.num_bytes, _DEVICE_TO_HOST)
+
+    def end(self, stream: Stream) -> None:
+        """Puts the copy of the result on the stream, and the event that it is done."""
+        if self._copy:
+            call("cudaMemcpyAsync", *self._copy, stream.handle)
+        call("cudaEventRecord", self._event, stream.handle)
+
+    def wait(self) -> Array | None:
+        call("cudaEventSynchronize", self._event)
+        return self._copied
+
+    def drop(self) -> None:
+        # An error of the device appears again in the run that follows.
+        with suppress(CudaError):
+            call("cudaEventSynchronize", self._event)
+
+
+def _new(function: str, *arguments: object) -> int:
+    """What a function writes to the address that is its first argument: a handle or an address."""
+    made = ctypes.c_void_p()
+    call(function, ctypes.byref(made), *arguments)
+    if made.value is None:
+        raise CudaError(f"{function} returns nothing")
+    return made.value
+
+
+def _on_end(owner: object, function: str, handle: int) -> None:
+    """Calls a function once ``owner`` is gone, but not at exit, when CUDA may have ended."""
+
+    def end() -> None:
+        with suppress(CudaError):
+            call(function, handle)
+
+    weakref.finalize(owner, end).atexit = False
+
+
+def _destroy_graph(graph: ctypes.c_void_p) -> None:
+    if graph.value is not None:
+        with suppress(CudaError):
+            call("cudaGraphDestroy", graph)
+
+
+def _check_nodes(graph: ctypes.c_void_p) -> None:
+    """Raises ``CudaError`` if a replay would read memory of the host, or call it.
+
+    That memory may hold something else by then.
+    """
+    count = ctypes.c_size_t()
+    call("cudaGraphGetNodes", graph, None, ctypes.byref(count))
+    nodes = (ctypes.c_void_p * count.value)()
+    call("cudaGraphGetNodes", graph, nodes, ctypes.byref(count))
+    type_, copy = ctypes.c_int(), (ctypes.c_int64 * _COPY_WORDS)()
+    for node in nodes:
+        call("cudaGraphNodeGetType", node, ctypes.byref(type_))
+        if type_.value == _HOST_NODE:
+            raise CudaError("the run calls the host")
+        if type_.value == _MEMCPY_NODE:
+            call("cudaGraphMemcpyNodeGetParams", node, copy)
+            if copy[_KIND] & 0xFFFFFFFF == _HOST_TO_DEVICE:
+                raise CudaError("the run copies from the host")

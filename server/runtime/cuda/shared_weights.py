@@ -1,0 +1,89 @@
+"""Weights of products in device memory, ``[out, in]``, which all graphs of a bundle share.
+
+A bundle has them as ``[in, out]``. Kernels for few rows read each output's weights in one run.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import onnx
+from onnx import TensorProto
+
+from server.runtime.cuda.rewrite import MICROSOFT, declare_domains
+from server.runtime.kernels.graph import GraphIndex
+
+_MIN_BYTES = 1 << 14
+_ITEM_BYTES: dict[int, int] = {
+    TensorProto.FLOAT16: 2,
+    TensorProto.BFLOAT16: 2,
+    TensorProto.FLOAT: 4,
+}
+# Beyond the end of any file: a runtime that reads a transposed weight from the file fails.
+_NOWHERE = 1 << 50
+
+
+class Weight(NamedTuple):
+    """A matrix in a file: ``[rows, columns]`` of ``item_bytes`` from ``offset`` on.
+
+    ``type_``: of ``onnx.TensorProto``.
+    """
+
+    file: Path
+    offset: int
+    rows: int
+    columns: int
+    type_: int
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return _ITEM_BYTES[self.type_]
+
+
+def share_weights(model: onnx.ModelProto, folder: Path) -> dict[str, Weight]:
+    """Makes the large weights that only products read ``[out, in]``, for the caller to supply.
+
+    ``MatMul`` becomes ``FusedMatMul`` (com.microsoft) with ``transB``.
+
+    Args:
+        model: without its external weights, which are in ``folder``.
+        folder: the bundle's.
+
+    Returns:
+        What to supply, by name, as it is in the file: to be transposed. The model names no place
+        that could be read instead.
+    """
+    index = GraphIndex(model.graph, folder)
+    found: dict[str, Weight] = {}
+    for tensor in model.graph.initializer:
+        weight = _weight(tensor, folder)
+        readers = index.consumers(tensor.name)
+        if weight is None or not readers or not all(_is_product(n, tensor.name) for n in readers):
+            continue
+        found[tensor.name] = weight
+        tensor.dims[:] = (weight.columns, weight.rows)
+        for entry in tensor.external_data:
+            if entry.key == "offset":
+                entry.value = str(_NOWHERE)
+        for node in readers:
+            node.op_type, node.domain = "FusedMatMul", MICROSOFT
+            node.attribute.append(onnx.helper.make_attribute("transB", 1))
+    if found:
+        declare_domains(model)
+    return found
+
+
+def _weight(tensor: onnx.TensorProto, folder: Path) -> Weight | None:
+    if tensor.data_location != TensorProto.EXTERNAL or len(tensor.dims) != 2:
+        return None
+    item_bytes = _ITEM_BYTES.get(tensor.data_type)
+    where = {entry.key: entry.value for entry in tensor.external_data}
+    rows, columns = tensor.dims
+    if item_bytes is None or rows * columns * item_bytes < _MIN_BYTES or "offset" not in where:
+        return None
+    return Weight(folder / where["location"], int(where["offset"]), rows, columns, tensor.data_type)
+
+
+def _is_product(node: onnx.NodeProto, weight: str) -> bool:
+    is_matmul = not node.domain and node.op_type == "MatMul"
+    return is_matmul and node.input[1] == weight and node.input[0] != weight

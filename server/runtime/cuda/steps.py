@@ -1,0 +1,268 @@
+"""Rewrites a decode graph for steps on CUDA: runs over exactly one token of each row.
+
+The operators are those of native/cuda/linear.cc, decode_attention.cc and operators.cc. Products
+with few rows take as long as their weights take to be read, and so have one of their own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from server.runtime.contract import (
+    BEST_TOKENS,
+    FEW_ROWS,
+    IS_LIVE,
+    NEXT_NUM_CACHED_TOKENS,
+    NEXT_TOKEN_IDS,
+)
+from server.runtime.cuda import decode_attention
+from server.runtime.cuda.rewrite import (
+    MICROSOFT,
+    SUFFIXES,
+    Change,
+    apply_changes,
+    declare_domains,
+    rewrite_model,
+    suffix_of_row,
+)
+from server.runtime.kernels.graph import LOGIT_POSITIONS, TOKENS, GraphIndex, other_operand
+from server.runtime.kernels.library import DOMAIN
+
+_NUM_CACHED_TOKENS = "num_cached_tokens"
+# Sizes that native/cuda/linear.cc takes are multiples of these.
+_IN, _OUT = 32, 16
+_NO_ACTIVATION = -1
+_ROWS, _SECOND = "rows", "second_axis"
+
+
+def rewrite_steps(
+    model: onnx.ModelProto, folder: Path, suppressed: tuple[int, ...] = (), *, max_rows: int
+) -> bool:
+    """Rewrites a decode graph for steps of at most ``max_rows`` rows.
+
+    The rewritten graph has logits for every row, in order: ``logit_positions`` is not read. It also
+    finds the inputs of the next step, if it finds the best tokens
+    (:data:`~server.runtime.contract.NEXT_TOKEN_IDS`).
+
+    Args:
+        model: a decode graph without its external weights; those of products are ``[out, in]``
+            (:func:`server.runtime.cuda.shared_weights.share_weights`).
+        folder: the bundle's, which has the other weights.
+        suppressed: tokens that are never the best.
+        max_rows: up to :data:`~server.runtime.contract.FEW_ROWS`, products are ours.
+
+    Returns:
+        Whether the model changed.
+    """
+    graph = model.graph
+    changed = _fix_sizes(graph) and _drop_selection(graph)
+    changed |= rewrite_model(model, folder, suppressed)
+    changed |= apply_changes(graph, list(_attentions(GraphIndex(graph, folder))))
+    if max_rows <= FEW_ROWS:
+        changed |= apply_changes(graph, list(_products(GraphIndex(graph, folder))))
+    changed |= _add_next_inputs(graph)
+    if changed:
+        declare_domains(model)
+    return changed
+
+
+def is_decoder(model: onnx.ModelProto) -> bool:
+    """Whether a graph has logits for chosen tokens."""
+    return any(value.name == LOGIT_POSITIONS for value in model.graph.input)
+
+
+def _fix_sizes(graph: onnx.GraphProto) -> bool:
+    """Gives all rows one symbol, and each row one token. Returns whether the inputs are known."""
+    shapes = {value.name: value.type.tensor_type.shape for value in graph.input}
+    if not {TOKENS, LOGIT_POSITIONS, _NUM_CACHED_TOKENS} <= shapes.keys():
+        return False
+    length = shapes[TOKENS].dim[1].dim_param
+    rows = {shapes[name].dim[0].dim_param for name in (TOKENS, LOGIT_POSITIONS, _NUM_CACHED_TOKENS)}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if length and dim.dim_param == length:
+                dim.dim_value = 1
+            elif dim.dim_param and dim.dim_param in rows:
+                dim.dim_param = _ROWS
+    return True
+
+
+def _drop_selection(graph: onnx.GraphProto) -> bool:
+    """Drops the selection of tokens that get logits: all do, in order.
+
+    What follows is over ``[1, rows, size]``, and then over ``[rows, 1, size]`` as before it.
+    """
+    index = GraphIndex(graph, Path())
+    replaced: dict[str, str] = {}
+    for gather in graph.node:
+        view = index.producer(gather, 0, "Reshape") if gather.op_type == "Gather" else None
+        if view is None or not _reads_positions(index, gather):
+            continue
+        unsqueeze = index.only_consumer(gather, "Unsqueeze")
+        if unsqueeze is not None and _axes(index, unsqueeze) == [0]:
+            replaced[unsqueeze.output[0]] = view.input[0]
+    if not replaced:
+        return False
+    for node in graph.node:
+        if node.op_type == "Squeeze" and _axes(index, node) == [0]:
+            node.input[1] = _SECOND
+        node.input[:] = [replaced.get(name, name) for name in node.input]
+    graph.initializer.append(numpy_helper.from_array(np.array([1]), _SECOND))
+    for value in graph.value_info:
+        dim = value.type.tensor_type.shape.dim
+        if len(dim) == 3 and dim[0].dim_value == 1 and dim[1].dim_param == _ROWS:
+            dim[0].dim_param, dim[1].dim_value = _ROWS, 1
+    return _drop_unread(graph)
+
+
+def _axes(index: GraphIndex, node: onnx.NodeProto) -> list[int]:
+    """The constant axes that a node squeezes or adds; empty if it names none."""
+    axes = index.inline_array(node.input[1]) if len(node.input) > 1 else None
+    return [] if axes is None else axes.tolist()
+
+
+def _reads_positions(index: GraphIndex, gather: onnx.NodeProto) -> bool:
+    name = gather.input[1]
+    while (node := index.producers.get(name)) is not None:
+        if node.op_type not in ("Cast", "Reshape"):
+            return False
+        name = node.input[0]
+    return name == LOGIT_POSITIONS
+
+
+def _drop_unread(graph: onnx.GraphProto) -> bool:
+    """Drops nodes whose outputs nothing reads."""
+    wanted = {value.name for value in graph.output}
+    kept: list[onnx.NodeProto] = []
+    for node in reversed(graph.node):
+        if not wanted.isdisjoint(node.output):
+            wanted.update(node.input)
+            kept.append(onnx.NodeProto.FromString(node.SerializeToString()))
+    is_changed = len(kept) < len(graph.node)
+    del graph.node[:]
+    graph.node.extend(reversed(kept))
+    return is_changed
+
+
+def _attentions(graph: GraphIndex) -> Iterator[Change]:
+    for node in graph.nodes:
+        if decode_attention.replaceable(node, graph):
+            yield Change(node, (decode_attention.replaced(node, graph),))
+
+
+def _products(graph: GraphIndex) -> Iterator[Change]:
+    """Products with weights ``[out, in]``, with the norm before and the activation after them."""
+    for node in graph.nodes:
+        weight = _weight(graph, node)
+        suffix = "" if weight is None else SUFFIXES.get(weight.data_type, "")
+        if weight is None or not suffix or weight.dims[1] % _IN or weight.dims[0] % _OUT:
+            continue
+        norm, (after, bias, attributes) = _norm_before(graph, node, suffix), _after(graph, node)
+        x, residual, scale = node.input[0], "", ""
+        nodes = (node, *after)
+        outputs = [nodes[-1].output[0]]
+        epsilon = 0.0
+        if norm is not None:
+            x, residual, scale = norm.input[0], norm.input[2], norm.input[3]
+            outputs += [name for name in norm.output[1:] if name]  # the sum
+            epsilon = next(a.f for a in norm.attribute if a.name == "epsilon")
+            nodes = (norm, *nodes)
+        made = helper.make_node(
+            f"Linear{suffix}",
+            _trimmed((x, weight.name, bias, residual, scale)),
+            outputs,
+            name=outputs[0],
+            domain=DOMAIN,
+            epsilon=epsilon,
+            activation=attributes.get("activation", _NO_ACTIVATION),
+            is_gated=attributes.get("is_gated", 0),
+        )
+        yield Change(nodes[0], (made,), nodes[1:])
+
+
+def _weight(graph: GraphIndex, node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The constant ``[out, in]`` of a product ``x W^T``; None if a node is none."""
+    attributes: Mapping[str, object] = {
+        a.name: helper.get_attribute_value(a) for a in node.attribute
+    }
+    is_fused = node.domain == MICROSOFT and node.op_type == "FusedMatMul"
+    is_gemm = not node.domain and node.op_type == "Gemm" and not any(node.input[2:])
+    plain = {"transA": 0, "transB": 1, "alpha": 1.0, "transBatchA": 0, "transBatchB": 0}
+    if not (is_fused or is_gemm) or attributes.get("transB") != 1:
+        return None
+    if any(plain.get(name, value) != value for name, value in attributes.items()):
+        return None
+    tensor = graph.initializers.get(node.input[1])
+    return tensor if tensor is not None and len(tensor.dims) == 2 else None
+
+
+def _after(
+    graph: GraphIndex, node: onnx.NodeProto
+) -> tuple[tuple[onnx.NodeProto, ...], str, dict[str, int]]:
+    """The node that adds a bias to a product or applies an activation; the bias; attributes."""
+    y = node.output[0]
+    readers = graph.consumers(y)
+    if y in graph.outputs or len(readers) != 1:
+        return (), "", {}
+    reader = readers[0]
+    if reader.domain == DOMAIN and reader.op_type.startswith("Activation"):
+        attributes = {a.name: a.i for a in reader.attribute}
+        attributes["activation"] = attributes.pop("kind")
+        return (reader,), "".join(reader.input[1:2]), attributes
+    if not reader.domain and reader.op_type == "Add":
+        bias = other_operand(reader, y)
+        if suffix_of_row(graph, bias, 2**31) is not None:
+            return (reader,), bias, {}
+    return (), "", {}
+
+
+def _norm_before(graph: GraphIndex, node: onnx.NodeProto, suffix: str) -> onnx.NodeProto | None:
+    """The RMSNormalization of which only this product reads the result."""
+    norm = graph.producer(node, 0, f"Norm{suffix}")
+    if norm is None or norm.output[0] in graph.outputs or len(graph.consumers(norm.output[0])) != 1:
+        return None
+    is_centered = next(a.i for a in norm.attribute if a.name == "is_centered")
+    return None if is_centered or norm.input[1] or any(norm.input[4:]) else norm
+
+
+def _trimmed(names: Sequence[str]) -> list[str]:
+    """Without the empty names at the end."""
+    kept = list(names)
+    while kept and not kept[-1]:
+        kept.pop()
+    return kept
+
+
+def _add_next_inputs(graph: onnx.GraphProto) -> bool:
+    """Adds the inputs of the next step, over the best tokens, as outputs.
+
+    They overwrite the inputs: all nodes that read those must have run before the best tokens are
+    known.
+    """
+    if all(value.name != BEST_TOKENS for value in graph.output):
+        return False
+    before = _before(graph, BEST_TOKENS)
+    read = {TOKENS, _NUM_CACHED_TOKENS}
+    if any(not read.isdisjoint(n.input) and before.isdisjoint(n.output) for n in graph.node):
+        return False
+    inputs = (BEST_TOKENS, _NUM_CACHED_TOKENS, IS_LIVE)
+    outputs = (NEXT_TOKEN_IDS, NEXT_NUM_CACHED_TOKENS)
+    node = helper.make_node("Advance", inputs, outputs, name=NEXT_TOKEN_IDS, domain=DOMAIN)
+    graph.node.append(node)
+    make = helper.make_tensor_value_info
+    graph.input.append(make(IS_LIVE, TensorProto.INT32, [_ROWS]))
+    graph.output.append(make(NEXT_TOKEN_IDS, TensorProto.INT64, [_ROWS, 1]))
+    graph.output.append(make(NEXT_NUM_CACHED_TOKENS, TensorProto.INT32, [_ROWS]))
+    return True
+
+
+def _before(graph: onnx.GraphProto, name: str) -> set[str]:
+    """A value, and those that it depends on."""
+    found = {name}
+    for node in reversed(graph.node):  # sorted by their dependencies
+        if not found.isdisjoint(node.output):
+            found.update(node.input)
+    return found

@@ -1,0 +1,152 @@
+"""Runs that repeat: replayed by the device, or run when their results are asked for."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from server.runtime.contract import Array, Pending, Tensor
+from server.runtime.cuda.recording import Recording
+from server.runtime.ort.input_packing import InputPacking
+from server.runtime.ort.session import Session
+
+# ONNX Runtime's CUDA provider allocates in the first two runs of a shape. It records the third.
+_RUNS_TO_ALLOCATE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Implements :class:`server.runtime.contract.Pending`: it runs when it is waited for."""
+
+    run: Callable[[], Array | None]
+
+    def wait(self) -> Array | None:
+        return self.run()
+
+    def drop(self) -> None:
+        """Does nothing: it never runs."""
+
+
+class HostRepeatedRun:
+    """Implements :class:`server.runtime.contract.RepeatedRun` over host memory.
+
+    Args:
+        run: runs the graph.
+        result: the output to return.
+    """
+
+    feeds_back = False
+
+    def __init__(self, run: Callable[[Mapping[str, Array]], object], result: Tensor | None) -> None:
+        self._run, self._result = run, result
+
+    def record(self, inputs: Mapping[str, Array]) -> bool:
+        del inputs
+        return False
+
+    def start(self, inputs: Mapping[str, Array] | None) -> Pending:
+        if inputs is None:
+            raise ValueError("the graph does not make its next inputs")
+        return Later(partial(self._wait, inputs))
+
+    def _wait(self, inputs: Mapping[str, Array]) -> Array | None:
+        self._run(inputs)
+        if self._result is None:
+            return None
+        array: Any = self._result.owner
+        result: Array = array
+        return result
+
+
+class PackedInputs:
+    """Inputs that go to the device in one copy. ``target``: the ``OrtValue`` that they go to."""
+
+    def __init__(self, packing: InputPacking, target: Any) -> None:
+        self._packing, self._target = packing, target
+        self.address: int = target.data_ptr()
+
+    def pack(self, inputs: Mapping[str, Array]) -> Array:
+        """The words to copy."""
+        return self._packing.pack({name: inputs[name] for name in self._packing.names})
+
+    def copy(self, inputs: Mapping[str, Array]) -> None:
+        """Copies them, and waits for it."""
+        if self._packing.names:
+            self._target.update_inplace(self.pack(inputs))
+
+
+class DeviceRepeatedRun:
+    """Implements :class:`server.runtime.contract.RepeatedRun` over device memory.
+
+    Args:
+        session: of ``io_binding``.
+        io_binding: with all inputs and outputs bound.
+        inputs: those in device memory.
+        result: the output to return.
+        feeds_back: whether outputs are bound to the memory of the inputs of the next run.
+        keep_alive: owns the memory that ``io_binding`` points to.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        io_binding: Any,
+        inputs: PackedInputs,
+        result: Tensor | None,
+        *,
+        feeds_back: bool,
+        keep_alive: object,
+    ) -> None:
+        self.feeds_back, self._keep_alive = feeds_back, keep_alive
+        self._session, self._io_binding, self._inputs = session, io_binding, inputs
+        self._result = result
+        self._recording: Recording | None = None
+        self._recording_id: int | None = None  # of ONNX Runtime's own
+
+    def record(self, inputs: Mapping[str, Array]) -> bool:
+        self._inputs.copy(inputs)
+        session, run = self._session, self._io_binding
+        stream = session.stream
+        if stream is not None:
+            for _ in range(_RUNS_TO_ALLOCATE):
+                session.run(run)
+            try:
+                words, address = self._inputs.pack(inputs), self._inputs.address
+                recording = Recording(
+                    stream, partial(session.launch, run), words, address, self._result
+                )
+                recording.launch(copies_inputs=True).wait()
+            except Exception as error:  # ONNX Runtime's errors have no other base class
+                session.stop_capturing(str(error))
+            else:
+                self._recording = recording
+                return True
+        self._recording_id = session.new_recording_id()
+        if self._recording_id is None:
+            return False
+        for _ in range(_RUNS_TO_ALLOCATE + 1):
+            session.run(run, self._recording_id)
+        return True
+
+    def start(self, inputs: Mapping[str, Array] | None) -> Pending:
+        if self._recording is not None:
+            if inputs is not None:
+                self._inputs.pack(inputs)  # to the words that the recording copies
+            return self._recording.launch(copies_inputs=inputs is not None)
+        if inputs is not None:
+            self._inputs.copy(inputs)
+        return Later(self._run)
+
+    def _run(self) -> Array | None:
+        self._session.run(self._io_binding, self._recording_id)
+        return None if self._result is None else _read(self._result)
+
+
+def _read(tensor: Tensor) -> Array:
+    """A copy of rows of a tensor that an ``OrtValue`` owns."""
+    value: Any = tensor.owner
+    whole: Array = value.numpy().ravel()
+    start = (tensor.pointer - value.data_ptr()) // tensor.dtype.itemsize
+    return whole[start : start + int(np.prod(tensor.shape))].reshape(tensor.shape)
