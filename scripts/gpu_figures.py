@@ -2,14 +2,15 @@
 
     python -m scripts.gpu_figures [--check]
 
-They come from ``loadtest/results/gpu-h100.json``: the report of ``python -m loadtest gpu``. Before
-that measured all parts itself, steps (``steps``) and lanes (``encoder_lanes``) were added by hand.
-A section without data is not rendered, and needs no place in the document.
+They come from the reports of ``python -m loadtest gpu`` on two cards. Before that measured all
+parts itself, steps (``steps``) and lanes (``encoder_lanes``) were added to the H100's by hand. A
+section without data is not rendered, and needs no place in the document.
 """
 
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from loadtest.gpu.model_sizes import SIZES, Family
@@ -17,7 +18,8 @@ from loadtest.gpu.plan import OURS, Benchmark
 from loadtest.gpu.roofline import roofline_rate
 from scripts.generated_sections import ROOT, Section, main, markdown_table
 
-REPORT = ROOT / "loadtest" / "results" / "gpu-h100.json"
+_RESULTS = ROOT / "loadtest" / "results"
+H100, H200 = _RESULTS / "gpu-h100.json", _RESULTS / "gpu-h200.json"
 DOCUMENT = ROOT / "docs" / "gpu.md"
 _LLAMA, _BERT = "llama-1.1b", "bert-base"
 _TODAY = "today"
@@ -148,6 +150,27 @@ def peers(report: Mapping[str, Any]) -> str:
     return markdown_table(lines)
 
 
+def others(report: Mapping[str, Any]) -> str:
+    """Tokens per second of other engines where ours has not been measured beside them."""
+    found: list[tuple[str, Mapping[str, float]]] = []
+    for name, rows in report["speed"].items():
+        for batch, row in rows["rows"].items():
+            if (rates := row.get("tokens_per_second", {})) and OURS not in rates:
+                found.append((f"{name}, {batch}", rates))
+    columns = [
+        column
+        for column, engines in _PEERS.items()
+        if any(engine in rates for _, rates in found for engine in engines)
+    ]
+    lines = [["model, sequences together", *(f"{column}, tokens/s" for column in columns)]]
+    for name, rates in found:
+        cells = (
+            ", ".join(_rate(rates[e]) for e in _PEERS[column] if e in rates) for column in columns
+        )
+        lines.append([name, *cells])
+    return markdown_table(lines) if len(lines) > 1 else ""
+
+
 def speed(report: Mapping[str, Any]) -> str:
     """Every decoder and encoder-decoder in its first precision, with its share of the limit."""
     lines = [["model, sequences together", "tokens/s", "ms a step", "of the limit"]]
@@ -234,28 +257,40 @@ def _rate(rate: float) -> str:
     return f"{rate:,.0f}"
 
 
-def committed() -> dict[str, Any]:
-    """The report in ``loadtest/results``."""
-    report: dict[str, Any] = json.loads(REPORT.read_text(encoding="utf-8"))
+def committed(path: Path = H100) -> dict[str, Any]:
+    """A report in ``loadtest/results``."""
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return report
 
 
-_RENDERERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "gpu-machine": machine,
-    "gpu-checks": checks,
-    "gpu-steps": steps,
-    "gpu-speed": speed,
-    "gpu-profile": profile,
-    "gpu-prompts": prompts,
-    "gpu-caches": caches,
-    "gpu-peers": peers,
-    "gpu-encoders": encoders,
-    "gpu-server": server,
+_Render = Callable[[Mapping[str, Any]], str]
+_RENDERERS: dict[str, tuple[Path, _Render]] = {
+    "gpu-machine": (H100, machine),
+    "gpu-machine-h200": (H200, machine),
+    "gpu-checks": (H200, checks),
+    "gpu-steps": (H100, steps),
+    "gpu-speed": (H200, speed),
+    "gpu-profile": (H100, profile),
+    "gpu-profile-h200": (H200, profile),
+    "gpu-prompts": (H200, prompts),
+    "gpu-caches": (H200, caches),
+    "gpu-peers": (H100, peers),
+    "gpu-peers-h200": (H200, peers),
+    "gpu-others": (H200, others),
+    "gpu-encoders": (H100, encoders),
+    "gpu-encoders-h200": (H200, encoders),
+    "gpu-server": (H100, server),
 }
+
+
+def _section(name: str, path: Path, render: _Render) -> Section:
+    return Section(document=DOCUMENT, name=name, render=lambda: render(committed(path)))
+
+
 SECTIONS = tuple(
-    Section(document=DOCUMENT, name=name, render=lambda render=render: render(committed()))  # type: ignore[misc]
-    for name, render in _RENDERERS.items()
-    if render(committed())
+    _section(name, path, render)
+    for name, (path, render) in _RENDERERS.items()
+    if render(committed(path))
 )
 
 if __name__ == "__main__":
