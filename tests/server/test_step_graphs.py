@@ -59,7 +59,10 @@ def padded(decode: FakeDecode, steps: StepGraphs) -> PaddedDecode:
 
 
 def test_graphs_of_steps_that_agree() -> None:
-    padded(BestDecode(), StepGraphs(BestDecode(), BestDecode())).record()
+    few, many = BestDecode(), BestDecode()
+    padded(BestDecode(), StepGraphs(few, many)).record()
+    for graph in (few, many):
+        assert {position for _, cached in graph.steps for position in cached} >= {0, MAX_LENGTH - 1}
 
 
 @pytest.mark.parametrize("at", [0, 2, MAX_LENGTH - 1])

@@ -1,4 +1,4 @@
-"""Decode graphs rewritten for steps on CUDA compute what the exported graphs do."""
+"""Exported graphs, rewritten for CUDA, compute what they did: steps of decoders, and an encoder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,14 +20,16 @@ from server.runtime.contract import (
     NEXT_TOKEN_IDS,
     Array,
 )
-from server.runtime.cuda.rewrite import MICROSOFT
+from server.runtime.cuda.rewrite import MICROSOFT, rewrite
 from server.runtime.cuda.shared_weights import Weight, share_weights
 from server.runtime.cuda.steps import rewrite_steps
+from tests.server import cuda_operators
+from tests.server.cuda_graphs import load
 from tests.server.cuda_operators import NEEDS_LIBRARY
 from tests.server.in_place import run_in_place
 
-pytestmark = NEEDS_LIBRARY
-MODELS = ("llama-check", "bart-check")
+pytestmark = [NEEDS_LIBRARY, pytest.mark.slow]
+MODELS, ENCODER = ("llama-check", "bart-check"), "bert-check"
 CAPACITY, SOURCE = 24, 6
 CACHED = [0, 7, 20]
 SUPPRESSED = (0, 1, 2)
@@ -42,14 +44,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Exported decode graphs, by model."""
+    """Decode graphs, and that of the encoder, by model."""
     builder = ModelBuilder(tmp_path_factory.mktemp("models"), "cuda", Deadline(600))
     try:
-        return {
-            name: builder.bundle(SIZES[name], "fp16", "float") / "decode.onnx" for name in MODELS
+        folders = {
+            name: builder.bundle(SIZES[name], "fp16", "float") for name in (*MODELS, ENCODER)
         }
     finally:
         builder.close()
+    files = {name: "encode.onnx" if name == ENCODER else "decode.onnx" for name in folders}
+    return {name: folder / files[name] for name, folder in folders.items()}
 
 
 def transposed(weight: Weight) -> Array:
@@ -183,3 +187,41 @@ def test_selections_that_are_not_of_logits_stay() -> None:
     model = helper.make_model(graph)
     assert not rewrite_steps(model, Path(), max_rows=1)
     assert operators(model) == ["Gather"]
+
+
+def test_vectors_of_an_encoder(graphs: Mapping[str, Path]) -> None:
+    graph = graphs[ENCODER]
+    data = rewrite(graph)
+    assert data is not None
+    model, exported = load(data, graph.parent), onnx.load(str(graph))
+    lengths = np.array([9, 1, 5], np.int32)
+    ids = np.random.default_rng(0).integers(5, SIZES[ENCODER].config["vocab_size"], (3, 9))
+    inputs: dict[str, Array] = {
+        "token_ids": ids,
+        "segment_ids": np.zeros_like(ids),
+        "lengths": lengths,
+    }
+    expected, found = cuda_operators.run(exported, inputs), cuda_operators.run(model, inputs)
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=0.01, err_msg=name)
+
+
+def test_operators_of_an_encoder(graphs: Mapping[str, Path]) -> None:
+    graph = graphs[ENCODER]
+    data = rewrite(graph)
+    assert data is not None
+    found = [node.op_type for node in load(data, graph.parent).graph.node]
+    layers = SIZES[ENCODER].config["num_hidden_layers"]
+    for operator, count in {
+        "SplitFp16": layers,
+        "MultiHeadAttention": layers,
+        "ActivationFp16": layers,
+        "NormFp16": 2 * layers + 1,
+        "KeyRangesFp16": 1,
+        "PoolFp16": 1,
+        "GroupQueryAttention": 0,
+        "Gelu": 0,
+        "ReduceSum": 0,
+    }.items():
+        assert found.count(operator) == count, operator
