@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 
 from scripts.build_kernels import build_emulated_library
 from server.runtime.contract import Array
+from server.runtime.cuda.changes import MICROSOFT
 from server.runtime.cuda.decode_attention import replaceable, replaced
-from server.runtime.cuda.rewrite import MICROSOFT
 from server.runtime.kernels.graph import GraphIndex
 from server.runtime.kernels.library import DOMAIN
 from tests.server.cuda_operators import NEEDS_LIBRARY

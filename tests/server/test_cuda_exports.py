@@ -20,7 +20,8 @@ from server.runtime.contract import (
     NEXT_TOKEN_IDS,
     Array,
 )
-from server.runtime.cuda.rewrite import MICROSOFT, rewrite
+from server.runtime.cuda.changes import MICROSOFT
+from server.runtime.cuda.rewrite import rewrite
 from server.runtime.cuda.shared_weights import Weight, share_weights
 from server.runtime.cuda.steps import rewrite_steps
 from tests.server import cuda_operators

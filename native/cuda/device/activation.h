@@ -14,6 +14,12 @@ inline float activated(float x, int kind) {
   return x < 0.f ? 0.f : x;
 }
 
+template <float (*Activate)(float)>
+inline void activate_each(float (&values)[kWide]) {
+  UNROLLED
+  for (int i = 0; i < kWide; i++) values[i] = Activate(values[i]);
+}
+
 template <typename T>
 inline void activate(const ActivationArguments<T>& a) {
   let_next_start();
@@ -26,8 +32,14 @@ inline void activate(const ActivationArguments<T>& a) {
   const T* x = a.x + row * (a.is_gated ? 2 * width : width) + column;
   Wide<T> y = Wide<T>::load(x);
   if (a.bias) y.add(a.bias + column);
-  UNROLLED
-  for (int i = 0; i < kWide; i++) y.values[i] = activated(y.values[i], a.kind);
+  if (a.kind == kGelu) {  // chosen once: the kernel has much to compute for each byte
+    activate_each<gelu>(y.values);
+  } else if (a.kind == kGeluOfTanh) {
+    activate_each<gelu_of_tanh>(y.values);
+  } else {
+    UNROLLED
+    for (int i = 0; i < kWide; i++) y.values[i] = activated(y.values[i], a.kind);
+  }
   if (a.is_gated) {
     Wide<T> factor = Wide<T>::load(x + width);
     if (a.bias) factor.add(a.bias + width + column);

@@ -5,7 +5,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from server.runtime.cuda.rewrite import MICROSOFT, SUFFIXES
+from server.runtime.cuda.changes import MICROSOFT, SUFFIXES
 from server.runtime.kernels.graph import GraphIndex
 from server.runtime.kernels.library import DOMAIN
 

@@ -17,10 +17,14 @@ _WIDE = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 class PooledMean(NamedTuple):
-    """``last`` gives the mean in fp32 of the first ``lengths`` tokens of ``x [texts, length, n]``.
+    """A mean in fp32 of the tokens of each text, without padding.
 
-    ``min_norm``: the mean is divided by its norm, or by this if that is smaller; None if it is not.
-    ``dropped``: nodes that compute nothing else.
+    Attributes:
+        last: the node that gives it.
+        x: the tokens ``[texts, length, size]``.
+        lengths: of the texts.
+        min_norm: the least divisor, else the mean's norm; None if it is not normalized.
+        dropped: nodes that compute nothing else.
     """
 
     last: onnx.NodeProto

@@ -4,8 +4,8 @@ Bundles hold standard operators only. Each pattern replaces nodes that read and 
 times by one that does so once: a launch of a kernel takes longer than most of them compute.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,39 +13,33 @@ import onnx
 from onnx import helper
 
 from server.runtime.contract import BEST_TOKENS
-from server.runtime.cuda.pooling import pooled_means
-from server.runtime.kernels.graph import (
-    ATTENDED_LENGTHS,
-    LOGIT_POSITIONS,
-    GraphIndex,
-    other_operand,
+from server.runtime.cuda.changes import (
+    MICROSOFT,
+    SUFFIXES,
+    Change,
+    apply_changes,
+    is_vector_size,
+    suffix_of_row,
+    take_bias,
 )
+from server.runtime.cuda.encoders import attentions, pools
+from server.runtime.kernels.graph import LOGIT_POSITIONS, GraphIndex
 from server.runtime.kernels.library import DOMAIN
 
 LIBRARY = Path(__file__).parents[1] / "libtriune_cuda.so"
-SUFFIXES: dict[int, str] = {onnx.TensorProto.FLOAT16: "Fp16", onnx.TensorProto.BFLOAT16: "Bf16"}
-# Sizes that native/cuda/operators.cc takes: multiples of the first, up to the second.
-_VECTOR, _MAX_SIZE = 8, 32768
+_MAX_SIZE = 32768  # of a row that is normalized
 # Activation in native/cuda/device/arguments.h, and of ONNX's Gelu by its attribute.
 _SILU, _RELU = 0, 1
 _GELUS = {b"none": 2, b"tanh": 3}
-# Of a mean: a block of threads of native/cuda/encoders.cc has a vector of each.
-_MAX_POOLED_SIZE = 8192
-MICROSOFT = "com.microsoft"
 _NORMS = ("LayerNormalization", "RMSNormalization")
 _LOGITS = "logits"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Change:
-    """Puts ``made`` where ``place`` was, and drops it and the nodes ``dropped``."""
-
-    place: onnx.NodeProto
-    made: tuple[onnx.NodeProto, ...]
-    dropped: tuple[onnx.NodeProto, ...] = ()
-
-
-def rewrite(path: Path, suppressed: tuple[int, ...] = ()) -> bytes | None:
+def rewrite(
+    path: Path,
+    suppressed: tuple[int, ...] = (),
+    takes_ranges: Callable[[], bool] = lambda: True,
+) -> bytes | None:
     """Rewrites the graph in ``path``; its weights stay in their files.
 
     Adds the output :data:`~server.runtime.contract.BEST_TOKENS` to graphs with logits.
@@ -53,6 +47,7 @@ def rewrite(path: Path, suppressed: tuple[int, ...] = ()) -> bytes | None:
     Args:
         path: of a file that was verified against its bundle.
         suppressed: tokens that are never the best.
+        takes_ranges: see :func:`server.runtime.cuda.encoders.attentions`.
 
     Returns:
         The serialized model; None without the library, or if nothing changes.
@@ -60,20 +55,28 @@ def rewrite(path: Path, suppressed: tuple[int, ...] = ()) -> bytes | None:
     if not LIBRARY.exists():
         return None
     model = onnx.load(str(path), load_external_data=False)
-    return model.SerializeToString() if rewrite_model(model, path.parent, suppressed) else None
+    changed = rewrite_model(model, path.parent, suppressed, takes_ranges)
+    return model.SerializeToString() if changed else None
 
 
-def rewrite_model(model: onnx.ModelProto, folder: Path, suppressed: tuple[int, ...] = ()) -> bool:
+def rewrite_model(
+    model: onnx.ModelProto,
+    folder: Path,
+    suppressed: tuple[int, ...] = (),
+    takes_ranges: Callable[[], bool] = lambda: True,
+) -> bool:
     """Rewrites a model as :func:`rewrite` does. Returns whether it changed.
 
     Args:
         model: without its external weights, which are in ``folder``.
         folder: the bundle's.
         suppressed: tokens that are never the best.
+        takes_ranges: see :func:`server.runtime.cuda.encoders.attentions`.
     """
     graph = model.graph
     changed = False
-    for pattern in (_gated_activations, _attentions, _norms, _activations, _pools):
+    attend = partial(attentions, takes_ranges=takes_ranges)
+    for pattern in (_gated_activations, attend, _norms, _activations, pools):
         changed |= apply_changes(graph, list(pattern(GraphIndex(graph, folder))))
     changed |= _add_best_tokens(graph, suppressed)
     if changed:
@@ -113,22 +116,6 @@ def replace_reductions(model: onnx.ModelProto) -> onnx.ModelProto:
         )
     copy.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     return copy
-
-
-def apply_changes(graph: onnx.GraphProto, changes: Sequence[Change]) -> bool:
-    """Changes a graph. Returns whether there are changes."""
-    made = {id(change.place): change.made for change in changes}
-    dropped = {id(node) for change in changes for node in change.dropped}
-    nodes: list[onnx.NodeProto] = []
-    for node in graph.node:
-        if id(node) in made:
-            nodes += made[id(node)]
-        elif id(node) not in dropped:
-            nodes.append(node)
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
-    return bool(changes)
 
 
 def _norms(graph: GraphIndex) -> Iterator[Change]:
@@ -197,7 +184,7 @@ def _gated_activations(graph: GraphIndex) -> Iterator[Change]:
         if act is None or product is None or a not in act.input or b not in product.input:
             continue
         shape, type_ = graph.shape(product.output[0]), graph.types.get(product.output[0])
-        if type_ not in SUFFIXES or not _is_vector_size(shape[-1:]):
+        if type_ not in SUFFIXES or not is_vector_size(shape[-1:]):
             continue
         if graph.shape(a) != graph.shape(b) or len(graph.consumers(b)) != 1:
             continue
@@ -241,87 +228,6 @@ def _activation(
     )
 
 
-def _attentions(graph: GraphIndex) -> Iterator[Change]:
-    """Attention of an encoder: without a cache, ``GroupQueryAttention`` copies keys and values.
-
-    ``MultiHeadAttention`` may leave out tokens beyond the last key, also those that attend to it.
-    In fp16, and with the ranges of keys, it is a kernel that never stores the scores
-    (contrib_ops/cuda/bert/multihead_attention.cc: memory-efficient attention). With the lengths of
-    texts alone it is one only of cuDNN, which is off, or of GPUs older than Hopper.
-    """
-    ranges: dict[str, onnx.NodeProto] = {}  # by lengths
-    if graph.is_input(ATTENDED_LENGTHS):
-        return
-    for node in graph.nodes:
-        if node.op_type != "GroupQueryAttention" or any(node.input[1:5]) or any(node.input[7:]):
-            continue
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        heads = attributes.pop("num_heads")
-        is_plain = attributes.pop("kv_num_heads") == heads and attributes.pop("causal", 1) == 0
-        scale = {"scale": attributes.pop("scale")} if "scale" in attributes else {}
-        if not is_plain or attributes.pop("do_rotary", 0) or attributes:
-            continue
-        if any(graph.is_used(name) for name in node.output[1:] if name):
-            continue
-        lengths = graph.producer(node, 5, "Sub")
-        ones = None if lengths is None else graph.inline_array(lengths.input[1])
-        size = graph.shape(node.output[0])[-1:]
-        type_ = graph.types.get(node.output[0])
-        if lengths is None or ones is None or np.any(ones != 1) or type_ not in SUFFIXES:
-            continue
-        if not _is_vector_size(size):
-            continue
-        x, bias, biased = take_bias(graph, node.input[0])
-        y = node.output[0]
-        parts = [f"{y}.{name}" for name in ("query", "key", "value")]
-        split = helper.make_node(
-            f"Split{SUFFIXES[type_]}",
-            [x, bias] if bias else [x],
-            parts,
-            name=f"{y}.split",
-            domain=DOMAIN,
-            first_size=size[0],
-            second_size=size[0],
-        )
-        made, mask = [split], lengths.input[0]
-        if SUFFIXES[type_] == "Fp16" and _is_vector_size((int(size[0]) // heads,)):
-            if mask not in ranges:
-                ranges[mask] = helper.make_node(
-                    "KeyRangesFp16", [x, mask], [f"{y}.ranges"], name=f"{y}.ranges", domain=DOMAIN
-                )
-                made.append(ranges[mask])
-            mask = ranges[mask].output[0]
-        attention = helper.make_node(
-            "MultiHeadAttention",
-            [*parts, "", mask],
-            [y],
-            name=y,
-            domain=MICROSOFT,
-            num_heads=heads,
-            **scale,
-        )
-        yield Change(node, (*made, attention), biased)
-
-
-def _pools(graph: GraphIndex) -> Iterator[Change]:
-    """Means of the tokens of texts."""
-    for mean in pooled_means(graph):
-        type_, size = graph.types[mean.x], graph.shape(mean.x)[-1:]
-        if type_ not in SUFFIXES or not _is_vector_size(size) or int(size[0]) > _MAX_POOLED_SIZE:
-            continue
-        y = mean.last.output[0]
-        made = helper.make_node(
-            f"Pool{SUFFIXES[type_]}",
-            [mean.x, mean.lengths],
-            [y],
-            name=y,
-            domain=DOMAIN,
-            is_normalized=int(mean.min_norm is not None),
-            min_norm=mean.min_norm or 0.0,
-        )
-        yield Change(mean.last, (made,), mean.dropped)
-
-
 def _add_best_tokens(graph: onnx.GraphProto, suppressed: tuple[int, ...]) -> bool:
     """Adds the output BEST_TOKENS, if a decoder's logits ``[rows, vocabulary]`` are in fp32."""
     if all(value.name != LOGIT_POSITIONS for value in graph.input):
@@ -344,30 +250,3 @@ def _add_best_tokens(graph: onnx.GraphProto, suppressed: tuple[int, ...]) -> boo
         graph.output.append(helper.make_tensor_value_info(BEST_TOKENS, int64, [rows]))
         return True
     return False
-
-
-def take_bias(graph: GraphIndex, name: str) -> tuple[str, str, tuple[onnx.NodeProto, ...]]:
-    """What a value is without a constant row that is added to it, that row, and the addition.
-
-    Returns the value itself, "" and nothing if it is no such sum, or has more than one reader.
-    """
-    node = graph.producers.get(name)
-    if node is None or node.op_type != "Add" or name in graph.outputs:
-        return name, "", ()
-    bias = next((row for row in node.input if suffix_of_row(graph, row, 2**31)), "")
-    if not bias or len(graph.consumers(name)) != 1:
-        return name, "", ()
-    return other_operand(node, bias), bias, (node,)
-
-
-def suffix_of_row(graph: GraphIndex, name: str, max_size: int) -> str | None:
-    """The suffix of operators for a constant row of this type; None for other values."""
-    tensor = graph.initializers.get(name)
-    if tensor is None or len(tensor.dims) != 1:
-        return None
-    fits = tensor.dims[0] % _VECTOR == 0 and tensor.dims[0] <= max_size
-    return SUFFIXES.get(tensor.data_type) if fits else None
-
-
-def _is_vector_size(shape: tuple[str | int, ...]) -> bool:
-    return bool(shape) and isinstance(shape[0], int) and shape[0] > 0 and shape[0] % _VECTOR == 0

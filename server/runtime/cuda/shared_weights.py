@@ -9,7 +9,8 @@ from typing import NamedTuple
 import onnx
 from onnx import TensorProto
 
-from server.runtime.cuda.rewrite import MICROSOFT, declare_domains
+from server.runtime.cuda.changes import MICROSOFT
+from server.runtime.cuda.rewrite import declare_domains
 from server.runtime.kernels.graph import GraphIndex
 
 _MIN_BYTES = 1 << 14

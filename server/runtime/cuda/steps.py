@@ -19,15 +19,14 @@ from server.runtime.contract import (
     NEXT_TOKEN_IDS,
 )
 from server.runtime.cuda import decode_attention
-from server.runtime.cuda.rewrite import (
+from server.runtime.cuda.changes import (
     MICROSOFT,
     SUFFIXES,
     Change,
     apply_changes,
-    declare_domains,
-    rewrite_model,
     suffix_of_row,
 )
+from server.runtime.cuda.rewrite import declare_domains, rewrite_model
 from server.runtime.kernels.graph import LOGIT_POSITIONS, TOKENS, GraphIndex, other_operand
 from server.runtime.kernels.library import DOMAIN
 

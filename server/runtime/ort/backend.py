@@ -15,7 +15,7 @@ import onnx
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # cuDNN's attention prepares each new shape of a batch for 50 ms: docs/gpu.md.
 os.environ.setdefault("ORT_ENABLE_CUDNN_FLASH_ATTENTION", "0")
-# The rewritten attention of encoders relies on it: server/runtime/cuda/rewrite.py.
+# The attention of encoders is one that it would turn off: server/runtime/cuda/encoders.py.
 os.environ["ORT_DISABLE_MEMORY_EFFICIENT_ATTENTION"] = "0"
 import onnxruntime
 
@@ -31,7 +31,7 @@ from server.runtime.contract import (
     StepGraphs,
     Tensor,
 )
-from server.runtime.cuda import cudart, memory_ops
+from server.runtime.cuda import cudart, key_ranges, memory_ops
 from server.runtime.cuda import rewrite as cuda_rewrite
 from server.runtime.cuda.cudart import CudaError, StridedCopy
 from server.runtime.cuda.device_memory import DeviceMemory
@@ -91,6 +91,7 @@ class OrtBackend:
         self._shared: weakref.WeakValueDictionary[Weight, onnxruntime.OrtValue] = (
             weakref.WeakValueDictionary()
         )
+        self._are_ranges_taken: bool | None = None  # None: not known yet
         self._check_device()
 
     @property
@@ -172,7 +173,7 @@ class OrtBackend:
             model = onnx.load(str(path), load_external_data=False)
             shared = share_weights(model, path.parent) if is_decoder(model) else {}
             if shared:
-                cuda_rewrite.rewrite_model(model, path.parent, suppressed)
+                cuda_rewrite.rewrite_model(model, path.parent, suppressed, self._takes_ranges)
                 try:
                     return self._load_sharing(
                         model, shared, path, disabled_optimizers, records=records
@@ -180,12 +181,17 @@ class OrtBackend:
                 except Exception as error:
                     log.warning("%s shares no weights: %s", _label(path), error)
         options = self._load_options()
-        rewritten = cuda_rewrite.rewrite(path, suppressed)
+        rewritten = cuda_rewrite.rewrite(path, suppressed, self._takes_ranges)
         if rewritten is not None:
             _use_library(options, cuda_rewrite.LIBRARY, path.parent)
         model_or_path = str(path) if rewritten is None else rewritten
         loaded = self._session(model_or_path, options, disabled_optimizers, records=records)
         return self._checked(loaded, path, KernelNodes())
+
+    def _takes_ranges(self) -> bool:
+        if self._are_ranges_taken is None:
+            self._are_ranges_taken = key_ranges.are_taken(self.load_model, onnx.TensorProto.FLOAT16)
+        return self._are_ranges_taken
 
     def _load_sharing(
         self,
