@@ -48,17 +48,20 @@ struct DecodeAttention : Typed<IsBFloat> {
 
   Status* run(const Api& api, KernelContext* context) const {
     device::DecodeAttentionArguments<Element> a{};
-    Dimensions query, past, cos, keys{};
+    Dimensions query, past, past_values, last, cos, sin, keys{};
     RETURN_IF_FAILED(first_input(api, context, a.query, query));
     const Element *past_key = nullptr, *past_value = nullptr;
     RETURN_IF_FAILED(shaped_input(api, context, 3, past_key, past));
-    RETURN_IF_FAILED(ort::input_data(api, context, 4, past_value));
-    RETURN_IF_FAILED(ort::input_data(api, context, 5, a.last_positions));
+    RETURN_IF_FAILED(shaped_input(api, context, 4, past_value, past_values));
+    RETURN_IF_FAILED(shaped_input(api, context, 5, a.last_positions, last));
     const int32_t* total = nullptr;
     RETURN_IF_FAILED(ort::input_data(api, context, 6, total));
     if (query.rank != 3 || past.rank != 4 || query.sizes[1] != 1 ||
         past.sizes[0] != query.sizes[0] || past.sizes[1] != num_kv_heads) {
       return refuse(api, "attention is over one new token of each row, and a cache of its shape");
+    }
+    if (!are_equal(past, past_values) || last.rank != 1 || last.sizes[0] != query.sizes[0]) {
+      return refuse(api, "keys, values and positions have different shapes");
     }
     const int64_t rows = query.sizes[0], head = past.sizes[3], capacity = past.sizes[2];
     if ((head != 32 && head != 64 && head != 128) || capacity <= 0 || capacity > INT32_MAX) {
@@ -75,9 +78,10 @@ struct DecodeAttention : Typed<IsBFloat> {
     }
     if (do_rotary) {
       RETURN_IF_FAILED(shaped_input(api, context, 7, a.cosines, cos));
-      RETURN_IF_FAILED(ort::input_data(api, context, 8, a.sines));
-      if (!a.cosines || !a.sines || cos.rank != 2 || 2 * cos.last() > head) {
-        return refuse(api, "angles of the rotation are missing, or are too many");
+      RETURN_IF_FAILED(shaped_input(api, context, 8, a.sines, sin));
+      if (cos.rank != 2 || !are_equal(cos, sin) || 2 * cos.last() > head ||
+          cos.sizes[0] < *total) {
+        return refuse(api, "angles of the rotation have an unsupported shape");
       }
       a.rotary_size = static_cast<int>(2 * cos.last());
     }
@@ -131,6 +135,14 @@ struct DecodeAttention : Typed<IsBFloat> {
     if (!value) return refuse(api, "an input is missing");
     RETURN_IF_FAILED(ort::data_of(api, value, data));
     return ort::dimensions(api, value, shape);
+  }
+
+  static bool are_equal(const Dimensions& a, const Dimensions& b) {
+    if (a.rank != b.rank) return false;
+    for (size_t axis = 0; axis < a.rank; axis++) {
+      if (a.sizes[axis] != b.sizes[axis]) return false;
+    }
+    return true;
   }
 
   static Status* refuse(const Api& api, const char* reason) {

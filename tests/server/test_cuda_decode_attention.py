@@ -213,6 +213,25 @@ def test_past_and_present_must_share_memory(library: Path) -> None:
         session.run(None, inputs)
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("last", (1,)),
+        ("sin", (POSITIONS, 16)),
+        ("cos", (8, 32)),
+    ],
+)
+def test_unsupported_shapes(name: str, sizes: tuple[int, ...], library: Path) -> None:
+    shape = Shape(rotary=64)
+    inputs = inputs_of(shape, [5, 9])
+    model = with_ours(model_of(shape, FLOAT16))
+    inputs[name] = inputs[name][tuple(slice(size) for size in sizes)]
+    declared = next(value for value in model.graph.input if value.name == name)
+    declared.type.tensor_type.ClearField("shape")
+    with pytest.raises(Exception, match=r"different shapes|unsupported shape"):
+        run(model, inputs, library)
+
+
 def unsupported() -> dict[str, onnx.ModelProto]:
     return {
         "heads of 80": model_of(Shape(head=80), FLOAT16),
