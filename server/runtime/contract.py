@@ -34,7 +34,8 @@ logits, the lowest id among the largest, -1 if they are not finite. It leaves ou
 
 NEXT_TOKEN_IDS, NEXT_NUM_CACHED_TOKENS = "next_token_ids", "next_num_cached_tokens"
 """Outputs that the kernels of a GPU add to graphs of decode steps: ``token_ids [rows, 1]`` int64
-and ``num_cached_tokens [rows]`` int32 of the step after this one, over the best tokens."""
+and ``num_cached_tokens [rows]`` int32 of the step after this one, over the best tokens. They may be
+in the memory of those inputs: then running the graph again is the next step."""
 
 IS_LIVE = "is_live"
 """The input from which they are made: ``[rows]`` int32, 1 for a sequence, 0 for padding. A row of
@@ -44,19 +45,8 @@ FED_BACK = {NEXT_TOKEN_IDS: "token_ids", NEXT_NUM_CACHED_TOKENS: "num_cached_tok
 """The inputs of the next step, by output."""
 
 FEW_ROWS = 8
-"""Steps of at most this many rows are short: the device should not wait for the host."""
-
-
-FEW_ROWS = 8
-"""Decode steps of at most so many rows have a graph of their own on a GPU: :class:`StepGraphs`."""
-
-IS_LIVE = "is_live"
-"""An input of graphs of decode steps on a GPU: int32 ``[rows]``, 1 for sequences, 0 for padding."""
-
-NEXT_TOKEN_IDS, NEXT_NUM_CACHED_TOKENS = "next_token_ids", "next_num_cached_tokens"
-"""Outputs of graphs of decode steps on a GPU: the inputs ``token_ids`` (int64 ``[rows, 1]``) and
-``num_cached_tokens`` (int32 ``[rows]``) of the step over :data:`BEST_TOKENS`. They may be in the
-memory of those inputs: then running the graph again is the next step. Padding stays as it is."""
+"""Decode steps of at most so many rows have a graph of their own on a GPU (:class:`StepGraphs`).
+They are short: the device should not wait for the host."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
