@@ -3,14 +3,14 @@
 //
 //   DecodeAttention: attention of exactly one new token of each row.
 //     Inputs: query [rows, 1, heads * head], or packed with the new key and value [rows, 1,
-//     (heads + 2 * kv_heads) * head]; key and value (optional): not read, for they are packed, or the
-//     cache has all tokens; past_key and past_value [rows, kv_heads, capacity, head]; seqlens_k [rows]
-//     int32: the last token's position; total_sequence_length int32, in host memory: no row is longer;
-//     cos_cache and sin_cache [positions, rotary / 2] (optional).
+//     (heads + 2 * kv_heads) * head]; key and value (optional): not read, for they are packed, or
+//     the cache has all tokens; past_key and past_value [rows, kv_heads, capacity, head]; seqlens_k
+//     [rows] int32: the last token's position; total_sequence_length int32, in host memory: no row
+//     is longer; cos_cache and sin_cache [positions, rotary / 2] (optional).
 //     Outputs: y [rows, 1, heads * head]; present_key and present_value, in the memory of the past
 //     ones; parts, memory for the kernel.
-//     Attributes: num_heads, kv_num_heads, do_rotary, rotary_interleaved, local_window_size (-1: none),
-//     scale (0: 1 / sqrt(head)), softcap (0: none).
+//     Attributes: num_heads, kv_num_heads, do_rotary, rotary_interleaved, local_window_size (-1:
+//     none), scale (0: 1 / sqrt(head)), softcap (0: none).
 //     Heads are 32, 64 or 128 wide.
 
 #include "operators.h"
@@ -49,7 +49,7 @@ struct DecodeAttention : Typed<IsBFloat> {
   Status* run(const Api& api, KernelContext* context) const {
     device::DecodeAttentionArguments<Element> a{};
     Dimensions query, past, past_values, last, cos, sin, keys{};
-    RETURN_IF_FAILED(first_input(api, context, a.query, query));
+    RETURN_IF_FAILED(shaped_input(api, context, 0, a.query, query));
     const Element *past_key = nullptr, *past_value = nullptr;
     RETURN_IF_FAILED(shaped_input(api, context, 3, past_key, past));
     RETURN_IF_FAILED(shaped_input(api, context, 4, past_value, past_values));
@@ -127,26 +127,12 @@ struct DecodeAttention : Typed<IsBFloat> {
                   static_cast<int>(head), &a);
   }
 
-  template <typename T>
-  static Status* shaped_input(const Api& api, const KernelContext* context, size_t index,
-                              const T*& data, Dimensions& shape) {
-    const Value* value = nullptr;
-    RETURN_IF_FAILED(api.Input(context, index, &value));
-    if (!value) return refuse(api, "an input is missing");
-    RETURN_IF_FAILED(ort::data_of(api, value, data));
-    return ort::dimensions(api, value, shape);
-  }
-
   static bool are_equal(const Dimensions& a, const Dimensions& b) {
     if (a.rank != b.rank) return false;
     for (size_t axis = 0; axis < a.rank; axis++) {
       if (a.sizes[axis] != b.sizes[axis]) return false;
     }
     return true;
-  }
-
-  static Status* refuse(const Api& api, const char* reason) {
-    return api.CreateStatus(ort::kInvalidArgument, reason);
   }
 };
 

@@ -22,9 +22,9 @@ struct Pool : Typed<IsBFloat> {
   Status* run(const Api& api, KernelContext* context) const {
     device::PoolArguments<Element> a{};
     Dimensions shape;
-    RETURN_IF_FAILED(first_input(api, context, a.x, shape));
+    RETURN_IF_FAILED(shaped_input(api, context, 0, a.x, shape));
     RETURN_IF_FAILED(check_width(api, shape.last(), kMaxThreads * kVector));
-    if (shape.rank != 3) return api.CreateStatus(ort::kInvalidArgument, "texts have three axes");
+    if (shape.rank != 3) return refuse(api, "texts have three axes");
     RETURN_IF_FAILED(ort::input_data(api, context, 1, a.lengths));
     a.max_length = static_cast<int>(shape.sizes[1]);
     a.size = static_cast<int>(shape.sizes[2]);
@@ -51,8 +51,8 @@ struct KeyRanges : Typed<false> {
     device::KeyRangesArguments a{};
     Dimensions shape;
     const Element* x = nullptr;
-    RETURN_IF_FAILED(first_input(api, context, x, shape));
-    if (shape.rank != 3) return api.CreateStatus(ort::kInvalidArgument, "texts have three axes");
+    RETURN_IF_FAILED(shaped_input(api, context, 0, x, shape));
+    if (shape.rank != 3) return refuse(api, "texts have three axes");
     RETURN_IF_FAILED(ort::input_data(api, context, 1, a.lengths));
     a.num_texts = static_cast<int>(shape.sizes[0]);
     a.max_length = static_cast<int>(shape.sizes[1]);

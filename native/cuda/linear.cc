@@ -26,11 +26,8 @@ struct Linear : Typed<IsBFloat> {
   Status* run(const Api& api, KernelContext* context) const {
     device::LinearArguments<Element> a{};
     Dimensions shape, weight_shape;
-    RETURN_IF_FAILED(first_input(api, context, a.x, shape));
-    const Value* weight = nullptr;
-    RETURN_IF_FAILED(api.Input(context, 1, &weight));
-    RETURN_IF_FAILED(ort::data_of(api, weight, a.weight));
-    RETURN_IF_FAILED(ort::dimensions(api, weight, weight_shape));
+    RETURN_IF_FAILED(shaped_input(api, context, 0, a.x, shape));
+    RETURN_IF_FAILED(shaped_input(api, context, 1, a.weight, weight_shape));
     RETURN_IF_FAILED(ort::input_data(api, context, 2, a.bias));
     RETURN_IF_FAILED(ort::input_data(api, context, 3, a.residual));
     RETURN_IF_FAILED(ort::input_data(api, context, 4, a.scale));
@@ -56,10 +53,6 @@ struct Linear : Typed<IsBFloat> {
     a.epsilon = epsilon;
     const int kernel = a.scale ? kLinearNorm : num_rows > kMaxNormRows ? kLinear16 : kLinear8;
     return launch(api, context, kernel + IsBFloat, num_rows ? a.num_blocks : 0, kThreads, &a);
-  }
-
-  static Status* refuse(const Api& api, const char* reason) {
-    return api.CreateStatus(ort::kInvalidArgument, reason);
   }
 };
 

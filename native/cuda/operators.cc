@@ -62,7 +62,7 @@ struct Norm : Typed<IsBFloat> {
   Status* run(const Api& api, KernelContext* context) const {
     device::NormArguments<Element> a{};
     Dimensions shape;
-    RETURN_IF_FAILED(first_input(api, context, a.x, shape));
+    RETURN_IF_FAILED(shaped_input(api, context, 0, a.x, shape));
     RETURN_IF_FAILED(check_width(api, shape.last(), kMaxThreads * kVector * kMaxVectors));
     RETURN_IF_FAILED(ort::input_data(api, context, 1, a.x_bias));
     RETURN_IF_FAILED(ort::input_data(api, context, 2, a.residual));
@@ -100,7 +100,7 @@ struct Activation : Typed<IsBFloat> {
   Status* run(const Api& api, KernelContext* context) const {
     device::ActivationArguments<Element> a{};
     Dimensions shape;
-    RETURN_IF_FAILED(first_input(api, context, a.x, shape));
+    RETURN_IF_FAILED(shaped_input(api, context, 0, a.x, shape));
     RETURN_IF_FAILED(ort::input_data(api, context, 1, a.bias));
     if (is_gated) shape.sizes[shape.rank - 1] /= 2;
     RETURN_IF_FAILED(check_width(api, shape.last(), INT32_MAX));
@@ -130,7 +130,7 @@ struct Split : Typed<IsBFloat> {
   Status* run(const Api& api, KernelContext* context) const {
     device::SplitArguments<Element> a{};
     Dimensions shape;
-    RETURN_IF_FAILED(first_input(api, context, a.x, shape));
+    RETURN_IF_FAILED(shaped_input(api, context, 0, a.x, shape));
     RETURN_IF_FAILED(ort::input_data(api, context, 1, a.bias));
     a.row_vectors = static_cast<int>(shape.last() / kVector);
     a.num_vectors = shape.num_rows() * a.row_vectors;
@@ -157,7 +157,7 @@ struct BestToken {
   Status* run(const Api& api, KernelContext* context) const {
     device::BestTokenArguments a{};
     Dimensions shape;
-    RETURN_IF_FAILED(first_input(api, context, a.logits, shape));
+    RETURN_IF_FAILED(shaped_input(api, context, 0, a.logits, shape));
     RETURN_IF_FAILED(ort::input_data(api, context, 1, a.suppressed));
     const int64_t num_rows = shape.num_rows();
     RETURN_IF_FAILED(ort::output_data(api, context, 0, &num_rows, 1, a.tokens));
@@ -177,7 +177,7 @@ struct Advance {
   Status* run(const Api& api, KernelContext* context) const {
     device::AdvanceArguments a{};
     Dimensions shape;
-    RETURN_IF_FAILED(first_input(api, context, a.best_tokens, shape));
+    RETURN_IF_FAILED(shaped_input(api, context, 0, a.best_tokens, shape));
     RETURN_IF_FAILED(ort::input_data(api, context, 1, a.num_cached_tokens));
     RETURN_IF_FAILED(ort::input_data(api, context, 2, a.is_live));
     const int64_t sizes[] = {shape.last(), 1};
@@ -203,7 +203,7 @@ struct Extreme {
   Status* run(const Api& api, KernelContext* context) const {
     device::ExtremeArguments a{};
     Dimensions shape;
-    RETURN_IF_FAILED(first_input(api, context, a.x, shape));
+    RETURN_IF_FAILED(shaped_input(api, context, 0, a.x, shape));
     a.is_min = static_cast<int>(is_min);
     if (is_last) {
       a.size = static_cast<int>(shape.last());
@@ -216,7 +216,7 @@ struct Extreme {
       shape.sizes[1] = shape.sizes[2];
       shape.rank = 2;
     }
-    if (a.size <= 0) return api.CreateStatus(ort::kInvalidArgument, "an axis is empty or missing");
+    if (a.size <= 0) return refuse(api, "an axis is empty or missing");
     RETURN_IF_FAILED(ort::output_data(api, context, 0, shape.sizes, shape.rank, a.y));
     if (is_last) return launch(api, context, kExtremeOfRow, a.num_outputs, kMaxThreads, &a);
     return launch(api, context, kExtremesAcross, divide_up(a.num_outputs, kThreads), kThreads, &a);

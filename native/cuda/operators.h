@@ -24,12 +24,17 @@ using Element = uint16_t;
 
 inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The data and shape of the first input.
+inline Status* refuse(const Api& api, const char* reason) {
+  return api.CreateStatus(ort::kInvalidArgument, reason);
+}
+
+// The data and shape of the input at `index`, which must be there.
 template <typename T>
-Status* first_input(const Api& api, const KernelContext* context, const T*& data,
-                    Dimensions& shape) {
+Status* shaped_input(const Api& api, const KernelContext* context, size_t index, const T*& data,
+                     Dimensions& shape) {
   const Value* value = nullptr;
-  RETURN_IF_FAILED(api.Input(context, 0, &value));
+  RETURN_IF_FAILED(api.Input(context, index, &value));
+  if (!value) return refuse(api, "an input is missing");
   RETURN_IF_FAILED(ort::data_of(api, value, data));
   return ort::dimensions(api, value, shape);
 }
@@ -45,7 +50,7 @@ Status* load_and_read(const Api& api, const KernelInfo* info, const char* first,
 
 inline Status* check_width(const Api& api, int64_t width, int64_t largest) {
   if (width % kVector == 0 && width > 0 && width <= largest) return nullptr;
-  return api.CreateStatus(ort::kInvalidArgument, "a row has an unsupported size");
+  return refuse(api, "a row has an unsupported size");
 }
 
 template <bool IsBFloat>
