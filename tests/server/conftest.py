@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.build_kernels import build_emulated_library
 from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import supported_kernels, use_registers
 
@@ -27,6 +28,14 @@ def register_bits(request: pytest.FixtureRequest) -> Iterator[int]:
 def all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels replace operators that ONNX Runtime computes faster on this CPU too."""
     monkeypatch.setattr(rewriting, "preferred_kernels", supported_kernels)
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library of CUDA's operators, whose device code an emulator runs."""
+    path: Path = tmp_path_factory.mktemp("cuda") / "emulated.so"
+    build_emulated_library(path)
+    return path
 
 
 @pytest.fixture

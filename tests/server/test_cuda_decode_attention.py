@@ -9,7 +9,6 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from scripts.build_kernels import build_emulated_library
 from server.runtime.contract import Array
 from server.runtime.cuda.changes import MICROSOFT
 from server.runtime.cuda.decode_attention import replaceable, replaced
@@ -33,13 +32,6 @@ class Shape(NamedTuple):
     capacity: int = 300
     rotary: int = 0
     is_cross: bool = False
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path: Path = tmp_path_factory.mktemp("cuda") / "emulated.so"
-    build_emulated_library(path)
-    return path
 
 
 def model_of(shape: Shape, type_: int, **attributes: Any) -> onnx.ModelProto:
@@ -123,16 +115,16 @@ def inputs_of(shape: Shape, lengths: list[int]) -> dict[str, Array]:
     return found
 
 
-def run(model: onnx.ModelProto, inputs: dict[str, Array], library: Path | None) -> list[Array]:
-    return list(run_in_place(model, inputs, library).values())
+def run(model: onnx.ModelProto, inputs: dict[str, Array], emulated: Path | None) -> list[Array]:
+    return list(run_in_place(model, inputs, emulated).values())
 
 
 def check(
-    shape: Shape, lengths: list[int], library: Path, type_: int = FLOAT16, **attributes: Any
+    shape: Shape, lengths: list[int], emulated: Path, type_: int = FLOAT16, **attributes: Any
 ) -> None:
     inputs = inputs_of(shape, lengths)
     expected = run(model_of(shape, FLOAT, **attributes), inputs, None)
-    actual = run(with_ours(model_of(shape, type_, **attributes)), inputs, library)
+    actual = run(with_ours(model_of(shape, type_, **attributes)), inputs, emulated)
     for found, wanted in zip(actual, expected, strict=True):
         assert found.shape == wanted.shape
         tolerance = TYPES[type_] * max(1, np.abs(wanted).max())
@@ -160,48 +152,48 @@ def check(
     ],
     ids=str,
 )
-def test_lengths(shape: Shape, type_: int, library: Path) -> None:
-    check(shape, [1, 2, 33, 70], library, type_)
+def test_lengths(shape: Shape, type_: int, emulated: Path) -> None:
+    check(shape, [1, 2, 33, 70], emulated, type_)
 
 
 @pytest.mark.parametrize("length", [255, 256, 257, 300])
-def test_more_tokens_than_a_tile(length: int, library: Path) -> None:
-    check(Shape(heads=1, kv_heads=1, head=32, rotary=32), [length, 1], library)
+def test_more_tokens_than_a_tile(length: int, emulated: Path) -> None:
+    check(Shape(heads=1, kv_heads=1, head=32, rotary=32), [length, 1], emulated)
 
 
-def test_many_rows_are_not_split(library: Path) -> None:
-    check(Shape(heads=2, kv_heads=2, head=32), [1 + 4 * row for row in range(70)], library)
+def test_many_rows_are_not_split(emulated: Path) -> None:
+    check(Shape(heads=2, kv_heads=2, head=32), [1 + 4 * row for row in range(70)], emulated)
 
 
-def test_a_row_may_be_longer_than_the_given_total(library: Path) -> None:
+def test_a_row_may_be_longer_than_the_given_total(emulated: Path) -> None:
     shape = Shape(heads=1, kv_heads=1, head=32)
     inputs = inputs_of(shape, [200])
     expected = run(model_of(shape, FLOAT), inputs, None)
     inputs["total"] = np.array(40, np.int32)
-    actual = run(with_ours(model_of(shape, FLOAT16)), inputs, library)
+    actual = run(with_ours(model_of(shape, FLOAT16)), inputs, emulated)
     np.testing.assert_allclose(actual[0], expected[0], rtol=0, atol=2e-3)
 
 
-def test_interleaved_rotation(library: Path) -> None:
-    check(Shape(rotary=64), [1, 5, 60], library, rotary_interleaved=1)
+def test_interleaved_rotation(emulated: Path) -> None:
+    check(Shape(rotary=64), [1, 5, 60], emulated, rotary_interleaved=1)
 
 
 @pytest.mark.parametrize("window", [1, 7, 64, 500])
-def test_window(window: int, library: Path) -> None:
-    check(Shape(heads=2, kv_heads=1, head=32), [1, 8, 150], library, local_window_size=window)
+def test_window(window: int, emulated: Path) -> None:
+    check(Shape(heads=2, kv_heads=1, head=32), [1, 8, 150], emulated, local_window_size=window)
 
 
-def test_scale_and_softcap(library: Path) -> None:
-    check(Shape(head=32), [3, 50], library, scale=0.5)
-    check(Shape(head=32), [3, 50], library, softcap=2.0)
+def test_scale_and_softcap(emulated: Path) -> None:
+    check(Shape(head=32), [3, 50], emulated, scale=0.5)
+    check(Shape(head=32), [3, 50], emulated, softcap=2.0)
 
 
-def test_past_and_present_must_share_memory(library: Path) -> None:
+def test_past_and_present_must_share_memory(emulated: Path) -> None:
     shape = Shape(heads=1, kv_heads=1, head=32)
     model = with_ours(model_of(shape, FLOAT16))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.register_custom_ops_library(str(library))
+    options.register_custom_ops_library(str(emulated))
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
@@ -221,7 +213,7 @@ def test_past_and_present_must_share_memory(library: Path) -> None:
         ("cos", (8, 32)),
     ],
 )
-def test_unsupported_shapes(name: str, sizes: tuple[int, ...], library: Path) -> None:
+def test_unsupported_shapes(name: str, sizes: tuple[int, ...], emulated: Path) -> None:
     shape = Shape(rotary=64)
     inputs = inputs_of(shape, [5, 9])
     model = with_ours(model_of(shape, FLOAT16))
@@ -229,7 +221,7 @@ def test_unsupported_shapes(name: str, sizes: tuple[int, ...], library: Path) ->
     declared = next(value for value in model.graph.input if value.name == name)
     declared.type.tensor_type.ClearField("shape")
     with pytest.raises(Exception, match=r"different shapes|unsupported shape"):
-        run(model, inputs, library)
+        run(model, inputs, emulated)
 
 
 def unsupported() -> dict[str, onnx.ModelProto]:

@@ -27,13 +27,6 @@ FLOATS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path: Path = tmp_path_factory.mktemp("cuda") / "emulated.so"
-    build_emulated_library(path)
-    return path
-
-
 def model_of(
     operator: str, inputs: Mapping[str, Array | None], types: Sequence[int], **attributes: Any
 ) -> onnx.ModelProto:
@@ -73,10 +66,10 @@ def model_of(
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def run(library: Path, model: onnx.ModelProto, inputs: Mapping[str, Array | None]) -> list[Array]:
+def run(emulated: Path, model: onnx.ModelProto, inputs: Mapping[str, Array | None]) -> list[Array]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.register_custom_ops_library(str(library))
+    options.register_custom_ops_library(str(emulated))
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
@@ -90,14 +83,14 @@ def run(library: Path, model: onnx.ModelProto, inputs: Mapping[str, Array | None
 
 
 def assert_as_defined(
-    library: Path,
+    emulated: Path,
     operator: str,
     inputs: Mapping[str, Array | None],
     types: Sequence[int] = (FLOAT,),
     **attributes: Any,
 ) -> None:
     """Compares the operator with its definition in NumPy, to one unit in the last place."""
-    outputs = run(library, model_of(operator, inputs, types, **attributes), inputs)
+    outputs = run(emulated, model_of(operator, inputs, types, **attributes), inputs)
     definition = getattr(cuda_operators, operator)._run
     expected = definition(None, *inputs.values(), **attributes)
     for output, wanted in zip(outputs, expected, strict=False):
@@ -119,7 +112,7 @@ def assert_as_defined(
     ],
 )
 def test_norm(
-    library: Path, dtype: Any, suffix: str, is_centered: int, size: int, added: Sequence[str]
+    emulated: Path, dtype: Any, suffix: str, is_centered: int, size: int, added: Sequence[str]
 ) -> None:
     shapes = {"x": (2, 3, size), "x_bias": (size,), "residual": (2, 3, size)}
     shapes |= {"scale": (size,), "bias": (size,)}
@@ -128,7 +121,7 @@ def test_norm(
         for seed, (name, shape) in enumerate(shapes.items())
     }
     assert_as_defined(
-        library,
+        emulated,
         f"Norm{suffix}",
         inputs,
         types=(FLOAT, FLOAT)[: 1 + ("residual" in added)],
@@ -142,44 +135,44 @@ def test_norm(
 @pytest.mark.parametrize("is_gated", [0, 1])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_activation(
-    library: Path, dtype: Any, suffix: str, kind: int, is_gated: int, has_bias: bool
+    emulated: Path, dtype: Any, suffix: str, kind: int, is_gated: int, has_bias: bool
 ) -> None:
     size = 1392  # of 5 rows: the last block has idle threads
     inputs = {"x": 4 * random(dtype, 5, size), "bias": random(dtype, size) if has_bias else None}
-    assert_as_defined(library, f"Activation{suffix}", inputs, kind=kind, is_gated=is_gated)
+    assert_as_defined(emulated, f"Activation{suffix}", inputs, kind=kind, is_gated=is_gated)
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), FLOATS)
 @pytest.mark.parametrize("size", [8, 48, 768, 8192])
 @pytest.mark.parametrize("is_normalized", [0, 1])
-def test_pool(library: Path, dtype: Any, suffix: str, size: int, is_normalized: int) -> None:
+def test_pool(emulated: Path, dtype: Any, suffix: str, size: int, is_normalized: int) -> None:
     lengths = np.array([1, 40, 7], np.int32)
     x = random(dtype, 3, 40, size)
     x[0, 1:], x[2, 7:] = np.nan, np.nan  # padding
     inputs: dict[str, Array | None] = {"x": x, "lengths": lengths}
     attributes = {"is_normalized": is_normalized, "min_norm": 1e-12}
     model = model_of(f"Pool{suffix}", inputs, (FLOAT,), **attributes)
-    (found,) = run(library, model, inputs)
+    (found,) = run(emulated, model, inputs)
     definition: Any = cuda_operators.PoolFp16._run
     (expected,) = definition(None, x, lengths, **attributes)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_pool_divides_a_small_mean_by_the_least_norm(library: Path) -> None:
+def test_pool_divides_a_small_mean_by_the_least_norm(emulated: Path) -> None:
     x = np.zeros((1, 2, 8), np.float16)
     inputs: dict[str, Array | None] = {"x": x, "lengths": np.array([2], np.int32)}
     model = model_of("PoolFp16", inputs, (FLOAT,), is_normalized=1, min_norm=0.5)
-    np.testing.assert_array_equal(run(library, model, inputs)[0], 0)
+    np.testing.assert_array_equal(run(emulated, model, inputs)[0], 0)
     x[..., 0] = 0.25
-    np.testing.assert_array_equal(run(library, model, inputs)[0][0, 0], 0.5)
+    np.testing.assert_array_equal(run(emulated, model, inputs)[0][0, 0], 0.5)
 
 
 @pytest.mark.parametrize("num_texts", [1, 3, 100])
-def test_key_ranges(library: Path, num_texts: int) -> None:
+def test_key_ranges(emulated: Path, num_texts: int) -> None:
     lengths = np.arange(1, num_texts + 1, dtype=np.int32)
     x = random(np.float16, num_texts, num_texts, 8)
     inputs: dict[str, Array | None] = {"x": x, "lengths": lengths}
-    found = run(library, model_of("KeyRangesFp16", inputs, (INT32,)), inputs)[0]
+    found = run(emulated, model_of("KeyRangesFp16", inputs, (INT32,)), inputs)[0]
     starts = list(range(0, num_texts * num_texts + 1, num_texts))
     assert found.tolist() == [*lengths.tolist(), *starts, *starts]
 
@@ -190,12 +183,12 @@ def test_key_ranges(library: Path, num_texts: int) -> None:
 )
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_split(
-    library: Path, dtype: Any, suffix: str, first: int, second: int, third: int, has_bias: bool
+    emulated: Path, dtype: Any, suffix: str, first: int, second: int, third: int, has_bias: bool
 ) -> None:
     size = first + second + third
     inputs = {"x": random(dtype, 2, 3, size), "bias": random(dtype, size) if has_bias else None}
     assert_as_defined(
-        library, f"Split{suffix}", inputs, (FLOAT,) * 3, first_size=first, second_size=second
+        emulated, f"Split{suffix}", inputs, (FLOAT,) * 3, first_size=first, second_size=second
     )
 
 
@@ -213,26 +206,26 @@ def logits_of(vocabulary: int) -> Array:
 
 @pytest.mark.parametrize("vocabulary", [1, 2, 31, 1024, 32000, 50257])
 @pytest.mark.parametrize("suppresses", [False, True])
-def test_best_token(library: Path, vocabulary: int, suppresses: bool) -> None:
+def test_best_token(emulated: Path, vocabulary: int, suppresses: bool) -> None:
     suppressed = np.zeros(vocabulary, np.uint8)
     suppressed[:: max(vocabulary // 3, 1)] = 1
     inputs = {"logits": logits_of(vocabulary), "suppressed": suppressed if suppresses else None}
-    assert_as_defined(library, "BestToken", inputs, (INT64,))
+    assert_as_defined(emulated, "BestToken", inputs, (INT64,))
 
 
 @pytest.mark.parametrize("is_min", [0, 1])
 @pytest.mark.parametrize(
     ("shape", "is_last"), [((5, 1), 1), ((3, 32000), 1), ((2, 7, 300), 0), ((1, 1, 1), 0)]
 )
-def test_extreme(library: Path, is_min: int, shape: tuple[int, ...], is_last: int) -> None:
+def test_extreme(emulated: Path, is_min: int, shape: tuple[int, ...], is_last: int) -> None:
     x = random(np.float32, *shape)
     x.flat[x.size // 2] = np.nan
-    assert_as_defined(library, "Extreme", {"x": x}, is_min=is_min, is_last=is_last)
+    assert_as_defined(emulated, "Extreme", {"x": x}, is_min=is_min, is_last=is_last)
 
 
 @pytest.mark.parametrize("operator", ["Norm", "Activation", "Split"])
 @pytest.mark.parametrize("size", [12, 0])
-def test_rows_of_other_sizes_are_refused(library: Path, operator: str, size: int) -> None:
+def test_rows_of_other_sizes_are_refused(emulated: Path, operator: str, size: int) -> None:
     x = random(np.float16, 2, size)
     inputs = {"x": x, "x_bias": None, "residual": None, "scale": x[0]}
     attributes: dict[str, dict[str, Any]] = {
@@ -244,15 +237,15 @@ def test_rows_of_other_sizes_are_refused(library: Path, operator: str, size: int
     types = (FLOAT,) * (3 if operator == "Split" else 1)
     model = model_of(f"{operator}Fp16", given, types, **attributes[operator])
     with pytest.raises(Exception, match="a row has an unsupported size"):
-        run(library, model, given)
+        run(emulated, model, given)
 
 
-def check_norm(library: Path) -> None:
-    test_norm(library, np.float16, "Fp16", 1, 776, ("residual",))
+def check_norm(emulated: Path) -> None:
+    test_norm(emulated, np.float16, "Fp16", 1, 776, ("residual",))
 
 
-def check_best_token(library: Path) -> None:
-    test_best_token(library, 32000, suppresses=False)
+def check_best_token(emulated: Path) -> None:
+    test_best_token(emulated, 32000, suppresses=False)
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,6 @@ pytestmark = NEEDS_LIBRARY
 NONE, SILU, RELU = -1, 0, 1
 
 
-@pytest.fixture(scope="module")
-def linear_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path: Path = tmp_path_factory.mktemp("linear") / "emulated.so"
-    build_emulated_library(path)
-    return path
-
-
 def inputs_of(
     dtype: Any, num_rows: int, in_size: int, num_features: int, *optional: str
 ) -> dict[str, Array | None]:
@@ -46,18 +39,22 @@ def inputs_of(
 
 
 def check(
-    library: Path, suffix: str, inputs: dict[str, Array | None], has_sum: bool = False, **given: Any
+    emulated: Path,
+    suffix: str,
+    inputs: dict[str, Array | None],
+    has_sum: bool = False,
+    **given: Any,
 ) -> None:
     attributes = {"activation": NONE, "is_gated": 0, "epsilon": 1e-5} | given
     types = (FLOAT, FLOAT) if has_sum else (FLOAT,)
-    assert_as_defined(library, f"Linear{suffix}", inputs, types, **attributes)
+    assert_as_defined(emulated, f"Linear{suffix}", inputs, types, **attributes)
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), FLOATS)
 @pytest.mark.parametrize("num_rows", [1, 3, 8, 9, 16])
 @pytest.mark.parametrize("in_size", [32, 96, 288, 2048, 2304, 4128])
-def test_sizes(linear_library: Path, dtype: Any, suffix: str, num_rows: int, in_size: int) -> None:
-    check(linear_library, suffix, inputs_of(dtype, num_rows, in_size, 32))
+def test_sizes(emulated: Path, dtype: Any, suffix: str, num_rows: int, in_size: int) -> None:
+    check(emulated, suffix, inputs_of(dtype, num_rows, in_size, 32))
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), FLOATS)
@@ -66,7 +63,7 @@ def test_sizes(linear_library: Path, dtype: Any, suffix: str, num_rows: int, in_
 @pytest.mark.parametrize("is_gated", [0, 1])
 @pytest.mark.parametrize("optional", [(), ("bias",)], ids=["no bias", "bias"])
 def test_activations(
-    linear_library: Path,
+    emulated: Path,
     dtype: Any,
     suffix: str,
     num_rows: int,
@@ -75,7 +72,7 @@ def test_activations(
     optional: tuple[str, ...],
 ) -> None:
     inputs = inputs_of(dtype, num_rows, 576, 48, *optional)
-    check(linear_library, suffix, inputs, activation=activation, is_gated=is_gated)
+    check(emulated, suffix, inputs, activation=activation, is_gated=is_gated)
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), FLOATS)
@@ -83,15 +80,15 @@ def test_activations(
 @pytest.mark.parametrize("in_size", [32, 576, 2304, 4128])
 @pytest.mark.parametrize("has_residual", [False, True])
 def test_norm_before(
-    linear_library: Path, dtype: Any, suffix: str, num_rows: int, in_size: int, has_residual: bool
+    emulated: Path, dtype: Any, suffix: str, num_rows: int, in_size: int, has_residual: bool
 ) -> None:
     optional = ("bias", "scale", *["residual"] * has_residual)
     inputs = inputs_of(dtype, num_rows, in_size, 48, *optional)
-    check(linear_library, suffix, inputs, has_sum=has_residual, activation=SILU, is_gated=1)
+    check(emulated, suffix, inputs, has_sum=has_residual, activation=SILU, is_gated=1)
 
 
-def test_sum_without_residual_is_x(linear_library: Path) -> None:
-    check(linear_library, "Fp16", inputs_of(np.float16, 3, 96, 16, "scale"), has_sum=True)
+def test_sum_without_residual_is_x(emulated: Path) -> None:
+    check(emulated, "Fp16", inputs_of(np.float16, 3, 96, 16, "scale"), has_sum=True)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +103,7 @@ def test_sum_without_residual_is_x(linear_library: Path) -> None:
     ],
 )
 def test_what_is_not_supported_is_refused(
-    linear_library: Path,
+    emulated: Path,
     num_rows: int,
     in_size: int,
     num_features: int,
@@ -116,27 +113,27 @@ def test_what_is_not_supported_is_refused(
 ) -> None:
     inputs = inputs_of(np.float16, num_rows, in_size, num_features, *optional)
     with pytest.raises(Exception, match=failure):
-        check(linear_library, "Fp16", inputs, has_sum)
+        check(emulated, "Fp16", inputs, has_sum)
 
 
-def test_weights_of_another_size_are_refused(linear_library: Path) -> None:
+def test_weights_of_another_size_are_refused(emulated: Path) -> None:
     inputs = inputs_of(np.float16, 1, 64, 16)
     inputs["weight"] = random(np.float16, 16, 32)
     attributes = {"activation": NONE, "is_gated": 0, "epsilon": 1e-5}
     model = model_of("LinearFp16", inputs, (FLOAT,), **attributes)
     with pytest.raises(Exception, match="unsupported size"):
-        run(linear_library, model, inputs)
+        run(emulated, model, inputs)
 
 
 @pytest.mark.parametrize("num_rows", [1, 4, 300])
-def test_advance(linear_library: Path, num_rows: int) -> None:
+def test_advance(emulated: Path, num_rows: int) -> None:
     generator = np.random.default_rng(0)
     inputs: dict[str, Array | None] = {
         "best_tokens": generator.integers(-1, 3, num_rows),
         "num_cached_tokens": generator.integers(0, 99, num_rows).astype(np.int32),
         "is_live": generator.integers(0, 2, num_rows).astype(np.int32),
     }
-    assert_as_defined(linear_library, "Advance", inputs, (TensorProto.INT64, INT32))
+    assert_as_defined(emulated, "Advance", inputs, (TensorProto.INT64, INT32))
 
 
 @pytest.mark.parametrize(
