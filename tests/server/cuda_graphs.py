@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
 from server.runtime.contract import Array
+from server.runtime.cuda.rewrite import rewrite_model
 
 MICROSOFT = "com.microsoft"
 SIZE = 16
@@ -59,6 +60,13 @@ def load(data: bytes, folder: Path) -> onnx.ModelProto:
     model = onnx.ModelProto.FromString(data)
     onnx.load_external_data_for_model(model, str(folder))
     return model
+
+
+def rewrite(path: Path, *arguments: Any, **options: Any) -> bytes | None:
+    """The graph in ``path``, rewritten by ``rewrite_model``; None if nothing changes."""
+    model = onnx.load(str(path), load_external_data=False)
+    changed = rewrite_model(model, path.parent, *arguments, **options)
+    return model.SerializeToString() if changed else None
 
 
 def type_of(dtype: Any) -> int:

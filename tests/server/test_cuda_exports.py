@@ -11,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 from loadtest.gpu.deadline import Deadline
 from loadtest.gpu.model_builder import ModelBuilder
 from loadtest.gpu.model_sizes import SIZES
-from scripts.build_kernels import build_emulated_library
 from server.runtime.contract import (
     BEST_TOKENS,
     FEW_ROWS,
@@ -21,11 +20,10 @@ from server.runtime.contract import (
     Array,
 )
 from server.runtime.cuda.changes import MICROSOFT
-from server.runtime.cuda.rewrite import rewrite
 from server.runtime.cuda.shared_weights import Weight, share_weights
 from server.runtime.cuda.steps import rewrite_steps
 from tests.server import cuda_operators
-from tests.server.cuda_graphs import load
+from tests.server.cuda_graphs import load, rewrite
 from tests.server.cuda_operators import NEEDS_LIBRARY
 from tests.server.in_place import run_in_place
 
@@ -34,13 +32,6 @@ MODELS, ENCODER = ("llama-check", "bart-check"), "bert-check"
 CAPACITY, SOURCE = 24, 6
 CACHED = [0, 7, 20]
 SUPPRESSED = (0, 1, 2)
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path: Path = tmp_path_factory.mktemp("cuda") / "emulated.so"
-    build_emulated_library(path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +100,11 @@ def inputs_of(model: onnx.ModelProto) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_few_rows(name: str, graphs: Mapping[str, Path], library: Path) -> None:
+def test_few_rows(name: str, graphs: Mapping[str, Path], emulated: Path) -> None:
     path = graphs[name]
     exported, model = onnx.load(str(path), load_external_data=False), rewritten(path)
     inputs = inputs_of(model)
-    actual = run_in_place(model, inputs, library, path.parent)
+    actual = run_in_place(model, inputs, emulated, path.parent)
     given = {key: array for key, array in inputs.items() if key != IS_LIVE}
     expected = run_in_place(exported, given, None, path.parent)
     for key, array in expected.items():
@@ -165,12 +156,12 @@ def test_inputs_that_something_else_reads_are_not_overwritten(graphs: Mapping[st
     assert IS_LIVE not in {value.name for value in model.graph.input}
 
 
-def test_a_model_that_gets_no_weights_fails(graphs: Mapping[str, Path], library: Path) -> None:
+def test_a_model_that_gets_no_weights_fails(graphs: Mapping[str, Path], emulated: Path) -> None:
     path = graphs["llama-check"]
     model = onnx.load(str(path), load_external_data=False)
     assert share_weights(model, path.parent)
     with pytest.raises(Exception, match="out of bounds"):
-        run_in_place(model, inputs_of(model), library, path.parent)
+        run_in_place(model, inputs_of(model), emulated, path.parent)
 
 
 def test_selections_that_are_not_of_logits_stay() -> None:

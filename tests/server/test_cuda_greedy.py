@@ -12,7 +12,7 @@ from server.engine.gpu.sampler_inputs import LogitsSpec, SamplerVariant, Samplin
 from server.engine.gpu.sampler_nodes import Nodes
 from server.runtime.contract import BEST_TOKENS, Array
 from server.runtime.cuda import rewrite as rewriting
-from server.runtime.cuda.rewrite import replace_reductions, rewrite
+from server.runtime.cuda.rewrite import replace_reductions
 from server.runtime.kernels.graph import LOGIT_POSITIONS
 from tests.server.cuda_graphs import (
     FLOAT,
@@ -23,6 +23,7 @@ from tests.server.cuda_graphs import (
     load,
     make_graph,
     node,
+    rewrite,
     save,
     values,
 )

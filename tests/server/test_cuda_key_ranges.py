@@ -10,9 +10,8 @@ from onnx import TensorProto
 
 from server.runtime.contract import Array
 from server.runtime.cuda import key_ranges
-from server.runtime.cuda.rewrite import rewrite
 from server.runtime.ort.backend import OrtBackend
-from tests.server.cuda_graphs import FLOAT16, attention, save, type_of
+from tests.server.cuda_graphs import FLOAT16, attention, rewrite, save, type_of
 from tests.server.cuda_operators import NEEDS_LIBRARY
 
 pytestmark = NEEDS_LIBRARY

@@ -12,7 +12,7 @@ import pytest
 
 from scripts.build_kernels import CAPABILITIES, CUDA_LIBRARY, FOLDER, PTX_VERSION, SOURCES
 from server.engine.gpu.sampler_nodes import Nodes
-from server.runtime.cuda.rewrite import LIBRARY, replace_reductions, rewrite
+from server.runtime.cuda.rewrite import LIBRARY, replace_reductions
 from server.runtime.kernels.graph import LOGIT_POSITIONS
 from tests.server.cuda_graphs import (
     FLOAT,
@@ -23,6 +23,7 @@ from tests.server.cuda_graphs import (
     make_graph,
     node,
     random,
+    rewrite,
     save,
     type_of,
     values,

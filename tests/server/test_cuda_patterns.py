@@ -8,7 +8,6 @@ import pytest
 from onnx import TensorProto
 
 from server.runtime.cuda import rewrite as rewriting
-from server.runtime.cuda.rewrite import rewrite
 from tests.server.cuda_graphs import (
     FLOAT,
     FLOAT16,
@@ -19,6 +18,7 @@ from tests.server.cuda_graphs import (
     node,
     of_rows,
     random,
+    rewrite,
     save,
     values,
 )

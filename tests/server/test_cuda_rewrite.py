@@ -10,7 +10,6 @@ import onnx
 import pytest
 
 from server.runtime.contract import Array
-from server.runtime.cuda.rewrite import rewrite
 from tests.server.cuda_graphs import (
     FLOAT16,
     MICROSOFT,
@@ -22,6 +21,7 @@ from tests.server.cuda_graphs import (
     make_graph,
     node,
     random,
+    rewrite,
     save,
     type_of,
     values,

@@ -3,6 +3,7 @@
 import numpy as np
 
 from server.constraint import Floats
+from server.engine.decoding.sampling import log_probabilities
 
 # Of log-probabilities of graphs that round differently: bf16's logits of 16 to 32 are 1/8 apart.
 MAX_DIFFERENCE = 0.5
@@ -19,16 +20,9 @@ def check_logits(found: Floats, expected: Floats, position: int) -> None:
     Raises:
         RuntimeError: one differs by more than :data:`MAX_DIFFERENCE` nats, or is not finite.
     """
-    difference = float(np.abs(_log_probabilities(found) - _log_probabilities(expected)).max())
+    difference = float(np.abs(log_probabilities(found) - log_probabilities(expected)).max())
     if not difference <= MAX_DIFFERENCE:  # NaN too
         raise RuntimeError(
             f"a step of {len(found)} rows at position {position} differs from the decode graph by "
             f"{difference:.3g} nats in a log-probability"
         )
-
-
-def _log_probabilities(logits: Floats) -> Floats:
-    wide = logits.astype(np.float64)
-    wide -= wide.max(-1, keepdims=True)
-    found: Floats = wide - np.log(np.exp(wide).sum(-1, keepdims=True))
-    return found

@@ -35,44 +35,27 @@ _NORMS = ("LayerNormalization", "RMSNormalization")
 _LOGITS = "logits"
 
 
-def rewrite(
-    path: Path,
-    suppressed: tuple[int, ...] = (),
-    takes_ranges: Callable[[], bool] = lambda: True,
-) -> bytes | None:
-    """Rewrites the graph in ``path``; its weights stay in their files.
-
-    Adds the output :data:`~server.runtime.contract.BEST_TOKENS` to graphs with logits.
-
-    Args:
-        path: of a file that was verified against its bundle.
-        suppressed: tokens that are never the best.
-        takes_ranges: see :func:`server.runtime.cuda.encoders.attentions`.
-
-    Returns:
-        The serialized model; None without the library, or if nothing changes.
-    """
-    if not LIBRARY.exists():
-        return None
-    model = onnx.load(str(path), load_external_data=False)
-    changed = rewrite_model(model, path.parent, suppressed, takes_ranges)
-    return model.SerializeToString() if changed else None
-
-
 def rewrite_model(
     model: onnx.ModelProto,
     folder: Path,
     suppressed: tuple[int, ...] = (),
     takes_ranges: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Rewrites a model as :func:`rewrite` does. Returns whether it changed.
+    """Rewrites a graph; its weights stay in their files.
+
+    Adds the output :data:`~server.runtime.contract.BEST_TOKENS` to graphs with logits.
 
     Args:
         model: without its external weights, which are in ``folder``.
         folder: the bundle's.
         suppressed: tokens that are never the best.
         takes_ranges: see :func:`server.runtime.cuda.encoders.attentions`.
+
+    Returns:
+        Whether it changed: not without the library.
     """
+    if not LIBRARY.exists():
+        return False
     graph = model.graph
     changed = False
     attend = partial(attentions, takes_ranges=takes_ranges)

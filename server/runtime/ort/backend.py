@@ -4,7 +4,8 @@ import itertools
 import logging
 import os
 import weakref
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,10 +33,11 @@ from server.runtime.contract import (
     Tensor,
 )
 from server.runtime.cuda import cudart, key_ranges, memory_ops
-from server.runtime.cuda import rewrite as cuda_rewrite
 from server.runtime.cuda.cudart import CudaError, StridedCopy
 from server.runtime.cuda.device_memory import DeviceMemory
 from server.runtime.cuda.recording import Stream
+from server.runtime.cuda.rewrite import LIBRARY as CUDA_LIBRARY
+from server.runtime.cuda.rewrite import replace_reductions, rewrite_model
 from server.runtime.cuda.shared_weights import Weight, share_weights
 from server.runtime.cuda.steps import is_decoder, rewrite_steps
 from server.runtime.devices import Device, NodePlacement
@@ -50,8 +52,8 @@ log = logging.getLogger(__name__)
 
 # More rows than any step has.
 _MANY_ROWS = 1 << 30
-# Types that copy the bits of elements of so many bytes.
-_WORDS: dict[int, np.dtype[Any]] = {2: np.dtype(np.float16), 4: np.dtype(np.float32)}
+# Changes a graph whose weights are in a folder. Returns whether it did.
+_Change = Callable[[onnx.ModelProto, Path], bool]
 
 
 class OrtBackend:
@@ -113,10 +115,13 @@ class OrtBackend:
         suppressed: tuple[int, ...] = (),
     ) -> "OrtGraph":
         try:
-            with_kernels = self._rewritten(path, takes_candidates)
-            records = self._records and repeats
             if self._device.kind == "cuda":
-                return self._load_cuda(path, disabled_optimizers, suppressed, records=records)
+                change = partial(
+                    rewrite_model, suppressed=suppressed, takes_ranges=self._takes_ranges
+                )
+                records = self._records and repeats
+                return self._load_cuda(path, disabled_optimizers, change, records=records)
+            with_kernels = self._rewritten(path, takes_candidates)
             options, weights = self._load_options(), []
             model: str | bytes = str(path)
             if with_kernels is not None:
@@ -136,11 +141,19 @@ class OrtBackend:
     def load_steps(
         self, path: Path, disabled_optimizers: tuple[str, ...], suppressed: tuple[int, ...] = ()
     ) -> StepGraphs | None:
-        if not self._records or not cuda_rewrite.LIBRARY.exists():
+        if not self._shares_weights:
             return None
+        exported = onnx.load(str(path), load_external_data=False)
         try:
             few, many = (
-                self._load_step(path, disabled_optimizers, suppressed, max_rows)
+                self._load_changed(
+                    exported,
+                    path,
+                    disabled_optimizers,
+                    partial(rewrite_steps, suppressed=suppressed, max_rows=max_rows),
+                    shares=True,
+                    records=True,
+                )
                 for max_rows in (FEW_ROWS, _MANY_ROWS)
             )
         except Exception as error:
@@ -148,68 +161,51 @@ class OrtBackend:
             return None
         return StepGraphs(few, many)
 
-    def _load_step(
-        self,
-        path: Path,
-        disabled_optimizers: tuple[str, ...],
-        suppressed: tuple[int, ...],
-        max_rows: int,
-    ) -> "OrtGraph":
-        model = onnx.load(str(path), load_external_data=False)
-        shared = share_weights(model, path.parent)
-        rewrite_steps(model, path.parent, suppressed, max_rows=max_rows)
-        return self._load_sharing(model, shared, path, disabled_optimizers, records=True)
-
     def _load_cuda(
-        self,
-        path: Path,
-        disabled_optimizers: tuple[str, ...],
-        suppressed: tuple[int, ...],
-        *,
-        records: bool,
+        self, path: Path, disabled_optimizers: tuple[str, ...], change: _Change, *, records: bool
     ) -> "OrtGraph":
-        """Loads a rewritten graph, which shares weights with those of steps if it can."""
-        if self._records and cuda_rewrite.LIBRARY.exists():
-            model = onnx.load(str(path), load_external_data=False)
-            shared = share_weights(model, path.parent) if is_decoder(model) else {}
-            if shared:
-                cuda_rewrite.rewrite_model(model, path.parent, suppressed, self._takes_ranges)
-                try:
-                    return self._load_sharing(
-                        model, shared, path, disabled_optimizers, records=records
-                    )
-                except Exception as error:
-                    log.warning("%s shares no weights: %s", _label(path), error)
-        options = self._load_options()
-        rewritten = cuda_rewrite.rewrite(path, suppressed, self._takes_ranges)
-        if rewritten is not None:
-            _use_library(options, cuda_rewrite.LIBRARY, path.parent)
-        model_or_path = str(path) if rewritten is None else rewritten
-        loaded = self._session(model_or_path, options, disabled_optimizers, records=records)
-        return self._checked(loaded, path, KernelNodes())
+        """Loads a changed graph. A decoder's shares weights with those of steps, if it can."""
+        exported = onnx.load(str(path), load_external_data=False)
+        load = partial(
+            self._load_changed, exported, path, disabled_optimizers, change, records=records
+        )
+        if self._shares_weights and is_decoder(exported):
+            try:
+                return load(shares=True)
+            except Exception as error:
+                log.warning("%s shares no weights: %s", _label(path), error)
+        return load(shares=False)
+
+    @property
+    def _shares_weights(self) -> bool:
+        return self._records and CUDA_LIBRARY.exists()
 
     def _takes_ranges(self) -> bool:
         if self._are_ranges_taken is None:
             self._are_ranges_taken = key_ranges.are_taken(self.load_model, onnx.TensorProto.FLOAT16)
         return self._are_ranges_taken
 
-    def _load_sharing(
+    def _load_changed(
         self,
-        model: onnx.ModelProto,
-        shared: Mapping[str, Weight],
+        exported: onnx.ModelProto,
         path: Path,
         disabled_optimizers: tuple[str, ...],
+        change: _Change,
         *,
+        shares: bool,
         records: bool,
     ) -> "OrtGraph":
+        """Loads a changed copy of the graph in ``path``, which may share weights with others."""
+        model = onnx.ModelProto.FromString(exported.SerializeToString())
+        shared = share_weights(model, path.parent) if shares else {}
+        is_changed = change(model, path.parent) or bool(shared)
         options = self._load_options()
-        _use_library(options, cuda_rewrite.LIBRARY, path.parent)
+        _use_library(options, CUDA_LIBRARY, path.parent)
         values = {name: self.transposed(weight) for name, weight in shared.items()}
         for name, value in values.items():
             options.add_initializer(name, value)
-        loaded = self._session(
-            model.SerializeToString(), options, disabled_optimizers, records=records
-        )
+        content = model.SerializeToString() if is_changed else str(path)
+        loaded = self._session(content, options, disabled_optimizers, records=records)
         loaded.session.weights = list(values.values())
         return self._checked(loaded, path, KernelNodes())
 
@@ -222,17 +218,10 @@ class OrtBackend:
         """A weight in the device's memory, transposed; one for all sessions that hold it."""
         value = self._shared.get(weight)
         if value is None:
-            words = _WORDS[weight.item_bytes]
-            shape = (weight.rows, weight.columns)
-            array = np.memmap(weight.file, words, "r", weight.offset, shape)
-            value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(
-                shape[::-1], weight.type_, *self._device
-            )
-            target = Tensor(*self._device, words, shape[::-1], value.data_ptr(), value)
-            type_ = onnx.helper.np_dtype_to_tensor_dtype(words)
-            transpose = self.load_model(memory_ops.transpose_graph(type_)).bind({})
-            inputs = {"x": np.asarray(array)}
-            transpose.repeat_into(inputs, {"y": target}).start(inputs).wait()
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(weight.type_)
+            array = np.memmap(weight.file, dtype, "r", weight.offset, (weight.rows, weight.columns))
+            transpose = self.load_model(memory_ops.transpose_graph(weight.type_)).bind({})
+            value = transpose.run_on_device({"x": np.asarray(array)})["y"].owner
             self._shared[weight] = value
         return value
 
@@ -288,8 +277,8 @@ class OrtBackend:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             loaded = data
             if self._device.kind == "cuda":
-                loaded = cuda_rewrite.replace_reductions(model).SerializeToString()
-                _use_library(options, cuda_rewrite.LIBRARY)
+                loaded = replace_reductions(model).SerializeToString()
+                _use_library(options, CUDA_LIBRARY)
             session = self._session(loaded, options, ()).session
             self._loaded[data] = OrtGraph(session, self._device, KernelNodes())
         return self._loaded[data]
