@@ -9,7 +9,11 @@ from typing import Any, NamedTuple
 # By the names of kernels, in this order: ours (native/cuda/device/kernels.cc), ONNX Runtime's,
 # cuBLAS's and cuDNN's.
 _KINDS = (
-    ("attention", r"attention|xqa|fmha|flash|mha_|softmax|rotary|unpackqkv|pastpresent|pastkv"),
+    (
+        "attention",
+        r"attention|attend_|combine_parts|xqa|kernel_mha|fmha|flash|softmax|rotary|ropeappend"
+        r"|unpackqkv|pastpresent|pastkv|getsequencelengths|addbiastranspose|transposectx|split_[fb]",
+    ),
     ("products", r"gemm|gemv|cutlass|xmma|sm90_|sm80_|nvjet|linear|splitk|matmul|cublas"),
     ("norms", r"norm"),
     ("activations", r"activat|gelu|silu|swiglu|relu|sigmoid"),
