@@ -16,8 +16,6 @@ import onnx
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # cuDNN's attention prepares each new shape of a batch for 50 ms: docs/gpu.md.
 os.environ.setdefault("ORT_ENABLE_CUDNN_FLASH_ATTENTION", "0")
-# The attention of encoders is one that it would turn off: server/runtime/cuda/encoders.py.
-os.environ["ORT_DISABLE_MEMORY_EFFICIENT_ATTENTION"] = "0"
 import onnxruntime
 
 from model.bundle import BundleError
