@@ -129,19 +129,17 @@ int launch_early(void* kernel, unsigned num_blocks, unsigned num_threads, void* 
 
 }  // namespace
 
-ort::Status* load(const ort::Api& api) {
+const char* load() {
   pthread_mutex_lock(&mutex);
   const char* failure = is_loaded ? nullptr : load_all();
   if (!failure) is_loaded = true;
   pthread_mutex_unlock(&mutex);
-  return failure ? api.CreateStatus(ort::kRuntimeException, failure) : nullptr;
+  return failure;
 }
 
-ort::Status* launch(const ort::Api& api, const ort::KernelContext* context, int kernel,
-                    int64_t num_blocks, int num_threads, void* arguments) {
+const char* launch(void* stream, int kernel, int64_t num_blocks, int num_threads,
+                   void* arguments) {
   if (!num_blocks) return nullptr;
-  void* stream = nullptr;
-  RETURN_IF_FAILED(api.GpuStream(context, &stream));
   void* parameters[] = {arguments};
   const unsigned blocks = static_cast<unsigned>(num_blocks);
   const unsigned threads = static_cast<unsigned>(num_threads);
@@ -151,8 +149,15 @@ ort::Status* launch(const ort::Api& api, const ort::KernelContext* context, int 
   }
   const int error = driver.launch(kernels[kernel], blocks, 1, 1, threads, 1, 1, 0, stream,
                                   parameters, nullptr);
-  return error ? api.CreateStatus(ort::kRuntimeException, "a CUDA kernel cannot be launched")
-               : nullptr;
+  return error ? "a CUDA kernel cannot be launched" : nullptr;
+}
+
+ort::Status* launch(const ort::Api& api, const ort::KernelContext* context, int kernel,
+                    int64_t num_blocks, int num_threads, void* arguments) {
+  void* stream = nullptr;
+  RETURN_IF_FAILED(api.GpuStream(context, &stream));
+  const char* failure = launch(stream, kernel, num_blocks, num_threads, arguments);
+  return failure ? api.CreateStatus(ort::kRuntimeException, failure) : nullptr;
 }
 
 }  // namespace cuda

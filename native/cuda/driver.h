@@ -28,7 +28,7 @@ namespace cuda {
   _(attend_4_bf16) _(attend_8_fp16) _(attend_8_bf16) _(combine_parts_fp16)                \
   _(combine_parts_bf16)                                                                   \
   _(pool_fp16) _(pool_bf16) _(key_ranges)                                                 \
-  _(best_token) _(advance_rows) _(extreme_of_row) _(extremes_across)
+  _(best_token) _(advance_rows) _(copy_parts) _(extreme_of_row) _(extremes_across)
 
 // Those of 16-bit floats come in pairs, fp16 first.
 enum Kernel : int {
@@ -45,16 +45,20 @@ enum Kernel : int {
   kKeyRanges = kPool + 2,
   kBestToken,
   kAdvance,
+  kCopyParts,
   kExtremeOfRow,
   kExtremesAcross,
   kNumKernels
 };
 
-// Loads the device code, once for all devices.
-ort::Status* load(const ort::Api& api);
+// Loads the device code, once for all devices. Returns null, or what failed.
+const char* load();
 
-// Launches `num_blocks` blocks of `num_threads` threads on the stream of `context`. `arguments` is
-// the kernel's only parameter. Does nothing without blocks.
+// Launches `num_blocks` blocks of `num_threads` threads on a stream. `arguments` is the kernel's
+// only parameter. Does nothing without blocks. Returns null, or what failed.
+const char* launch(void* stream, int kernel, int64_t num_blocks, int num_threads, void* arguments);
+
+// The same on the stream of `context`.
 ort::Status* launch(const ort::Api& api, const ort::KernelContext* context, int kernel,
                     int64_t num_blocks, int num_threads, void* arguments);
 

@@ -39,6 +39,11 @@ Status* shaped_input(const Api& api, const KernelContext* context, size_t index,
   return ort::dimensions(api, value, shape);
 }
 
+inline Status* load(const Api& api) {
+  const char* failure = load();
+  return failure ? api.CreateStatus(ort::kRuntimeException, failure) : nullptr;
+}
+
 // Loads the device code, and reads two attributes of a node.
 template <typename A, typename B>
 Status* load_and_read(const Api& api, const KernelInfo* info, const char* first, A& a,

@@ -126,6 +126,6 @@ def test_the_operator_takes_all_reductions_of_samplers(spec: LogitsSpec) -> None
 def test_reductions_stay_without_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rewriting, "LIBRARY", tmp_path / "none.so")
+    monkeypatch.setattr(rewriting, "CUDA_LIBRARY", tmp_path / "none.so")
     model = reduced("ReduceMax", ("rows", 6), -1, keep=True)
     assert replace_reductions(model) == model

@@ -10,10 +10,12 @@ import onnx
 import onnxruntime
 import pytest
 
-from scripts.build_kernels import CAPABILITIES, CUDA_LIBRARY, FOLDER, PTX_VERSION, SOURCES
+from scripts import build_kernels
+from scripts.build_kernels import CAPABILITIES, FOLDER, PTX_VERSION, SOURCES
 from server.engine.gpu.sampler_nodes import Nodes
-from server.runtime.cuda.rewrite import LIBRARY, replace_reductions
+from server.runtime.cuda.rewrite import replace_reductions
 from server.runtime.kernels.graph import LOGIT_POSITIONS
+from server.runtime.kernels.library import CUDA_LIBRARY
 from tests.server.cuda_graphs import (
     FLOAT,
     INT32,
@@ -35,7 +37,7 @@ pytestmark = NEEDS_LIBRARY
 
 @pytest.fixture(scope="module")
 def library() -> bytes:
-    return LIBRARY.read_bytes()
+    return CUDA_LIBRARY.read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,7 @@ def device_code(device_codes: list[str], request: pytest.FixtureRequest) -> str:
 
 
 def test_the_build_writes_the_library_that_the_server_loads() -> None:
-    assert FOLDER / CUDA_LIBRARY == LIBRARY
+    assert FOLDER / build_kernels.CUDA_LIBRARY == CUDA_LIBRARY
 
 
 def test_the_device_code_has_every_kernel_that_the_driver_asks_for(device_code: str) -> None:
@@ -119,7 +121,7 @@ def rewritten(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
 def load_on_cpu(model: onnx.ModelProto, *, has_library: bool = True) -> None:
     options = onnxruntime.SessionOptions()
     if has_library:
-        options.register_custom_ops_library(str(LIBRARY))
+        options.register_custom_ops_library(str(CUDA_LIBRARY))
     data, providers = model.SerializeToString(), ["CPUExecutionProvider"]
     onnxruntime.InferenceSession(data, options, providers=providers)
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server.runtime.contract import Array, Layout, Memory, Move
-from server.runtime.cuda import cudart
-from server.runtime.cuda.cudart import StridedCopy
+from server.runtime.cuda import copies, cudart
 from server.runtime.cuda.device_memory import DeviceMemory
 from server.runtime.host_memory import HostMemory
 from server.runtime.ort.backend import OrtBackend
@@ -33,13 +32,14 @@ class CopyingBackend(OrtBackend):
 
     def __init__(self) -> None:
         super().__init__("cpu", 1, has_device_memory=True)
-        self.copies: list[StridedCopy] = []
+        self.num_copies: list[int] = []
 
-    def copy(self, copies: Sequence[StridedCopy]) -> bool:
-        self.copies += copies
-        for source, target, width, pitch, num_parts in copies:
-            for offset in range(0, num_parts * pitch, pitch):
-                ctypes.memmove(target + offset, source + offset, width)
+    def copy(self, groups: Sequence[Array]) -> bool:
+        self.num_copies += map(len, groups)
+        for group in groups:
+            for source, target, width, pitch, num_parts in group.tolist():
+                for offset in range(0, num_parts * pitch, pitch):
+                    ctypes.memmove(target + offset, source + offset, width)
         return True
 
     def clear(self, parts: Sequence[tuple[int, int]]) -> bool:
@@ -100,15 +100,15 @@ def test_moves_are_those_of_host_memory(device, batch, names) -> None:
 @pytest.mark.parametrize(
     ("batch", "num_copies"),
     [
-        ([Move(0, 1, 0, 5)], 1),
-        ([Move(0, 1, 0, 5), Move(0, 2, 3, 4)], 2),
-        ([Move(1, 0, 0, 5), Move(2, 1, 0, 5)], 2),
-        ([Move(0, 1, 0, 5), Move(1, 0, 0, 5)], 3),
-        ([Move(0, 1, 0, 5), Move(1, 2, 2, 7)], 3),
-        ([Move(1, 0, 0, 5), Move(2, 1, 0, 8), Move(0, 2, 0, 6)], 4),
-        ([Move(0, 4, 0, 5, 2), Move(5, 2, 0, 5)], 3),
-        ([Move(0, 1, 0, 5), Move(1, 2, 0, 5), Move(2, 3, 0, 5)], 0),
-        ([Move(0, 4, 0, 5), Move(3, 1, 0, 5, 2)], 0),
+        ([Move(0, 1, 0, 5)], [1]),
+        ([Move(0, 1, 0, 5), Move(0, 2, 3, 4)], [2]),
+        ([Move(1, 0, 0, 5), Move(2, 1, 0, 5)], [1, 1]),
+        ([Move(0, 1, 0, 5), Move(1, 0, 0, 5)], [1, 1, 1]),
+        ([Move(0, 1, 0, 5), Move(1, 2, 2, 7)], [1, 2]),
+        ([Move(1, 0, 0, 5), Move(2, 1, 0, 8), Move(0, 2, 0, 6)], [1, 1, 1, 1]),
+        ([Move(0, 4, 0, 5, 2), Move(5, 2, 0, 5)], [1, 2]),
+        ([Move(0, 1, 0, 5), Move(1, 2, 0, 5), Move(2, 3, 0, 5)], []),
+        ([Move(0, 4, 0, 5), Move(3, 1, 0, 5, 2)], []),
     ],
     ids=[
         *("one", "one source", "reads first", "swap", "chain", "cycle", "several rows"),
@@ -116,23 +116,23 @@ def test_moves_are_those_of_host_memory(device, batch, names) -> None:
     ],
 )
 def test_copies_in_order_if_at_most_one_row_is_read_after_it_is_written(
-    device: CopyingBackend, batch: list[Move], num_copies: int
+    device: CopyingBackend, batch: list[Move], num_copies: list[int]
 ) -> None:
     host, on_device = HostMemory(LAYOUTS), DeviceMemory(device, LAYOUTS)
-    device.copies.clear()
+    device.num_copies.clear()
     for memory in (host, on_device):
         fill(memory, seed=2)
         memory.move(NAMES, batch)
-    assert len(device.copies) == num_copies * len(NAMES)
+    assert device.num_copies == [len(NAMES) * count for count in num_copies]
     assert_same(contents(on_device), contents(host))
 
 
 def test_a_move_of_nothing_copies_nothing(device: CopyingBackend) -> None:
     memory = DeviceMemory(device, LAYOUTS)
-    device.copies.clear()
+    device.num_copies.clear()
     memory.move((), [Move(0, 1, 0, 5)])
     memory.move(NAMES, [])
-    assert not device.copies
+    assert not device.num_copies
 
 
 def test_a_whole_tensor_is_read_as_it_is() -> None:
@@ -214,17 +214,21 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> HostCuda:
     return runtime
 
 
-def strided_copy(array: Array) -> StridedCopy:
+def first_halves(array: Array) -> Array:
     """Copies the first two of each four bytes ``[.., 4]`` of the first half to the second."""
     first, half = array.ctypes.data, array.nbytes // 2
-    return StridedCopy(first, first + half, 2, 4, half // 4)
+    return np.array([(first, first + half, 2, 4, half // 4)])
 
 
-def test_cuda_copies_on_the_given_device_and_waits(cuda: HostCuda) -> None:
+def test_cuda_copies_on_the_given_device_and_waits(
+    cuda: HostCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the kernel cannot run: here, without the driver."""
+    monkeypatch.setattr(copies, "_function", lambda: None)
     array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     expected = array.copy()
     expected[1, :, :2] = array[0, :, :2]
-    cudart.copy(2, [strided_copy(array)])
+    copies.copy(2, [first_halves(array)])
     np.testing.assert_array_equal(array, expected)
     assert cuda.calls == ["device 2", "copy", "wait"]
 
@@ -239,12 +243,12 @@ def test_cuda_zeroes_on_the_given_device_and_waits(cuda: HostCuda) -> None:
 def test_errors_of_cuda_are_raised(cuda: HostCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda.error = 700
     with pytest.raises(RuntimeError, match="error 700"):
-        cudart.copy(0, [strided_copy(np.zeros(8, np.uint8))])
+        copies.copy(0, [first_halves(np.zeros(8, np.uint8))])
     with pytest.raises(RuntimeError, match="error 700"):
         cudart.zero(0, [(np.zeros(8, np.uint8).ctypes.data, 8)])
     assert cuda.calls == ["device 0"] * 2, "nothing is changed after an error"
     monkeypatch.setattr(cudart, "_library", lambda: None)
     with pytest.raises(RuntimeError, match="not loaded"):
-        cudart.copy(0, [])
+        copies.copy(0, [])
     with pytest.raises(RuntimeError, match="not loaded"):
         cudart.zero(0, [])

@@ -119,6 +119,20 @@ struct AdvanceArguments {
   int num_rows;
 };
 
+// Copies `num_parts` parts of `width` bytes, `pitch` bytes apart.
+struct Copy {
+  const char* source;
+  char* target;
+  long width, pitch, num_parts;
+};
+
+// Copies that may be made in any order. A kernel has up to 4 KB of arguments.
+struct CopyArguments {
+  static constexpr int kMaxCopies = 100;
+  Copy copies[kMaxCopies];
+  int num_blocks;  // that share a copy
+};
+
 // x [rows, size, inner], y [rows, inner].
 struct ExtremeArguments {
   const float* x;

@@ -3,6 +3,7 @@
 #include "activation.h"
 #include "advance.h"
 #include "best_token.h"
+#include "copy.h"
 #include "decode_attention.h"
 #include "extreme.h"
 #include "linear.h"
@@ -33,5 +34,6 @@ DEFINE(bf16, BFloat)
 KERNEL void key_ranges(KeyRangesArguments a) { find_key_ranges(a); }
 KERNEL void best_token(BestTokenArguments a) { find_best_token(a); }
 KERNEL void advance_rows(AdvanceArguments a) { advance(a); }
+KERNEL void copy_parts(CopyArguments a) { copy_in_parts(a); }
 KERNEL void extreme_of_row(ExtremeArguments a) { find_extreme_of_row(a); }
 KERNEL void extremes_across(ExtremeArguments a) { find_extremes_across(a); }

@@ -22,13 +22,18 @@ constexpr emulator::Kernel kKernels[kNumKernels] = {FOR_EACH_KERNEL(RUN)};
 
 }  // namespace
 
-ort::Status* load(const ort::Api&) { return nullptr; }
+const char* load() { return nullptr; }
 
-ort::Status* launch(const ort::Api& api, const ort::KernelContext*, int kernel, int64_t num_blocks,
-                    int num_threads, void* arguments) {
+const char* launch(void*, int kernel, int64_t num_blocks, int num_threads, void* arguments) {
   pthread_mutex_lock(&mutex);
   const char* failure = emulator::run(kKernels[kernel], num_blocks, num_threads, arguments);
   pthread_mutex_unlock(&mutex);
+  return failure;
+}
+
+ort::Status* launch(const ort::Api& api, const ort::KernelContext*, int kernel, int64_t num_blocks,
+                    int num_threads, void* arguments) {
+  const char* failure = launch(nullptr, kernel, num_blocks, num_threads, arguments);
   return failure ? api.CreateStatus(ort::kRuntimeException, failure) : nullptr;
 }
 

@@ -7,10 +7,9 @@ import ctypes
 import os
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 _LIBRARIES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
-_DEVICE_TO_DEVICE = 3
 
 _POINTER, _SIZE, _INT, _FLAGS = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint
 # The arguments of the functions that ``call`` calls.
@@ -40,16 +39,6 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "cudaGraphExecDestroy": (_POINTER,),
     "cudaGraphLaunch": (_POINTER, _POINTER),
 }
-
-
-class StridedCopy(NamedTuple):
-    """Copies ``num_parts`` parts of ``width`` bytes, ``pitch`` apart, between device addresses."""
-
-    source: int
-    target: int
-    width: int
-    pitch: int
-    num_parts: int
 
 
 class CudaError(RuntimeError):
@@ -104,27 +93,6 @@ def free_bytes(index: int) -> int | None:
     if library.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)):
         return None
     return free.value
-
-
-def copy(index: int, copies: Iterable[StridedCopy]) -> None:
-    """Makes copies in the memory of GPU ``index``, in order, and waits for them.
-
-    Makes ``index`` the calling thread's current device.
-
-    Raises:
-        RuntimeError: CUDA reports an error, or is not there.
-    """
-    library = _library()
-    if library is None:
-        raise RuntimeError("the CUDA runtime is not loaded")
-    error = library.cudaSetDevice(index)
-    for source, target, width, pitch, num_parts in copies:
-        error = error or library.cudaMemcpy2DAsync(
-            target, pitch, source, pitch, width, num_parts, _DEVICE_TO_DEVICE, None
-        )
-    error = error or library.cudaStreamSynchronize(None)
-    if error:
-        raise RuntimeError(f"CUDA cannot copy in device memory: error {error}")
 
 
 def zero(index: int, parts: Iterable[tuple[int, int]]) -> None:

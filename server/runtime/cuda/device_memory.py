@@ -6,7 +6,7 @@ do, and for devices without them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import onnx
@@ -15,10 +15,14 @@ from server.byte_sizes import in_units
 from server.out_of_memory import is_out_of_memory
 from server.runtime.contract import Array, BoundGraph, Graph, Layout, Move, Tensor
 from server.runtime.cuda import memory_ops
-from server.runtime.cuda.cudart import StridedCopy
-
-SPARE_ROW = -1
-"""The row of a move that is none of the slots."""
+from server.runtime.cuda.moves import (
+    Geometry,
+    Parts,
+    geometry_of,
+    independent,
+    moves_in_order,
+    unit_bytes,
+)
 
 # Element types that copy the bits of a unit: the widest that divides the unit's bytes.
 _COPY_TYPES = (
@@ -44,8 +48,11 @@ class DeviceBackend(Protocol):
         """Allocates a tensor of zeros on the device."""
         ...
 
-    def copy(self, copies: Sequence[StridedCopy]) -> bool:
-        """Makes copies in the device's memory, in order. Returns whether it can."""
+    def copy(self, groups: Sequence[Array]) -> bool:
+        """Makes copies in the device's memory, as :func:`server.runtime.cuda.copies.copy`.
+
+        Returns whether it can.
+        """
         ...
 
     def clear(self, parts: Sequence[tuple[int, int]]) -> bool:
@@ -58,26 +65,6 @@ class DeviceBackend(Protocol):
     def to_host(self, tensor: Tensor) -> Array:
         """Copies a whole tensor that :meth:`zeros` allocated to host memory."""
         ...
-
-
-class _Geometry(NamedTuple):
-    """A tensor as units of ``width`` bytes: one for each token of each head of each row.
-
-    Their order is ``(row * heads + head) * length + token``. A tensor without tokens has one unit
-    per row.
-    """
-
-    heads: int
-    length: int
-    width: int
-    has_tokens: bool
-
-    def units(self, row: int, move: Move) -> Array:
-        """Indices of the units of a move's tokens, in the rows from ``row`` on."""
-        rows = np.arange(row, row + move.num_rows, dtype=np.int64)[:, None, None]
-        heads = np.arange(self.heads)[:, None]
-        tokens = np.arange(move.start, move.stop) if self.has_tokens else np.zeros(1, np.int64)
-        return ((rows * self.heads + heads) * self.length + tokens).ravel()
 
 
 class DeviceMemory:
@@ -109,6 +96,7 @@ class DeviceMemory:
         self._zeros: dict[tuple[str, ...], BoundGraph] = {}
         self._writes: dict[tuple[str, ...], BoundGraph] = {}
         self._reads: dict[str, BoundGraph] = {}
+        self._parts: dict[tuple[str, ...], Parts] = {}
 
     @property
     def num_bytes(self) -> int:
@@ -141,9 +129,9 @@ class DeviceMemory:
         key = tuple(names)
         if not (key and moves):
             return
-        in_order = moves_in_order(moves)
+        in_order = moves_in_order(moves) if self._spare else None
         if in_order is not None and self._device.copy(
-            [self._copy_of(name, move) for name in key for move in in_order]
+            [self._copies(key, group) for group in independent(in_order)]
         ):
             return
         bound = self._bound(self._moves, key, memory_ops.move_graph)
@@ -154,24 +142,13 @@ class DeviceMemory:
             inputs[f"{memory_ops.TO}.{group}"] = _target_units(geometry, moves)
         bound.run(inputs)
 
-    def _copy_of(self, name: str, move: Move) -> StridedCopy:
-        geometry = _geometry(self._layouts[name])
-        pitch = geometry.length * geometry.width
-        start, stop = (move.start, move.stop) if geometry.has_tokens else (0, 1)
-
-        def first_unit(row: int) -> int:
-            is_spare = row == SPARE_ROW and name in self._spare
-            tensor = self._spare[name] if is_spare else self._tensors[name]
-            row_start = 0 if is_spare else row * geometry.heads * pitch
-            return tensor.pointer + row_start + start * geometry.width
-
-        return StridedCopy(
-            first_unit(move.source),
-            first_unit(move.target),
-            (stop - start) * geometry.width,
-            pitch,
-            geometry.heads * move.num_rows,
-        )
+    def _copies(self, names: tuple[str, ...], moves: Sequence[Move]) -> Array:
+        """The copies that make ``moves`` in each tensor: ``[tensors * moves, fields]``."""
+        if names not in self._parts:
+            self._parts[names] = Parts.of(
+                [(self._layouts[name], self._tensors[name], self._spare[name]) for name in names]
+            )
+        return self._parts[names].copies(moves)
 
     def zero(self, names: Sequence[str], row: int) -> None:
         key = tuple(names)
@@ -195,9 +172,9 @@ class DeviceMemory:
         layout = self._layouts[name]
         if layout.has_tokens:
             raise ValueError(f"{name!r} has tokens")
-        tensor = _as_units(self._tensors[name], _unit_bytes(layout))
+        tensor = _as_units(self._tensors[name], unit_bytes(layout))
         if name not in self._reads:
-            _, copy_type = _copy_type(_unit_bytes(layout))
+            _, copy_type = _copy_type(unit_bytes(layout))
             self._reads[name] = self._device.load_model(memory_ops.read_graph(copy_type)).bind({})
         indices = np.array(rows, np.int64)
         units = self._reads[name].run({"x": tensor, memory_ops.FROM: indices})["y"]
@@ -212,7 +189,7 @@ class DeviceMemory:
             return
         bound = self._bound(self._writes, key, memory_ops.write_graph)
         inputs: dict[str, Array | Tensor] = {
-            f"source.{index}": _as_units(tensor, _unit_bytes(self._layouts[name]))
+            f"source.{index}": _as_units(tensor, unit_bytes(self._layouts[name]))
             for index, (name, tensor) in enumerate(sources.items())
         }
         lengths = [t.shape[2] for name, t in sources.items() if self._layouts[name].has_tokens]
@@ -226,9 +203,9 @@ class DeviceMemory:
             inputs[f"{memory_ops.TO}.{group}"] = _target_units(geometry, moves)
         bound.run(inputs)
 
-    def _groups(self, names: tuple[str, ...]) -> dict[_Geometry, int]:
+    def _groups(self, names: tuple[str, ...]) -> dict[Geometry, int]:
         """Numbers the distinct geometries of these tensors; equal ones share their index lists."""
-        distinct = dict.fromkeys(_geometry(self._layouts[name]) for name in names)
+        distinct = dict.fromkeys(geometry_of(self._layouts[name]) for name in names)
         return {geometry: number for number, geometry in enumerate(distinct)}
 
     def _bound(
@@ -240,37 +217,16 @@ class DeviceMemory:
         """The graph that ``build`` makes for these tensors, bound to them; loaded once."""
         if names not in cache:
             layouts, groups = [self._layouts[name] for name in names], self._groups(names)
-            types = [_copy_type(_unit_bytes(layout))[1] for layout in layouts]
-            model = build([groups[_geometry(layout)] for layout in layouts], types)
+            types = [_copy_type(unit_bytes(layout))[1] for layout in layouts]
+            model = build([groups[geometry_of(layout)] for layout in layouts], types)
             states = {
                 (f"x.{index}", f"y.{index}"): _as_units(
-                    self._tensors[name], _unit_bytes(self._layouts[name])
+                    self._tensors[name], unit_bytes(self._layouts[name])
                 )
                 for index, name in enumerate(names)
             }
             cache[names] = self._device.load_model(model).bind(states)
         return cache[names]
-
-
-def moves_in_order(moves: Sequence[Move]) -> list[Move] | None:
-    """Moves with the same result as ``moves``, each of which is made before the next is read.
-
-    At most one of ``moves`` may read a row that one before it writes. It is first copied to
-    :data:`SPARE_ROW`. None if more do.
-    """
-    late = [
-        index
-        for index, move in enumerate(moves)
-        if any(move.reads_target_of(earlier) for earlier in moves[:index])
-    ]
-    if not late:
-        return list(moves)
-    if len(late) > 1 or moves[late[0]].num_rows > 1:
-        return None
-    move = moves[late[0]]
-    in_order = [move._replace(target=SPARE_ROW), *moves]
-    in_order[1 + late[0]] = move._replace(source=SPARE_ROW)
-    return in_order
 
 
 def _row_bytes(layout: Layout) -> int:
@@ -282,29 +238,17 @@ def _no_memory(needed: int, free: int | None) -> str:
     return f"the slots need {in_units(needed)} of memory{rest}: use fewer --slots"
 
 
-def _geometry(layout: Layout) -> _Geometry:
-    if not layout.has_tokens:
-        return _Geometry(1, 1, _unit_bytes(layout), has_tokens=False)
-    heads, length, _ = layout.shape
-    return _Geometry(heads, length, _unit_bytes(layout), has_tokens=True)
+def _copy_type(width: int) -> tuple[np.dtype[np.generic], int]:
+    return next(pair for pair in _COPY_TYPES if width % pair[0].itemsize == 0)
 
 
-def _unit_bytes(layout: Layout) -> int:
-    numbers = layout.shape[2] if layout.has_tokens else int(np.prod(layout.shape))
-    return numbers * layout.dtype.itemsize
-
-
-def _copy_type(unit_bytes: int) -> tuple[np.dtype[np.generic], int]:
-    return next(pair for pair in _COPY_TYPES if unit_bytes % pair[0].itemsize == 0)
-
-
-def _as_units(tensor: Tensor, unit_bytes: int) -> Tensor:
+def _as_units(tensor: Tensor, width: int) -> Tensor:
     """The same memory as ``[units, width]``."""
-    dtype, _ = _copy_type(unit_bytes)
-    shape = (tensor.num_bytes // unit_bytes, unit_bytes // dtype.itemsize)
+    dtype, _ = _copy_type(width)
+    shape = (tensor.num_bytes // width, width // dtype.itemsize)
     return replace(tensor, dtype=dtype, shape=shape)
 
 
-def _target_units(geometry: _Geometry, moves: Sequence[Move]) -> Array:
+def _target_units(geometry: Geometry, moves: Sequence[Move]) -> Array:
     """``[units, 1]``: the indices that ``ScatterND`` writes."""
     return np.concatenate([geometry.units(move.target, move) for move in moves])[:, None]

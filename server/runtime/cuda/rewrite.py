@@ -24,9 +24,8 @@ from server.runtime.cuda.changes import (
 )
 from server.runtime.cuda.encoders import attentions, pools
 from server.runtime.kernels.graph import LOGIT_POSITIONS, GraphIndex
-from server.runtime.kernels.library import DOMAIN
+from server.runtime.kernels.library import CUDA_LIBRARY, DOMAIN
 
-LIBRARY = Path(__file__).parents[1] / "libtriune_cuda.so"
 _MAX_SIZE = 32768  # of a row that is normalized
 # Activation in native/cuda/device/arguments.h, and of ONNX's Gelu by its attribute.
 _SILU, _RELU = 0, 1
@@ -54,7 +53,7 @@ def rewrite_model(
     Returns:
         Whether it changed: not without the library.
     """
-    if not LIBRARY.exists():
+    if not CUDA_LIBRARY.exists():
         return False
     graph = model.graph
     changed = False
@@ -85,7 +84,7 @@ def replace_reductions(model: onnx.ModelProto) -> onnx.ModelProto:
             which they drop: those of :class:`server.engine.gpu.sampler_nodes.Nodes`.
     """
     copy = onnx.ModelProto.FromString(model.SerializeToString())
-    if not LIBRARY.exists():
+    if not CUDA_LIBRARY.exists():
         return copy
     for node in copy.graph.node:
         if node.op_type not in ("ReduceMax", "ReduceMin"):

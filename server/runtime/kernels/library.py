@@ -1,4 +1,4 @@
-"""Loads the native library built from ``native/``, and asks it for the kernels of this CPU."""
+"""Loads the native libraries built from ``native/``, and asks for the kernels of this CPU."""
 
 import ctypes
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 LIBRARY = Path(__file__).parents[1] / "libtriune_kernels.so"
+CUDA_LIBRARY = LIBRARY.with_name("libtriune_cuda.so")
 DOMAIN = "triune"
 """The ONNX domain of the library's operators."""
 
@@ -42,7 +43,9 @@ class NativeFunction(NamedTuple):
     releasing_gil: Callable[..., Any]
 
 
-def load_function(name: str, result: Any, *arguments: Any) -> NativeFunction | None:
+def load_function(
+    name: str, result: Any, *arguments: Any, library: Path = LIBRARY
+) -> NativeFunction | None:
     """Loads a function, given the ctypes types of its result and arguments.
 
     Returns None if the library was not built, or is for another kind of processor.
@@ -50,7 +53,7 @@ def load_function(name: str, result: Any, *arguments: Any) -> NativeFunction | N
     loaded = []
     for loader in (ctypes.PyDLL, ctypes.CDLL):
         try:
-            function = getattr(loader(str(LIBRARY)), name)
+            function = getattr(loader(str(library)), name)
         except OSError:
             return None
         function.restype, function.argtypes = result, arguments

@@ -30,17 +30,16 @@ from server.runtime.contract import (
     StepGraphs,
     Tensor,
 )
-from server.runtime.cuda import cudart, key_ranges, memory_ops
-from server.runtime.cuda.cudart import CudaError, StridedCopy
+from server.runtime.cuda import copies, cudart, key_ranges, memory_ops
+from server.runtime.cuda.cudart import CudaError
 from server.runtime.cuda.device_memory import DeviceMemory
 from server.runtime.cuda.recording import Stream
-from server.runtime.cuda.rewrite import LIBRARY as CUDA_LIBRARY
 from server.runtime.cuda.rewrite import replace_reductions, rewrite_model
 from server.runtime.cuda.shared_weights import Weight, share_weights
 from server.runtime.cuda.steps import is_decoder, rewrite_steps
 from server.runtime.devices import Device, NodePlacement
 from server.runtime.host_memory import HostMemory
-from server.runtime.kernels.library import LIBRARY
+from server.runtime.kernels.library import CUDA_LIBRARY, LIBRARY
 from server.runtime.kernels.rewrite import RewrittenGraph, kernel_nodes, load_rewritten
 from server.runtime.ort.dtypes import DTYPES
 from server.runtime.ort.io_binding import DeviceBoundGraph, HostBoundGraph, binding_arguments
@@ -290,11 +289,11 @@ class OrtBackend:
         bound = self.load_model(memory_ops.zeros_graph(type_)).bind({})
         return bound.run_on_device({"shape": np.array(shape, np.int64)})["y"]
 
-    def copy(self, copies: Sequence[StridedCopy]) -> bool:
+    def copy(self, groups: Sequence[Array]) -> bool:
         """Implements :class:`server.runtime.cuda.device_memory.DeviceBackend`."""
         if self._device.kind != "cuda" or not cudart.is_loaded():
             return False
-        cudart.copy(self._device.number, copies)
+        copies.copy(self._device.number, groups)
         return True
 
     def clear(self, parts: Sequence[tuple[int, int]]) -> bool:

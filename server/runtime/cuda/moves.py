@@ -1,0 +1,133 @@
+"""Moves of slots in device memory, as copies or lists of indices."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from server.runtime.contract import Array, Layout, Move, Tensor
+
+SPARE_ROW = -1
+"""The row of a move that is none of the slots."""
+
+
+class Geometry(NamedTuple):
+    """A tensor as units of ``width`` bytes: one for each token of each head of each row.
+
+    Their order is ``(row * heads + head) * length + token``. A tensor without tokens has one unit
+    per row.
+    """
+
+    heads: int
+    length: int
+    width: int
+    has_tokens: bool
+
+    def units(self, row: int, move: Move) -> Array:
+        """Indices of the units of a move's tokens, in the rows from ``row`` on."""
+        rows = np.arange(row, row + move.num_rows, dtype=np.int64)[:, None, None]
+        heads = np.arange(self.heads)[:, None]
+        tokens = np.arange(move.start, move.stop) if self.has_tokens else np.zeros(1, np.int64)
+        return ((rows * self.heads + heads) * self.length + tokens).ravel()
+
+
+class Parts(NamedTuple):
+    """Tensors as copies take them: a column of numbers each, ``[tensors, 1]``.
+
+    A row has ``num_parts`` parts of ``pitch`` bytes, which hold tokens of ``width`` bytes each. A
+    tensor without tokens has one part per row.
+    """
+
+    pointer: Array
+    spare: Array
+    num_parts: Array
+    pitch: Array
+    width: Array
+    has_tokens: Array
+
+    @classmethod
+    def of(cls, tensors: Sequence[tuple[Layout, Tensor, Tensor]]) -> "Parts":
+        """``tensors``: the layout, the rows and the spare row of each."""
+        rows = []
+        for layout, tensor, spare in tensors:
+            units = geometry_of(layout)
+            pitch = units.length * units.width
+            numbers = (units.heads, pitch, units.width, units.has_tokens)
+            rows.append((tensor.pointer, spare.pointer, *numbers))
+        return cls(*np.array(rows, np.int64).T[:, :, None])
+
+    def copies(self, moves: Sequence[Move]) -> Array:
+        """``[tensors * moves, fields]``: copies, as :mod:`server.runtime.cuda.copies` has them."""
+        source, target, start, stop, num_rows = np.array(moves, np.int64).T
+        first = start * self.width * self.has_tokens
+        num_tokens = np.where(self.has_tokens, stop - start, 1)
+
+        def addresses(rows: Array) -> Array:
+            in_slots = self.pointer + rows * self.num_parts * self.pitch
+            starts: Array = np.where(rows == SPARE_ROW, self.spare, in_slots) + first
+            return starts
+
+        fields = (
+            *(addresses(source), addresses(target), num_tokens * self.width),
+            *(np.broadcast_to(self.pitch, first.shape), self.num_parts * num_rows),
+        )
+        return np.stack(fields, axis=-1).reshape(-1, len(fields))
+
+
+def moves_in_order(moves: Sequence[Move]) -> list[Move] | None:
+    """Moves with the same result as ``moves``, each of which is made before the next is read.
+
+    At most one of ``moves`` may read a row that one before it writes. It is first copied to
+    :data:`SPARE_ROW`. None if more do.
+    """
+    late = []
+    written: set[int] = set()
+    for index, move in enumerate(moves):
+        if not written.isdisjoint(_rows(move.source, move)):
+            late.append(index)
+        written.update(_rows(move.target, move))
+    if not late:
+        return list(moves)
+    if len(late) > 1 or moves[late[0]].num_rows > 1:
+        return None
+    move = moves[late[0]]
+    in_order = [move._replace(target=SPARE_ROW), *moves]
+    in_order[1 + late[0]] = move._replace(source=SPARE_ROW)
+    return in_order
+
+
+def independent(moves: Sequence[Move]) -> list[list[Move]]:
+    """Groups of moves, to be made one after the other: those of a group in any order."""
+    groups: list[list[Move]] = []
+    read: set[int] = set()
+    written: set[int] = set()
+    for move in moves:
+        source, target = _rows(move.source, move), _rows(move.target, move)
+        is_free = (
+            written.isdisjoint(source) and read.isdisjoint(target) and written.isdisjoint(target)
+        )
+        if not (groups and is_free):
+            groups.append([])
+            read, written = set(), set()
+        groups[-1].append(move)
+        read.update(source)
+        written.update(target)
+    return groups
+
+
+def _rows(first: int, move: Move) -> range:
+    return range(first, first + move.num_rows)
+
+
+def geometry_of(layout: Layout) -> Geometry:
+    """The units of a tensor."""
+    if not layout.has_tokens:
+        return Geometry(1, 1, unit_bytes(layout), has_tokens=False)
+    heads, length, _ = layout.shape
+    return Geometry(heads, length, unit_bytes(layout), has_tokens=True)
+
+
+def unit_bytes(layout: Layout) -> int:
+    """Bytes of a unit of :class:`Geometry`."""
+    numbers = layout.shape[2] if layout.has_tokens else int(np.prod(layout.shape))
+    return numbers * layout.dtype.itemsize
