@@ -1,7 +1,7 @@
 """The worker of encoders: dynamic batches by padded cost. Begin at :meth:`EncoderWorker.step`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,7 @@ TOKEN_VECTORS = "token_embeddings"
 Clock = Callable[[], float]
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
+class _Result(NamedTuple):
     """The result of one text, with the shapes of :class:`JobUpdate`."""
 
     vector: Floats
@@ -228,7 +227,7 @@ class EncoderWorker:
             weights, outputs = self._attention.run(inputs, selection, {self._output.name})
             (result,) = self._split(jobs, outputs[self._output.name], None)
             is_finite = result.is_finite and bool(np.isfinite(weights).all())
-            return [replace(result, attention=weights, is_finite=is_finite)]
+            return [result._replace(attention=weights, is_finite=is_finite)]
         graph = self._graph
         if self._graph_with_tokens is not None and any(job.wants_tokens for job in jobs):
             graph = self._graph_with_tokens

@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
+from msgspec.structs import replace
 from PIL.Image import Image
 
 from model.bundle import ImageSpec

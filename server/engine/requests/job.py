@@ -169,8 +169,7 @@ class GenerationJob:
         return None if self.deadline is None or self.priority > 0 else self.deadline - now
 
 
-@dataclass(frozen=True, slots=True)
-class EncodingJob:
+class EncodingJob(msgspec.Struct, frozen=True, eq=False):
     """One text, image, or text with an image to encode.
 
     Attributes:
@@ -199,7 +198,7 @@ class EncodingJob:
     is_bulk: bool = False
     deadline: float | None = None
     num_texts: int = 1
-    image: npt.NDArray[np.uint8] | None = field(default=None, compare=False)
+    image: npt.NDArray[np.uint8] | None = None
     num_image_tokens: int = 0
 
     @property
