@@ -13,12 +13,12 @@ from filelock import FileLock
 from model.bundle import KvCache, Precision
 
 ROOT = Path(__file__).parents[1]
-DEFAULTS = ("minilm", "smollm2", "en-pt", "pt-en")
+DEFAULTS = ("smollm2", "minilm", "en-pt", "pt-en")  # the longest export first
 INT8_DEFAULTS = (
+    "whisper",
     "pii",
     "bert-tiny",
     "grammar",
-    "whisper",
     "debian-sections",
     "debian-en-it",
     "debian-summaries",
@@ -193,9 +193,7 @@ def default_bundles(precision: str) -> Path:
     names = DEFAULTS + (INT8_DEFAULTS if precision == "int8" else ())
 
     def make(path: Path) -> None:
-        for name in names:
-            if not (path / name).exists():
-                command = [sys.executable, "-m", "export", name, "--out", str(path / name)]
-                subprocess.run([*command, "--precision", precision], check=True, cwd=ROOT)
+        command = [sys.executable, "-m", "scripts.export_defaults", *names, "--out", str(path)]
+        subprocess.run([*command, "--precision", precision], check=True, cwd=ROOT)
 
     return _cached(f"{precision}-{_key('model', 'export')}", make)
