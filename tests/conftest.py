@@ -12,6 +12,9 @@ from hypothesis import settings
 
 from tests import bundles
 
+# Tests run on all cores, beside each other: torch's threads would wait for one another, and tiny
+# matrices are slower with several. Torch reads it when it is imported, in programs of tests too.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # For the tests that import ONNX Runtime themselves.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # No test is timed: the machine may be busy.

@@ -96,16 +96,8 @@ def saved(model: Any, seed: int = 0, **options: Any) -> Iterator[Path]:
             if parameter.ndim > 1 and parameter.requires_grad:
                 parameter.mul_(0.5)
     model.set_attn_implementation("eager")
-    with tempfile.TemporaryDirectory() as folder, _one_thread(), torch.no_grad():
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         yield save(model, Path(folder), **options)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
 
 
 def rows_of(checkpoint: Checkpoint, seed: int = 0) -> list[list[int]]:

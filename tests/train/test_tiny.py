@@ -47,12 +47,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         train_and_kill(recipe, out, KILLED_AFTER)
         assert "resumed at step" in train(recipe, out)
         return out
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # matrices this small are slower with more
-    try:
-        return run_training(recipe, out)
-    finally:
-        torch.set_num_threads(num_threads)
+    return run_training(recipe, out)
 
 
 @pytest.fixture(scope="module")
