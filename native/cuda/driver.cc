@@ -143,8 +143,10 @@ const char* launch(void* stream, int kernel, int64_t num_blocks, int num_threads
   void* parameters[] = {arguments};
   const unsigned blocks = static_cast<unsigned>(num_blocks);
   const unsigned threads = static_cast<unsigned>(num_threads);
-  // Where an early start is refused, the kernel starts after the one before it.
-  if (may_start_early && !launch_early(kernels[kernel], blocks, threads, stream, parameters)) {
+  // The default stream also waits for other streams, so its kernels do not start early. Where an
+  // early start is refused, the kernel starts after the one before it.
+  if (stream && may_start_early &&
+      !launch_early(kernels[kernel], blocks, threads, stream, parameters)) {
     return nullptr;
   }
   const int error = driver.launch(kernels[kernel], blocks, 1, 1, threads, 1, 1, 0, stream,

@@ -92,7 +92,7 @@ def test_changes_nothing_without_the_library(
 ) -> None:
     path = save(of_rows(FLOAT16, SIZE, *NORM_OF_SUM), tmp_path)
     assert rewrite(path) is not None
-    monkeypatch.setattr(rewriting, "LIBRARY", tmp_path / "none.so")
+    monkeypatch.setattr(rewriting, "CUDA_LIBRARY", tmp_path / "none.so")
     assert rewrite(path) is None
 
 

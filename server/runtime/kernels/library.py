@@ -44,16 +44,20 @@ class NativeFunction(NamedTuple):
 
 
 def load_function(
-    name: str, result: Any, *arguments: Any, library: Path = LIBRARY
+    name: str, result: Any, *arguments: Any, library: Path | None = None
 ) -> NativeFunction | None:
     """Loads a function, given the ctypes types of its result and arguments.
 
-    Returns None if the library was not built, or is for another kind of processor.
+    Args:
+        library: None is :data:`LIBRARY`.
+
+    Returns:
+        None if the library was not built, or is for another kind of processor.
     """
     loaded = []
     for loader in (ctypes.PyDLL, ctypes.CDLL):
         try:
-            function = getattr(loader(str(library)), name)
+            function = getattr(loader(str(library or LIBRARY)), name)
         except OSError:
             return None
         function.restype, function.argtypes = result, arguments
