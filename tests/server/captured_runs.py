@@ -20,7 +20,8 @@ from server.runtime.contract import (
 )
 from server.runtime.cuda.recording import Stream
 from server.runtime.devices import Device
-from server.runtime.ort.backend import OrtGraph
+from server.runtime.ort.graph import OrtGraph
+from server.runtime.ort.loader import LoadedSession
 from tests.server.fake_backend import VOCABULARY
 
 LENGTH = 64
@@ -79,9 +80,8 @@ class CapturedGraph(OrtGraph):
     def __init__(
         self, session: onnxruntime.InferenceSession, cuda: FakeCuda, *, records: bool = False
     ) -> None:
-        super().__init__(
-            session, Device("cpu", 0), KernelNodes(), records=records, stream=Stream(0)
-        )
+        loaded = LoadedSession(session, records, Stream(0))
+        super().__init__(loaded, Device("cpu", 0), KernelNodes())
         self._cuda = cuda
         self.num_launches = 0
 

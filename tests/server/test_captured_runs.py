@@ -19,7 +19,8 @@ from server.runtime.cuda import cudart
 from server.runtime.cuda.cudart import CudaError
 from server.runtime.cuda.recording import Recording, Stream, pinned_words
 from server.runtime.devices import Device
-from server.runtime.ort.backend import OrtGraph
+from server.runtime.ort.graph import OrtGraph
+from server.runtime.ort.loader import LoadedSession
 from tests.server.captured_runs import (
     LENGTH,
     CapturedGraph,
@@ -210,7 +211,7 @@ def test_tokens_are_those_of_steps_in_turn(
 ) -> None:
     """Over two buckets of lengths, with steps that are not started ahead, or dropped."""
     session = load_decoder(decoder(feeds_back=feeds_back))
-    graph: OrtGraph = OrtGraph(session, Device("cpu", 0), KernelNodes())
+    graph: OrtGraph = OrtGraph(LoadedSession(session), Device("cpu", 0), KernelNodes())
     if captured:
         graph = CapturedGraph(session, cuda)
     decode = make_decode(graph, num_rows)

@@ -20,7 +20,8 @@ from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion
 from server.errors import Code, InternalError, Limit, OverloadedError
 from server.out_of_memory import is_out_of_memory
-from server.runtime.ort.backend import OrtBackend, OrtGraph
+from server.runtime.ort.backend import OrtBackend
+from server.runtime.ort.graph import OrtGraph
 from server.service.usage import failure_of
 from tests.server.fake_backend import reference
 from tests.server.fake_encoder import make_encoder_worker
