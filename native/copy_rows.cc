@@ -19,7 +19,7 @@ struct Tensor {
 };
 
 // Tokens start .. stop - 1 of `num_rows` rows from `source` on go to those from `target` on. The
-// fields are those of server/runtime/contract.py's Move.
+// fields are those of server/runtime/memory.py's Move.
 struct Move {
   int64_t source, target, start, stop, num_rows;
 };

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from model.bundle import Manifest
 from model.bundle_files import read_manifest
-from server.runtime.contract import Array
 from server.runtime.kernels.rewrite import load_rewritten
+from server.runtime.memory import Array
 
 USAGE = "usage: python -m scripts.weight_memory BUNDLE..."
 

@@ -49,7 +49,7 @@ ALLOWED_IN_SERVER = {
     "frontends": {"service", "telemetry"},
     "service": {"engine", "models", "text", "telemetry"},
     "models": {"engine", "runtime", "text"},
-    "engine": {"runtime.contract", "runtime.host_ops"},
+    "engine": {"runtime.contract", "runtime.host_ops", "runtime.memory"},
     "telemetry": {"engine.observer"},
     "text": set(),
     "runtime": set(),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from server.constraint import Floats
 from server.engine.decoding.logits import greedy
 from server.engine.requests.job import GenerationJob
-from server.runtime.contract import Tensor
+from server.runtime.memory import Tensor
 
 ALL_TOKENS = np.zeros((0, 0), np.int32)
 """The input ``CANDIDATES`` of a run that computes all logits."""

@@ -7,7 +7,8 @@ import numpy as np
 from model.bundle import AttentionKind, GraphSpec
 from server.constraint import Floats
 from server.engine.decoding.options import AttentionSelection
-from server.runtime.contract import Array, Graph
+from server.runtime.contract import Graph
+from server.runtime.memory import Array
 
 _HEAD_WEIGHTS = "head_weights"
 

@@ -21,7 +21,8 @@ from server.engine.requests.update import JobTimes, JobUpdate
 from server.engine.run_inputs import pad
 from server.engine.sparse_vectors import largest_weights
 from server.engine.watchdog import Progress
-from server.runtime.contract import Array, BoundGraph, Graph
+from server.runtime.contract import BoundGraph, Graph
+from server.runtime.memory import Array
 
 TOKEN_VECTORS = "token_embeddings"
 

@@ -26,9 +26,9 @@ from server.runtime.contract import (
     CANDIDATES,
     BoundGraph,
     Graph,
-    MakeMemory,
     StepGraphs,
 )
+from server.runtime.memory import MakeMemory
 
 # Prompt tokens per run with logits at all positions: bounds the memory of the logits.
 SCORED_CHUNK = 64

@@ -9,7 +9,8 @@ import numpy as np
 from model.bundle import SAMPLES
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.runtime.contract import SOURCE_ROWS, Array, Tensor
+from server.runtime.contract import SOURCE_ROWS
+from server.runtime.memory import Array, Tensor
 
 Inputs = dict[str, Array | Tensor]
 

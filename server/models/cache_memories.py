@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Mapping
 
-from server.runtime.contract import Layout, MakeMemory, Memory
+from server.runtime.memory import Layout, MakeMemory, Memory
 
 
 class CacheMemories:

@@ -31,10 +31,10 @@ from server.runtime.contract import (
     Graph,
     KernelNodes,
     LoadModel,
-    MakeMemory,
     StepGraphs,
 )
 from server.runtime.lazy_graph import LazyGraph
+from server.runtime.memory import MakeMemory
 from server.runtime.ort.external_data import check_external_data
 from server.text.chat import ChatTemplate
 from server.text.grammar import GrammarCompiler

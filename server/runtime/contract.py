@@ -1,21 +1,20 @@
 """The runtime contract: the interface between the engine and the code that executes graphs.
 
-A :class:`Backend` loads a graph and allocates :class:`Memory`. ``Graph.bind`` attaches that memory
-to the graph's states (key/value caches, recurrent states), and ``BoundGraph.run`` executes it.
-:class:`server.runtime.ort.backend.OrtBackend` implements all of it with ONNX Runtime;
-:class:`server.runtime.thread_switching.ThreadSwitchingBackend` combines two backends.
+A :class:`Backend` loads a graph and allocates its memory (:mod:`server.runtime.memory`).
+``Graph.bind`` attaches that memory to the graph's states (key/value caches, recurrent states), and
+``BoundGraph.run`` executes it. :class:`server.runtime.ort.backend.OrtBackend` implements all of it
+with ONNX Runtime; :class:`server.runtime.thread_switching.ThreadSwitchingBackend` combines two
+backends.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import onnx
 
-Array = npt.NDArray[Any]
+from server.runtime.memory import Array, Layout, Memory, Tensor
 
 SOURCE_ROWS = "source_rows"
 """An input that the kernels of :mod:`server.runtime.kernels` add to decode graphs: ``[rows]``
@@ -47,33 +46,6 @@ FED_BACK = {NEXT_TOKEN_IDS: "token_ids", NEXT_NUM_CACHED_TOKENS: "num_cached_tok
 FEW_ROWS = 8
 """Decode steps of at most so many rows have a graph of their own on a GPU (:class:`StepGraphs`).
 They are short: the device should not wait for the host."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
-    """A contiguous tensor in the memory of a device, described as by DLPack's ``DLTensor``.
-
-    ``device_kind`` and ``device_number`` are those of :class:`server.runtime.devices.Device`.
-    ``owner`` keeps the memory alive; for a tensor in host memory it is the NumPy array itself.
-    """
-
-    device_kind: str
-    device_number: int
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    pointer: int
-    owner: object
-
-    @classmethod
-    def of(cls, array: Array) -> "Tensor":
-        """Wraps an array in host memory. Raises ``ValueError`` if it is not contiguous."""
-        if not array.flags.c_contiguous:
-            raise ValueError("the array is not contiguous")
-        return cls("cpu", 0, array.dtype, array.shape, array.ctypes.data, array)
-
-    @property
-    def num_bytes(self) -> int:
-        return int(np.prod(self.shape)) * self.dtype.itemsize
 
 
 class BoundGraph(Protocol):
@@ -224,113 +196,6 @@ class StepGraphs(NamedTuple):
         return self.few if num_rows <= FEW_ROWS else self.many
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Shape and type of a tensor ``[num_rows, *shape]``.
-
-    ``has_tokens``: ``shape`` is ``(heads, length, width)``, with one vector per head and token.
-    """
-
-    num_rows: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    has_tokens: bool
-
-
-class Move(NamedTuple):
-    """Copies tokens ``start … stop-1`` of ``num_rows`` rows, from row ``source`` on.
-
-    They go to the same positions of the rows from ``target`` on. In a tensor without tokens,
-    whole rows are copied, and ``start`` and ``stop`` are ignored.
-    """
-
-    source: int
-    target: int
-    start: int = 0
-    stop: int = 0
-    num_rows: int = 1
-
-    def reads_target_of(self, earlier: "Move") -> bool:
-        """Whether it reads rows that ``earlier`` writes."""
-        return (
-            self.source < earlier.target + earlier.num_rows
-            and earlier.target < self.source + self.num_rows
-        )
-
-
-def any_reads_target(moves: Sequence[Move]) -> bool:
-    """Whether a move reads rows that one before it writes: then they cannot be made in order."""
-    return any(
-        move.reads_target_of(earlier) for i, move in enumerate(moves) for earlier in moves[:i]
-    )
-
-
-class Memory(Protocol):
-    """Named tensors on one device: initially zero, bound by pointer, changed in place.
-
-    For one thread at a time.
-    """
-
-    @property
-    def free_bytes(self) -> int | None:
-        """Free memory of the device; None if the device does not report it."""
-        ...
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all tensors."""
-        ...
-
-    @property
-    def resident_bytes(self) -> int | None:
-        """Bytes of the tensors that take memory of the host now; None for another device.
-
-        Any thread may ask.
-        """
-        ...
-
-    def rows(self, name: str, first: int, count: int) -> Tensor:
-        """A view ``[count, *shape]`` of a tensor's rows, to bind to a graph."""
-        ...
-
-    def release(self, row: int, first_token: int = 0) -> None:
-        """Gives memory of a row that no sequence uses back to the operating system, if it can.
-
-        Tokens ``first_token`` and later are lost: they become zero, or stay as they are. Tensors
-        without tokens are lost if ``first_token`` is 0.
-        """
-        ...
-
-    def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
-        """Applies all moves to each tensor, as if every source were read before any write."""
-        ...
-
-    def zero(self, names: Sequence[str], row: int) -> None:
-        """Zeroes one row of each tensor."""
-        ...
-
-    def read(self, name: str, rows: Sequence[int]) -> Array:
-        """Returns ``[len(rows), *shape]`` in host memory. The tensor must have no tokens.
-
-        In host memory the result may be a view.
-        """
-        ...
-
-    def read_all(self, name: str) -> Array:
-        """A whole tensor in host memory; it may be a view."""
-        ...
-
-    def write(self, sources: Mapping[str, Tensor], moves: Sequence[Move]) -> None:
-        """Copies as :meth:`move` does, but from other tensors into those with these names.
-
-        Args:
-            sources: ``[rows, heads, any length, width]`` for each tensor with tokens, whole rows
-                for others.
-            moves: ``source`` is a row of the tensor.
-        """
-        ...
-
-
 class Backend(Protocol):
     """Loads graphs and allocates memory on one device."""
 
@@ -393,9 +258,6 @@ class Backend(Protocol):
         """Allocates tensors, by name, on the device that runs the graphs."""
         ...
 
-
-MakeMemory = Callable[[Mapping[str, Layout]], Memory]
-""":meth:`Backend.memory`."""
 
 LoadModel = Callable[[onnx.ModelProto], Graph]
 """:meth:`Backend.load_model`."""

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from server.runtime import pages
-from server.runtime.contract import Array, Layout, Move, Tensor, any_reads_target
 from server.runtime.kernels.copy_rows import Table
+from server.runtime.memory import Array, Layout, Move, Tensor, late_moves
 
 
 class HostMemory:
-    """Implements :class:`server.runtime.contract.Memory`.
+    """Implements :class:`server.runtime.memory.Memory`.
 
     The operating system allocates a page of 4 KiB when it is first written, so the unused end of a
     row costs no memory: docs/decisions/0107-memory.md.
@@ -49,7 +49,7 @@ class HostMemory:
         return Tensor.of(self._arrays[name][first : first + count])
 
     def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
-        if any_reads_target(moves):
+        if late_moves(moves):
             self._move_with_numpy(names, moves)
             return
         if names and not self._table(tuple(names)).move(moves):
@@ -63,13 +63,12 @@ class HostMemory:
         return table
 
     def _move_with_numpy(self, names: Sequence[str], moves: Sequence[Move]) -> None:
+        late = late_moves(moves)
         for name in names:
             array = self._arrays[name]
             sources = [self._part(name, move.source, move) for move in moves]
-            for index, move in enumerate(moves):
-                # Copy a source before an earlier move overwrites it.
-                if any(move.reads_target_of(earlier) for earlier in moves[:index]):
-                    sources[index] = sources[index].copy()
+            for index in late:  # before an earlier move overwrites it
+                sources[index] = sources[index].copy()
             for move, source in zip(moves, sources, strict=True):
                 array[_slice(move.target, move, self._layouts[name])] = source
 

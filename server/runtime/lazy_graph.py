@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Mapping
 
 from model.bundle import BundleError
 from server.file_changes import FileChanges
-from server.runtime.contract import BoundGraph, Graph, KernelNodes, Tensor
+from server.runtime.contract import BoundGraph, Graph, KernelNodes
+from server.runtime.memory import Tensor
 
 
 class LazyGraph:

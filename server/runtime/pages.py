@@ -7,7 +7,7 @@ import mmap
 import numpy as np
 import numpy.typing as npt
 
-from server.runtime.contract import Array
+from server.runtime.memory import Array
 
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 

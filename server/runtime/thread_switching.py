@@ -15,18 +15,15 @@ import numpy as np
 import onnx
 
 from server.runtime.contract import (
-    Array,
     Backend,
     BoundGraph,
     Graph,
     KernelNodes,
-    Layout,
-    Memory,
     RepeatedRun,
     StepGraphs,
-    Tensor,
 )
 from server.runtime.kernels.graph import TOKENS
+from server.runtime.memory import Array, Layout, Memory, Tensor
 
 log = logging.getLogger(__name__)
 

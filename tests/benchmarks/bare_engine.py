@@ -18,8 +18,9 @@ from server.engine.requests.sequence import DecodingSequence
 from server.engine.run_inputs import Chunk
 from server.engine.scheduler import StepLimits
 from server.models.registry import Model, load_bundle
-from server.runtime.contract import Array, BoundGraph, Graph, KernelNodes, RepeatedRun, Tensor
+from server.runtime.contract import BoundGraph, Graph, KernelNodes, RepeatedRun
 from server.runtime.host_memory import HostMemory
+from server.runtime.memory import Array, Tensor
 from server.runtime.ort.backend import OrtBackend
 
 MAX_LENGTH = 1200

@@ -26,7 +26,7 @@ from export.runtime import Session
 from export.sources import load_checkpoint
 from model.bundle import Task
 from model.late_interaction import document_ids, kept_tokens, query_ids
-from server.runtime.contract import Array
+from server.runtime.memory import Array
 from server.runtime.ort.backend import OrtBackend
 from tests.export.importers.retrieval_files import (
     CLS,

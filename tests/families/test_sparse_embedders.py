@@ -11,7 +11,7 @@ from export.graphs import export_graphs
 from export.runtime import Session
 from export.sources import load_checkpoint
 from model.bundle import EmbeddingKind, Task
-from server.runtime.contract import Array
+from server.runtime.memory import Array
 from server.runtime.ort.backend import OrtBackend
 from tests.export.importers.retrieval_files import add_modules, add_tokenizer
 from tests.export.importers.support import save

@@ -17,16 +17,13 @@ import onnx
 from server import __main__ as command
 from server import app
 from server.runtime.contract import (
-    Array,
     Backend,
     BoundGraph,
     Graph,
     KernelNodes,
-    Layout,
-    Memory,
     StepGraphs,
-    Tensor,
 )
+from server.runtime.memory import Array, Layout, Memory, Tensor
 from tests.server.fake_backend import HostBoundGraph
 
 # N: NaN outputs for the row. I: infinite outputs. R: the run raises. D: the engine thread dies.

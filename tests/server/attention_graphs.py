@@ -11,9 +11,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from server.runtime.contract import Array
 from server.runtime.kernels.library import LIBRARY, Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
+from server.runtime.memory import Array
 
 NEEDS_KERNEL = pytest.mark.skipif(
     Kernels.ATTENTION not in supported_kernels(),

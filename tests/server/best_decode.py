@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from server.engine.decoding.logits import greedy
-from server.runtime.contract import BEST_TOKENS, Array, Pending, Tensor
+from server.runtime.contract import BEST_TOKENS, Pending
+from server.runtime.memory import Array, Tensor
 from tests.server.fake_backend import BoundFakeDecode, Early, FakeDecode, Start
 
 TIMEOUT = 60  # seconds, for what takes milliseconds

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from export.block_matmul import quantize
-from server.runtime.contract import Array
 from server.runtime.kernels.weights import WeightFormat
+from server.runtime.memory import Array
 
 BITS = {
     WeightFormat.INT8_BLOCKS: 8,

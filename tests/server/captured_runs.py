@@ -15,11 +15,11 @@ from server.runtime.contract import (
     IS_LIVE,
     NEXT_NUM_CACHED_TOKENS,
     NEXT_TOKEN_IDS,
-    Array,
     KernelNodes,
 )
 from server.runtime.cuda.recording import Stream
 from server.runtime.devices import Device
+from server.runtime.memory import Array
 from server.runtime.ort.graph import OrtGraph
 from server.runtime.ort.loader import LoadedSession
 from tests.server.fake_backend import VOCABULARY

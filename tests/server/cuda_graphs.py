@@ -9,8 +9,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
 
-from server.runtime.contract import Array
 from server.runtime.cuda.rewrite import rewrite_model
+from server.runtime.memory import Array
 
 MICROSOFT = "com.microsoft"
 SIZE = 16

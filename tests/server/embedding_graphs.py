@@ -14,9 +14,9 @@ from onnx_ir.tape import Tape
 from export.block_matmul import gather_rows, quantize_table
 from export.blocks import BLOCK, Blocks
 from export.quantized_matmul import constant, pack_bits
-from server.runtime.contract import Array
 from server.runtime.kernels.rewrite import RewrittenGraph
 from server.runtime.kernels.weights import WeightFormat
+from server.runtime.memory import Array
 
 NUM_TOKENS = 50  # not a multiple of the 16 outputs of a panel
 NUM_POSITIONS, NUM_SEGMENTS = 40, 2

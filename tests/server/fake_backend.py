@@ -12,14 +12,8 @@ from functools import cache, partial
 import numpy as np
 
 from model.bundle import Dtype, GraphSpec, StateRole, StateSpec, TensorSpec
-from server.runtime.contract import (
-    IS_LIVE,
-    Array,
-    KernelNodes,
-    Pending,
-    RepeatedRun,
-    Tensor,
-)
+from server.runtime.contract import IS_LIVE, KernelNodes, Pending, RepeatedRun
+from server.runtime.memory import Array, Tensor
 
 VOCABULARY = 97
 EOS = 0

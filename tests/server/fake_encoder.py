@@ -8,7 +8,8 @@ from model.bundle import Dtype, GraphSpec, TensorSpec
 from server.engine.encoder_batch import BatchLimits
 from server.engine.encoder_worker import TOKEN_VECTORS, EncoderWorker
 from server.engine.observer import Unobserved
-from server.runtime.contract import Array, KernelNodes, RepeatedRun, Tensor
+from server.runtime.contract import KernelNodes, RepeatedRun
+from server.runtime.memory import Array, Tensor
 from tests.server.mixed_batches import FAIL, POISON
 
 

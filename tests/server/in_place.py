@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from server.runtime.contract import Array
+from server.runtime.memory import Array
 
 _WIDE = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 

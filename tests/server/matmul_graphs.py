@@ -12,9 +12,9 @@ from onnx_ir.tape import Tape
 
 from export.block_matmul import block_matmul
 from export.quantized_matmul import Int8Rows, constant, gather_rows, row_int8, tied_int8
-from server.runtime.contract import Array
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import RewrittenGraph
+from server.runtime.memory import Array
 
 NEEDS_KERNEL = pytest.mark.skipif(
     Kernels.INT8_MATMUL not in supported_kernels(), reason="this CPU cannot run the kernel"

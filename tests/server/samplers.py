@@ -14,7 +14,8 @@ from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.gpu.sampler_inputs import GATHERED, ROWS, LogitsSpec
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.runtime.contract import Array, BoundGraph, Graph, KernelNodes, RepeatedRun, Tensor
+from server.runtime.contract import BoundGraph, Graph, KernelNodes, RepeatedRun
+from server.runtime.memory import Array, Tensor
 from server.runtime.ort.backend import OrtBackend
 
 # The backend caches loaded graphs.

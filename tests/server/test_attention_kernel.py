@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.runtime.contract import Array
+from server.runtime.memory import Array
 from tests.server.attention_graphs import (
     NEEDS_KERNEL,
     Case,

@@ -12,10 +12,10 @@ from onnx_ir.tape import Tape
 from export.block_matmul import gather_rows, multiply, quantize
 from export.blocks import BLOCK, between_extremes, rounded_to_8_bits
 from export.quantized_matmul import constant
-from server.runtime.contract import Array
 from server.runtime.kernels.library import Kernels, supported_kernels, use_registers
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.kernels.weights import WeightFormat
+from server.runtime.memory import Array
 from server.runtime.ort.backend import OrtBackend
 from tests.server.block_formulas import BITS, Weights, formula_in_floats, formula_in_integers
 from tests.server.conftest import WIDTHS

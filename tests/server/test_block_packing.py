@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.runtime.contract import Array
 from server.runtime.kernels.block_packing import BlockMatrix, PackedBlocks, pack
 from server.runtime.kernels.epilogue import Epilogue
 from server.runtime.kernels.weights import WeightFormat
+from server.runtime.memory import Array
 
 # A warning tells that a number does not fit into the type it is converted to.
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")

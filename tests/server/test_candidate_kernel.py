@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from server.runtime.contract import CANDIDATES, Array, BoundGraph, Tensor
+from server.runtime.contract import CANDIDATES, BoundGraph
+from server.runtime.memory import Array, Tensor
 from server.runtime.ort.backend import OrtBackend
 from tests.server.matmul_graphs import NEEDS_KERNEL, product
 

@@ -14,11 +14,12 @@ from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.padded_decode import PaddedDecode
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.runtime.contract import FEW_ROWS, KernelNodes, Tensor
+from server.runtime.contract import FEW_ROWS, KernelNodes
 from server.runtime.cuda import cudart
 from server.runtime.cuda.cudart import CudaError
 from server.runtime.cuda.recording import Recording, Stream, pinned_words
 from server.runtime.devices import Device
+from server.runtime.memory import Tensor
 from server.runtime.ort.graph import OrtGraph
 from server.runtime.ort.loader import LoadedSession
 from tests.server.captured_runs import (

@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from server.runtime.contract import Array
 from server.runtime.kernels.library import Kernels
 from server.runtime.kernels.rewrite import rewrite
+from server.runtime.memory import Array
 from tests.server.attention_graphs import NEEDS_KERNEL, OUTPUTS, Case, graph, run, session
 
 pytestmark = [NEEDS_KERNEL, pytest.mark.usefixtures("register_bits")]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.runtime.contract import Array, Layout, Move
 from server.runtime.cuda import copies, cudart
 from server.runtime.cuda.device_memory import DeviceMemory
 from server.runtime.host_memory import HostMemory
 from server.runtime.kernels.library import load_function
+from server.runtime.memory import Array, Layout, Move
 from server.runtime.ort.backend import OrtBackend
 from tests.server.cuda_operators import NEEDS_LIBRARY
 from tests.server.fake_backend import host_view

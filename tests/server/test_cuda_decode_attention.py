@@ -9,11 +9,11 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from server.runtime.contract import Array
 from server.runtime.cuda.changes import MICROSOFT
 from server.runtime.cuda.decode_attention import replaceable, replaced
 from server.runtime.kernels.graph import GraphIndex
 from server.runtime.kernels.library import DOMAIN
+from server.runtime.memory import Array
 from tests.server.cuda_operators import NEEDS_LIBRARY
 from tests.server.in_place import run_in_place
 

@@ -10,10 +10,11 @@ from onnx import TensorProto, helper, numpy_helper
 from server.engine.gpu.sampler_graph import build
 from server.engine.gpu.sampler_inputs import LogitsSpec, SamplerVariant, SamplingMethod
 from server.engine.gpu.sampler_nodes import Nodes
-from server.runtime.contract import BEST_TOKENS, Array
+from server.runtime.contract import BEST_TOKENS
 from server.runtime.cuda import rewrite as rewriting
 from server.runtime.cuda.rewrite import replace_reductions
 from server.runtime.kernels.graph import LOGIT_POSITIONS
+from server.runtime.memory import Array
 from tests.server.cuda_graphs import (
     FLOAT,
     FLOAT16,

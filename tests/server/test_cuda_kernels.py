@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from scripts.build_kernels import SOURCES, build_emulated_library
-from server.runtime.contract import Array
 from server.runtime.kernels.library import DOMAIN
+from server.runtime.memory import Array
 from tests.server import cuda_operators
 from tests.server.cuda_graphs import FLOAT, node, random, type_of, values
 from tests.server.cuda_operators import NEEDS_LIBRARY

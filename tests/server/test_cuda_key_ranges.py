@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from server.runtime.contract import Array
 from server.runtime.cuda import key_ranges
+from server.runtime.memory import Array
 from server.runtime.ort.backend import OrtBackend
 from tests.server.cuda_graphs import FLOAT16, attention, rewrite, save, type_of
 from tests.server.cuda_operators import NEEDS_LIBRARY

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto
 
 from scripts.build_kernels import SOURCES, build_emulated_library
-from server.runtime.contract import Array
+from server.runtime.memory import Array
 from tests.server.cuda_graphs import FLOAT, INT32, random
 from tests.server.cuda_operators import NEEDS_LIBRARY
 from tests.server.test_cuda_kernels import FLOATS, assert_as_defined, model_of, run

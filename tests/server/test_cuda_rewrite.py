@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from server.runtime.contract import Array
+from server.runtime.memory import Array
 from tests.server.cuda_graphs import (
     FLOAT16,
     MICROSOFT,

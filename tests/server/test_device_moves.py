@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.runtime.contract import Array, Layout, Memory, Move
 from server.runtime.cuda import copies, cudart
 from server.runtime.cuda.device_memory import DeviceMemory
 from server.runtime.host_memory import HostMemory
+from server.runtime.memory import Array, Layout, Memory, Move
 from server.runtime.ort.backend import OrtBackend
 from tests.server.fake_backend import host_view
 

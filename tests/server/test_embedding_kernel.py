@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import pytest
 
-from server.runtime.contract import Array
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
+from server.runtime.memory import Array
 from server.runtime.ort.backend import OrtBackend
 from tests.server.embedding_graphs import (
     CACHED,

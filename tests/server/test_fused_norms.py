@@ -8,10 +8,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from server.runtime.contract import CANDIDATES, Array
+from server.runtime.contract import CANDIDATES
 from server.runtime.kernels import fused_norms, norms
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
+from server.runtime.memory import Array
 from server.runtime.ort.backend import OrtBackend
 from tests.server import matmul_graphs
 

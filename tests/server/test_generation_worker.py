@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from server.engine.decoding.options import Sampling
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Outcome
-from server.runtime.contract import Move
 from server.runtime.host_memory import HostMemory
+from server.runtime.memory import Move
 from tests.server.fake_backend import reference
 from tests.server.worker_harness import MAX_LENGTH, MEMORIES, make_harness, make_job
 

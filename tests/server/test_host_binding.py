@@ -7,7 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from server.runtime.contract import Backend, Layout, Tensor
+from server.runtime.contract import Backend
+from server.runtime.memory import Layout, Tensor
 from server.runtime.ort.backend import OrtBackend
 from server.runtime.thread_switching import ThreadSwitchingBackend
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from client.aio import AsyncClient
 from client.types import MemoryInfo
 from server.engine.cache.idle_rows import IdleLimits, IdleRows
-from server.runtime.contract import Layout
 from server.runtime.host_memory import HostMemory
 from server.runtime.kernels import copy_rows
+from server.runtime.memory import Layout
 from tests.faults.record import record
 from tests.server.fake_backend import host_view, reference
 from tests.server.in_process_server import serving

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.runtime.contract import Array
 from server.runtime.kernels.int8 import fit_16_bits, pair_groups
 from server.runtime.kernels.library import Kernels
 from server.runtime.kernels.rewrite import rewrite
+from server.runtime.memory import Array
 from tests.server.matmul_graphs import NEEDS_KERNEL, product
 
 pytestmark = [NEEDS_KERNEL, pytest.mark.usefixtures("register_bits")]

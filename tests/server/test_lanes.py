@@ -20,17 +20,9 @@ from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import JobUpdate
-from server.runtime.contract import (
-    Array,
-    BoundGraph,
-    Graph,
-    KernelNodes,
-    Layout,
-    Memory,
-    StepGraphs,
-    Tensor,
-)
+from server.runtime.contract import BoundGraph, Graph, KernelNodes, StepGraphs
 from server.runtime.host_memory import HostMemory
+from server.runtime.memory import Array, Layout, Memory, Tensor
 from server.runtime.thread_switching import ThreadSwitchingBackend
 from tests.server.fake_backend import VOCABULARY, HostBoundGraph
 from tests.server.fake_encoder import FakeEncoder, make_encoder_worker

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.runtime.contract import Array, Layout, Memory, Move, Tensor
 from server.runtime.host_memory import HostMemory
 from server.runtime.kernels import copy_rows
+from server.runtime.memory import Array, Layout, Memory, Move, Tensor
 from tests.server.fake_backend import host_view
 from tests.server.worker_harness import MEMORIES
 

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from server.runtime.contract import Array, BoundGraph
+from server.runtime.contract import BoundGraph
 from server.runtime.kernels import norms
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
+from server.runtime.memory import Array
 from server.runtime.ort.backend import OrtBackend
 
 pytestmark = [

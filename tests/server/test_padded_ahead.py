@@ -11,8 +11,9 @@ from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.padded_decode import PaddedDecode
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.runtime.contract import FEW_ROWS, Array, Pending
+from server.runtime.contract import FEW_ROWS, Pending
 from server.runtime.host_memory import HostMemory
+from server.runtime.memory import Array
 from tests.server.best_decode import TIMEOUT, BestDecode, beside
 from tests.server.fake_backend import Early, FakeDecode, Late, Start, decode_spec, next_token
 from tests.server.worker_harness import MAX_LENGTH

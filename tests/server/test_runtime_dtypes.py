@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from server.runtime.contract import Tensor
+from server.runtime.memory import Tensor
 from server.runtime.ort.backend import OrtBackend
 
 TYPES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}

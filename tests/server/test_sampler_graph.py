@@ -23,7 +23,7 @@ from server.engine.gpu.sampler_inputs import (
     SamplingMethod,
 )
 from server.engine.requests.job import GenerationJob
-from server.runtime.contract import Array, Tensor
+from server.runtime.memory import Array, Tensor
 from tests.server.samplers import device_sampler, host_token, load_model, sample_request
 from tests.server.test_sampling import chi_square_quantile
 

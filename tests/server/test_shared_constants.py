@@ -13,11 +13,11 @@ from onnx_ir.tape import Tape
 from export import block_matmul, quantized_matmul
 from export.block_matmul import quantize_table
 from export.quantized_matmul import Int8Rows, constant, pack_bits
-from server.runtime.contract import Array
 from server.runtime.kernels.constants import shared
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import RewrittenGraph, load_rewritten
 from server.runtime.kernels.weights import WeightFormat
+from server.runtime.memory import Array
 from server.runtime.ort.backend import OrtBackend
 from tests.server.matmul_graphs import save, standard_session, weight_formats
 

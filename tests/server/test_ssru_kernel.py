@@ -8,9 +8,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from server.runtime.contract import Tensor
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
+from server.runtime.memory import Tensor
 from server.runtime.ort.backend import OrtBackend
 from tests.server.matmul_graphs import standard_session
 

@@ -12,9 +12,10 @@ from server.engine.cache.slot_tensors import Capacity, SlotTensors
 from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.compared_logits import MAX_DIFFERENCE, check_logits
 from server.engine.gpu.padded_decode import PaddedDecode
-from server.runtime.contract import FEW_ROWS, Array, StepGraphs, Tensor
+from server.runtime.contract import FEW_ROWS, StepGraphs
 from server.runtime.cuda.shared_weights import Weight
 from server.runtime.host_memory import HostMemory
+from server.runtime.memory import Array, Tensor
 from server.runtime.ort.backend import OrtBackend
 from tests.server.best_decode import BestDecode, BoundBestDecode
 from tests.server.fake_backend import FakeDecode, decode_spec

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.runtime.contract import Array
 from server.runtime.kernels import matmul, weights
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.kernels.weights import WeightFormat, compress
+from server.runtime.memory import Array
 from server.runtime.ort.backend import OrtBackend
 from tests.server.test_matmul_kernel import graph
 

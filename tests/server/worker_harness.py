@@ -15,8 +15,8 @@ from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion, JobUpdate
 from server.engine.scheduler import StepLimits
-from server.runtime.contract import MakeMemory
 from server.runtime.host_memory import HostMemory
+from server.runtime.memory import MakeMemory
 from server.runtime.ort.backend import OrtBackend
 from tests.server.fake_backend import EOS, VOCABULARY, FakeDecode, FakeEncode, decode_spec
 from tests.server.samplers import device_sampler, load_model

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.bundle import StateRole, StateSpec
-from server.runtime.contract import Layout, MakeMemory, Move, Tensor
+from server.runtime.memory import Layout, MakeMemory, Move, Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from server.constraint import Floats
-from server.runtime.contract import Array, Tensor
+from server.runtime.memory import Array, Tensor
 
 
 class Logits(Protocol):

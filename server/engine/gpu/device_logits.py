@@ -9,7 +9,8 @@ from server.constraint import Floats
 from server.engine.decoding.logits import greedy
 from server.engine.gpu.sampler_graph import build_row_gather
 from server.engine.gpu.sampler_inputs import GATHERED, LOGITS, ROWS, LogitsSpec
-from server.runtime.contract import BoundGraph, LoadModel, Tensor
+from server.runtime.contract import BoundGraph, LoadModel
+from server.runtime.memory import Tensor
 
 
 def bind_row_gather(load: LoadModel, spec: LogitsSpec) -> BoundGraph:

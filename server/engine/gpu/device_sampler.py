@@ -30,7 +30,8 @@ from server.engine.gpu.sampler_inputs import (
     SamplingMethod,
 )
 from server.engine.requests.sequence import DecodingSequence
-from server.runtime.contract import Array, BoundGraph, LoadModel, Tensor
+from server.runtime.contract import BoundGraph, LoadModel
+from server.runtime.memory import Array, Tensor
 
 log = logging.getLogger(__name__)
 

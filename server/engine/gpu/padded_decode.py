@@ -28,15 +28,12 @@ from server.runtime.contract import (
     FEW_ROWS,
     IS_LIVE,
     SOURCE_ROWS,
-    Array,
     Graph,
-    Layout,
-    MakeMemory,
     Pending,
     RepeatedRun,
     StepGraphs,
-    Tensor,
 )
+from server.runtime.memory import Array, Layout, MakeMemory, Tensor
 
 # First positions at which two graphs are compared; more would cost time.
 _NUM_COMPARED = 4

@@ -8,9 +8,9 @@ import ctypes
 from collections.abc import Sequence
 from functools import cache
 
-from server.runtime.contract import Array
 from server.runtime.cuda import cudart
 from server.runtime.kernels.library import CUDA_LIBRARY, NativeFunction, load_function
+from server.runtime.memory import Array
 
 FIELDS = ("source", "target", "width", "pitch", "num_parts")
 """Of a copy, all int64: it copies ``num_parts`` parts of ``width`` bytes, which are ``pitch`` bytes

@@ -13,7 +13,7 @@ import onnx
 
 from server.byte_sizes import in_units
 from server.out_of_memory import is_out_of_memory
-from server.runtime.contract import Array, BoundGraph, Graph, Layout, Move, Tensor
+from server.runtime.contract import BoundGraph, Graph
 from server.runtime.cuda import memory_ops
 from server.runtime.cuda.moves import (
     Geometry,
@@ -23,6 +23,7 @@ from server.runtime.cuda.moves import (
     moves_in_order,
     unit_bytes,
 )
+from server.runtime.memory import Array, Layout, Move, Tensor
 
 # Element types that copy the bits of a unit: the widest that divides the unit's bytes.
 _COPY_TYPES = (
@@ -37,7 +38,7 @@ class DeviceBackend(Protocol):
 
     @property
     def free_bytes(self) -> int | None:
-        """As :attr:`server.runtime.contract.Memory.free_bytes`."""
+        """As :attr:`server.runtime.memory.Memory.free_bytes`."""
         ...
 
     def load_model(self, model: onnx.ModelProto) -> Graph:
@@ -68,7 +69,7 @@ class DeviceBackend(Protocol):
 
 
 class DeviceMemory:
-    """Implements :class:`server.runtime.contract.Memory` with the graphs of
+    """Implements :class:`server.runtime.memory.Memory` with the graphs of
     :mod:`server.runtime.cuda.memory_ops`.
 
     Args:

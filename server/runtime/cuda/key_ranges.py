@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from server.runtime.contract import Array, LoadModel
+from server.runtime.contract import LoadModel
 from server.runtime.cuda.changes import MICROSOFT
+from server.runtime.memory import Array
 
 log = logging.getLogger(__name__)
 

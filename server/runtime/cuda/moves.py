@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from server.runtime.contract import Array, Layout, Move, Tensor
+from server.runtime.memory import Array, Layout, Move, Tensor, late_moves
 
 SPARE_ROW = -1
 """The row of a move that is none of the slots."""
@@ -80,12 +80,7 @@ def moves_in_order(moves: Sequence[Move]) -> list[Move] | None:
     At most one of ``moves`` may read a row that one before it writes. It is first copied to
     :data:`SPARE_ROW`. None if more do.
     """
-    late = []
-    written: set[int] = set()
-    for index, move in enumerate(moves):
-        if not written.isdisjoint(_rows(move.source, move)):
-            late.append(index)
-        written.update(_rows(move.target, move))
+    late = late_moves(moves)
     if not late:
         return list(moves)
     if len(late) > 1 or moves[late[0]].num_rows > 1:

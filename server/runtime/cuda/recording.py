@@ -19,8 +19,8 @@ from contextlib import suppress
 
 import numpy as np
 
-from server.runtime.contract import Array, Tensor
 from server.runtime.cuda.cudart import CudaError, call
+from server.runtime.memory import Array, Tensor
 
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: work on the default stream does not delay the stream
 _THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal: other threads may allocate meanwhile

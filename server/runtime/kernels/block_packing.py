@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from server.runtime.contract import Array
 from server.runtime.kernels.epilogue import Epilogue
 from server.runtime.kernels.weights import WeightFormat
+from server.runtime.memory import Array
 
 BLOCK = 32  # inputs that share a scale: native/weight_format.h
 MAX_INPUTS = 65536  # kMaxInputs of native/block_matmul.h

@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import onnx
 
-from server.runtime.contract import CANDIDATES, Array
+from server.runtime.contract import CANDIDATES
 from server.runtime.kernels.graph import Replacement
+from server.runtime.memory import Array
 
 LOGITS = "logits"
 COLUMNS = "logits.columns"

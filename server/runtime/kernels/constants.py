@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 
-from server.runtime.contract import Array
+from server.runtime.memory import Array
 
 _MIN_BYTES = 64 << 10  # of smaller ones, copies cost less than they would to compare
 _ALIGNMENT = 64  # bytes of a cache line and of the widest registers

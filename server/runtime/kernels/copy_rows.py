@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from server.runtime.contract import Array, Layout, Move
 from server.runtime.kernels.library import load_function
+from server.runtime.memory import Array, Layout, Move
 
 
 class _Packed(NamedTuple):

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from server.runtime.contract import Array
 from server.runtime.kernels.graph import GraphIndex, Replacement, other_operand
 from server.runtime.kernels.library import DOMAIN
+from server.runtime.memory import Array
 
 PANEL_WIDTH = 16  # outputs in a packed panel
 

@@ -8,7 +8,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
-from server.runtime.contract import Array
+from server.runtime.memory import Array
 
 # Inputs of exported graphs (export/signatures.py): the tokens, the length of each row, and which
 # tokens get logits.

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from server.runtime.contract import Array
 from server.runtime.kernels.candidates import with_candidates
 from server.runtime.kernels.epilogue import Epilogue, find_epilogue
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import load_function
+from server.runtime.memory import Array
 
 OPERATOR = "DynamicInt8MatMul"
 STANDARD_OPERATOR = "MatMulInteger"

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 
-from server.runtime.contract import Array
 from server.runtime.kernels.epilogue import Epilogue, find_epilogue
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.weights import WeightFormat, compress
+from server.runtime.memory import Array
 
 OPERATOR = "PackedMatMul"
 STANDARD_OPERATORS = ("MatMul", "Gemm")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import onnx
 
-from server.runtime.contract import CANDIDATES, Array, KernelNodes
+from server.runtime.contract import CANDIDATES, KernelNodes
 from server.runtime.kernels import attention, blocks, embeddings, int8, matmul, norms, pooling, ssru
 from server.runtime.kernels.candidates import make_width_dynamic
 from server.runtime.kernels.chosen_tokens import choose_tokens_early
@@ -22,6 +22,7 @@ from server.runtime.kernels.fused_norms import fuse_norms
 from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import DOMAIN, Kernels, preferred_kernels
 from server.runtime.kernels.node_counts import count_nodes
+from server.runtime.memory import Array
 
 Pattern = Callable[[GraphIndex], Iterable[Replacement]]
 PATTERNS: dict[Kernels, Pattern] = {

@@ -9,8 +9,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from server.runtime.contract import Array
 from server.runtime.kernels.library import load_function
+from server.runtime.memory import Array
 
 
 class WeightFormat(IntEnum):

@@ -13,15 +13,7 @@ import onnx
 from model.bundle import BundleError
 from server.errors import StartupError
 from server.runtime import devices
-from server.runtime.contract import (
-    FEW_ROWS,
-    Array,
-    KernelNodes,
-    Layout,
-    Memory,
-    StepGraphs,
-    Tensor,
-)
+from server.runtime.contract import FEW_ROWS, KernelNodes, StepGraphs
 from server.runtime.cuda import copies, cudart, key_ranges, memory_ops
 from server.runtime.cuda.device_memory import DeviceMemory
 from server.runtime.cuda.rewrite import replace_reductions, rewrite_model
@@ -30,6 +22,7 @@ from server.runtime.cuda.steps import is_decoder, rewrite_steps
 from server.runtime.host_memory import HostMemory
 from server.runtime.kernels.library import CUDA_LIBRARY, LIBRARY
 from server.runtime.kernels.rewrite import RewrittenGraph, kernel_nodes, load_rewritten
+from server.runtime.memory import Array, Layout, Memory, Tensor
 from server.runtime.ort.graph import OrtGraph
 from server.runtime.ort.loader import (
     VERSION,
@@ -87,7 +80,7 @@ class OrtBackend:
 
     @property
     def free_bytes(self) -> int | None:
-        """As :attr:`server.runtime.contract.Memory.free_bytes`."""
+        """As :attr:`server.runtime.memory.Memory.free_bytes`."""
         return cudart.free_bytes(self._device.number) if self._device.kind == "cuda" else None
 
     def load(

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 
-from server.runtime.contract import Array
+from server.runtime.memory import Array
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "tensor(float)": np.dtype(np.float32),

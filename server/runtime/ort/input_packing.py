@@ -5,7 +5,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from server.runtime.contract import Array
+from server.runtime.memory import Array
 
 # Bytes. CUDA's allocator aligns to 256, so no kernel requires more of its inputs.
 ALIGNMENT = 256

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from server.runtime.contract import CANDIDATES, FED_BACK, Array, RepeatedRun, Tensor
+from server.runtime.contract import CANDIDATES, FED_BACK, RepeatedRun
 from server.runtime.cuda.recording import pinned_words
 from server.runtime.devices import Device
+from server.runtime.memory import Array, Tensor
 from server.runtime.ort.dtypes import DTYPES, element_type, to_array
 from server.runtime.ort.input_packing import InputPacking, zero_words
 from server.runtime.ort.repeated_run import DeviceRepeatedRun, HostRepeatedRun, PackedInputs

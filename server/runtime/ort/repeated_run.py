@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from server.runtime.contract import Array, Pending, Tensor
+from server.runtime.contract import Pending
 from server.runtime.cuda.recording import Recording
+from server.runtime.memory import Array, Tensor
 from server.runtime.ort.input_packing import InputPacking
 from server.runtime.ort.session import Session
 

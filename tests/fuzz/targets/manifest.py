@@ -13,14 +13,9 @@ from protos.triune.v1.models_pb2 import Model
 from server.config import ServerConfig
 from server.frontends.grpc.codec import encode
 from server.models.registry import Entry, State, load_bundle
-from server.runtime.contract import (
-    KernelNodes,
-    Layout,
-    Memory,
-    StepGraphs,
-    Tensor,
-)
+from server.runtime.contract import KernelNodes, StepGraphs
 from server.runtime.host_memory import HostMemory
+from server.runtime.memory import Layout, Memory, Tensor
 from server.service.model_info import model_info
 from tests.fuzz.draw import Draw
 from tests.fuzz.files import rewrite, scratch

@@ -1,0 +1,202 @@
+"""Loads sessions of ONNX Runtime: the only file of the server that imports onnxruntime."""
+
+import logging
+import os
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+
+# Read when the library is loaded: it would write a device id and events below the home directory.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+# cuDNN's attention prepares each new shape of a batch for 50 ms: docs/gpu.md.
+os.environ.setdefault("ORT_ENABLE_CUDNN_FLASH_ATTENTION", "0")
+import onnxruntime
+from onnxruntime import InferenceSession, OrtValue, RunOptions, SessionOptions
+
+from server.errors import StartupError
+from server.runtime import devices
+from server.runtime.cuda.cudart import CudaError
+from server.runtime.cuda.recording import Stream
+from server.runtime.devices import Device, NodePlacement
+from server.runtime.memory import Array
+
+log = logging.getLogger(__name__)
+
+VERSION = str(onnxruntime.__version__)
+Value = OrtValue
+"""A tensor in the memory of a host or device."""
+
+
+class LoadedSession(NamedTuple):
+    """A session, whether it can record runs, and the stream of its runs if it is ours."""
+
+    session: InferenceSession
+    records: bool = False
+    stream: Stream | None = None
+
+
+class SessionLoader:
+    """Loads sessions on one device.
+
+    Args:
+        name: of the device, for messages.
+        device: whose provider runs the sessions.
+        num_threads: intra-op threads of one run.
+
+    Raises:
+        StartupError: this installation has no provider for the device.
+    """
+
+    def __init__(self, name: str, device: Device, num_threads: int) -> None:
+        self._name, self._device, self._num_threads = name, device, num_threads
+        available = onnxruntime.get_available_providers()
+        if device.provider not in available:
+            raise StartupError(
+                f"device {name!r} was asked for, but this ONNX Runtime has only "
+                f"{', '.join(available)}"
+            )
+        if device.kind == "cuda":
+            onnxruntime.preload_dlls()
+
+    def options(self) -> SessionOptions:
+        """The options of a session whose :func:`placements` are known."""
+        options = self._options()
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        return options
+
+    def options_as_written(self) -> SessionOptions:
+        """The options of a session that runs a graph without optimizing it."""
+        options = self._options()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return options
+
+    def _options(self) -> SessionOptions:
+        options = SessionOptions()
+        options.intra_op_num_threads = self._num_threads
+        options.inter_op_num_threads = 1
+        # Threads that spin after a run would take CPU time from the front end.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        return options
+
+    def load(
+        self,
+        model: str | bytes,
+        options: SessionOptions,
+        disabled_optimizers: tuple[str, ...] = (),
+        *,
+        records: bool = False,
+    ) -> LoadedSession:
+        """Loads a graph.
+
+        Args:
+            model: the file's path, or its content.
+            records: repeated runs are recorded, or captured on a stream of ours, if possible.
+
+        Raises:
+            StartupError: ONNX Runtime fell back to another device.
+            Exception: the graph cannot be loaded; the types are ONNX Runtime's.
+        """
+
+        def load(*, records: bool, stream: Stream | None = None) -> InferenceSession:
+            settings = devices.provider_options(
+                self._device, records=records, stream=None if stream is None else stream.handle
+            )
+            providers = [(self._device.provider, settings)]
+            session = InferenceSession(
+                model, options, providers=providers, disabled_optimizers=list(disabled_optimizers)
+            )
+            self._check_provider(session)
+            return session
+
+        if not records:
+            return LoadedSession(load(records=False))
+        try:
+            stream = Stream(self._device.number)
+        except CudaError as error:
+            log.warning("steps do not run ahead of the host: %s", error)
+            stream = None
+        try:
+            session = load(records=True, stream=stream)
+        except Exception as error:
+            log.warning("CUDA graphs are off for this session: %s", error)
+            return LoadedSession(load(records=False))
+        # Bindings keep what runs on the stream alive, longer than ``session``.
+        weakref.finalize(session._sess, _forget, stream).atexit = False
+        return LoadedSession(session, records=True, stream=stream)
+
+    def _check_provider(self, session: InferenceSession) -> None:
+        """ONNX Runtime drops a provider silently if it cannot load the provider's libraries."""
+        if session.get_providers()[0] != self._device.provider:
+            raise StartupError(
+                f"device {self._name!r} was asked for, but ONNX Runtime fell back to "
+                f"{', '.join(session.get_providers())}"
+            )
+
+
+def _forget(_: object) -> None:
+    """Keeps its argument until it is called."""
+
+
+def placements(session: InferenceSession) -> list[NodePlacement]:
+    """Where each node of a session runs, if it has the options of :meth:`SessionLoader.options`."""
+    return [
+        NodePlacement(part.ep_name, node.op_type)
+        for part in session.get_provider_graph_assignment_info()
+        for node in part.get_nodes()
+    ]
+
+
+def run_options(recording_id: int | None, *, waits: bool) -> RunOptions:
+    """The options of a run.
+
+    Args:
+        recording_id: records the run under this number, or replays it; None does neither.
+        waits: until the device is done.
+    """
+    options = RunOptions()
+    graph_id = -1 if recording_id is None else recording_id  # -1: neither records nor replays
+    options.add_run_config_entry("gpu_graph_id", str(graph_id))
+    if not waits:
+        options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    return options
+
+
+def words_on(device: Device, count: int) -> OrtValue:
+    """``count`` int64 words in a device's memory."""
+    return OrtValue.ortvalue_from_shape_and_type([count], np.int64, *device)
+
+
+def add_library(options: SessionOptions, library: Path, directory: Path | None = None) -> None:
+    """Registers a library's operators, and the folder of a rewritten graph's weights.
+
+    Does nothing if the library was not built.
+    """
+    if not library.exists():
+        return
+    options.register_custom_ops_library(str(library))
+    if directory is not None:
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(directory)
+        )
+
+
+def add_packed(options: SessionOptions, packed: Mapping[str, Array]) -> list[OrtValue]:
+    """Registers packed weights, for sessions that live no longer than what it returns.
+
+    Of external initializers alone, each session makes a copy; shared ones are read in place, but do
+    not replace what the graph declares.
+    """
+    values = {
+        name: OrtValue.ortvalue_from_numpy_with_onnx_type(
+            array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+        )
+        for name, array in packed.items()
+    }
+    options.add_external_initializers(list(values), list(values.values()))
+    for name, value in values.items():
+        options.add_initializer(name, value)
+    return list(values.values())
