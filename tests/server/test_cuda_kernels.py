@@ -248,6 +248,7 @@ def check_best_token(emulated: Path) -> None:
     test_best_token(emulated, 32000, suppresses=False)
 
 
+@pytest.mark.slow  # each compiles the emulator
 @pytest.mark.parametrize(
     ("check", "file", "line", "instead", "failure"),
     [

@@ -136,6 +136,7 @@ def test_advance(emulated: Path, num_rows: int) -> None:
     assert_as_defined(emulated, "Advance", inputs, (TensorProto.INT64, INT32))
 
 
+@pytest.mark.slow  # each compiles the emulator
 @pytest.mark.parametrize(
     ("line", "instead"),
     [
