@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from server.runtime.cuda import copies, cudart
 from server.runtime.cuda.device_memory import DeviceMemory
 from server.runtime.host_memory import HostMemory
-from server.runtime.memory import Array, Layout, Memory, Move
+from server.runtime.memory import Array, Layout, Memory, Move, Tensor
 from server.runtime.ort.backend import OrtBackend
 from tests.server.fake_backend import host_view
 
@@ -37,9 +37,10 @@ class CopyingBackend(OrtBackend):
     def copy(self, groups: Sequence[Array]) -> bool:
         self.num_copies += map(len, groups)
         for group in groups:
-            for source, target, width, pitch, num_parts in group.tolist():
-                for offset in range(0, num_parts * pitch, pitch):
-                    ctypes.memmove(target + offset, source + offset, width)
+            for source, target, width, source_pitch, target_pitch, num_parts in group.tolist():
+                for part in range(num_parts):
+                    place = (target + part * target_pitch, source + part * source_pitch)
+                    ctypes.memmove(*place, width)
         return True
 
     def clear(self, parts: Sequence[tuple[int, int]]) -> bool:
@@ -94,6 +95,23 @@ def test_moves_are_those_of_host_memory(device, batch, names) -> None:
     for memory in (host, on_device):
         fill(memory, seed=1)
         memory.move(sorted(names), batch)
+    assert_same(contents(on_device), contents(host))
+
+
+@pytest.mark.parametrize("can_copy", [True, False])
+def test_writes_are_those_of_host_memory(device: CopyingBackend, *, can_copy: bool) -> None:
+    """Of outputs with fewer tokens than the slots have."""
+    backend = device if can_copy else OrtBackend("cpu", 1, has_device_memory=True)
+    rng = np.random.default_rng(5)
+    sources = {}
+    for name, layout in LAYOUTS.items():
+        heads, _, width = layout.shape if layout.has_tokens else (0, 0, 0)
+        shape = (heads, 4, width) if layout.has_tokens else layout.shape
+        sources[name] = Tensor.of(rng.integers(1, 120, (3, *shape)).astype(layout.dtype))
+    host, on_device = HostMemory(LAYOUTS), DeviceMemory(backend, LAYOUTS)
+    for memory in (host, on_device):
+        fill(memory, seed=6)
+        memory.write(sources, [Move(2, 0, 0, 4), Move(0, 3, 0, 1), Move(1, 4, 0, 3)])
     assert_same(contents(on_device), contents(host))
 
 
@@ -217,7 +235,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> HostCuda:
 def first_halves(array: Array) -> Array:
     """Copies the first two of each four bytes ``[.., 4]`` of the first half to the second."""
     first, half = array.ctypes.data, array.nbytes // 2
-    return np.array([(first, first + half, 2, 4, half // 4)])
+    return np.array([(first, first + half, 2, 4, 4, half // 4)])
 
 
 def test_cuda_copies_on_the_given_device_and_waits(

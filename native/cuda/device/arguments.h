@@ -119,16 +119,16 @@ struct AdvanceArguments {
   int num_rows;
 };
 
-// Copies `num_parts` parts of `width` bytes, `pitch` bytes apart.
+// Copies `num_parts` parts of `width` bytes, which begin a pitch apart.
 struct Copy {
   const char* source;
   char* target;
-  long width, pitch, num_parts;
+  long width, source_pitch, target_pitch, num_parts;
 };
 
 // Copies that may be made in any order. A kernel has up to 4 KB of arguments.
 struct CopyArguments {
-  static constexpr int kMaxCopies = 100;
+  static constexpr int kMaxCopies = 80;
   Copy copies[kMaxCopies];
   int num_blocks;  // that share a copy
 };

@@ -7,18 +7,19 @@
 
 namespace device {
 
-// Copies parts in units of T, which divides their bytes, the pitch and both addresses. There are
+// Copies parts in units of T, which divides their bytes, both pitches and both addresses. There are
 // fewer than 2^31 units: dividing longer integers would take longer than a copy.
 template <typename T>
 void copy_units(const Copy& copy, uint first, uint step) {
-  const long pitch = copy.pitch / sizeof(T);
+  const long source_pitch = copy.source_pitch / sizeof(T);
+  const long target_pitch = copy.target_pitch / sizeof(T);
   const uint part_units = copy.width / sizeof(T);
   const uint num_units = copy.num_parts * part_units;
   const T* source = reinterpret_cast<const T*>(copy.source);
   T* target = reinterpret_cast<T*>(copy.target);
   for (uint unit = first; unit < num_units; unit += step) {
-    const long at = unit / part_units * pitch + unit % part_units;
-    target[at] = source[at];
+    const uint part = unit / part_units, at = unit % part_units;
+    target[part * target_pitch + at] = source[part * source_pitch + at];
   }
 }
 
@@ -30,7 +31,7 @@ inline void copy_in_parts(const CopyArguments& a) {
   const uint first = block() % a.num_blocks * num_threads() + thread();
   const uint step = a.num_blocks * num_threads();
   const long bits = reinterpret_cast<long>(copy.source) | reinterpret_cast<long>(copy.target) |
-                    copy.width | copy.pitch;
+                    copy.width | copy.source_pitch | copy.target_pitch;
   if (bits % sizeof(Words) == 0) {
     copy_units<Words>(copy, first, step);
   } else {

@@ -12,9 +12,10 @@ from server.runtime.cuda import cudart
 from server.runtime.kernels.library import CUDA_LIBRARY, NativeFunction, load_function
 from server.runtime.memory import Array
 
-FIELDS = ("source", "target", "width", "pitch", "num_parts")
-"""Of a copy, all int64: it copies ``num_parts`` parts of ``width`` bytes, which are ``pitch`` bytes
-apart, between two addresses. ``Copy`` in native/cuda/device/arguments.h has the same."""
+FIELDS = ("source", "target", "width", "source_pitch", "target_pitch", "num_parts")
+"""Of a copy, all int64: it copies ``num_parts`` parts of ``width`` bytes between two addresses,
+where they begin a pitch apart, in bytes. ``Copy`` in native/cuda/device/arguments.h has the
+same."""
 
 _DEVICE_TO_DEVICE = 3
 
@@ -34,8 +35,9 @@ def copy(index: int, groups: Sequence[Array]) -> None:
     cudart.call("cudaSetDevice", index)
     for group in groups:
         if not _launch(group):
-            for source, target, width, pitch, num_parts in group.tolist():
-                copied = (target, pitch, source, pitch, width, num_parts, _DEVICE_TO_DEVICE, None)
+            for source, target, width, source_pitch, target_pitch, num_parts in group.tolist():
+                places = (target, target_pitch, source, source_pitch)
+                copied = (*places, width, num_parts, _DEVICE_TO_DEVICE, None)
                 cudart.call("cudaMemcpy2DAsync", *copied)
     cudart.call("cudaStreamSynchronize", None)
 

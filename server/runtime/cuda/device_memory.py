@@ -132,7 +132,7 @@ class DeviceMemory:
             return
         in_order = moves_in_order(moves) if self._spare else None
         if in_order is not None and self._device.copy(
-            [self._copies(key, group) for group in independent(in_order)]
+            [self._parts_of(key).copies(group) for group in independent(in_order)]
         ):
             return
         bound = self._bound(self._moves, key, memory_ops.move_graph)
@@ -143,13 +143,13 @@ class DeviceMemory:
             inputs[f"{memory_ops.TO}.{group}"] = _target_units(geometry, moves)
         bound.run(inputs)
 
-    def _copies(self, names: tuple[str, ...], moves: Sequence[Move]) -> Array:
-        """The copies that make ``moves`` in each tensor: ``[tensors * moves, fields]``."""
+    def _parts_of(self, names: tuple[str, ...]) -> Parts:
         if names not in self._parts:
             self._parts[names] = Parts.of(
-                [(self._layouts[name], self._tensors[name], self._spare[name]) for name in names]
+                (geometry_of(self._layouts[name]), self._tensors[name], self._spare[name])
+                for name in names
             )
-        return self._parts[names].copies(moves)
+        return self._parts[names]
 
     def zero(self, names: Sequence[str], row: int) -> None:
         key = tuple(names)
@@ -188,17 +188,26 @@ class DeviceMemory:
         key = tuple(sources)
         if not key:
             return
+        lengths = [t.shape[2] for name, t in sources.items() if self._layouts[name].has_tokens]
+
+        def units_of_source(target: Geometry) -> Geometry:
+            # All sources with tokens have the same length: they are outputs of one run.
+            return target._replace(length=lengths[0]) if target.has_tokens else target
+
+        if self._spare:
+            read = Parts.of(
+                (units_of_source(geometry_of(self._layouts[name])), tensor, tensor)
+                for name, tensor in sources.items()
+            )
+            if self._device.copy([self._parts_of(key).copies(moves, read)]):
+                return
         bound = self._bound(self._writes, key, memory_ops.write_graph)
         inputs: dict[str, Array | Tensor] = {
             f"source.{index}": _as_units(tensor, unit_bytes(self._layouts[name]))
             for index, (name, tensor) in enumerate(sources.items())
         }
-        lengths = [t.shape[2] for name, t in sources.items() if self._layouts[name].has_tokens]
         for group, geometry in enumerate(self._groups(key)):
-            # All sources with tokens have the same length: they are outputs of one run.
-            source = geometry
-            if geometry.has_tokens:
-                source = geometry._replace(length=lengths[0])
+            source = units_of_source(geometry)
             units = [source.units(move.source, move) for move in moves]
             inputs[f"{memory_ops.FROM}.{group}"] = np.concatenate(units)
             inputs[f"{memory_ops.TO}.{group}"] = _target_units(geometry, moves)

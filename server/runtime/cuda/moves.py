@@ -1,6 +1,6 @@
 """Moves of slots in device memory, as copies or lists of indices."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -46,32 +46,35 @@ class Parts(NamedTuple):
     has_tokens: Array
 
     @classmethod
-    def of(cls, tensors: Sequence[tuple[Layout, Tensor, Tensor]]) -> "Parts":
-        """``tensors``: the layout, the rows and the spare row of each."""
+    def of(cls, tensors: Iterable[tuple[Geometry, Tensor, Tensor]]) -> "Parts":
+        """``tensors``: the units, the rows and the spare row of each."""
         rows = []
-        for layout, tensor, spare in tensors:
-            units = geometry_of(layout)
+        for units, tensor, spare in tensors:
             pitch = units.length * units.width
             numbers = (units.heads, pitch, units.width, units.has_tokens)
             rows.append((tensor.pointer, spare.pointer, *numbers))
         return cls(*np.array(rows, np.int64).T[:, :, None])
 
-    def copies(self, moves: Sequence[Move]) -> Array:
-        """``[tensors * moves, fields]``: copies, as :mod:`server.runtime.cuda.copies` has them."""
+    def copies(self, moves: Sequence[Move], sources: "Parts | None" = None) -> Array:
+        """``[tensors * moves, fields]``: copies, as :mod:`server.runtime.cuda.copies` has them.
+
+        ``sources``: the tensors that are read; None: these.
+        """
         source, target, start, stop, num_rows = np.array(moves, np.int64).T
-        first = start * self.width * self.has_tokens
+        read = self if sources is None else sources
         num_tokens = np.where(self.has_tokens, stop - start, 1)
-
-        def addresses(rows: Array) -> Array:
-            in_slots = self.pointer + rows * self.num_parts * self.pitch
-            starts: Array = np.where(rows == SPARE_ROW, self.spare, in_slots) + first
-            return starts
-
         fields = (
-            *(addresses(source), addresses(target), num_tokens * self.width),
-            *(np.broadcast_to(self.pitch, first.shape), self.num_parts * num_rows),
+            *(read._addresses(source, start), self._addresses(target, start)),
+            *(num_tokens * self.width, read.pitch, self.pitch, self.num_parts * num_rows),
         )
-        return np.stack(fields, axis=-1).reshape(-1, len(fields))
+        copies: Array = np.stack(np.broadcast_arrays(*fields), axis=-1)
+        return copies.reshape(-1, len(fields))
+
+    def _addresses(self, rows: Array, start: Array) -> Array:
+        in_slots = self.pointer + rows * self.num_parts * self.pitch
+        first = start * self.width * self.has_tokens
+        addresses: Array = np.where(rows == SPARE_ROW, self.spare, in_slots) + first
+        return addresses
 
 
 def moves_in_order(moves: Sequence[Move]) -> list[Move] | None:
