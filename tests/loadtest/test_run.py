@@ -96,7 +96,7 @@ def test_all_tasks_of_encoders(encoders: str, tmp_path: Path, task: str, model: 
     assert results["output_tokens"] == 0
 
 
-@pytest.mark.parametrize("model", [SPARSE, MULTI_VECTOR])
+@pytest.mark.parametrize("model", [SPARSE, pytest.param(MULTI_VECTOR, marks=pytest.mark.slow)])
 def test_embeddings_of_other_kinds(retrieval: str, tmp_path: Path, model: str) -> None:
     options = ["--model", model, "--lengths", "4-6"]
     out, embed = tmp_path / "out.json", ["--task", "embed", *options]

@@ -101,6 +101,7 @@ async def error_of(call: Any) -> TriuneError:
     return caught.value
 
 
+@pytest.mark.slow
 async def test_reloads_under_load_drop_no_requests(root: Path) -> None:
     async with serving(root) as (running, client):
         old_sessions = sessions(running, DATES)

@@ -60,6 +60,7 @@ def test_telemetry_can_be_switched_on(bundles: Path, environment: dict[str, str]
     assert "deviceid" in {path.name for path in files(environment)}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(STRACE is None, reason="strace is not installed")
 def test_the_server_connects_to_nobody(
     bundles: Path, environment: dict[str, str], tmp_path: Path
