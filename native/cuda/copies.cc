@@ -1,4 +1,5 @@
-// Copies in device memory: the moves of slots. server/runtime/cuda/copies.py calls this.
+// Copies in device memory: moves of slots, and what encoders return. server/runtime/cuda/copies.py
+// calls this.
 
 #include "../exported.h"
 #include "operators.h"

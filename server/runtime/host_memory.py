@@ -49,11 +49,9 @@ class HostMemory:
         return Tensor.of(self._arrays[name][first : first + count])
 
     def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
-        if late_moves(moves):
-            self._move_with_numpy(names, moves)
-            return
-        if names and not self._table(tuple(names)).move(moves):
-            self._move_with_numpy(names, moves)
+        late = late_moves(moves)
+        if late or (names and not self._table(tuple(names)).move(moves)):
+            self._move_with_numpy(names, moves, late)
 
     def _table(self, names: tuple[str, ...]) -> Table:
         table = self._tables.get(names)
@@ -62,8 +60,9 @@ class HostMemory:
             self._tables[names] = table
         return table
 
-    def _move_with_numpy(self, names: Sequence[str], moves: Sequence[Move]) -> None:
-        late = late_moves(moves)
+    def _move_with_numpy(
+        self, names: Sequence[str], moves: Sequence[Move], late: Sequence[int]
+    ) -> None:
         for name in names:
             array = self._arrays[name]
             sources = [self._part(name, move.source, move) for move in moves]

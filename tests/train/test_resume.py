@@ -31,6 +31,7 @@ class StoppedError(Exception):
         ("tiny-vit", {"attention_dropout": 0.1, "accumulation": 2}),
         ("tiny-sparse", {"residual_dropout": 0.1, "accumulation": 2}),
         ("tiny-colbert", {"embedding_dropout": 0.1}),
+        ("tiny-gru-additive", {"embedding_dropout": 0.1}),
         pytest.param("tiny-experts", {"residual_dropout": 0.1}, marks=pytest.mark.slow),
     ],
 )

@@ -69,7 +69,7 @@ class DeviceBackend(Protocol):
 
 
 class DeviceMemory:
-    """Implements :class:`server.runtime.memory.Memory` with the graphs of
+    """Implements :class:`server.runtime.memory.Memory` with copies of the device, or the graphs of
     :mod:`server.runtime.cuda.memory_ops`.
 
     Args:
@@ -188,16 +188,11 @@ class DeviceMemory:
         key = tuple(sources)
         if not key:
             return
-        lengths = [t.shape[2] for name, t in sources.items() if self._layouts[name].has_tokens]
-
-        def units_of_source(target: Geometry) -> Geometry:
-            # All sources with tokens have the same length: they are outputs of one run.
-            return target._replace(length=lengths[0]) if target.has_tokens else target
-
         if self._spare:
+            layouts = [replace(self._layouts[name], shape=sources[name].shape[1:]) for name in key]
             read = Parts.of(
-                (units_of_source(geometry_of(self._layouts[name])), tensor, tensor)
-                for name, tensor in sources.items()
+                (geometry_of(layout), tensor, tensor)  # no move reads a spare row of a source
+                for layout, tensor in zip(layouts, sources.values(), strict=True)
             )
             if self._device.copy([self._parts_of(key).copies(moves, read)]):
                 return
@@ -206,8 +201,12 @@ class DeviceMemory:
             f"source.{index}": _as_units(tensor, unit_bytes(self._layouts[name]))
             for index, (name, tensor) in enumerate(sources.items())
         }
+        lengths = [t.shape[2] for name, t in sources.items() if self._layouts[name].has_tokens]
         for group, geometry in enumerate(self._groups(key)):
-            source = units_of_source(geometry)
+            # All sources with tokens have the same length: they are outputs of one run.
+            source = geometry
+            if geometry.has_tokens:
+                source = geometry._replace(length=lengths[0])
             units = [source.units(move.source, move) for move in moves]
             inputs[f"{memory_ops.FROM}.{group}"] = np.concatenate(units)
             inputs[f"{memory_ops.TO}.{group}"] = _target_units(geometry, moves)
