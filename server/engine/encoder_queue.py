@@ -35,6 +35,7 @@ class EncoderQueue:
     """
 
     def __init__(self) -> None:
+        self.num_tokens = 0  # of all texts
         self._texts: dict[int, QueuedText] = {}  # in the order of arrival
         self._interactive: dict[int, QueuedText] = {}
         self._num_overtaken = 0
@@ -48,21 +49,23 @@ class EncoderQueue:
     def add(self, text: QueuedText) -> None:
         """Queues ``text``, which is the youngest."""
         self._texts[text.id] = text
+        self.num_tokens += text.job.num_tokens
         if not text.job.is_bulk:
             self._interactive[text.id] = text
         if text.job.deadline is not None:
             heapq.heappush(self._deadlines, (text.job.deadline, text.id))
 
     def remove(self, text: QueuedText) -> None:
-        """Takes out a text that has ended."""
+        """Takes out a text that ends or runs."""
         del self._texts[text.id]
+        self.num_tokens -= text.job.num_tokens
         self._interactive.pop(text.id, None)
         if len(self._deadlines) > 2 * len(self._texts) + MAX_CANDIDATES:
             self._deadlines = [each for each in self._deadlines if each[1] in self._texts]
             heapq.heapify(self._deadlines)
 
     def cancel(self, id_: int) -> None:
-        """Marks a text for :meth:`due`; ignores one that has ended."""
+        """Marks a text for :meth:`due`; ignores one that runs or has ended."""
         text = self._texts.get(id_)
         if text is not None:
             text.on(Event.CANCEL)

@@ -1,83 +1,67 @@
 """The worker of encoders: dynamic batches by padded cost. Begin at :meth:`EncoderWorker.step`."""
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-from model.bundle import ATTENDED_LENGTHS, PIXELS, GraphSpec
-from server.constraint import Floats
 from server.engine.cache.idle_rows import IdleLimits
-from server.engine.encoder_attention import EncoderAttention
 from server.engine.encoder_batch import BatchLimits, form_batch
 from server.engine.encoder_queue import EncoderQueue, QueuedText
+from server.engine.encoder_runner import EncoderRunner, Results, TextResult
 from server.engine.failures import NOT_FINITE, run_with_isolation
 from server.engine.lane import never
 from server.engine.observer import Observer, RunReport, WorkerStats
+from server.engine.recording import RecordedRuns, record_runs
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Event, Outcome, ending_event
 from server.engine.requests.update import JobTimes, JobUpdate
-from server.engine.run_inputs import pad
-from server.engine.sparse_vectors import largest_weights
 from server.engine.watchdog import Progress
-from server.runtime.contract import BoundGraph, Graph
-from server.runtime.memory import Array
 
-TOKEN_VECTORS = "token_embeddings"
+log = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 
 
-class _Result(NamedTuple):
-    """The result of one text, with the shapes of :class:`JobUpdate`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """A batch that runs. ``results``: of a run that was started; None: it is run when it is due."""
 
-    vector: Floats
-    token_vectors: Floats | None
-    is_finite: bool
-    indices: npt.NDArray[np.int32] | None = None
-    attention: Floats | None = None
+    texts: Sequence[QueuedText]
+    started: float
+    results: Results | None
 
 
 class EncoderWorker:
     """Dynamic batching of one encoder in one lane. Only the lane's thread calls it.
 
+    While a device encodes a batch, the host starts the next one and handles the results of the one
+    before it, if enough texts wait.
+
     Args:
         model: the model's name, for reports.
-        spec: the manifest's ``encode`` graph.
-        graph: the loaded ``encode`` graph.
+        runner: runs the model's graphs.
         limits: of a batch.
         clock: returns seconds.
         observer: receives a report of every run.
-        attention: the graph that also returns attention weights, if the bundle has one.
-        is_sparse: whether the output has a weight for each token of the vocabulary.
     """
 
     def __init__(
         self,
         model: str,
-        spec: GraphSpec,
-        graph: Graph,
+        runner: EncoderRunner,
         limits: BatchLimits,
         clock: Clock,
         observer: Observer,
-        attention: EncoderAttention | None = None,
-        *,
-        is_sparse: bool = False,
     ) -> None:
         self.model, self.progress = model, Progress(model)
-        self._inputs = {tensor.name for tensor in spec.inputs}
-        self._output = spec.outputs[0]
-        self._graph = graph.bind({}, (self._output.name,))
-        self._graph_with_tokens: BoundGraph | None = None
-        if any(tensor.name == TOKEN_VECTORS for tensor in spec.outputs):
-            self._graph_with_tokens = graph.bind({}, (self._output.name, TOKEN_VECTORS))
-        self._attention = attention
-        self._is_sparse = is_sparse
+        self._runner = runner
         self._limits = limits
         self._clock = clock
         self._observer = observer
+        self._recorded = RecordedRuns()
         self._waiting = EncoderQueue()
+        self._running: _Run | None = None  # one that a device runs between steps
+        self._last_end = 0.0  # of a run
         self._updates: list[JobUpdate] = []
 
     def __repr__(self) -> str:
@@ -85,14 +69,20 @@ class EncoderWorker:
 
     @property
     def has_work(self) -> bool:
-        return len(self._waiting) > 0
+        return len(self._waiting) > 0 or self._running is not None
 
     @property
     def stats(self) -> WorkerStats:
-        return WorkerStats(num_waiting=len(self._waiting), num_running=0)
+        return WorkerStats(
+            num_waiting=len(self._waiting),
+            num_running=0 if self._running is None else len(self._running.texts),
+            num_cuda_graphs=self._recorded.num_graphs,
+            cuda_graph_bytes=self._recorded.num_bytes,
+        )
 
     def prepare(self) -> None:
-        """Nothing to prepare: batches have any size."""
+        """Records runs of fixed sizes, if there are buckets and the device supports it."""
+        self._recorded = record_runs(self._runner, self.model)
 
     def release_memory(self, limits: IdleLimits) -> bool:
         """Nothing to give back: an encoder has no cache."""
@@ -103,41 +93,99 @@ class EncoderWorker:
         self._waiting.add(QueuedText(id_, job, JobTimes(self._clock())))
 
     def cancel(self, id_: int, output: int | None = None) -> None:
-        """Marks a text to end in the next step; ignores a text that has ended."""
+        """Marks a text to end in the next step; ignores a text that runs or has ended."""
         del output
         self._waiting.cancel(id_)
 
     def step(self, may_continue: Callable[[], bool] = never) -> list[JobUpdate]:
         """Schedules, runs and applies one batch. Returns an update for each text that ended.
 
+        A batch that a device runs is applied in the next step, after another one is started, if
+        texts for half of a full batch wait.
+
         ``may_continue``: not used.
         """
         del may_continue
+        before, self._running = self._running, None
         batch = self._schedule(self._clock())
-        label = f"a run of {self.model}"
-        for ran in run_with_isolation(batch, self._run, label) if batch else ():
-            self._apply(*ran)
+        run = self._start(batch) if batch else None
+        if before is not None:
+            self._finish_run(before)
+        if run is not None and run.results is not None and self._has_next_batch:
+            self._running = run
+        elif run is not None:
+            self._finish_run(run)
         updates, self._updates = self._updates, []
         return updates
+
+    @property
+    def _has_next_batch(self) -> bool:
+        """Whether texts wait that are worth a run of their own."""
+        return self._waiting.num_tokens >= self._limits.max_padded_tokens // 2
 
     def _schedule(self, now: float) -> list[QueuedText]:
         """Ends texts that are cancelled or past their deadline, and chooses the next batch."""
         for text, outcome in self._waiting.due(now):
+            self._waiting.remove(text)
             self._finish(text, outcome, now)
         texts = self._waiting.next_candidates()
         if not texts:
             return []
-        # The caller of several texts cannot go on before all have ended.
-        chosen = form_batch(
-            [text.job.num_tokens for text in texts],
-            self._limits,
-            leaves_half=len(texts) > texts[0].job.num_texts,
-        )
-        batch = [texts[index] for index in chosen]
+        batch = [texts[index] for index in self._choose(texts)]
         for text in batch:
+            self._waiting.remove(text)
             text.on(Event.ENCODE)
             text.times.started = now
         return batch
+
+    def _choose(self, texts: Sequence[QueuedText]) -> list[int]:
+        """The indices of the texts of the next batch, 0 before the others."""
+        buckets = self._runner.buckets
+        lengths = [text.job.num_tokens for text in texts]
+        if buckets is not None:
+            lengths = [buckets.tokens_for(length) for length in lengths]
+        # The caller of several texts cannot go on before all have ended.
+        leaves_half = len(texts) > texts[0].job.num_texts
+        chosen = form_batch(lengths, self._limits, leaves_half=leaves_half)
+        if buckets is None:
+            return chosen
+        longest = max(lengths[index] for index in chosen)
+        return chosen[: buckets.num_together(len(chosen), longest)]
+
+    def _start(self, batch: Sequence[QueuedText]) -> _Run:
+        """Starts a batch, if it can be."""
+        started = self._clock()
+        try:
+            results = self._runner.start([text.job for text in batch])
+        except Exception:
+            log.warning("%s: a run could not be started", self.model, exc_info=True)
+            results = None
+        return _Run(batch, started, results)
+
+    def _finish_run(self, run: _Run) -> None:
+        """Waits for a run, and ends its texts."""
+
+        def results_of(texts: Sequence[QueuedText]) -> list[TextResult]:
+            return self._results(run, texts)
+
+        for ran in run_with_isolation(run.texts, results_of, f"a run of {self.model}"):
+            self._apply(*ran)
+
+    def _results(self, run: _Run, texts: Sequence[QueuedText]) -> list[TextResult]:
+        """The results of a run, or of some of its texts again."""
+        jobs = [text.job for text in texts]
+        self.progress.begin(len(jobs) * max(job.num_tokens for job in jobs))
+        if run.results is not None and texts is run.texts:
+            started = max(run.started, self._last_end)
+            results = run.results()
+        else:
+            started = self._clock()
+            results = self._runner.run(jobs)
+        self._last_end = self._clock()
+        seconds = self._last_end - started
+        num_tokens = sum(job.num_tokens for job in jobs)
+        self._observer.on_run(self.model, RunReport("encode", len(jobs), num_tokens, (seconds,)))
+        return results
 
     def _finish(
         self,
@@ -145,11 +193,10 @@ class EncoderWorker:
         outcome: Outcome,
         now: float,
         failure: str = "",
-        result: _Result | None = None,
+        result: TextResult | None = None,
     ) -> None:
         """Ends a text. No other method does."""
         text.on(ending_event(outcome))
-        self._waiting.remove(text)
         completion = text.times.complete(outcome, now, failure)
         if result is None:
             self._updates.append(JobUpdate(text.id, completion=completion))
@@ -166,7 +213,7 @@ class EncoderWorker:
         )
 
     def _apply(
-        self, texts: Sequence[QueuedText], results: Sequence[_Result] | None, failure: str
+        self, texts: Sequence[QueuedText], results: Sequence[TextResult] | None, failure: str
     ) -> None:
         """Ends each text of a run; ``results`` is None if the run failed, for this reason."""
         now = self._clock()
@@ -180,84 +227,3 @@ class EncoderWorker:
                 self._finish(text, Outcome.DONE, now, result=result)
             else:
                 self._finish(text, Outcome.FAILED, now, NOT_FINITE)
-
-    def _run(self, texts: Sequence[QueuedText]) -> list[_Result]:
-        """Runs the graph over a batch. Each result owns its memory."""
-        started = self._clock()
-        jobs = [text.job for text in texts]
-        inputs, num_tokens = self._inputs_of(jobs), sum(job.num_tokens for job in jobs)
-        self.progress.begin(len(jobs) * max(job.num_tokens for job in jobs))
-        results = self._compute(jobs, inputs)
-        report = RunReport("encode", len(jobs), num_tokens, (self._clock() - started,))
-        self._observer.on_run(self.model, report)
-        return results
-
-    def _inputs_of(self, jobs: Sequence[EncodingJob]) -> dict[str, Array]:
-        """The graph's inputs: one row for each job."""
-        inputs: dict[str, Array] = {}
-        if PIXELS in self._inputs:
-            inputs[PIXELS] = np.stack([job.image for job in jobs if job.image is not None])
-        if "token_ids" not in self._inputs:
-            return inputs
-        ids, lengths = pad([job.token_ids for job in jobs])
-        inputs |= {"token_ids": ids, "lengths": lengths}
-        if "segment_ids" in self._inputs:
-            inputs["segment_ids"] = np.zeros_like(ids)
-            for row, job in enumerate(jobs):
-                if job.segment_ids:
-                    inputs["segment_ids"][row, : len(job.segment_ids)] = job.segment_ids
-        if ATTENDED_LENGTHS in self._inputs:
-            attended = [
-                len(job.token_ids) if job.num_attended is None else job.num_attended for job in jobs
-            ]
-            inputs[ATTENDED_LENGTHS] = np.array(attended, np.int32)
-        if "logit_positions" in self._inputs:
-            positions = [
-                row * ids.shape[1] + position
-                for row, job in enumerate(jobs)
-                for position in job.logit_positions
-            ]
-            inputs["logit_positions"] = np.array(positions, np.int32)
-        return inputs
-
-    def _compute(self, jobs: Sequence[EncodingJob], inputs: dict[str, Array]) -> list[_Result]:
-        selection = jobs[0].attention
-        if selection is not None:
-            if self._attention is None:
-                raise ValueError("this model has no graph with attention weights")
-            weights, outputs = self._attention.run(inputs, selection, {self._output.name})
-            (result,) = self._split(jobs, outputs[self._output.name], None)
-            is_finite = result.is_finite and bool(np.isfinite(weights).all())
-            return [result._replace(attention=weights, is_finite=is_finite)]
-        graph = self._graph
-        if self._graph_with_tokens is not None and any(job.wants_tokens for job in jobs):
-            graph = self._graph_with_tokens
-        outputs = graph.run(inputs)
-        return self._split(jobs, outputs[self._output.name], outputs.get(TOKEN_VECTORS))
-
-    def _split(
-        self, jobs: Sequence[EncodingJob], output: Array, tokens: Array | None
-    ) -> list[_Result]:
-        """Copies each text's outputs: the next run overwrites this run's memory."""
-        results, start = [], 0
-        are_finite = _are_finite(output, tokens)
-        for row, job in enumerate(jobs):
-            if "logit_positions" in self._inputs:
-                vector = output[start : start + len(job.logit_positions)]
-                start += len(job.logit_positions)
-            else:
-                vector = output[row, : job.num_tokens] if output.ndim > 2 else output[row]
-            token_vectors = None
-            if tokens is not None and job.wants_tokens:
-                token_vectors = tokens[row, : job.num_tokens].copy()
-            is_finite = are_finite or _are_finite(vector, token_vectors)
-            if self._is_sparse:
-                weights = largest_weights(vector, job.max_active_dims)
-                results.append(_Result(weights.values, None, is_finite, weights.indices))
-            else:
-                results.append(_Result(vector.copy(), token_vectors, is_finite))
-        return results
-
-
-def _are_finite(*arrays: Array | None) -> bool:
-    return all(array is None or bool(np.isfinite(array).all()) for array in arrays)

@@ -234,6 +234,15 @@ class ModelRunner:
         """
         return 0 if self._padded is None else self._padded.record()
 
+    @property
+    def free_bytes(self) -> int | None:
+        """Free memory of the device; None if the device does not report it."""
+        return self.cache.free_bytes
+
+    def stop_padding(self) -> None:
+        """Makes ``buckets`` None: :meth:`decode_padded` is not to be called any more."""
+        self.buckets = None
+
     def decode_all(self, sequence: DecodingSequence, slot: int, size: int) -> Iterator[Floats]:
         """Runs the decoder over the next ``size`` tokens of a sequence.
 

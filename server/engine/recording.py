@@ -1,9 +1,8 @@
-"""Records a worker's decode runs as CUDA graphs when it starts."""
+"""Records a worker's runs as CUDA graphs when it starts."""
 
 import logging
-from typing import NamedTuple
-
-from server.engine.model_runner import ModelRunner
+from collections.abc import Sized
+from typing import NamedTuple, Protocol
 
 log = logging.getLogger(__name__)
 
@@ -15,22 +14,42 @@ class RecordedRuns(NamedTuple):
     num_bytes: int = 0
 
 
-def record_runs(runner: ModelRunner, model: str) -> RecordedRuns:
+class Recorder(Protocol):
+    """Pads runs to a few sizes, which a device can record.
+
+    ``buckets``: the sizes; None if runs are not padded. ``free_bytes``: free memory of the device;
+    None if it does not report it.
+    """
+
+    @property
+    def buckets(self) -> Sized | None: ...
+    @property
+    def free_bytes(self) -> int | None: ...
+    def record(self) -> int:
+        """Runs each size until the device has recorded it. Returns how many are."""
+        ...
+
+    def stop_padding(self) -> None:
+        """Makes ``buckets`` None."""
+        ...
+
+
+def record_runs(runner: Recorder, model: str) -> RecordedRuns:
     """Records runs of the sizes of ``runner.buckets``. If that fails, runs are not padded.
 
     ``model``: its name, for the log.
     """
     if runner.buckets is None:
         return RecordedRuns()
-    before = runner.cache.free_bytes
+    before, num_sizes = runner.free_bytes, len(runner.buckets)
     try:
         num_graphs = runner.record()
     except Exception:
-        log.exception("%s: recording decode runs failed; they are not padded", model)
-        runner.buckets = None
+        log.exception("%s: recording runs failed; they are not padded", model)
+        runner.stop_padding()
         return RecordedRuns()
-    after = runner.cache.free_bytes
+    after = runner.free_bytes
     num_bytes = 0 if before is None or after is None else max(before - after, 0)
-    counts = (num_graphs, len(runner.buckets), num_bytes >> 20)
-    log.info("%s: %d of %d sizes of decode runs are recorded, in %d MiB", model, *counts)
+    counts = (num_graphs, num_sizes, num_bytes >> 20)
+    log.info("%s: %d of %d sizes of runs are recorded, in %d MiB", model, *counts)
     return RecordedRuns(num_graphs, num_bytes)

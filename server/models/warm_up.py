@@ -9,7 +9,7 @@ from model.bundle import BundleError
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.decoding.options import GREEDY, Sampling
-from server.engine.encoder_worker import TOKEN_VECTORS
+from server.engine.encoder_runner import TOKEN_VECTORS
 from server.engine.observer import Unobserved
 from server.engine.requests.job import EncodingJob, GenerationJob, Job
 from server.models.registry import ATTENTION_GRAPHS, Model, Replica

@@ -10,12 +10,14 @@ from server.config import ServerConfig
 from server.engine.cache.slot_tensors import Capacity
 from server.engine.encoder_attention import EncoderAttention
 from server.engine.encoder_batch import BatchLimits
+from server.engine.encoder_runner import EncoderRunner
 from server.engine.encoder_worker import EncoderWorker
 from server.engine.engine import Engine
 from server.engine.generation_worker import GenerationWorker
-from server.engine.gpu.buckets import Buckets
+from server.engine.gpu.buckets import Buckets, TextBuckets
 from server.engine.gpu.device_logits import bind_row_gather
 from server.engine.gpu.device_sampler import DeviceSampler, logits_spec
+from server.engine.gpu.padded_encoder import PaddedEncoder, can_be_padded
 from server.engine.lane import Worker
 from server.engine.model_runner import ModelRunner
 from server.engine.observer import Observer
@@ -65,15 +67,9 @@ def make_worker(
     model: Model, replica: Replica, config: ServerConfig, observer: Observer
 ) -> Worker[Any]:
     """A model's worker for one lane of the replica's device, with its own slots."""
+    if model.manifest.kind == Kind.ENCODER:
+        return _encoder_worker(model, replica, config, observer)
     manifest, graphs = model.manifest, replica.graphs
-    attention = _encoder_attention(manifest, graphs)
-    if manifest.kind == Kind.ENCODER:
-        limits = BatchLimits(max_padded_tokens(manifest, config))
-        spec, graph = manifest.graphs["encode"], graphs["encode"]
-        return EncoderWorker(
-            *(manifest.name, spec, graph, limits, clock, observer, attention),
-            is_sparse=manifest.embedding_kind == EmbeddingKind.SPARSE,
-        )
     spec = manifest.graphs["decode"]
     holds_prefixes = all(state.role == StateRole.KV for state in spec.states)
     capacity = Capacity(
@@ -91,7 +87,7 @@ def make_worker(
         capacity,
         suppressed,
         graphs.get(ATTEND),
-        attention,
+        _encoder_attention(manifest, graphs),
         memory=replica.memory,
         buckets=Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
         row_gather=bind_row_gather(replica.load_model, logits)
@@ -103,6 +99,35 @@ def make_worker(
     step = StepLimits(config.num_slots, config.max_batched_tokens)
     sampler = DeviceSampler(replica.load_model, logits) if config.samples_on_device else None
     return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, sampler)
+
+
+def _encoder_worker(
+    model: Model, replica: Replica, config: ServerConfig, observer: Observer
+) -> EncoderWorker:
+    manifest, graphs = model.manifest, replica.graphs
+    runner = EncoderRunner(
+        manifest.graphs["encode"],
+        graphs["encode"],
+        _encoder_attention(manifest, graphs),
+        _padded_encoder(model, replica, config),
+        is_sparse=manifest.embedding_kind == EmbeddingKind.SPARSE,
+    )
+    limits = BatchLimits(max_padded_tokens(manifest, config))
+    return EncoderWorker(manifest.name, runner, limits, clock, observer)
+
+
+def _padded_encoder(model: Model, replica: Replica, config: ServerConfig) -> PaddedEncoder | None:
+    """None if runs of the encoder are not recorded."""
+    manifest, spec = model.manifest, model.manifest.graphs["encode"]
+    if not config.has_buckets or not can_be_padded(spec):
+        return None
+    return PaddedEncoder(
+        spec,
+        replica.graphs["encode"],
+        TextBuckets.of(max_padded_tokens(manifest, config), model.max_length),
+        replica.memory,
+        manifest.dimensions.vocabulary_size,
+    )
 
 
 def _suppressed(manifest: Manifest) -> tuple[int, ...]:

@@ -122,6 +122,14 @@ class RepeatedRun(Protocol):
     """
 
     @property
+    def is_asynchronous(self) -> bool:
+        """Whether runs begin when they are started, else when they are waited for.
+
+        Then ``inputs`` are read when a run is started, and may be changed at once.
+        """
+        ...
+
+    @property
     def feeds_back(self) -> bool:
         """Whether a run makes the inputs :data:`FED_BACK` of the next one on the device."""
         ...

@@ -52,6 +52,10 @@ class FakeCuda:
     def fail(self, function: str, error: int) -> None:
         self._library.FakeFail(function.encode(), error)
 
+    def be_late(self, late: bool) -> None:
+        """Whether streams work as late as possible: when an event after it is waited for."""
+        self._library.FakeBeLate(late)
+
     def reset(self) -> None:
         """Forgets all failures and calls."""
         self._library.FakeReset()

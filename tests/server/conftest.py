@@ -1,14 +1,17 @@
-"""Fixtures: kernels and SIMD register widths of this CPU, a bundle and access tokens."""
+"""Fixtures: kernels, register widths of this CPU, a CUDA runtime, a bundle, access tokens."""
 
+import gc
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from scripts.build_kernels import build_emulated_library
+from scripts.build_kernels import build_emulated_library, link
+from server.runtime.cuda import cudart
 from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import supported_kernels, use_registers
+from tests.server.captured_runs import FakeCuda
 
 WIDTHS = [bits for bits in (256, 512, 8192) if use_registers(bits)]
 use_registers(0)
@@ -36,6 +39,30 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("cuda") / "emulated.so"
     build_emulated_library(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def cuda_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that stands for the CUDA runtime."""
+    path: Path = tmp_path_factory.mktemp("cuda") / "libcudart.so"
+    link("-fPIC", str(Path(__file__).with_name("fake_cudart.cc")), "-o", str(path))
+    return path
+
+
+@pytest.fixture
+def cuda(cuda_library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    """At its end, all that was made is destroyed."""
+    fake = FakeCuda(cuda_library)
+    fake.reset()
+    fake.be_late(False)
+    monkeypatch.setattr(cudart, "_LIBRARIES", (str(cuda_library),))
+    cudart._library.cache_clear()
+    yield fake
+    fake.be_late(False)
+    fake.forget_work()
+    gc.collect()
+    assert fake.num_alive == 0
+    cudart._library.cache_clear()
 
 
 @pytest.fixture

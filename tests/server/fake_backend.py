@@ -259,6 +259,10 @@ class FakeRepeatedRun:
         self._bound, self._outputs, self._on_host, self._graph = bound, outputs, on_host, graph
         self._inputs: dict[str, Array] = {}  # on the device
 
+    @property
+    def is_asynchronous(self) -> bool:
+        return self._graph.start is not Late
+
     def record(self, inputs: Mapping[str, Array]) -> bool:
         self._run(inputs)
         return self._graph.is_recorded

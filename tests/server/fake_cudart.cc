@@ -1,5 +1,5 @@
-// Stands for the CUDA runtime in tests: streams that work at once or are captured, graphs, events
-// and copies in host memory. It logs its calls, and fails where it is told to.
+// Stands for the CUDA runtime in tests: streams that work at once, late or are captured, graphs,
+// events and copies in host memory. It logs its calls, and fails where it is told to.
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -28,6 +28,20 @@ struct Stream {
   Graph* captured;
 };
 
+// What a stream does late: a graph's work, or a copy.
+struct Late {
+  Graph graph;
+  void* target;
+  const void* source;
+  size_t count;
+};
+
+constexpr size_t kMaxLate = 64;
+Late late[kMaxLate];
+size_t num_late;  // of which the first num_done are done
+size_t num_done;
+bool is_late;
+
 char failing[64];  // the function that fails, and its error
 int failure;
 char calls[1 << 16];
@@ -51,9 +65,36 @@ int Destroy(const char* function, void* object) {
   return Called(function);
 }
 
+void Run(const Graph& graph) {
+  for (size_t i = 0; i < graph.count; ++i) {
+    const Node& node = graph.nodes[i];
+    if (node.type != kCopyNode && node.type != kHostNode) node.work();
+  }
+}
+
+// Does what was put on streams before the first `count`.
+void Finish(size_t count) {
+  while (num_done < count) {
+    const Late& next = late[num_done++ % kMaxLate];
+    Run(next.graph);
+    if (next.target != nullptr) memcpy(next.target, next.source, next.count);
+  }
+}
+
+void Add(const Late& added) {
+  late[num_late++ % kMaxLate] = added;
+  if (!is_late || num_late - num_done == kMaxLate) Finish(num_late);
+}
+
 }  // namespace
 
 extern "C" {
+
+// Whether streams work as late as possible: when an event after it is waited for.
+void FakeBeLate(int late_or_not) {
+  is_late = late_or_not != 0;
+  if (!is_late) Finish(num_late);
+}
 
 void FakeFail(const char* function, int error) {
   strcpy(failing, function);
@@ -86,7 +127,10 @@ int cudaStreamCreateWithFlags(void** stream, unsigned) {
 
 int cudaStreamDestroy(void* stream) { return Destroy("cudaStreamDestroy", stream); }
 
-int cudaStreamSynchronize(void*) { return Called("cudaStreamSynchronize"); }
+int cudaStreamSynchronize(void*) {
+  Finish(num_late);
+  return Called("cudaStreamSynchronize");
+}
 
 int cudaStreamBeginCapture(void* stream, int) {
   int error = Called("cudaStreamBeginCapture");
@@ -137,28 +181,30 @@ int cudaGraphDestroy(void* graph) { return Destroy("cudaGraphDestroy", graph); }
 int cudaGraphExecDestroy(void* graph) { return Destroy("cudaGraphExecDestroy", graph); }
 
 int cudaGraphLaunch(void* executable, void*) {
-  auto* graph = static_cast<Graph*>(executable);
-  for (size_t i = 0; i < graph->count; ++i) {
-    const Node& node = graph->nodes[i];
-    if (node.type != kCopyNode && node.type != kHostNode) node.work();
-  }
+  Add({*static_cast<Graph*>(executable), nullptr, nullptr, 0});
   return Called("cudaGraphLaunch");
 }
 
 int cudaMemcpyAsync(void* target, const void* source, size_t count, int kind, void*) {
-  memcpy(target, source, count);
+  Add({{}, target, source, count});
   return Called(kind == 1 ? "cudaMemcpyAsync:in" : "cudaMemcpyAsync:out");
 }
 
 int cudaEventCreateWithFlags(void** event, unsigned) {
-  return Make("cudaEventCreateWithFlags", event, sizeof(int));
+  return Make("cudaEventCreateWithFlags", event, sizeof(size_t));
 }
 
 int cudaEventDestroy(void* event) { return Destroy("cudaEventDestroy", event); }
 
-int cudaEventRecord(void*, void*) { return Called("cudaEventRecord"); }
+int cudaEventRecord(void* event, void*) {
+  *static_cast<size_t*>(event) = num_late;
+  return Called("cudaEventRecord");
+}
 
-int cudaEventSynchronize(void*) { return Called("cudaEventSynchronize"); }
+int cudaEventSynchronize(void* event) {
+  Finish(*static_cast<size_t*>(event));
+  return Called("cudaEventSynchronize");
+}
 
 int cudaHostAlloc(void** pointer, size_t size, unsigned) {
   return Make("cudaHostAlloc", pointer, size);

@@ -6,7 +6,8 @@ import numpy as np
 
 from model.bundle import Dtype, GraphSpec, TensorSpec
 from server.engine.encoder_batch import BatchLimits
-from server.engine.encoder_worker import TOKEN_VECTORS, EncoderWorker
+from server.engine.encoder_runner import TOKEN_VECTORS, EncoderRunner
+from server.engine.encoder_worker import EncoderWorker
 from server.engine.observer import Unobserved
 from server.runtime.contract import KernelNodes, RepeatedRun
 from server.runtime.memory import Array, Tensor
@@ -51,4 +52,4 @@ def make_encoder_worker(graph: FakeEncoder, limits: BatchLimits) -> EncoderWorke
             for name, shape in (("vectors", ("batch", 1)), (TOKEN_VECTORS, ("batch", "length", 1)))
         ),
     )
-    return EncoderWorker("fake", spec, graph, limits, lambda: 0.0, Unobserved())
+    return EncoderWorker("fake", EncoderRunner(spec, graph), limits, lambda: 0.0, Unobserved())

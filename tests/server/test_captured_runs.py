@@ -2,13 +2,10 @@
 
 import gc
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from scripts.build_kernels import link
 from server.engine.cache.slot_tensors import Capacity, SlotTensors
 from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.padded_decode import PaddedDecode
@@ -35,29 +32,7 @@ from tests.server.fake_backend import decode_spec
 from tests.server.test_padded_ahead import ALWAYS, Asked
 from tests.server.worker_harness import MEMORIES
 
-SOURCE = Path(__file__).with_name("fake_cudart.cc")
 ILLEGAL = 700  # cudaErrorIllegalAddress
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("cuda") / "libcudart.so"
-    link("-fPIC", str(SOURCE), "-o", str(path))
-    return path
-
-
-@pytest.fixture
-def cuda(library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
-    """At its end, all that was made is destroyed."""
-    fake = FakeCuda(library)
-    fake.reset()
-    monkeypatch.setattr(cudart, "_LIBRARIES", (str(library),))
-    cudart._library.cache_clear()
-    yield fake
-    fake.forget_work()
-    gc.collect()
-    assert fake.num_alive == 0
-    cudart._library.cache_clear()
 
 
 class Doubling:
@@ -71,7 +46,7 @@ class Doubling:
 
     def record(self) -> Recording:
         target, result = self.value.ctypes.data, Tensor.of(self.result)
-        return Recording(self.stream, self._run, self.words, target, result)
+        return Recording(self.stream, self._run, target, result)
 
     def _run(self) -> None:
         self.cuda.work(self.stream.handle, self._double, *self._node)
@@ -95,15 +70,15 @@ def test_a_recording_is_captured_once_and_replayed(cuda: FakeCuda) -> None:
     assert made == CAPTURE
     assert run.result[0] == 0, "a captured run does not run"
     run.words[:] = 5
-    first = recording.launch(copies_inputs=True)
+    first = recording.launch(run.words)
     assert cuda.calls() == ["SetDevice", "MemcpyAsync:in", *REPLAY]
     run.value[:] = 7
-    second = recording.launch(copies_inputs=False)
+    second = recording.launch(None)
     assert cuda.calls() == ["SetDevice", *REPLAY], "the device made the inputs"
     results = [first.wait(), second.wait()]
     assert [None if result is None else result.tolist() for result in results] == [[10], [14]]
     assert cuda.calls() == ["EventSynchronize"] * 2
-    recording.launch(copies_inputs=False).drop()
+    recording.launch(None).drop()
     assert cuda.calls() == ["SetDevice", *REPLAY, "EventSynchronize"]
 
 
@@ -157,14 +132,15 @@ def test_a_replay_reads_no_memory_of_the_host(
 
 @pytest.mark.parametrize("function", ["GraphLaunch", "EventRecord", "MemcpyAsync:out"])
 def test_a_launch_that_fails_raises(cuda: FakeCuda, function: str) -> None:
-    recording = Doubling(cuda).record()
+    run = Doubling(cuda)
+    recording = run.record()
     cuda.fail(f"cuda{function}", ILLEGAL)
     with pytest.raises(CudaError, match=f"error {ILLEGAL}"):
-        recording.launch(copies_inputs=True)
+        recording.launch(run.words)
 
 
 def test_waiting_raises_and_dropping_does_not(cuda: FakeCuda) -> None:
-    launch = Doubling(cuda).record().launch(copies_inputs=True)
+    launch = Doubling(cuda).record().launch(None)
     cuda.fail("cudaEventSynchronize", ILLEGAL)
     launch.drop()
     with pytest.raises(CudaError, match=f"error {ILLEGAL}"):

@@ -10,7 +10,8 @@ import pytest
 from model.bundle import ATTENDED_LENGTHS, EmbeddingKind
 from model.bundle_files import read_manifest
 from server.engine.encoder_batch import BatchLimits
-from server.engine.encoder_worker import TOKEN_VECTORS, EncoderWorker
+from server.engine.encoder_runner import TOKEN_VECTORS, EncoderRunner
+from server.engine.encoder_worker import EncoderWorker
 from server.engine.observer import Unobserved
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.update import JobUpdate
@@ -62,9 +63,8 @@ class Encoder:
         """Runs the texts in one batch."""
         limits = BatchLimits(1 << 20, max_padding=float("inf"))
         graph = self._graphs[num_threads - 1]
-        worker = EncoderWorker(
-            *("e", self._spec, graph, limits, lambda: 0.0, Unobserved()), is_sparse=self._is_sparse
-        )
+        runner = EncoderRunner(self._spec, graph, is_sparse=self._is_sparse)
+        worker = EncoderWorker("e", runner, limits, lambda: 0.0, Unobserved())
         for id_, job in enumerate(jobs):
             worker.submit(id_, job)
         updates = worker.step()

@@ -1,4 +1,4 @@
-"""Sizes of recorded decode steps (CUDA graphs). Steps are padded to a bucket. Pure functions."""
+"""Sizes of recorded runs (CUDA graphs). Runs are padded to a bucket. Pure functions."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 # Attention over fewer tokens costs next to nothing, so the smallest bucket has this many.
 _MIN_TOKENS = 128
+# Of encoders. A run of longer texts takes so long that its launches hide behind it.
+_MIN_TEXT_TOKENS, _MAX_TEXT_TOKENS, _MAX_TEXTS = 16, 512, 128
+# Tokens in rows of padding that cost less than another run.
+_MAX_PADDING = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A decode step of ``num_rows`` sequences and at most ``num_tokens`` tokens each."""
+    """A run over ``num_rows`` sequences or texts, of at most ``num_tokens`` tokens each."""
 
     num_rows: int
     num_tokens: int
@@ -18,7 +22,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """All combinations of these numbers of rows and tokens, both ascending."""
+    """Of decode steps: all combinations of these numbers of rows and tokens, both ascending."""
 
     rows: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -29,15 +33,11 @@ class Buckets:
 
         Tokens double, from 128.
         """
-        rows, size = [], 1
-        while size < num_slots:
-            rows.append(size)
-            size += max(1, (1 << (size.bit_length() - 1)) // 2)
         tokens, length = [], _MIN_TOKENS
         while length < max_length:
             tokens.append(length)
             length *= 2
-        return cls((*rows, num_slots), (*tokens, max_length))
+        return cls(_numbers(1, num_slots, 2), (*tokens, max_length))
 
     def __len__(self) -> int:
         return len(self.rows) * len(self.tokens)
@@ -55,3 +55,72 @@ class Buckets:
     def tokens_for(self, num_tokens: int) -> int:
         """The smallest number of tokens in a bucket that holds ``num_tokens``."""
         return self.tokens[bisect_left(self.tokens, num_tokens)]
+
+
+@dataclass(frozen=True, slots=True)
+class TextBuckets:
+    """Of an encoder: combinations of these numbers of texts and of tokens, both ascending.
+
+    ``max_padded_tokens``: of a run, padding included.
+    """
+
+    rows: tuple[int, ...]
+    tokens: tuple[int, ...]
+    max_padded_tokens: int
+
+    @classmethod
+    def of(cls, max_padded_tokens: int, max_length: int) -> "TextBuckets":
+        """Texts 1, 2, 3, 4, 6, 8, 12, …; tokens 16, 32, …, 128, 160, …, 256, 320, …, 512."""
+        longest = min(max_length, max_padded_tokens, _MAX_TEXT_TOKENS)
+        first = min(_MIN_TEXT_TOKENS, longest)
+        most = min(max_padded_tokens // first, _MAX_TEXTS)
+        return cls(_numbers(1, most, 2), _numbers(first, longest, 4), max_padded_tokens)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[Bucket]:
+        """The largest first, as of :class:`Buckets`."""
+        for num_tokens in reversed(self.tokens):
+            for num_rows in reversed(self.rows):
+                if num_rows * num_tokens <= self.max_padded_tokens:
+                    yield Bucket(num_rows, num_tokens)
+
+    def tokens_for(self, num_tokens: int) -> int:
+        """The smallest number of tokens in a bucket that holds ``num_tokens``; else itself."""
+        index = bisect_left(self.tokens, num_tokens)
+        return self.tokens[index] if index < len(self.tokens) else num_tokens
+
+    def find(self, num_rows: int, num_tokens: int) -> Bucket | None:
+        """The smallest bucket that holds so many texts of at most so many tokens."""
+        index = bisect_left(self.rows, num_rows)
+        if index == len(self.rows) or num_tokens > self.tokens[-1]:
+            return None
+        found = Bucket(self.rows[index], self.tokens_for(num_tokens))
+        return found if found.num_rows * found.num_tokens <= self.max_padded_tokens else None
+
+    def num_together(self, num_rows: int, num_tokens: int) -> int:
+        """How many of ``num_rows`` texts should run together: all, or as many as fill a bucket.
+
+        Rows of padding cost less than another run if they are few.
+        """
+        if num_tokens > self.tokens[-1]:
+            return num_rows
+        found = self.find(num_rows, num_tokens)
+        if found is not None and (found.num_rows - num_rows) * found.num_tokens <= _MAX_PADDING:
+            return num_rows
+        length = self.tokens_for(num_tokens)
+        filled = [n for n in self.rows if n <= num_rows and n * length <= self.max_padded_tokens]
+        return filled[-1] if filled else num_rows
+
+
+def _numbers(first: int, last: int, parts: int) -> tuple[int, ...]:
+    """From ``first`` to ``last``, in ``parts`` steps from a power of two to the next.
+
+    No step is smaller than ``first``.
+    """
+    found, number = [], first
+    while number < last:
+        found.append(number)
+        number += max(first, (1 << (number.bit_length() - 1)) // parts)
+    return (*found, last)

@@ -109,8 +109,7 @@ class Recording:
     Args:
         stream: captured while ``run`` runs.
         run: makes the run on ``stream``, and does not wait for it.
-        words: inputs in pinned memory, copied to ``target`` on demand.
-        target: their address in device memory.
+        target: the address of the inputs in device memory.
         result: copied to pinned memory after each launch; None copies nothing.
 
     Raises:
@@ -121,26 +120,29 @@ class Recording:
         self,
         stream: Stream,
         run: Callable[[], object],
-        words: Array,
         target: int,
         result: Tensor | None,
     ) -> None:
-        self._stream, self._words, self._target = stream, words, target
+        self._stream, self._target = stream, target
         self._graph = stream.capture(run)
         _on_end(self, "cudaGraphExecDestroy", self._graph)
         # Two of each: a launch may follow before the one before it is read.
         self._launches = [Launch(result) for _ in range(2)]
 
-    def launch(self, *, copies_inputs: bool) -> "Launch":
-        """Starts a replay. ``copies_inputs``: else the device's inputs are as they are.
+    def launch(self, words: Array | None) -> "Launch":
+        """Starts a replay.
+
+        Args:
+            words: the inputs, in pinned memory, which stay until the launch is waited for; None:
+                the device's are as they are.
 
         Raises:
             CudaError: CUDA cannot start it.
         """
-        stream, launch, words = self._stream, self._launches[0], self._words
+        stream, launch = self._stream, self._launches[0]
         self._launches.reverse()
         stream.activate()
-        if copies_inputs:
+        if words is not None:
             source = words.ctypes.data
             copied = (self._target, source, words.nbytes, _HOST_TO_DEVICE, stream.handle)
             call("cudaMemcpyAsync", *copied)

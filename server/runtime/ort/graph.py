@@ -95,7 +95,7 @@ class OrtGraph:
 
     def stop_capturing(self, reason: str) -> None:
         """Implements :class:`server.runtime.ort.session.Session`."""
-        log.warning("steps do not run ahead of the host, as one cannot be captured: %s", reason)
+        log.warning("runs do not start ahead of the host, as one cannot be captured: %s", reason)
         self.stream = None
 
     def allocate_words(self, count: int) -> Any:

@@ -185,10 +185,12 @@ class DeviceBoundGraph(HostBoundGraph):
         for name, tensor in places.items():
             self._io_binding.bind_output(name, *binding_arguments(tensor))
         self._keep_alive += tuple(places.values())
+        arrays = {name: inputs[name] for name in self._packing.names}
+        packings = (self._packing, InputPacking(arrays, self._allocate))
         return DeviceRepeatedRun(
             self._session,
             self._io_binding,
-            PackedInputs(self._packing, self._packed),
+            PackedInputs(packings, self._packed),
             None if on_host is None else outputs[on_host],
             feeds_back=feeds_back,
             keep_alive=self,

@@ -117,7 +117,7 @@ class SessionLoader:
         try:
             stream = Stream(self._device.number)
         except CudaError as error:
-            log.warning("steps do not run ahead of the host: %s", error)
+            log.warning("runs do not start ahead of the host: %s", error)
             stream = None
         try:
             session = load(records=True, stream=stream)

@@ -38,7 +38,7 @@ class HostRepeatedRun:
         result: the output to return.
     """
 
-    feeds_back = False
+    feeds_back = is_asynchronous = False
 
     def __init__(self, run: Callable[[Mapping[str, Array]], object], result: Tensor | None) -> None:
         self._run, self._result = run, result
@@ -62,19 +62,27 @@ class HostRepeatedRun:
 
 
 class PackedInputs:
-    """Inputs that go to the device in one copy. ``target``: the ``OrtValue`` that they go to."""
+    """Inputs that go to the device in one copy.
 
-    def __init__(self, packing: InputPacking, target: Any) -> None:
-        self._packing, self._target = packing, target
+    Args:
+        packings: two of the same arrays: the words of a run stay while the next one is packed.
+        target: the ``OrtValue`` that they go to.
+    """
+
+    def __init__(self, packings: tuple[InputPacking, InputPacking], target: Any) -> None:
+        self._next, self._other = packings
+        self._target = target
         self.address: int = target.data_ptr()
 
     def pack(self, inputs: Mapping[str, Array]) -> Array:
-        """The words to copy."""
-        return self._packing.pack({name: inputs[name] for name in self._packing.names})
+        """The words to copy, valid until the next call but one."""
+        packing = self._next
+        self._next, self._other = self._other, self._next
+        return packing.pack({name: inputs[name] for name in packing.names})
 
     def copy(self, inputs: Mapping[str, Array]) -> None:
         """Copies them, and waits for it."""
-        if self._packing.names:
+        if self._next.names:
             self._target.update_inplace(self.pack(inputs))
 
 
@@ -106,6 +114,10 @@ class DeviceRepeatedRun:
         self._recording: Recording | None = None
         self._recording_id: int | None = None  # of ONNX Runtime's own
 
+    @property
+    def is_asynchronous(self) -> bool:
+        return self._recording is not None
+
     def record(self, inputs: Mapping[str, Array]) -> bool:
         self._inputs.copy(inputs)
         session, run = self._session, self._io_binding
@@ -114,11 +126,9 @@ class DeviceRepeatedRun:
             for _ in range(_RUNS_TO_ALLOCATE):
                 session.run(run)
             try:
-                words, address = self._inputs.pack(inputs), self._inputs.address
-                recording = Recording(
-                    stream, partial(session.launch, run), words, address, self._result
-                )
-                recording.launch(copies_inputs=True).wait()
+                launch, address = partial(session.launch, run), self._inputs.address
+                recording = Recording(stream, launch, address, self._result)
+                recording.launch(self._inputs.pack(inputs)).wait()
             except Exception as error:  # ONNX Runtime's errors have no other base class
                 session.stop_capturing(str(error))
             else:
@@ -133,9 +143,7 @@ class DeviceRepeatedRun:
 
     def start(self, inputs: Mapping[str, Array] | None) -> Pending:
         if self._recording is not None:
-            if inputs is not None:
-                self._inputs.pack(inputs)  # to the words that the recording copies
-            return self._recording.launch(copies_inputs=inputs is not None)
+            return self._recording.launch(None if inputs is None else self._inputs.pack(inputs))
         if inputs is not None:
             self._inputs.copy(inputs)
         return Later(self._run)

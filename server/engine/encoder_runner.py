@@ -1,0 +1,182 @@
+"""Runs an encoder over batches of texts, and splits the outputs by text."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from model.bundle import ATTENDED_LENGTHS, PIXELS, GraphSpec
+from server.constraint import Floats
+from server.engine.encoder_attention import EncoderAttention
+from server.engine.gpu.buckets import TextBuckets
+from server.engine.gpu.padded_encoder import PaddedEncoder
+from server.engine.requests.job import EncodingJob
+from server.engine.run_inputs import pad
+from server.engine.sparse_vectors import largest_weights
+from server.runtime.contract import BoundGraph, Graph
+from server.runtime.memory import Array
+
+TOKEN_VECTORS = "token_embeddings"
+
+
+class TextResult(NamedTuple):
+    """The result of one text, with the shapes of :class:`server.engine.requests.update.JobUpdate`.
+
+    It owns its memory.
+    """
+
+    vector: Floats
+    token_vectors: Floats | None
+    is_finite: bool
+    indices: npt.NDArray[np.int32] | None = None
+    attention: Floats | None = None
+
+
+Results = Callable[[], list[TextResult]]
+"""Waits for a run and returns its results, one for each text. Not to be called twice."""
+
+
+class EncoderRunner:
+    """Runs batches of one encoder. For one thread.
+
+    Args:
+        spec: the manifest's ``encode`` graph.
+        graph: the loaded ``encode`` graph.
+        attention: the graph that also returns attention weights, if the bundle has one.
+        padded: runs that a device replays; None without.
+        is_sparse: whether the output has a weight for each token of the vocabulary.
+    """
+
+    def __init__(
+        self,
+        spec: GraphSpec,
+        graph: Graph,
+        attention: EncoderAttention | None = None,
+        padded: PaddedEncoder | None = None,
+        *,
+        is_sparse: bool = False,
+    ) -> None:
+        self._inputs = {tensor.name for tensor in spec.inputs}
+        self._output = spec.outputs[0]
+        self._graph = graph.bind({}, (self._output.name,))
+        self._graph_with_tokens: BoundGraph | None = None
+        if any(tensor.name == TOKEN_VECTORS for tensor in spec.outputs):
+            self._graph_with_tokens = graph.bind({}, (self._output.name, TOKEN_VECTORS))
+        self._attention = attention
+        self._padded = padded
+        self._is_sparse = is_sparse
+
+    @property
+    def buckets(self) -> TextBuckets | None:
+        """Sizes of runs that are recorded; None if none is."""
+        return None if self._padded is None else self._padded.buckets
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Free memory of the device; None if the device does not report it."""
+        return None if self._padded is None else self._padded.free_bytes
+
+    def record(self) -> int:
+        """Runs each bucket until the device has recorded it; if it records none, pads no more.
+
+        Returns:
+            The number of recorded buckets.
+        """
+        count = 0 if self._padded is None else self._padded.record()
+        if count == 0:
+            self.stop_padding()
+        return count
+
+    def stop_padding(self) -> None:
+        """Makes :attr:`buckets` None."""
+        self._padded = None
+
+    def start(self, jobs: Sequence[EncodingJob]) -> Results | None:
+        """Starts a recorded run of a batch. At most two may be started and not waited for.
+
+        Returns:
+            None if no recording fits the batch.
+
+        Raises:
+            Exception: the run cannot be started.
+        """
+        if self._padded is None or any(job.wants_tokens or job.attention for job in jobs):
+            return None
+        bucket = self._padded.buckets.find(len(jobs), max(job.num_tokens for job in jobs))
+        if bucket is None:
+            return None
+        started = self._padded.start(bucket, jobs)
+        return lambda: self._split(jobs, started.wait(), None)
+
+    def run(self, jobs: Sequence[EncodingJob]) -> list[TextResult]:
+        """Runs the graph over a batch."""
+        inputs = self._inputs_of(jobs)
+        selection = jobs[0].attention
+        if selection is not None:
+            if self._attention is None:
+                raise ValueError("this model has no graph with attention weights")
+            weights, outputs = self._attention.run(inputs, selection, {self._output.name})
+            (result,) = self._split(jobs, outputs[self._output.name], None)
+            is_finite = result.is_finite and bool(np.isfinite(weights).all())
+            return [result._replace(attention=weights, is_finite=is_finite)]
+        graph = self._graph
+        if self._graph_with_tokens is not None and any(job.wants_tokens for job in jobs):
+            graph = self._graph_with_tokens
+        outputs = graph.run(inputs)
+        return self._split(jobs, outputs[self._output.name], outputs.get(TOKEN_VECTORS))
+
+    def _inputs_of(self, jobs: Sequence[EncodingJob]) -> dict[str, Array]:
+        """The graph's inputs: one row for each job."""
+        inputs: dict[str, Array] = {}
+        if PIXELS in self._inputs:
+            inputs[PIXELS] = np.stack([job.image for job in jobs if job.image is not None])
+        if "token_ids" not in self._inputs:
+            return inputs
+        ids, lengths = pad([job.token_ids for job in jobs])
+        inputs |= {"token_ids": ids, "lengths": lengths}
+        if "segment_ids" in self._inputs:
+            inputs["segment_ids"] = np.zeros_like(ids)
+            for row, job in enumerate(jobs):
+                if job.segment_ids:
+                    inputs["segment_ids"][row, : len(job.segment_ids)] = job.segment_ids
+        if ATTENDED_LENGTHS in self._inputs:
+            attended = [
+                len(job.token_ids) if job.num_attended is None else job.num_attended for job in jobs
+            ]
+            inputs[ATTENDED_LENGTHS] = np.array(attended, np.int32)
+        if "logit_positions" in self._inputs:
+            positions = [
+                row * ids.shape[1] + position
+                for row, job in enumerate(jobs)
+                for position in job.logit_positions
+            ]
+            inputs["logit_positions"] = np.array(positions, np.int32)
+        return inputs
+
+    def _split(
+        self, jobs: Sequence[EncodingJob], output: Array, tokens: Array | None
+    ) -> list[TextResult]:
+        """Copies each text's outputs: a later run overwrites this run's memory."""
+        results, start = [], 0
+        are_finite = _are_finite(output, tokens)
+        for row, job in enumerate(jobs):
+            if "logit_positions" in self._inputs:
+                vector = output[start : start + len(job.logit_positions)]
+                start += len(job.logit_positions)
+            else:
+                vector = output[row, : job.num_tokens] if output.ndim > 2 else output[row]
+            token_vectors = None
+            if tokens is not None and job.wants_tokens:
+                token_vectors = tokens[row, : job.num_tokens].copy()
+            is_finite = are_finite or _are_finite(vector, token_vectors)
+            if self._is_sparse:
+                weights = largest_weights(vector, job.max_active_dims)
+                results.append(TextResult(weights.values, None, is_finite, weights.indices))
+            else:
+                results.append(TextResult(vector.copy(), token_vectors, is_finite))
+        return results
+
+
+def _are_finite(*arrays: Array | None) -> bool:
+    return all(array is None or bool(np.isfinite(array).all()) for array in arrays)
