@@ -23,7 +23,7 @@ H100, H200 = _RESULTS / "gpu-h100.json", _RESULTS / "gpu-h200.json"
 DOCUMENT = ROOT / "docs" / "gpu.md"
 _LLAMA, _BERT = "llama-1.1b", "bert-base"
 _TODAY = "today"
-_PROMPTS, _LANES = "prompts of", ", 2 lanes"
+_PROMPTS, _LANES, _PLAIN = "prompts of", ", 2 lanes", ", without CUDA graphs"
 # Columns of peers, and the modules of loadtest/peers that have one.
 _PEERS = {
     "transformers": (
@@ -207,23 +207,26 @@ def caches(report: Mapping[str, Any]) -> str:
 
 def encoders(report: Mapping[str, Any]) -> str:
     """Tokens per second of encoders, and their share of the peak of matrix products."""
-    by_shape: dict[tuple[str, str], dict[int, float]] = {}
+    by_shape: dict[tuple[str, str], dict[str, float]] = {}
     for row in report.get("encoder_lanes", {}).get(f"{_BERT}, fp16", ()):
         shape = _BERT, f"{row['batch']} × {row['tokens']}"
-        by_shape.setdefault(shape, {})[row["lanes"]] = row["tokens_per_second"]
+        setting = _LANES if row["lanes"] == 2 else ""
+        by_shape.setdefault(shape, {})[setting] = row["tokens_per_second"]
     for name, batch, found in _rows(report, Family.ENCODER):
-        model, tokens = name.partition(",")[0], name.partition(" tokens")[0].rpartition(" ")[2]
+        described, _, setting = name.partition(" tokens")
+        model, tokens = name.partition(",")[0], described.rpartition(" ")[2]
         rates = by_shape.setdefault((model, f"{batch} × {tokens}"), {})
-        rates[2 if name.endswith(_LANES) else 1] = found["tokens_per_second"][OURS]
-    lines = [["texts × tokens", "one lane, tokens/s", "of the peak", "two lanes", "of the peak"]]
+        rates[setting] = found["tokens_per_second"][OURS]
+    settings = {"": "one lane", _PLAIN: "not recorded", _LANES: "two lanes"}
+    used = [name for name in settings if any(name in rates for rates in by_shape.values())]
+    heads = ((f"{settings[name]}, tokens/s", "of the peak") for name in used)
+    lines = [["texts × tokens", *_flat(heads)]]
     peak = report["ceilings"]["operations_per_second"]["fp16"]
-    for (model, texts), of_lanes in by_shape.items():
+    for (model, texts), rates in by_shape.items():
         operations = 2 * SIZES[model].encoder / peak
         cells = (
-            (_rate(of_lanes[lanes]), _percent(of_lanes[lanes] * operations))
-            if lanes in of_lanes
-            else ("", "")
-            for lanes in (1, 2)
+            (_rate(rates[name]), _percent(rates[name] * operations)) if name in rates else ("", "")
+            for name in used
         )
         label = texts if model == _BERT else f"{model}, {texts}"
         lines.append([label, *_flat(cells)])

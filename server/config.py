@@ -58,8 +58,8 @@ class ServerConfig:
 
     Devices: each of ``devices`` has a replica of every model and ``num_lanes`` lanes.
     ``has_device_memory`` treats a CPU as a device with separate memory, for tests. With
-    ``cuda_graphs``, decode steps on a GPU are padded to a few sizes, recorded when a model is
-    loaded, and replayed.
+    ``cuda_graphs``, decode steps and runs of encoders on a GPU are padded to a few sizes, recorded
+    when a model is loaded, and replayed.
 
     Threads: the intra-op threads (``num_threads``) run one active lane, or are divided among
     several. Each graph therefore has two sessions, unless the weights that they do not share exceed
@@ -153,7 +153,8 @@ class ServerConfig:
         Option("Where tokens are sampled. auto: on the GPU if there is one, else on the host."),
     ] = SamplingLocation.AUTO
     cuda_graphs: Annotated[
-        bool, Option("Record decode steps as CUDA graphs when a model is loaded, and replay them.")
+        bool,
+        Option("Record runs of fixed sizes as CUDA graphs when a model is loaded; replay them."),
     ] = True
     num_threads: Annotated[
         int,

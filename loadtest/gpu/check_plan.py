@@ -29,6 +29,12 @@ _OF_INT8_CACHE: dict[str, Mapping[str, Any]] = {
     "chunked prefill": CHUNKED,
     PADDED: OPTIONS[PADDED],
 }
+# Batches of few tokens, so that a run starts before the one before it has ended.
+_OF_ENCODERS: dict[str, Mapping[str, Any]] = {
+    "encoder of many texts": {},
+    "encoder of many texts, not recorded": {"cuda_graphs": False},
+    "encoder of many texts, runs ahead": {"max_padded_tokens": 256},
+}
 # Sequences together: graphs for few and for many rows differ, and their sizes are padded.
 _ROWS = {"one row": 1, "few rows": 5, "many rows": 24, "most rows": 70}
 _SOME_ROWS = ("few rows", "many rows")
@@ -77,7 +83,8 @@ def checks(
         if precision == first:
             found.append(_with(cross, "cross-attention in a device's memory", DEVICE_MEMORY))
             found += _of_cross_attention(cross)
-            found.append(_with(encoder, "encoder of many texts", {}, num_rows=70))
+            for label, config in _OF_ENCODERS.items():
+                found.append(_with(encoder, label, config, num_rows=70))
             causal, sparse = VECTOR_SIZES
             found.append(_with(encoder, "causal encoder", {}, size=causal))
             found.append(_with(encoder, "sparse vectors", {}, size=sparse))

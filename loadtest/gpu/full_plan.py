@@ -19,9 +19,12 @@ PEERS = {
     Family.ENCODER_DECODER: (TRANSLATOR, CONVERTED),
     Family.ENCODER: (SENTENCES, TORCH),
 }
+WITHOUT_GRAPHS = {"cuda_graphs": False}
 _STEPS = (1, 8, 32, 64, 256)
 _PROFILED = (1, 8, 64, 256)
-_SHAPES = ((32, 128), (256, 128), (32, 512), (128, 512))  # texts, and tokens of each
+# Texts, and tokens of each.
+_SHAPES = ((1, 128), (8, 128), (32, 128), (256, 128), (32, 512), (128, 512))
+_SOME_SHAPES = ((1, 128), (32, 128), (128, 512))
 _LIMIT_SECONDS = 120.0
 
 
@@ -72,7 +75,7 @@ def _full(precision: str, *, is_cuda: bool) -> Iterator[Item]:
             Profile(benchmark=_texts(by_name["bert-base"], precision, (32, 256), 128)),
         )
     yield from _encoders(by_name["bert-base"], precision)
-    yield from _encoders(by_name["bert-large"], precision, _SHAPES[::3])
+    yield from _encoders(by_name["bert-large"], precision, _SOME_SHAPES)
     yield from _peers(steps, by_name)
     yield Part.STEPS, _benchmark(small, precision, (1, 8, 64, 256), 128, 64)
     for tokens in (512, 2048, 8192):
@@ -85,8 +88,7 @@ def _full(precision: str, *, is_cuda: bool) -> Iterator[Item]:
             yield Part.CACHES, CacheStep(batch=batch, num_cached=num_cached, capacity=2048)
     some = replace(steps, batches=(1, 64, 256))
     if is_cuda:
-        plain = {"cuda_graphs": False}
-        yield Part.OPTIONS, replace(some, label="without CUDA graphs", config=plain)
+        yield Part.OPTIONS, replace(some, label="without CUDA graphs", config=WITHOUT_GRAPHS)
     for each in ("int8", "int4"):
         yield Part.OPTIONS, replace(some, precision=each)
     yield Part.OPTIONS, replace(some, kv_cache="int8")
@@ -95,12 +97,15 @@ def _full(precision: str, *, is_cuda: bool) -> Iterator[Item]:
 def _encoders(
     size: ModelSize, precision: str, shapes: tuple[tuple[int, int], ...] = _SHAPES
 ) -> Iterator[Item]:
-    for lanes in (1, 2):
-        for num_tokens in sorted({shape[1] for shape in shapes}):
-            batches = tuple(texts for texts, tokens in shapes if tokens == num_tokens)
-            ours = _texts(size, precision, batches, num_tokens)
-            label = ours.label if lanes == 1 else f"{ours.label}, {lanes} lanes"
-            yield Part.ENCODERS, replace(ours, label=label, lanes=lanes)
+    settings: dict[str, dict[str, Any]] = {
+        "": {},
+        ", without CUDA graphs": {"config": WITHOUT_GRAPHS},
+        ", 2 lanes": {"lanes": 2},
+    }
+    for suffix, changes in settings.items():
+        for num_tokens, num_texts in _by_length(shapes):
+            ours = _texts(size, precision, num_texts, num_tokens)
+            yield Part.ENCODERS, replace(ours, label=f"{ours.label}{suffix}", **changes)
 
 
 def _peers(steps: Benchmark, by_name: dict[str, ModelSize]) -> Iterator[Item]:
@@ -111,8 +116,8 @@ def _peers(steps: Benchmark, by_name: dict[str, ModelSize]) -> Iterator[Item]:
     yield Part.PEERS, replace(steps, engine=CONVERTED, batches=batches, **limits)
     for name in ("bert-base", "bert-large"):
         for engine in PEERS[Family.ENCODER]:
-            for num_texts, num_tokens in _SHAPES[::3]:
-                texts = _texts(by_name[name], steps.precision, (num_texts,), num_tokens)
+            for num_tokens, num_texts in _by_length(_SOME_SHAPES):
+                texts = _texts(by_name[name], steps.precision, num_texts, num_tokens)
                 yield Part.PEERS, replace(texts, engine=engine, **limits)
     for name in ("transformer-base", "transformer-big"):
         ours = _benchmark(by_name[name], steps.precision, batches, 128, 64)
@@ -120,6 +125,14 @@ def _peers(steps: Benchmark, by_name: dict[str, ModelSize]) -> Iterator[Item]:
         yield Part.PEERS, replace(ours, engine=TRANSLATOR, rounds=1, **limits)
     yield Part.PEERS, replace(steps, engine=TRANSFORMERS, batches=batches, **limits, **few)
     yield Part.PEERS, replace(steps, engine=COMPILED, batches=(8, 64), **limits)
+
+
+def _by_length(
+    shapes: tuple[tuple[int, int], ...],
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """For each number of tokens, ascending, the numbers of texts."""
+    for num_tokens in sorted({tokens for _, tokens in shapes}):
+        yield num_tokens, tuple(texts for texts, tokens in shapes if tokens == num_tokens)
 
 
 def _texts(size: ModelSize, precision: str, batches: tuple[int, ...], num_tokens: int) -> Benchmark:
