@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from model.bundle import AttentionKind, GraphSpec
+from model.bundle import GraphSpec
 from server.constraint import Floats
+from server.engine.attention_runner import AttentionRunner
 from server.engine.cache.slot_tensors import Capacity, SlotTensors
 from server.engine.candidates import ALL_TOKENS, CandidateBatches, mask
 from server.engine.decoding.logits import HostLogits, Logits
-from server.engine.decoding.options import AttentionSelection
 from server.engine.encoder_attention import EncoderAttention
 from server.engine.gpu.ahead import NOT_AHEAD, Ahead, SequencesAhead
 from server.engine.gpu.buckets import Buckets
@@ -19,7 +19,7 @@ from server.engine.gpu.padded_decode import PaddedDecode
 from server.engine.gpu.sampler_inputs import LOGITS, SUPPRESSED_LOGIT
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
-from server.engine.run_inputs import Chunk, RunInputs, encoder_inputs, split
+from server.engine.run_inputs import Chunk, ChunkLimits, RunInputs, encoder_inputs, split
 from server.engine.watchdog import Progress
 from server.runtime.contract import (
     BEST_TOKENS,
@@ -30,12 +30,11 @@ from server.runtime.contract import (
 )
 from server.runtime.memory import MakeMemory
 
-# Prompt tokens per run with logits at all positions: bounds the memory of the logits.
-SCORED_CHUNK = 64
-
 
 class ModelRunner:
     """One model's graphs over one lane's slots.
+
+    ``attention``: runs the graphs with attention weights.
 
     Args:
         spec: the manifest's ``decode`` graph.
@@ -77,27 +76,20 @@ class ModelRunner:
         )
         self.cache.before_change = self.wait
         self._max_length = capacity.max_length
-        self._max_chunk = spec.max_chunk
-        self._within_source = spec.chunk_within_source
+        self._limits = ChunkLimits(spec.max_chunk, within_source=spec.chunk_within_source)
         self._suppressed = np.array(suppressed, np.intp)
         self._decode = decode
-        self._attend = attend
-        self._encoder_attention = encoder_attention
         self._encode = None if encode is None else encode.bind({})
         self._inputs = RunInputs(has_source=encode is not None)
         self._bound: dict[tuple[int, int], BoundGraph] = {}
         if buckets is not None:
-            has_source = encode is not None
             self._padded = PaddedDecode(
-                spec,
-                decode,
-                self.cache,
-                capacity,
-                buckets,
-                memory,
-                steps,
-                has_source=has_source,
+                *(spec, decode, self.cache, capacity, buckets, memory, steps),
+                has_source=encode is not None,
             )
+        self.attention = AttentionRunner(
+            attend, encoder_attention, self.cache, self._inputs, self._limits, self.progress
+        )
         self._row_gather = row_gather
         self._candidates = CandidateBatches(int(spec.output(LOGITS).shape[-1]))
 
@@ -110,14 +102,6 @@ class ModelRunner:
         self.progress.begin(max(lengths) * len(lengths))
         encoded = self._encode.run_on_device(encoder_inputs(jobs))
         self.cache.write_cross(slots, encoded, lengths)
-
-    def encode_attention(self, sequence: DecodingSequence, selection: AttentionSelection) -> Floats:
-        """The encoder's attention over a sequence's source: ``[source, layers, heads, source]``."""
-        if self._encoder_attention is None:
-            raise ValueError("this model has no graph with its encoder's attention weights")
-        self.progress.begin(sequence.num_source_tokens)
-        weights, _ = self._encoder_attention.run(encoder_inputs([sequence.job]), selection)
-        return weights
 
     def decode(self, chunks: Sequence[Chunk], first_slot: int) -> Logits:
         """Runs the decoder over the next tokens of sequences.
@@ -250,57 +234,22 @@ class ModelRunner:
             Logits ``[n, vocabulary]`` after each of the next ``n`` new tokens, valid until the
             next iteration.
         """
-        for chunk in split(sequence, size, min(self._max_size(sequence, size), SCORED_CHUNK)):
+        for chunk in self._limits.split_scored(sequence, size):
             logits = self._run([chunk], slot, all_positions=True)
             yield logits.rows(range(chunk.size))
 
-    def decode_attention(
-        self, sequence: DecodingSequence, slot: int, size: int, selection: AttentionSelection
-    ) -> Iterator[Floats]:
-        """Runs the decoder over the next ``size`` tokens of a sequence.
-
-        Yields:
-            The attention weights of each selected token: ``[layers, heads, source]``, or
-            ``[1, 1, source]`` for the mean. The source of self-attention is the whole prompt;
-            tokens after the attending one have weight 0.
-        """
-        if self._attend is None:
-            raise ValueError("this model has no graph with attention weights")
-        self.wait()
-        bound = self._attend.bind(self.cache.rows(slot, 1), {selection.kind})
-        is_cross = selection.kind == AttentionKind.CROSS
-        width = sequence.num_source_tokens if is_cross else len(sequence.job.prompt)
-        for chunk in split(sequence, size, min(self._max_size(sequence, size), SCORED_CHUNK)):
-            self.progress.begin(chunk.size)
-            outputs = bound.run(self._inputs.of([chunk]))
-            attention = outputs[selection.kind][0]  # [layers, heads, n, capacity]
-            selected = attention[np.ix_(selection.layers, selection.heads)]
-            if selection.average:
-                selected = selected.mean((0, 1), keepdims=True)
-            for index in range(max(selection.from_token - chunk.start, 0), chunk.size):
-                weights = np.zeros((*selected.shape[:2], width), np.float32)
-                num_seen = width if is_cross else chunk.start + index + 1
-                weights[..., :num_seen] = selected[:, :, index, :num_seen]
-                yield weights
-
     def _decode_chunks(self, chunks: Sequence[Chunk], first_slot: int) -> Logits:
         """Runs chunks in one run, or in several if the graph limits the tokens of a run."""
-        max_together = 1 if self._within_source else self._max_chunk
-        if max_together is None or max(chunk.size for chunk in chunks) <= max_together:
+        if all(chunk.size <= self._limits.max_together(chunk.size) for chunk in chunks):
             return self._run(chunks, first_slot)
         last = []
         for slot, (sequence, _, size) in enumerate(chunks, first_slot):
-            for chunk in split(sequence, size, self._max_size(sequence, size)):
+            for chunk in split(sequence, size, self._limits.max_size(sequence, size)):
                 logits = self._run([chunk], slot)
             if len(chunks) == 1:
                 return logits
             last.append(logits.rows([0]).copy())  # the next run overwrites them
         return HostLogits(np.concatenate(last))
-
-    def _max_size(self, sequence: DecodingSequence, size: int) -> int:
-        """The most of ``size`` new tokens that one run may process."""
-        limit = self._max_chunk or size
-        return min(limit, sequence.num_source_tokens) if self._within_source else limit
 
     def _run(
         self, chunks: Sequence[Chunk], first_slot: int, *, all_positions: bool = False

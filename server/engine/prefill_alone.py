@@ -29,9 +29,9 @@ def prefill_alone(
     if selection is None:
         return _score(runner, group, sequence, slot, size)
     if selection.kind == AttentionKind.ENCODER:
-        group.attention[:] = runner.encode_attention(sequence, selection)
+        group.attention[:] = runner.attention.of_source(sequence, selection)
     else:
-        group.attention.extend(runner.decode_attention(sequence, slot, size, selection))
+        group.attention.extend(runner.attention.of_prompt(sequence, slot, size, selection))
     return HostLogits(np.zeros((1, 1), np.float32))
 
 

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,9 @@ from server.runtime.contract import SOURCE_ROWS
 from server.runtime.memory import Array, Tensor
 
 Inputs = dict[str, Array | Tensor]
+
+# Tokens of a run with outputs after every token: bounds the memory of the outputs.
+_MAX_SCORED = 64
 
 
 class Chunk(NamedTuple):
@@ -33,6 +37,31 @@ def split(sequence: DecodingSequence, size: int, max_size: int) -> Iterator[Chun
     stop = sequence.num_cached_tokens + size
     for start in range(sequence.num_cached_tokens, stop, max_size):
         yield Chunk(sequence, start, min(max_size, stop - start))
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkLimits:
+    """How many new tokens of a sequence a run may process.
+
+    ``max_chunk``: at most so many; None for any number. ``within_source``: no more than the
+    sequence has source tokens; several sequences then share runs over one token of each only.
+    """
+
+    max_chunk: int | None
+    within_source: bool
+
+    def max_together(self, size: int) -> int:
+        """The most of ``size`` tokens in a run that other sequences may share."""
+        return 1 if self.within_source else self.max_chunk or size
+
+    def max_size(self, sequence: DecodingSequence, size: int) -> int:
+        """The most of ``size`` tokens in a run of this sequence alone."""
+        limit = self.max_chunk or size
+        return min(limit, sequence.num_source_tokens) if self.within_source else limit
+
+    def split_scored(self, sequence: DecodingSequence, size: int) -> Iterator[Chunk]:
+        """The next ``size`` tokens, in chunks for runs with outputs after every token."""
+        return split(sequence, size, min(self.max_size(sequence, size), _MAX_SCORED))
 
 
 class _DecodeInputs:

@@ -102,7 +102,7 @@ def attention_of(
     sequence = DecodingSequence.first_of(1, GenerationJob((start, *TARGET), 0, source=SOURCE))
     runner.encode([longer, sequence], [0, 1])
     selection = all_heads(graphs, kind)
-    return np.stack(list(runner.decode_attention(sequence, 1, len(sequence.tokens), selection)))
+    return np.stack(list(runner.attention.of_prompt(sequence, 1, len(sequence.tokens), selection)))
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,12 @@ def test_decoder_self_attention_matches_transformers(kind: str) -> None:
         graphs = add_attention_graph(graphs, directory)
         runner, selection = loaded_runner(directory, graphs), all_heads(graphs, AttentionKind.SELF)
         sequence = DecodingSequence.first_of(1, GenerationJob(tokens, 0))
-        actual = list(runner.decode_attention(sequence, 1, len(SOURCE), selection))
+        actual = list(runner.attention.of_prompt(sequence, 1, len(SOURCE), selection))
         sequence.num_cached_tokens = len(SOURCE)
-        actual += list(runner.decode_attention(sequence, 1, len(TARGET), selection))
+        actual += list(runner.attention.of_prompt(sequence, 1, len(TARGET), selection))
         check(np.stack(actual), model(torch.tensor([tokens]), output_attentions=True).attentions)
         mean = replace(selection, layers=(1,), heads=(0, 2), average=True, from_token=9)
-        averaged = list(runner.decode_attention(sequence, 1, len(TARGET), mean))
+        averaged = list(runner.attention.of_prompt(sequence, 1, len(TARGET), mean))
     expected = np.stack(actual)[9:, 1:][:, :, [0, 2]].mean((1, 2), keepdims=True)
     np.testing.assert_allclose(averaged, expected, atol=1e-6)
 

@@ -44,7 +44,7 @@ class SlotTensors:
 
     Attributes:
         has_recurrent_states: a run overwrites states, which must be restored if it fails.
-        before_change: called before the content of slots changes other than by a run.
+        before_change: called before slots are read or changed other than by a decode step.
     """
 
     def __init__(

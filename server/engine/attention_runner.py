@@ -1,0 +1,78 @@
+"""Attention weights of prompts and sources, from graphs of their own."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from model.bundle import AttentionKind
+from server.constraint import Floats
+from server.engine.cache.slot_tensors import SlotTensors
+from server.engine.decoding.options import AttentionSelection
+from server.engine.encoder_attention import EncoderAttention
+from server.engine.requests.sequence import DecodingSequence
+from server.engine.run_inputs import ChunkLimits, RunInputs, encoder_inputs
+from server.engine.watchdog import Progress
+from server.runtime.contract import Graph
+
+
+class AttentionRunner:
+    """Runs a model's graphs with attention weights. For one thread.
+
+    Args:
+        attend: the loaded ``attend`` graph of the decoder, if there is one.
+        encoder: that of the encoder.
+        cache: the tensors of the slots.
+        inputs: makes the inputs of runs.
+        limits: of runs of the decoder.
+        progress: of the worker.
+    """
+
+    def __init__(
+        self,
+        attend: Graph | None,
+        encoder: EncoderAttention | None,
+        cache: SlotTensors,
+        inputs: RunInputs,
+        limits: ChunkLimits,
+        progress: Progress,
+    ) -> None:
+        self._attend, self._encoder = attend, encoder
+        self._cache, self._inputs, self._limits = cache, inputs, limits
+        self._progress = progress
+
+    def of_source(self, sequence: DecodingSequence, selection: AttentionSelection) -> Floats:
+        """The encoder's attention over a sequence's source: ``[source, layers, heads, source]``."""
+        if self._encoder is None:
+            raise ValueError("this model has no graph with its encoder's attention weights")
+        self._progress.begin(sequence.num_source_tokens)
+        weights, _ = self._encoder.run(encoder_inputs([sequence.job]), selection)
+        return weights
+
+    def of_prompt(
+        self, sequence: DecodingSequence, slot: int, size: int, selection: AttentionSelection
+    ) -> Iterator[Floats]:
+        """Runs the decoder over the next ``size`` tokens of a sequence.
+
+        Yields:
+            The attention weights of each selected token: ``[layers, heads, source]``, or
+            ``[1, 1, source]`` for the mean. The source of self-attention is the whole prompt;
+            tokens after the attending one have weight 0.
+        """
+        if self._attend is None:
+            raise ValueError("this model has no graph with attention weights")
+        self._cache.before_change()
+        bound = self._attend.bind(self._cache.rows(slot, 1), {selection.kind})
+        is_cross = selection.kind == AttentionKind.CROSS
+        width = sequence.num_source_tokens if is_cross else len(sequence.job.prompt)
+        for chunk in self._limits.split_scored(sequence, size):
+            self._progress.begin(chunk.size)
+            outputs = bound.run(self._inputs.of([chunk]))
+            attention = outputs[selection.kind][0]  # [layers, heads, n, capacity]
+            selected = attention[np.ix_(selection.layers, selection.heads)]
+            if selection.average:
+                selected = selected.mean((0, 1), keepdims=True)
+            for index in range(max(selection.from_token - chunk.start, 0), chunk.size):
+                weights = np.zeros((*selected.shape[:2], width), np.float32)
+                num_seen = width if is_cross else chunk.start + index + 1
+                weights[..., :num_seen] = selected[:, :, index, :num_seen]
+                yield weights
