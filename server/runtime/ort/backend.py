@@ -31,6 +31,7 @@ from server.runtime.ort.loader import (
     Value,
     add_library,
     add_packed,
+    borrowed,
     placements,
 )
 
@@ -194,7 +195,8 @@ class OrtBackend:
             dtype = onnx.helper.tensor_dtype_to_np_dtype(weight.type_)
             array = np.memmap(weight.file, dtype, "r", weight.offset, (weight.rows, weight.columns))
             transpose = self.load_model(memory_ops.transpose_graph(weight.type_)).bind({})
-            value = transpose.run_on_device({"x": np.asarray(array)})["y"].owner
+            made: Any = transpose.run_on_device({"x": np.asarray(array)})["y"].owner
+            value = borrowed(made)
             self._shared[weight] = value
         return value
 

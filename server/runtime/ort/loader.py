@@ -170,6 +170,14 @@ def words_on(device: Device, count: int) -> OrtValue:
     return OrtValue.ortvalue_from_shape_and_type([count], np.int64, *device)
 
 
+def borrowed(value: OrtValue) -> OrtValue:
+    """The same tensor, as a value that keeps the memory alive but does not own it.
+
+    ``SessionOptions.add_initializer`` takes no other (core/framework/session_options.cc).
+    """
+    return OrtValue.from_dlpack(value)
+
+
 def add_library(options: SessionOptions, library: Path, directory: Path | None = None) -> None:
     """Registers a library's operators, and the folder of a rewritten graph's weights.
 
