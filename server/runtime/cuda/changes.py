@@ -38,6 +38,20 @@ def apply_changes(graph: onnx.GraphProto, changes: Sequence[Change]) -> bool:
     return bool(changes)
 
 
+def drop_unread(graph: onnx.GraphProto) -> bool:
+    """Drops nodes whose outputs nothing reads: runtimes run them. Returns whether there are any."""
+    wanted = {value.name for value in graph.output}
+    kept: list[onnx.NodeProto] = []
+    for node in reversed(graph.node):
+        if not wanted.isdisjoint(node.output):
+            wanted.update(node.input)
+            kept.append(onnx.NodeProto.FromString(node.SerializeToString()))
+    is_changed = len(kept) < len(graph.node)
+    del graph.node[:]
+    graph.node.extend(reversed(kept))
+    return is_changed
+
+
 def take_bias(graph: GraphIndex, name: str) -> tuple[str, str, tuple[onnx.NodeProto, ...]]:
     """What a value is without a constant row that is added to it, that row, and the addition.
 

@@ -18,6 +18,7 @@ from server.runtime.cuda.changes import (
     SUFFIXES,
     Change,
     apply_changes,
+    drop_unread,
     is_vector_size,
     suffix_of_row,
     take_bias,
@@ -61,6 +62,7 @@ def rewrite_model(
     for pattern in (_gated_activations, attend, _norms, _activations, pools):
         changed |= apply_changes(graph, list(pattern(GraphIndex(graph, folder))))
     changed |= _add_best_tokens(graph, suppressed)
+    changed |= drop_unread(graph)
     if changed:
         declare_domains(model)
     return changed

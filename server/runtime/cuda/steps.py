@@ -24,6 +24,7 @@ from server.runtime.cuda.changes import (
     SUFFIXES,
     Change,
     apply_changes,
+    drop_unread,
     suffix_of_row,
 )
 from server.runtime.cuda.rewrite import declare_domains, rewrite_model
@@ -63,6 +64,7 @@ def rewrite_steps(
     if max_rows <= FEW_ROWS:
         changed |= apply_changes(graph, list(_products(GraphIndex(graph, folder))))
     changed |= _add_next_inputs(graph)
+    changed |= drop_unread(graph)
     if changed:
         declare_domains(model)
     return changed
@@ -114,7 +116,7 @@ def _drop_selection(graph: onnx.GraphProto) -> bool:
         dim = value.type.tensor_type.shape.dim
         if len(dim) == 3 and dim[0].dim_value == 1 and dim[1].dim_param == _ROWS:
             dim[0].dim_param, dim[1].dim_value = _ROWS, 1
-    return _drop_unread(graph)
+    return drop_unread(graph)
 
 
 def _axes(index: GraphIndex, node: onnx.NodeProto) -> list[int]:
@@ -130,20 +132,6 @@ def _reads_positions(index: GraphIndex, gather: onnx.NodeProto) -> bool:
             return False
         name = node.input[0]
     return name == LOGIT_POSITIONS
-
-
-def _drop_unread(graph: onnx.GraphProto) -> bool:
-    """Drops nodes whose outputs nothing reads."""
-    wanted = {value.name for value in graph.output}
-    kept: list[onnx.NodeProto] = []
-    for node in reversed(graph.node):
-        if not wanted.isdisjoint(node.output):
-            wanted.update(node.input)
-            kept.append(onnx.NodeProto.FromString(node.SerializeToString()))
-    is_changed = len(kept) < len(graph.node)
-    del graph.node[:]
-    graph.node.extend(reversed(kept))
-    return is_changed
 
 
 def _attentions(graph: GraphIndex) -> Iterator[Change]:

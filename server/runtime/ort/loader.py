@@ -26,6 +26,10 @@ from server.runtime.memory import Array
 
 log = logging.getLogger(__name__)
 
+# Optimizers by kind of device. On a GPU, this one adds copies to the host, which each run waits for
+# and no recording may have: the axes of a slice.
+_DISABLED_OPTIMIZERS = {"cuda": ("GatherToSliceFusion",)}
+
 VERSION = str(onnxruntime.__version__)
 Value = OrtValue
 """A tensor in the memory of a host or device."""
@@ -106,8 +110,9 @@ class SessionLoader:
                 self._device, records=records, stream=None if stream is None else stream.handle
             )
             providers = [(self._device.provider, settings)]
+            disabled = (*disabled_optimizers, *_DISABLED_OPTIMIZERS.get(self._device.kind, ()))
             session = InferenceSession(
-                model, options, providers=providers, disabled_optimizers=list(disabled_optimizers)
+                model, options, providers=providers, disabled_optimizers=list(disabled)
             )
             self._check_provider(session)
             return session
