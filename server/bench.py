@@ -25,7 +25,7 @@ from server.engine.decoding.sampling import TokenLogprob
 from server.engine.engine import Engine
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes
-from server.engine.requests.job import Candidates, EncodingJob, GenerationJob
+from server.engine.requests.job import Candidates, Delivery, EncodingJob, GenerationJob
 from server.engine.requests.job_handle import JobHandle
 from server.installation import check_installation
 from server.json_lines import Message, serve
@@ -240,7 +240,11 @@ class Bench:
         # Without EOS ids, so that each input generates exactly the requested number of tokens.
         if start is None:
             return GenerationJob(
-                input_.ids, input_.num_new_tokens, beams=search, logprob_options=logprob_options
+                input_.ids,
+                input_.num_new_tokens,
+                beams=search,
+                logprob_options=logprob_options,
+                delivery=Delivery.STREAM,
             )
         shortlist = self._model.shortlist if self._uses_shortlist else None
         return GenerationJob(
@@ -252,6 +256,7 @@ class Bench:
             if shortlist is None
             else Candidates(partial(shortlist.candidates, input_.ids, [start])),
             logprob_options=logprob_options,
+            delivery=Delivery.STREAM,
         )
 
 
@@ -274,7 +279,7 @@ async def _follow(handle: JobHandle, results: list[Result]) -> list[Result]:
         update = await handle.next()
         result = results[update.id - handle.id]
         result.tokens += update.tokens
-        result.token_times += [clock()] * len(update.tokens)
+        result.token_times += update.token_times
         result.logprobs += [token.logprob for token in update.logprobs]
         result.prompt_logprobs += update.prompt_logprobs
         if update.vector is not None:
