@@ -55,9 +55,8 @@ class CandidateLogits:
             row[ids[::-1]] = self.array[index, ::-1]
         return rows
 
-    def row(self, index: int) -> Floats:
-        row: Floats = self.rows([index])[0]
-        return row
+    def kept_rows(self, indices: Sequence[int]) -> Floats:
+        return self.rows(indices)
 
     def best(self, indices: Sequence[int]) -> list[int | None]:
         is_whole = len(indices) == len(self.array)

@@ -221,12 +221,13 @@ class GenerationWorker:
         sequences = [chunk.sequence for chunk in chunks]
         selecting: list[int] = []
         prefilling: list[int] = []
+        forking: list[int] = []
         for index, (sequence, _, size) in enumerate(chunks):
             sequence.num_cached_tokens += size
             group = self._jobs.group_of(sequence)
             ids = sequence.job.logprob_options.first_token_ids
             if ids and not sequence.num_remaining_tokens and not group.first_logprobs:
-                group.first_logprobs = sampling.logprobs_of(logits.row(index), ids)
+                group.first_logprobs = sampling.logprobs_of(logits.rows([index])[0], ids)
             if sequence.num_remaining_tokens:
                 prefilling.append(index)
             elif not sequence.job.max_new_tokens:
@@ -235,10 +236,13 @@ class GenerationWorker:
             elif group.is_independent:
                 selecting.append(index)
             else:
-                self._forking.add(group, sequence, logits.row(index))
+                forking.append(index)
         if prefilling:
             failing = self._selector.find_non_finite(prefilling, logits)
             self._fail([sequences[index] for index in failing], NOT_FINITE, now)
+        if forking:
+            for index, row in zip(forking, logits.kept_rows(forking), strict=True):
+                self._forking.add(self._jobs.group_of(sequences[index]), sequences[index], row)
         if selecting:
             chosen = [sequences[index] for index in selecting]
             for next_token in self._selector.select(chosen, selecting, logits):

@@ -1,8 +1,6 @@
 """Repeated runs of a small decoder, on a CPU that stands for a GPU, captured or not."""
 
-import ctypes
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,67 +20,17 @@ from server.runtime.devices import Device
 from server.runtime.memory import Array
 from server.runtime.ort.graph import OrtGraph
 from server.runtime.ort.loader import LoadedSession
+from tests.cuda.libraries import StandIn
 from tests.server.fake_backend import VOCABULARY
 
 LENGTH = 64
-_CALLBACK = ctypes.CFUNCTYPE(None)
-
-
-class FakeCuda:
-    """The library ``fake_cudart.cc``."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self._library = path, ctypes.CDLL(str(path))
-        self._library.FakeWork.argtypes = [
-            *(ctypes.c_void_p, _CALLBACK, ctypes.c_int, ctypes.c_int64)
-        ]
-        self._library.FakeCalls.restype = ctypes.c_char_p
-        self._kept: list[Any] = []
-
-    def work(self, stream: int, run: Callable[[], object], type_: int = 0, kind: int = 0) -> None:
-        """Puts a function on a stream, as a node of a type; ``kind``: of a copy."""
-        callback = _CALLBACK(lambda: void(run()))
-        self._kept.append(callback)
-        self._library.FakeWork(stream, callback, type_, kind)
-
-    def forget_work(self) -> None:
-        """After the last graph that has it."""
-        self._kept.clear()
-
-    def fail(self, function: str, error: int) -> None:
-        self._library.FakeFail(function.encode(), error)
-
-    def be_late(self, late: bool) -> None:
-        """Whether streams work as late as possible: when an event after it is waited for."""
-        self._library.FakeBeLate(late)
-
-    def reset(self) -> None:
-        """Forgets all failures and calls."""
-        self._library.FakeReset()
-
-    def calls(self) -> list[str]:
-        """The calls since the last ``calls`` or ``reset``."""
-        found: bytes = self._library.FakeCalls()
-        names = [name.removeprefix("cuda") for name in found.decode().split()]
-        self.reset()
-        return names
-
-    @property
-    def num_alive(self) -> int:
-        """Objects of CUDA that are not destroyed."""
-        number: int = self._library.FakeNumAlive()
-        return number
-
-
-def void(_: object) -> None:
-    """A callback returns nothing."""
 
 
 class CapturedGraph(OrtGraph):
     """A graph on a CPU whose runs can be captured."""
 
     def __init__(
-        self, session: onnxruntime.InferenceSession, cuda: FakeCuda, *, records: bool = False
+        self, session: onnxruntime.InferenceSession, cuda: StandIn, *, records: bool = False
     ) -> None:
         loaded = LoadedSession(session, records, Stream(0))
         super().__init__(loaded, Device("cpu", 0), KernelNodes())

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from scripts.build_kernels import build_emulated_library, link
+from scripts.build_kernels import build_emulated_library
 from server.runtime.cuda import cudart
 from server.runtime.kernels import rewrite as rewriting
 from server.runtime.kernels.library import supported_kernels, use_registers
-from tests.server.captured_runs import FakeCuda
+from tests.cuda.libraries import StandIn, build_runtime
 
 WIDTHS = [bits for bits in (256, 512, 8192) if use_registers(bits)]
 use_registers(0)
@@ -42,26 +42,23 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cuda_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cuda_runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library that stands for the CUDA runtime."""
-    path: Path = tmp_path_factory.mktemp("cuda") / "libcudart.so"
-    link("-fPIC", str(Path(__file__).with_name("fake_cudart.cc")), "-o", str(path))
-    return path
+    return build_runtime(tmp_path_factory.mktemp("cuda"))
 
 
 @pytest.fixture
-def cuda(cuda_library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+def cuda(cuda_runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     """At its end, all that was made is destroyed."""
-    fake = FakeCuda(cuda_library)
-    fake.reset()
-    fake.be_late(False)
-    monkeypatch.setattr(cudart, "_LIBRARIES", (str(cuda_library),))
+    runtime = StandIn(cuda_runtime)
+    runtime.reset()
+    monkeypatch.setattr(cudart, "_LIBRARIES", (str(cuda_runtime),))
     cudart._library.cache_clear()
-    yield fake
-    fake.be_late(False)
-    fake.forget_work()
+    yield runtime
+    runtime.be_late(False)
+    runtime.forget_work()
     gc.collect()
-    assert fake.num_alive == 0
+    assert runtime.num_alive == 0
     cudart._library.cache_clear()
 
 

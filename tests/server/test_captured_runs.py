@@ -19,10 +19,10 @@ from server.runtime.devices import Device
 from server.runtime.memory import Tensor
 from server.runtime.ort.graph import OrtGraph
 from server.runtime.ort.loader import LoadedSession
+from tests.cuda.libraries import StandIn
 from tests.server.captured_runs import (
     LENGTH,
     CapturedGraph,
-    FakeCuda,
     continuation,
     decoder,
     load_decoder,
@@ -38,7 +38,7 @@ ILLEGAL = 700  # cudaErrorIllegalAddress
 class Doubling:
     """A recorded run: ``result = 2 * value``, of memory that stands for a device's."""
 
-    def __init__(self, cuda: FakeCuda, *, kind: int | None = None, type_: int = 0) -> None:
+    def __init__(self, cuda: StandIn, *, kind: int | None = None, type_: int = 0) -> None:
         self.cuda, self.stream = cuda, Stream(0)
         self.words = pinned_words(1)
         self.value, self.result = np.zeros(1, np.int64), np.zeros(1, np.int64)
@@ -62,7 +62,7 @@ CAPTURE = [
 REPLAY = ["GraphLaunch", "MemcpyAsync:out", "EventRecord"]
 
 
-def test_a_recording_is_captured_once_and_replayed(cuda: FakeCuda) -> None:
+def test_a_recording_is_captured_once_and_replayed(cuda: StandIn) -> None:
     run = Doubling(cuda)
     cuda.reset()
     recording = run.record()
@@ -89,7 +89,7 @@ def test_a_recording_is_captured_once_and_replayed(cuda: FakeCuda) -> None:
         *("GraphInstantiate", "EventCreateWithFlags", "HostAlloc"),
     ],
 )
-def test_a_capture_that_fails_leaves_nothing(cuda: FakeCuda, function: str) -> None:
+def test_a_capture_that_fails_leaves_nothing(cuda: StandIn, function: str) -> None:
     run = Doubling(cuda)
     number = cuda.num_alive
     cuda.fail(f"cuda{function}", ILLEGAL)
@@ -101,7 +101,7 @@ def test_a_capture_that_fails_leaves_nothing(cuda: FakeCuda, function: str) -> N
     run.record()
 
 
-def test_a_run_that_raises_ends_the_capture(cuda: FakeCuda) -> None:
+def test_a_run_that_raises_ends_the_capture(cuda: StandIn) -> None:
     def fail() -> None:
         raise RuntimeError("the run fails")
 
@@ -119,7 +119,7 @@ def test_a_run_that_raises_ends_the_capture(cuda: FakeCuda) -> None:
     ids=["host function", "copy to the device", "copy on the device"],
 )
 def test_a_replay_reads_no_memory_of_the_host(
-    cuda: FakeCuda, type_: int, kind: int, message: str
+    cuda: StandIn, type_: int, kind: int, message: str
 ) -> None:
     """What was there when it was captured may be gone."""
     run = Doubling(cuda, type_=type_, kind=kind)
@@ -131,7 +131,7 @@ def test_a_replay_reads_no_memory_of_the_host(
 
 
 @pytest.mark.parametrize("function", ["GraphLaunch", "EventRecord", "MemcpyAsync:out"])
-def test_a_launch_that_fails_raises(cuda: FakeCuda, function: str) -> None:
+def test_a_launch_that_fails_raises(cuda: StandIn, function: str) -> None:
     run = Doubling(cuda)
     recording = run.record()
     cuda.fail(f"cuda{function}", ILLEGAL)
@@ -139,7 +139,7 @@ def test_a_launch_that_fails_raises(cuda: FakeCuda, function: str) -> None:
         recording.launch(run.words)
 
 
-def test_waiting_raises_and_dropping_does_not(cuda: FakeCuda) -> None:
+def test_waiting_raises_and_dropping_does_not(cuda: StandIn) -> None:
     launch = Doubling(cuda).record().launch(None)
     cuda.fail("cudaEventSynchronize", ILLEGAL)
     launch.drop()
@@ -184,7 +184,7 @@ UNLIKELY = Asked(likely=False)
 @pytest.mark.parametrize("feeds_back", [False, True])
 @pytest.mark.parametrize("captured", [False, True])
 def test_tokens_are_those_of_steps_in_turn(
-    cuda: FakeCuda, num_rows: int, feeds_back: bool, captured: bool
+    cuda: StandIn, num_rows: int, feeds_back: bool, captured: bool
 ) -> None:
     """Over two buckets of lengths, with steps that are not started ahead, or dropped."""
     session = load_decoder(decoder(feeds_back=feeds_back))
@@ -202,7 +202,7 @@ def test_tokens_are_those_of_steps_in_turn(
         assert graph.num_launches == 2, "each bucket is captured once"
 
 
-def test_another_step_is_run_instead_of_the_one_that_started(cuda: FakeCuda) -> None:
+def test_another_step_is_run_instead_of_the_one_that_started(cuda: StandIn) -> None:
     decode = make_decode(CapturedGraph(load_decoder(decoder(feeds_back=True)), cuda), 2)
     assert decode.record() == 2
     one, other = (run_steps(decode, 2, [ALWAYS] * 5) for _ in range(2))
@@ -211,7 +211,7 @@ def test_another_step_is_run_instead_of_the_one_that_started(cuda: FakeCuda) -> 
 
 @pytest.mark.parametrize("records", [False, True], ids=["", "ONNX Runtime records"])
 def test_what_cannot_be_captured_runs_without(
-    cuda: FakeCuda, caplog: pytest.LogCaptureFixture, records: bool
+    cuda: StandIn, caplog: pytest.LogCaptureFixture, records: bool
 ) -> None:
     graph = CapturedGraph(load_decoder(decoder(feeds_back=True)), cuda, records=records)
     decode = make_decode(graph, 2)
@@ -224,7 +224,7 @@ def test_what_cannot_be_captured_runs_without(
     assert cuda.calls() == []
 
 
-def test_calls_of_a_step(cuda: FakeCuda) -> None:
+def test_calls_of_a_step(cuda: StandIn) -> None:
     """A step of few rows begins before the one before it is waited for."""
     decode = make_decode(CapturedGraph(load_decoder(decoder(feeds_back=True)), cuda), 2)
     decode.record()

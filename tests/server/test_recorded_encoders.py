@@ -24,7 +24,8 @@ from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import JobUpdate
 from server.runtime.memory import Array
-from tests.server.captured_runs import CapturedGraph, FakeCuda
+from tests.cuda.libraries import StandIn
+from tests.server.captured_runs import CapturedGraph
 from tests.server.worker_harness import MEMORIES
 
 ILLEGAL = 700  # cudaErrorIllegalAddress
@@ -61,7 +62,7 @@ def test_sizes_of_buckets() -> None:
 class Encoder:
     """An encoder on a CPU that stands for a GPU, with a worker that records it."""
 
-    def __init__(self, directory: Path, cuda: FakeCuda) -> None:
+    def __init__(self, directory: Path, cuda: StandIn) -> None:
         self.manifest: Manifest = read_manifest(directory)
         self.spec = self.manifest.graphs["encode"]
         session = onnxruntime.InferenceSession(
@@ -92,16 +93,14 @@ class Encoder:
 
 
 @pytest.fixture(params=["embedder", "judge"])
-def encoder(
-    request: pytest.FixtureRequest, head_bundles: Path, cuda: FakeCuda
-) -> Iterator[Encoder]:
+def encoder(request: pytest.FixtureRequest, head_bundles: Path, cuda: StandIn) -> Iterator[Encoder]:
     made = Encoder(head_bundles / request.param / "1", cuda)
     yield made
     vars(made).clear()
 
 
 @pytest.fixture
-def embedder(head_bundles: Path, cuda: FakeCuda) -> Iterator[Encoder]:
+def embedder(head_bundles: Path, cuda: StandIn) -> Iterator[Encoder]:
     made = Encoder(head_bundles / "embedder" / "1", cuda)
     yield made
     vars(made).clear()

@@ -26,8 +26,8 @@ class Logits(Protocol):
         """
         ...
 
-    def row(self, index: int) -> Floats:
-        """One row on the host, valid until its sequence runs again, in another step."""
+    def kept_rows(self, indices: Sequence[int]) -> Floats:
+        """As :meth:`rows`, each valid until its sequence runs again, in another step."""
         ...
 
     @property
@@ -60,9 +60,8 @@ class HostLogits:
         chosen = self.array[first : last + 1] if are_neighbours else self.array[list(indices)]
         return chosen.astype(np.float32, copy=False)
 
-    def row(self, index: int) -> Floats:
-        row: Floats = self.rows([index])[0]
-        return row
+    def kept_rows(self, indices: Sequence[int]) -> Floats:
+        return self.rows(indices)
 
     def best(self, indices: Sequence[int]) -> list[int | None]:
         return greedy(self.rows(indices))

@@ -44,6 +44,5 @@ class DeviceLogits:
             return greedy(self.rows(indices))
         return [None if (token := self.best_tokens[i]) < 0 else token for i in indices]
 
-    def row(self, index: int) -> Floats:
-        row: Floats = self.rows([index])[0].copy()
-        return row
+    def kept_rows(self, indices: Sequence[int]) -> Floats:
+        return self.rows(indices).copy()

@@ -31,7 +31,7 @@ from server.runtime.cuda.rewrite import declare_domains, rewrite_model
 from server.runtime.kernels.graph import LOGIT_POSITIONS, TOKENS, GraphIndex, other_operand
 from server.runtime.kernels.library import DOMAIN
 
-_NUM_CACHED_TOKENS = "num_cached_tokens"
+_NUM_CACHED_TOKENS, _NUM_NEW_TOKENS = "num_cached_tokens", "num_new_tokens"
 # Sizes that native/cuda/linear.cc takes are multiples of these.
 _IN, _OUT = 32, 16
 _NO_ACTIVATION = -1
@@ -58,7 +58,7 @@ def rewrite_steps(
         Whether the model changed.
     """
     graph = model.graph
-    changed = _fix_sizes(graph) and _drop_selection(graph)
+    changed = _fix_sizes(graph) and (_drop_selection(graph) | _name_last_positions(graph))
     changed |= rewrite_model(model, folder, suppressed)
     changed |= apply_changes(graph, list(_attentions(GraphIndex(graph, folder))))
     if max_rows <= FEW_ROWS:
@@ -89,6 +89,25 @@ def _fix_sizes(graph: onnx.GraphProto) -> bool:
             elif dim.dim_param and dim.dim_param in rows:
                 dim.dim_param = _ROWS
     return True
+
+
+def _name_last_positions(graph: onnx.GraphProto) -> bool:
+    """Replaces the last position of each row, ``cached + new - 1``: with one new token, ``cached``.
+
+    Returns whether it is read.
+    """
+    index = GraphIndex(graph, Path())
+    found: set[str] = set()
+    for node in graph.node:
+        total = index.producer(node, 0, "Add") if node.op_type == "Sub" else None
+        one = index.inline_array(node.input[1]) if total is not None else None
+        if total is None or one is None or one.size != 1 or int(one.item()) != 1:
+            continue
+        if set(total.input) == {_NUM_CACHED_TOKENS, _NUM_NEW_TOKENS}:
+            found.add(node.output[0])
+    for node in graph.node:
+        node.input[:] = [_NUM_CACHED_TOKENS if name in found else name for name in node.input]
+    return bool(found)
 
 
 def _drop_selection(graph: onnx.GraphProto) -> bool:

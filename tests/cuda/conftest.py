@@ -1,0 +1,46 @@
+"""Fixtures: libraries that stand for NVIDIA's, bundles for a GPU, and a probe that serves them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loadtest.gpu.deadline import Deadline
+from loadtest.gpu.model_builder import ModelBuilder
+from loadtest.gpu.model_sizes import SIZES, VECTOR_SIZES
+from tests.cuda.libraries import build_all, onnxruntime_for_gpus
+from tests.cuda.probe import Reply, Request, probe
+
+Probe = Callable[[Request], Reply]
+
+
+@pytest.fixture(scope="session")
+def cuda_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("cuda")
+    build_all(folder)
+    return folder
+
+
+@pytest.fixture
+def run_probe(cuda_libraries: Path, tmp_path: Path) -> Probe:
+    return lambda request: probe(request, cuda_libraries, onnxruntime_for_gpus(), tmp_path)
+
+
+@pytest.fixture(scope="session")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> ModelBuilder:
+    return ModelBuilder(tmp_path_factory.mktemp("models"), "cuda", Deadline(600))
+
+
+@pytest.fixture(scope="session")
+def bundle_of(builder: ModelBuilder) -> Callable[..., str]:
+    """Makes a bundle of a model of ``loadtest gpu`` for CUDA."""
+
+    sizes = {**SIZES, **{size.name: size for size in VECTOR_SIZES}}
+
+    def make(name: str, precision: str = "fp16", kv_cache: str = "float") -> str:
+        try:
+            return str(builder.bundle(sizes[name], precision, kv_cache))
+        finally:
+            builder.close()
+
+    return make

@@ -1,0 +1,144 @@
+"""Libraries that stand for NVIDIA's, and ONNX Runtime for GPUs, for tests without a GPU.
+
+With them, ONNX Runtime loads graphs on its CUDA provider and launches kernels, which do nothing:
+where nodes run, what runs copy, launch and wait for, and what a capture refuses are as on a GPU.
+Results are not: all outputs are zeros, or what was there before.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from scripts.build_kernels import link, run_compiler
+
+ROOT = Path(__file__).parents[2]
+RUNTIME = "libcudart.so.13"
+_FOLDER = Path(__file__).with_name("stand_in")
+_OPTIONS = (
+    *("-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"),
+    *("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"),
+)
+# Sources by the name of the library; all but the runtime call it.
+_SOURCES = {
+    RUNTIME: "runtime.cc",
+    "libcuda.so.1": "driver.cc",
+    "libcublas.so.13": "cublas.cc",
+    "libcublasLt.so.13": "cublas_lt.cc",
+    "libcudnn.so.9": "cudnn.cc",
+    "libcurand.so.10": "curand.cc",
+}
+_CALLBACK = ctypes.CFUNCTYPE(None)
+
+
+def build_runtime(folder: Path) -> Path:
+    """Builds the CUDA runtime alone."""
+    return _build(RUNTIME, folder)
+
+
+def build_all(folder: Path) -> None:
+    """Builds all libraries."""
+    link_to = (str(build_runtime(folder)), "-Wl,-rpath,$ORIGIN")
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        others = [name for name in _SOURCES if name != RUNTIME]
+        list(threads.map(lambda name: _build(name, folder, *link_to), others))
+
+
+def _build(name: str, folder: Path, *link_to: str) -> Path:
+    compiled, versions = folder / f"{name}.o", folder / f"{name}.versions"
+    run_compiler(*_OPTIONS, "-c", str(_FOLDER / _SOURCES[name]), "-o", str(compiled))
+    # ONNX Runtime asks for versions of symbols that are called as the library.
+    versions.write_text(f"{name} {{ global: cu*; __cuda*; StandIn*; local: *; }};\n")
+    names = (f"-Wl,-soname,{name}", f"-Wl,--version-script={versions}")
+    link(str(compiled), *link_to, *names, "-o", str(folder / name))
+    return folder / name
+
+
+def onnxruntime_for_gpus() -> Path:
+    """A folder with the package, as ``requirements/gpu.txt`` pins it; downloaded once."""
+    lines = (ROOT / "requirements" / "gpu.txt").read_text().splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("onnxruntime-gpu=="))
+    last = next(i for i in range(first, len(lines)) if not lines[i].endswith("\\"))
+    version = lines[first].removeprefix("onnxruntime-gpu==").split()[0]
+    folder = ROOT / "build" / f"onnxruntime-gpu-{version}"
+    folder.parent.mkdir(exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            wanted = folder.with_suffix(".txt")
+            wanted.write_text("\n".join(lines[first : last + 1]) + "\n")
+            install = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps")
+            pinned = ("--require-hashes", "--target", str(partial), "-r", str(wanted))
+            subprocess.run([*install, *pinned], check=True)
+            partial.rename(folder)
+    return folder
+
+
+class StandIn:
+    """The CUDA runtime of this process, if it is the one for tests.
+
+    ``path``: of the library; None: it is loaded already.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._library = ctypes.CDLL(RUNTIME if path is None else str(path))
+        self._library.StandInCalls.restype = ctypes.c_char_p
+        self._library.StandInNumAlive.restype = ctypes.c_int64
+        self._library.StandInLimitMemory.argtypes = [ctypes.c_size_t]
+        self._library.StandInWork.argtypes = [
+            *(ctypes.c_void_p, _CALLBACK, ctypes.c_int, ctypes.c_int64)
+        ]
+        self._kept: list[Any] = []
+
+    def work(self, stream: int, run: Callable[[], object], type_: int = 0, kind: int = 0) -> None:
+        """Puts a function on a stream, as a node of a type; ``kind``: of a copy."""
+        callback = _CALLBACK(lambda: void(run()))
+        self._kept.append(callback)
+        self._library.StandInWork(stream, callback, type_, kind)
+
+    def forget_work(self) -> None:
+        """After the last graph that has it."""
+        self._kept.clear()
+
+    def fail(self, function: str, error: int) -> None:
+        """Makes all calls of a function fail. One that copies ends with ``:in`` or ``:out``."""
+        self._library.StandInFail(function.encode(), error)
+
+    def limit_memory(self, num_bytes: int) -> None:
+        """Of the device."""
+        self._library.StandInLimitMemory(num_bytes)
+
+    def be_late(self, late: bool) -> None:
+        """Whether streams work as late as possible: when an event after it is waited for."""
+        self._library.StandInBeLate(late)
+
+    def reset(self) -> None:
+        """Forgets all failures and calls."""
+        self._library.StandInReset()
+
+    def log(self) -> list[list[str]]:
+        """The calls since the last ``log`` or ``reset``: a name, and what it is about."""
+        found: bytes = self._library.StandInCalls()
+        lines = [line.split("\t") for line in found.decode().splitlines()]
+        self.reset()
+        return lines
+
+    def calls(self) -> list[str]:
+        """The names of :meth:`log`, without their prefix."""
+        return [name.removeprefix("cuda") for name, *_ in self.log()]
+
+    @property
+    def num_alive(self) -> int:
+        """Objects of CUDA that are not destroyed."""
+        number: int = self._library.StandInNumAlive()
+        return number
+
+
+def void(_: object) -> None:
+    """A callback returns nothing."""

@@ -1,0 +1,186 @@
+"""Serves a model by ONNX Runtime's CUDA provider and libraries that stand for NVIDIA's.
+
+:func:`probe` starts ``python -m tests.cuda.probe BUNDLE REQUEST REPLY``: ONNX Runtime for GPUs and
+for CPUs cannot be in one process.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from server.app import make_backends
+from server.config import ServerConfig
+from server.config_defaults import BATCHED_TOKENS, PADDED_TOKENS
+from server.engine.decoding.options import Beams, LogprobOptions, Sampling
+from server.engine.lane import Worker
+from server.engine.observer import Unobserved
+from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.requests.job import EncodingJob, GenerationJob
+from server.models.registry import Model, load_bundle
+from server.models.workers import make_workers
+from server.runtime.ort.loader import placements
+from tests.cuda.libraries import ROOT, StandIn
+
+Call = list[str]
+"""A call of CUDA: a name, and what it is about. Launches are called ``kernel``."""
+
+_TOKENS, _NUM_NEW_TOKENS, _MAX_STEPS = (5,) * 20, 6, 60
+# Options of the jobs that run, by name.
+_KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampled": {"sampling": Sampling(temperature=0.8, top_k=40, top_p=0.9, seed=1)},
+    "logprobs": {"logprob_options": LogprobOptions(top_logprobs=2)},
+    "beams": {"beams": Beams(3)},
+    "tokens": {"wants_tokens": True},
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to serve.
+
+    Args:
+        bundle: the folder of one version.
+        config: fields of :class:`ServerConfig`.
+        jobs: kinds of jobs, three of each together.
+        takes_ranges: whether attention follows ranges of keys, which is found by its results.
+        memory_bytes: of the device, once the model is loaded; None: plenty.
+    """
+
+    bundle: str
+    config: dict[str, Any] = field(default_factory=dict)
+    jobs: tuple[str, ...] = ("greedy",)
+    takes_ranges: bool = True
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What was seen.
+
+    Args:
+        warnings: of the log.
+        host_operators: of nodes that run on the host, by graph.
+        num_graphs: recorded runs.
+        loaded, prepared: calls while the model was loaded, and while its worker got ready.
+        ran: calls of the jobs, by kind.
+        failures: of jobs, by kind.
+    """
+
+    warnings: list[str]
+    host_operators: dict[str, list[str]]
+    num_graphs: int
+    loaded: list[Call]
+    prepared: list[Call]
+    ran: dict[str, list[Call]]
+    failures: dict[str, list[str]]
+
+
+def probe(request: Request, libraries: Path, onnxruntime: Path, folder: Path) -> Reply:
+    """Serves a model in another process.
+
+    Args:
+        libraries: of :func:`tests.cuda.libraries.build_all`.
+        onnxruntime: of :func:`tests.cuda.libraries.onnxruntime_for_gpus`.
+        folder: for files.
+    """
+    asked, told = folder / "request.json", folder / "reply.json"
+    asked.write_text(json.dumps(vars(request)))
+    paths = {"LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": f"{onnxruntime}:{ROOT}"}
+    command = (sys.executable, "-m", "tests.cuda.probe", str(asked), str(told))
+    done = subprocess.run(
+        command, env={**os.environ, **paths}, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return Reply(**json.loads(told.read_text()))
+
+
+class _Warnings(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+def _serve(request: Request) -> Reply:
+    warnings, runtime = _Warnings(), StandIn()
+    logging.getLogger().addHandler(warnings)
+    directory = Path(request.bundle)
+    fields: dict[str, Any] = {
+        "devices": ("cuda",),
+        "num_lanes": 1,
+        "num_slots": 16,
+        "max_length": 256,
+        "max_batched_tokens": BATCHED_TOKENS["cuda"],
+        "max_padded_tokens": PADDED_TOKENS["cuda"],
+    }
+    config = ServerConfig(bundles=directory.parent, **(fields | request.config))
+    (backend,) = make_backends(config, BusyLanes())
+    backend._are_ranges_taken = request.takes_ranges  # type: ignore[attr-defined]
+    model = load_bundle(directory, backend, config.max_length)
+    (worker,) = make_workers(model, config, Unobserved())
+    loaded = runtime.log()
+    worker.prepare()
+    prepared = runtime.log()
+    graphs: dict[str, Any] = {**model.replicas[0].graphs}
+    if (steps := model.replicas[0].steps) is not None:
+        graphs |= {"few": steps.few, "many": steps.many}
+    if request.memory_bytes is not None:
+        runtime.limit_memory(request.memory_bytes)
+    ran, failures = {}, {}
+    for kind in request.jobs:
+        runtime.reset()
+        failures[kind] = _run(worker, model, _KINDS[kind])
+        ran[kind] = runtime.log()
+    return Reply(
+        warnings.messages,
+        {name: _host_operators(graph) for name, graph in graphs.items()},
+        worker.stats.num_cuda_graphs,
+        loaded,
+        prepared,
+        ran,
+        failures,
+    )
+
+
+def _host_operators(graph: Any) -> list[str]:
+    """Of a graph that is loaded."""
+    session = getattr(graph, "session", None)
+    if session is None:
+        return []
+    return [node.operator for node in placements(session) if node.provider.startswith("CPU")]
+
+
+def _run(worker: Worker[Any], model: Model, options: dict[str, Any]) -> list[str]:
+    """Runs three jobs. Returns the failures."""
+    is_encoder = "decode" not in model.manifest.graphs
+    source = _TOKENS if "encode" in model.manifest.graphs else ()
+    start = model.manifest.special_tokens.decoder_start
+    prompt = _TOKENS if start is None else (start,)
+    for id_ in range(3):
+        job: Any = (
+            EncodingJob(_TOKENS[id_:], **options)
+            if is_encoder
+            else GenerationJob(prompt, _NUM_NEW_TOKENS, source=source, **options)
+        )
+        worker.submit(id_, job)
+    failures = []
+    for _ in range(_MAX_STEPS):
+        for update in worker.step(lambda: True):
+            if update.completion is not None and not update.completion.is_success:
+                failures.append(update.completion.failure)
+        if not worker.has_work:
+            return failures
+    return [*failures, f"no end after {_MAX_STEPS} steps"]
+
+
+if __name__ == "__main__":
+    _, asked, told = sys.argv
+    Path(told).write_text(json.dumps(vars(_serve(Request(**json.loads(Path(asked).read_text()))))))

@@ -1,0 +1,54 @@
+// Stands for cuBLASLt in tests: its products are logged as kernels, and do nothing.
+
+#include <stdlib.h>
+#include <string.h>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+extern "C" int StandInLaunch(void* stream, const char* name);
+
+// Of cublasLtMatmulHeuristicResult_t.
+constexpr size_t kResultSize = 96;
+
+API int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int,
+                                       void* results, int* count) {
+  memset(results, 0, kResultSize);
+  *count = 1;
+  return 0;
+}
+
+API int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*,
+                       const void*, const void*, void*, void*, void*, const void*, void*, size_t,
+                       void* stream) {
+  return StandInLaunch(stream, "cublasLtMatmul");
+}
+
+API int cublasLtMatrixTransform(void*, void*, const void*, const void*, void*, const void*,
+                                const void*, void*, void*, void*, void* stream) {
+  return StandInLaunch(stream, "cublasLtMatrixTransform");
+}
+
+// Handles and descriptors. A handle begins with its stream.
+#define CREATE(name)              \
+  API int name(void** made) {     \
+    *made = calloc(1, 64);        \
+    return *made == nullptr;      \
+  }
+CREATE(cublasLtCreate)
+CREATE(cublasLtMatmulDescCreate)
+CREATE(cublasLtMatmulPreferenceCreate)
+CREATE(cublasLtMatrixLayoutCreate)
+CREATE(cublasLtMatrixTransformDescCreate)
+
+#define NOTHING(name) \
+  API int name() { return 0; }
+NOTHING(cublasLtDestroy)
+NOTHING(cublasLtMatmulAlgoConfigSetAttribute)
+NOTHING(cublasLtMatmulAlgoInit)
+NOTHING(cublasLtMatmulDescDestroy)
+NOTHING(cublasLtMatmulDescSetAttribute)
+NOTHING(cublasLtMatmulPreferenceDestroy)
+NOTHING(cublasLtMatmulPreferenceSetAttribute)
+NOTHING(cublasLtMatrixLayoutDestroy)
+NOTHING(cublasLtMatrixLayoutSetAttribute)
+NOTHING(cublasLtMatrixTransformDescDestroy)

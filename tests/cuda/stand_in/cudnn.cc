@@ -1,0 +1,103 @@
+// Stands for cuDNN in tests: its products are logged as kernels, and do nothing.
+
+#include <stdlib.h>
+#include <string.h>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+extern "C" int StandInLaunch(void* stream, const char* name);
+
+API int cudnnSetStream(void** handle, void* stream) {
+  *handle = stream;
+  return 0;
+}
+
+API size_t cudnnGetVersion() { return 91300; }
+API size_t cudnnGetCudartVersion() { return 13000; }
+API const char* cudnnGetErrorString(int) { return "status"; }
+API void cudnnGetLastErrorString(char* text, size_t size) {
+  if (size) *text = 0;
+}
+
+API int cudnnGetReductionWorkspaceSize(void*, void*, void*, void*, size_t* size) {
+  *size = 1024;
+  return 0;
+}
+
+API int cudnnGetReductionIndicesSize(void*, void*, void*, void*, size_t* size) {
+  *size = 0;
+  return 0;
+}
+
+// Handles and descriptors. A handle begins with its stream.
+#define CREATE(name)              \
+  API int name(void** made) {     \
+    *made = calloc(1, 64);        \
+    return *made == nullptr;      \
+  }
+CREATE(cudnnCreate)
+CREATE(cudnnCreateActivationDescriptor)
+CREATE(cudnnCreateConvolutionDescriptor)
+CREATE(cudnnCreateDropoutDescriptor)
+CREATE(cudnnCreateFilterDescriptor)
+CREATE(cudnnCreateLRNDescriptor)
+CREATE(cudnnCreatePoolingDescriptor)
+CREATE(cudnnCreateRNNDataDescriptor)
+CREATE(cudnnCreateRNNDescriptor)
+CREATE(cudnnCreateReduceTensorDescriptor)
+CREATE(cudnnCreateTensorDescriptor)
+
+#define LAUNCH(name) \
+  API int name(void** handle) { return StandInLaunch(*handle, #name); }
+LAUNCH(cudnnReduceTensor)
+
+#define NOTHING(name) \
+  API int name() { return 0; }
+NOTHING(cudnnActivationForward)
+NOTHING(cudnnAddTensor)
+NOTHING(cudnnBackendCreateDescriptor)
+NOTHING(cudnnBackendDestroyDescriptor)
+NOTHING(cudnnBackendExecute)
+NOTHING(cudnnBackendFinalize)
+NOTHING(cudnnBackendGetAttribute)
+NOTHING(cudnnBackendSetAttribute)
+NOTHING(cudnnBatchNormalizationForwardInference)
+NOTHING(cudnnBatchNormalizationForwardTraining)
+NOTHING(cudnnConvolutionBiasActivationForward)
+NOTHING(cudnnConvolutionForward)
+NOTHING(cudnnDeriveBNTensorDescriptor)
+NOTHING(cudnnDestroy)
+NOTHING(cudnnDestroyActivationDescriptor)
+NOTHING(cudnnDestroyConvolutionDescriptor)
+NOTHING(cudnnDestroyDropoutDescriptor)
+NOTHING(cudnnDestroyFilterDescriptor)
+NOTHING(cudnnDestroyLRNDescriptor)
+NOTHING(cudnnDestroyPoolingDescriptor)
+NOTHING(cudnnDestroyRNNDataDescriptor)
+NOTHING(cudnnDestroyRNNDescriptor)
+NOTHING(cudnnDestroyReduceTensorDescriptor)
+NOTHING(cudnnDestroyTensorDescriptor)
+NOTHING(cudnnDropoutGetStatesSize)
+NOTHING(cudnnFindConvolutionForwardAlgorithmEx)
+NOTHING(cudnnGetConvolutionForwardAlgorithm_v7)
+NOTHING(cudnnGetConvolutionForwardWorkspaceSize)
+NOTHING(cudnnGetRNNTempSpaceSizes)
+NOTHING(cudnnGetRNNWeightParams)
+NOTHING(cudnnGetStream)
+NOTHING(cudnnGetTensorNdDescriptor)
+NOTHING(cudnnLRNCrossChannelForward)
+NOTHING(cudnnPoolingForward)
+NOTHING(cudnnRNNForward)
+NOTHING(cudnnSetActivationDescriptor)
+NOTHING(cudnnSetConvolutionGroupCount)
+NOTHING(cudnnSetConvolutionMathType)
+NOTHING(cudnnSetConvolutionNdDescriptor)
+NOTHING(cudnnSetDropoutDescriptor)
+NOTHING(cudnnSetFilterNdDescriptor)
+NOTHING(cudnnSetLRNDescriptor)
+NOTHING(cudnnSetPoolingNdDescriptor)
+NOTHING(cudnnSetRNNDataDescriptor)
+NOTHING(cudnnSetRNNDescriptor_v8)
+NOTHING(cudnnSetReduceTensorDescriptor)
+NOTHING(cudnnSetTensorNdDescriptor)
+NOTHING(cudnnSoftmaxForward)

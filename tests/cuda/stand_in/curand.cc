@@ -1,0 +1,1 @@
+// Stands for cuRAND in tests: ONNX Runtime links to it and calls nothing here.

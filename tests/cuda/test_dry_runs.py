@@ -1,0 +1,146 @@
+"""What runs do on ONNX Runtime's CUDA provider, without a GPU: copies, launches and captures."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from server.engine.failures import OUT_OF_MEMORY
+from tests.cuda.conftest import Probe
+from tests.cuda.probe import Call, Reply, Request
+
+pytestmark = pytest.mark.slow
+Make = Callable[..., str]
+
+# Operators that compute shapes; they may run on the host.
+SHAPES = {"Shape", "Squeeze", "Unsqueeze", "Concat", "Cast", "Gather", "Reshape"}
+NUM_LAYERS = 2
+LLAMAS = [("llama-check", form, "float") for form in ("fp16", "bf16", "int8", "int4")]
+LLAMAS.append(("llama-check", "fp16", "int8"))
+BARTS = [("bart-check", form, "float") for form in ("fp16", "bf16", "int8", "int4")]
+GENERATION = ("greedy", "sampled", "logprobs", "beams")
+
+
+def captures(calls: Sequence[Call]) -> list[list[str]]:
+    """The kernels of each capture, and what else it has."""
+    found: list[list[str]] = []
+    is_open = False
+    for name, *about in calls:
+        if name == "cudaStreamBeginCapture":
+            found.append([])
+        is_open = name == "cudaStreamBeginCapture" or (is_open and name != "cudaStreamEndCapture")
+        if is_open and name == "kernel":
+            found[-1].append(about[0])
+        elif is_open and name.startswith("cudaMem"):
+            found[-1].append(name)
+    return found
+
+
+def names(calls: Sequence[Call]) -> list[str]:
+    return [name for name, *_ in calls]
+
+
+def assert_clean(reply: Reply) -> None:
+    """Nothing failed, nothing was refused, and only shapes are computed on the host."""
+    assert reply.warnings == []
+    assert not any(reply.failures.values()), reply.failures
+    for operators in reply.host_operators.values():
+        assert set(operators) <= SHAPES
+    for calls in (reply.loaded, reply.prepared, *reply.ran.values()):
+        assert "violation" not in names(calls)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        *(("bert-check", precision) for precision in ("fp16", "bf16", "int8", "int4")),
+        ("causal-check", "fp16"),
+    ],
+)
+def test_encoders_are_recorded(
+    run_probe: Probe, bundle_of: Make, name: str, precision: str
+) -> None:
+    reply = run_probe(Request(bundle_of(name, precision), jobs=("greedy", "tokens")))
+    assert_clean(reply)
+    recorded = captures(reply.prepared)
+    assert len(recorded) == reply.num_graphs > 100
+    assert not any(kernel.startswith("cudaMemcpy") for kernels in recorded for kernel in kernels)
+    assert names(reply.ran["greedy"]) == [
+        *("cudaSetDevice", "cudaMemcpyAsync:in", "cudaGraphLaunch", "cudaMemcpyAsync:out"),
+        *("cudaEventRecord", "cudaEventSynchronize"),
+    ]
+
+
+def test_the_host_waits_for_an_encoder_at_its_end_only(run_probe: Probe, bundle_of: Make) -> None:
+    reply = run_probe(Request(bundle_of("bert-check"), {"cuda_graphs": False}))
+    assert_clean(reply)
+    calls = names(reply.ran["greedy"])
+    first, last = calls.index("kernel"), len(calls) - calls[::-1].index("kernel")
+    assert set(calls[first:last]) <= {"kernel", "cudaMalloc", "cudaSetDevice"}
+    assert set(calls[last:]) == {"cudaMemcpyAsync:out", "cudaStreamSynchronize"}
+
+
+@pytest.mark.parametrize("takes_ranges", [False, True])
+def test_attention_of_an_encoder(run_probe: Probe, bundle_of: Make, takes_ranges: bool) -> None:
+    """With ranges of keys, a kernel that stores no scores; else products with a softmax between."""
+    reply = run_probe(Request(bundle_of("bert-check"), takes_ranges=takes_ranges))
+    kernels = captures(reply.prepared)[0]
+    count = Counter(
+        part
+        for part in ("attention_kernel_batched_impl", "softmax", "AddBiasTranspose")
+        for kernel in kernels
+        if part in kernel
+    )
+    if takes_ranges:
+        assert count == {"attention_kernel_batched_impl": NUM_LAYERS}
+    else:
+        assert count == {"softmax": NUM_LAYERS, "AddBiasTranspose": 3 * NUM_LAYERS}
+
+
+@pytest.mark.parametrize(("name", "precision", "kv_cache"), LLAMAS + BARTS)
+def test_decode_steps_are_recorded(
+    run_probe: Probe, bundle_of: Make, name: str, precision: str, kv_cache: str
+) -> None:
+    reply = run_probe(Request(bundle_of(name, precision, kv_cache), jobs=GENERATION))
+    assert_clean(reply)
+    recorded = captures(reply.prepared)
+    assert len(recorded) == reply.num_graphs == 16
+    assert not any(kernel.startswith("cudaMemcpy") for kernels in recorded for kernel in kernels)
+
+
+def test_a_step_is_one_launch(run_probe: Probe, bundle_of: Make) -> None:
+    """The inputs come from the host once; the tokens of each step go to it."""
+    reply = run_probe(Request(bundle_of("llama-check")))
+    calls = names(reply.ran["greedy"])
+    begin = calls.index("cudaGraphLaunch")
+    assert calls[begin - 1] == "cudaMemcpyAsync:in"
+    step = {"cudaSetDevice", "cudaGraphLaunch", "cudaMemcpyAsync:out", "cudaEventRecord"}
+    assert set(calls[begin:]) == step | {"cudaEventSynchronize"}
+    assert calls.count("cudaGraphLaunch") == 5
+
+
+def test_kernels_of_a_step(run_probe: Probe, bundle_of: Make) -> None:
+    """At up to 8 sequences, a Llama's layer takes 6 kernels: the cache is read in parts.
+
+    Outside the layers: embedding, norm, logits, their cast, best tokens, next inputs.
+    """
+    recorded = captures(run_probe(Request(bundle_of("llama-check"))).prepared)
+    few, many = min(recorded, key=len), max(recorded, key=len)
+    attention = ["triune::attend_4_fp16", "triune::combine_parts_fp16"]
+    products = ["triune::linear_8_fp16", "triune::linear_norm_fp16", "triune::linear_8_fp16"]
+    layer = ["triune::linear_norm_fp16", *attention, *products]
+    assert few[1:-5] == layer * NUM_LAYERS
+    assert len(few) == 6 * NUM_LAYERS + 6
+    layer = ["triune::norm_1_fp16", "cublasGemmEx", *attention, "cublasGemmEx"]
+    layer += ["triune::norm_1_fp16", "cublasGemmEx", "triune::activate_fp16", "cublasGemmEx"]
+    assert many[1:-5] == layer * NUM_LAYERS
+
+
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_a_device_without_memory_is_told(
+    run_probe: Probe, bundle_of: Make, cuda_graphs: bool
+) -> None:
+    """By the words of ONNX Runtime's allocator; what is recorded needs no more memory."""
+    config = {"cuda_graphs": cuda_graphs}
+    reply = run_probe(Request(bundle_of("bert-check"), config, memory_bytes=0))
+    assert reply.failures["greedy"] == ([] if cuda_graphs else [OUT_OF_MEMORY] * 3)
