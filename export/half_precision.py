@@ -24,6 +24,7 @@ _WEIGHT_OPERATORS = ("MatMul", "Gemm", "Gather", "Transpose", "Conv", "MoE")
 _SUMS = ("ReduceSum", "ReduceL2")
 # Operators that look up weights by ids.
 _LOOKUP_OPERATORS = ("Gather", "GatherBlockQuantized")
+_WEIGHT = ".weight"  # how names of learned matrices end
 
 
 def store_weights_as(model: ir.Model, stored: Dtype) -> None:
@@ -47,7 +48,7 @@ def convert_floats(model: ir.Model, computed: Dtype, fp32_outputs: frozenset[str
     """Converts activations, weights and states to 16 bits, in place.
 
     Values computed from integers alone (positions, lengths, masks) stay in fp32 and are cast
-    where they meet an activation.
+    where they meet an activation, or a matrix that embeds them.
 
     Args:
         fp32_outputs: names of outputs that stay fp32.
@@ -85,12 +86,12 @@ class _Converter:
         self._values.add(value)
 
     def convert(self, node: ir.Node) -> None:
-        """Converts ``node`` if one of its inputs has 16 bits, or if it looks up weights."""
+        """Converts ``node`` if one of its inputs has 16 bits, or if it brings weights in."""
         inputs = [value for value in node.inputs if value is not None]
         looks_up = node.op_type in _LOOKUP_OPERATORS and any(
             value.is_initializer() and value.dtype == FLOAT for value in inputs
         )
-        if not looks_up and not any(value in self._values for value in inputs):
+        if not (looks_up or _embeds(node)) and not any(value in self._values for value in inputs):
             return
         if node.op_type == "Cast":
             return
@@ -121,6 +122,17 @@ class _Converter:
             self._values.add(copy)
             self._copies[value] = copy
         return self._copies[value]
+
+
+def _embeds(node: ir.Node) -> bool:
+    """Whether a product embeds values of the input, such as pixels, by weights of the model.
+
+    A spectrogram's basis and filters are none: they are computed with in fp32.
+    """
+    weights = node.inputs[1] if node.op_type == "MatMul" else None
+    if weights is None or not weights.is_initializer() or weights.dtype != FLOAT:
+        return False
+    return weights.name is not None and weights.name.endswith(_WEIGHT)
 
 
 def emulate_bf16_on_cpu(model: ir.Model) -> None:

@@ -11,7 +11,7 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 # positions, a few numbers each.
 _SHAPE_OPERATORS = {
     *("Shape", "Size", "Range", "Constant", "ConstantOfShape", "Cast", "Reshape", "Squeeze"),
-    *("Unsqueeze", "Concat", "Gather", "Slice", "Split", "Add", "Sub", "Mul", "Div", "Mod"),
+    *("Unsqueeze", "Concat", "Gather", "Slice", "Split", "Add", "Sub", "Mul", "Div", "Mod", "Pow"),
     *("Min", "Max", "Neg", "Abs", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
     *("And", "Or", "Not", "Where", "Expand", "Identity", "ReduceMax", "ReduceMin", "ReduceProd"),
 }

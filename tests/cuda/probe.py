@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from model.bundle import PIXELS, SAMPLES
 from server.app import make_backends
 from server.config import ServerConfig
 from server.config_defaults import BATCHED_TOKENS, PADDED_TOKENS
@@ -158,19 +161,35 @@ def _host_operators(graph: Any) -> list[str]:
     return [node.operator for node in placements(session) if node.provider.startswith("CPU")]
 
 
+def _job(model: Model, number: int, options: dict[str, Any]) -> Any:
+    """A job of tokens, an image or speech, as the model takes."""
+    manifest = model.manifest
+    encode = manifest.graphs.get("encode")
+    inputs = {} if encode is None else {tensor.name: tensor for tensor in encode.inputs}
+    tokens = _TOKENS[number:]
+    if "decode" not in manifest.graphs:
+        given: dict[str, Any] = {}
+        if PIXELS in inputs:
+            shape = tuple(int(size) for size in inputs[PIXELS].shape[1:])
+            given = {"image": np.zeros(shape, np.uint8), "num_image_tokens": 8}
+        if "logit_positions" in inputs:
+            given["logit_positions"] = (1, 2)
+        return EncodingJob(tokens if "token_ids" in inputs else (), **given, **options)
+    start = manifest.special_tokens.decoder_start
+    given = {}
+    if SAMPLES in inputs:
+        given = {"samples": np.zeros(int(inputs[SAMPLES].shape[1]), np.int16)}
+        given["num_audio_tokens"] = model.max_source_length
+    elif encode is not None:
+        given = {"source": tokens}
+    prompt = tokens if start is None else (start,)
+    return GenerationJob(prompt, _NUM_NEW_TOKENS, **given, **options)
+
+
 def _run(worker: Worker[Any], model: Model, options: dict[str, Any]) -> list[str]:
     """Runs three jobs. Returns the failures."""
-    is_encoder = "decode" not in model.manifest.graphs
-    source = _TOKENS if "encode" in model.manifest.graphs else ()
-    start = model.manifest.special_tokens.decoder_start
-    prompt = _TOKENS if start is None else (start,)
-    for id_ in range(3):
-        job: Any = (
-            EncodingJob(_TOKENS[id_:], **options)
-            if is_encoder
-            else GenerationJob(prompt, _NUM_NEW_TOKENS, source=source, **options)
-        )
-        worker.submit(id_, job)
+    for number in range(3):
+        worker.submit(number, _job(model, number, options))
     failures = []
     for _ in range(_MAX_STEPS):
         for update in worker.step(lambda: True):

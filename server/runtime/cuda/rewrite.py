@@ -24,6 +24,7 @@ from server.runtime.cuda.changes import (
     take_bias,
 )
 from server.runtime.cuda.encoders import attentions, pools
+from server.runtime.cuda.ranges import ranges
 from server.runtime.kernels.graph import LOGIT_POSITIONS, GraphIndex
 from server.runtime.kernels.library import CUDA_LIBRARY, DOMAIN
 
@@ -59,7 +60,7 @@ def rewrite_model(
     graph = model.graph
     changed = False
     attend = partial(attentions, takes_ranges=takes_ranges)
-    for pattern in (_gated_activations, attend, _norms, _activations, pools):
+    for pattern in (ranges, _gated_activations, attend, _norms, _activations, pools):
         changed |= apply_changes(graph, list(pattern(GraphIndex(graph, folder))))
     changed |= _add_best_tokens(graph, suppressed)
     changed |= drop_unread(graph)
