@@ -2,6 +2,7 @@
 
 import gc
 import logging
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from tests.server.test_padded_ahead import ALWAYS, Asked
 from tests.server.worker_harness import MEMORIES
 
 ILLEGAL = 700  # cudaErrorIllegalAddress
+COPY_FROM_HOST = (1, 1)  # cudaGraphNodeTypeMemcpy, cudaMemcpyHostToDevice
 
 
 class Doubling:
@@ -219,6 +221,29 @@ def test_what_cannot_be_captured_runs_without(
     assert decode.record() == (2 if records else 0)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "cudaStreamEndCapture: error 901" in caplog.text
+    cuda.reset()
+    assert run_steps(decode, 2, [ALWAYS] * 12) == [continuation(5, 12)]
+    assert cuda.calls() == []
+
+
+class CopyingGraph(CapturedGraph):
+    """A graph whose runs copy from memory of the host."""
+
+    def launch(self, io_binding: Any) -> None:
+        super().launch(io_binding)
+        assert self.stream is not None
+        self._cuda.work(self.stream.handle, lambda: None, *COPY_FROM_HOST)
+
+
+def test_a_run_that_may_not_be_replayed_is_not_recorded(
+    cuda: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor by ONNX Runtime, which does not look for copies from the host."""
+    graph = CopyingGraph(load_decoder(decoder(feeds_back=True)), cuda, records=True)
+    decode = make_decode(graph, 2)
+    assert decode.record() == 0
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "may not be replayed: the run copies from the host" in caplog.text
     cuda.reset()
     assert run_steps(decode, 2, [ALWAYS] * 12) == [continuation(5, 12)]
     assert cuda.calls() == []

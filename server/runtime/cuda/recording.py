@@ -32,6 +32,10 @@ _MEMCPY_NODE, _HOST_NODE = 1, 3  # of cudaGraphNodeType
 _COPY_WORDS, _KIND = 20, 19
 
 
+class HostMemoryError(CudaError):
+    """Replays of a run would read memory of the host, or call it."""
+
+
 class Stream:
     """A CUDA stream. Destroyed with the object.
 
@@ -62,7 +66,8 @@ class Stream:
             An executable graph.
 
         Raises:
-            CudaError: CUDA cannot capture it, or replays would read memory of the host.
+            CudaError: CUDA cannot capture it.
+            HostMemoryError: it may not be replayed.
             Exception: raised by ``run``. The stream is as before.
         """
         self.activate()
@@ -208,7 +213,7 @@ def _destroy_graph(graph: ctypes.c_void_p) -> None:
 
 
 def _check_nodes(graph: ctypes.c_void_p) -> None:
-    """Raises ``CudaError`` if a replay would read memory of the host, or call it.
+    """Raises ``HostMemoryError`` if a replay would read memory of the host, or call it.
 
     That memory may hold something else by then.
     """
@@ -220,8 +225,8 @@ def _check_nodes(graph: ctypes.c_void_p) -> None:
     for node in nodes:
         call("cudaGraphNodeGetType", node, ctypes.byref(type_))
         if type_.value == _HOST_NODE:
-            raise CudaError("the run calls the host")
+            raise HostMemoryError("the run calls the host")
         if type_.value == _MEMCPY_NODE:
             call("cudaGraphMemcpyNodeGetParams", node, copy)
             if copy[_KIND] & 0xFFFFFFFF == _HOST_TO_DEVICE:
-                raise CudaError("the run copies from the host")
+                raise HostMemoryError("the run copies from the host")

@@ -37,6 +37,7 @@ class OrtGraph:
         with_kernels: RewrittenGraph | None = None,
     ) -> None:
         self.session, self._records, self.stream = loaded
+        self._is_replayable = True
         self.kernel_nodes = nodes
         self._with_kernels = with_kernels
         self._device = device
@@ -91,12 +92,19 @@ class OrtGraph:
 
     def new_recording_id(self) -> int | None:
         """Implements :class:`server.runtime.ort.session.Session`."""
-        return next(self._next_recording_id) if self._records else None
+        if not (self._records and self._is_replayable):
+            return None
+        return next(self._next_recording_id)
 
     def stop_capturing(self, reason: str) -> None:
         """Implements :class:`server.runtime.ort.session.Session`."""
         log.warning("runs do not start ahead of the host, as one cannot be captured: %s", reason)
         self.stream = None
+
+    def stop_recording(self, reason: str) -> None:
+        """Implements :class:`server.runtime.ort.session.Session`."""
+        log.warning("runs are not recorded, as one may not be replayed: %s", reason)
+        self.stream, self._is_replayable = None, False
 
     def allocate_words(self, count: int) -> Any:
         """Implements :class:`server.runtime.ort.session.Session`."""

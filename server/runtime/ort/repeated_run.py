@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from server.runtime.contract import Pending
-from server.runtime.cuda.recording import Recording
+from server.runtime.cuda.recording import HostMemoryError, Recording
 from server.runtime.memory import Array, Tensor
 from server.runtime.ort.input_packing import InputPacking
 from server.runtime.ort.session import Session
@@ -129,6 +129,8 @@ class DeviceRepeatedRun:
                 launch, address = partial(session.launch, run), self._inputs.address
                 recording = Recording(stream, launch, address, self._result)
                 recording.launch(self._inputs.pack(inputs)).wait()
+            except HostMemoryError as error:
+                session.stop_recording(str(error))
             except Exception as error:  # ONNX Runtime's errors have no other base class
                 session.stop_capturing(str(error))
             else:

@@ -37,7 +37,11 @@ class Session(Protocol):
         ...
 
     def stop_capturing(self, reason: str) -> None:
-        """Makes :attr:`stream` None."""
+        """Makes :attr:`stream` None: ONNX Runtime may still record runs."""
+        ...
+
+    def stop_recording(self, reason: str) -> None:
+        """As :meth:`stop_capturing`, and nothing is recorded any more."""
         ...
 
     def allocate_words(self, count: int) -> Any:

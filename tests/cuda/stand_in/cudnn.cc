@@ -24,6 +24,30 @@ API int cudnnGetReductionWorkspaceSize(void*, void*, void*, void*, size_t* size)
   return 0;
 }
 
+API int cudnnDropoutGetStatesSize(void*, size_t* size) {
+  *size = 64;
+  return 0;
+}
+
+API int cudnnGetRNNTempSpaceSizes(void*, void*, int, void*, size_t* work, size_t* reserved) {
+  *work = *reserved = 1024;
+  return 0;
+}
+
+// All weights are in the first place, and have one element.
+API int cudnnGetRNNWeightParams(void*, void*, int, size_t, void* weights, int, void*,
+                                void** matrix, void*, void** bias) {
+  *matrix = *bias = weights;
+  return 0;
+}
+
+API int cudnnGetTensorNdDescriptor(void*, int, int* type, int* rank, int* sizes, int* strides) {
+  *type = 0;
+  *rank = 3;
+  for (int i = 0; i < *rank; ++i) sizes[i] = strides[i] = 1;
+  return 0;
+}
+
 API int cudnnGetReductionIndicesSize(void*, void*, void*, void*, size_t* size) {
   *size = 0;
   return 0;
@@ -49,7 +73,9 @@ CREATE(cudnnCreateTensorDescriptor)
 
 #define LAUNCH(name) \
   API int name(void** handle) { return StandInLaunch(*handle, #name); }
+LAUNCH(cudnnRNNForward)
 LAUNCH(cudnnReduceTensor)
+LAUNCH(cudnnSoftmaxForward)
 
 #define NOTHING(name) \
   API int name() { return 0; }
@@ -77,17 +103,12 @@ NOTHING(cudnnDestroyRNNDataDescriptor)
 NOTHING(cudnnDestroyRNNDescriptor)
 NOTHING(cudnnDestroyReduceTensorDescriptor)
 NOTHING(cudnnDestroyTensorDescriptor)
-NOTHING(cudnnDropoutGetStatesSize)
 NOTHING(cudnnFindConvolutionForwardAlgorithmEx)
 NOTHING(cudnnGetConvolutionForwardAlgorithm_v7)
 NOTHING(cudnnGetConvolutionForwardWorkspaceSize)
-NOTHING(cudnnGetRNNTempSpaceSizes)
-NOTHING(cudnnGetRNNWeightParams)
 NOTHING(cudnnGetStream)
-NOTHING(cudnnGetTensorNdDescriptor)
 NOTHING(cudnnLRNCrossChannelForward)
 NOTHING(cudnnPoolingForward)
-NOTHING(cudnnRNNForward)
 NOTHING(cudnnSetActivationDescriptor)
 NOTHING(cudnnSetConvolutionGroupCount)
 NOTHING(cudnnSetConvolutionMathType)
@@ -100,4 +121,3 @@ NOTHING(cudnnSetRNNDataDescriptor)
 NOTHING(cudnnSetRNNDescriptor_v8)
 NOTHING(cudnnSetReduceTensorDescriptor)
 NOTHING(cudnnSetTensorNdDescriptor)
-NOTHING(cudnnSoftmaxForward)
