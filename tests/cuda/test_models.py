@@ -21,7 +21,7 @@ from tests import image_models, speech_models, tiny_recurrent
 from tests.cuda.conftest import Probe
 from tests.cuda.probe import Reply, Request
 from tests.cuda.test_dry_runs import assert_clean, captures
-from tests.families import test_deberta, test_mpt, test_t5
+from tests.families import encoders, test_deberta, test_mpt, test_t5
 from tests.families.harness import imported
 
 pytestmark = pytest.mark.slow
@@ -67,7 +67,7 @@ def _mpt(folder: Path) -> Iterator[Checkpoint]:
 @contextmanager
 def _deberta(folder: Path) -> Iterator[Checkpoint]:
     del folder
-    config = DebertaV2Config(**test_deberta.SMALL | test_deberta.V3)
+    config = DebertaV2Config(**encoders.SMALL | test_deberta.V3)
     with imported(DebertaV2Model(config)) as checkpoint:
         yield checkpoint
 
