@@ -89,6 +89,9 @@ def _full(precision: str, *, is_cuda: bool) -> Iterator[Item]:
     some = replace(steps, batches=(1, 64, 256))
     if is_cuda:
         yield Part.OPTIONS, replace(some, label="without CUDA graphs", config=WITHOUT_GRAPHS)
+        texts = _texts(by_name["bert-base"], precision, (128,), 512)
+        label, config = f"{texts.label}, batches of 16384", {"max_padded_tokens": 16384}
+        yield Part.OPTIONS, replace(texts, label=label, config=config)
     for each in ("int8", "int4"):
         yield Part.OPTIONS, replace(some, precision=each)
     yield Part.OPTIONS, replace(some, kv_cache="int8")

@@ -134,6 +134,13 @@ class StandIn:
         return [name.removeprefix("cuda") for name, *_ in self.log()]
 
     @property
+    def used_bytes(self) -> int:
+        """Of the device's memory."""
+        available, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._library.cudaMemGetInfo(ctypes.byref(available), ctypes.byref(total))
+        return total.value - available.value
+
+    @property
     def num_alive(self) -> int:
         """Objects of CUDA that are not destroyed."""
         number: int = self._library.StandInNumAlive()

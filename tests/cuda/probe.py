@@ -4,12 +4,13 @@
 for CPUs cannot be in one process.
 """
 
+import gc
 import json
 import logging
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import EncodingJob, GenerationJob
 from server.models.registry import Model, load_bundle
 from server.models.workers import make_workers
+from server.runtime.contract import Backend
 from server.runtime.ort.loader import placements
 from tests.cuda.libraries import ROOT, StandIn
 
@@ -53,6 +55,7 @@ class Request:
         jobs: kinds of jobs, three of each together.
         takes_ranges: whether attention follows ranges of keys, which is found by its results.
         memory_bytes: of the device, once the model is loaded; None: plenty.
+        num_loads: how often the model is loaded, served and removed.
     """
 
     bundle: str
@@ -60,6 +63,7 @@ class Request:
     jobs: tuple[str, ...] = ("greedy",)
     takes_ranges: bool = True
     memory_bytes: int | None = None
+    num_loads: int = 1
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Reply:
         loaded, prepared: calls while the model was loaded, and while its worker got ready.
         ran: calls of the jobs, by kind.
         failures: of jobs, by kind.
+        used_bytes: memory of the device after each load's model was removed.
     """
 
     warnings: list[str]
@@ -82,6 +87,7 @@ class Reply:
     prepared: list[Call]
     ran: dict[str, list[Call]]
     failures: dict[str, list[str]]
+    used_bytes: list[int] = field(default_factory=list)
 
 
 def probe(request: Request, libraries: Path, onnxruntime: Path, folder: Path) -> Reply:
@@ -127,6 +133,22 @@ def _serve(request: Request) -> Reply:
     config = ServerConfig(bundles=directory.parent, **(fields | request.config))
     (backend,) = make_backends(config, BusyLanes())
     backend._are_ranges_taken = request.takes_ranges  # type: ignore[attr-defined]
+    used_bytes = []
+    for _ in range(request.num_loads):
+        reply = _serve_once(request, config, backend, runtime, warnings)
+        gc.collect()
+        used_bytes.append(runtime.used_bytes)
+    return replace(reply, used_bytes=used_bytes)
+
+
+def _serve_once(
+    request: Request,
+    config: ServerConfig,
+    backend: Backend,
+    runtime: StandIn,
+    warnings: _Warnings,
+) -> Reply:
+    directory = Path(request.bundle)
     model = load_bundle(directory, backend, config.max_length)
     (worker,) = make_workers(model, config, Unobserved())
     loaded = runtime.log()

@@ -144,3 +144,13 @@ def test_a_device_without_memory_is_told(
     config = {"cuda_graphs": cuda_graphs}
     reply = run_probe(Request(bundle_of("bert-check"), config, memory_bytes=0))
     assert reply.failures["greedy"] == ([] if cuda_graphs else [OUT_OF_MEMORY] * 3)
+
+
+@pytest.mark.parametrize("name", ["llama-check", "bart-check", "bert-check"])
+def test_a_removed_model_leaves_no_memory_behind(
+    run_probe: Probe, bundle_of: Make, name: str
+) -> None:
+    """But the small graphs of the device, which the next model uses too."""
+    jobs = ("greedy",) if name == "bert-check" else GENERATION
+    first, *more = run_probe(Request(bundle_of(name), jobs=jobs, num_loads=3)).used_bytes
+    assert more == [first] * 2
