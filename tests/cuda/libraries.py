@@ -27,12 +27,12 @@ _OPTIONS = (
 )
 # Sources by the name of the library; all but the runtime call it.
 _SOURCES = {
-    RUNTIME: "runtime.cc",
-    "libcuda.so.1": "driver.cc",
-    "libcublas.so.13": "cublas.cc",
-    "libcublasLt.so.13": "cublas_lt.cc",
-    "libcudnn.so.9": "cudnn.cc",
-    "libcurand.so.10": "curand.cc",
+    RUNTIME: ("state.cc", "device.cc", "memory.cc", "kernels.cc", "streams.cc"),
+    "libcuda.so.1": ("driver.cc",),
+    "libcublas.so.13": ("cublas.cc",),
+    "libcublasLt.so.13": ("cublas_lt.cc",),
+    "libcudnn.so.9": ("cudnn.cc",),
+    "libcurand.so.10": ("curand.cc",),
 }
 _CALLBACK = ctypes.CFUNCTYPE(None)
 
@@ -51,12 +51,14 @@ def build_all(folder: Path) -> None:
 
 
 def _build(name: str, folder: Path, *link_to: str) -> Path:
-    compiled, versions = folder / f"{name}.o", folder / f"{name}.versions"
-    run_compiler(*_OPTIONS, "-c", str(_FOLDER / _SOURCES[name]), "-o", str(compiled))
+    objects, versions = [], folder / f"{name}.versions"
+    for source in _SOURCES[name]:
+        objects.append(str(folder / f"{source}.o"))
+        run_compiler(*_OPTIONS, "-c", str(_FOLDER / source), "-o", objects[-1])
     # ONNX Runtime asks for versions of symbols that are called as the library.
     versions.write_text(f"{name} {{ global: cu*; __cuda*; StandIn*; local: *; }};\n")
     names = (f"-Wl,-soname,{name}", f"-Wl,--version-script={versions}")
-    link(str(compiled), *link_to, *names, "-o", str(folder / name))
+    link(*objects, *link_to, *names, "-o", str(folder / name))
     return folder / name
 
 

@@ -7,9 +7,8 @@ with few rows take as long as their weights take to be read, and so have one of 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from server.runtime.contract import (
     BEST_TOKENS,
@@ -27,15 +26,14 @@ from server.runtime.cuda.changes import (
     drop_unread,
     suffix_of_row,
 )
+from server.runtime.cuda.one_token import NUM_CACHED_TOKENS, ROWS, take_one_token
 from server.runtime.cuda.rewrite import declare_domains, rewrite_model
 from server.runtime.kernels.graph import LOGIT_POSITIONS, TOKENS, GraphIndex, other_operand
 from server.runtime.kernels.library import DOMAIN
 
-_NUM_CACHED_TOKENS, _NUM_NEW_TOKENS = "num_cached_tokens", "num_new_tokens"
 # Sizes that native/cuda/linear.cc takes are multiples of these.
 _IN, _OUT = 32, 16
 _NO_ACTIVATION = -1
-_ROWS, _SECOND = "rows", "second_axis"
 
 
 def rewrite_steps(
@@ -58,7 +56,7 @@ def rewrite_steps(
         Whether the model changed.
     """
     graph = model.graph
-    changed = _fix_sizes(graph) and (_drop_selection(graph) | _name_last_positions(graph))
+    changed = take_one_token(graph)
     changed |= rewrite_model(model, folder, suppressed)
     changed |= apply_changes(graph, list(_attentions(GraphIndex(graph, folder))))
     if max_rows <= FEW_ROWS:
@@ -73,84 +71,6 @@ def rewrite_steps(
 def is_decoder(model: onnx.ModelProto) -> bool:
     """Whether a graph has logits for chosen tokens."""
     return any(value.name == LOGIT_POSITIONS for value in model.graph.input)
-
-
-def _fix_sizes(graph: onnx.GraphProto) -> bool:
-    """Gives all rows one symbol, and each row one token. Returns whether the inputs are known."""
-    shapes = {value.name: value.type.tensor_type.shape for value in graph.input}
-    if not {TOKENS, LOGIT_POSITIONS, _NUM_CACHED_TOKENS} <= shapes.keys():
-        return False
-    length = shapes[TOKENS].dim[1].dim_param
-    rows = {shapes[name].dim[0].dim_param for name in (TOKENS, LOGIT_POSITIONS, _NUM_CACHED_TOKENS)}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        for dim in value.type.tensor_type.shape.dim:
-            if length and dim.dim_param == length:
-                dim.dim_value = 1
-            elif dim.dim_param and dim.dim_param in rows:
-                dim.dim_param = _ROWS
-    return True
-
-
-def _name_last_positions(graph: onnx.GraphProto) -> bool:
-    """Replaces the last position of each row, ``cached + new - 1``: with one new token, ``cached``.
-
-    Returns whether it is read.
-    """
-    index = GraphIndex(graph, Path())
-    found: set[str] = set()
-    for node in graph.node:
-        total = index.producer(node, 0, "Add") if node.op_type == "Sub" else None
-        one = index.inline_array(node.input[1]) if total is not None else None
-        if total is None or one is None or one.size != 1 or int(one.item()) != 1:
-            continue
-        if set(total.input) == {_NUM_CACHED_TOKENS, _NUM_NEW_TOKENS}:
-            found.add(node.output[0])
-    for node in graph.node:
-        node.input[:] = [_NUM_CACHED_TOKENS if name in found else name for name in node.input]
-    return bool(found)
-
-
-def _drop_selection(graph: onnx.GraphProto) -> bool:
-    """Drops the selection of tokens that get logits: all do, in order.
-
-    What follows is over ``[1, rows, size]``, and then over ``[rows, 1, size]`` as before it.
-    """
-    index = GraphIndex(graph, Path())
-    replaced: dict[str, str] = {}
-    for gather in graph.node:
-        view = index.producer(gather, 0, "Reshape") if gather.op_type == "Gather" else None
-        if view is None or not _reads_positions(index, gather):
-            continue
-        unsqueeze = index.only_consumer(gather, "Unsqueeze")
-        if unsqueeze is not None and _axes(index, unsqueeze) == [0]:
-            replaced[unsqueeze.output[0]] = view.input[0]
-    if not replaced:
-        return False
-    for node in graph.node:
-        if node.op_type == "Squeeze" and _axes(index, node) == [0]:
-            node.input[1] = _SECOND
-        node.input[:] = [replaced.get(name, name) for name in node.input]
-    graph.initializer.append(numpy_helper.from_array(np.array([1]), _SECOND))
-    for value in graph.value_info:
-        dim = value.type.tensor_type.shape.dim
-        if len(dim) == 3 and dim[0].dim_value == 1 and dim[1].dim_param == _ROWS:
-            dim[0].dim_param, dim[1].dim_value = _ROWS, 1
-    return drop_unread(graph)
-
-
-def _axes(index: GraphIndex, node: onnx.NodeProto) -> list[int]:
-    """The constant axes that a node squeezes or adds; empty if it names none."""
-    axes = index.inline_array(node.input[1]) if len(node.input) > 1 else None
-    return [] if axes is None else axes.tolist()
-
-
-def _reads_positions(index: GraphIndex, gather: onnx.NodeProto) -> bool:
-    name = gather.input[1]
-    while (node := index.producers.get(name)) is not None:
-        if node.op_type not in ("Cast", "Reshape"):
-            return False
-        name = node.input[0]
-    return name == LOGIT_POSITIONS
 
 
 def _attentions(graph: GraphIndex) -> Iterator[Change]:
@@ -251,17 +171,17 @@ def _add_next_inputs(graph: onnx.GraphProto) -> bool:
     if all(value.name != BEST_TOKENS for value in graph.output):
         return False
     before = _before(graph, BEST_TOKENS)
-    read = {TOKENS, _NUM_CACHED_TOKENS}
+    read = {TOKENS, NUM_CACHED_TOKENS}
     if any(not read.isdisjoint(n.input) and before.isdisjoint(n.output) for n in graph.node):
         return False
-    inputs = (BEST_TOKENS, _NUM_CACHED_TOKENS, IS_LIVE)
+    inputs = (BEST_TOKENS, NUM_CACHED_TOKENS, IS_LIVE)
     outputs = (NEXT_TOKEN_IDS, NEXT_NUM_CACHED_TOKENS)
     node = helper.make_node("Advance", inputs, outputs, name=NEXT_TOKEN_IDS, domain=DOMAIN)
     graph.node.append(node)
     make = helper.make_tensor_value_info
-    graph.input.append(make(IS_LIVE, TensorProto.INT32, [_ROWS]))
-    graph.output.append(make(NEXT_TOKEN_IDS, TensorProto.INT64, [_ROWS, 1]))
-    graph.output.append(make(NEXT_NUM_CACHED_TOKENS, TensorProto.INT32, [_ROWS]))
+    graph.input.append(make(IS_LIVE, TensorProto.INT32, [ROWS]))
+    graph.output.append(make(NEXT_TOKEN_IDS, TensorProto.INT64, [ROWS, 1]))
+    graph.output.append(make(NEXT_NUM_CACHED_TOKENS, TensorProto.INT32, [ROWS]))
     return True
 
 

@@ -1,0 +1,130 @@
+#include "state.h"
+
+#include <deque>
+
+#include <pthread.h>
+
+// What headers of the C++ library need at run time, so that nothing links to the library: the
+// compiler would build it first, which takes most of a minute.
+
+template class std::basic_string<char>;
+
+void* operator new(size_t size) { return malloc(size); }
+void operator delete(void* pointer) noexcept { free(pointer); }
+void operator delete(void* pointer, size_t) noexcept { free(pointer); }
+
+namespace std::inline __1 {
+[[noreturn]] void __libcpp_verbose_abort(const char*, ...) noexcept { abort(); }
+}  // namespace std::inline __1
+
+namespace stand_in {
+namespace {
+
+pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+std::string calls;
+std::string failing;  // the call that fails, and its error
+int failure;
+bool is_late;
+std::deque<std::function<void()>> late;
+size_t num_done;  // of `num_added`
+
+}  // namespace
+
+int64_t num_alive;
+size_t num_added;
+Stream default_stream{"default"};
+constinit thread_local Stream* capturing = nullptr;
+constinit thread_local int last_error = 0;
+
+Lock::Lock() { pthread_mutex_lock(&mutex); }
+Lock::~Lock() { pthread_mutex_unlock(&mutex); }
+
+void Log(const std::string& name, const std::string& about) {
+  Lock lock;
+  calls += name;
+  if (!about.empty()) calls += '\t' + about;
+  calls += '\n';
+}
+
+int Fail(int error) { return last_error = error; }
+
+int Called(const std::string& name, const std::string& about) {
+  Log(name, about);
+  return name == failing ? Fail(failure) : 0;
+}
+
+int CalledOutside(const std::string& name, const std::string& about) {
+  if (int error = Called(name, about)) return error;
+  if (capturing == nullptr) return 0;
+  Log("violation", name);
+  capturing->is_broken = true;
+  return Fail(kCaptureUnsupported);
+}
+
+Stream* StreamOf(void* handle) {
+  // 1 and 2: cudaStreamLegacy and cudaStreamPerThread.
+  return reinterpret_cast<uintptr_t>(handle) <= 2 ? &default_stream : static_cast<Stream*>(handle);
+}
+
+void Finish(size_t count) {
+  for (; num_done < count; ++num_done) {
+    auto next = std::move(late.front());
+    late.pop_front();
+    next();
+  }
+}
+
+int Work(void* handle, const Node& node) {
+  Lock lock;
+  Stream* stream = StreamOf(handle);
+  if (stream->captured != nullptr) {
+    stream->captured->nodes.push_back(node);
+    return 0;
+  }
+  if (capturing != nullptr && stream == &default_stream) {
+    Log("violation", node.name + " on the default stream");
+    capturing->is_broken = true;
+    return Fail(kCaptureImplicit);
+  }
+  late.push_back(node.run);
+  ++num_added;
+  if (!is_late) Finish(num_added);
+  return 0;
+}
+
+}  // namespace stand_in
+
+using namespace stand_in;
+
+// What tests call.
+
+API const char* StandInCalls() { return calls.c_str(); }
+API int64_t StandInNumAlive() { return num_alive; }
+
+API void StandInReset() {
+  Lock lock;
+  failing.clear();
+  calls.clear();
+}
+
+API void StandInFail(const char* name, int error) {
+  failing = name;
+  failure = error;
+}
+
+// Whether streams work as late as possible: when an event after it is waited for.
+API void StandInBeLate(int late_or_not) {
+  Lock lock;
+  is_late = late_or_not != 0;
+  if (!is_late) Finish(num_added);
+}
+
+API int StandInWork(void* stream, void (*run)(), int type, int64_t kind) {
+  return Work(stream, {"work", run, static_cast<NodeType>(type), kind});
+}
+
+// A launch by another library.
+API int StandInLaunch(void* stream, const char* name) {
+  if (int error = Called("kernel", name)) return error;
+  return Work(stream, {name, [] {}, kKernelNode, 0});
+}

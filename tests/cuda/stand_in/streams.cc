@@ -1,0 +1,147 @@
+#include "state.h"
+
+using namespace stand_in;
+
+namespace {
+
+int num_streams;
+
+void Run(const Graph& graph) {
+  for (const Node& node : graph.nodes) {
+    if (node.type != kHostNode) node.run();
+  }
+}
+
+}  // namespace
+
+// Streams.
+
+API int cudaStreamCreateWithFlags(void** stream, unsigned) {
+  return Make("cudaStreamCreateWithFlags", stream,
+              new Stream{"stream " + Number(++num_streams)});
+}
+API int cudaStreamCreate(void** stream) { return cudaStreamCreateWithFlags(stream, 0); }
+API int cudaStreamDestroy(void* stream) { return Destroy<Stream>("cudaStreamDestroy", stream); }
+
+API int cudaStreamSynchronize(void* handle) {
+  Stream* stream = StreamOf(handle);
+  if (int error = Called("cudaStreamSynchronize", stream->name)) return error;
+  if (stream->captured != nullptr) {
+    Log("violation", "cudaStreamSynchronize");
+    stream->is_broken = true;
+    return Fail(kCaptureUnsupported);
+  }
+  Lock lock;
+  Finish(num_added);
+  return 0;
+}
+
+API int cudaStreamWaitEvent(void* handle, void* event, unsigned) {
+  if (int error = Called("cudaStreamWaitEvent")) return error;
+  Stream* stream = StreamOf(handle);
+  if ((stream->captured != nullptr) == static_cast<Event*>(event)->is_captured) return 0;
+  Log("violation", "cudaStreamWaitEvent");
+  stream->is_broken = true;
+  return Fail(kCaptureIsolation);
+}
+
+API int cudaStreamIsCapturing(void* stream, int* status) {
+  *status = StreamOf(stream)->captured != nullptr;
+  return 0;
+}
+
+API int cudaStreamBeginCapture(void* handle, int) {
+  if (int error = Called("cudaStreamBeginCapture")) return error;
+  Stream* stream = StreamOf(handle);
+  if (stream == &default_stream) return Fail(kCaptureUnsupported);
+  stream->captured = new Graph;
+  stream->is_broken = false;
+  capturing = stream;
+  return 0;
+}
+
+// As CUDA's, it ends the capture even if it fails.
+API int cudaStreamEndCapture(void* handle, void** graph) {
+  Stream* stream = StreamOf(handle);
+  Graph* captured = stream->captured;
+  stream->captured = nullptr;
+  if (capturing == stream) capturing = nullptr;
+  int error = Called("cudaStreamEndCapture");
+  if (error == 0 && (captured == nullptr || stream->is_broken)) error = Fail(kCaptureInvalidated);
+  if (error) {
+    delete captured;
+    *graph = nullptr;
+    return error;
+  }
+  ++num_alive;
+  *graph = captured;
+  return 0;
+}
+
+// Graphs.
+
+API int cudaGraphGetNodes(void* graph, void** nodes, size_t* count) {
+  auto& all = static_cast<Graph*>(graph)->nodes;
+  for (size_t i = 0; nodes != nullptr && i < *count; ++i) nodes[i] = &all[i];
+  *count = all.size();
+  return Called("cudaGraphGetNodes");
+}
+
+API int cudaGraphNodeGetType(void* node, int* type) {
+  *type = static_cast<Node*>(node)->type;
+  return Called("cudaGraphNodeGetType");
+}
+
+API int cudaGraphMemcpyNodeGetParams(void* node, char* parameters) {
+  const int kind = static_cast<int>(static_cast<Node*>(node)->kind);
+  memset(parameters, 0xff, 160);
+  memcpy(parameters + 152, &kind, sizeof(kind));
+  return Called("cudaGraphMemcpyNodeGetParams");
+}
+
+API int cudaGraphInstantiate(void** executable, void* graph, unsigned long long) {
+  return Make("cudaGraphInstantiate", executable, new Graph(*static_cast<Graph*>(graph)));
+}
+API int cudaGraphDestroy(void* graph) { return Destroy<Graph>("cudaGraphDestroy", graph); }
+API int cudaGraphExecDestroy(void* graph) { return Destroy<Graph>("cudaGraphExecDestroy", graph); }
+
+API int cudaGraphLaunch(void* executable, void* stream) {
+  const Graph graph = *static_cast<Graph*>(executable);
+  if (int error = Called("cudaGraphLaunch", Number(graph.nodes.size()))) return error;
+  return Work(stream, {"graph", [=] { Run(graph); }, kKernelNode, 0});
+}
+
+// Events.
+
+API int cudaEventCreateWithFlags(void** event, unsigned) {
+  return Make("cudaEventCreateWithFlags", event, new Event);
+}
+API int cudaEventCreate(void** event) { return cudaEventCreateWithFlags(event, 0); }
+API int cudaEventDestroy(void* event) { return Destroy<Event>("cudaEventDestroy", event); }
+
+API int cudaEventRecord(void* event, void* stream) {
+  auto* recorded = static_cast<Event*>(event);
+  recorded->count = num_added;
+  recorded->is_captured = StreamOf(stream)->captured != nullptr;
+  return Called("cudaEventRecord");
+}
+API int cudaEventRecordWithFlags(void* event, void* stream, unsigned) {
+  return cudaEventRecord(event, stream);
+}
+
+API int cudaEventSynchronize(void* event) {
+  if (int error = Called("cudaEventSynchronize")) return error;
+  auto* waited = static_cast<Event*>(event);
+  if (waited->is_captured) {
+    Log("violation", "cudaEventSynchronize");
+    return Fail(kCaptureUnsupported);
+  }
+  Lock lock;
+  Finish(waited->count);
+  return 0;
+}
+
+API int cudaEventElapsedTime(float* milliseconds, void*, void*) {
+  *milliseconds = 1;
+  return 0;
+}
