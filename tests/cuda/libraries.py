@@ -45,17 +45,21 @@ def build_runtime(folder: Path) -> Path:
 def build_all(folder: Path) -> None:
     """Builds all libraries."""
     link_to = (str(build_runtime(folder)), "-Wl,-rpath,$ORIGIN")
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        others = [name for name in _SOURCES if name != RUNTIME]
-        list(threads.map(lambda name: _build(name, folder, *link_to), others))
+    for name in _SOURCES:
+        if name != RUNTIME:
+            _build(name, folder, *link_to)
 
 
 def _build(name: str, folder: Path, *link_to: str) -> Path:
-    objects, versions = [], folder / f"{name}.versions"
-    for source in _SOURCES[name]:
-        objects.append(str(folder / f"{source}.o"))
-        run_compiler(*_OPTIONS, "-c", str(_FOLDER / source), "-o", objects[-1])
+    def compile_one(source: str) -> str:
+        compiled = str(folder / f"{source}.o")
+        run_compiler(*_OPTIONS, "-c", str(_FOLDER / source), "-o", compiled)
+        return compiled
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        objects = list(threads.map(compile_one, _SOURCES[name]))
     # ONNX Runtime asks for versions of symbols that are called as the library.
+    versions = folder / f"{name}.versions"
     versions.write_text(f"{name} {{ global: cu*; __cuda*; StandIn*; local: *; }};\n")
     names = (f"-Wl,-soname,{name}", f"-Wl,--version-script={versions}")
     link(*objects, *link_to, *names, "-o", str(folder / name))
