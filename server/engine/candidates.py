@@ -37,6 +37,7 @@ class CandidateLogits:
     array: Floats
     ids: npt.NDArray[np.int32]
     vocabulary_size: int
+    padded = None
 
     @property
     def tensor(self) -> Tensor:

@@ -187,7 +187,8 @@ class ModelRunner:
         self.cache.restore(num_sequences, len(padding))
         if self._row_gather is not None:
             logits, best = self._padded.logits(num_sequences), self._padded.best_tokens
-            return DeviceLogits(logits, self._row_gather, best)
+            padded = self._padded.logits(num_sequences + len(padding))
+            return DeviceLogits(logits, self._row_gather, best, padded)
         return self._host_logits(
             self._padded.read_logits(num_sequences), [sequence.job for sequence in sequences]
         )

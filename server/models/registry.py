@@ -49,13 +49,15 @@ ATTENTION_GRAPHS = (ATTEND, ATTEND_ENCODE)
 class Replica:
     """A bundle's graphs on one device.
 
-    ``memory`` allocates tensors on that device; ``load_model`` loads graphs built in memory there.
+    ``memory`` allocates tensors on that device; ``load_model`` loads graphs built in memory there,
+    ``load_repeated`` those whose runs repeat.
     ``steps``: graphs of decode steps, if the device has some.
     """
 
     graphs: dict[str, Graph]
     memory: MakeMemory
     load_model: LoadModel
+    load_repeated: LoadModel
     steps: StepGraphs | None = None
 
 
@@ -272,7 +274,8 @@ def _replica(model: Model, backend: Backend) -> Replica:
         )
         graphs[name] = LazyGraph(load, model.changes) if name in ATTENTION_GRAPHS else load()
     memory = model.caches.tracking(backend.memory)
-    return Replica(graphs, memory, backend.load_model, steps)
+    load_repeated = partial(backend.load_model, repeats=True)
+    return Replica(graphs, memory, backend.load_model, load_repeated, steps)
 
 
 def _check_vocabulary(manifest: Manifest, tokenizer: Tokenizer) -> None:

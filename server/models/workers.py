@@ -18,6 +18,7 @@ from server.engine.gpu.buckets import Buckets, TextBuckets
 from server.engine.gpu.device_logits import bind_row_gather
 from server.engine.gpu.device_sampler import DeviceSampler, logits_spec
 from server.engine.gpu.padded_encoder import PaddedEncoder, can_be_padded
+from server.engine.gpu.recorded_sampler import RecordedSampler
 from server.engine.lane import Worker
 from server.engine.model_runner import ModelRunner
 from server.engine.observer import Observer
@@ -97,7 +98,13 @@ def make_worker(
         steps=replica.steps,
     )
     step = StepLimits(config.num_slots, config.max_batched_tokens)
-    sampler = DeviceSampler(replica.load_model, logits) if config.samples_on_device else None
+    sampler = None
+    if config.samples_on_device:
+        recorded = None
+        if runner.buckets is not None:
+            rows = runner.buckets.rows
+            recorded = RecordedSampler(replica.load_repeated, logits, rows, replica.memory)
+        sampler = DeviceSampler(replica.load_model, logits, recorded)
     return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, sampler)
 
 

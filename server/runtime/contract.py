@@ -77,7 +77,7 @@ class BoundGraph(Protocol):
 
     def repeat_into(
         self,
-        inputs: Mapping[str, Array],
+        inputs: Mapping[str, Array | Tensor],
         outputs: Mapping[str, Tensor],
         on_host: str | None = None,
         *,
@@ -86,7 +86,8 @@ class BoundGraph(Protocol):
         """Prepares runs that write to the same tensors, again and again. Nothing else may run it.
 
         Args:
-            inputs: as of the runs: their shapes, and the values of scalars, never change.
+            inputs: as of the runs: their shapes, and the values of scalars, never change. Tensors
+                are read where they are; runs are given the arrays alone.
             outputs: have the shapes and types of the graph's outputs.
             on_host: the output that is copied to host memory after each run.
             feeds_back: a run may follow another without inputs from the host, if the graph can.
@@ -258,8 +259,8 @@ class Backend(Protocol):
         """Bytes of the weights that a token is multiplied by; None if that is not known."""
         ...
 
-    def load_model(self, model: onnx.ModelProto) -> Graph:
-        """Loads a graph built in memory, without optimizing it."""
+    def load_model(self, model: onnx.ModelProto, *, repeats: bool = False) -> Graph:
+        """Loads a graph built in memory, without optimizing it. ``repeats``: as of :meth:`load`."""
         ...
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:

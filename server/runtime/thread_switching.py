@@ -108,7 +108,8 @@ class ThreadSwitchingBackend:
     def weight_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
         return self._per_lane.weight_bytes(path, takes_candidates=takes_candidates)
 
-    def load_model(self, model: onnx.ModelProto) -> Graph:
+    def load_model(self, model: onnx.ModelProto, *, repeats: bool = False) -> Graph:
+        del repeats  # on a CPU, nothing is recorded
         return _ThreadSwitchingGraph(
             self._per_lane.load_model(model), self._all_cores.load_model(model), self._is_alone
         )
@@ -169,7 +170,7 @@ class _ThreadSwitchingBoundGraph:
 
     def repeat_into(
         self,
-        inputs: Mapping[str, Array],
+        inputs: Mapping[str, Array | Tensor],
         outputs: Mapping[str, Tensor],
         on_host: str | None = None,
         *,

@@ -78,7 +78,7 @@ class TimedRun:
 
     def repeat_into(
         self,
-        inputs: Mapping[str, Array],
+        inputs: Mapping[str, Array | Tensor],
         outputs: Mapping[str, Tensor],
         on_host: str | None = None,
         *,

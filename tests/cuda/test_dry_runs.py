@@ -119,6 +119,17 @@ def test_a_step_is_one_launch(run_probe: Probe, bundle_of: Make) -> None:
     assert calls.count("cudaGraphLaunch") == 5
 
 
+def test_sampling_is_another_launch(run_probe: Probe, bundle_of: Make) -> None:
+    """It reads the logits where they are; only parameters and tokens are copied."""
+    calls = run_probe(Request(bundle_of("llama-check"), jobs=("greedy", "sampled"))).ran["sampled"]
+    launches = [index for index, (name, *_) in enumerate(calls) if name == "cudaGraphLaunch"]
+    assert len(launches) > 2 * 4
+    assert set(names(calls[launches[-4] :])) == {
+        *("cudaSetDevice", "cudaMemcpyAsync:in", "cudaGraphLaunch", "cudaMemcpyAsync:out"),
+        *("cudaEventRecord", "cudaEventSynchronize"),
+    }
+
+
 def test_kernels_of_a_step(run_probe: Probe, bundle_of: Make) -> None:
     """At up to 8 sequences, a Llama's layer takes 6 kernels: the cache is read in parts.
 
@@ -150,7 +161,7 @@ def test_a_device_without_memory_is_told(
 def test_a_removed_model_leaves_no_memory_behind(
     run_probe: Probe, bundle_of: Make, name: str
 ) -> None:
-    """But the small graphs of the device, which the next model uses too."""
+    """But the small graphs of the device, which the next model uses too, and what they hold."""
     jobs = ("greedy",) if name == "bert-check" else GENERATION
-    first, *more = run_probe(Request(bundle_of(name), jobs=jobs, num_loads=3)).used_bytes
-    assert more == [first] * 2
+    used = run_probe(Request(bundle_of(name), jobs=jobs, num_loads=4)).used_bytes
+    assert used[1:] == [used[1]] * 3

@@ -86,8 +86,8 @@ class FaultyBackend:
     def weight_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
         return self.real.weight_bytes(path, takes_candidates=takes_candidates)
 
-    def load_model(self, model: onnx.ModelProto) -> Graph:
-        return self.real.load_model(model)
+    def load_model(self, model: onnx.ModelProto, *, repeats: bool = False) -> Graph:
+        return self.real.load_model(model, repeats=repeats)
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:
         return self.real.memory(layouts)

@@ -109,7 +109,7 @@ class HostBoundGraph:
 
     def repeat_into(
         self,
-        inputs: Mapping[str, Array],
+        inputs: Mapping[str, Array | Tensor],
         outputs: Mapping[str, Tensor],
         on_host: str | None = None,
         *,
@@ -191,7 +191,7 @@ class BoundFakeDecode(HostBoundGraph):
 
     def repeat_into(
         self,
-        inputs: Mapping[str, Array],
+        inputs: Mapping[str, Array | Tensor],
         outputs: Mapping[str, Tensor],
         on_host: str | None = None,
         *,

@@ -27,9 +27,10 @@ from tests.server.cuda_operators import NEEDS_LIBRARY
 pytestmark = NEEDS_LIBRARY
 
 
-def with_nodes(model: onnx.ModelProto, *nodes: onnx.NodeProto) -> onnx.ModelProto:
-    model.graph.node.extend(nodes)
-    return model
+def with_reader(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """With another output, which reads a value."""
+    model.graph.node.append(node("Neg", [name], "other"))
+    return with_output(model, "other")
 
 
 def with_output(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
@@ -67,9 +68,9 @@ UNCHANGED = {
         node("Relu", ["sum"], "positive"),
         node("Add", ["positive", "sum"], "y"),
     ),
-    "a half with another reader": with_nodes(gated(FLOAT16, {}), node("Neg", ["a"], "other")),
-    "a factor with another reader": with_nodes(gated(FLOAT16, {}), node("Neg", ["b"], "other")),
-    "a gate with another reader": with_nodes(gated(FLOAT16, {}), node("Neg", ["silu"], "other")),
+    "a half with another reader": with_reader(gated(FLOAT16, {}), "a"),
+    "a factor with another reader": with_reader(gated(FLOAT16, {}), "b"),
+    "a gate with another reader": with_reader(gated(FLOAT16, {}), "silu"),
     "a gate of a size that is no multiple of 8": gated(FLOAT16, {}, size=12),
     "a gate in fp32": gated(FLOAT, {}),
     "a gate of halves along another axis": gated(FLOAT16, {}, axis=1),

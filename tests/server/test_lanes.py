@@ -81,7 +81,7 @@ class NumberedBackend(HostBoundGraph):
         del path, takes_candidates
         return self.num_weight_bytes
 
-    def load_model(self, model: onnx.ModelProto) -> Graph:
+    def load_model(self, model: onnx.ModelProto, *, repeats: bool = False) -> Graph:
         raise NotImplementedError
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:

@@ -25,7 +25,8 @@ def with_graph(loaded: Model, graph: FakeDecode) -> Model:
     manifest = msgspec.structs.replace(
         loaded.manifest, graphs={"decode": decode_spec(has_source=False)}
     )
-    replica = Replica({"decode": graph}, HostMemory, OrtBackend("cpu", 1).load_model)
+    load_model = OrtBackend("cpu", 1).load_model
+    replica = Replica({"decode": graph}, HostMemory, load_model, load_model)
     return replace(loaded, manifest=manifest, replicas=(replica,))
 
 

@@ -19,6 +19,14 @@ class Logits(Protocol):
         """All rows, where they are. Valid until the next run."""
         ...
 
+    @property
+    def padded(self) -> Tensor | None:
+        """All rows and those of padding, at an address that the next run of their number has too.
+
+        None if there is no such place.
+        """
+        ...
+
     def rows(self, indices: Sequence[int]) -> Floats:
         """Rows on the host, ``[len(indices), vocabulary]``, valid until the next run.
 
@@ -45,6 +53,7 @@ class HostLogits:
     """Implements :class:`Logits` over a contiguous array; neighbouring rows are a view."""
 
     array: Array
+    padded = None
 
     @property
     def tensor(self) -> Tensor:

@@ -24,11 +24,13 @@ class DeviceLogits:
 
     ``row_gather``: made by :func:`bind_row_gather` for the same device. ``best_tokens``: of each
     row, as :data:`server.runtime.contract.BEST_TOKENS`; None if the device does not find them.
+    ``padded``: with rows of padding, of a padded step.
     """
 
     tensor: Tensor
     row_gather: BoundGraph
     best_tokens: Sequence[int] | None = None
+    padded: Tensor | None = None
 
     @property
     def knows_best(self) -> bool:

@@ -15,6 +15,7 @@ import onnx
 from model.bundle import GraphSpec
 from server.engine.decoding.logits import Logits
 from server.engine.decoding.logits_processors import EditKind, LogitsEdit
+from server.engine.gpu.recorded_sampler import RecordedSampler
 from server.engine.gpu.sampler_graph import build
 from server.engine.gpu.sampler_inputs import (
     EDIT_IDS,
@@ -77,11 +78,15 @@ class DeviceSampler:
     Args:
         load: loads a graph on the device; each graph is loaded on first use.
         spec: of the model's logits.
+        recorded: samples after padded decode steps; None without.
     """
 
-    def __init__(self, load: LoadModel, spec: LogitsSpec) -> None:
+    def __init__(
+        self, load: LoadModel, spec: LogitsSpec, recorded: RecordedSampler | None = None
+    ) -> None:
         self._load = load
         self._spec = spec
+        self._recorded = recorded
         self._bound: dict[SamplerVariant, BoundGraph] = {}
 
     def method_of(self, sequence: DecodingSequence) -> SamplingMethod | None:
@@ -108,7 +113,7 @@ class DeviceSampler:
                 groups.setdefault(method, []).append(number)
         for method, numbers in groups.items():
             try:
-                sampled = self._run(method, logits.tensor, [requests[n] for n in numbers])
+                sampled = self._run(method, logits, [requests[n] for n in numbers])
             except Exception:
                 log.exception("sampling on the device failed; the host samples these rows")
                 continue
@@ -129,17 +134,22 @@ class DeviceSampler:
         return are_finite
 
     def _run(
-        self, method: SamplingMethod, logits: Tensor, requests: Sequence[SampleRequest]
+        self, method: SamplingMethod, logits: Logits, requests: Sequence[SampleRequest]
     ) -> list[int]:
-        inputs: dict[str, Array | Tensor] = {LOGITS: logits}
+        inputs: dict[str, Array | Tensor] = {LOGITS: logits.tensor}
         edits = [request.sequence.edits for request in requests]
         variant = SamplerVariant(
-            method, has_edits=any(edits), gathers_rows=len(requests) < logits.shape[0]
+            method, has_edits=any(edits), gathers_rows=len(requests) < logits.tensor.shape[0]
         )
         if variant.gathers_rows:
             inputs[ROWS] = np.array([request.index for request in requests])
         if method != SamplingMethod.GREEDY:
-            inputs[PARAMETERS] = np.array([_parameters(request) for request in requests])
+            parameters = list(map(_parameters, requests))
+            if variant == SamplerVariant(method) and self._recorded and logits.padded is not None:
+                sampled = self._recorded.sample(method, logits.padded, parameters)
+                if sampled is not None:
+                    return sampled
+            inputs[PARAMETERS] = np.array(parameters)
         if variant.has_edits:
             inputs[EDIT_IDS], inputs[EDIT_VALUES] = edit_inputs(edits)
         tokens: list[int] = self._bind(variant).run(inputs)[TOKENS].tolist()

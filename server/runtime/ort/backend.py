@@ -70,7 +70,7 @@ class OrtBackend:
         self._sessions = SessionLoader(device, self._device, num_threads)
         self._has_device_memory = has_device_memory or self._device.kind == "cuda"
         self._records = records and self._device.kind == "cuda"
-        self._loaded: dict[bytes, OrtGraph] = {}
+        self._loaded: dict[tuple[bytes, bool], OrtGraph] = {}
         self._shared: weakref.WeakValueDictionary[Weight, Value] = weakref.WeakValueDictionary()
         self._are_ranges_taken: bool | None = None  # None: not known yet
         self._check_device()
@@ -232,17 +232,18 @@ class OrtBackend:
             return None
         return load_rewritten(path, takes_candidates=takes_candidates)
 
-    def load_model(self, model: onnx.ModelProto) -> OrtGraph:
-        data = model.SerializeToString()
-        if data not in self._loaded:
+    def load_model(self, model: onnx.ModelProto, *, repeats: bool = False) -> OrtGraph:
+        data, records = model.SerializeToString(), self._records and repeats
+        key = (data, records)
+        if key not in self._loaded:
             # Constant folding would store the zeros of zeros_graph, as large as a row.
             options, content = self._sessions.options_as_written(), data
             if self._device.kind == "cuda":
                 content = replace_reductions(model).SerializeToString()
                 add_library(options, CUDA_LIBRARY)
-            loaded = self._sessions.load(content, options)
-            self._loaded[data] = OrtGraph(loaded, self._device, KernelNodes())
-        return self._loaded[data]
+            loaded = self._sessions.load(content, options, records=records)
+            self._loaded[key] = OrtGraph(loaded, self._device, KernelNodes())
+        return self._loaded[key]
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:
         return DeviceMemory(self, layouts) if self._has_device_memory else HostMemory(layouts)

@@ -61,7 +61,7 @@ class HostBoundGraph:
 
     def repeat_into(
         self,
-        inputs: Mapping[str, Array],
+        inputs: Mapping[str, Array | Tensor],
         outputs: Mapping[str, Tensor],
         on_host: str | None = None,
         *,
@@ -163,7 +163,7 @@ class DeviceBoundGraph(HostBoundGraph):
 
     def repeat_into(
         self,
-        inputs: Mapping[str, Array],
+        inputs: Mapping[str, Array | Tensor],
         outputs: Mapping[str, Tensor],
         on_host: str | None = None,
         *,
@@ -171,11 +171,13 @@ class DeviceBoundGraph(HostBoundGraph):
     ) -> RepeatedRun:
         self._allocate = zero_words if self._session.stream is None else pinned_words
         self._bind_inputs(inputs)
+        given = {name: value for name, value in inputs.items() if isinstance(value, np.ndarray)}
+        arrays = {name: given[name] for name in self._packing.names}
         fed_back = {name: i for name, i in FED_BACK.items() if name in self._outputs}
         feeds_back = feeds_back and set(fed_back.values()) == set(FED_BACK.values())
         places = dict(outputs)
         for output, input_ in fed_back.items():
-            array, owner = inputs[input_], self._packed
+            array, owner = arrays[input_], self._packed
             if feeds_back:
                 pointer = self._address_of(input_)
             else:  # nobody reads it
@@ -185,7 +187,6 @@ class DeviceBoundGraph(HostBoundGraph):
         for name, tensor in places.items():
             self._io_binding.bind_output(name, *binding_arguments(tensor))
         self._keep_alive += tuple(places.values())
-        arrays = {name: inputs[name] for name in self._packing.names}
         packings = (self._packing, InputPacking(arrays, self._allocate))
         return DeviceRepeatedRun(
             self._session,

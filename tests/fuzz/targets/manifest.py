@@ -77,8 +77,8 @@ class _Backend:
         del path, takes_candidates
         return None
 
-    def load_model(self, model: onnx.ModelProto) -> _Graph:
-        del model
+    def load_model(self, model: onnx.ModelProto, *, repeats: bool = False) -> _Graph:
+        del model, repeats
         return _Graph()
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:
