@@ -267,7 +267,7 @@ class ServerConfig:
 
     @property
     def has_buckets(self) -> bool:
-        """Whether decode steps and texts are padded to a few sizes, recorded where CUDA graphs exist.
+        """Whether runs are padded to a few sizes, and recorded where CUDA graphs exist.
 
         A session that records CUDA graphs accepts runs from one thread only.
         """
