@@ -106,7 +106,7 @@ class EncoderRunner:
         bucket = self._padded.buckets.find(len(jobs), max(job.num_tokens for job in jobs))
         if bucket is None:
             return None
-        started = self._padded.start(bucket, jobs)
+        started = self._padded.start(bucket, self._inputs_of(jobs))
         return lambda: self._split(jobs, started.wait(), None)
 
     def run(self, jobs: Sequence[EncodingJob]) -> list[TextResult]:

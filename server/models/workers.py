@@ -19,6 +19,7 @@ from server.engine.gpu.device_logits import bind_row_gather
 from server.engine.gpu.device_sampler import DeviceSampler, logits_spec
 from server.engine.gpu.padded_encoder import PaddedEncoder, can_be_padded
 from server.engine.gpu.recorded_sampler import RecordedSampler
+from server.engine.gpu.sampler_inputs import LogitsSpec
 from server.engine.lane import Worker
 from server.engine.model_runner import ModelRunner
 from server.engine.observer import Observer
@@ -98,14 +99,16 @@ def make_worker(
         steps=replica.steps,
     )
     step = StepLimits(config.num_slots, config.max_batched_tokens)
-    sampler = None
-    if config.samples_on_device:
-        recorded = None
-        if runner.buckets is not None:
-            rows = runner.buckets.rows
-            recorded = RecordedSampler(replica.load_repeated, logits, rows, replica.memory)
-        sampler = DeviceSampler(replica.load_model, logits, recorded)
+    sampler = _device_sampler(replica, logits, runner.buckets) if config.samples_on_device else None
     return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, sampler)
+
+
+def _device_sampler(replica: Replica, logits: LogitsSpec, buckets: Buckets | None) -> DeviceSampler:
+    """``buckets``: of decode steps, after which sampling is recorded; None if they are not."""
+    recorded = None
+    if buckets is not None:
+        recorded = RecordedSampler(replica.load_repeated, logits, buckets.rows, replica.memory)
+    return DeviceSampler(replica.load_model, logits, recorded)
 
 
 def _encoder_worker(

@@ -1,7 +1,7 @@
 """Kinds of models that must load on CUDA: of images, of speech, recurrent, with biases."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -27,49 +27,23 @@ from tests.families.harness import imported
 pytestmark = pytest.mark.slow
 
 
-@contextmanager
-def _vit(folder: Path) -> Iterator[Checkpoint]:
-    del folder
-    yield image_models.CHECKPOINTS["vit"]()
+Open = Callable[[Path], AbstractContextManager[Checkpoint]]
+"""Makes a model, with a folder for its files."""
+
+IMAGES: dict[str, Open] = {
+    "vit": lambda _: nullcontext(image_models.CHECKPOINTS["vit"]()),
+    "vilbert": lambda _: nullcontext(image_models.CHECKPOINTS["vilbert"]()),
+}
+GENERATION: dict[str, Open] = {
+    "whisper": lambda folder: nullcontext(speech_models.checkpoint(folder)),
+    "gru": lambda _: nullcontext(tiny_recurrent.recurrent_dates()),
+    "t5": lambda _: imported(T5ForConditionalGeneration(T5Config(**test_t5.SMALL))),
+    "mpt": lambda _: imported(MptForCausalLM(MptConfig(**test_mpt.SMALL))),
+}
 
 
-@contextmanager
-def _vilbert(folder: Path) -> Iterator[Checkpoint]:
-    del folder
-    yield image_models.CHECKPOINTS["vilbert"]()
-
-
-@contextmanager
-def _whisper(folder: Path) -> Iterator[Checkpoint]:
-    yield speech_models.checkpoint(folder)
-
-
-@contextmanager
-def _gru(folder: Path) -> Iterator[Checkpoint]:
-    del folder
-    yield tiny_recurrent.recurrent_dates()
-
-
-@contextmanager
-def _t5(folder: Path) -> Iterator[Checkpoint]:
-    del folder
-    with imported(T5ForConditionalGeneration(T5Config(**test_t5.SMALL))) as checkpoint:
-        yield checkpoint
-
-
-@contextmanager
-def _mpt(folder: Path) -> Iterator[Checkpoint]:
-    del folder
-    with imported(MptForCausalLM(MptConfig(**test_mpt.SMALL))) as checkpoint:
-        yield checkpoint
-
-
-@contextmanager
-def _deberta(folder: Path) -> Iterator[Checkpoint]:
-    del folder
-    config = DebertaV2Config(**encoders.SMALL | test_deberta.V3)
-    with imported(DebertaV2Model(config)) as checkpoint:
-        yield checkpoint
+def deberta(_: Path) -> AbstractContextManager[Checkpoint]:
+    return imported(DebertaV2Model(DebertaV2Config(**encoders.SMALL | test_deberta.V3)))
 
 
 Serve = Callable[..., Reply]
@@ -79,8 +53,8 @@ Serve = Callable[..., Reply]
 def serve(run_probe: Probe, tmp_path: Path) -> Serve:
     """Exports a model in fp16 for a GPU, and serves it."""
 
-    def run(make: Callable[[Path], Iterator[Checkpoint]], *jobs: str) -> Reply:
-        with make(tmp_path) as checkpoint:  # type: ignore[attr-defined]
+    def run(make: Open, *jobs: str) -> Reply:
+        with make(tmp_path) as checkpoint:
             bundle = write_bundle(
                 *(checkpoint, tmp_path / "bundles"),
                 precision=Precision.FP16,
@@ -92,23 +66,23 @@ def serve(run_probe: Probe, tmp_path: Path) -> Serve:
     return run
 
 
-@pytest.mark.parametrize("make", [_vit, _vilbert])
-def test_images(serve: Serve, make: Callable[[Path], Iterator[Checkpoint]]) -> None:
+@pytest.mark.parametrize("name", IMAGES)
+def test_images(serve: Serve, name: str) -> None:
     """Pixels are bytes, which the first product makes 16-bit floats."""
-    assert_clean(serve(make, "greedy"))
+    assert_clean(serve(IMAGES[name], "greedy"))
 
 
-@pytest.mark.parametrize("make", [_whisper, _gru, _t5, _mpt])
-def test_generation(serve: Serve, make: Callable[[Path], Iterator[Checkpoint]]) -> None:
+@pytest.mark.parametrize("name", GENERATION)
+def test_generation(serve: Serve, name: str) -> None:
     """Speech begins in fp32. T5's and MPT's biases span positions that the host counts."""
-    reply = serve(make, "greedy", "beams")
+    reply = serve(GENERATION[name], "greedy", "beams")
     assert_clean(reply)
     assert len(captures(reply.prepared)) == reply.num_graphs > 0
 
 
 def test_what_copies_from_the_host_is_not_recorded(serve: Serve) -> None:
     """DeBERTa's distances are computed on the host."""
-    reply = serve(_deberta, "greedy")
+    reply = serve(deberta, "greedy")
     assert reply.failures == {"greedy": []}
     assert reply.num_graphs == 0
     assert reply.warnings == [

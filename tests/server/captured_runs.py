@@ -43,6 +43,15 @@ class CapturedGraph(OrtGraph):
         self._cuda.work(self.stream.handle, lambda: self.run(io_binding))
 
 
+class ForgetfulGraph(CapturedGraph):
+    """A graph whose recorded runs do nothing."""
+
+    def launch(self, io_binding: Any) -> None:
+        del io_binding
+        assert self.stream is not None
+        self._cuda.work(self.stream.handle, lambda: None)
+
+
 def decoder(*, feeds_back: bool) -> bytes:
     """A decoder whose next token depends on all cached tokens and their positions.
 

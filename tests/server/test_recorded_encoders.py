@@ -25,7 +25,7 @@ from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import JobUpdate
 from server.runtime.memory import Array
 from tests.cuda.libraries import StandIn
-from tests.server.captured_runs import CapturedGraph
+from tests.server.captured_runs import CapturedGraph, ForgetfulGraph
 from tests.server.worker_harness import MEMORIES
 
 ILLEGAL = 700  # cudaErrorIllegalAddress
@@ -226,19 +226,10 @@ def test_a_worker_may_go_while_a_run_is_left_to_the_device(embedder: Encoder) ->
     assert "EventSynchronize" in embedder.cuda.calls()
 
 
-class Forgetful(CapturedGraph):
-    """A graph whose recorded runs do nothing."""
-
-    def launch(self, io_binding: Any) -> None:
-        del io_binding
-        assert self.stream is not None
-        self._cuda.work(self.stream.handle, lambda: None)
-
-
 def test_recorded_runs_that_differ_are_not_used(
     embedder: Encoder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    graph = Forgetful(embedder.graph.session, embedder.cuda)
+    graph = ForgetfulGraph(embedder.graph.session, embedder.cuda)
     worker = embedder.worker(graph)
     assert "differs from a plain one by" in caplog.text
     caplog.clear()  # the error holds the runs

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +17,7 @@ from server.engine.requests.job import GenerationJob
 from server.runtime.contract import Graph
 from server.runtime.memory import Layout
 from tests.cuda.libraries import StandIn
-from tests.server.captured_runs import CapturedGraph
+from tests.server.captured_runs import CapturedGraph, ForgetfulGraph
 from tests.server.fake_backend import host_view
 from tests.server.samplers import device_sampler, host_token, load_model, sample_request
 from tests.server.worker_harness import MEMORIES
@@ -126,19 +125,10 @@ def test_what_cannot_be_recorded_is_sampled_without(
     assert cuda.calls() == []
 
 
-class Forgetful(CapturedGraph):
-    """A graph whose recorded runs do nothing."""
-
-    def launch(self, io_binding: Any) -> None:
-        del io_binding
-        assert self.stream is not None
-        self._cuda.work(self.stream.handle, lambda: None)
-
-
 def test_recorded_runs_that_differ_are_not_used(
     cuda: StandIn, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sampled = Sampled(cuda, Forgetful)
+    sampled = Sampled(cuda, ForgetfulGraph)
     logits, requests = sampled.logits(3, 4, 2), requests_of(3, METHODS["top-k"], 2)
     assert sampled.sampler.sample(logits, requests) == expected(logits, requests)
     assert "samples other tokens than a plain one" in caplog.text

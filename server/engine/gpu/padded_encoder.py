@@ -4,7 +4,7 @@ A run costs the host one launch, where ONNX Runtime launches each kernel, and th
 the device encodes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +12,11 @@ import numpy as np
 from model.bundle import GraphSpec
 from server.constraint import Floats
 from server.engine.gpu.buckets import Bucket, TextBuckets
-from server.engine.requests.job import EncodingJob
-from server.engine.run_inputs import write_rows
 from server.runtime.contract import Graph, Pending, RepeatedRun
 from server.runtime.memory import Array, Layout, MakeMemory
 
-_INPUTS = {"token_ids", "lengths", "segment_ids"}
+# The inputs, and the values of padding.
+_PADDING = {"token_ids": 0, "lengths": 1, "segment_ids": 0}
 # Of a text's output. Larger ones, as of sparse vectors, would take too much memory.
 _MAX_WIDTH = 8192
 # Of the largest value, between a recorded run and a plain one of the same shape.
@@ -28,7 +27,7 @@ def can_be_padded(spec: GraphSpec) -> bool:
     """Whether a graph takes texts alone, and returns one vector for each."""
     output = spec.outputs[0].shape
     return (
-        {tensor.name for tensor in spec.inputs} <= _INPUTS
+        {tensor.name for tensor in spec.inputs} <= _PADDING.keys()
         and len(output) == 2
         and isinstance(output[1], int)
         and output[1] <= _MAX_WIDTH
@@ -123,25 +122,19 @@ class PaddedEncoder:
             self._compare(bucket)
         return len(buckets)
 
-    def start(self, bucket: Bucket, texts: Sequence[EncodingJob]) -> StartedTexts:
+    def start(self, bucket: Bucket, given: Mapping[str, Array]) -> StartedTexts:
         """Starts to encode texts that the bucket holds.
+
+        ``given``: the inputs of a plain run.
 
         Raises:
             Exception: the run cannot be started.
         """
         run, inputs = self._bind(bucket)
-        count = len(texts)
-        ids = inputs["token_ids"]
-        ids[...] = 0
-        write_rows(ids, [text.token_ids for text in texts])
-        if "lengths" in inputs:
-            inputs["lengths"][:count] = [len(text.token_ids) for text in texts]
-            inputs["lengths"][count:] = 1
-        if "segment_ids" in inputs:
-            inputs["segment_ids"][...] = 0
-            for row, text in enumerate(texts):
-                inputs["segment_ids"][row, : len(text.segment_ids)] = text.segment_ids
-        return self._start(run, inputs, count)
+        for name, array in inputs.items():
+            array[...] = _PADDING[name]
+            array[tuple(map(slice, given[name].shape))] = given[name]
+        return self._start(run, inputs, len(given["token_ids"]))
 
     def __del__(self) -> None:
         """The device must not write to memory that is given back."""

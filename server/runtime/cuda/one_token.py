@@ -22,7 +22,8 @@ def take_one_token(graph: onnx.GraphProto) -> bool:
     """
     if not _fix_sizes(graph):
         return False
-    return _drop_selection(graph) | _name_last_positions(graph) | _drop_offsets(graph)
+    changed = _drop_selection(graph) | _name_last_positions(graph) | _drop_offsets(graph)
+    return drop_unread(graph) | changed
 
 
 def _fix_sizes(graph: onnx.GraphProto) -> bool:
@@ -116,7 +117,7 @@ def _drop_selection(graph: onnx.GraphProto) -> bool:
         dim = value.type.tensor_type.shape.dim
         if len(dim) == 3 and dim[0].dim_value == 1 and dim[1].dim_param == ROWS:
             dim[0].dim_param, dim[1].dim_value = ROWS, 1
-    return drop_unread(graph)
+    return True
 
 
 def _axes(index: GraphIndex, node: onnx.NodeProto) -> list[int]:

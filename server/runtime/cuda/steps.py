@@ -61,8 +61,8 @@ def rewrite_steps(
     changed |= apply_changes(graph, list(_attentions(GraphIndex(graph, folder))))
     if max_rows <= FEW_ROWS:
         changed |= apply_changes(graph, list(_products(GraphIndex(graph, folder))))
-    changed |= _add_next_inputs(graph)
     changed |= drop_unread(graph)
+    changed |= _add_next_inputs(graph)
     if changed:
         declare_domains(model)
     return changed

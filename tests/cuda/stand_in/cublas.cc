@@ -1,11 +1,6 @@
 // Stands for cuBLAS in tests: its products are logged as kernels, and do nothing.
 
-#include <stdlib.h>
-#include <string.h>
-
-#define API extern "C" __attribute__((visibility("default")))
-
-extern "C" int StandInLaunch(void* stream, const char* name);
+#include "library.h"
 
 API int cublasSetStream_v2(void** handle, void* stream) {
   *handle = stream;
@@ -20,16 +15,8 @@ API int cublasGetMathMode(void*, int* mode) {
 API const char* cublasGetStatusName(int) { return "status"; }
 API const char* cublasGetStatusString(int) { return "status"; }
 
-// Handles and descriptors. A handle begins with its stream.
-#define CREATE(name)              \
-  API int name(void** made) {     \
-    *made = calloc(1, 64);        \
-    return *made == nullptr;      \
-  }
 CREATE(cublasCreate_v2)
 
-#define LAUNCH(name) \
-  API int name(void** handle) { return StandInLaunch(*handle, #name); }
 LAUNCH(cublasDgeam)
 LAUNCH(cublasDgemmBatched)
 LAUNCH(cublasDgemmStridedBatched)
@@ -48,7 +35,5 @@ LAUNCH(cublasSgetrfBatched)
 LAUNCH(cublasSgetriBatched)
 LAUNCH(cublasSscal_v2)
 
-#define NOTHING(name) \
-  API int name() { return 0; }
 NOTHING(cublasDestroy_v2)
 NOTHING(cublasSetMathMode)

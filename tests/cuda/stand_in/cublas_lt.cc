@@ -1,11 +1,6 @@
 // Stands for cuBLASLt in tests: its products are logged as kernels, and do nothing.
 
-#include <stdlib.h>
-#include <string.h>
-
-#define API extern "C" __attribute__((visibility("default")))
-
-extern "C" int StandInLaunch(void* stream, const char* name);
+#include "library.h"
 
 // Of cublasLtMatmulHeuristicResult_t.
 constexpr size_t kResultSize = 96;
@@ -28,20 +23,12 @@ API int cublasLtMatrixTransform(void*, void*, const void*, const void*, void*, c
   return StandInLaunch(stream, "cublasLtMatrixTransform");
 }
 
-// Handles and descriptors. A handle begins with its stream.
-#define CREATE(name)              \
-  API int name(void** made) {     \
-    *made = calloc(1, 64);        \
-    return *made == nullptr;      \
-  }
 CREATE(cublasLtCreate)
 CREATE(cublasLtMatmulDescCreate)
 CREATE(cublasLtMatmulPreferenceCreate)
 CREATE(cublasLtMatrixLayoutCreate)
 CREATE(cublasLtMatrixTransformDescCreate)
 
-#define NOTHING(name) \
-  API int name() { return 0; }
 NOTHING(cublasLtDestroy)
 NOTHING(cublasLtMatmulAlgoConfigSetAttribute)
 NOTHING(cublasLtMatmulAlgoInit)

@@ -1,11 +1,6 @@
 // Stands for cuDNN in tests: its products are logged as kernels, and do nothing.
 
-#include <stdlib.h>
-#include <string.h>
-
-#define API extern "C" __attribute__((visibility("default")))
-
-extern "C" int StandInLaunch(void* stream, const char* name);
+#include "library.h"
 
 API int cudnnSetStream(void** handle, void* stream) {
   *handle = stream;
@@ -53,12 +48,6 @@ API int cudnnGetReductionIndicesSize(void*, void*, void*, void*, size_t* size) {
   return 0;
 }
 
-// Handles and descriptors. A handle begins with its stream.
-#define CREATE(name)              \
-  API int name(void** made) {     \
-    *made = calloc(1, 64);        \
-    return *made == nullptr;      \
-  }
 CREATE(cudnnCreate)
 CREATE(cudnnCreateActivationDescriptor)
 CREATE(cudnnCreateConvolutionDescriptor)
@@ -71,14 +60,10 @@ CREATE(cudnnCreateRNNDescriptor)
 CREATE(cudnnCreateReduceTensorDescriptor)
 CREATE(cudnnCreateTensorDescriptor)
 
-#define LAUNCH(name) \
-  API int name(void** handle) { return StandInLaunch(*handle, #name); }
 LAUNCH(cudnnRNNForward)
 LAUNCH(cudnnReduceTensor)
 LAUNCH(cudnnSoftmaxForward)
 
-#define NOTHING(name) \
-  API int name() { return 0; }
 NOTHING(cudnnActivationForward)
 NOTHING(cudnnAddTensor)
 NOTHING(cudnnBackendCreateDescriptor)
