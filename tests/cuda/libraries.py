@@ -27,9 +27,14 @@ _OPTIONS = (
 )
 # Sources by the name of the library; all but the runtime call it.
 _SOURCES = {
-    RUNTIME: ("state.cc", "device.cc", "memory.cc", "kernels.cc", "streams.cc"),
-    "libcuda.so.1": ("driver.cc",),
-    "libcublas.so.13": ("cublas.cc",),
+    RUNTIME: (
+        *("cxx.cc", "state.cc", "device.cc", "memory.cc", "kernels.cc", "streams.cc"),
+        *("names.cc", "computations.cc", "element_kernels.cc", "shape_kernels.cc"),
+        *("selection_kernels.cc", "attention_kernels.cc", "quantized_kernels.cc"),
+        *("attention_cache.cc", "flash_attention.cc", "unfused_attention.cc"),
+    ),
+    "libcuda.so.1": ("driver.cc", "../../../native/cuda/emulator/emulator.cc"),
+    "libcublas.so.13": ("cublas.cc", "cxx.cc"),
     "libcublasLt.so.13": ("cublas_lt.cc",),
     "libcudnn.so.9": ("cudnn.cc",),
     "libcurand.so.10": ("curand.cc",),
@@ -52,7 +57,7 @@ def build_all(folder: Path) -> None:
 
 def _build(name: str, folder: Path, *link_to: str) -> Path:
     def compile_one(source: str) -> str:
-        compiled = str(folder / f"{source}.o")
+        compiled = str(folder / f"{Path(source).name}.o")
         run_compiler(*_OPTIONS, "-c", str(_FOLDER / source), "-o", compiled)
         return compiled
 

@@ -2,18 +2,41 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <ucontext.h>
 
 #include "../device/thread.h"
 
 // Where the linker puts SHARED memory.
 extern "C" char __start_shared_memory[], __stop_shared_memory[];
 
+// Stores the registers that a function keeps, and where they are; continues what `next` stored.
+// Unlike swapcontext(), without a call of the system. Source: System V ABI, AMD64 Supplement.
+extern "C" void switch_stack(char** stored, char* next);
+asm(".text\n"
+    ".local switch_stack\n"
+    "switch_stack:\n"
+    "  push %rbp\n"
+    "  push %rbx\n"
+    "  push %r12\n"
+    "  push %r13\n"
+    "  push %r14\n"
+    "  push %r15\n"
+    "  mov %rsp, (%rdi)\n"
+    "  mov %rsi, %rsp\n"
+    "  pop %r15\n"
+    "  pop %r14\n"
+    "  pop %r13\n"
+    "  pop %r12\n"
+    "  pop %rbx\n"
+    "  pop %rbp\n"
+    "  ret\n");
+
 namespace emulator {
 namespace {
 
 constexpr int kWarp = 32;
 constexpr long kStackBytes = 64 * 1024;
+constexpr int kNumKept = 6;       // registers
+constexpr long kAlignment = 16;  // of a stack when a function is called
 constexpr int kNotANumber = 0xff;  // the byte; floats of it are NaN
 
 enum class State { kReady, kAtWarp, kAtBlock, kEnded };
@@ -22,7 +45,7 @@ enum class State { kReady, kAtWarp, kAtBlock, kEnded };
 enum class Operation { kExchange, kMultiplyFp16, kMultiplyBf16 };
 
 struct Thread {
-  ucontext_t context;
+  char* stack;  // while it does not run
   State state;
   Operation operation;
   unsigned bits;  // given to from_lane()
@@ -32,33 +55,31 @@ struct Thread {
 };
 
 Thread threads[kMaxThreads];
-ucontext_t scheduler;
+char* scheduler;
 char* stacks = nullptr;
 int running, size;
 long current_block;
 Kernel kernel;
 const void* arguments;
 
-void run_thread() {
-  kernel(arguments);
-  threads[running].state = State::kEnded;
-}
-
 void wait(State state) {
   Thread& thread = threads[running];
   thread.state = state;
-  swapcontext(&thread.context, &scheduler);
+  switch_stack(&thread.stack, scheduler);
 }
 
+void run_thread() {
+  kernel(arguments);
+  wait(State::kEnded);
+}
+
+// Stacks that look as if each thread had been called and had stored its registers.
 void start_threads() {
   for (int i = 0; i < size; i++) {
-    Thread& thread = threads[i];
-    getcontext(&thread.context);
-    thread.context.uc_stack.ss_sp = stacks + i * kStackBytes;
-    thread.context.uc_stack.ss_size = kStackBytes;
-    thread.context.uc_link = &scheduler;
-    makecontext(&thread.context, run_thread, 0);
-    thread.state = State::kReady;
+    char* called = stacks + (i + 1) * kStackBytes - kAlignment;
+    *reinterpret_cast<void (**)()>(called) = run_thread;
+    threads[i].stack = called - kNumKept * static_cast<long>(sizeof(void*));
+    threads[i].state = State::kReady;
   }
 }
 
@@ -144,7 +165,7 @@ const char* run_warp(int first) {
     shuffle(order, kWarp);
     for (int lane : order) {
       running = first + lane;
-      if (lanes[lane].state == State::kReady) swapcontext(&scheduler, &lanes[lane].context);
+      if (lanes[lane].state == State::kReady) switch_stack(&scheduler, lanes[lane].stack);
     }
     const int num_waiting = count(lanes, kWarp, State::kAtWarp);
     if (num_waiting == 0) break;
@@ -204,7 +225,7 @@ const char* run(Kernel run_kernel, long num_blocks, int num_threads, const void*
   if (num_threads <= 0 || num_threads > kMaxThreads || num_threads % kWarp) {
     return "a block has an unsupported number of threads";
   }
-  if (!stacks) stacks = static_cast<char*>(malloc(kMaxThreads * kStackBytes));
+  if (!stacks) stacks = static_cast<char*>(aligned_alloc(kAlignment, kMaxThreads * kStackBytes));
   if (!stacks) return "out of memory";
   kernel = run_kernel;
   arguments = given;

@@ -15,12 +15,12 @@ API int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*,
 API int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*,
                        const void*, const void*, void*, void*, void*, const void*, void*, size_t,
                        void* stream) {
-  return StandInLaunch(stream, "cublasLtMatmul");
+  return StandInLaunch(stream, "cublasLtMatmul", nullptr, nullptr, 0);
 }
 
 API int cublasLtMatrixTransform(void*, void*, const void*, const void*, void*, const void*,
                                 const void*, void*, void*, void*, void* stream) {
-  return StandInLaunch(stream, "cublasLtMatrixTransform");
+  return StandInLaunch(stream, "cublasLtMatrixTransform", nullptr, nullptr, 0);
 }
 
 CREATE(cublasLtCreate)

@@ -1,13 +1,54 @@
-// Stands for the CUDA driver in tests: our own kernels are found by name and do nothing.
+// Stands for the CUDA driver in tests: our own kernels are found by name. If they are to compute, an
+// emulator runs their device code.
 // Source: CUDA Driver API 13.0, "Library Management", "Execution Control".
 
 #include <stdio.h>
 
-#define API extern "C" __attribute__((visibility("default")))
+#include "library.h"
 
-extern "C" int StandInLaunch(void* stream, const char* name);
+#include "../../../native/cuda/device/kernels.cc"
+#include "../../../native/cuda/driver.h"
+#include "../../../native/cuda/emulator/emulator.h"
 
 namespace {
+
+struct KnownKernel {
+  const char* name;
+  emulator::Kernel run;
+  size_t size;  // of its parameter
+};
+
+template <typename Arguments>
+void Call(void (*kernel)(Arguments), const void* arguments) {
+  kernel(*static_cast<const Arguments*>(arguments));
+}
+
+template <typename Arguments>
+constexpr size_t SizeOf(void (*)(Arguments)) {
+  return sizeof(Arguments);
+}
+
+#define KNOWN(name) \
+  {#name, [](const void* arguments) { Call(name, arguments); }, SizeOf(name)},
+constexpr KnownKernel kKernels[] = {FOR_EACH_KERNEL(KNOWN)};
+
+constexpr size_t MostBytes() {
+  size_t most = 0;
+  for (const KnownKernel& kernel : kKernels) most = kernel.size > most ? kernel.size : most;
+  return most;
+}
+
+struct Launch {
+  emulator::Kernel run;
+  unsigned num_blocks, num_threads;
+  alignas(16) char arguments[MostBytes()];
+};
+
+const char* Run(const void* parameters) {
+  const auto& launch = *static_cast<const Launch*>(parameters);
+  return emulator::run(launch.run, launch.num_blocks, static_cast<int>(launch.num_threads),
+                       launch.arguments);
+}
 
 struct Configuration {
   unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
@@ -41,17 +82,22 @@ API int cuLibraryLoadData(void** library, const void*, void*, void*, unsigned, v
 }
 
 API int cuLibraryGetKernel(void** kernel, void*, const char* name) {
-  *kernel = const_cast<char*>(name);  // which lives as long as our library
+  for (const KnownKernel& known : kKernels) {
+    if (strcmp(known.name, name) == 0) *kernel = const_cast<KnownKernel*>(&known);
+  }
   return 0;
 }
 
 API int cuLaunchKernel(void* kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned, void* stream,
-                       void**, void**) {
+                       void** parameters, void**) {
+  const auto& known = *static_cast<const KnownKernel*>(kernel);
   char about[256];
-  snprintf(about, sizeof(about), "triune::%s\t%ux%ux%u\t%ux%ux%u", static_cast<char*>(kernel), grid_x,
-           grid_y, grid_z, block_x, block_y, block_z);
-  return StandInLaunch(stream, about);
+  snprintf(about, sizeof(about), "triune::%s\t%ux%ux%u\t%ux%ux%u", known.name, grid_x, grid_y,
+           grid_z, block_x, block_y, block_z);
+  Launch launch{known.run, grid_x, block_x, {}};
+  memcpy(launch.arguments, parameters[0], known.size);
+  return StandInLaunch(stream, about, Run, &launch, sizeof(launch));
 }
 
 API int cuLaunchKernelEx(const Configuration* c, void* kernel, void** parameters, void** extra) {

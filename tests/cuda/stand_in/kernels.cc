@@ -1,4 +1,4 @@
-#include "state.h"
+#include "computations.h"
 
 #include <map>
 
@@ -9,7 +9,7 @@ namespace {
 constexpr int kBlockSharedBytes = 232448;  // of an H100
 std::map<const void*, std::string> kernel_names;
 
-int Launch(const void* kernel, Extent grid, Extent block, void* stream) {
+int LaunchKernel(const void* kernel, Extent grid, Extent block, void** parameters, void* stream) {
   std::string name;
   {
     Lock lock;
@@ -21,7 +21,7 @@ int Launch(const void* kernel, Extent grid, Extent block, void* stream) {
   };
   const std::string about = name + '\t' + text(grid) + '\t' + text(block);
   if (int error = Called("kernel", about)) return error;
-  return Work(stream, {name, [] {}, kKernelNode, 0});
+  return Work(stream, {name, ComputationOf(name, parameters, grid, block), kKernelNode, 0});
 }
 
 }  // namespace
@@ -84,20 +84,21 @@ API int __cudaPopCallConfiguration(Extent* grid, Extent* block, size_t* shared_b
   return 0;
 }
 
-API int __cudaLaunchKernel(const void* kernel, Extent grid, Extent block, void**, size_t,
-                           void* stream) {
-  return Launch(kernel, grid, block, stream);
+API int __cudaLaunchKernel(const void* kernel, Extent grid, Extent block, void** parameters,
+                           size_t, void* stream) {
+  return LaunchKernel(kernel, grid, block, parameters, stream);
 }
-API int cudaLaunchKernel(const void* kernel, Extent grid, Extent block, void**, size_t,
-                         void* stream) {
-  return Launch(kernel, grid, block, stream);
+API int cudaLaunchKernel(const void* kernel, Extent grid, Extent block, void** parameters,
+                         size_t, void* stream) {
+  return LaunchKernel(kernel, grid, block, parameters, stream);
 }
-API int cudaLaunchCooperativeKernel(const void* kernel, Extent grid, Extent block, void**, size_t,
-                                    void* stream) {
-  return Launch(kernel, grid, block, stream);
+API int cudaLaunchCooperativeKernel(const void* kernel, Extent grid, Extent block,
+                                    void** parameters, size_t, void* stream) {
+  return LaunchKernel(kernel, grid, block, parameters, stream);
 }
-API int cudaLaunchKernelExC(const LaunchConfiguration* c, const void* kernel, void**) {
-  return Launch(kernel, c->grid, c->block, c->stream);
+API int cudaLaunchKernelExC(const LaunchConfiguration* c, const void* kernel,
+                            void** parameters) {
+  return LaunchKernel(kernel, c->grid, c->block, parameters, c->stream);
 }
 
 API int cudaLaunchHostFunc(void* stream, void (*function)(void*), void* argument) {

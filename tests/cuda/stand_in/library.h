@@ -1,4 +1,4 @@
-// What stand-ins of libraries share that launch kernels: these are logged, and do nothing.
+// What stand-ins of libraries share that launch kernels.
 
 #pragma once
 
@@ -7,17 +7,20 @@
 
 #define API extern "C" __attribute__((visibility("default")))
 
-extern "C" int StandInLaunch(void* stream, const char* name);
+// Puts a kernel on a stream. If kernels are to compute, `run` is called with a copy of the
+// parameters, and returns null or what has failed; null: the kernel does nothing, and that is logged.
+extern "C" int StandInLaunch(void* stream, const char* name, const char* (*run)(const void*),
+                             const void* parameters, size_t size);
 
 // Handles and descriptors. A handle begins with its stream.
 #define CREATE(name)       \
   API int name(void** made) { \
-    *made = calloc(1, 64); \
+    *made = calloc(1, 256); \
     return *made == nullptr; \
   }
 
 #define LAUNCH(name) \
-  API int name(void** handle) { return StandInLaunch(*handle, #name); }
+  API int name(void** handle) { return StandInLaunch(*handle, #name, nullptr, nullptr, 0); }
 
 #define NOTHING(name) \
   API int name() { return 0; }

@@ -4,19 +4,6 @@
 
 #include <pthread.h>
 
-// What headers of the C++ library need at run time, so that nothing links to the library: the
-// compiler would build it first, which takes most of a minute.
-
-template class std::basic_string<char>;
-
-void* operator new(size_t size) { return malloc(size); }
-void operator delete(void* pointer) noexcept { free(pointer); }
-void operator delete(void* pointer, size_t) noexcept { free(pointer); }
-
-namespace std::inline __1 {
-[[noreturn]] void __libcpp_verbose_abort(const char*, ...) noexcept { abort(); }
-}  // namespace std::inline __1
-
 namespace stand_in {
 namespace {
 
@@ -25,6 +12,7 @@ std::string calls;
 std::string failing;  // the call that fails, and its error
 int failure;
 bool is_late;
+const bool is_computing = getenv("STAND_IN_COMPUTES") != nullptr;
 std::deque<std::function<void()>> late;
 size_t num_done;  // of `num_added`
 
@@ -47,6 +35,8 @@ void Log(const std::string& name, const std::string& about) {
 }
 
 int Fail(int error) { return last_error = error; }
+
+bool IsComputing() { return is_computing; }
 
 int Called(const std::string& name, const std::string& about) {
   Log(name, about);
@@ -123,8 +113,18 @@ API int StandInWork(void* stream, void (*run)(), int type, int64_t kind) {
   return Work(stream, {"work", run, static_cast<NodeType>(type), kind});
 }
 
-// A launch by another library.
-API int StandInLaunch(void* stream, const char* name) {
+// A launch by another library. What it computes, if anything: `run` of a copy of the parameters,
+// which returns null or what has failed.
+API int StandInLaunch(void* stream, const char* name, const char* (*run)(const void*),
+                      const void* parameters, size_t size) {
   if (int error = Called("kernel", name)) return error;
-  return Work(stream, {name, [] {}, kKernelNode, 0});
+  std::function<void()> computation = [] {};
+  if (is_computing && run != nullptr) {
+    computation = [run, copy = std::string(static_cast<const char*>(parameters), size)] {
+      if (const char* failure = run(copy.data())) Log("failure", failure);
+    };
+  } else if (is_computing) {
+    Log("does nothing", name);
+  }
+  return Work(stream, {name, computation, kKernelNode, 0});
 }

@@ -72,6 +72,9 @@ extern Stream default_stream;
 extern constinit thread_local Stream* capturing;  // of this thread
 extern constinit thread_local int last_error;
 
+// Whether kernels compute: if the environment has STAND_IN_COMPUTES.
+bool IsComputing();
+
 void Log(const std::string& name, const std::string& about = "");
 int Fail(int error);
 

@@ -1,0 +1,55 @@
+#include "computations.h"
+
+#include <map>
+
+namespace stand_in {
+namespace {
+
+using Make = Computation (*)(const Launch&);
+
+struct Known {
+  Name name;
+  Make make;
+};
+
+Make MakeOf(const std::string& base) {
+  static std::map<std::string, Make> makes;
+  if (makes.empty()) {
+    for (const Kernels& kernels : {kAttentionKernels, kElementKernels, kQuantizedKernels,
+                                   kShapeKernels, kSelectionKernels}) {
+      for (int i = 0; i < kernels.count; ++i) makes[kernels.first[i].name] = kernels.first[i].make;
+    }
+  }
+  const auto found = makes.find(base);
+  return found == makes.end() ? nullptr : found->second;
+}
+
+}  // namespace
+
+int64_t Launch::Integer(int index) const {
+  const std::string& type = name.parameters[static_cast<size_t>(index)];
+  if (type == "int") return Get<int32_t>(index);
+  if (type == "unsigned int") return Get<uint32_t>(index);
+  if (type == "bool") return Get<bool>(index);
+  return Get<int64_t>(index);
+}
+
+Computation ComputationOf(const std::string& mangled, void** parameters, Extent grid,
+                          Extent block) {
+  static std::map<std::string, Known> known;
+  Computation computation;
+  if (IsComputing()) {
+    Lock lock;
+    auto found = known.find(mangled);
+    if (found == known.end()) {
+      const Name name = NameOf(mangled);
+      found = known.emplace(mangled, Known{name, MakeOf(name.base)}).first;
+    }
+    const auto& [name, make] = found->second;
+    if (make != nullptr) computation = make({name, parameters, grid, block});
+    if (!computation) Log("does nothing", mangled);
+  }
+  return computation ? computation : [] {};
+}
+
+}  // namespace stand_in
