@@ -6,6 +6,68 @@ namespace cuda {
 namespace {
 
 template <bool IsBFloat>
+struct Split : Typed<IsBFloat> {
+  using Typed<IsBFloat>::kType;
+  static constexpr const char* kName = IsBFloat ? "SplitBf16" : "SplitFp16";
+  static constexpr Parameter kInputs[] = {{kType}, {kType, true}, {kType, true}, {kType, true}};
+  static constexpr Parameter kOutputs[] = {{kType}, {kType}, {kType}};
+
+  int64_t num_heads, num_kv_heads, is_interleaved;
+
+  Status* create(const Api& api, const KernelInfo* info) {
+    RETURN_IF_FAILED(api.Attribute(info, "is_interleaved", &is_interleaved));
+    return load_and_read(api, info, "num_heads", num_heads, "num_kv_heads", num_kv_heads);
+  }
+
+  Status* run(const Api& api, KernelContext* context) const {
+    constexpr int kThreads = 256;
+    device::SplitArguments<Element> a{};
+    Dimensions shape;
+    RETURN_IF_FAILED(shaped_input(api, context, 0, a.x, shape));
+    RETURN_IF_FAILED(ort::input_data(api, context, 1, a.bias));
+    RETURN_IF_FAILED(ort::input_data(api, context, 2, a.cosines));
+    RETURN_IF_FAILED(ort::input_data(api, context, 3, a.sines));
+    if (shape.rank != 3) return refuse(api, "texts have three axes");
+    if (num_kv_heads <= 0 || num_heads <= 0 || num_heads % num_kv_heads) {
+      return refuse(api, "heads are not in equal groups");
+    }
+    const int64_t all_heads = num_heads + 2 * num_kv_heads, head_size = shape.last() / all_heads;
+    if (head_size * all_heads != shape.last()) return refuse(api, "a row has no whole heads");
+    RETURN_IF_FAILED(check_width(api, head_size, INT32_MAX));
+    a.num_heads = static_cast<int>(num_heads);
+    a.num_kv_heads = static_cast<int>(num_kv_heads);
+    a.head_size = static_cast<int>(head_size);
+    a.length = static_cast<int>(shape.sizes[1]);
+    a.is_interleaved = static_cast<int>(is_interleaved);
+    if (a.cosines) {
+      RETURN_IF_FAILED(read_angles(api, context, a));
+    }
+    shape.sizes[2] = num_heads * head_size;
+    for (size_t part = 0; part < 3; part++) {
+      RETURN_IF_FAILED(ort::output_data(api, context, part, shape.sizes, shape.rank, a.parts[part]));
+    }
+    a.num_vectors = 3 * shape.num_rows() * shape.last() / kVector;
+    return launch(api, context, kSplit + IsBFloat, divide_up(a.num_vectors, kThreads), kThreads,
+                  &a);
+  }
+
+ private:
+  // A vector is rotated with itself or with another one.
+  Status* read_angles(const Api& api, KernelContext* context,
+                      device::SplitArguments<Element>& a) const {
+    Dimensions angles;
+    RETURN_IF_FAILED(shaped_input(api, context, 2, a.cosines, angles));
+    if (!a.sines || angles.rank != 2) return refuse(api, "angles have two axes");
+    const int64_t unit = is_interleaved ? kVector / 2 : kVector;
+    if (angles.last() % unit || 2 * angles.last() > a.head_size || angles.sizes[0] < a.length) {
+      return refuse(api, "the angles have an unsupported size");
+    }
+    a.rotary_size = static_cast<int>(2 * angles.last());
+    return nullptr;
+  }
+};
+
+template <bool IsBFloat>
 struct Pool : Typed<IsBFloat> {
   using Typed<IsBFloat>::kType;
   static constexpr const char* kName = IsBFloat ? "PoolBf16" : "PoolFp16";
@@ -63,6 +125,10 @@ struct KeyRanges : Typed<false> {
 };
 
 }  // namespace
+
+const ort::Operator& split(bool is_bfloat) {
+  return is_bfloat ? ort::make_operator<Split<true>>() : ort::make_operator<Split<false>>();
+}
 
 const ort::Operator& pool(bool is_bfloat) {
   return is_bfloat ? ort::make_operator<Pool<true>>() : ort::make_operator<Pool<false>>();

@@ -9,9 +9,11 @@
 //   Activation: act(x + bias), or act(a) * b of the halves a and b of x + bias.
 //     Inputs: x [.., size], bias [size] (optional). Output: y [.., size], or half of it.
 //     Attributes: kind, a device::Activation; is_gated, 1 for the product of the halves.
-//   Split: x + bias in three parts.
-//     Inputs: x [.., size], bias [size] (optional). Outputs: three of [.., their size].
-//     Attributes: first_size, second_size.
+//   Split: the heads of queries, keys and values of x + bias, with rotary positions.
+//     Inputs: x [texts, length, (num_heads + 2 num_kv_heads) head size], bias of a row (optional),
+//     cosines and sines [positions, half of the rotated elements of a head] (optional). Outputs:
+//     three of [texts, length, num_heads head size]; keys and values are repeated.
+//     Attributes: num_heads, num_kv_heads, is_interleaved.
 //   Linear: act(x W^T + bias), or act(gate) * up of the halves of x W^T + bias, for few rows.
 //     Inputs: x [.., in], weight [features, in], bias [features] (optional), residual [.., in]
 //     (optional), scale [in] (optional). With scale, x is RMSNorm(x + residual) * scale. Outputs:
@@ -114,38 +116,6 @@ struct Activation : Typed<IsBFloat> {
   }
 };
 
-template <bool IsBFloat>
-struct Split : Typed<IsBFloat> {
-  using Typed<IsBFloat>::kType;
-  static constexpr const char* kName = IsBFloat ? "SplitBf16" : "SplitFp16";
-  static constexpr Parameter kInputs[] = {{kType}, {kType, true}};
-  static constexpr Parameter kOutputs[] = {{kType}, {kType}, {kType}};
-
-  int64_t first_size, second_size;
-
-  Status* create(const Api& api, const KernelInfo* info) {
-    return load_and_read(api, info, "first_size", first_size, "second_size", second_size);
-  }
-
-  Status* run(const Api& api, KernelContext* context) const {
-    device::SplitArguments<Element> a{};
-    Dimensions shape;
-    RETURN_IF_FAILED(shaped_input(api, context, 0, a.x, shape));
-    RETURN_IF_FAILED(ort::input_data(api, context, 1, a.bias));
-    a.row_vectors = static_cast<int>(shape.last() / kVector);
-    a.num_vectors = shape.num_rows() * a.row_vectors;
-    const int64_t sizes[] = {first_size, second_size, shape.last() - first_size - second_size};
-    for (size_t part = 0; part < 3; part++) {
-      RETURN_IF_FAILED(check_width(api, sizes[part], INT32_MAX));
-      shape.sizes[shape.rank - 1] = sizes[part];
-      RETURN_IF_FAILED(ort::output_data(api, context, part, shape.sizes, shape.rank, a.parts[part]));
-      a.part_vectors[part] = static_cast<int>(sizes[part] / kVector);
-    }
-    return launch(api, context, kSplit + IsBFloat, divide_up(a.num_vectors, kThreads), kThreads,
-                  &a);
-  }
-};
-
 struct BestToken {
   static constexpr const char* kName = "BestToken";
   static constexpr const char* kProvider = kProviderName;
@@ -232,7 +202,7 @@ EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBas
       options, base,
       {&ort::make_operator<cuda::Norm<false>>(), &ort::make_operator<cuda::Norm<true>>(),
        &ort::make_operator<cuda::Activation<false>>(), &ort::make_operator<cuda::Activation<true>>(),
-       &ort::make_operator<cuda::Split<false>>(), &ort::make_operator<cuda::Split<true>>(),
+       &cuda::split(false), &cuda::split(true),
        &cuda::linear(false), &cuda::linear(true), &cuda::decode_attention(false),
        &cuda::decode_attention(true), &cuda::pool(false), &cuda::pool(true), &cuda::key_ranges(),
        &ort::make_operator<cuda::BestToken>(),

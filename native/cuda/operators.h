@@ -67,6 +67,7 @@ struct Typed {
 // Operators that are defined in files of their own.
 const ort::Operator& linear(bool is_bfloat);
 const ort::Operator& decode_attention(bool is_bfloat);
+const ort::Operator& split(bool is_bfloat);
 const ort::Operator& pool(bool is_bfloat);
 const ort::Operator& key_ranges();
 

@@ -29,14 +29,15 @@ _OPTIONS = (
 _SOURCES = {
     RUNTIME: (
         *("cxx.cc", "state.cc", "device.cc", "memory.cc", "kernels.cc", "streams.cc"),
-        *("names.cc", "computations.cc", "element_kernels.cc", "shape_kernels.cc"),
-        *("selection_kernels.cc", "attention_kernels.cc", "quantized_kernels.cc"),
+        *("names.cc", "computations.cc", "element_kernels.cc", "unary_kernels.cc"),
+        *("shape_kernels.cc", "join_kernels.cc", "selection_kernels.cc", "softmax_kernels.cc"),
+        *("attention_kernels.cc", "quantized_kernels.cc"),
         *("attention_cache.cc", "flash_attention.cc", "unfused_attention.cc"),
     ),
     "libcuda.so.1": ("driver.cc", "../../../native/cuda/emulator/emulator.cc"),
     "libcublas.so.13": ("cublas.cc", "cxx.cc"),
     "libcublasLt.so.13": ("cublas_lt.cc",),
-    "libcudnn.so.9": ("cudnn.cc",),
+    "libcudnn.so.9": ("cudnn.cc", "cudnn_recurrent.cc", "cxx.cc"),
     "libcurand.so.10": ("curand.cc",),
 }
 _CALLBACK = ctypes.CFUNCTYPE(None)

@@ -1,4 +1,4 @@
-"""Serves a model by ONNX Runtime's CUDA provider and libraries that stand for NVIDIA's.
+"""Serves a model by ONNX Runtime's CUDA provider and libraries that stand for NVIDIA's; or on the CPU.
 
 :func:`probe` starts ``python -m tests.cuda.probe BUNDLE REQUEST REPLY``: ONNX Runtime for GPUs and
 for CPUs cannot be in one process.
@@ -10,7 +10,7 @@ import logging
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from server.engine.lane import Worker
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import EncodingJob, GenerationJob
+from server.engine.requests.update import JobUpdate
 from server.models.registry import Model, load_bundle
 from server.models.workers import make_workers
 from server.runtime.contract import Backend
@@ -34,7 +35,8 @@ from tests.cuda.libraries import ROOT, StandIn
 Call = list[str]
 """A call of CUDA: a name, and what it is about. Launches are called ``kernel``."""
 
-_TOKENS, _NUM_NEW_TOKENS, _MAX_STEPS = (5,) * 20, 6, 60
+_LENGTHS = (20, 3, 11, 1, 7, 16, 2)  # of jobs, which repeat
+_FIRST_ID, _NUM_NEW_TOKENS, _MAX_STEPS = 3, 6, 60
 # Options of the jobs that run, by name.
 _KINDS: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -52,8 +54,9 @@ class Request:
     Args:
         bundle: the folder of one version.
         config: fields of :class:`ServerConfig`.
-        jobs: kinds of jobs, three of each together.
-        takes_ranges: whether attention follows ranges of keys, which is found by its results.
+        jobs: kinds of jobs, ``num_jobs`` of each together.
+        computes: whether kernels compute.
+        takes_ranges: whether attention follows ranges of keys; if kernels compute, results tell.
         memory_bytes: of the device, once the model is loaded; None: plenty.
         num_loads: how often the model is loaded, served and removed.
     """
@@ -61,9 +64,28 @@ class Request:
     bundle: str
     config: dict[str, Any] = field(default_factory=dict)
     jobs: tuple[str, ...] = ("greedy",)
+    num_jobs: int = 3
+    computes: bool = False
     takes_ranges: bool = True
     memory_bytes: int | None = None
     num_loads: int = 1
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a job gave.
+
+    Args:
+        tokens: that were generated.
+        logprobs: of each token, if the job wants them.
+        leads: of each token over the next likeliest one, in the same unit.
+        vector: of an encoder, of all tokens if the job wants those.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    leads: list[float] = field(default_factory=list)
+    vector: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -77,6 +99,7 @@ class Reply:
         loaded, prepared: calls while the model was loaded, and while its worker got ready.
         ran: calls of the jobs, by kind.
         failures: of jobs, by kind.
+        outputs: of jobs, by kind.
         used_bytes: memory of the device after each load's model was removed.
     """
 
@@ -87,6 +110,7 @@ class Reply:
     prepared: list[Call]
     ran: dict[str, list[Call]]
     failures: dict[str, list[str]]
+    outputs: dict[str, list[Output]]
     used_bytes: list[int] = field(default_factory=list)
 
 
@@ -101,12 +125,16 @@ def probe(request: Request, libraries: Path, onnxruntime: Path, folder: Path) ->
     asked, told = folder / "request.json", folder / "reply.json"
     asked.write_text(json.dumps(vars(request)))
     paths = {"LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": f"{onnxruntime}:{ROOT}"}
+    if request.computes:
+        paths["STAND_IN_COMPUTES"] = "1"
     command = (sys.executable, "-m", "tests.cuda.probe", str(asked), str(told))
     done = subprocess.run(
         command, env={**os.environ, **paths}, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return Reply(**json.loads(told.read_text()))
+    fields = json.loads(told.read_text())
+    outputs = {kind: [Output(**each) for each in all_] for kind, all_ in fields["outputs"].items()}
+    return Reply(**{**fields, "outputs": outputs})
 
 
 class _Warnings(logging.Handler):
@@ -132,7 +160,8 @@ def _serve(request: Request) -> Reply:
     }
     config = ServerConfig(bundles=directory.parent, **(fields | request.config))
     (backend,) = make_backends(config, BusyLanes())
-    backend._are_ranges_taken = request.takes_ranges  # type: ignore[attr-defined]
+    if not request.computes:
+        backend._are_ranges_taken = request.takes_ranges  # type: ignore[attr-defined]
     used_bytes = []
     for _ in range(request.num_loads):
         reply = _serve_once(request, config, backend, runtime, warnings)
@@ -159,10 +188,11 @@ def _serve_once(
         graphs |= {"few": steps.few, "many": steps.many}
     if request.memory_bytes is not None:
         runtime.limit_memory(request.memory_bytes)
-    ran, failures = {}, {}
+    ran, failures, outputs = {}, {}, {}
     for kind in request.jobs:
         runtime.reset()
-        failures[kind] = _run(worker, model, _KINDS[kind])
+        jobs = [_job(model, number, _KINDS[kind]) for number in range(request.num_jobs)]
+        outputs[kind], failures[kind] = _run(worker, jobs)
         ran[kind] = runtime.log()
     return Reply(
         warnings.messages,
@@ -172,6 +202,7 @@ def _serve_once(
         prepared,
         ran,
         failures,
+        outputs,
     )
 
 
@@ -188,7 +219,9 @@ def _job(model: Model, number: int, options: dict[str, Any]) -> Any:
     manifest = model.manifest
     encode = manifest.graphs.get("encode")
     inputs = {} if encode is None else {tensor.name: tensor for tensor in encode.inputs}
-    tokens = _TOKENS[number:]
+    random = np.random.default_rng(number)
+    length = _LENGTHS[number % len(_LENGTHS)]
+    tokens = tuple(random.integers(_FIRST_ID, _num_tokens(model), length).tolist())
     if "decode" not in manifest.graphs:
         given: dict[str, Any] = {}
         if PIXELS in inputs:
@@ -208,20 +241,38 @@ def _job(model: Model, number: int, options: dict[str, Any]) -> Any:
     return GenerationJob(prompt, _NUM_NEW_TOKENS, **given, **options)
 
 
-def _run(worker: Worker[Any], model: Model, options: dict[str, Any]) -> list[str]:
-    """Runs three jobs. Returns the failures."""
-    for number in range(3):
-        worker.submit(number, _job(model, number, options))
-    failures = []
+def _num_tokens(model: Model) -> int:
+    return model.manifest.dimensions.vocabulary_size
+
+
+def _run(worker: Worker[Any], jobs: list[Any]) -> tuple[list[Output], list[str]]:
+    """Runs jobs. Returns what they give, and the failures."""
+    for number, job in enumerate(jobs):
+        worker.submit(number, job)
+    outputs, failures = [Output() for _ in jobs], []
     for _ in range(_MAX_STEPS):
         for update in worker.step(lambda: True):
+            _add(update, outputs[update.id])
             if update.completion is not None and not update.completion.is_success:
                 failures.append(update.completion.failure)
         if not worker.has_work:
-            return failures
-    return [*failures, f"no end after {_MAX_STEPS} steps"]
+            return outputs, failures
+    return outputs, [*failures, f"no end after {_MAX_STEPS} steps"]
+
+
+def _add(update: JobUpdate, output: Output) -> None:
+    """Beams: of the first one."""
+    if update.output == 0:
+        output.tokens.extend(update.tokens)
+        for found in update.logprobs:
+            output.logprobs.append(found.logprob)
+            (_, first), (_, second) = found.top
+            output.leads.append(first - second)
+    vector = update.vector if update.token_vectors is None else update.token_vectors
+    if vector is not None:
+        output.vector.extend(vector.ravel().tolist())
 
 
 if __name__ == "__main__":
     _, asked, told = sys.argv
-    Path(told).write_text(json.dumps(vars(_serve(Request(**json.loads(Path(asked).read_text()))))))
+    Path(told).write_text(json.dumps(asdict(_serve(Request(**json.loads(Path(asked).read_text()))))))

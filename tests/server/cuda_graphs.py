@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -108,22 +109,38 @@ def gated(
 
 
 def attention(
-    weights: Mapping[str, Array], size: int = SIZE, type_: int = FLOAT16, **others: Any
+    weights: Mapping[str, Array],
+    size: int = SIZE,
+    type_: int = FLOAT16,
+    angles: Mapping[str, Array] = MappingProxyType({}),
+    position_bias: str = "",
+    **others: Any,
 ) -> onnx.ModelProto:
-    """A model of ``y = -attention(x + bias)`` in an encoder, without a cache."""
+    """A model of ``y = -attention(x + bias)`` in an encoder, without a cache.
+
+    Args:
+        size: of the queries.
+        angles: cosines and sines of rotary positions.
+        position_bias: of scores, a row of ``weights``.
+    """
     options = {"num_heads": 2, "kv_num_heads": 2, "causal": 0, **others}
-    inputs = ["biased" if weights else "packed", *[""] * 4, "last_positions", "max_length"]
+    biases = [name for name in weights if name != position_bias]
+    inputs = ["biased" if biases else "packed", *[""] * 4, "last_positions", "max_length"]
+    if angles or position_bias:
+        inputs += [*(angles or ("", "")), "", position_bias]
     nodes = [
-        *(node("Add", ["packed", bias], "biased") for bias in weights),
+        *(node("Add", ["packed", bias], "biased") for bias in biases),
         node("Sub", ["lengths", "one"], "last_positions"),
         node("GroupQueryAttention", inputs, "attended", domain=MICROSOFT, **options),
         node("Neg", ["attended"], "y"),
     ]
     rows = ("batch", "length", size)
+    packed_size = size + 2 * size // options["num_heads"] * options["kv_num_heads"]
     given = [
-        *values(type_, packed=("batch", "length", 3 * size)),
+        *values(type_, packed=("batch", "length", packed_size)),
         *values(INT32, lengths=["batch"], max_length=[]),
+        *values(TensorProto.INT64, token_ids=["batch", "length"]),
     ]
-    weights = {**weights, "one": np.array(1, np.int32)}
+    weights = {**weights, **angles, "one": np.array(1, np.int32)}
     inner = values(type_, attended=rows)
     return make_graph(nodes, given, values(type_, y=rows), weights, inner)

@@ -1,7 +1,8 @@
 """The operators of rewritten graphs in NumPy: those of native/cuda/operators.cc, and attention."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,10 +91,44 @@ class ActivationBf16(ActivationFp16):
 
 class SplitFp16(_Operator):
     def _run(
-        self, x: Array, bias: Array | None = None, first_size: int = 0, second_size: int = 0
+        self,
+        x: Array,
+        bias: Array | None = None,
+        cosines: Array | None = None,
+        sines: Array | None = None,
+        num_heads: int = 0,
+        num_kv_heads: int = 0,
+        is_interleaved: int = 0,
     ) -> tuple[Array, ...]:
-        y = x if bias is None else x + bias
-        return tuple(np.split(y, (first_size, first_size + second_size), -1))
+        biased = x if bias is None else x + bias
+        rotate = partial(_rotate, cosines=cosines, sines=sines, is_interleaved=is_interleaved)
+        return _split_heads(biased, num_heads, num_kv_heads, rotate)
+
+
+def _split_heads(
+    x: Array, num_heads: int, num_kv_heads: int, rotate: Callable[[Array], Array]
+) -> tuple[Array, ...]:
+    """Queries, keys and values, each with as many heads as queries."""
+    heads = x.reshape(*x.shape[:2], num_heads + 2 * num_kv_heads, -1)
+    queries, keys, values = np.split(heads, (num_heads, num_heads + num_kv_heads), 2)
+    group = num_heads // num_kv_heads
+    made = (rotate(queries), rotate(keys).repeat(group, 2), values.repeat(group, 2))
+    return tuple(each.reshape(*x.shape[:2], -1).astype(x.dtype) for each in made)
+
+
+def _rotate(heads: Array, cosines: Array | None, sines: Array | None, is_interleaved: int) -> Array:
+    """Rotary positions of ``heads [texts, length, heads, head size]``, in fp32."""
+    if cosines is None or sines is None:
+        return heads
+    length, half = heads.shape[1], cosines.shape[1]
+    cosine, sine = (angles[:length, None].astype(np.float32) for angles in (cosines, sines))
+    rotated = heads.astype(np.float32)
+    places = np.arange(2 * half)
+    firsts, seconds = (places[::2], places[1::2]) if is_interleaved else np.split(places, 2)
+    one, other = rotated[..., firsts], rotated[..., seconds]
+    rotated[..., firsts] = one * cosine - other * sine
+    rotated[..., seconds] = other * cosine + one * sine
+    return rotated
 
 
 class SplitBf16(SplitFp16):
@@ -173,12 +208,20 @@ class Extreme(_Operator):
         return (reduce(x, axis=-1, keepdims=True) if is_last else reduce(x, axis=1),)
 
 
-def _attend(parts: Sequence[Array], lengths: Array, heads: int, scale: float | None) -> Array:
+def _attend(
+    parts: Sequence[Array],
+    lengths: Array,
+    heads: int,
+    scale: float | None,
+    masks: Iterable[Array] = (),
+) -> Array:
     """Attention among the first tokens of each row, in fp32; padding attends too."""
     query, key, value = (
         part.astype(np.float32).reshape(*part.shape[:2], heads, -1).swapaxes(1, 2) for part in parts
     )
     scores = query @ key.swapaxes(2, 3) * (scale or query.shape[-1] ** -0.5)
+    for mask in masks:
+        scores = scores + mask
     is_padding = np.arange(key.shape[2]) >= lengths[:, None, None, None]
     weights = np.exp(np.where(is_padding, -np.inf, scores))
     attended = weights / weights.sum(-1, keepdims=True) @ value
@@ -187,17 +230,34 @@ def _attend(parts: Sequence[Array], lengths: Array, heads: int, scale: float | N
 
 
 class GroupQueryAttention(OpRun):
-    """Of an encoder: not causal, without a cache, over packed queries, keys and values."""
+    """Of an encoder: without a cache, over packed queries, keys and values.
+
+    It follows the lengths of texts, as ONNX Runtime does on CPUs.
+    """
 
     op_domain = MICROSOFT
 
     def _run(
-        self, packed: Array, *others: Array | None, num_heads: int = 0, **attributes: Any
+        self,
+        packed: Array,
+        *others: Array | None,
+        num_heads: int = 0,
+        kv_num_heads: int = 0,
+        causal: int = 1,
+        rotary_interleaved: int = 0,
+        **attributes: Any,
     ) -> tuple[Array]:
-        last_positions = others[4]
+        last_positions, cosines, sines, bias = (
+            others[index] if len(others) > index else None for index in (4, 6, 7, 9)
+        )
         assert last_positions is not None
-        parts, scale = np.split(packed, 3, -1), attributes.get("scale")
-        return (_attend(parts, last_positions + 1, num_heads, scale),)
+        rotate = partial(_rotate, cosines=cosines, sines=sines, is_interleaved=rotary_interleaved)
+        parts = _split_heads(packed, num_heads, kv_num_heads, rotate)
+        masks = [] if bias is None else [bias.astype(np.float32)]
+        if causal:
+            masks.append(np.triu(np.full((packed.shape[1],) * 2, -np.inf, np.float32), 1))
+        scale = attributes.get("scale")
+        return (_attend(parts, last_positions + 1, num_heads, scale, masks),)
 
 
 class MultiHeadAttention(OpRun):

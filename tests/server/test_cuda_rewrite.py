@@ -192,36 +192,116 @@ def test_relu_adds_its_bias(tmp_path: Path, dtype: Any, operands: list[str]) -> 
     assert attributes(made) == {"kind": 1, "is_gated": 0}
 
 
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize("options", [{}, {"scale": 0.5}, {"do_rotary": 0}])
-def test_attention_takes_separate_queries_keys_and_values(
-    tmp_path: Path, has_bias: bool, options: dict[str, Any]
-) -> None:
-    weights = {"bias": random(np.float16, 3 * SIZE, seed=1)} if has_bias else {}
-    inputs = {
-        "packed": random(np.float16, 3, 5, 3 * SIZE),
+def inputs_of(size: int) -> dict[str, Array]:
+    """Texts of :func:`attention`, with rows of this size."""
+    return {
+        "packed": random(np.float16, 3, 5, size),
         "lengths": np.array([5, 1, 3], np.int32),
         "max_length": np.array(5, np.int32),
+        "token_ids": np.ones((3, 5), np.int64),
     }
-    model = attention(weights, **options)
-    made = {node.op_type: node for node in rewritten_nodes(model, tmp_path, inputs)}
+
+
+def angles_of(half: int) -> dict[str, Array]:
+    angles = np.random.default_rng(2).uniform(0, 6, (6, half))
+    return {
+        "cosines": np.cos(angles).astype(np.float16),
+        "sines": np.sin(angles).astype(np.float16),
+    }
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    "options", [{}, {"scale": 0.5}, {"do_rotary": 0}, {"num_heads": 4}, {"rotary_interleaved": 1}]
+)
+@pytest.mark.parametrize("half", [0, 8])
+def test_attention_takes_separate_queries_keys_and_values(
+    tmp_path: Path, has_bias: bool, options: dict[str, Any], half: int
+) -> None:
+    """Of heads in groups too, with rotary positions, or without."""
+    heads, own_size = options.get("num_heads", 2), 64
+    size = own_size + 2 * own_size // heads * 2
+    weights = {"bias": random(np.float16, size, seed=1)} if has_bias else {}
+    angles = angles_of(half) if half else {}
+    options = {**options, "do_rotary": int(half > 0)}
+    model = attention(weights, own_size, angles=angles, **options)
+    made = {node.op_type: node for node in rewritten_nodes(model, tmp_path, inputs_of(size))}
     split, attending = made["SplitFp16"], made["MultiHeadAttention"]
-    assert list(split.input) == ["packed", *weights]
-    assert attributes(split) == {"first_size": SIZE, "second_size": SIZE}
+    assert list(split.input) == ["packed", *(weights or [""] * bool(angles)), *angles]
+    assert attributes(split) == {
+        "num_heads": heads,
+        "num_kv_heads": 2,
+        "is_interleaved": options.get("rotary_interleaved", 0),
+    }
     ranges = made["KeyRangesFp16"]
     assert list(ranges.input) == ["packed", "lengths"]
     assert list(attending.input) == [*split.output, "", *ranges.output]
     assert attending.domain == MICROSOFT
     kept = {name: value for name, value in options.items() if name == "scale"}
-    assert attributes(attending) == {"num_heads": 2, **kept}
+    assert attributes(attending) == {"num_heads": heads, **kept}
     assert "GroupQueryAttention" not in made
 
 
-def test_tokens_that_nobody_attends_to_keep_their_attention(tmp_path: Path) -> None:
+BIASED = {"weights": {"bias": random(np.float16, 1, 2, 5, 5)}, "position_bias": "bias"}
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "index"),
+    [
+        pytest.param(12, {}, 10, id="heads of a size that is no multiple of 8"),
+        pytest.param(SIZE, {"angles": angles_of(4), "do_rotary": 1}, 10, id="rotated half vectors"),
+        pytest.param(SIZE, {"softcap": 5.0}, 10, id="bounded scores"),
+        pytest.param(SIZE, {**BIASED, "causal": 1}, 5, id="causal with a bias"),
+    ],
+)
+def test_other_attention_does_not_reach_padding(
+    tmp_path: Path, size: int, options: dict[str, Any], index: int
+) -> None:
+    """ONNX Runtime's kernels would: :mod:`server.runtime.cuda.padding`."""
+    model = attention(**{"weights": {}, "size": size, **options})
+    before = next(node for node in model.graph.node if node.op_type == "GroupQueryAttention")
+    inputs = [*before.input, *[""] * (11 - len(before.input))]
+    data = rewrite(save(model, tmp_path))
+    assert data is not None
+    rewritten, given = load(data, tmp_path), inputs_of(3 * size)
+    actual, expected = run(rewritten, given)["y"], run(model, given)["y"]
+    is_token = np.arange(5) < given["lengths"][:, None]
+    np.testing.assert_allclose(actual[is_token], expected[is_token], rtol=0, atol=1e-3)
+    nodes = list(rewritten.graph.node)
+    (made,) = (node for node in nodes if node.op_type == "GroupQueryAttention")
+    changed = [place for place in range(11) if made.input[place] != inputs[place]]
+    assert changed == [index]
+    assert attributes(made) == attributes(before)
+    assert nodes.index(made) > max(
+        nodes.index(node) for node in nodes if node.output[0] == made.input[index]
+    )
+
+
+def test_the_nodes_of_a_mask_are_shared(tmp_path: Path) -> None:
+    model = attention({}, softcap=5.0)
+    again = attention({}, softcap=5.0).graph.node[1]
+    again.input[0], again.output[0] = "attended_twice", "y_of_second"
+    graph = model.graph
+    graph.node.insert(2, node("Concat", ["attended"] * 3, "attended_twice", axis=-1))
+    graph.node.insert(3, again)
+    graph.node[-1].input[0] = "y_of_second"
+    graph.value_info.extend(values(type_of(np.float16), y_of_second=("batch", "length", SIZE)))
+    made = rewritten_nodes(model, tmp_path, inputs_of(3 * SIZE))
+    assert operators(made).count("ConstantOfShape") == 1
+    attending = [node for node in made if node.op_type == "GroupQueryAttention"]
+    assert len({node.input[10] for node in attending}) == 1
+
+
+def test_tokens_that_nobody_attends_to_keep_their_operator(tmp_path: Path) -> None:
+    """``MultiHeadAttention`` leaves them out."""
     model = attention({})
     for value in model.graph.input:
         value.name = "attended_lengths" if value.name == "lengths" else value.name
     for one in model.graph.node:
         one.input[:] = ["attended_lengths" if name == "lengths" else name for name in one.input]
     onnx.save(model, tmp_path / "graph.onnx")
-    assert rewrite(tmp_path / "graph.onnx") is None
+    data = rewrite(tmp_path / "graph.onnx")
+    assert data is not None
+    made = operators(load(data, tmp_path).graph.node)
+    assert "GroupQueryAttention" in made
+    assert "MultiHeadAttention" not in made

@@ -32,14 +32,18 @@ struct ActivationArguments {
   int is_gated;  // 1: a row of x is twice as long as one of y
 };
 
+// Heads of texts of `length` tokens. Rows of x: the heads of queries, then of keys, then of values.
 template <typename T>
 struct SplitArguments {
-  const T* x;
-  const T* bias;  // null, or as long as a row of x
-  T* parts[3];
-  long num_vectors;  // of x
-  int row_vectors;   // of a row of x
-  int part_vectors[3];
+  const T* x;        // [rows, num_heads + 2 num_kv_heads, head_size]
+  const T* bias;     // null, or as long as a row of x
+  const T* cosines;  // [positions, rotary_size / 2]
+  const T* sines;    // likewise
+  T* parts[3];       // [rows, num_heads, head_size]; keys and values are repeated
+  long num_vectors;  // of the parts
+  int num_heads, num_kv_heads, head_size, length;
+  int rotary_size;     // the first elements of a head, which are rotated; 0: none
+  int is_interleaved;  // 1: neighbours are rotated together; 0: elements half of them apart
 };
 
 // act(x W^T + bias), or act(gate) * up, of x or its RMSNormalization. `weight` and `bias` have

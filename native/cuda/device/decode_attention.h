@@ -5,6 +5,7 @@
 #pragma once
 
 #include "arguments.h"
+#include "rotary.h"
 #include "thread.h"
 
 namespace device {
@@ -19,14 +20,11 @@ template <typename T>
 inline float rotated(const DecodeAttentionArguments<T>& a, const T* x, int position, int i) {
   const float value = T::widen(x[i]);
   if (i >= a.rotary_size) return value;
-  const int half = a.rotary_size / 2;
-  const bool is_first = a.is_interleaved ? i % 2 == 0 : i < half;
-  const int angle = a.is_interleaved ? i / 2 : is_first ? i : i - half;
-  const int other = a.is_interleaved ? i ^ 1 : is_first ? i + half : i - half;
-  const float paired = T::widen(x[other]);
-  const long row = static_cast<long>(position) * half;
-  const float cosine = T::widen(a.cosines[row + angle]), sine = T::widen(a.sines[row + angle]);
-  return T::widen(T::narrow(value * cosine + (is_first ? -paired : paired) * sine));
+  const Rotation rotation = Rotation::of(i, a.rotary_size, a.is_interleaved);
+  const long angle = static_cast<long>(position) * (a.rotary_size / 2) + rotation.angle;
+  const float cosine = T::widen(a.cosines[angle]), sine = T::widen(a.sines[angle]);
+  const float paired = T::widen(x[rotation.other]);
+  return T::widen(T::narrow(rotation.rotate(value, paired, cosine, sine)));
 }
 
 // Where a block is, and what it computes.

@@ -1,10 +1,48 @@
-// Adds a bias and splits each row into three: queries, keys and values.
+// Splits each row into the heads of queries, keys and values, after a bias, and rotates queries and
+// keys by their positions.
 #pragma once
 
 #include "arguments.h"
+#include "rotary.h"
 #include "thread.h"
 
 namespace device {
+
+// The vector `vector` of a row of `x`, with the bias.
+template <typename T>
+inline Wide<T> biased(const SplitArguments<T>& a, const T* x, int vector) {
+  Wide<T> found = Wide<T>::load(x + vector * kWide);
+  if (a.bias) found.add(a.bias + vector * kWide);
+  return found;
+}
+
+// Rotates the vector `piece` of the head that begins at the vector `head` of the row.
+template <typename T>
+inline Wide<T> rotated(const SplitArguments<T>& a, const T* x, int head, int piece, int position) {
+  const int first = piece * kWide;
+  const Rotation rotation = Rotation::of(first, a.rotary_size, a.is_interleaved);
+  const long angle = static_cast<long>(position) * (a.rotary_size / 2) + rotation.angle;
+  const T *cosines = a.cosines + angle, *sines = a.sines + angle;
+  Wide<T> found = biased(a, x, head + piece);
+  if (a.is_interleaved) {
+    UNROLLED
+    for (int i = 0; i < kWide; i += 2) {
+      const float cosine = T::widen(cosines[i / 2]), sine = T::widen(sines[i / 2]);
+      const float one = found.values[i], other = found.values[i + 1];
+      found.values[i] = one * cosine - other * sine;
+      found.values[i + 1] = other * cosine + one * sine;
+    }
+  } else {
+    const Wide<T> others = biased(a, x, head + rotation.other / kWide);
+    const Wide<T> cosine = Wide<T>::load(cosines), sine = Wide<T>::load(sines);
+    UNROLLED
+    for (int i = 0; i < kWide; i++) {
+      found.values[i] = rotation.rotate(found.values[i], others.values[i], cosine.values[i],
+                                        sine.values[i]);
+    }
+  }
+  return found;
+}
 
 template <typename T>
 inline void split(const SplitArguments<T>& a) {
@@ -12,14 +50,24 @@ inline void split(const SplitArguments<T>& a) {
   wait_for_previous();
   const long index = static_cast<long>(block()) * num_threads() + thread();
   if (index >= a.num_vectors) return;
-  const long row = index / a.row_vectors;
-  int column = static_cast<int>(index - row * a.row_vectors);
-  Wide<T> x = Wide<T>::load(a.x + index * kWide);
-  if (a.bias) x.add(a.bias + column * kWide);
-  int part = 0;
-  while (column >= a.part_vectors[part]) column -= a.part_vectors[part++];
+  // Of the outputs, whose rows are as long as that of the queries.
+  const int head_vectors = a.head_size / kWide, part_vectors = a.num_heads * head_vectors;
+  const long row = index / (3 * part_vectors);
+  const int column = static_cast<int>(index - row * 3 * part_vectors);
+  const int part = column / part_vectors, place = column % part_vectors;
+  const int head = place / head_vectors, piece = place % head_vectors;
+  // Of the input.
+  const int kv_head = head / (a.num_heads / a.num_kv_heads);
+  const int input_head = part == 0 ? head : a.num_heads + (part - 1) * a.num_kv_heads + kv_head;
+  const T* x = a.x + row * (a.num_heads + 2 * a.num_kv_heads) * a.head_size;
+  const int first = input_head * head_vectors;
   T* to = part == 0 ? a.parts[0] : part == 1 ? a.parts[1] : a.parts[2];
-  x.store(to + (row * a.part_vectors[part] + column) * kWide);
+  to += (row * part_vectors + place) * kWide;
+  if (part < 2 && piece * kWide < a.rotary_size) {
+    rotated(a, x, first, piece, static_cast<int>(row % a.length)).store(to);
+  } else {
+    biased(a, x, first + piece).store(to);
+  }
 }
 
 }  // namespace device

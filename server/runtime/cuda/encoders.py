@@ -1,12 +1,20 @@
 """Patterns of encoders, for :mod:`server.runtime.cuda.rewrite`."""
 
 from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from server.runtime.cuda.changes import MICROSOFT, SUFFIXES, Change, is_vector_size, take_bias
+from server.runtime.cuda.changes import (
+    MICROSOFT,
+    SUFFIXES,
+    VECTOR,
+    Change,
+    is_vector_size,
+    take_bias,
+)
 from server.runtime.cuda.pooling import pooled_means
 from server.runtime.kernels.graph import ATTENDED_LENGTHS, GraphIndex
 from server.runtime.kernels.library import DOMAIN
@@ -23,6 +31,9 @@ def attentions(graph: GraphIndex, takes_ranges: Callable[[], bool]) -> Iterator[
     (contrib_ops/cuda/bert/multihead_attention.cc: memory-efficient attention). With the lengths of
     texts alone it is one only of cuDNN, which is off, or of GPUs older than Hopper.
 
+    Rotary positions and groups of heads are taken; their texts would attend to padding else
+    (:mod:`server.runtime.cuda.padding`).
+
     Args:
         graph: to search.
         takes_ranges: :func:`server.runtime.cuda.key_ranges.are_taken`; called if it matters.
@@ -31,39 +42,29 @@ def attentions(graph: GraphIndex, takes_ranges: Callable[[], bool]) -> Iterator[
     if graph.is_input(ATTENDED_LENGTHS):
         return
     for node in graph.nodes:
-        if node.op_type != "GroupQueryAttention" or any(node.input[1:5]) or any(node.input[7:]):
+        if node.op_type != "GroupQueryAttention":
             continue
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        heads = attributes.pop("num_heads")
-        is_plain = attributes.pop("kv_num_heads") == heads and attributes.pop("causal", 1) == 0
-        scale = {"scale": attributes.pop("scale")} if "scale" in attributes else {}
-        if not is_plain or attributes.pop("do_rotary", 0) or attributes:
-            continue
-        if any(graph.is_used(name) for name in node.output[1:] if name):
-            continue
+        heads = _heads_of(graph, node)
         lengths = graph.producer(node, 5, "Sub")
         ones = None if lengths is None else graph.inline_array(lengths.input[1])
-        size = graph.shape(node.output[0])[-1:]
-        type_ = graph.types.get(node.output[0])
-        if lengths is None or ones is None or np.any(ones != 1) or type_ not in SUFFIXES:
-            continue
-        if not is_vector_size(size):
+        if heads is None or lengths is None or ones is None or np.any(ones != 1):
             continue
         x, bias, biased = take_bias(graph, node.input[0])
-        y = node.output[0]
+        y, mask = node.output[0], lengths.input[0]
+        suffix = SUFFIXES[graph.types[y]]
         parts = [f"{y}.{name}" for name in ("query", "key", "value")]
         split = helper.make_node(
-            f"Split{SUFFIXES[type_]}",
-            [x, bias] if bias else [x],
+            f"Split{suffix}",
+            [x, bias, *heads.angles] if heads.angles else [x, bias] if bias else [x],
             parts,
             name=f"{y}.split",
             domain=DOMAIN,
-            first_size=size[0],
-            second_size=size[0],
+            num_heads=heads.number,
+            num_kv_heads=heads.kv_number,
+            is_interleaved=heads.is_interleaved,
         )
-        made, mask = [split], lengths.input[0]
-        is_wide = is_vector_size((int(size[0]) // heads,))
-        if SUFFIXES[type_] == "Fp16" and is_wide and takes_ranges():
+        made = [split]
+        if suffix == "Fp16" and takes_ranges():
             if mask not in ranges:
                 ranges[mask] = helper.make_node(
                     "KeyRangesFp16", [x, mask], [f"{y}.ranges"], name=f"{y}.ranges", domain=DOMAIN
@@ -76,10 +77,54 @@ def attentions(graph: GraphIndex, takes_ranges: Callable[[], bool]) -> Iterator[
             [y],
             name=y,
             domain=MICROSOFT,
-            num_heads=heads,
-            **scale,
+            num_heads=heads.number,
+            **heads.scale,
         )
         yield Change(node, (*made, attention), biased)
+
+
+class _Heads(NamedTuple):
+    """Of an attention; ``angles``: names of cosines and sines, or none."""
+
+    number: int
+    kv_number: int
+    scale: dict[str, Any]  # the attribute, if there is one
+    angles: tuple[str, ...]
+    is_interleaved: int
+
+
+def _heads_of(graph: GraphIndex, node: onnx.NodeProto) -> _Heads | None:
+    """None if ``Split`` and ``MultiHeadAttention`` cannot compute a ``GroupQueryAttention``."""
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    heads = _Heads(
+        attributes.pop("num_heads"),
+        attributes.pop("kv_num_heads"),
+        {"scale": attributes.pop("scale")} if "scale" in attributes else {},
+        tuple(node.input[7:9]) if attributes.pop("do_rotary", 0) else (),
+        attributes.pop("rotary_interleaved", 0),
+    )
+    type_, size = graph.types.get(node.output[0]), graph.shape(node.output[0])[-1:]
+    is_taken = (
+        attributes.pop("causal", 1) == 0
+        and not attributes
+        and not any((*node.input[1:5], *node.input[9:]))
+        and not any(graph.is_used(name) for name in node.output[1:] if name)
+        and type_ in SUFFIXES
+        and is_vector_size(size)
+        and is_vector_size((int(size[0]) // heads.number,))
+        and all(_are_angles(graph, name, heads, int(size[0])) for name in heads.angles)
+    )
+    return heads if is_taken else None
+
+
+def _are_angles(graph: GraphIndex, name: str, heads: _Heads, size: int) -> bool:
+    """Whether ``Split`` takes a constant: it rotates a vector with itself, or with another one."""
+    angles = graph.initializers.get(name)
+    if angles is None or len(angles.dims) != 2 or angles.data_type not in SUFFIXES:
+        return False
+    half = angles.dims[1]
+    unit = VECTOR // 2 if heads.is_interleaved else VECTOR
+    return half % unit == 0 and 2 * half <= size // heads.number
 
 
 def pools(graph: GraphIndex) -> Iterator[Change]:

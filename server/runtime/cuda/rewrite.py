@@ -24,6 +24,7 @@ from server.runtime.cuda.changes import (
     take_bias,
 )
 from server.runtime.cuda.encoders import attentions, pools
+from server.runtime.cuda.padding import padded_attentions
 from server.runtime.cuda.ranges import ranges
 from server.runtime.kernels.graph import LOGIT_POSITIONS, GraphIndex
 from server.runtime.kernels.library import CUDA_LIBRARY, DOMAIN
@@ -53,16 +54,16 @@ def rewrite_model(
         takes_ranges: see :func:`server.runtime.cuda.encoders.attentions`.
 
     Returns:
-        Whether it changed: not without the library.
+        Whether it changed. Without the library, only what would be wrong does.
     """
-    if not CUDA_LIBRARY.exists():
-        return False
     graph = model.graph
     changed = False
-    attend = partial(attentions, takes_ranges=takes_ranges)
-    for pattern in (ranges, _gated_activations, attend, _norms, _activations, pools):
-        changed |= apply_changes(graph, list(pattern(GraphIndex(graph, folder))))
-    changed |= _add_best_tokens(graph, suppressed)
+    if CUDA_LIBRARY.exists():
+        attend = partial(attentions, takes_ranges=takes_ranges)
+        for pattern in (ranges, _gated_activations, attend, _norms, _activations, pools):
+            changed |= apply_changes(graph, list(pattern(GraphIndex(graph, folder))))
+        changed |= _add_best_tokens(graph, suppressed)
+    changed |= apply_changes(graph, list(padded_attentions(GraphIndex(graph, folder))))
     changed |= drop_unread(graph)
     if changed:
         declare_domains(model)

@@ -15,8 +15,9 @@ struct Known {
 Make MakeOf(const std::string& base) {
   static std::map<std::string, Make> makes;
   if (makes.empty()) {
-    for (const Kernels& kernels : {kAttentionKernels, kElementKernels, kQuantizedKernels,
-                                   kShapeKernels, kSelectionKernels}) {
+    for (const Kernels& kernels :
+         {kAttentionKernels, kElementKernels, kJoinKernels, kQuantizedKernels, kShapeKernels,
+          kSelectionKernels, kSoftmaxKernels, kUnaryKernels}) {
       for (int i = 0; i < kernels.count; ++i) makes[kernels.first[i].name] = kernels.first[i].make;
     }
   }
@@ -32,6 +33,11 @@ int64_t Launch::Integer(int index) const {
   if (type == "unsigned int") return Get<uint32_t>(index);
   if (type == "bool") return Get<bool>(index);
   return Get<int64_t>(index);
+}
+
+std::string OperatorOf(const std::string& type) {
+  const size_t begin = type.find("OP_") + 3;
+  return type.substr(begin, type.find('<', begin) - begin);
 }
 
 Computation ComputationOf(const std::string& mangled, void** parameters, Extent grid,

@@ -34,6 +34,9 @@ struct Launch {
   int64_t Integer(int index) const;
 };
 
+// Of a type such as onnxruntime::cuda::OP_Add<int, int, int>: Add.
+std::string OperatorOf(const std::string& type);
+
 struct Kernel {
   const char* name;  // without arguments of templates, and without parameters
   Computation (*make)(const Launch& launch);  // null if it does not know these arguments
@@ -44,8 +47,8 @@ struct Kernels {
   int count;
 };
 
-extern const Kernels kAttentionKernels, kElementKernels, kQuantizedKernels, kShapeKernels,
-    kSelectionKernels;
+extern const Kernels kAttentionKernels, kElementKernels, kJoinKernels, kQuantizedKernels,
+    kShapeKernels, kSelectionKernels, kSoftmaxKernels, kUnaryKernels;
 
 // Nothing if kernels are not to compute. One that is unknown does nothing, and is logged.
 Computation ComputationOf(const std::string& mangled, void** parameters, Extent grid,

@@ -22,6 +22,13 @@ struct Matrix {
   void* elements;
   int type;
   int64_t stride, batch_stride;  // between columns, between matrices
+  bool are_pointers = false;     // `elements` are pointers to matrices instead
+
+  template <typename T>
+  T* At(int64_t number) const {
+    if (are_pointers) return static_cast<T* const*>(elements)[number];
+    return static_cast<T*>(elements) + number * batch_stride;
+  }
 };
 
 // C = alpha A B + beta C. A has m rows, B has n columns.
@@ -46,7 +53,7 @@ std::vector<float> ElementsOf(const Matrix& matrix, int64_t number, int num_rows
   std::vector<float> found(static_cast<size_t>(num_rows) * static_cast<size_t>(num_columns));
   VisitType(matrix.type, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    const T* from = static_cast<const T*>(matrix.elements) + number * matrix.batch_stride;
+    const T* from = matrix.At<T>(number);
     for (int64_t column = 0; column < num_columns; ++column) {
       for (int64_t row = 0; row < num_rows; ++row) {
         const int64_t place = by_columns ? column * num_rows + row : row * num_columns + column;
@@ -73,7 +80,7 @@ void Multiply(const Product& p, int64_t number) {
     }
     VisitType(p.c.type, [&](auto tag) {
       using T = typename decltype(tag)::Type;
-      T* to = static_cast<T*>(p.c.elements) + number * p.c.batch_stride + column * p.c.stride;
+      T* to = p.c.At<T>(number) + column * p.c.stride;
       for (int row = 0; row < p.m; ++row) {
         const float before = p.beta == 0 ? 0 : p.beta * static_cast<float>(to[row]);
         to[row] = static_cast<T>(p.alpha * sums[static_cast<size_t>(row)] + before);
@@ -121,10 +128,8 @@ LAUNCH(cublasDgemmStridedBatched)
 LAUNCH(cublasDgemm_v2)
 LAUNCH(cublasDgetrfBatched)
 LAUNCH(cublasDgetriBatched)
-LAUNCH(cublasGemmBatchedEx)
 LAUNCH(cublasScopy_v2)
 LAUNCH(cublasSgeam)
-LAUNCH(cublasSgemmBatched)
 LAUNCH(cublasSgetrfBatched)
 LAUNCH(cublasSgetriBatched)
 LAUNCH(cublasSscal_v2)
@@ -140,6 +145,26 @@ API int cublasGemmStridedBatchedEx(void** handle, int transpose_a, int transpose
                         batch, FactorOf(alpha, compute_type), FactorOf(beta, compute_type),
                         {a, a_type, a_stride, a_batch}, {b, b_type, b_stride, b_batch},
                         {c, c_type, c_stride, c_batch}});
+}
+
+API int cublasGemmBatchedEx(void** handle, int transpose_a, int transpose_b, int m, int n, int k,
+                            const void* alpha, void* a, int a_type, int a_stride, void* b,
+                            int b_type, int b_stride, const void* beta, void* c, int c_type,
+                            int c_stride, int batch, int compute_type, int) {
+  return LaunchProduct(handle, "cublasGemmBatchedEx",
+                       {transpose_a != kNotTransposed, transpose_b != kNotTransposed, m, n, k,
+                        batch, FactorOf(alpha, compute_type), FactorOf(beta, compute_type),
+                        {a, a_type, a_stride, 0, true}, {b, b_type, b_stride, 0, true},
+                        {c, c_type, c_stride, 0, true}});
+}
+
+API int cublasSgemmBatched(void** handle, int transpose_a, int transpose_b, int m, int n, int k,
+                           const float* alpha, void* a, int a_stride, void* b, int b_stride,
+                           const float* beta, void* c, int c_stride, int batch) {
+  return LaunchProduct(handle, "cublasSgemmBatched",
+                       {transpose_a != kNotTransposed, transpose_b != kNotTransposed, m, n, k,
+                        batch, *alpha, *beta, {a, kFloat, a_stride, 0, true},
+                        {b, kFloat, b_stride, 0, true}, {c, kFloat, c_stride, 0, true}});
 }
 
 API int cublasGemmEx(void** handle, int transpose_a, int transpose_b, int m, int n, int k,

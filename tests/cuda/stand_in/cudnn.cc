@@ -1,33 +1,16 @@
-// Stands for cuDNN in tests: what it computes is logged as kernels. Reductions compute; recurrent
-// layers and softmax do nothing. Source: cuDNN 9, "cudnn_ops Library".
+// Stands for cuDNN in tests: what it computes is logged as kernels. Reductions compute; softmax does
+// nothing. Source: cuDNN 9, "cudnn_ops Library".
 
 #include <math.h>
-#include <stdint.h>
 
-#include "elements.h"
-#include "library.h"
+#include "cudnn.h"
 
 using namespace stand_in;
 
 namespace {
 
-constexpr int kMaxRank = 8;
-
-// Of cudnnDataType_t and cudnnReduceTensorOp_t.
-enum DataType { kFloat = 0, kDouble = 1, kHalf = 2, kBFloat = 9 };
+// Of cudnnReduceTensorOp_t.
 enum Reduction { kAdd, kMultiply, kMin, kMax, kMaxOfAbsolute, kMean, kNorm1, kNorm2 };
-
-struct Tensor {
-  int type, rank, sizes[kMaxRank], strides[kMaxRank];
-};
-
-template <typename F>
-void VisitType(int type, const F& f) {
-  if (type == kFloat) f(Tag<float>());
-  if (type == kDouble) f(Tag<double>());
-  if (type == kHalf) f(Tag<Half>());
-  if (type == kBFloat) f(Tag<BFloat>());
-}
 
 struct Reduced {
   int reduction;
@@ -125,25 +108,6 @@ API int cudnnDropoutGetStatesSize(void*, size_t* size) {
   return 0;
 }
 
-API int cudnnGetRNNTempSpaceSizes(void*, void*, int, void*, size_t* work, size_t* reserved) {
-  *work = *reserved = 1024;
-  return 0;
-}
-
-// All weights are in the first place, and have one element.
-API int cudnnGetRNNWeightParams(void*, void*, int, size_t, void* weights, int, void*,
-                                void** matrix, void*, void** bias) {
-  *matrix = *bias = weights;
-  return 0;
-}
-
-API int cudnnGetTensorNdDescriptor(void*, int, int* type, int* rank, int* sizes, int* strides) {
-  *type = 0;
-  *rank = 3;
-  for (int i = 0; i < *rank; ++i) sizes[i] = strides[i] = 1;
-  return 0;
-}
-
 API int cudnnGetReductionIndicesSize(void*, void*, void*, void*, size_t* size) {
   *size = 0;
   return 0;
@@ -157,6 +121,17 @@ API int cudnnSetTensorNdDescriptor(Tensor* tensor, int type, int rank, const int
   for (int i = 0; i < rank; ++i) {
     tensor->sizes[i] = sizes[i];
     tensor->strides[i] = strides[i];
+  }
+  return 0;
+}
+
+API int cudnnGetTensorNdDescriptor(const Tensor* tensor, int most_dimensions, int* type, int* rank,
+                                   int* sizes, int* strides) {
+  *type = tensor->type;
+  *rank = tensor->rank;
+  for (int i = 0; i < tensor->rank && i < most_dimensions; ++i) {
+    sizes[i] = tensor->sizes[i];
+    strides[i] = tensor->strides[i];
   }
   return 0;
 }
@@ -180,12 +155,9 @@ CREATE(cudnnCreateDropoutDescriptor)
 CREATE(cudnnCreateFilterDescriptor)
 CREATE(cudnnCreateLRNDescriptor)
 CREATE(cudnnCreatePoolingDescriptor)
-CREATE(cudnnCreateRNNDataDescriptor)
-CREATE(cudnnCreateRNNDescriptor)
 CREATE(cudnnCreateReduceTensorDescriptor)
 CREATE(cudnnCreateTensorDescriptor)
 
-LAUNCH(cudnnRNNForward)
 LAUNCH(cudnnSoftmaxForward)
 
 NOTHING(cudnnActivationForward)
@@ -208,8 +180,6 @@ NOTHING(cudnnDestroyDropoutDescriptor)
 NOTHING(cudnnDestroyFilterDescriptor)
 NOTHING(cudnnDestroyLRNDescriptor)
 NOTHING(cudnnDestroyPoolingDescriptor)
-NOTHING(cudnnDestroyRNNDataDescriptor)
-NOTHING(cudnnDestroyRNNDescriptor)
 NOTHING(cudnnDestroyReduceTensorDescriptor)
 NOTHING(cudnnDestroyTensorDescriptor)
 NOTHING(cudnnFindConvolutionForwardAlgorithmEx)
@@ -226,5 +196,3 @@ NOTHING(cudnnSetDropoutDescriptor)
 NOTHING(cudnnSetFilterNdDescriptor)
 NOTHING(cudnnSetLRNDescriptor)
 NOTHING(cudnnSetPoolingNdDescriptor)
-NOTHING(cudnnSetRNNDataDescriptor)
-NOTHING(cudnnSetRNNDescriptor_v8)

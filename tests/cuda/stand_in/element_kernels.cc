@@ -1,5 +1,5 @@
 // Operators of elements, with broadcasting.
-// Source: onnxruntime/core/providers/cuda/cu_inc/{unary,binary}_elementwise_impl.cuh,
+// Source: onnxruntime/core/providers/cuda/cu_inc/binary_elementwise_impl.cuh, fpgeneric.cu,
 // tensor/where_impl.cu, tensor/expand_impl.cu, math/clip_impl.cu.
 
 #include <math.h>
@@ -10,83 +10,7 @@
 namespace stand_in {
 namespace {
 
-// Of a type such as onnxruntime::cuda::OP_Add<int, int, int>: Add.
-std::string OperatorOf(const std::string& type) {
-  const size_t begin = type.find("OP_") + 3;
-  return type.substr(begin, type.find('<') - begin);
-}
-
 bool IsTrue(const std::string& argument) { return argument == "true"; }
-
-template <typename Out, typename In>
-Out Convert(In value) {
-  return static_cast<Out>(static_cast<ComputedType<In>>(value));
-}
-
-template <>
-Half Convert<Half, BFloat>(BFloat value) {
-  return static_cast<Half>(static_cast<float>(value));
-}
-
-template <typename T>
-using Unary = T (*)(T);
-
-// Null if the operator is unknown.
-template <typename T>
-Unary<T> UnaryOf(const std::string& name) {
-  if (name == "Exp") return [](T x) { return static_cast<T>(exp(x)); };
-  if (name == "Log") return [](T x) { return static_cast<T>(log(x)); };
-  if (name == "Sqrt") return [](T x) { return static_cast<T>(sqrt(x)); };
-  if (name == "Tanh") return [](T x) { return static_cast<T>(tanh(x)); };
-  if (name == "Erf") return [](T x) { return static_cast<T>(erf(x)); };
-  if (name == "Sigmoid") return [](T x) { return static_cast<T>(1 / (1 + exp(-x))); };
-  if (name == "Relu") return [](T x) { return x > 0 ? x : T(0); };
-  if (name == "Neg") return [](T x) { return static_cast<T>(-x); };
-  if (name == "Abs") return [](T x) { return x < 0 ? static_cast<T>(-x) : x; };
-  if (name == "Floor") return [](T x) { return static_cast<T>(floor(x)); };
-  if (name == "Ceil") return [](T x) { return static_cast<T>(ceil(x)); };
-  if (name == "Reciprocal") return [](T x) { return static_cast<T>(1 / x); };
-  if (name == "Cos") return [](T x) { return static_cast<T>(cos(x)); };
-  if (name == "Sin") return [](T x) { return static_cast<T>(sin(x)); };
-  return nullptr;
-}
-
-Computation MakeCast(const Launch& launch) {
-  const auto count = launch.Integer(3);
-  Computation made;
-  Visit(launch.name.arguments[0], [&](auto in) {
-    Visit(launch.name.arguments[1], [&](auto out) {
-      using In = typename decltype(in)::Type;
-      using Out = typename decltype(out)::Type;
-      made = [from = launch.Get<const In*>(0), to = launch.Get<Out*>(1), count] {
-        for (int64_t i = 0; i < count; ++i) to[i] = Convert<Out>(from[i]);
-      };
-    });
-  });
-  return made;
-}
-
-Computation MakeUnary(const Launch& launch) {
-  const std::string name = OperatorOf(launch.name.arguments[2]);
-  if (name == "Cast") return MakeCast(launch);
-  const auto count = launch.Integer(3);
-  Computation made;
-  if (name == "Not") {
-    made = [from = launch.Get<const bool*>(0), to = launch.Get<bool*>(1), count] {
-      for (int64_t i = 0; i < count; ++i) to[i] = !from[i];
-    };
-    return made;
-  }
-  VisitFloat(launch.name.arguments[0], [&](auto tag) {
-    using T = typename decltype(tag)::Type;
-    const auto run = UnaryOf<ComputedType<T>>(name);
-    if (run == nullptr) return;
-    made = [run, from = launch.Get<const T*>(0), to = launch.Get<T*>(1), count] {
-      for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(run(from[i]));
-    };
-  });
-  return made;
-}
 
 template <typename T>
 using Binary = T (*)(T, T);
@@ -309,6 +233,27 @@ Computation MakeExpandOfMatrix(const Launch& launch) {
   return made;
 }
 
+// The bias of a product: rows or columns, or both, may share elements. Parameters: bias, output,
+// number, columns, strides of rows and columns, factor.
+Computation MakeBias(const Launch& launch) {
+  const auto& arguments = launch.name.arguments;
+  const int64_t num_columns =
+      arguments[1] == "int" ? launch.Get<Divisor>(3).value : launch.Get<int64_t>(3);
+  Computation made;
+  VisitFloat(arguments[0], [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    made = [=, from = launch.Get<const T*>(0), to = launch.Get<T*>(1), count = launch.Integer(2),
+            row_stride = launch.Get<int>(4), column_stride = launch.Get<int>(5),
+            is_scaled = IsTrue(arguments[2]), factor = launch.Get<T>(6)] {
+      for (int64_t i = 0; i < count; ++i) {
+        const T value = from[i / num_columns * row_stride + i % num_columns * column_stride];
+        to[i] = is_scaled ? static_cast<T>(factor * value) : value;
+      }
+    };
+  });
+  return made;
+}
+
 // Parameters: start, step, number, output.
 Computation MakeRange(const Launch& launch) {
   Computation made;
@@ -323,7 +268,6 @@ Computation MakeRange(const Launch& launch) {
 }
 
 constexpr Kernel kKernels[] = {
-    {"onnxruntime::cuda::_UnaryElementWise", MakeUnary},
     {"onnxruntime::cuda::_BinaryElementWise", MakeStridedBinary},
     {"onnxruntime::cuda::_BinaryElementWiseSimple", MakeSimpleBinary},
     {"onnxruntime::cuda::_BinaryElementWiseRhsPerChannelBatch1", MakeBinaryOfChannels},
@@ -335,6 +279,7 @@ constexpr Kernel kKernels[] = {
     {"onnxruntime::cuda::_FillFromDataPtrKernel", MakeFillFromPointer},
     {"onnxruntime::cuda::ExpandKernel", MakeExpand},
     {"onnxruntime::cuda::ExpandKernel2D", MakeExpandOfMatrix},
+    {"onnxruntime::cuda::BroadcastBiasKernel", MakeBias},
     {"onnxruntime::cuda::RangeKernel", MakeRange},
 };
 

@@ -69,9 +69,11 @@ bool VisitInteger(const std::string& name, const F& f) {
   if (name == "signed char") return f(Tag<int8_t>()), true;
   if (name == "unsigned char") return f(Tag<uint8_t>()), true;
   if (name == "short") return f(Tag<int16_t>()), true;
+  if (name == "unsigned short") return f(Tag<uint16_t>()), true;
   if (name == "int") return f(Tag<int32_t>()), true;
   if (name == "unsigned int") return f(Tag<uint32_t>()), true;
   if (name == "long") return f(Tag<int64_t>()), true;
+  if (name == "unsigned long") return f(Tag<uint64_t>()), true;
   return false;
 }
 

@@ -195,6 +195,23 @@ Computation MakeSumOfRows(const Launch& launch) {
   return made;
 }
 
+// Sums of columns. Parameters: input, output, numbers of rows and columns.
+Computation MakeSumOfColumns(const Launch& launch) {
+  Computation made;
+  Visit(launch.name.arguments[0], [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    made = [from = launch.Get<const T*>(0), to = launch.Get<T*>(1), num_rows = launch.Get<int>(2),
+            num_columns = launch.Get<int>(3)] {
+      for (int64_t column = 0; column < num_columns; ++column) {
+        ComputedType<T> sum = 0;
+        for (int64_t row = 0; row < num_rows; ++row) sum += from[row * num_columns + column];
+        to[column] = static_cast<T>(sum);
+      }
+    };
+  });
+  return made;
+}
+
 constexpr Kernel kKernels[] = {
     {"onnxruntime::cuda::BitonicTopK", MakeBitonicTopK},
     {"onnxruntime::cuda::RadixTopK", MakeRadixTopK},
@@ -202,6 +219,7 @@ constexpr Kernel kKernels[] = {
     {"onnxruntime::cuda::_CumSumInt64BlockKernel", MakeCumSumOfIntegers},
     {"onnxruntime::cuda::detail::reduce_sum_nd_kernel", MakeSum},
     {"onnxruntime::cuda::detail::reduce_matrix_columns_kernel", MakeSumOfRows},
+    {"onnxruntime::cuda::detail::reduce_matrix_rows_kernel", MakeSumOfColumns},
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Operators that move elements.
-// Source: onnxruntime/core/providers/cuda/tensor/{gather,gather_elements,slice,split,concat,
+// Source: onnxruntime/core/providers/cuda/tensor/{gather,gather_elements,gather_nd,slice,split,
 // transpose}_impl.cu, fpgeneric.cu.
 
 #include "broadcast.h"
@@ -109,6 +109,43 @@ Computation MakeGatherOrScatterElements(const Launch& launch) {
   return made;
 }
 
+// Where the slices begin that tuples of `num_dimensions` indices select. Dimensions before
+// `first_dimension` are of batches.
+template <typename T>
+Computation MakeOffsetsOfSlices(const Launch& launch) {
+  return [first_dimension = launch.Get<int64_t>(0), sizes = launch.Get<Array<int64_t>>(1),
+          num_slices = launch.Integer(2), num_batch_slices = launch.Integer(3),
+          batch_stride = launch.Integer(4), num_dimensions = launch.Integer(5),
+          strides = launch.Get<Array<int64_t>>(6), indices = launch.Get<const T*>(7),
+          to = launch.Get<int64_t*>(8)] {
+    for (int64_t slice = 0; slice < num_slices; ++slice) {
+      to[slice] = slice / num_batch_slices * batch_stride;
+      for (int64_t i = 0; i < num_dimensions; ++i) {
+        int64_t index = indices[slice * num_dimensions + i];
+        if (index < 0) index += sizes.values[first_dimension + i];
+        to[slice] += index * strides.values[i];
+      }
+    }
+  };
+}
+
+Computation MakeSliceOffsets(const Launch& launch) {
+  return launch.name.arguments[0] == "int" ? MakeOffsetsOfSlices<int32_t>(launch)
+                                           : MakeOffsetsOfSlices<int64_t>(launch);
+}
+
+Computation MakeGatherOfSlices(const Launch& launch) {
+  Computation made;
+  Visit(launch.name.arguments[0], [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    made = [num_slices = launch.Integer(0), from = launch.Get<const T*>(1), to = launch.Get<T*>(2),
+            size = launch.Integer(3), offsets = launch.Get<const int64_t*>(4)] {
+      for (int64_t i = 0; i < num_slices * size; ++i) to[i] = from[offsets[i / size] + i % size];
+    };
+  });
+  return made;
+}
+
 Computation MakeSlice(const Launch& launch) {
   if (launch.name.arguments[0] != "false") return nullptr;  // of a gradient
   const int rank = atoi(launch.name.arguments[1].c_str());
@@ -158,29 +195,6 @@ Computation MakeSplit(const Launch& launch) {
   };
 }
 
-// `ends`: of the inputs along the axis. `whole`, `inner`: elements of the output that share the
-// coordinates before the axis, and those up to it.
-Computation MakeConcat(const Launch& launch) {
-  Computation made;
-  Visit(launch.name.arguments[0], [&](auto tag) {
-    using T = typename decltype(tag)::Type;
-    made = [whole = launch.Get<Divisor>(0).value, inner = launch.Get<Divisor>(1).value,
-            ends = launch.Get<Array<int64_t, 32>>(2), to = launch.Get<T*>(3),
-            inputs = launch.Get<Array<const T*, 32>>(4), count = launch.Integer(5)] {
-      for (int64_t i = 0; i < count; ++i) {
-        const int64_t outer = i / whole, coordinate = i % whole / inner;
-        int input = 0;
-        while (coordinate >= ends.values[input]) ++input;
-        const int64_t begin = input == 0 ? 0 : ends.values[input - 1];
-        const int64_t size = ends.values[input] - begin;
-        const int64_t row = outer * size + coordinate - begin;
-        to[i] = inputs.values[input][row * inner + i % inner];
-      }
-    };
-  });
-  return made;
-}
-
 Computation MakeTranspose(const Launch& launch) {
   const auto places = Broadcast::Strides(launch.Get<int>(0), launch.Get<Array<Divisor>>(3),
                                          launch.Get<Array<int64_t>>(1));
@@ -221,6 +235,26 @@ Computation MakeTransposeOfVectors(const Launch& launch) {
   };
 }
 
+// A matrix for each z of the grid, `stride` elements apart.
+Computation MakeTransposeOfMatrices(const Launch& launch) {
+  Computation made;
+  Visit(launch.name.arguments[0], [&](auto tag) {
+    using T = typename decltype(tag)::Type;
+    made = [count = launch.grid.z, num_rows = launch.Get<int64_t>(0),
+            num_columns = launch.Get<int64_t>(1), stride = launch.Get<int64_t>(2),
+            from = launch.Get<const T*>(3), to = launch.Get<T*>(4)] {
+      for (int64_t matrix = 0; matrix < count; ++matrix) {
+        for (int64_t i = 0; i < num_rows; ++i) {
+          for (int64_t j = 0; j < num_columns; ++j) {
+            to[matrix * stride + j * num_rows + i] = from[matrix * stride + i * num_columns + j];
+          }
+        }
+      }
+    };
+  });
+  return made;
+}
+
 // A matrix of `num_columns` rows of `num_rows` elements.
 Computation MakeTransposeOfMatrix(const Launch& launch) {
   return [to = launch.Get<uint16_t*>(0), from = launch.Get<const uint16_t*>(1),
@@ -234,11 +268,13 @@ Computation MakeTransposeOfMatrix(const Launch& launch) {
 constexpr Kernel kKernels[] = {
     {"onnxruntime::cuda::_GatherKernel", MakeGather},
     {"onnxruntime::cuda::_GatherScatterElementsKernel", MakeGatherOrScatterElements},
+    {"onnxruntime::cuda::_ComputeSliceOffsetsKernel", MakeSliceOffsets},
+    {"onnxruntime::cuda::_GatherNDKernel", MakeGatherOfSlices},
     {"onnxruntime::cuda::_SliceKernel", MakeSlice},
     {"onnxruntime::cuda::_SplitSmallInnerKernel", MakeSplit},
-    {"onnxruntime::cuda::_ConcatKernelOutputMajor", MakeConcat},
     {"onnxruntime::cuda::Transpose4DKernelParallelizeMultipleElementsPerThreadInInnermostDim",
      MakeTransposeOfVectors},
+    {"onnxruntime::cuda::Transpose3DKernel", MakeTransposeOfMatrices},
     {"onnxruntime::cuda::TransposeKernel", MakeTranspose},
     {"transposeNoOverlap", MakeTransposeOfMatrix},
 };

@@ -1,0 +1,80 @@
+"""Attention over texts with padding, for :mod:`server.runtime.cuda.rewrite`.
+
+On CUDA, ``GroupQueryAttention`` without a cache takes the longest length for all texts (ONNX
+Runtime 1.31, contrib_ops/cuda/bert/group_query_attention_impl.cu: ``padded_seq_lens``). Tokens
+would attend to padding, unless a causal mask hides it. With a bias it follows the lengths, but puts
+the causal mask of a shorter text in another place (gqa_unfused_attention.cu: ``past``).
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from server.runtime.cuda.changes import Change
+from server.runtime.kernels.graph import TOKENS, GraphIndex
+from server.runtime.memory import Array
+
+# Inputs of GroupQueryAttention.
+_PAST_KEYS, _LAST_POSITIONS, _BIAS = 3, 5, 10
+
+
+def padded_attentions(graph: GraphIndex) -> Iterator[Change]:
+    """Attention that would be wrong: gets equal lengths if it is causal, else a bias of zeros.
+
+    A causal text may attend to padding after it, as its tokens do not.
+    """
+    made: set[str] = set()
+    for node in graph.nodes:
+        if node.op_type != "GroupQueryAttention" or node.input[_PAST_KEYS]:
+            continue
+        inputs = [*node.input, *[""] * (_BIAS + 1 - len(node.input))]
+        is_causal = next((a.i for a in node.attribute if a.name == "causal"), 1) == 1
+        if is_causal != bool(inputs[_BIAS]):
+            continue
+        type_ = graph.types[node.output[0]]
+        name = "equal_lengths" if is_causal else f"no_bias.{type_}"
+        new = []
+        if name not in made:
+            made.add(name)
+            new = _equal_lengths(name) if is_causal else _zeros(name, node.input[0], type_)
+        inputs[_LAST_POSITIONS if is_causal else _BIAS] = name
+        changed = onnx.NodeProto.FromString(node.SerializeToString())
+        changed.input[:] = inputs
+        yield Change(node, (*new, changed))
+
+
+def _zeros(name: str, x: str, type_: int) -> list[onnx.NodeProto]:
+    """A bias ``[1, 1, length, length]`` for ``x [texts, length, size]``."""
+    length, shape = f"{name}.length", f"{name}.shape"
+    dtype = helper.tensor_dtype_to_np_dtype(type_)
+    return [
+        helper.make_node("Shape", [x], [length], name=length, start=1, end=2),
+        _constant(f"{name}.one", np.ones(1, np.int64)),
+        helper.make_node("Concat", [f"{name}.one"] * 2 + [length] * 2, [shape], name=shape, axis=0),
+        helper.make_node(
+            "ConstantOfShape", [shape], [name], name=name, value=_tensor(np.zeros(1, dtype))
+        ),
+    ]
+
+
+def _equal_lengths(name: str) -> list[onnx.NodeProto]:
+    """The last position of the batch for each of its texts, on the device: int32 ``[texts]``."""
+    places, counted, counts = (f"{name}.{part}" for part in ("places", "counted", "counts"))
+    return [
+        helper.make_node("Equal", [TOKENS, TOKENS], [places], name=places),
+        helper.make_node("Cast", [places], [counted], name=counted, to=TensorProto.INT32),
+        _constant(f"{name}.axis", np.ones(1, np.int64)),
+        helper.make_node("ReduceSum", [counted, f"{name}.axis"], [counts], name=counts, keepdims=0),
+        _constant(f"{name}.one", np.array(1, np.int32)),
+        helper.make_node("Sub", [counts, f"{name}.one"], [name], name=name),
+    ]
+
+
+def _constant(name: str, array: Array) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], name=name, value=_tensor(array))
+
+
+def _tensor(array: Array) -> TensorProto:
+    return numpy_helper.from_array(array)
