@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from loadtest.gpu.model_sizes import CHECK_SIZES, VECTOR_SIZES
+from loadtest.gpu.model_sizes import BIASED_SIZE, CHECK_SIZES, VECTOR_SIZES
 from loadtest.gpu.plan import Check
 
 # Of log-probabilities, with random weights; and of one minus the cosine of an encoder's vectors.
@@ -67,6 +67,7 @@ def checks(
             for label, config in _OF_INT8_CACHE.items():
                 found.append(_with(decoder, label, config, kv_cache="int8", tolerance=cached))
             found += _of_rows(decoder, rows_of_first)
+            found.append(_with(decoder, "biases of positions", CHUNKED, size=BIASED_SIZE))
         elif precision == "bf16":
             found += [_ahead(decoder, rows) for rows in _SOME_ROWS]
     for precision in others:
@@ -85,9 +86,10 @@ def checks(
             found += _of_cross_attention(cross)
             for label, config in _OF_ENCODERS.items():
                 found.append(_with(encoder, label, config, num_rows=70))
-            causal, sparse = VECTOR_SIZES
+            causal, sparse, rotary = VECTOR_SIZES
             found.append(_with(encoder, "causal encoder", {}, size=causal))
             found.append(_with(encoder, "sparse vectors", {}, size=sparse))
+            found.append(_with(encoder, "encoder with rotary positions", {}, size=rotary))
     return tuple(found)
 
 

@@ -125,10 +125,19 @@ def _as(size: ModelSize, name: str, made_as: str) -> ModelSize:
     return replace(size, name=name, family=Family.ENCODER, made_as=made_as)
 
 
-# Other kinds of vectors: of the last token in a causal stack, and of the vocabulary's tokens.
+# Other kinds of vectors: of the last token in a causal stack, of the vocabulary's tokens, and of
+# tokens that attend by rotary positions, in groups of heads.
 VECTOR_SIZES = (
     _as(CHECK_SIZES[0], "causal-check", "llama-encoder"),
     _as(CHECK_SIZES[2], "sparse-check", "splade"),
+    _as(CHECK_SIZES[0], "rotary-check", "eurobert"),
+)
+# A decoder whose scores have biases (ALiBi).
+BIASED_SIZE = ModelSize(
+    name="biased-check",
+    family=Family.DECODER,
+    config={"vocab_size": 512, "hidden_size": 256, "n_layer": 2, "n_head": 4},
+    made_as="bloom",
 )
 BENCHMARK_SIZES = (
     llama("llama-135m", 576, 1536, 30, 9, 3, 49152),

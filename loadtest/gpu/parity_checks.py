@@ -37,12 +37,21 @@ class ParityChecker:
 
     Args:
         root: folder of models, bundles and logs.
-        device: of the engine and of the reference.
+        device: of the engine.
+        reference_device: of the reference, if it is another one.
     """
 
-    def __init__(self, builder: ModelBuilder, root: Path, device: str, deadline: Deadline) -> None:
+    def __init__(
+        self,
+        builder: ModelBuilder,
+        root: Path,
+        device: str,
+        deadline: Deadline,
+        reference_device: str = "",
+    ) -> None:
         self._builder, self._root = builder, root
         self._device, self._deadline = device, deadline
+        self._reference_device = reference_device or device
         self._reference: Worker | None = None
         self._model: Path | None = None
         self._lock = threading.Lock()  # of the reference
@@ -80,7 +89,7 @@ class ParityChecker:
 
     def _result(self, check: Check) -> dict[str, Any]:
         try:
-            return self._run(check)
+            return self.check(check)
         except (WorkerError, ValueError, LookupError) as error:  # also of a wrong reply
             self._deadline.remaining_seconds()  # raises if the deadline caused the error
             return {"passed": None, "reason": str(error)}
@@ -91,7 +100,13 @@ class ParityChecker:
             self._reference.close()
         self._reference = None
 
-    def _run(self, check: Check) -> dict[str, Any]:
+    def check(self, check: Check) -> dict[str, Any]:
+        """Runs a check. The result has ``passed``.
+
+        Raises:
+            WorkerError: a process failed.
+            ValueError, LookupError: a reply is wrong.
+        """
         bundle = self._builder.bundle(check.size, check.precision, check.kv_cache)
         is_encoder = check.size.family == Family.ENCODER
         message = {
@@ -149,7 +164,7 @@ class ParityChecker:
             module = "loadtest.peers.transformers_reference"
             self._reference, self._model = worker(module, self._root), None
         if self._model != model:
-            load = {"op": "load", "model": str(model), "device": self._device}
+            load = {"op": "load", "model": str(model), "device": self._reference_device}
             self._reference.call(load, self._deadline.remaining_seconds())
             self._model = model
         return self._reference.call(message, self._deadline.remaining_seconds())

@@ -17,6 +17,10 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertModel,
+    BloomConfig,
+    BloomForCausalLM,
+    EuroBertConfig,
+    EuroBertModel,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaModel,
@@ -30,10 +34,17 @@ _FAMILIES: dict[str, tuple[Any, Any]] = {
     "bert": (BertConfig, BertModel),
     "llama-encoder": (LlamaConfig, LlamaModel),
     "splade": (BertConfig, BertForMaskedLM),
+    "eurobert": (EuroBertConfig, EuroBertModel),
+    "bloom": (BloomConfig, BloomForCausalLM),
+}
+_MEAN: dict[str, dict[str, Any]] = {
+    "Pooling": {"pooling_mode_mean_tokens": True},
+    "Normalize": {},
 }
 # Of sentence-transformers, after the network: names of modules and their settings.
 _POOLINGS: dict[str, dict[str, dict[str, Any]]] = {
-    "bert": {"Pooling": {"pooling_mode_mean_tokens": True}, "Normalize": {}},
+    "bert": _MEAN,
+    "eurobert": _MEAN,
     "llama-encoder": {"Pooling": {"pooling_mode_lasttoken": True}, "Normalize": {}},
     "splade": {"SpladePooling": {"pooling_strategy": "max", "activation_function": "relu"}},
 }

@@ -35,7 +35,11 @@ class Reference:
             torch.set_num_threads(message["threads"])
         torch.backends.cuda.matmul.allow_tf32 = False
         config: Any = AutoConfig.from_pretrained(message["model"])
-        loaders: dict[str, Any] = {"llama": AutoModelForCausalLM, "bart": AutoModelForSeq2SeqLM}
+        loaders: dict[str, Any] = {
+            "llama": AutoModelForCausalLM,
+            "bloom": AutoModelForCausalLM,
+            "bart": AutoModelForSeq2SeqLM,
+        }
         (self._class,) = config.architectures
         loader = loaders.get(config.model_type, AutoModel)
         loader = {"LlamaModel": AutoModel, "BertForMaskedLM": AutoModelForMaskedLM}.get(

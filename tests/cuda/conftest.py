@@ -27,8 +27,14 @@ def run_probe(cuda_libraries: Path, tmp_path: Path) -> Probe:
 
 
 @pytest.fixture(scope="session")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> ModelBuilder:
-    return ModelBuilder(tmp_path_factory.mktemp("models"), "cuda", Deadline(600))
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of models and bundles."""
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="session")
+def builder(root: Path) -> ModelBuilder:
+    return ModelBuilder(root, "cuda", Deadline(1800))
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,9 @@
 """Libraries that stand for NVIDIA's, and ONNX Runtime for GPUs, for tests without a GPU.
 
-With them, ONNX Runtime loads graphs on its CUDA provider and launches kernels, which do nothing:
-where nodes run, what runs copy, launch and wait for, and what a capture refuses are as on a GPU.
-Results are not: all outputs are zeros, or what was there before.
+With them, ONNX Runtime loads graphs on its CUDA provider and launches kernels: where nodes run,
+what runs copy, launch and wait for, and what a capture refuses are as on a GPU. Kernels do nothing,
+or compute on the host: ours in an emulator, ONNX Runtime's and NVIDIA's as ``stand_in`` defines
+them again. Those that it does not define do nothing.
 """
 
 import ctypes
@@ -31,7 +32,7 @@ _SOURCES = {
         *("cxx.cc", "state.cc", "device.cc", "memory.cc", "kernels.cc", "streams.cc"),
         *("names.cc", "computations.cc", "element_kernels.cc", "unary_kernels.cc"),
         *("shape_kernels.cc", "join_kernels.cc", "selection_kernels.cc", "softmax_kernels.cc"),
-        *("attention_kernels.cc", "quantized_kernels.cc"),
+        *("attention_kernels.cc", "quantized_kernels.cc", "expert_kernels.cc"),
         *("attention_cache.cc", "flash_attention.cc", "unfused_attention.cc"),
     ),
     "libcuda.so.1": ("driver.cc", "../../../native/cuda/emulator/emulator.cc"),
@@ -90,6 +91,19 @@ def onnxruntime_for_gpus() -> Path:
             subprocess.run([*install, *pinned], check=True)
             partial.rename(folder)
     return folder
+
+
+def environment(libraries: Path, onnxruntime: Path, *, computes: bool) -> dict[str, str]:
+    """What a process needs to use the libraries.
+
+    Args:
+        libraries: of :func:`build_all`.
+        onnxruntime: of :func:`onnxruntime_for_gpus`.
+        computes: whether kernels compute. Then streams work as late as possible, so that what is
+            read or overwritten too early shows.
+    """
+    found = {"LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": f"{onnxruntime}:{ROOT}"}
+    return {**found, "STAND_IN_COMPUTES": "1", "STAND_IN_LATE": "1"} if computes else found
 
 
 class StandIn:

@@ -1,4 +1,4 @@
-"""Serves a model by ONNX Runtime's CUDA provider and libraries that stand for NVIDIA's; or on the CPU.
+"""Serves a model by ONNX Runtime's CUDA provider and libraries that stand for NVIDIA's.
 
 :func:`probe` starts ``python -m tests.cuda.probe BUNDLE REQUEST REPLY``: ONNX Runtime for GPUs and
 for CPUs cannot be in one process.
@@ -30,7 +30,7 @@ from server.models.registry import Model, load_bundle
 from server.models.workers import make_workers
 from server.runtime.contract import Backend
 from server.runtime.ort.loader import placements
-from tests.cuda.libraries import ROOT, StandIn
+from tests.cuda.libraries import ROOT, StandIn, environment
 
 Call = list[str]
 """A call of CUDA: a name, and what it is about. Launches are called ``kernel``."""
@@ -124,12 +124,10 @@ def probe(request: Request, libraries: Path, onnxruntime: Path, folder: Path) ->
     """
     asked, told = folder / "request.json", folder / "reply.json"
     asked.write_text(json.dumps(vars(request)))
-    paths = {"LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": f"{onnxruntime}:{ROOT}"}
-    if request.computes:
-        paths["STAND_IN_COMPUTES"] = "1"
+    needed = environment(libraries, onnxruntime, computes=request.computes)
     command = (sys.executable, "-m", "tests.cuda.probe", str(asked), str(told))
     done = subprocess.run(
-        command, env={**os.environ, **paths}, cwd=ROOT, capture_output=True, text=True, check=False
+        command, env={**os.environ, **needed}, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
     fields = json.loads(told.read_text())
@@ -275,4 +273,6 @@ def _add(update: JobUpdate, output: Output) -> None:
 
 if __name__ == "__main__":
     _, asked, told = sys.argv
-    Path(told).write_text(json.dumps(asdict(_serve(Request(**json.loads(Path(asked).read_text()))))))
+    Path(told).write_text(
+        json.dumps(asdict(_serve(Request(**json.loads(Path(asked).read_text())))))
+    )

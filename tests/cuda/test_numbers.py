@@ -1,0 +1,58 @@
+"""The checks of ``loadtest gpu`` on ONNX Runtime's CUDA provider, without a GPU.
+
+Kernels compute on the host. Streams work as late as possible, so that what is read or overwritten
+too early shows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from loadtest.gpu.deadline import Deadline
+from loadtest.gpu.full_plan import make_plan
+from loadtest.gpu.model_builder import ModelBuilder
+from loadtest.gpu.parity_checks import ParityChecker
+from loadtest.gpu.plan import PlanSize
+from tests.cuda.libraries import environment, onnxruntime_for_gpus
+
+pytestmark = pytest.mark.slow
+
+# 70 sequences take the emulator too long.
+CHECKS = {
+    check.name: check
+    for check in make_plan("cuda", PlanSize.FULL).checks
+    if "most rows" not in check.name
+}
+
+
+@pytest.fixture(scope="module")
+def checker(builder: ModelBuilder, root: Path) -> Iterator[ParityChecker]:
+    made = ParityChecker(builder, root, "cuda", Deadline(1800), reference_device="cpu")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_check_passes(
+    checker: ParityChecker,
+    builder: ModelBuilder,
+    cuda_libraries: Path,
+    root: Path,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without warnings, which would tell that a path is not used."""
+    # Each size of texts runs before it is recorded.
+    check = replace(CHECKS[name], config={"max_padded_tokens": 128, **CHECKS[name].config})
+    builder.bundle(check.size, check.precision, check.kv_cache)
+    builder.model(check.size)
+    builder.close()
+    needed = environment(cuda_libraries, onnxruntime_for_gpus(), computes=True)
+    for variable, value in needed.items():
+        monkeypatch.setenv(variable, value)
+    result = checker.check(check)
+    assert result["passed"], result
+    log = (root / "logs" / "bench.log").read_text().splitlines()
+    assert [line for line in log if "onnxruntime:" not in line] == []
