@@ -13,6 +13,7 @@ import onnx
 from onnx import helper
 
 from server.runtime.contract import BEST_TOKENS
+from server.runtime.cuda.attention_weights import attention_weights
 from server.runtime.cuda.changes import (
     MICROSOFT,
     SUFFIXES,
@@ -57,7 +58,7 @@ def rewrite_model(
         Whether it changed. Without the library, only what would be wrong does.
     """
     graph = model.graph
-    changed = False
+    changed = apply_changes(graph, list(attention_weights(GraphIndex(graph, folder))))
     if CUDA_LIBRARY.exists():
         attend = partial(attentions, takes_ranges=takes_ranges)
         for pattern in (ranges, _gated_activations, attend, _norms, _activations, pools):
