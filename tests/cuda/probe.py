@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from model.bundle import PIXELS, SAMPLES
+from model.bundle import PIXELS, SAMPLES, AttentionKind
 from server.app import make_backends
 from server.config import ServerConfig
 from server.config_defaults import BATCHED_TOKENS, PADDED_TOKENS
-from server.engine.decoding.options import Beams, LogprobOptions, Sampling
+from server.engine.decoding.options import AttentionSelection, Beams, LogprobOptions, Sampling
 from server.engine.lane import Worker
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes
@@ -35,7 +35,7 @@ from tests.cuda.libraries import ROOT, StandIn, environment
 Call = list[str]
 """A call of CUDA: a name, and what it is about. Launches are called ``kernel``."""
 
-_LENGTHS = (20, 3, 11, 1, 7, 16, 2)  # of jobs, which repeat
+_LENGTHS = (20, 19, 18, 3, 11, 1, 7, 16, 2)  # of jobs, which repeat
 _FIRST_ID, _NUM_NEW_TOKENS, _MAX_STEPS = 3, 6, 60
 # Options of the jobs that run, by name.
 _KINDS: dict[str, dict[str, Any]] = {
@@ -44,7 +44,10 @@ _KINDS: dict[str, dict[str, Any]] = {
     "logprobs": {"logprob_options": LogprobOptions(top_logprobs=2)},
     "beams": {"beams": Beams(3)},
     "tokens": {"wants_tokens": True},
+    "attention": {},
 }
+_ATTENTION = "attention"
+_SELECTION = AttentionSelection(AttentionKind.SELF, layers=(0, 1), heads=(0, 1), average=False)
 
 
 @dataclass(frozen=True)
@@ -80,12 +83,14 @@ class Output:
         logprobs: of each token, if the job wants them.
         leads: of each token over the next likeliest one, in the same unit.
         vector: of an encoder, of all tokens if the job wants those.
+        attention: weights, if the job wants them.
     """
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     leads: list[float] = field(default_factory=list)
     vector: list[float] = field(default_factory=list)
+    attention: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -189,7 +194,7 @@ def _serve_once(
     ran, failures, outputs = {}, {}, {}
     for kind in request.jobs:
         runtime.reset()
-        jobs = [_job(model, number, _KINDS[kind]) for number in range(request.num_jobs)]
+        jobs = [_job(model, number, kind) for number in range(request.num_jobs)]
         outputs[kind], failures[kind] = _run(worker, jobs)
         ran[kind] = runtime.log()
     return Reply(
@@ -212,35 +217,38 @@ def _host_operators(graph: Any) -> list[str]:
     return [node.operator for node in placements(session) if node.provider.startswith("CPU")]
 
 
-def _job(model: Model, number: int, options: dict[str, Any]) -> Any:
+def _job(model: Model, number: int, kind: str) -> Any:
     """A job of tokens, an image or speech, as the model takes."""
-    manifest = model.manifest
+    manifest, options = model.manifest, _KINDS[kind]
     encode = manifest.graphs.get("encode")
     inputs = {} if encode is None else {tensor.name: tensor for tensor in encode.inputs}
     random = np.random.default_rng(number)
     length = _LENGTHS[number % len(_LENGTHS)]
-    tokens = tuple(random.integers(_FIRST_ID, _num_tokens(model), length).tolist())
+    end = max(model.manifest.dimensions.vocabulary_size, _FIRST_ID + 1)
+    tokens = tuple(random.integers(_FIRST_ID, end, length).tolist())
     if "decode" not in manifest.graphs:
         given: dict[str, Any] = {}
         if PIXELS in inputs:
             shape = tuple(int(size) for size in inputs[PIXELS].shape[1:])
-            given = {"image": np.zeros(shape, np.uint8), "num_image_tokens": 8}
+            image = random.integers(0, 256, shape).astype(np.uint8)
+            given = {"image": image, "num_image_tokens": 8}
         if "logit_positions" in inputs:
             given["logit_positions"] = (1, 2)
+        if kind == _ATTENTION:
+            given["attention"] = _SELECTION
         return EncodingJob(tokens if "token_ids" in inputs else (), **given, **options)
     start = manifest.special_tokens.decoder_start
     given = {}
     if SAMPLES in inputs:
-        given = {"samples": np.zeros(int(inputs[SAMPLES].shape[1]), np.int16)}
+        samples = random.integers(-(2**12), 2**12, int(inputs[SAMPLES].shape[1]))
+        given = {"samples": samples.astype(np.int16)}
         given["num_audio_tokens"] = model.max_source_length
     elif encode is not None:
         given = {"source": tokens}
+    if kind == _ATTENTION:
+        given["logprob_options"] = LogprobOptions(attention=_SELECTION)
     prompt = tokens if start is None else (start,)
     return GenerationJob(prompt, _NUM_NEW_TOKENS, **given, **options)
-
-
-def _num_tokens(model: Model) -> int:
-    return model.manifest.dimensions.vocabulary_size
 
 
 def _run(worker: Worker[Any], jobs: list[Any]) -> tuple[list[Output], list[str]]:
@@ -269,6 +277,8 @@ def _add(update: JobUpdate, output: Output) -> None:
     vector = update.vector if update.token_vectors is None else update.token_vectors
     if vector is not None:
         output.vector.extend(vector.ravel().tolist())
+    if update.attention is not None:
+        output.attention.extend(update.attention.ravel().tolist())
 
 
 if __name__ == "__main__":

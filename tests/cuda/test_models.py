@@ -1,15 +1,27 @@
-"""Kinds of models that must load on CUDA: of images, of speech, recurrent, with biases."""
+"""Kinds of models on CUDA: what they return is that of the same models in fp32 on a CPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from transformers import (
+    BloomConfig,
+    BloomModel,
     DebertaV2Config,
     DebertaV2Model,
+    EuroBertConfig,
+    EuroBertModel,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
     MptConfig,
     MptForCausalLM,
+    RoFormerConfig,
+    RoFormerModel,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -19,72 +31,159 @@ from export.checkpoint import Checkpoint
 from model.bundle import Device, Precision
 from tests import image_models, speech_models, tiny_recurrent
 from tests.cuda.conftest import Probe
-from tests.cuda.probe import Reply, Request
+from tests.cuda.probe import Output, Reply, Request
 from tests.cuda.test_dry_runs import assert_clean, captures
-from tests.families import encoders, test_deberta, test_mpt, test_t5
+from tests.families import (
+    encoders,
+    gated,
+    test_bloom,
+    test_deberta,
+    test_eurobert,
+    test_gpt_neox,
+    test_mpt,
+    test_t5,
+)
 from tests.families.harness import imported
 
 pytestmark = pytest.mark.slow
 
+NUM_JOBS = 12  # more than step graphs for few rows take
+# Of log-probabilities, of one minus a cosine, and of attention weights, in fp16.
+LOGPROB, COSINE, WEIGHT = 0.02, 1e-4, 0.003
+SETTINGS = {"max_length": 32, "max_padded_tokens": 128, "num_slots": 40}
 
 Open = Callable[[Path], AbstractContextManager[Checkpoint]]
 """Makes a model, with a folder for its files."""
 
+
+def of(model_class: Any, config_class: Any, *fields: dict[str, Any], **others: Any) -> Open:
+    """A small model of ``transformers`` with random weights."""
+    merged: dict[str, Any] = {}
+    for each in (*fields, others):
+        merged |= each
+    return lambda _: imported(model_class(config_class(**merged)))
+
+
+def roformer(_: Path) -> AbstractContextManager[Checkpoint]:
+    model = RoFormerModel(RoFormerConfig(**encoders.SMALL))
+    return imported(encoders.with_fixed_sinusoids(model))
+
+
+GENERATION: dict[str, Open] = {
+    "whisper": lambda folder: nullcontext(speech_models.checkpoint(folder)),
+    "gru": lambda _: nullcontext(tiny_recurrent.recurrent_dates()),
+    "t5": of(T5ForConditionalGeneration, T5Config, test_t5.SMALL),
+    "mpt": of(MptForCausalLM, MptConfig, test_mpt.SMALL),
+    "gpt-neox": of(GPTNeoXForCausalLM, GPTNeoXConfig, test_gpt_neox.SMALL),
+    "gemma-2": of(Gemma2ForCausalLM, Gemma2Config, gated.SMALL, head_dim=32),
+}
+TEXTS: dict[str, Open] = {
+    "eurobert": of(
+        *(EuroBertModel, EuroBertConfig, encoders.SMALL, test_eurobert.IDS),
+        num_key_value_heads=2,
+    ),
+    "roformer": roformer,
+    "bloom": of(BloomModel, BloomConfig, test_bloom.SMALL),
+    "deberta": of(DebertaV2Model, DebertaV2Config, encoders.SMALL, test_deberta.V3),
+}
 IMAGES: dict[str, Open] = {
     "vit": lambda _: nullcontext(image_models.CHECKPOINTS["vit"]()),
     "vilbert": lambda _: nullcontext(image_models.CHECKPOINTS["vilbert"]()),
 }
-GENERATION: dict[str, Open] = {
-    "whisper": lambda folder: nullcontext(speech_models.checkpoint(folder)),
-    "gru": lambda _: nullcontext(tiny_recurrent.recurrent_dates()),
-    "t5": lambda _: imported(T5ForConditionalGeneration(T5Config(**test_t5.SMALL))),
-    "mpt": lambda _: imported(MptForCausalLM(MptConfig(**test_mpt.SMALL))),
-}
 
 
-def deberta(_: Path) -> AbstractContextManager[Checkpoint]:
-    return imported(DebertaV2Model(DebertaV2Config(**encoders.SMALL | test_deberta.V3)))
+class Replies(NamedTuple):
+    """Of the same jobs on both devices."""
+
+    cuda: Reply
+    cpu: Reply
 
 
-Serve = Callable[..., Reply]
+Serve = Callable[..., Replies]
 
 
 @pytest.fixture
 def serve(run_probe: Probe, tmp_path: Path) -> Serve:
-    """Exports a model in fp16 for a GPU, and serves it."""
+    """Exports a model for a GPU in fp16 and for a CPU in fp32, and serves both."""
 
-    def run(make: Open, *jobs: str) -> Reply:
-        with make(tmp_path) as checkpoint:
-            bundle = write_bundle(
-                *(checkpoint, tmp_path / "bundles"),
-                precision=Precision.FP16,
-                device=Device.CUDA,
-                accept_loss=True,
-            )
-        return run_probe(Request(str(bundle), {"max_length": 32}, jobs=jobs))
+    def run(make: Open, *jobs: str) -> Replies:
+        found = []
+        for device, precision in ((Device.CUDA, Precision.FP16), (Device.CPU, Precision.FP32)):
+            with make(tmp_path) as checkpoint:
+                bundle = write_bundle(
+                    *(checkpoint, tmp_path / device),
+                    precision=precision,
+                    device=device,
+                    accept_loss=True,
+                )
+            config = {**SETTINGS, "devices": (str(device),)}
+            request = Request(str(bundle), config, jobs, NUM_JOBS, computes=True)
+            found.append(run_probe(request))
+        return Replies(*found)
 
     return run
 
 
-@pytest.mark.parametrize("name", IMAGES)
-def test_images(serve: Serve, name: str) -> None:
-    """Pixels are bytes, which the first product makes 16-bit floats."""
-    assert_clean(serve(IMAGES[name], "greedy"))
+def assert_same(replies: Replies) -> None:
+    """Both return the same, and no kernel was missing."""
+    for calls in (replies.cuda.loaded, replies.cuda.prepared, *replies.cuda.ran.values()):
+        assert [about for name, *about in calls if name in ("does nothing", "failure")] == []
+    assert replies.cuda.failures == replies.cpu.failures
+    for kind, found in replies.cuda.outputs.items():
+        for output, expected in zip(found, replies.cpu.outputs[kind], strict=True):
+            assert_tokens(output, expected)
+            assert_close(output.attention, expected.attention, WEIGHT)
+            assert len(output.vector) == len(expected.vector)
+            if expected.vector:
+                assert 1 - cosine(output.vector, expected.vector) <= COSINE
+
+
+def assert_tokens(output: Output, expected: Output) -> None:
+    """Tokens are the same up to one that is about as likely as another."""
+    count = len(expected.logprobs)
+    for index in range(count):
+        if output.tokens[index] != expected.tokens[index]:
+            assert expected.leads[index] <= LOGPROB
+            count = index
+            break
+    assert_close(output.logprobs[:count], expected.logprobs[:count], LOGPROB)
+
+
+def assert_close(found: Sequence[float], expected: Sequence[float], tolerance: float) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+def cosine(one: Sequence[float], other: Sequence[float]) -> float:
+    return float(np.dot(one, other) / np.linalg.norm(one) / np.linalg.norm(other))
 
 
 @pytest.mark.parametrize("name", GENERATION)
 def test_generation(serve: Serve, name: str) -> None:
     """Speech begins in fp32. T5's and MPT's biases span positions that the host counts."""
-    reply = serve(GENERATION[name], "greedy", "beams")
-    assert_clean(reply)
-    assert len(captures(reply.prepared)) == reply.num_graphs > 0
+    attention = () if name == "gru" else ("attention",)
+    replies = serve(GENERATION[name], "logprobs", "beams", *attention)
+    assert_clean(replies.cuda)
+    assert len(captures(replies.cuda.prepared)) == replies.cuda.num_graphs > 0
+    assert_same(replies)
 
 
-def test_what_copies_from_the_host_is_not_recorded(serve: Serve) -> None:
-    """DeBERTa's distances are computed on the host."""
-    reply = serve(deberta, "greedy")
-    assert reply.failures == {"greedy": []}
-    assert reply.num_graphs == 0
-    assert reply.warnings == [
-        "runs are not recorded, as one may not be replayed: the run copies from the host"
-    ]
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts(serve: Serve, name: str) -> None:
+    """Of different lengths. Tokens do not attend to padding."""
+    replies = serve(TEXTS[name], "greedy", "attention")
+    warnings = replies.cuda.warnings
+    if name == "deberta":  # its distances are computed on the host
+        (warning,) = warnings
+        assert warning.endswith("as one may not be replayed: the run copies from the host")
+    else:
+        assert_clean(replies.cuda)
+    assert (replies.cuda.num_graphs > 0) == (not warnings)
+    assert_same(replies)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_images(serve: Serve, name: str) -> None:
+    """Pixels are bytes, which the first product makes 16-bit floats."""
+    replies = serve(IMAGES[name], "greedy")
+    assert_clean(replies.cuda)
+    assert_same(replies)

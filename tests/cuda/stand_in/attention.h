@@ -87,5 +87,6 @@ Computation MakeSoftmax(const Launch& launch);
 Computation MakeHeads(const Launch& launch);
 Computation MakeHeadsOfSize(const Launch& launch);
 Computation MakeTokens(const Launch& launch);
+Computation MakeRotary(const Launch& launch);
 
 }  // namespace stand_in

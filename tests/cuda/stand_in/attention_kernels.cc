@@ -270,6 +270,7 @@ constexpr Kernel kKernels[] = {
     {CUDA "DequantizeKVPairKernel", MakeDequantizedPair},
     {CUDA "DequantizeKVVectorizedKernel", MakeDequantized},
     {CUDA "GetSequenceLengths", MakeSequenceLengths},
+    {CUDA "RotaryEmbeddingBSNH", MakeRotary},
     {CUDA "QuantizeKernel", MakeQuantized},
     {CUDA "SanitizeMask1DKeySeqLenStartValues", MakeRanges},
     {CUDA "TransposeCtx", MakeTokens},

@@ -47,8 +47,9 @@ struct Kernels {
   int count;
 };
 
-extern const Kernels kAttentionKernels, kElementKernels, kJoinKernels, kQuantizedKernels,
-    kShapeKernels, kSelectionKernels, kSoftmaxKernels, kUnaryKernels;
+extern const Kernels kAttentionKernels, kElementKernels, kExpertKernels, kJoinKernels,
+    kQuantizedKernels, kRoutingKernels, kShapeKernels, kSelectionKernels, kSoftmaxKernels,
+    kUnaryKernels;
 
 // Nothing if kernels are not to compute. One that is unknown does nothing, and is logged.
 Computation ComputationOf(const std::string& mangled, void** parameters, Extent grid,

@@ -1,5 +1,5 @@
-// Stands for cuDNN in tests: what it computes is logged as kernels. Reductions compute; softmax does
-// nothing. Source: cuDNN 9, "cudnn_ops Library".
+// Stands for cuDNN in tests: what it computes is logged as kernels. Reductions compute, and the
+// recurrent layers of another file; softmax does nothing. Source: cuDNN 9, "cudnn_ops Library".
 
 #include <math.h>
 
@@ -158,20 +158,22 @@ CREATE(cudnnCreatePoolingDescriptor)
 CREATE(cudnnCreateReduceTensorDescriptor)
 CREATE(cudnnCreateTensorDescriptor)
 
+LAUNCH(cudnnConvolutionForward)
+LAUNCH(cudnnConvolutionBiasActivationForward)
+LAUNCH(cudnnBackendExecute)
+LAUNCH(cudnnAddTensor)
+LAUNCH(cudnnActivationForward)
+LAUNCH(cudnnBatchNormalizationForwardInference)
+LAUNCH(cudnnPoolingForward)
+LAUNCH(cudnnLRNCrossChannelForward)
 LAUNCH(cudnnSoftmaxForward)
 
-NOTHING(cudnnActivationForward)
-NOTHING(cudnnAddTensor)
 NOTHING(cudnnBackendCreateDescriptor)
 NOTHING(cudnnBackendDestroyDescriptor)
-NOTHING(cudnnBackendExecute)
 NOTHING(cudnnBackendFinalize)
 NOTHING(cudnnBackendGetAttribute)
 NOTHING(cudnnBackendSetAttribute)
-NOTHING(cudnnBatchNormalizationForwardInference)
 NOTHING(cudnnBatchNormalizationForwardTraining)
-NOTHING(cudnnConvolutionBiasActivationForward)
-NOTHING(cudnnConvolutionForward)
 NOTHING(cudnnDeriveBNTensorDescriptor)
 NOTHING(cudnnDestroy)
 NOTHING(cudnnDestroyActivationDescriptor)
@@ -186,8 +188,6 @@ NOTHING(cudnnFindConvolutionForwardAlgorithmEx)
 NOTHING(cudnnGetConvolutionForwardAlgorithm_v7)
 NOTHING(cudnnGetConvolutionForwardWorkspaceSize)
 NOTHING(cudnnGetStream)
-NOTHING(cudnnLRNCrossChannelForward)
-NOTHING(cudnnPoolingForward)
 NOTHING(cudnnSetActivationDescriptor)
 NOTHING(cudnnSetConvolutionGroupCount)
 NOTHING(cudnnSetConvolutionMathType)

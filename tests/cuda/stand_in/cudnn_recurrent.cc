@@ -49,9 +49,9 @@ struct Data {
 struct Forward {
   Layer layer;
   int num_steps, batch_size;
-  const void* input;          // [steps, batch, input size]
-  void* output;               // [steps, batch, directions, size]; zeros after an entry's last step
-  const void *state, *cell;   // [directions, batch, size]; null: zeros
+  const void* input;             // [steps, batch, input size]
+  void* output;                  // [steps, batch, directions, size]; zeros after an entry's last
+  const void *state, *cell;      // [directions, batch, size]; null: zeros
   void *last_state, *last_cell;  // null if they are not wanted
   const void* weights;
 };
@@ -222,8 +222,8 @@ API int cudnnRNNForward(void** handle, const Layer* layer, int, const int*, cons
                         const void* state, void* last_state, const void*, const void* cell,
                         void* last_cell, size_t, const void* weights, size_t, void*, size_t,
                         void*) {
-  const Forward forward = {*layer, data->num_steps, data->batch_size, input,     output, state,
-                           cell,   last_state,      last_cell,        weights};
+  const Forward forward = {*layer, data->num_steps, data->batch_size, input,   output,
+                           state,  cell,            last_state,       last_cell, weights};
   const size_t lengths_size = sizeof(int) * static_cast<size_t>(data->batch_size);
   std::vector<char> parameters(sizeof(forward) + lengths_size);
   memcpy(parameters.data(), &forward, sizeof(forward));

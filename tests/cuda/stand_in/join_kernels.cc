@@ -88,8 +88,8 @@ Computation MakeConcatOfRows(const Launch& launch) {
 // Of the operator's mode.
 enum Padding { kConstant, kReflect, kEdge, kWrap };
 
-// Where the element at `coordinate`, counted from the first element of the input, is from. -1: it is
-// the constant.
+// Where the element at `coordinate` is from, both counted from the first element of the input. -1:
+// it is the constant.
 int64_t SourceOf(int padding, int64_t coordinate, int64_t size) {
   if (coordinate >= 0 && coordinate < size) return coordinate;
   const bool is_before = coordinate < 0;

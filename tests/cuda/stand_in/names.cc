@@ -8,13 +8,27 @@ namespace {
 
 using Demangle = char* (*)(const char*, char*, size_t*, int*);
 
+// The name of a template alone: of one that is too long for the C++ library.
+std::string NameAlone(const std::string& mangled) {
+  if (mangled.compare(0, 3, "_ZN") != 0) return mangled;
+  std::string name;
+  const char* rest = mangled.c_str() + 3;
+  while (*rest >= '0' && *rest <= '9') {
+    char* part = nullptr;
+    const size_t length = strtoul(rest, &part, 10);
+    name += (name.empty() ? "" : "::") + std::string(part, length);
+    rest = part + length;
+  }
+  return name;
+}
+
 // By the C++ library of ONNX Runtime.
 std::string Demangled(const std::string& mangled) {
   static void* library = dlopen("libstdc++.so.6", RTLD_LAZY);
   static const auto demangle = reinterpret_cast<Demangle>(dlsym(library, "__cxa_demangle"));
   int status = 0;
   char* text = demangle(mangled.c_str(), nullptr, nullptr, &status);
-  if (text == nullptr) return mangled;
+  if (text == nullptr) return NameAlone(mangled);
   const std::string found = text;
   free(text);
   return found;

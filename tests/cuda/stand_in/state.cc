@@ -11,7 +11,7 @@ pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 std::string calls;
 std::string failing;  // the call that fails, and its error
 int failure;
-bool is_late;
+bool is_late = getenv("STAND_IN_LATE") != nullptr;
 const bool is_computing = getenv("STAND_IN_COMPUTES") != nullptr;
 std::deque<std::function<void()>> late;
 size_t num_done;  // of `num_added`
