@@ -130,14 +130,17 @@ def _as(size: ModelSize, name: str, made_as: str) -> ModelSize:
 VECTOR_SIZES = (
     _as(CHECK_SIZES[0], "causal-check", "llama-encoder"),
     _as(CHECK_SIZES[2], "sparse-check", "splade"),
-    _as(CHECK_SIZES[0], "rotary-check", "eurobert"),
+    _with(_as(CHECK_SIZES[0], "rotary-check", "eurobert"), initializer_range=_LARGE),
 )
 # A decoder whose scores have biases (ALiBi).
-BIASED_SIZE = ModelSize(
-    name="biased-check",
-    family=Family.DECODER,
-    config={"vocab_size": 512, "hidden_size": 256, "n_layer": 2, "n_head": 4},
-    made_as="bloom",
+BIASED_SIZE = _with(
+    ModelSize(
+        name="biased-check",
+        family=Family.DECODER,
+        config={"vocab_size": 512, "hidden_size": 256, "n_layer": 2, "n_head": 4},
+        made_as="bloom",
+    ),
+    initializer_range=_LARGE,
 )
 BENCHMARK_SIZES = (
     llama("llama-135m", 576, 1536, 30, 9, 3, 49152),

@@ -19,8 +19,9 @@ from loadtest.gpu.parity import compare_logprobs, compare_totals, compare_vector
 from loadtest.gpu.plan import Check
 from loadtest.gpu.report import Report
 
-# Of prompts, which repeat: ragged, some longer than a prefill chunk.
-LENGTHS = (5, 37, 1, 64, 18, 50, 2, 33)
+# Of prompts, which repeat: ragged, some longer than a prefill chunk, and neighbours that share a
+# run with little padding.
+LENGTHS = (5, 36, 37, 1, 64, 63, 18, 2)
 NUM_NEW_TOKENS = 12
 MANIFEST_FILE = "bundle.json"
 FIRST_ID = 5  # lower ids are special

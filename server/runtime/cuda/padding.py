@@ -1,6 +1,6 @@
 """Attention over texts with padding, for :mod:`server.runtime.cuda.rewrite`.
 
-On CUDA, ``GroupQueryAttention`` without a cache takes the longest length for all texts (ONNX
+On CUDA, ``GroupQueryAttention`` over whole texts takes the longest length for all of them (ONNX
 Runtime 1.31, contrib_ops/cuda/bert/group_query_attention_impl.cu: ``padded_seq_lens``). Tokens
 would attend to padding, unless a causal mask hides it. With a bias it follows the lengths, but puts
 the causal mask of a shorter text in another place (gqa_unfused_attention.cu: ``past``).
@@ -13,6 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from server.runtime.cuda.changes import Change
+from server.runtime.cuda.one_token import NUM_CACHED_TOKENS
 from server.runtime.kernels.graph import TOKENS, GraphIndex
 from server.runtime.memory import Array
 
@@ -27,18 +28,20 @@ def padded_attentions(graph: GraphIndex) -> Iterator[Change]:
     """
     made: set[str] = set()
     for node in graph.nodes:
-        if node.op_type != "GroupQueryAttention" or node.input[_PAST_KEYS]:
+        if node.op_type != "GroupQueryAttention":
             continue
         inputs = [*node.input, *[""] * (_BIAS + 1 - len(node.input))]
         is_causal = next((a.i for a in node.attribute if a.name == "causal"), 1) == 1
-        if is_causal != bool(inputs[_BIAS]):
+        is_cross = bool(inputs[_PAST_KEYS]) and not is_causal
+        is_step = graph.shape(TOKENS)[1:] == (1,)
+        if is_causal != bool(inputs[_BIAS]) or is_cross or is_step:
             continue
         type_ = graph.types[node.output[0]]
         name = "equal_lengths" if is_causal else f"no_bias.{type_}"
         new = []
         if name not in made:
             made.add(name)
-            new = _equal_lengths(name) if is_causal else _zeros(name, node.input[0], type_)
+            new = _equal_lengths(name, graph) if is_causal else _zeros(name, node.input[0], type_)
         inputs[_LAST_POSITIONS if is_causal else _BIAS] = name
         changed = onnx.NodeProto.FromString(node.SerializeToString())
         changed.input[:] = inputs
@@ -59,17 +62,22 @@ def _zeros(name: str, x: str, type_: int) -> list[onnx.NodeProto]:
     ]
 
 
-def _equal_lengths(name: str) -> list[onnx.NodeProto]:
-    """The last position of the batch for each of its texts, on the device: int32 ``[texts]``."""
+def _equal_lengths(name: str, graph: GraphIndex) -> list[onnx.NodeProto]:
+    """The last position of each row, as if none had padding: int32 ``[texts]``, on the device."""
     places, counted, counts = (f"{name}.{part}" for part in ("places", "counted", "counts"))
-    return [
+    has_cache = graph.is_input(NUM_CACHED_TOKENS)
+    new = f"{name}.new" if has_cache else name
+    made = [
         helper.make_node("Equal", [TOKENS, TOKENS], [places], name=places),
         helper.make_node("Cast", [places], [counted], name=counted, to=TensorProto.INT32),
         _constant(f"{name}.axis", np.ones(1, np.int64)),
         helper.make_node("ReduceSum", [counted, f"{name}.axis"], [counts], name=counts, keepdims=0),
         _constant(f"{name}.one", np.array(1, np.int32)),
-        helper.make_node("Sub", [counts, f"{name}.one"], [name], name=name),
+        helper.make_node("Sub", [counts, f"{name}.one"], [new], name=new),
     ]
+    if has_cache:
+        made.append(helper.make_node("Add", [new, NUM_CACHED_TOKENS], [name], name=name))
+    return made
 
 
 def _constant(name: str, array: Array) -> onnx.NodeProto:
