@@ -29,7 +29,7 @@ from transformers import (
 from export.bundle_writer import write_bundle
 from export.checkpoint import Checkpoint
 from model.bundle import Device, Precision
-from tests import image_models, speech_models, tiny_recurrent
+from tests import architectures, image_models, speech_models
 from tests.cuda.conftest import Probe
 from tests.cuda.probe import Output, Reply, Request
 from tests.cuda.test_dry_runs import assert_clean, captures
@@ -71,7 +71,8 @@ def roformer(_: Path) -> AbstractContextManager[Checkpoint]:
 
 GENERATION: dict[str, Open] = {
     "whisper": lambda folder: nullcontext(speech_models.checkpoint(folder)),
-    "gru": lambda _: nullcontext(tiny_recurrent.recurrent_dates()),
+    "gru": lambda _: nullcontext(architectures.checkpoint("gru-fixed")),
+    "lstm": lambda _: nullcontext(architectures.checkpoint("lstm-general")),
     "t5": of(T5ForConditionalGeneration, T5Config, test_t5.SMALL),
     "mpt": of(MptForCausalLM, MptConfig, test_mpt.SMALL),
     "gpt-neox": of(GPTNeoXForCausalLM, GPTNeoXConfig, test_gpt_neox.SMALL),
@@ -160,7 +161,7 @@ def cosine(one: Sequence[float], other: Sequence[float]) -> float:
 @pytest.mark.parametrize("name", GENERATION)
 def test_generation(serve: Serve, name: str) -> None:
     """Speech begins in fp32. T5's and MPT's biases span positions that the host counts."""
-    attention = () if name == "gru" else ("attention",)
+    attention = () if name in ("gru", "lstm") else ("attention",)
     replies = serve(GENERATION[name], "logprobs", "beams", *attention)
     assert_clean(replies.cuda)
     assert len(captures(replies.cuda.prepared)) == replies.cuda.num_graphs > 0
