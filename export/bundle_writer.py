@@ -121,7 +121,7 @@ def write_bundle(
         raise BundleExistsError(f"{path} exists: delete it, or choose another version")
     check_weights(checkpoint.config, checkpoint.weights)
     check_vocabulary(checkpoint.config, checkpoint.tokenizer_json)
-    check_device_supported(checkpoint.config, device)
+    check_device_supported(checkpoint.config, device, precision)
     if kv_cache == KvCache.INT8:
         check_kv_cache_supported(checkpoint.config, device)
     num_parameters = sum(math.prod(w.shape) for w in checkpoint.weights.values())

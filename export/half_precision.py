@@ -106,7 +106,7 @@ class _Converter:
             if value is not None and value not in self._values and value.dtype == FLOAT:
                 node.replace_input_with(index, self._copy(value, node))
         for output in node.outputs:
-            if not output.name:  # an output that is left out
+            if not output.name and not output.uses():  # it is left out
                 continue
             if output.dtype is None:
                 raise ValueError(f"{node.op_type} {output.name} has no known element type")

@@ -45,11 +45,6 @@ def _to_array(value: Any) -> Floats:
     return np.frombuffer(data, ml_dtypes.bfloat16).reshape(shape).astype(np.float32)
 
 
-# Of the layout of convolutions, which our graphs have none of. It crashes over a 16-bit LSTM (ONNX
-# Runtime 1.31.1).
-_CRASHING = "NchwcTransformer"
-
-
 class Session:
     """One graph of a bundle, on the CPU.
 
@@ -70,7 +65,7 @@ class Session:
             path,
             options,
             providers=PROVIDERS,
-            disabled_optimizers=[*graph.disabled_optimizers, _CRASHING],
+            disabled_optimizers=list(graph.disabled_optimizers),
         )
 
     def run(self, **inputs: Array) -> dict[str, Floats]:

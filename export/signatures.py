@@ -20,8 +20,9 @@ from model.mixers import required
 from model.recurrent_cells import CELLS
 from model.recurrent_config import AlignmentKind, BridgeKind, RecurrentConfig
 
-# ONNX Runtime's fused skip and layer norm has about twice the error of the separate operators.
-DISABLED_OPTIMIZERS = ("SkipLayerNormFusion",)
+# ONNX Runtime's fused skip and layer norm has about twice the error of the separate operators. Its
+# layout of convolutions, of which our graphs have none, crashes over a 16-bit LSTM (1.31.1).
+DISABLED_OPTIMIZERS = ("SkipLayerNormFusion", "NchwcTransformer")
 
 LOGIT_POSITIONS = TensorSpec(name="logit_positions", dtype=Dtype.INT32, shape=("chosen",))
 

@@ -5,8 +5,9 @@ from typing import TypeVar
 
 from export.errors import UnsupportedError
 from export.readers.fields import Fields
-from model.bundle import Device
+from model.bundle import Device, Precision
 from model.config import ModelConfig
+from model.recurrent_config import CellKind
 
 _T = TypeVar("_T")
 
@@ -37,8 +38,8 @@ def check_supported(config: Fields, **allowed: tuple[object, ...]) -> None:
         raise UnsupportedError(f"{config.origin}: {'; '.join(problems)}")
 
 
-def check_device_supported(config: ModelConfig, device: Device) -> None:
-    """Checks that ``device`` has the operators of a model of ``config``.
+def check_device_supported(config: ModelConfig, device: Device, precision: Precision) -> None:
+    """Checks that ``device`` has the operators of a model of ``config`` in ``precision``.
 
     Raises:
         UnsupportedError: it has not.
@@ -51,3 +52,6 @@ def check_device_supported(config: ModelConfig, device: Device) -> None:
             "--device cuda: relative positions of values need the weights of attention, which ONNX "
             "Runtime's operator returns on CPUs only"
         )
+    has_lstm = config.recurrent is not None and config.recurrent.cell == CellKind.LSTM
+    if device == Device.CUDA and precision == Precision.BF16 and has_lstm:
+        raise UnsupportedError("--precision bf16: ONNX Runtime has no LSTM in it on --device cuda")

@@ -32,6 +32,7 @@ _SOURCES = {
         *("cxx.cc", "state.cc", "device.cc", "memory.cc", "kernels.cc", "streams.cc"),
         *("names.cc", "computations.cc", "element_kernels.cc", "unary_kernels.cc"),
         *("shape_kernels.cc", "join_kernels.cc", "selection_kernels.cc", "softmax_kernels.cc"),
+        "norm_kernels.cc",
         *("attention_kernels.cc", "rotary_kernels.cc", "quantized_kernels.cc"),
         *("routing_kernels.cc", "expert_kernels.cc"),
         *("attention_cache.cc", "flash_attention.cc", "unfused_attention.cc"),

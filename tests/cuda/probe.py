@@ -60,6 +60,7 @@ class Request:
         jobs: kinds of jobs, ``num_jobs`` of each together.
         computes: whether kernels compute.
         takes_ranges: whether attention follows ranges of keys; if kernels compute, results tell.
+        has_library: whether there is our library of CUDA's operators.
         memory_bytes: of the device, once the model is loaded; None: plenty.
         num_loads: how often the model is loaded, served and removed.
     """
@@ -70,6 +71,7 @@ class Request:
     num_jobs: int = 3
     computes: bool = False
     takes_ranges: bool = True
+    has_library: bool = True
     memory_bytes: int | None = None
     num_loads: int = 1
 
@@ -152,6 +154,10 @@ class _Warnings(logging.Handler):
 def _serve(request: Request) -> Reply:
     warnings, runtime = _Warnings(), StandIn()
     logging.getLogger().addHandler(warnings)
+    if not request.has_library:
+        for module in list(sys.modules.values()):
+            if "CUDA_LIBRARY" in vars(module):
+                vars(module)["CUDA_LIBRARY"] = Path("none.so")
     directory = Path(request.bundle)
     fields: dict[str, Any] = {
         "devices": ("cuda",),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,7 +108,7 @@ Serve = Callable[..., Replies]
 def serve(run_probe: Probe, tmp_path: Path) -> Serve:
     """Exports a model for a GPU in fp16 and for a CPU in fp32, and serves both."""
 
-    def run(make: Open, *jobs: str) -> Replies:
+    def run(make: Open, *jobs: str, has_library: bool = True) -> Replies:
         found = []
         for device, precision in ((Device.CUDA, Precision.FP16), (Device.CPU, Precision.FP32)):
             with make(tmp_path) as checkpoint:
@@ -119,7 +120,7 @@ def serve(run_probe: Probe, tmp_path: Path) -> Serve:
                 )
             config = {**SETTINGS, "devices": (str(device),)}
             request = Request(str(bundle), config, jobs, NUM_JOBS, computes=True)
-            found.append(run_probe(request))
+            found.append(run_probe(replace(request, has_library=has_library)))
         return Replies(*found)
 
     return run
@@ -179,6 +180,12 @@ def test_texts(serve: Serve, name: str) -> None:
     else:
         assert_clean(replies.cuda)
     assert (replies.cuda.num_graphs > 0) == (not warnings)
+    assert_same(replies)
+
+
+def test_without_our_library(serve: Serve) -> None:
+    replies = serve(TEXTS["eurobert"], "greedy", has_library=False)
+    assert replies.cuda.failures == {"greedy": []}
     assert_same(replies)
 
 

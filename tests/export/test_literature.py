@@ -19,7 +19,7 @@ from export.parity import TOLERANCE, compare_fp32
 from export.runtime import DecodeSession, Session
 from export.smooth_quant import smooth_activations
 from export.supported import check_device_supported
-from model.bundle import ATTEND, AttentionKind, Device
+from model.bundle import ATTEND, AttentionKind, Device, Precision
 from model.config import ModelConfig, NormOrder, ScoreKind, StackConfig
 from model.eager import EagerKernels
 from model.kernels import PositionEncodings, Step
@@ -32,7 +32,7 @@ from model.position_config import (
 from model.positions import sinusoids
 from model.sublayers import in_order
 from model.transformer import Transformer, from_weights
-from tests.architectures import BERT, GPT, VASWANI, checkpoint, random_weights, stack
+from tests.architectures import ARCHITECTURES, BERT, GPT, VASWANI, checkpoint, random_weights, stack
 from tests.model.test_scores import with_score
 from tests.model.test_signals import concatenated, with_attention, with_signal
 
@@ -125,10 +125,19 @@ def test_graphs_match_the_eager_module(config: ModelConfig, like: str, tmp_path:
 
 
 def test_relative_values_are_rejected_on_cuda() -> None:
-    check_device_supported(SHAW, Device.CPU)
-    check_device_supported(SHAW_KEYS, Device.CUDA)
+    check_device_supported(SHAW, Device.CPU, Precision.FP32)
+    check_device_supported(SHAW_KEYS, Device.CUDA, Precision.FP16)
     with pytest.raises(UnsupportedError, match="relative positions of values"):
-        check_device_supported(SHAW, Device.CUDA)
+        check_device_supported(SHAW, Device.CUDA, Precision.FP16)
+
+
+def test_an_lstm_in_bf16_is_rejected_on_cuda() -> None:
+    lstm = ARCHITECTURES["lstm-general"]
+    check_device_supported(lstm, Device.CPU, Precision.BF16)
+    check_device_supported(lstm, Device.CUDA, Precision.FP16)
+    check_device_supported(ARCHITECTURES["gru-fixed"], Device.CUDA, Precision.BF16)
+    with pytest.raises(UnsupportedError, match="no LSTM in it on --device cuda"):
+        check_device_supported(lstm, Device.CUDA, Precision.BF16)
 
 
 class RecordingKernels(EagerKernels):

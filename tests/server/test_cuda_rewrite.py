@@ -292,16 +292,35 @@ def test_the_nodes_of_a_mask_are_shared(tmp_path: Path) -> None:
     assert len({node.input[10] for node in attending}) == 1
 
 
-def test_tokens_that_nobody_attends_to_keep_their_operator(tmp_path: Path) -> None:
-    """``MultiHeadAttention`` leaves them out."""
+def test_masks_of_other_lengths_are_not_shared(tmp_path: Path) -> None:
+    """As of an image beside a text."""
+    model = attention({}, softcap=5.0)
+    graph = model.graph
+    again = attention({}, softcap=5.0).graph.node
+    again[0].output[0] = again[1].input[5] = "others"
+    again[1].input[0], again[1].output[0] = "attended_twice", "y_of_second"
+    graph.node.insert(2, node("Concat", ["attended"] * 3, "attended_twice", axis=-1))
+    graph.node.insert(3, again[0])
+    graph.node.insert(4, again[1])
+    graph.node[-1].input[0] = "y_of_second"
+    graph.value_info.extend(values(type_of(np.float16), y_of_second=("batch", "length", SIZE)))
+    made = rewritten_nodes(model, tmp_path, inputs_of(3 * SIZE))
+    assert operators(made).count("ConstantOfShape") == 2
+
+
+@pytest.mark.parametrize("takes_ranges", [False, True])
+def test_tokens_that_nobody_attends_to_need_ranges(tmp_path: Path, takes_ranges: bool) -> None:
+    """With lengths alone, ``MultiHeadAttention`` leaves them out."""
     model = attention({})
     for value in model.graph.input:
         value.name = "attended_lengths" if value.name == "lengths" else value.name
     for one in model.graph.node:
         one.input[:] = ["attended_lengths" if name == "lengths" else name for name in one.input]
     onnx.save(model, tmp_path / "graph.onnx")
-    data = rewrite(tmp_path / "graph.onnx")
+    data = rewrite(tmp_path / "graph.onnx", takes_ranges=lambda: takes_ranges)
     assert data is not None
     made = operators(load(data, tmp_path).graph.node)
-    assert "GroupQueryAttention" in made
-    assert "MultiHeadAttention" not in made
+    assert ("MultiHeadAttention" in made, "GroupQueryAttention" in made) == (
+        takes_ranges,
+        not takes_ranges,
+    )

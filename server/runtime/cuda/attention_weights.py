@@ -23,7 +23,7 @@ _KEYS, _WEIGHTS = 1, 3  # outputs
 _KNOWN = {"num_heads", "kv_num_heads", "scale", "softcap", "causal", "local_window_size"}
 _KNOWN |= {"do_rotary", "rotary_interleaved", "qk_output"}
 _KNOWN |= {"k_quant_type", "v_quant_type", "kv_cache_bit_width"}
-_SOFTMAX_WEIGHTS, _ONE_SCALE = 2, b"PER_TENSOR"
+_SOFTMAX_WEIGHTS = 2
 
 
 def attention_weights(graph: GraphIndex) -> Iterator[Change]:
@@ -36,9 +36,8 @@ def attention_weights(graph: GraphIndex) -> Iterator[Change]:
         if node.op_type != "GroupQueryAttention" or not any(node.output[_WEIGHTS:]):
             continue
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        has_one_scale = attributes.get("k_quant_type", _ONE_SCALE) == _ONE_SCALE
         is_known = attributes.keys() <= _KNOWN and not any(node.input[_SINKS:_KEY_SCALE])
-        if not is_known or not has_one_scale or attributes.pop("qk_output") != _SOFTMAX_WEIGHTS:
+        if not is_known or attributes.pop("qk_output") != _SOFTMAX_WEIGHTS:
             raise ValueError(f"{node.name}: its attention weights are not known")
         kept = onnx.NodeProto.FromString(node.SerializeToString())
         kept.output[:] = [*node.output[:_KEYS], node.output[_KEYS] or f"{node.output[0]}.keys"]
@@ -110,7 +109,7 @@ class _Weights:
             )
         cached = self._slice(self._node.output[_KEYS], self._num_keys, 2)
         keys = self._cast(cached, TensorProto.FLOAT)
-        if self._inputs[_KEY_SCALE]:
+        if self._inputs[_KEY_SCALE]:  # [1], or [1, key heads, 1, size]
             keys = self._add("Mul", keys, self._inputs[_KEY_SCALE])
         turned = self._add("Transpose", keys, perm=[0, 1, 3, 2])
         # The heads of a group are rows of one product.

@@ -26,7 +26,7 @@ _MAX_POOLED_SIZE = 8192
 def attentions(graph: GraphIndex, takes_ranges: Callable[[], bool]) -> Iterator[Change]:
     """Attention of an encoder: without a cache, ``GroupQueryAttention`` copies keys and values.
 
-    ``MultiHeadAttention`` may leave out tokens beyond the last key, also those that attend to it.
+    With lengths alone, ``MultiHeadAttention`` may leave out queries beyond a text's last key.
     In fp16, and with the ranges of keys, it is a kernel that never stores the scores
     (contrib_ops/cuda/bert/multihead_attention.cc: memory-efficient attention). With the lengths of
     texts alone it is one only of cuDNN, which is off, or of GPUs older than Hopper.
@@ -39,8 +39,7 @@ def attentions(graph: GraphIndex, takes_ranges: Callable[[], bool]) -> Iterator[
         takes_ranges: :func:`server.runtime.cuda.key_ranges.are_taken`; called if it matters.
     """
     ranges: dict[str, onnx.NodeProto] = {}  # by lengths
-    if graph.is_input(ATTENDED_LENGTHS):
-        return
+    needs_ranges = graph.is_input(ATTENDED_LENGTHS)
     for node in graph.nodes:
         if node.op_type != "GroupQueryAttention":
             continue
@@ -52,6 +51,9 @@ def attentions(graph: GraphIndex, takes_ranges: Callable[[], bool]) -> Iterator[
         x, bias, biased = take_bias(graph, node.input[0])
         y, mask = node.output[0], lengths.input[0]
         suffix = SUFFIXES[graph.types[y]]
+        has_ranges = suffix == "Fp16" and takes_ranges()
+        if needs_ranges and not has_ranges:
+            continue
         parts = [f"{y}.{name}" for name in ("query", "key", "value")]
         split = helper.make_node(
             f"Split{suffix}",
@@ -64,7 +66,7 @@ def attentions(graph: GraphIndex, takes_ranges: Callable[[], bool]) -> Iterator[
             is_interleaved=heads.is_interleaved,
         )
         made = [split]
-        if suffix == "Fp16" and takes_ranges():
+        if has_ranges:
             if mask not in ranges:
                 ranges[mask] = helper.make_node(
                     "KeyRangesFp16", [x, mask], [f"{y}.ranges"], name=f"{y}.ranges", domain=DOMAIN

@@ -45,23 +45,24 @@ def ranges_of(lengths: Array, max_length: int) -> Array:
 
 
 def _difference(load_model: LoadModel, type_: int) -> float:
-    """The largest error of tokens that are not padding."""
+    """The largest error, of tokens beyond a text's last key too."""
     lengths = np.array(_LENGTHS, np.int32)
     size = _HEADS * _HEAD_SIZE
     x = np.random.default_rng(0).normal(size=(len(lengths), _MAX_LENGTH, size)).astype(np.float32)
     inputs = {"x": x, "ranges": ranges_of(lengths, _MAX_LENGTH)}
     found = load_model(_graph(type_)).bind({}).run(inputs)["y"]
     return max(
-        float(np.abs(found[row, :length] - _attended(x[row, :length])).max())
+        float(np.abs(found[row] - _attended(x[row], length)).max())
         for row, length in enumerate(lengths)
     )
 
 
-def _attended(x: Array) -> Array:
-    """Attention of ``x [tokens, size]`` to itself."""
+def _attended(x: Array, num_keys: int) -> Array:
+    """Attention of ``x [tokens, size]`` to the first of its tokens."""
     heads = x.reshape(len(x), _HEADS, _HEAD_SIZE).swapaxes(0, 1)
-    weights = np.exp(heads @ heads.swapaxes(1, 2) / np.sqrt(np.float32(_HEAD_SIZE)))
-    attended: Array = weights / weights.sum(-1, keepdims=True) @ heads
+    keys = heads[:, :num_keys]
+    weights = np.exp(heads @ keys.swapaxes(1, 2) / np.sqrt(np.float32(_HEAD_SIZE)))
+    attended: Array = weights / weights.sum(-1, keepdims=True) @ keys
     return attended.swapaxes(0, 1).reshape(x.shape)
 
 

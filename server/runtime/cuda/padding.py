@@ -24,7 +24,7 @@ _PAST_KEYS, _LAST_POSITIONS, _BIAS = 3, 5, 10
 def padded_attentions(graph: GraphIndex) -> Iterator[Change]:
     """Attention that would be wrong: gets equal lengths if it is causal, else a bias of zeros.
 
-    A causal text may attend to padding after it, as its tokens do not.
+    Equal lengths change nothing else: a causal mask hides padding, which comes last.
     """
     made: set[str] = set()
     for node in graph.nodes:
@@ -37,7 +37,7 @@ def padded_attentions(graph: GraphIndex) -> Iterator[Change]:
         if is_causal != bool(inputs[_BIAS]) or is_cross or is_step:
             continue
         type_ = graph.types[node.output[0]]
-        name = "equal_lengths" if is_causal else f"no_bias.{type_}"
+        name = "equal_lengths" if is_causal else f"no_bias.{type_}.{inputs[_LAST_POSITIONS]}"
         new = []
         if name not in made:
             made.add(name)

@@ -55,7 +55,7 @@ def rewrite_model(
         takes_ranges: see :func:`server.runtime.cuda.encoders.attentions`.
 
     Returns:
-        Whether it changed. Without the library, only what would be wrong does.
+        Whether it changed. Without the library, only what would be wrong or refused does.
     """
     graph = model.graph
     changed = apply_changes(graph, list(attention_weights(GraphIndex(graph, folder))))

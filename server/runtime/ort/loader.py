@@ -184,13 +184,9 @@ def borrowed(value: OrtValue) -> OrtValue:
 
 
 def add_library(options: SessionOptions, library: Path, directory: Path | None = None) -> None:
-    """Registers a library's operators, and the folder of a rewritten graph's weights.
-
-    Does nothing if the library was not built.
-    """
-    if not library.exists():
-        return
-    options.register_custom_ops_library(str(library))
+    """Registers a library's operators, if it was built, and the folder of a graph's weights."""
+    if library.exists():
+        options.register_custom_ops_library(str(library))
     if directory is not None:
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(directory)

@@ -16,8 +16,9 @@ Make MakeOf(const std::string& base) {
   static std::map<std::string, Make> makes;
   if (makes.empty()) {
     for (const Kernels& kernels :
-         {kAttentionKernels, kElementKernels, kExpertKernels, kJoinKernels, kQuantizedKernels,
-          kRoutingKernels, kShapeKernels, kSelectionKernels, kSoftmaxKernels, kUnaryKernels}) {
+         {kAttentionKernels, kElementKernels, kExpertKernels, kJoinKernels, kNormKernels,
+          kQuantizedKernels, kRoutingKernels, kShapeKernels, kSelectionKernels, kSoftmaxKernels,
+          kUnaryKernels}) {
       for (int i = 0; i < kernels.count; ++i) makes[kernels.first[i].name] = kernels.first[i].make;
     }
   }

@@ -48,8 +48,8 @@ struct Kernels {
 };
 
 extern const Kernels kAttentionKernels, kElementKernels, kExpertKernels, kJoinKernels,
-    kQuantizedKernels, kRoutingKernels, kShapeKernels, kSelectionKernels, kSoftmaxKernels,
-    kUnaryKernels;
+    kNormKernels, kQuantizedKernels, kRoutingKernels, kShapeKernels, kSelectionKernels,
+    kSoftmaxKernels, kUnaryKernels;
 
 // Nothing if kernels are not to compute. One that is unknown does nothing, and is logged.
 Computation ComputationOf(const std::string& mangled, void** parameters, Extent grid,
