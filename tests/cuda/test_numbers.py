@@ -19,12 +19,13 @@ from tests.cuda.libraries import environment, onnxruntime_for_gpus
 
 pytestmark = pytest.mark.slow
 
-# On a GPU, these are as the paths without them; and 70 sequences take the emulator too long.
+# On a GPU, these are as other paths; and 70 sequences take the emulator too long.
 SKIPPED = (
     "in a device's memory",
     "steps ahead, one row",
     "encoder of many texts, fp16",
     "most rows",
+    "cross-attention, recorded steps",
 )
 CHUNKS = "chunked prefill"
 
