@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
-from server.runtime.cuda.changes import MICROSOFT, Change
+from server.runtime.cuda.changes import MICROSOFT, Change, constant
 from server.runtime.kernels.graph import GraphIndex
 from server.runtime.memory import Array
 
@@ -138,7 +138,9 @@ class _Weights:
         return name
 
     def _constant(self, array: Array) -> str:
-        return self._add("Constant", value=numpy_helper.from_array(array))
+        name = f"{self._y}.{len(self.nodes)}"
+        self.nodes.append(constant(name, array))
+        return name
 
     def _ints(self, *numbers: int) -> str:
         return self._constant(np.array(numbers, np.int64))

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx
+from onnx import helper, numpy_helper
 
 from server.runtime.kernels.graph import GraphIndex, other_operand
+from server.runtime.memory import Array
 
 MICROSOFT = "com.microsoft"
 SUFFIXES: dict[int, str] = {onnx.TensorProto.FLOAT16: "Fp16", onnx.TensorProto.BFLOAT16: "Bf16"}
@@ -36,6 +38,11 @@ def apply_changes(graph: onnx.GraphProto, changes: Sequence[Change]) -> bool:
     del graph.node[:]
     graph.node.extend(copies)
     return bool(changes)
+
+
+def constant(name: str, array: Array) -> onnx.NodeProto:
+    """A node whose output ``name`` is an array."""
+    return helper.make_node("Constant", [], [name], name=name, value=numpy_helper.from_array(array))
 
 
 def drop_unread(graph: onnx.GraphProto) -> bool:

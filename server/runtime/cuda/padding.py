@@ -12,10 +12,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from server.runtime.cuda.changes import Change
+from server.runtime.cuda.changes import Change, constant
 from server.runtime.cuda.one_token import NUM_CACHED_TOKENS
 from server.runtime.kernels.graph import TOKENS, GraphIndex
-from server.runtime.memory import Array
 
 # Inputs of GroupQueryAttention.
 _PAST_KEYS, _LAST_POSITIONS, _BIAS = 3, 5, 10
@@ -54,10 +53,14 @@ def _zeros(name: str, x: str, type_: int) -> list[onnx.NodeProto]:
     dtype = helper.tensor_dtype_to_np_dtype(type_)
     return [
         helper.make_node("Shape", [x], [length], name=length, start=1, end=2),
-        _constant(f"{name}.one", np.ones(1, np.int64)),
+        constant(f"{name}.one", np.ones(1, np.int64)),
         helper.make_node("Concat", [f"{name}.one"] * 2 + [length] * 2, [shape], name=shape, axis=0),
         helper.make_node(
-            "ConstantOfShape", [shape], [name], name=name, value=_tensor(np.zeros(1, dtype))
+            "ConstantOfShape",
+            [shape],
+            [name],
+            name=name,
+            value=numpy_helper.from_array(np.zeros(1, dtype)),
         ),
     ]
 
@@ -70,19 +73,11 @@ def _equal_lengths(name: str, graph: GraphIndex) -> list[onnx.NodeProto]:
     made = [
         helper.make_node("Equal", [TOKENS, TOKENS], [places], name=places),
         helper.make_node("Cast", [places], [counted], name=counted, to=TensorProto.INT32),
-        _constant(f"{name}.axis", np.ones(1, np.int64)),
+        constant(f"{name}.axis", np.ones(1, np.int64)),
         helper.make_node("ReduceSum", [counted, f"{name}.axis"], [counts], name=counts, keepdims=0),
-        _constant(f"{name}.one", np.array(1, np.int32)),
+        constant(f"{name}.one", np.array(1, np.int32)),
         helper.make_node("Sub", [counts, f"{name}.one"], [new], name=new),
     ]
     if has_cache:
         made.append(helper.make_node("Add", [new, NUM_CACHED_TOKENS], [name], name=name))
     return made
-
-
-def _constant(name: str, array: Array) -> onnx.NodeProto:
-    return helper.make_node("Constant", [], [name], name=name, value=_tensor(array))
-
-
-def _tensor(array: Array) -> TensorProto:
-    return numpy_helper.from_array(array)

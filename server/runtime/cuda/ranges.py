@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-import onnx
+import numpy as np
 from onnx import TensorProto, helper
 
-from server.runtime.cuda.changes import Change
+from server.runtime.cuda.changes import Change, constant
 from server.runtime.kernels.graph import GraphIndex
 
 # What makes an int64 scalar of an int32 one: a vector of one number has only one to gather.
@@ -28,17 +28,12 @@ def ranges(graph: GraphIndex) -> Iterator[Change]:
         y = node.output[0]
         zero, one, range_ = (f"{y}.{name}" for name in ("zero", "one", "int32"))
         made = (
-            _constant(zero, 0),
-            _constant(one, 1),
+            constant(zero, np.array(0, np.int32)),
+            constant(one, np.array(1, np.int32)),
             helper.make_node("Range", [zero, limit, one], [range_], name=range_),
             helper.make_node("Cast", [range_], [y], name=y, to=TensorProto.INT64),
         )
         yield Change(node, made)
-
-
-def _constant(name: str, number: int) -> onnx.NodeProto:
-    tensor = helper.make_tensor(name, TensorProto.INT32, [], [number])
-    return helper.make_node("Constant", [], [name], value=tensor)
 
 
 def _scalar_input(graph: GraphIndex, name: str) -> str | None:

@@ -59,4 +59,12 @@ class Broadcast {
   Array<int64_t> strides_{};
 };
 
+// Each element of the output from the one at its place.
+template <typename T>
+Computation MakeExpansion(const T* from, T* to, int64_t count, Broadcast places) {
+  return [=] {
+    for (int64_t i = 0; i < count; ++i) to[i] = from[places(i)];
+  };
+}
+
 }  // namespace stand_in

@@ -193,13 +193,6 @@ Computation MakeFill(const Launch& launch) {
   return made;
 }
 
-template <typename T>
-Computation MakeExpansion(const T* from, T* to, int64_t count, Broadcast places) {
-  return [=] {
-    for (int64_t i = 0; i < count; ++i) to[i] = from[places(i)];
-  };
-}
-
 Computation MakeFillFromPointer(const Launch& launch) {
   Computation made;
   Visit(launch.name.arguments[0], [&](auto tag) {

@@ -73,27 +73,20 @@ Selection<T> SelectionOf(const Launch& launch, int first_flag) {
           launch.Get<int64_t>(first_flag + 2)};
 }
 
-Computation MakeBitonicTopK(const Launch& launch) {
+// `first_flag`: the parameter after which the kernels' are alike.
+Computation MakeTopK(const Launch& launch, int first_flag, bool (*is_before)(int64_t, int64_t)) {
   Computation made;
   Visit(launch.name.arguments[0], [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    made = [selection = SelectionOf<T>(launch, 8), num_rows = launch.grid.x] {
-      Select(selection, num_rows, IsFirst);
+    made = [=, selection = SelectionOf<T>(launch, first_flag), num_rows = launch.grid.x] {
+      Select(selection, num_rows, is_before);
     };
   });
   return made;
 }
 
-Computation MakeRadixTopK(const Launch& launch) {
-  Computation made;
-  Visit(launch.name.arguments[0], [&](auto tag) {
-    using T = typename decltype(tag)::Type;
-    made = [selection = SelectionOf<T>(launch, 7), num_rows = launch.grid.x] {
-      Select(selection, num_rows, IsFirstOfThreads);
-    };
-  });
-  return made;
-}
+Computation MakeBitonicTopK(const Launch& launch) { return MakeTopK(launch, 8, IsFirst); }
+Computation MakeRadixTopK(const Launch& launch) { return MakeTopK(launch, 7, IsFirstOfThreads); }
 
 // Sums along an axis of `size` elements, `stride` apart, of the elements up to each.
 template <typename T>

@@ -201,10 +201,7 @@ Computation MakeTranspose(const Launch& launch) {
   Computation made;
   Visit(launch.name.arguments[0], [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    made = [places, from = launch.Get<const T*>(2), to = launch.Get<T*>(4),
-            count = launch.Integer(5)] {
-      for (int64_t i = 0; i < count; ++i) to[i] = from[places(i)];
-    };
+    made = MakeExpansion(launch.Get<const T*>(2), launch.Get<T*>(4), launch.Integer(5), places);
   });
   return made;
 }
