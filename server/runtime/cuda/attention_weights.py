@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from server.runtime.cuda.changes import MICROSOFT, Change, constant
+from server.runtime.cuda.changes import MICROSOFT, Change, attributes_of, constant
 from server.runtime.kernels.graph import GraphIndex
 from server.runtime.memory import Array
 
@@ -35,7 +35,7 @@ def attention_weights(graph: GraphIndex) -> Iterator[Change]:
     for node in graph.nodes:
         if node.op_type != "GroupQueryAttention" or not any(node.output[_WEIGHTS:]):
             continue
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        attributes = attributes_of(node)
         is_known = attributes.keys() <= _KNOWN and not any(node.input[_SINKS:_KEY_SCALE])
         if not is_known or attributes.pop("qk_output") != _SOFTMAX_WEIGHTS:
             raise ValueError(f"{node.name}: its attention weights are not known")
@@ -59,7 +59,7 @@ class _Weights:
         self.nodes: list[onnx.NodeProto] = []
         self._node, self._y = node, y
         self._inputs = [*node.input, *[""] * (_NUM_INPUTS - len(node.input))]
-        self._given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        self._given = attributes_of(node)
         self._heads, self._kv_heads = self._given["num_heads"], self._given["kv_num_heads"]
         shape, type_ = graph.shape(node.output[0]), graph.types[node.output[0]]
         self._size = int(shape[-1]) // self._heads

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 from onnx import helper, numpy_helper
@@ -38,6 +39,11 @@ def apply_changes(graph: onnx.GraphProto, changes: Sequence[Change]) -> bool:
     del graph.node[:]
     graph.node.extend(copies)
     return bool(changes)
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """The attributes that a node has, by name."""
+    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
 def constant(name: str, array: Array) -> onnx.NodeProto:

@@ -5,7 +5,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from server.runtime.cuda.changes import MICROSOFT, SUFFIXES
+from server.runtime.cuda.changes import MICROSOFT, SUFFIXES, attributes_of
 from server.runtime.kernels.graph import GraphIndex
 from server.runtime.kernels.library import DOMAIN
 
@@ -42,14 +42,14 @@ def replaceable(node: onnx.NodeProto, graph: GraphIndex) -> bool:
 
 
 def _has_known_attributes(node: onnx.NodeProto) -> bool:
-    attributes = _attributes(node)
+    attributes = attributes_of(node)
     known = {"num_heads", "kv_num_heads", "causal", *_TAKEN, *_FIXED}
     are_fixed = (attributes.get(name, values[0]) in values for name, values in _FIXED.items())
     return attributes.keys() <= known and all(are_fixed)
 
 
 def _has_known_inputs(node: onnx.NodeProto, graph: GraphIndex) -> bool:
-    attributes = _attributes(node)
+    attributes = attributes_of(node)
     if any(node.input[_NUM_INPUTS:]) or not all(node.input[index] for index in _REQUIRED):
         return False
     if len(node.output) < 3 or any(graph.is_used(name) for name in node.output[3:] if name):
@@ -69,7 +69,7 @@ def _has_known_inputs(node: onnx.NodeProto, graph: GraphIndex) -> bool:
 
 def replaced(node: onnx.NodeProto, graph: GraphIndex) -> onnx.NodeProto:
     """The node of our operator for one that is :func:`replaceable`."""
-    attributes = _attributes(node)
+    attributes = attributes_of(node)
     y = node.output[0]
     return helper.make_node(
         f"DecodeAttention{SUFFIXES[graph.types[y]]}",
@@ -81,7 +81,3 @@ def replaced(node: onnx.NodeProto, graph: GraphIndex) -> onnx.NodeProto:
         kv_num_heads=attributes["kv_num_heads"],
         **{name: attributes.get(name, default) for name, default in _TAKEN.items()},
     )
-
-
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute}

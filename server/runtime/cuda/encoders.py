@@ -12,6 +12,7 @@ from server.runtime.cuda.changes import (
     SUFFIXES,
     VECTOR,
     Change,
+    attributes_of,
     is_vector_size,
     take_bias,
 )
@@ -97,7 +98,7 @@ class _Heads(NamedTuple):
 
 def _heads_of(graph: GraphIndex, node: onnx.NodeProto) -> _Heads | None:
     """None if ``Split`` and ``MultiHeadAttention`` cannot compute a ``GroupQueryAttention``."""
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    attributes = attributes_of(node)
     heads = _Heads(
         attributes.pop("num_heads"),
         attributes.pop("kv_num_heads"),

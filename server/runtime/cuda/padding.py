@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from server.runtime.cuda.changes import Change, constant
+from server.runtime.cuda.changes import Change, attributes_of, constant
 from server.runtime.cuda.one_token import NUM_CACHED_TOKENS
 from server.runtime.kernels.graph import TOKENS, GraphIndex
 
@@ -30,7 +30,7 @@ def padded_attentions(graph: GraphIndex) -> Iterator[Change]:
         if node.op_type != "GroupQueryAttention":
             continue
         inputs = [*node.input, *[""] * (_BIAS + 1 - len(node.input))]
-        is_causal = next((a.i for a in node.attribute if a.name == "causal"), 1) == 1
+        is_causal = attributes_of(node).get("causal", 1) == 1
         is_cross = bool(inputs[_PAST_KEYS]) and not is_causal
         is_step = graph.shape(TOKENS)[1:] == (1,)
         if is_causal != bool(inputs[_BIAS]) or is_cross or is_step:

@@ -19,6 +19,7 @@ from server.runtime.cuda.changes import (
     SUFFIXES,
     Change,
     apply_changes,
+    attributes_of,
     drop_unread,
     is_vector_size,
     suffix_of_row,
@@ -110,7 +111,7 @@ def _norms(graph: GraphIndex) -> Iterator[Change]:
     for node in graph.nodes:
         if node.domain or node.op_type not in _NORMS:
             continue
-        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        attributes = attributes_of(node)
         x, scale, *biases = node.input
         suffix = suffix_of_row(graph, scale, _MAX_SIZE)
         if attributes.get("axis", -1) != -1 or suffix is None or sum(map(bool, node.output)) != 1:

@@ -4,7 +4,7 @@ The operators are those of native/cuda/linear.cc, decode_attention.cc and operat
 with few rows take as long as their weights take to be read, and so have one of their own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx
@@ -23,6 +23,7 @@ from server.runtime.cuda.changes import (
     SUFFIXES,
     Change,
     apply_changes,
+    attributes_of,
     drop_unread,
     suffix_of_row,
 )
@@ -111,9 +112,7 @@ def _products(graph: GraphIndex) -> Iterator[Change]:
 
 def _weight(graph: GraphIndex, node: onnx.NodeProto) -> onnx.TensorProto | None:
     """The constant ``[out, in]`` of a product ``x W^T``; None if a node is none."""
-    attributes: Mapping[str, object] = {
-        a.name: helper.get_attribute_value(a) for a in node.attribute
-    }
+    attributes = attributes_of(node)
     is_fused = node.domain == MICROSOFT and node.op_type == "FusedMatMul"
     is_gemm = not node.domain and node.op_type == "Gemm" and not any(node.input[2:])
     plain = {"transA": 0, "transB": 1, "alpha": 1.0, "transBatchA": 0, "transBatchB": 0}
