@@ -15,6 +15,9 @@ from typing import Protocol
 
 from server.engine.requests.lifecycle import Phase
 
+MAX_PADDING = 1.25
+"""The largest ratio of padded to real tokens in a batch of prompts or sources."""
+
 
 class Schedulable(Protocol):
     """The properties of a sequence that the scheduler uses."""
@@ -51,7 +54,7 @@ class StepLimits:
             prompts and sources.
         min_chunk: tokens that prompts get in every step, even if decoding uses up the budget. A
             prompt is not split if its first chunk would be smaller.
-        max_padding: the largest ratio of padded to real tokens in a batch of prompts.
+        max_padding: as :data:`MAX_PADDING`.
         encode_interval: decode runs from one run of the encoder to the next while at least half
             of the slots decode: it is faster over many sources at once.
     """
@@ -59,7 +62,7 @@ class StepLimits:
     num_slots: int
     max_batched_tokens: int
     min_chunk: int = 16
-    max_padding: float = 1.25
+    max_padding: float = MAX_PADDING
     encode_interval: int = 4
 
 

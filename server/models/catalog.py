@@ -261,8 +261,8 @@ class Catalog:
             model = load_bundle(directory, first, self._config.max_length, before)
             model = replicated(model, others)
             model = self._memory.plan(model, self._backends, before)
-            warm_up(model, self._config)
             config = with_planned_slots(self._config, model)
+            warm_up(model, config)
             return model, make_workers(model, config, self._observer)
         except (BundleError, StartupError):
             raise

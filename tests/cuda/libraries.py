@@ -28,9 +28,9 @@ _OPTIONS = (
 )
 # Sources by the name of the library; all but the runtime call it.
 _SOURCES = {
-    RUNTIME: (
-        *("cxx.cc", "state.cc", "device.cc", "memory.cc", "kernels.cc", "streams.cc"),
-        *("names.cc", "computations.cc", "element_kernels.cc", "unary_kernels.cc"),
+    RUNTIME: ("cxx.cc", "state.cc", "device.cc", "memory.cc", "kernels.cc", "streams.cc"),
+    "libstand_in_kernels.so": (
+        *("cxx.cc", "names.cc", "computations.cc", "element_kernels.cc", "unary_kernels.cc"),
         *("shape_kernels.cc", "join_kernels.cc", "selection_kernels.cc", "softmax_kernels.cc"),
         "norm_kernels.cc",
         *("attention_kernels.cc", "rotary_kernels.cc", "quantized_kernels.cc"),

@@ -27,6 +27,7 @@ from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import EncodingJob, GenerationJob
 from server.engine.requests.update import JobUpdate
 from server.models.registry import Model, load_bundle
+from server.models.warm_up import warm_up
 from server.models.workers import make_workers
 from server.runtime.contract import Backend
 from server.runtime.ort.loader import placements
@@ -62,6 +63,7 @@ class Request:
         takes_ranges: whether attention follows ranges of keys; if kernels compute, results tell.
         has_library: whether there is our library of CUDA's operators.
         memory_bytes: of the device, once the model is loaded; None: plenty.
+        warms_up: whether runs of all sizes come first, which take the memory that any needs.
         num_loads: how often the model is loaded, served and removed.
     """
 
@@ -73,6 +75,7 @@ class Request:
     takes_ranges: bool = True
     has_library: bool = True
     memory_bytes: int | None = None
+    warms_up: bool = True
     num_loads: int = 1
 
 
@@ -188,6 +191,8 @@ def _serve_once(
 ) -> Reply:
     directory = Path(request.bundle)
     model = load_bundle(directory, backend, config.max_length)
+    if request.warms_up:
+        warm_up(model, config)
     (worker,) = make_workers(model, config, Unobserved())
     loaded = runtime.log()
     worker.prepare()

@@ -2,12 +2,18 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
+from transformers import GraniteMoeConfig, GraniteMoeForCausalLM
 
+from export.bundle_writer import write_bundle
+from model.bundle import Device, Precision
 from server.engine.failures import OUT_OF_MEMORY
 from tests.cuda.conftest import Probe
 from tests.cuda.probe import Call, Reply, Request
+from tests.families import gated, test_granite
+from tests.families.harness import imported
 
 pytestmark = pytest.mark.slow
 Make = Callable[..., str]
@@ -139,13 +145,37 @@ def test_kernels_of_a_step(run_probe: Probe, bundle_of: Make) -> None:
     assert many[1:-5] == layer * NUM_LAYERS
 
 
+def test_products_of_experts_are_timed_when_a_model_is_loaded(
+    run_probe: Probe, tmp_path: Path
+) -> None:
+    """For each power of two of the tokens of a run, and of the rows of the last layer."""
+    config = GraniteMoeConfig(**gated.SMALL, **test_granite.EXPERTS)
+    with imported(GraniteMoeForCausalLM(config)) as checkpoint:
+        bundle = write_bundle(
+            *(checkpoint, tmp_path / "bundles"),
+            precision=Precision.FP16,
+            device=Device.CUDA,
+            accept_loss=True,
+        )
+    reply = run_probe(Request(str(bundle)))
+    assert_clean(reply)
+    loaded, served = (
+        sum(name == "kernel" and "GemmUniversal" in about[0] for name, *about in calls)
+        for calls in (reply.loaded, reply.ran["greedy"])
+    )
+    assert 0 < served <= 2 * NUM_LAYERS
+    assert loaded > 100 * served
+    assert "cudaMalloc" not in names(reply.ran["greedy"])
+
+
 @pytest.mark.parametrize("cuda_graphs", [False, True])
 def test_a_device_without_memory_is_told(
     run_probe: Probe, bundle_of: Make, cuda_graphs: bool
 ) -> None:
     """By the words of ONNX Runtime's allocator; what is recorded needs no more memory."""
     config = {"cuda_graphs": cuda_graphs}
-    reply = run_probe(Request(bundle_of("bert-check"), config, memory_bytes=0))
+    request = Request(bundle_of("bert-check"), config, memory_bytes=0, warms_up=cuda_graphs)
+    reply = run_probe(request)
     assert reply.failures["greedy"] == ([] if cuda_graphs else [OUT_OF_MEMORY] * 3)
 
 

@@ -51,7 +51,12 @@ pytestmark = pytest.mark.slow
 NUM_JOBS = 12  # more than step graphs for few rows take
 # Of log-probabilities, of one minus a cosine, and of attention weights, in fp16.
 LOGPROB, COSINE, WEIGHT = 0.02, 1e-4, 0.003
-SETTINGS = {"max_length": 32, "max_padded_tokens": 128, "num_slots": 40}
+SETTINGS = {
+    "max_length": 32,
+    "max_batched_tokens": 160,
+    "max_padded_tokens": 128,
+    "num_slots": 40,
+}
 
 Open = Callable[[Path], AbstractContextManager[Checkpoint]]
 """Makes a model, with a folder for its files."""

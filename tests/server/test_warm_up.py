@@ -1,7 +1,9 @@
-"""Warm-up runs each graph of a model once before the model is ready."""
+"""Warm-up runs each graph of a model before the model is ready, on a GPU at all sizes."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -9,8 +11,10 @@ import pytest
 from model.bundle import BundleError
 from server.config import ServerConfig
 from server.models.registry import Model, Replica, load_bundle
-from server.models.warm_up import warm_up
+from server.models.warm_up import run_sizes, warm_up
+from server.runtime.contract import BoundGraph, Graph
 from server.runtime.host_memory import HostMemory
+from server.runtime.memory import Array, Tensor
 from server.runtime.ort.backend import OrtBackend
 from tests.server.fake_backend import FakeDecode, decode_spec
 
@@ -47,3 +51,71 @@ def test_failing_warm_up_rejects_the_model(
 ) -> None:
     with pytest.raises(BundleError, match=f"tiny-decoder/1: warm-up: .*{reason}"):
         warm_up(with_graph(loaded, graph), ServerConfig(bundles=tmp_path))
+
+
+class Watched:
+    """A graph that notes the shapes of the token ids that it runs over."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self.shapes: set[tuple[int, ...]] = set()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._graph, name)
+
+    def bind(
+        self, states: Mapping[tuple[str, str], Tensor], outputs: Collection[str] | None = None
+    ) -> "WatchedRuns":
+        return WatchedRuns(self._graph.bind(states, outputs), self.shapes)
+
+
+class WatchedRuns:
+    def __init__(self, bound: BoundGraph, shapes: set[tuple[int, ...]]) -> None:
+        self._bound, self._shapes = bound, shapes
+
+    def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
+        self._shapes.add(inputs["token_ids"].shape)
+        return self._bound.run(inputs)
+
+    def run_on_device(
+        self, inputs: Mapping[str, Array | Tensor], on_host: Collection[str] = ()
+    ) -> dict[str, Tensor]:
+        self._shapes.add(inputs["token_ids"].shape)
+        return self._bound.run_on_device(inputs, on_host)
+
+
+@pytest.mark.parametrize(
+    ("name", "graph", "most"),
+    [
+        ("tiny-decoder", "decode", 125),  # a quarter of padding more than a step has
+        ("dates", "encode", 125),
+        ("dates", "decode", 32),  # several of its prompts run one by one
+        ("tiny-classifier", "encode", 128),
+    ],
+)
+def test_all_sizes_run_on_a_device(tiny_bundles: Path, name: str, graph: str, most: int) -> None:
+    backend = OrtBackend("cpu", 1, has_device_memory=True)
+    loaded = load_bundle(tiny_bundles / name / "1", backend, 40)
+    watched = Watched(loaded.replicas[0].graphs[graph])
+    graphs: dict[str, Graph] = {**loaded.replicas[0].graphs}
+    graphs[graph] = cast(Graph, watched)
+    model = replace(loaded, replicas=(replace(loaded.replicas[0], graphs=graphs),))
+    config = ServerConfig(
+        bundles=tiny_bundles, num_slots=5, max_batched_tokens=100, max_padded_tokens=128
+    )
+    expected = set(run_sizes(most, model.max_length))
+    if name == "tiny-decoder":
+        expected |= {(1, 2), (2, 2), (4, 2), (5, 2)}  # of up to 5 slots
+    warm_up(model, config)
+    assert expected - watched.shapes  # on a CPU only short ones run
+    warm_up(model, replace(config, has_device_memory=True))
+    assert expected <= watched.shapes
+
+
+@pytest.mark.parametrize("longest", [1, 7, 64, 100, 4096])
+@pytest.mark.parametrize("most", [1, 2, 3, 64, 100, 2560])
+def test_sizes_cover_every_power_of_two(most: int, longest: int) -> None:
+    sizes = run_sizes(most, longest)
+    assert all(0 < tokens <= longest and rows * tokens <= most for rows, tokens in sizes)
+    found = {(rows * tokens - 1).bit_length() for rows, tokens in sizes}
+    assert found == set(range((most - 1).bit_length() + 1))

@@ -1,5 +1,6 @@
 // What kernels of ONNX Runtime compute, by their names, on the host. They are written from what the
-// kernels' operators and sources say, one element after the other.
+// kernels' operators and sources say, one element after the other. They are a library of their own,
+// which the runtime loads if kernels are to compute.
 
 #pragma once
 
@@ -14,8 +15,6 @@
 #include "state.h"
 
 namespace stand_in {
-
-using Computation = std::function<void()>;
 
 // A launch. What it needs of the parameters is read at once: they do not outlive it.
 struct Launch {
@@ -50,10 +49,6 @@ struct Kernels {
 extern const Kernels kAttentionKernels, kElementKernels, kExpertKernels, kJoinKernels,
     kNormKernels, kQuantizedKernels, kRoutingKernels, kShapeKernels, kSelectionKernels,
     kSoftmaxKernels, kUnaryKernels;
-
-// Nothing if kernels are not to compute. One that is unknown does nothing, and is logged.
-Computation ComputationOf(const std::string& mangled, void** parameters, Extent grid,
-                          Extent block);
 
 // ONNX Runtime's arrays and divisors, as they are passed to kernels.
 // Source: onnxruntime/core/providers/cuda/shared_inc/cuda_utils.h and fast_divmod.h.

@@ -37,6 +37,12 @@ struct Extent {
   unsigned x, y, z;
 };
 
+using Computation = std::function<void()>;
+
+// Of a launch; null of a kernel that is not known. For one thread at a time.
+using MakeComputation = Computation (*)(const std::string& mangled, void** parameters, Extent grid,
+                                        Extent block);
+
 struct Node {
   std::string name;
   std::function<void()> run;
