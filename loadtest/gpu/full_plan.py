@@ -38,7 +38,7 @@ def make_plan(device: str, sizes: PlanSize) -> Plan:
     if sizes == PlanSize.TINY:
         return Plan(
             device=device,
-            checks=checks((first, "int8"), (first,), first, all_rows=False),
+            checks=checks((first,), (first,), first, all_rows=False),
             items=tuple(_tiny(first, is_cuda=is_cuda)),
         )
     precisions = ("fp16", "bf16", "int8", "int4") if is_cuda else ("fp32", "int8", "int4")

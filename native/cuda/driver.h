@@ -28,7 +28,8 @@ namespace cuda {
   _(attend_4_bf16) _(attend_8_fp16) _(attend_8_bf16) _(combine_parts_fp16)                \
   _(combine_parts_bf16)                                                                   \
   _(pool_fp16) _(pool_bf16) _(key_ranges)                                                 \
-  _(best_token) _(advance_rows) _(copy_parts) _(extreme_of_row) _(extremes_across)
+  _(best_token) _(top_tokens) _(advance_rows) _(copy_parts) _(extreme_of_row)             \
+  _(extremes_across)
 
 // Those of 16-bit floats come in pairs, fp16 first.
 enum Kernel : int {
@@ -44,6 +45,7 @@ enum Kernel : int {
   kPool = kCombineParts + 2,
   kKeyRanges = kPool + 2,
   kBestToken,
+  kTopTokens,
   kAdvance,
   kCopyParts,
   kExtremeOfRow,

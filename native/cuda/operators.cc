@@ -29,6 +29,11 @@
 //   BestToken: the lowest id among the largest logits of each row, -1 if one is not a finite number.
 //     Inputs: logits [rows, vocabulary] fp32, suppressed [vocabulary] uint8 (optional), 1 for tokens
 //     that are never chosen. Output: tokens [rows] int64.
+//   TopTokens: the likeliest tokens of each row, of equal ones those with lower ids first.
+//     Inputs: logits [rows, vocabulary] fp32; targets [rows] int64 (optional), ids of tokens.
+//     Output: top [rows, 2 count + 1, or 2 with targets] fp32: their logits, their ids, the sum over
+//     the row of exp(logit - the largest one), and the target's logit.
+//     Attribute: count, at most the vocabulary.
 //   Advance: the inputs of the next step of greedy decoding.
 //     Inputs: best_tokens [rows] int64, num_cached_tokens [rows] int32, is_live [rows] int32, 0 for
 //     padding. Outputs: next_token_ids [rows, 1] int64, best_tokens where they are positive and
@@ -136,6 +141,34 @@ struct BestToken {
   }
 };
 
+struct TopTokens {
+  static constexpr const char* kName = "TopTokens";
+  static constexpr const char* kProvider = kProviderName;
+  static constexpr Parameter kInputs[] = {{ort::kFloat}, {ort::kInt64, true}};
+  static constexpr Parameter kOutputs[] = {{ort::kFloat}};
+
+  int64_t count;
+
+  Status* create(const Api& api, const KernelInfo* info) {
+    RETURN_IF_FAILED(load(api));
+    return api.Attribute(info, "count", &count);
+  }
+
+  Status* run(const Api& api, KernelContext* context) const {
+    device::TopTokensArguments a{};
+    Dimensions shape;
+    RETURN_IF_FAILED(shaped_input(api, context, 0, a.logits, shape));
+    if (count < 1 || count > shape.last()) return refuse(api, "there are not so many tokens");
+    RETURN_IF_FAILED(ort::input_data(api, context, 1, a.targets));
+    const int64_t sizes[] = {shape.num_rows(), 2 * count + (a.targets ? 2 : 1)};
+    RETURN_IF_FAILED(ort::output_data(api, context, 0, sizes, 2, a.top));
+    a.vocabulary = static_cast<int>(shape.last());
+    a.count = static_cast<int>(count);
+    a.width = static_cast<int>(sizes[1]);
+    return launch(api, context, kTopTokens, sizes[0], kMaxThreads, &a);
+  }
+};
+
 struct Advance {
   static constexpr const char* kName = "Advance";
   static constexpr const char* kProvider = kProviderName;
@@ -205,6 +238,6 @@ EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBas
        &cuda::split(false), &cuda::split(true),
        &cuda::linear(false), &cuda::linear(true), &cuda::decode_attention(false),
        &cuda::decode_attention(true), &cuda::pool(false), &cuda::pool(true), &cuda::key_ranges(),
-       &ort::make_operator<cuda::BestToken>(),
+       &ort::make_operator<cuda::BestToken>(), &ort::make_operator<cuda::TopTokens>(),
        &ort::make_operator<cuda::Advance>(), &ort::make_operator<cuda::Extreme>()});
 }

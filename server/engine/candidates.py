@@ -67,6 +67,9 @@ class CandidateLogits:
             for index, column in zip(indices, columns, strict=True)
         ]
 
+    def top(self, indices: Sequence[int], count: int, targets: Sequence[int] | None = None) -> None:
+        del indices, count, targets
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidateBatch:

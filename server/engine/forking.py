@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from itertools import islice
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from server.engine.cache.prefix_cache import common_prefix
 from server.engine.cache.slot_store import SlotCopy, SlotStore
 from server.engine.decoding import sampling
 from server.engine.decoding.beam import BeamSearch, Branch
-from server.engine.decoding.logits import HostLogits
+from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.failures import NO_TOKEN, NOT_FINITE, selection_failure
 from server.engine.job_table import JobTable
@@ -24,6 +23,9 @@ from server.engine.token_selector import TokenSelector
 from server.runtime import host_ops
 from server.runtime.host_ops import TopTokens
 
+Found = Floats | TopTokens
+"""Logits ``[vocabulary]`` after a sequence, or their likeliest tokens if it needs no more."""
+
 
 class Forking:
     """Collects the logits of sequences to fork, and forks them after all runs of a step.
@@ -34,25 +36,42 @@ class Forking:
         selector: chooses the first token of each sample.
 
     Attributes:
-        pending: by job id, the group and the logits ``[vocabulary]`` of its sequences, by id.
+        pending: by job id, the group and what was found after its sequences, by id.
     """
 
     def __init__(self, jobs: JobTable, slots: SlotStore, selector: TokenSelector) -> None:
         self._jobs = jobs
         self._slots = slots
         self._selector = selector
-        self.pending: dict[int, tuple[SequenceGroup, dict[int, Floats]]] = {}
+        self.pending: dict[int, tuple[SequenceGroup, dict[int, Found]]] = {}
         self._copies: list[SlotCopy] = []
 
-    def add(self, group: SequenceGroup, sequence: DecodingSequence, logits: Floats) -> None:
-        """Adds a sequence to fork. ``logits [vocabulary]`` must stay valid until :meth:`run`."""
-        self.pending.setdefault(group.id, (group, {}))[1][sequence.id] = logits
+    def add(
+        self, sequences: Sequence[DecodingSequence], rows: Sequence[int], logits: Logits
+    ) -> None:
+        """Adds sequences to fork. ``rows``: of ``logits``, one for each."""
+        wanted: dict[bool, list[int]] = {False: [], True: []}
+        groups = [self._jobs.group_of(sequence) for sequence in sequences]
+        for index, (group, sequence) in enumerate(zip(groups, sequences, strict=True)):
+            wanted[_needs_top_tokens(group, sequence)].append(index)
+        searches = [groups[index].search for index in wanted[True]]
+        count = max((search.num_candidates for search in searches if search), default=0)
+        top = logits.top([rows[index] for index in wanted[True]], count) if count else None
+        if top is None:
+            wanted = {False: list(range(len(rows))), True: []}
+        found: list[tuple[int, Found]] = list(zip(wanted[True], top or (), strict=True))
+        if wanted[False]:
+            kept = logits.kept_rows([rows[index] for index in wanted[False]])
+            found += zip(wanted[False], kept, strict=True)
+        for index, each in found:
+            group, id_ = groups[index], sequences[index].id
+            self.pending.setdefault(group.id, (group, {}))[1][id_] = each
 
     def run(self, now: float) -> None:
         """Forks all added sequences whose jobs have not ended since."""
         pending = [
-            (group, [logits[sequence.id] for sequence in group.sequences])
-            for group, logits in self.pending.values()
+            (group, [found[sequence.id] for sequence in group.sequences])
+            for group, found in self.pending.values()
             if group.sequences
         ]
         self.pending.clear()
@@ -62,11 +81,11 @@ class Forking:
         count = max(
             (g.search.num_candidates for g, _ in pending if g.search is not None), default=0
         )
-        top_tokens = iter(
-            host_ops.top_tokens_of([row for _, rows in pending for row in rows], count)
-        )
-        for group, rows in pending:
-            self._fork_group(group, rows, list(islice(top_tokens, len(rows))), now)
+        rows = [row for _, found in pending for row in found if isinstance(row, np.ndarray)]
+        top_tokens = iter(host_ops.top_tokens_of(rows, count) if rows else ())
+        for group, found in pending:
+            top = [each if isinstance(each, TopTokens) else next(top_tokens) for each in found]
+            self._fork_group(group, found, top, now)
         self._slots.copy(self._copies)
         self._copies = []
 
@@ -76,9 +95,9 @@ class Forking:
         self._copies = []
 
     def _fork_group(
-        self, group: SequenceGroup, rows: list[Floats], top_tokens: list[TopTokens], now: float
+        self, group: SequenceGroup, found: list[Found], top_tokens: list[TopTokens], now: float
     ) -> None:
-        """``rows``: the logits of each sequence; ``top_tokens``: its likeliest tokens."""
+        """``found``, ``top_tokens``: of each sequence."""
         # The total is not finite if one of its logits is not, or if all tokens are forbidden.
         if not all(math.isfinite(top.total) for top in top_tokens):
             self._jobs.finish(group, Outcome.FAILED, now, NOT_FINITE)
@@ -89,9 +108,9 @@ class Forking:
         forked: list[DecodingSequence] = []
         try:
             if group.search is None:
-                tokens = self._fork_outputs(group, rows[0], forked)
+                tokens = self._fork_outputs(group, _logits(found[0]), forked)
             else:
-                self._advance_search(group, group.search, rows, top_tokens, forked, now)
+                self._advance_search(group, group.search, found, top_tokens, forked, now)
         except Exception as error:
             outcome, message = selection_failure(error)
             group.sequences = [*before, *forked]
@@ -99,7 +118,7 @@ class Forking:
             self._jobs.finish(group, outcome, now, message)
             return
         if group.search is None:
-            self._append_first_tokens(group, tokens, rows[0], now)
+            self._append_first_tokens(group, tokens, _logits(found[0]), now)
         elif group.search.is_over:
             self._jobs.finish(group, Outcome.STOP, now)
 
@@ -156,7 +175,7 @@ class Forking:
         self,
         group: SequenceGroup,
         search: BeamSearch,
-        rows: Sequence[Floats],
+        found: Sequence[Found],
         top_tokens: Sequence[TopTokens],
         forked: list[DecodingSequence],
         now: float,
@@ -166,15 +185,15 @@ class Forking:
         Args:
             group: its sequences become the live hypotheses, best first, unless the search is over.
             search: the group's.
-            rows: logits ``[vocabulary]`` of each sequence.
+            found: after each sequence.
             top_tokens: of each sequence, at least ``search.num_candidates``.
             forked: the new sequences are appended to it.
         """
         candidates = [
-            _processed_top_tokens(sequence, logits, search.num_candidates)
-            if sequence.logits_processors or sequence.constraint is not None
-            else top
-            for sequence, logits, top in zip(group.sequences, rows, top_tokens, strict=True)
+            top
+            if _needs_top_tokens(group, sequence)
+            else _processed_top_tokens(sequence, _logits(each), search.num_candidates)
+            for sequence, each, top in zip(group.sequences, found, top_tokens, strict=True)
         ]
         branches = search.advance(candidates)
         if not branches:
@@ -230,6 +249,19 @@ class Forking:
         self._copies.append(SlotCopy(parent, target, shared))
         target.tokens = list(parent.tokens)
         target.constraint = None if parent.constraint is None else parent.constraint.fork()
+
+
+def _needs_top_tokens(group: SequenceGroup, sequence: DecodingSequence) -> bool:
+    """Whether the likeliest tokens are all that is needed: of a search that changes no logits."""
+    is_changed = sequence.logits_processors or sequence.constraint is not None
+    return group.search is not None and not is_changed
+
+
+def _logits(found: Found) -> Floats:
+    """Of a sequence that needs them all."""
+    if isinstance(found, TopTokens):
+        raise TypeError("only the likeliest tokens were kept")
+    return found
 
 
 def _processed_top_tokens(sequence: DecodingSequence, logits: Floats, count: int) -> TopTokens:

@@ -241,8 +241,7 @@ class GenerationWorker:
             failing = self._selector.find_non_finite(prefilling, logits)
             self._fail([sequences[index] for index in failing], NOT_FINITE, now)
         if forking:
-            for index, row in zip(forking, logits.kept_rows(forking), strict=True):
-                self._forking.add(self._jobs.group_of(sequences[index]), sequences[index], row)
+            self._forking.add([sequences[index] for index in forking], forking, logits)
         if selecting:
             chosen = [sequences[index] for index in selecting]
             for next_token in self._selector.select(chosen, selecting, logits):

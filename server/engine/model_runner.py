@@ -14,7 +14,7 @@ from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.encoder_attention import EncoderAttention
 from server.engine.gpu.ahead import NOT_AHEAD, Ahead, SequencesAhead
 from server.engine.gpu.buckets import Buckets
-from server.engine.gpu.device_logits import DeviceLogits
+from server.engine.gpu.device_logits import DeviceLogits, LogitsReader
 from server.engine.gpu.padded_decode import PaddedDecode
 from server.engine.gpu.sampler_inputs import LOGITS, SUPPRESSED_LOGIT
 from server.engine.requests.job import GenerationJob
@@ -46,8 +46,7 @@ class ModelRunner:
         encoder_attention: the same of the encoder.
         memory: allocates the tensors of the slots on the device that runs the graphs.
         buckets: sizes that :meth:`decode_padded` pads to; None if it is not called.
-        row_gather: copies rows of logits to the host on demand; None copies all rows after every
-            run.
+        reader: reads logits on the device on demand; None copies all rows after every run.
         model: the model's name.
         steps: graphs of decode steps; None: ``decode`` runs them.
     """
@@ -64,7 +63,7 @@ class ModelRunner:
         *,
         memory: MakeMemory,
         buckets: Buckets | None = None,
-        row_gather: BoundGraph | None = None,
+        reader: LogitsReader | None = None,
         model: str = "",
         steps: StepGraphs | None = None,
     ) -> None:
@@ -90,7 +89,7 @@ class ModelRunner:
         self.attention = AttentionRunner(
             attend, encoder_attention, self.cache, self._inputs, self._limits, self.progress
         )
-        self._row_gather = row_gather
+        self._reader = reader
         self._candidates = CandidateBatches(int(spec.output(LOGITS).shape[-1]))
 
     def encode(self, sequences: Sequence[DecodingSequence], slots: Sequence[int]) -> None:
@@ -156,7 +155,7 @@ class ModelRunner:
     @property
     def decodes_greedily(self) -> bool:
         """Whether :meth:`decode_greedily` is available: logits are on the host, runs not padded."""
-        return self._row_gather is None and self.buckets is None
+        return self._reader is None and self.buckets is None
 
     def decode_padded(
         self,
@@ -185,10 +184,10 @@ class ModelRunner:
             raise
         # A padding slot may belong to a sequence that is still prefilling.
         self.cache.restore(num_sequences, len(padding))
-        if self._row_gather is not None:
+        if self._reader is not None:
             logits, best = self._padded.logits(num_sequences), self._padded.best_tokens
             padded = self._padded.logits(num_sequences + len(padding))
-            return DeviceLogits(logits, self._row_gather, best, padded)
+            return DeviceLogits(logits, self._reader, best, padded)
         return self._host_logits(
             self._padded.read_logits(num_sequences), [sequence.job for sequence in sequences]
         )
@@ -197,7 +196,7 @@ class ModelRunner:
         self, sequences: Sequence[DecodingSequence], may_continue: Callable[[], bool]
     ) -> Ahead:
         """Whether a step over these sequences may start before the next one is asked for."""
-        if self._row_gather is None:
+        if self._reader is None:
             return NOT_AHEAD  # the host reads the logits, which the next step overwrites
         if self.cache.has_recurrent_states:
             return NOT_AHEAD  # a step that is dropped would have changed them
@@ -228,16 +227,17 @@ class ModelRunner:
         """Makes ``buckets`` None: :meth:`decode_padded` is not to be called any more."""
         self.buckets = None
 
-    def decode_all(self, sequence: DecodingSequence, slot: int, size: int) -> Iterator[Floats]:
+    def decode_all(
+        self, sequence: DecodingSequence, slot: int, size: int
+    ) -> Iterator[tuple[Logits, int]]:
         """Runs the decoder over the next ``size`` tokens of a sequence.
 
         Yields:
             Logits ``[n, vocabulary]`` after each of the next ``n`` new tokens, valid until the
-            next iteration.
+            next iteration, and ``n``.
         """
         for chunk in self._limits.split_scored(sequence, size):
-            logits = self._run([chunk], slot, all_positions=True)
-            yield logits.rows(range(chunk.size))
+            yield self._run([chunk], slot, all_positions=True), chunk.size
 
     def _decode_chunks(self, chunks: Sequence[Chunk], first_slot: int) -> Logits:
         """Runs chunks in one run, or in several if the graph limits the tokens of a run."""
@@ -267,23 +267,23 @@ class ModelRunner:
         """
         self.wait()
         key = (first_slot, len(chunks))
-        finds_best = self._row_gather is not None and BEST_TOKENS in self._decode.outputs
+        finds_best = self._reader is not None and BEST_TOKENS in self._decode.outputs
         if key not in self._bound:
             outputs = {LOGITS, BEST_TOKENS} if finds_best else {LOGITS}
             self._bound[key] = self._decode.bind(self.cache.rows(*key), outputs)
         inputs = self._inputs.of(chunks, all_positions=all_positions)
         bound, num_tokens = self._bound[key], sum(chunk.size for chunk in chunks)
         inputs[CANDIDATES] = ALL_TOKENS
-        row_gather = self._row_gather
-        if row_gather is not None:
+        reader = self._reader
+        if reader is not None:
 
             def run_on_device() -> Logits:
                 self.progress.begin(num_tokens)
                 if not finds_best:
-                    return DeviceLogits(bound.run_on_device(inputs)[LOGITS], row_gather)
+                    return DeviceLogits(bound.run_on_device(inputs)[LOGITS], reader)
                 outputs = bound.run_on_device(inputs, on_host={BEST_TOKENS})
                 best: Any = outputs[BEST_TOKENS].owner
-                return DeviceLogits(outputs[LOGITS], row_gather, best.tolist())
+                return DeviceLogits(outputs[LOGITS], reader, best.tolist())
 
             return run_on_device
         jobs = [chunk.sequence.job for chunk in chunks]

@@ -1,5 +1,7 @@
 """Prefill of prompts whose log-probabilities or attention the job wants: alone, in small chunks."""
 
+import math
+
 import numpy as np
 
 from model.bundle import AttentionKind
@@ -40,13 +42,23 @@ def _score(
 ) -> HostLogits:
     """Stores the log-probability of each prompt token, given the tokens before it."""
     num_top = sequence.job.logprob_options.prompt_logprobs or 0
-    index = sequence.num_cached_tokens
-    for logits in runner.decode_all(sequence, slot, size):
-        for after in logits:
-            if not np.isfinite(after.max()):
+    start = sequence.num_cached_tokens + 1
+    for logits, count in runner.decode_all(sequence, slot, size):
+        targets = sequence.job.prompt[start : start + count]  # the last token has none
+        given = [*targets, *[0] * (count - len(targets))]
+        top = logits.top(range(count), max(num_top, 1), given)
+        if top is None:
+            rows = logits.rows(range(count))
+            if not np.isfinite(rows.max(-1)).all():
                 raise ValueError(NOT_FINITE)
-            index += 1
-            if index < len(sequence.job.prompt):
-                logprob = sampling.token_logprob(after, sequence.tokens[index], num_top)
-                group.prompt_logprobs.append(logprob)
-    return HostLogits(logits[-1:])
+            found = [
+                sampling.token_logprob(row, token, num_top)
+                for row, token in zip(rows, targets, strict=False)
+            ]
+        else:
+            if not all(math.isfinite(each.total) for each in top):
+                raise ValueError(NOT_FINITE)
+            found = [sampling.target_logprob(each, num_top) for each in top[: len(targets)]]
+        group.prompt_logprobs += found
+        start += count
+    return HostLogits(logits.rows([count - 1]).copy())

@@ -4,6 +4,7 @@ It knows sequences and logits, but no jobs: :class:`server.engine.job_table.JobT
 tokens and ends outputs.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from server.engine.failures import NO_TOKEN, NOT_FINITE, selection_failure
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.sequence import DecodingSequence
+from server.runtime.host_ops import TopTokens
 
 
 class NextToken(NamedTuple):
@@ -56,18 +58,38 @@ class TokenSelector:
             return self._select_on_host(sequences, uniforms, indices, logits)
         requests = list(map(SampleRequest, indices, sequences, uniforms))
         tokens = self._device_sampler.sample(logits, requests)
-        selected = [
-            self.append(sequence, token)
-            for sequence, token in zip(sequences, tokens, strict=True)
-            if token is not None
-        ]
-        undecided = [i for i, token in enumerate(tokens) if token is None]
+        selected: list[NextToken] = []
+        undecided: list[int] = []
+        scored: list[int] = []
+        for i, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
+            if token is None:
+                undecided.append(i)
+            elif sequence.job.logprob_options.top_logprobs is None:
+                selected.append(self.append(sequence, token))
+            else:
+                scored.append(i)
+        if scored:
+            chosen = {indices[i]: token for i in scored if (token := tokens[i]) is not None}
+            selected += self._append_scored([sequences[i] for i in scored], chosen, logits)
         if undecided:
             sequences = [sequences[i] for i in undecided]
             uniforms = [uniforms[i] for i in undecided]
             indices = [indices[i] for i in undecided]
             selected += self._select_on_host(sequences, uniforms, indices, logits)
         return selected
+
+    def _append_scored(
+        self, sequences: Sequence[DecodingSequence], tokens: dict[int, int], logits: Logits
+    ) -> list[NextToken]:
+        """Appends tokens that are already chosen, with their log-probabilities.
+
+        ``tokens``: by row of ``logits``, in the order of the sequences.
+        """
+        indices, chosen = list(tokens), list(tokens.values())
+        top = logits.top(indices, _num_top(sequences), chosen)
+        if top is None:
+            return list(map(self.append, sequences, chosen, logits.rows(indices)))
+        return list(map(self._append_found, sequences, chosen, top))
 
     def append_all(
         self, sequence: DecodingSequence, tokens: Sequence[int | None]
@@ -116,9 +138,21 @@ class TokenSelector:
         """
         whole: list[int] = []
         plain: list[int] = []
+        likeliest: list[int] = []
         for i, sequence in enumerate(sequences):
-            (plain if sequence.needs_only_argmax else whole).append(i)
-        selected = []
+            if sequence.needs_only_argmax:
+                plain.append(i)
+            else:
+                (likeliest if sequence.takes_argmax else whole).append(i)
+        selected: list[NextToken] = []
+        if likeliest:
+            chosen = [sequences[i] for i in likeliest]
+            top = logits.top([indices[i] for i in likeliest], _num_top(chosen))
+            if top is None:
+                whole = sorted([*whole, *likeliest])
+            else:
+                tokens = [each.tokens[0] if each.tokens else None for each in top]
+                selected += map(self._append_found, chosen, tokens, top)
         if whole:
             rows = logits.rows([indices[i] for i in whole])
             for i, row, token in zip(whole, rows, greedy(rows), strict=True):
@@ -128,6 +162,16 @@ class TokenSelector:
             chosen = [sequences[i] for i in plain]
             selected += self._select_argmax(chosen, [indices[i] for i in plain], logits)
         return selected
+
+    def _append_found(
+        self, sequence: DecodingSequence, token: int | None, top: TopTokens
+    ) -> NextToken:
+        """Appends a token with its log-probability, which is that of :func:`target_logprob`."""
+        if token is None or not math.isfinite(top.total):
+            return NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
+        outcome = self._outcome_of(sequence, token)
+        logprob = sampling.target_logprob(top, sequence.job.logprob_options.top_logprobs or 0)
+        return NextToken(sequence, token, outcome, (logprob,))
 
     def _select_argmax(
         self, sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
@@ -184,6 +228,11 @@ class TokenSelector:
         except Exception as error:
             outcome, message = selection_failure(error)
             return NextToken(sequence, None, outcome, failure=message)
+
+
+def _num_top(sequences: Sequence[DecodingSequence]) -> int:
+    """The most tokens whose log-probabilities one of the sequences wants, at least one."""
+    return max(sequence.job.logprob_options.top_logprobs or 1 for sequence in sequences)
 
 
 def _uniforms(sequences: Sequence[DecodingSequence]) -> list[float]:

@@ -15,7 +15,7 @@ from server.engine.encoder_worker import EncoderWorker
 from server.engine.engine import Engine
 from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.buckets import Buckets, TextBuckets
-from server.engine.gpu.device_logits import bind_row_gather
+from server.engine.gpu.device_logits import LogitsReader
 from server.engine.gpu.device_sampler import DeviceSampler, logits_spec
 from server.engine.gpu.padded_encoder import PaddedEncoder, can_be_padded
 from server.engine.gpu.recorded_sampler import RecordedSampler
@@ -92,9 +92,7 @@ def make_worker(
         _encoder_attention(manifest, graphs),
         memory=replica.memory,
         buckets=Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
-        row_gather=bind_row_gather(replica.load_model, logits)
-        if config.keeps_logits_on_device
-        else None,
+        reader=LogitsReader(replica.load_model, logits) if config.keeps_logits_on_device else None,
         model=manifest.name,
         steps=replica.steps,
     )

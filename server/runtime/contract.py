@@ -31,6 +31,15 @@ BEST_TOKENS = "best_tokens"
 logits, the lowest id among the largest, -1 if they are not finite. It leaves out the tokens
 ``suppressed`` of :meth:`Backend.load`."""
 
+TOP_TOKENS = "top_tokens"
+"""The output of a graph that finds the likeliest tokens of each row of logits: float32
+``[rows, 2 * count + 1]``. Their logits, the largest first, of equal ones those of lower ids; their
+ids; and the sum over the row of ``exp(logit - the largest)``. With the input :data:`TARGETS`, one
+more column: the logit of the row's target. A kernel of a GPU replaces the graph."""
+
+TARGETS = "targets"
+"""Tokens ``[rows]`` int64 whose logits are wanted, one of each row."""
+
 NEXT_TOKEN_IDS, NEXT_NUM_CACHED_TOKENS = "next_token_ids", "next_num_cached_tokens"
 """Outputs that the kernels of a GPU add to graphs of decode steps: ``token_ids [rows, 1]`` int64
 and ``num_cached_tokens [rows]`` int32 of the step after this one, over the best tokens. They may be

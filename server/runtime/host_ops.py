@@ -19,12 +19,14 @@ _BLOCK = 128
 class TopTokens(NamedTuple):
     """The likeliest tokens of a row of logits, likeliest first, without impossible ones (-inf).
 
-    ``logprobs``: their log-probabilities. ``total``: the log-sum-exp of the row.
+    ``logprobs``: their log-probabilities. ``total``: the log-sum-exp of the row. ``target``: the
+    log-probability of another token, if it is wanted.
     """
 
     tokens: list[int]
     logprobs: list[float]
     total: float = 0.0
+    target: float | None = None
 
 
 def log_sum_exp(logits: Floats) -> float:

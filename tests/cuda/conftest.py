@@ -1,6 +1,6 @@
 """Fixtures: libraries that stand for NVIDIA's, bundles for a GPU, and a probe that serves them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,8 +33,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def builder(root: Path) -> ModelBuilder:
-    return ModelBuilder(root, "cuda", Deadline(1800))
+def builder(root: Path) -> Iterator[ModelBuilder]:
+    made = ModelBuilder(root, "cuda", Deadline(1800))
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")
@@ -44,9 +46,6 @@ def bundle_of(builder: ModelBuilder) -> Callable[..., str]:
     sizes = {**SIZES, **{size.name: size for size in VECTOR_SIZES}}
 
     def make(name: str, precision: str = "fp16", kv_cache: str = "float") -> str:
-        try:
-            return str(builder.bundle(sizes[name], precision, kv_cache))
-        finally:
-            builder.close()
+        return str(builder.bundle(sizes[name], precision, kv_cache))
 
     return make

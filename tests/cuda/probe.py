@@ -44,6 +44,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "sampled": {"sampling": Sampling(temperature=0.8, top_k=40, top_p=0.9, seed=1)},
     "logprobs": {"logprob_options": LogprobOptions(top_logprobs=2)},
     "beams": {"beams": Beams(3)},
+    "scores": {"logprob_options": LogprobOptions(prompt_logprobs=2)},
     "tokens": {"wants_tokens": True},
     "attention": {},
 }
@@ -89,6 +90,7 @@ class Output:
         leads: of each token over the next likeliest one, in the same unit.
         vector: of an encoder, of all tokens if the job wants those.
         attention: weights, if the job wants them.
+        scores: log-probabilities of the prompt, if the job wants them.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -96,6 +98,7 @@ class Output:
     leads: list[float] = field(default_factory=list)
     vector: list[float] = field(default_factory=list)
     attention: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -285,6 +288,7 @@ def _add(update: JobUpdate, output: Output) -> None:
             output.logprobs.append(found.logprob)
             (_, first), (_, second) = found.top
             output.leads.append(first - second)
+    output.scores.extend(score.logprob for score in update.prompt_logprobs)
     vector = update.vector if update.token_vectors is None else update.token_vectors
     if vector is not None:
         output.vector.extend(vector.ravel().tolist())

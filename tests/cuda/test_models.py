@@ -140,6 +140,7 @@ def assert_same(replies: Replies) -> None:
         for output, expected in zip(found, replies.cpu.outputs[kind], strict=True):
             assert_tokens(output, expected)
             assert_close(output.attention, expected.attention, WEIGHT)
+            assert_close(output.scores, expected.scores, LOGPROB)
             assert len(output.vector) == len(expected.vector)
             if expected.vector:
                 assert 1 - cosine(output.vector, expected.vector) <= COSINE
@@ -168,7 +169,7 @@ def cosine(one: Sequence[float], other: Sequence[float]) -> float:
 def test_generation(serve: Serve, name: str) -> None:
     """Speech begins in fp32. T5's and MPT's biases span positions that the host counts."""
     attention = () if name in ("gru", "lstm") else ("attention",)
-    replies = serve(GENERATION[name], "logprobs", "beams", *attention)
+    replies = serve(GENERATION[name], "logprobs", "beams", "scores", *attention)
     assert_clean(replies.cuda)
     assert len(captures(replies.cuda.prepared)) == replies.cuda.num_graphs > 0
     assert_same(replies)

@@ -194,6 +194,19 @@ class BestToken(_Operator):
         return (np.where(are_finite, best, -1),)
 
 
+class TopTokens(_Operator):
+    def _run(self, logits: Array, targets: Array | None = None, count: int = 0) -> tuple[Array]:
+        are_numbers = ~np.isnan(logits)
+        order = np.lexsort((-np.where(are_numbers, logits, np.inf), are_numbers))[:, :count]
+        top = np.take_along_axis(logits, order, -1)
+        with np.errstate(invalid="ignore"):
+            total = np.exp(logits - top[:, :1]).sum(-1, keepdims=True, dtype=np.float64)
+        columns = [top, order, total]
+        if targets is not None:
+            columns.append(np.take_along_axis(logits, targets[:, None], -1))
+        return (np.concatenate(columns, -1).astype(np.float32),)
+
+
 class Advance(_Operator):
     def _run(
         self, best_tokens: Array, num_cached_tokens: Array, is_live: Array
@@ -284,6 +297,16 @@ class MultiHeadAttention(OpRun):
 
 OPERATORS: list[type[OpRun]] = [
     *(NormFp16, NormBf16, ActivationFp16, ActivationBf16, SplitFp16, SplitBf16),
-    *(LinearFp16, LinearBf16, BestToken, Advance, Extreme, PoolFp16, PoolBf16, KeyRangesFp16),
+    *(
+        LinearFp16,
+        LinearBf16,
+        BestToken,
+        TopTokens,
+        Advance,
+        Extreme,
+        PoolFp16,
+        PoolBf16,
+        KeyRangesFp16,
+    ),
     *(GroupQueryAttention, MultiHeadAttention),
 ]

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from server.engine.gpu.sampler_graph import build
+from server.engine.gpu.sampler_graph import build, build_top_tokens
 from server.engine.gpu.sampler_inputs import LogitsSpec, SamplerVariant, SamplingMethod
 from server.engine.gpu.sampler_nodes import Nodes
 from server.runtime.contract import BEST_TOKENS
@@ -122,6 +122,28 @@ def test_the_operator_takes_all_reductions_of_samplers(spec: LogitsSpec) -> None
                 "is_min": int(reduction.op_type == "ReduceMin"),
                 "is_last": int(axis == -1),
             }
+
+
+@pytest.mark.parametrize("gathers_rows", [False, True])
+@pytest.mark.parametrize("has_targets", [False, True])
+@pytest.mark.parametrize("suppressed", [(), (3,)])
+def test_an_operator_of_ours_finds_top_tokens(
+    gathers_rows: bool, has_targets: bool, suppressed: tuple[int, ...]
+) -> None:
+    spec = LogitsSpec(50, suppressed=suppressed)
+    model = build_top_tokens(spec, 8, gathers_rows=gathers_rows, has_targets=has_targets)
+    copy = replace_reductions(model)
+    before = ["Gather"] * gathers_rows + ["Where"] * bool(suppressed)
+    assert [made.op_type for made in copy.graph.node] == [*before, "TopTokens"]
+    inputs: dict[str, Array] = {
+        "logits": np.random.default_rng(0).normal(size=(3, 50)).astype(np.float32)
+    }
+    if gathers_rows:
+        inputs["rows"] = np.array([0, 2])
+    if has_targets:
+        inputs["targets"] = np.array([3, 49] if gathers_rows else [3, 0, 49])
+    (found,), (expected,) = (run(each, inputs).values() for each in (copy, model))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_reductions_stay_without_the_library(

@@ -198,6 +198,24 @@ def test_best_token(emulated: Path, vocabulary: int, suppresses: bool) -> None:
     assert_as_defined(emulated, "BestToken", inputs, (INT64,))
 
 
+@pytest.mark.parametrize("vocabulary", [1, 2, 31, 1024, 32000, 50257])
+@pytest.mark.parametrize("count", [1, 10, 64])
+@pytest.mark.parametrize("has_targets", [False, True])
+def test_top_tokens(emulated: Path, vocabulary: int, count: int, has_targets: bool) -> None:
+    count = min(count, vocabulary)
+    logits = logits_of(vocabulary)
+    targets = np.arange(len(logits)) * 7 % vocabulary if has_targets else None
+    inputs: dict[str, Array | None] = {"logits": logits, "targets": targets}
+    model = model_of("TopTokens", inputs, (FLOAT,), count=count)
+    (found,) = run(emulated, model, inputs)
+    definition: Any = cuda_operators.TopTokens._run
+    (expected,) = definition(None, logits, targets, count=count)
+    total = 2 * count
+    np.testing.assert_array_equal(found[:, :total], expected[:, :total])
+    np.testing.assert_allclose(found[:, total], expected[:, total], rtol=1e-5)
+    np.testing.assert_array_equal(found[:, total + 1 :], expected[:, total + 1 :])
+
+
 @pytest.mark.parametrize("is_min", [0, 1])
 @pytest.mark.parametrize(
     ("shape", "is_last"), [((5, 1), 1), ((3, 32000), 1), ((2, 7, 300), 0), ((1, 1, 1), 0)]

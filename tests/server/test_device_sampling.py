@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from client.sync import Client
 from server.engine.cache.slot_tensors import Capacity
-from server.engine.decoding.options import LogitsOptions, LogprobOptions, Sampling
+from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions, Sampling
 from server.engine.generation_worker import GenerationWorker
-from server.engine.gpu.device_logits import bind_row_gather
+from server.engine.gpu.device_logits import LogitsReader
 from server.engine.gpu.device_sampler import DeviceSampler, logits_spec
 from server.engine.model_runner import ModelRunner
 from server.engine.observer import Unobserved
@@ -82,14 +82,22 @@ def test_device_sampling_in_batches_matches_host_sampling_alone(
     jobs = run_batched(batched, arrivals)
     for id_, job in enumerate(jobs):
         single = run_alone_with_faults(job)
-        assert_same_output(batched, id_, single)
+        assert_same_output(batched, id_, single, max_difference=1e-5)
         for output in single.completions_of(0):
-            assert logprobs(batched, id_, output) == logprobs(single, 0, output)
+            found, expected = logprobs(batched, id_, output), logprobs(single, 0, output)
+            assert [token for token, _ in found] == [token for token, _ in expected]
+            values = [value for _, value in expected]
+            assert [value for _, value in found] == pytest.approx(values, abs=1e-5)
 
 
-def logprobs(harness: Any, id_: int, output: int) -> list[Any]:
+def logprobs(harness: Any, id_: int, output: int) -> list[tuple[int | None, float]]:
+    """Of each token, and then of the likeliest ones at its position, with their ids."""
     updates = (update for update in harness.updates if (update.id, update.output) == (id_, output))
-    return [value for update in updates for value in update.logprobs]
+    found: list[tuple[int | None, float]] = []
+    for update in updates:
+        for value in update.logprobs:
+            found += [(None, value.logprob), *value.top]
+    return found
 
 
 def test_prompt_with_nan_fails_before_its_prefill_ends() -> None:
@@ -120,7 +128,7 @@ class DeviceSamplingRunner(BatchRunner):
             graphs.get("encode"),
             CAPACITY,
             memory=replica.memory,
-            row_gather=bind_row_gather(self.copies.load, logits),
+            reader=LogitsReader(self.copies.load, logits),
         )
         limits = StepLimits(CAPACITY.num_slots, 64, min_chunk=8)
         sampler = DeviceSampler(self.copies.load, logits)
@@ -168,12 +176,16 @@ def test_copies_only_rows_that_need_full_logits(
     on_host, on_device = runners
     graphs, greedy = on_device.copies, on_host.job(random.Random(3))
     greedy = replace(greedy, beams=None, num_outputs=1, sampling=Sampling(), eos=frozenset())
+    with_logprobs = replace(greedy, logprob_options=LogprobOptions(top_logprobs=3))
     jobs = [
         greedy,
         replace(greedy, logits_options=LOGITS_OPTIONS),
         *(replace(greedy, sampling=options) for options in SAMPLED),
+        with_logprobs,
+        *(replace(with_logprobs, sampling=options) for options in SAMPLED),
+        replace(greedy, beams=Beams(2), num_outputs=2),
     ]
-    for last in ([], [replace(greedy, logprob_options=LogprobOptions(top_logprobs=1))]):
+    for last in ([], [replace(with_logprobs, sampling=Sampling(1.0, typical_p=0.5, seed=1))]):
         graphs.rows.clear()
         worker, before = on_device.make_worker(), graphs.num_runs
         for id_, job in enumerate([*jobs, *last]):
@@ -183,6 +195,31 @@ def test_copies_only_rows_that_need_full_logits(
             assert tokens_by_output(updates, id_) == on_host.tokens_alone(job)
         assert graphs.num_runs > before
         assert len(graphs.rows) == len(last) * greedy.max_new_tokens
+
+
+@pytest.mark.parametrize("num_top", [0, 3])
+def test_prompts_are_scored_where_their_logits_are(
+    runners: tuple[BatchRunner, DeviceSamplingRunner], num_top: int
+) -> None:
+    """One row is copied: that after the last token."""
+    on_host, on_device = runners
+    wanted = LogprobOptions(prompt_logprobs=num_top)
+    job = replace(on_host.job(random.Random(3)), max_new_tokens=0, logprob_options=wanted)
+    job = replace(job, prompt=tuple(range(2, 32)), beams=None, num_outputs=1)
+    on_device.copies.rows.clear()
+    scores = []
+    for runner in runners:
+        worker = runner.make_worker()
+        worker.submit(0, job)
+        scores.append([value for update in run(worker) for value in update.prompt_logprobs])
+    expected, found = scores
+    assert len(on_device.copies.rows) == 1
+    assert len(found) == len(job.prompt) - 1
+    for one, other in zip(found, expected, strict=True):
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-5)
+        assert [token for token, _ in one.top] == [token for token, _ in other.top]
+        values = [value for _, value in other.top]
+        assert [value for _, value in one.top] == pytest.approx(values, abs=1e-5)
 
 
 @pytest.fixture(scope="module", params=["host", "device"])

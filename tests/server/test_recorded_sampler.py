@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from server.engine.decoding.options import LogitsOptions, Sampling
-from server.engine.gpu.device_logits import DeviceLogits, bind_row_gather
+from server.engine.gpu.device_logits import DeviceLogits, LogitsReader
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.gpu.recorded_sampler import RecordedSampler
 from server.engine.gpu.sampler_inputs import LOGITS, LogitsSpec
@@ -42,7 +42,7 @@ class Sampled:
         self.cuda, self.num_loads, self._graph = cuda, 0, graph
         layout = Layout(ROWS[-1], (VOCABULARY,), np.dtype(np.float32), has_tokens=False)
         self._memory = MEMORIES["device"]({LOGITS: layout})
-        self._gather = bind_row_gather(load_model, SPEC)
+        self._gather = LogitsReader(load_model, SPEC)
         recorded = RecordedSampler(self._load, SPEC, ROWS, MEMORIES["device"])
         self.sampler = DeviceSampler(load_model, SPEC, recorded)
 
@@ -68,7 +68,7 @@ def requests_of(count: int, options: Sampling, seed: int) -> list[SampleRequest]
 
 def expected(logits: DeviceLogits, requests: Sequence[SampleRequest]) -> list[int | None]:
     """The host's tokens; None where the plain sampler leaves a row to the host."""
-    plain = device_sampler(SPEC).sample(DeviceLogits(logits.tensor, logits.row_gather), requests)
+    plain = device_sampler(SPEC).sample(DeviceLogits(logits.tensor, logits.reader), requests)
     rows = logits.rows(range(len(requests)))
     for row, request, token in zip(rows, requests, plain, strict=True):
         assert token in (None, host_token(row, request))

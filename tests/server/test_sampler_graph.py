@@ -1,5 +1,6 @@
 """Sampling graphs return the host's token for the same uniform number, or "undecided"."""
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,7 @@ from onnx import TensorProto
 from server.engine.decoding import sampling
 from server.engine.decoding.logits import HostLogits
 from server.engine.decoding.options import LogitsOptions, Sampling
-from server.engine.gpu.device_logits import DeviceLogits, bind_row_gather
+from server.engine.gpu.device_logits import DeviceLogits, LogitsReader
 from server.engine.gpu.sampler_graph import build
 from server.engine.gpu.sampler_inputs import (
     NO_TOP_P,
@@ -23,6 +24,7 @@ from server.engine.gpu.sampler_inputs import (
     SamplingMethod,
 )
 from server.engine.requests.job import GenerationJob
+from server.runtime import host_ops
 from server.runtime.memory import Array, Tensor
 from tests.server.samplers import device_sampler, host_token, load_model, sample_request
 from tests.server.test_sampling import chi_square_quantile
@@ -265,12 +267,51 @@ def test_never_samples_suppressed_tokens_and_gathers_rows_exactly(type_: int) ->
     table[:, [3, 250]] = 9
     expected = table.astype(np.float32)
     expected[:, [3, 250]] = SUPPRESSED_LOGIT
-    gathered = DeviceLogits(Tensor.of(table), bind_row_gather(load_model, spec)).rows([0, 2])
+    gathered = DeviceLogits(Tensor.of(table), LogitsReader(load_model, spec)).rows([0, 2])
     assert gathered.dtype == np.float32
     np.testing.assert_array_equal(gathered, expected[[0, 2]])
     requests = [sample_request(index, GenerationJob((1,), 1), [], 0.0) for index in range(3)]
     sampled = device_sampler(spec).sample(HostLogits(table), requests)
     assert sampled == expected.argmax(1).tolist()
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_finds_the_tokens_that_the_host_finds(type_: int) -> None:
+    spec = LogitsSpec(300, type_, suppressed=(3, 250))
+    table = np.random.default_rng(5).normal(0, 1, (5, 300)).astype(TYPES[type_])
+    table[1, 7] = -np.inf
+    table[3, 7] = np.nan
+    table[4] = np.inf
+    logits = DeviceLogits(Tensor.of(table), LogitsReader(load_model, spec))
+    for indices in ([0, 1, 2], [0, 1, 2, 3, 4], [1]):
+        rows = logits.rows(indices)
+        for count, targets in ((1, None), (8, [5, 3, 9, 0, 1][: len(indices)]), (13, None)):
+            top = logits.top(indices, count, targets)
+            assert top is not None
+            for place, (index, row, found) in enumerate(zip(indices, rows, top, strict=True)):
+                if index > 2:
+                    assert not math.isfinite(found.total)
+                    continue
+                expected = host_ops.top_tokens_of([row], count)[0]
+                if targets is None:
+                    assert found.target is None
+                else:
+                    logit = float(row[targets[place]])
+                    assert found.target == pytest.approx(logit - expected.total, abs=1e-5)
+                assert found.tokens[:count] == expected.tokens
+                assert found.logprobs[:count] == pytest.approx(expected.logprobs, abs=1e-5)
+                assert found.total == pytest.approx(expected.total, abs=1e-5)
+    assert logits.top([0], 65) is None
+
+
+def test_impossible_tokens_are_left_out() -> None:
+    table = np.full((1, 9), -np.inf, np.float32)
+    table[0, [4, 6]] = 1
+    found = DeviceLogits(Tensor.of(table), LogitsReader(load_model, LogitsSpec(9))).top([0], 9)
+    assert found is not None
+    (top,) = found
+    assert top.tokens == [4, 6]
+    assert top.logprobs == pytest.approx([-math.log(2)] * 2)
 
 
 def test_failing_graph_falls_back_to_the_host() -> None:

@@ -4,7 +4,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from server.engine.gpu.sampler_graph import build, build_row_gather
+from server.engine.gpu.sampler_graph import build, build_row_gather, build_top_tokens
 from server.engine.gpu.sampler_inputs import LogitsSpec, SamplerVariant, SamplingMethod
 
 # Operators with a CUDA kernel in ONNX Runtime: version at opset 18, and the element types
@@ -58,6 +58,10 @@ def test_all_sampler_operators_have_cuda_kernels(spec: LogitsSpec) -> None:
     models = [
         build(SamplerVariant(method, *flag), spec) for method in SamplingMethod for flag in flags
     ]
+    for has_targets, gathers_rows in flags:
+        models.append(
+            build_top_tokens(spec, 12, gathers_rows=gathers_rows, has_targets=has_targets)
+        )
     for model in [*models, build_row_gather(spec)]:
         onnx.checker.check_model(model, full_check=True)
         graph = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from server.engine.cache.slot_tensors import Capacity, SlotTensors
 from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.buckets import Buckets
-from server.engine.gpu.device_logits import bind_row_gather
+from server.engine.gpu.device_logits import LogitsReader
 from server.engine.gpu.sampler_inputs import LogitsSpec
 from server.engine.lane import never
 from server.engine.model_runner import ModelRunner
@@ -143,7 +143,7 @@ def make_harness(
         capacity,
         memory=MEMORIES[memory],
         buckets=buckets,
-        row_gather=bind_row_gather(load_model, logits)
+        reader=LogitsReader(load_model, logits)
         if samples_on_device and memory == "device"
         else None,
     )

@@ -113,6 +113,13 @@ struct BestTokenArguments {
   int vocabulary;
 };
 
+struct TopTokensArguments {
+  const float* logits;  // [rows, vocabulary]
+  const long* targets;  // null, or [rows]: a token of each row
+  float* top;  // [rows, width]: logits, ids, the sum of exp(logit - the largest), the target's logit
+  int vocabulary, count, width;
+};
+
 // Arrays of `num_rows`. The outputs may be in the memory of the inputs.
 struct AdvanceArguments {
   const long* best_tokens;

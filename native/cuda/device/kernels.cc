@@ -10,6 +10,7 @@
 #include "norm.h"
 #include "pool.h"
 #include "split.h"
+#include "top_tokens.h"
 
 using namespace device;
 
@@ -33,6 +34,7 @@ DEFINE(bf16, BFloat)
 
 KERNEL void key_ranges(KeyRangesArguments a) { find_key_ranges(a); }
 KERNEL void best_token(BestTokenArguments a) { find_best_token(a); }
+KERNEL void top_tokens(TopTokensArguments a) { find_top_tokens(a); }
 KERNEL void advance_rows(AdvanceArguments a) { advance(a); }
 KERNEL void copy_parts(CopyArguments a) { copy_in_parts(a); }
 KERNEL void extreme_of_row(ExtremeArguments a) { find_extreme_of_row(a); }

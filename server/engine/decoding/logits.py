@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from server.constraint import Floats
+from server.runtime.host_ops import TopTokens
 from server.runtime.memory import Array, Tensor
 
 
@@ -47,6 +48,22 @@ class Logits(Protocol):
         """:func:`greedy` of these rows. ``indices``: as for :meth:`rows`."""
         ...
 
+    def top(
+        self, indices: Sequence[int], count: int, targets: Sequence[int] | None = None
+    ) -> list[TopTokens] | None:
+        """At least the ``count`` likeliest tokens of each of these rows, found where they are.
+
+        Args:
+            indices: as for :meth:`rows`.
+            count: at least one.
+            targets: a token of each row, whose log-probability is wanted too.
+
+        Returns:
+            None if :meth:`rows` and the host find them as fast. The total of a row that is not
+            finite is not.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class HostLogits:
@@ -74,6 +91,9 @@ class HostLogits:
 
     def best(self, indices: Sequence[int]) -> list[int | None]:
         return greedy(self.rows(indices))
+
+    def top(self, indices: Sequence[int], count: int, targets: Sequence[int] | None = None) -> None:
+        del indices, count, targets
 
 
 def greedy(logits: Floats) -> list[int | None]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from server.constraint import Floats
 from server.engine.decoding.options import Sampling
 from server.runtime import host_ops
+from server.runtime.host_ops import TopTokens
 
 # A token whose scaled logit is this far below the best one has at most exp(-25) of its probability.
 # Such tokens are sorted only if a rule may keep them.
@@ -192,3 +193,14 @@ def token_logprob(logits: Floats, token: int, num_top: int) -> TokenLogprob:
         return TokenLogprob(float(logits[token]) - total)
     top = host_ops.top_tokens(logits, num_top, total)
     return TokenLogprob(float(logits[token]) - total, TopLogprobs(top.tokens, top.logprobs))
+
+
+def target_logprob(top: TopTokens, num_top: int) -> TokenLogprob:
+    """:func:`token_logprob` of the target of ``top``, without one of the likeliest token.
+
+    ``top``: at least ``num_top`` tokens.
+    """
+    logprob = top.logprobs[0] if top.target is None else top.target
+    if not num_top:
+        return TokenLogprob(logprob)
+    return TokenLogprob(logprob, TopLogprobs(top.tokens[:num_top], top.logprobs[:num_top]))

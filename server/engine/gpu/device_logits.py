@@ -1,5 +1,6 @@
-"""Logits that stay in device memory; rows are copied to the host on request."""
+"""Logits that stay in device memory; rows, or their likeliest tokens, are copied to the host."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,28 +8,84 @@ import numpy as np
 
 from server.constraint import Floats
 from server.engine.decoding.logits import greedy
-from server.engine.gpu.sampler_graph import build_row_gather
+from server.engine.gpu.sampler_graph import build_row_gather, build_top_tokens
 from server.engine.gpu.sampler_inputs import GATHERED, LOGITS, ROWS, LogitsSpec
-from server.runtime.contract import BoundGraph, LoadModel
-from server.runtime.memory import Tensor
+from server.runtime.contract import TARGETS, TOP_TOKENS, BoundGraph, LoadModel
+from server.runtime.host_ops import TopTokens
+from server.runtime.memory import Array, Tensor
+
+# More of the likeliest tokens are found on the host. Others are multiples, so that graphs are few.
+_MAX_TOP, _TOP_STEP = 64, 4
 
 
-def bind_row_gather(load: LoadModel, spec: LogitsSpec) -> BoundGraph:
-    """Loads the graph that copies rows of logits to the host."""
-    return load(build_row_gather(spec)).bind({})
+class LogitsReader:
+    """Reads what the host needs of the logits of one model on one device.
+
+    Args:
+        load: loads a graph on the device; those that find tokens are loaded on first use.
+        spec: of the model's logits.
+    """
+
+    def __init__(self, load: LoadModel, spec: LogitsSpec) -> None:
+        self._load, self._spec = load, spec
+        self._gather = load(build_row_gather(spec)).bind({})
+        self._top: dict[tuple[int, bool, bool], BoundGraph] = {}
+
+    def rows(self, logits: Tensor, indices: Sequence[int]) -> Floats:
+        """As :meth:`server.engine.decoding.logits.Logits.rows`."""
+        return self._gather.run({LOGITS: logits, ROWS: np.array(indices, np.int64)})[GATHERED]
+
+    def top(
+        self,
+        logits: Tensor,
+        indices: Sequence[int],
+        count: int,
+        targets: Sequence[int] | None = None,
+    ) -> list[TopTokens] | None:
+        """As :meth:`server.engine.decoding.logits.Logits.top`."""
+        count = min(-(-count // _TOP_STEP) * _TOP_STEP, self._spec.vocabulary)
+        if count > _MAX_TOP:
+            return None
+        gathers_rows = len(indices) < logits.shape[0]
+        has_targets = targets is not None
+        key = (count, gathers_rows, has_targets)
+        if key not in self._top:
+            graph = build_top_tokens(
+                self._spec, count, gathers_rows=gathers_rows, has_targets=has_targets
+            )
+            self._top[key] = self._load(graph).bind({})
+        inputs: dict[str, Array | Tensor] = {LOGITS: logits}
+        if gathers_rows:
+            inputs[ROWS] = np.array(indices, np.int64)
+        if has_targets:
+            inputs[TARGETS] = np.array(targets, np.int64)
+        found: Floats = self._top[key].run(inputs)[TOP_TOKENS]
+        return [_top_tokens(row, count) for row in found]
+
+
+def _top_tokens(row: Floats, count: int) -> TopTokens:
+    """``row``: as :data:`server.runtime.contract.TOP_TOKENS` describes it."""
+    total = float(row[2 * count])
+    if not (total > 0 and math.isfinite(row[0])):
+        return TopTokens([], [], math.nan)
+    total = float(row[0]) + math.log(total)
+    target = float(row[-1]) - total if len(row) > 2 * count + 1 else None
+    logits = row[:count].astype(np.float64)
+    possible = int((logits > -np.inf).sum())
+    ids = row[count : count + possible].astype(np.int64)
+    return TopTokens(ids.tolist(), (logits[:possible] - total).tolist(), total, target)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLogits:
     """Implements :class:`server.engine.decoding.logits.Logits`.
 
-    ``row_gather``: made by :func:`bind_row_gather` for the same device. ``best_tokens``: of each
-    row, as :data:`server.runtime.contract.BEST_TOKENS`; None if the device does not find them.
-    ``padded``: with rows of padding, of a padded step.
+    ``best_tokens``: of each row, as :data:`server.runtime.contract.BEST_TOKENS`; None if the device
+    does not find them. ``padded``: with rows of padding, of a padded step.
     """
 
     tensor: Tensor
-    row_gather: BoundGraph
+    reader: LogitsReader
     best_tokens: Sequence[int] | None = None
     padded: Tensor | None = None
 
@@ -37,14 +94,17 @@ class DeviceLogits:
         return self.best_tokens is not None
 
     def rows(self, indices: Sequence[int]) -> Floats:
-        return self.row_gather.run({LOGITS: self.tensor, ROWS: np.array(indices, np.int64)})[
-            GATHERED
-        ]
+        return self.reader.rows(self.tensor, indices)
 
     def best(self, indices: Sequence[int]) -> list[int | None]:
         if self.best_tokens is None:
             return greedy(self.rows(indices))
         return [None if (token := self.best_tokens[i]) < 0 else token for i in indices]
+
+    def top(
+        self, indices: Sequence[int], count: int, targets: Sequence[int] | None = None
+    ) -> list[TopTokens] | None:
+        return self.reader.top(self.tensor, indices, count, targets)
 
     def kept_rows(self, indices: Sequence[int]) -> Floats:
         return self.rows(indices).copy()

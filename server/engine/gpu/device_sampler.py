@@ -91,8 +91,10 @@ class DeviceSampler:
 
     def method_of(self, sequence: DecodingSequence) -> SamplingMethod | None:
         """The method for the next token; None if the host has to sample it."""
-        options = sequence.job.sampling
-        if sequence.constraint is not None or sequence.job.logprob_options.top_logprobs is not None:
+        options, wanted = sequence.job.sampling, sequence.job.logprob_options
+        if sequence.constraint is not None:
+            return None
+        if wanted.top_logprobs is not None and (options.is_greedy or wanted.are_processed):
             return None
         if options.is_greedy:
             return SamplingMethod.GREEDY

@@ -30,6 +30,7 @@ from server.engine.gpu.sampler_inputs import (
 )
 from server.engine.gpu.sampler_methods import METHODS, is_finite
 from server.engine.gpu.sampler_nodes import Nodes
+from server.runtime.contract import TARGETS, TOP_TOKENS
 
 
 def build(variant: SamplerVariant, spec: LogitsSpec) -> onnx.ModelProto:
@@ -65,6 +66,29 @@ def build_row_gather(spec: LogitsSpec) -> onnx.ModelProto:
     nodes.add("Identity", _logits(nodes, spec, gathers_rows=True), output=GATHERED)
     inputs = _inputs(SamplerVariant(SamplingMethod.GREEDY, gathers_rows=True), spec)
     return nodes.model(inputs, GATHERED, TensorProto.FLOAT, ["n", spec.vocabulary])
+
+
+def build_top_tokens(
+    spec: LogitsSpec, count: int, *, gathers_rows: bool, has_targets: bool
+) -> onnx.ModelProto:
+    """A graph that finds the ``count`` likeliest tokens of ``n`` rows.
+
+    Inputs: as of :func:`build`, and :data:`server.runtime.contract.TARGETS` if it has them. Output:
+    as :data:`server.runtime.contract.TOP_TOKENS`.
+    """
+    nodes = Nodes()
+    logits = _logits(nodes, spec, gathers_rows=gathers_rows)
+    values, ids = nodes.top_k(logits, count)
+    differences = nodes.add("Sub", logits, nodes.slice(values, 0, 1))
+    total = nodes.reduce("ReduceSum", nodes.add("Exp", differences))
+    columns = [values, nodes.cast(ids, TensorProto.FLOAT), total]
+    inputs = _inputs(SamplerVariant(SamplingMethod.GREEDY, gathers_rows=gathers_rows), spec)
+    if has_targets:
+        columns.append(nodes.gather(logits, nodes.reshape(TARGETS, -1, 1)))
+        inputs.append(helper.make_tensor_value_info(TARGETS, TensorProto.INT64, ["n"]))
+    nodes.add("Concat", *columns, axis=1, output=TOP_TOKENS)
+    width = 2 * count + (2 if has_targets else 1)
+    return nodes.model(inputs, TOP_TOKENS, TensorProto.FLOAT, ["n", width])
 
 
 def _inputs(variant: SamplerVariant, spec: LogitsSpec) -> list[onnx.ValueInfoProto]:

@@ -1,0 +1,61 @@
+// The likeliest tokens of each row of logits: beam search, and log-probabilities.
+#pragma once
+
+#include "best_token.h"
+
+namespace device {
+
+// A row per block. Each warp keeps the best of its tokens that is not written yet; the best of all
+// warps is the next one to write, and its warp looks for another.
+inline void find_top_tokens(const TopTokensArguments& a) {
+  SHARED float logits[kMaxWarps];
+  SHARED int tokens[kMaxWarps];
+  const Candidate none = {-__builtin_inff(), a.vocabulary};
+  let_next_start();
+  wait_for_previous();
+  const float* row = a.logits + static_cast<long>(block()) * a.vocabulary;
+  float* top = a.top + static_cast<long>(block()) * a.width;
+
+  // The best of the warp's tokens that come after `last`.
+  const auto keep_best = [&](bool is_first, Candidate last) {
+    Candidate best = none;
+    for (int token = thread(); token < a.vocabulary; token += num_threads()) {
+      const Candidate found = {row[token], token};
+      if ((is_first || comes_before(last, found)) && comes_before(found, best)) best = found;
+    }
+    best = best_of_warp(best);
+    if (lane() == 0) {
+      logits[warp()] = best.logit;
+      tokens[warp()] = best.token;
+    }
+  };
+  const auto best_of_block = [&] {
+    wait_for_block();
+    const bool has_warp = lane() < num_warps();
+    const Candidate best = has_warp ? Candidate{logits[lane()], tokens[lane()]} : none;
+    return best_of_warp(best);
+  };
+
+  keep_best(true, none);
+  Candidate best = best_of_block();
+  float sum = 0;
+  for (int token = thread(); token < a.vocabulary; token += num_threads()) {
+    sum += exp(row[token] - best.logit);
+  }
+  sum = sum_over_block(sum);
+  if (thread() == 0) {
+    top[2 * a.count] = sum;
+    if (a.targets) top[2 * a.count + 1] = row[a.targets[block()]];
+  }
+  for (int i = 0; i < a.count; i++) {
+    if (thread() == 0) {
+      top[i] = best.logit;
+      top[a.count + i] = static_cast<float>(best.token);
+    }
+    wait_for_block();  // all threads have read what is overwritten
+    if (warp() == best.token % num_threads() / kWarp) keep_best(false, best);
+    best = best_of_block();
+  }
+}
+
+}  // namespace device
