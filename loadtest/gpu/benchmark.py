@@ -31,7 +31,9 @@ def run_benchmark(benchmark: Benchmark, report: Report, engines: Engines) -> Non
         row = found["rows"].setdefault(str(batch), {})
         try:
             replies = _replies(benchmark, batch, loaded)
-            add(row, benchmark, batch, replies, roofline_rate(benchmark, batch, device, ceilings))
+            num_rows = batch * benchmark.beams
+            best = roofline_rate(benchmark, num_rows, device, ceilings) / benchmark.beams
+            add(row, benchmark, batch, replies, best)
         except (WorkerError, InvalidResultError) as error:
             row.setdefault("reasons", {})[engine] = str(error)
         report.save()

@@ -128,7 +128,7 @@ def _ours(benchmark: Benchmark, setting: Setting) -> dict[str, Any]:
     if size.family == Family.ENCODER:
         return {**found, "max_length": size.config["max_position_embeddings"]}
     length = min(1024, benchmark.num_tokens + benchmark.num_new_tokens + 1)
-    return {**found, "slots": max(benchmark.batches), "max_length": length}
+    return {**found, "slots": max(benchmark.batches) * benchmark.beams, "max_length": length}
 
 
 def _peer(benchmark: Benchmark, setting: Setting) -> dict[str, Any]:
@@ -150,5 +150,5 @@ def run_message(benchmark: Benchmark, batch: int, number: int) -> dict[str, Any]
         "kind": kind,
         "inputs": inputs,
         "max_new_tokens": benchmark.num_new_tokens,
-        "beams": 1,
+        "beams": benchmark.beams,
     }

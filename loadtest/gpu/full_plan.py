@@ -68,6 +68,7 @@ def _full(precision: str, *, is_cuda: bool) -> Iterator[Item]:
     yield Part.STEPS, steps
     for size in (base, big):
         yield Part.STEPS, _benchmark(size, precision, (1, 8, 64, 256), 128, 64)
+    yield Part.STEPS, _beams(base, precision)
     if is_cuda:
         yield Part.PROFILE, Profile(benchmark=replace(steps, batches=_PROFILED, num_new_tokens=32))
         yield (
@@ -126,8 +127,15 @@ def _peers(steps: Benchmark, by_name: dict[str, ModelSize]) -> Iterator[Item]:
         ours = _benchmark(by_name[name], steps.precision, batches, 128, 64)
         yield Part.PEERS, replace(ours, engine=CONVERTED, **limits)
         yield Part.PEERS, replace(ours, engine=TRANSLATOR, rounds=1, **limits)
+    beams = _beams(by_name["transformer-base"], steps.precision)
+    yield Part.PEERS, replace(beams, engine=CONVERTED, **limits)
     yield Part.PEERS, replace(steps, engine=TRANSFORMERS, batches=batches, **limits, **few)
     yield Part.PEERS, replace(steps, engine=COMPILED, batches=(8, 64), **limits)
+
+
+def _beams(size: ModelSize, precision: str) -> Benchmark:
+    searches = _benchmark(size, precision, (1, 8, 64), 128, 64)
+    return replace(searches, label="4 beams", beams=4)
 
 
 def _by_length(

@@ -68,6 +68,7 @@ class Benchmark:
         engine: ours, or a module of ``loadtest/peers``. All engines share the rows of a name.
         limit_seconds: for everything, the engine's start included.
         lanes: of our engine.
+        beams: of each sequence, of which the tokens of the best one count.
     """
 
     size: ModelSize
@@ -82,6 +83,7 @@ class Benchmark:
     engine: str = OURS
     limit_seconds: float = math.inf
     lanes: int = 1
+    beams: int = 1
 
     @property
     def name(self) -> str:
