@@ -13,6 +13,7 @@ from server.engine.decoding.beam import BeamSearch, Branch
 from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.failures import NO_TOKEN, NOT_FINITE, selection_failure
+from server.engine.fork_logits import Found, find
 from server.engine.job_table import JobTable
 from server.engine.requests.job import Delivery
 from server.engine.requests.lifecycle import Event, Outcome
@@ -22,9 +23,6 @@ from server.engine.sequence_group import SequenceGroup
 from server.engine.token_selector import TokenSelector
 from server.runtime import host_ops
 from server.runtime.host_ops import TopTokens
-
-Found = Floats | TopTokens
-"""Logits ``[vocabulary]`` after a sequence, or their likeliest tokens if it needs no more."""
 
 
 class Forking:
@@ -50,22 +48,10 @@ class Forking:
         self, sequences: Sequence[DecodingSequence], rows: Sequence[int], logits: Logits
     ) -> None:
         """Adds sequences to fork. ``rows``: of ``logits``, one for each."""
-        wanted: dict[bool, list[int]] = {False: [], True: []}
         groups = [self._jobs.group_of(sequence) for sequence in sequences]
-        for index, (group, sequence) in enumerate(zip(groups, sequences, strict=True)):
-            wanted[_needs_top_tokens(group, sequence)].append(index)
-        searches = [groups[index].search for index in wanted[True]]
-        count = max((search.num_candidates for search in searches if search), default=0)
-        top = logits.top([rows[index] for index in wanted[True]], count) if count else None
-        if top is None:
-            wanted = {False: list(range(len(rows))), True: []}
-        found: list[tuple[int, Found]] = list(zip(wanted[True], top or (), strict=True))
-        if wanted[False]:
-            kept = logits.kept_rows([rows[index] for index in wanted[False]])
-            found += zip(wanted[False], kept, strict=True)
-        for index, each in found:
-            group, id_ = groups[index], sequences[index].id
-            self.pending.setdefault(group.id, (group, {}))[1][id_] = each
+        found = find(groups, sequences, rows, logits)
+        for group, sequence, each in zip(groups, sequences, found, strict=True):
+            self.pending.setdefault(group.id, (group, {}))[1][sequence.id] = each
 
     def run(self, now: float) -> None:
         """Forks all added sequences whose jobs have not ended since."""
@@ -190,9 +176,9 @@ class Forking:
             forked: the new sequences are appended to it.
         """
         candidates = [
-            top
-            if _needs_top_tokens(group, sequence)
-            else _processed_top_tokens(sequence, _logits(each), search.num_candidates)
+            _processed_top_tokens(sequence, each, search.num_candidates)
+            if isinstance(each, np.ndarray) and _changes_logits(sequence)
+            else top
             for sequence, each, top in zip(group.sequences, found, top_tokens, strict=True)
         ]
         branches = search.advance(candidates)
@@ -251,10 +237,8 @@ class Forking:
         target.constraint = None if parent.constraint is None else parent.constraint.fork()
 
 
-def _needs_top_tokens(group: SequenceGroup, sequence: DecodingSequence) -> bool:
-    """Whether the likeliest tokens are all that is needed: of a search that changes no logits."""
-    is_changed = sequence.logits_processors or sequence.constraint is not None
-    return group.search is not None and not is_changed
+def _changes_logits(sequence: DecodingSequence) -> bool:
+    return bool(sequence.logits_processors) or sequence.constraint is not None
 
 
 def _logits(found: Found) -> Floats:

@@ -39,6 +39,7 @@ from tests.serving import ServerProcess, server_process
 
 CAPACITY = Capacity(8, 96, 96)
 LOGITS_OPTIONS = LogitsOptions(1.3, 0.4, 0.2, 3, 2, ((5, 2.0), (9, -50.0)), ((7,), (8, 9)))
+FORBIDDING = LogitsOptions(no_repeat_ngram_size=2, min_new_tokens=3, bad_word_ids=((7,), (8, 9)))
 SAMPLED = [
     Sampling(0.9, seed=1),
     Sampling(0.8, top_k=7, top_p=0.9, seed=2),
@@ -184,6 +185,7 @@ def test_copies_only_rows_that_need_full_logits(
         with_logprobs,
         *(replace(with_logprobs, sampling=options) for options in SAMPLED),
         replace(greedy, beams=Beams(2), num_outputs=2),
+        replace(greedy, beams=Beams(2), logits_options=FORBIDDING),
     ]
     for last in ([], [replace(with_logprobs, sampling=Sampling(1.0, typical_p=0.5, seed=1))]):
         graphs.rows.clear()

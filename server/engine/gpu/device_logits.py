@@ -1,6 +1,5 @@
 """Logits that stay in device memory; rows, or their likeliest tokens, are copied to the host."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -59,21 +58,25 @@ class LogitsReader:
             inputs[ROWS] = np.array(indices, np.int64)
         if has_targets:
             inputs[TARGETS] = np.array(targets, np.int64)
-        found: Floats = self._top[key].run(inputs)[TOP_TOKENS]
-        return [_top_tokens(row, count) for row in found]
+        return _top_tokens(self._top[key].run(inputs)[TOP_TOKENS], count)
 
 
-def _top_tokens(row: Floats, count: int) -> TopTokens:
-    """``row``: as :data:`server.runtime.contract.TOP_TOKENS` describes it."""
-    total = float(row[2 * count])
-    if not (total > 0 and math.isfinite(row[0])):
-        return TopTokens([], [], math.nan)
-    total = float(row[0]) + math.log(total)
-    target = float(row[-1]) - total if len(row) > 2 * count + 1 else None
-    logits = row[:count].astype(np.float64)
-    possible = int((logits > -np.inf).sum())
-    ids = row[count : count + possible].astype(np.int64)
-    return TopTokens(ids.tolist(), (logits[:possible] - total).tolist(), total, target)
+def _top_tokens(found: Floats, count: int) -> list[TopTokens]:
+    """``found``: as :data:`server.runtime.contract.TOP_TOKENS` describes it."""
+    values = found.astype(np.float64)
+    logits, ids = values[:, :count], found[:, count : 2 * count].astype(np.int64).tolist()
+    with np.errstate(invalid="ignore"):
+        totals = logits[:, 0] + np.log(values[:, 2 * count])
+        logprobs = logits - totals[:, None]
+        targets: list[float | None] = [None] * len(found)
+        if found.shape[1] > 2 * count + 1:
+            targets = (values[:, -1] - totals).tolist()
+    rows = logprobs.tolist()
+    if not np.isfinite(logits).all():  # some tokens are impossible, or rows are not finite
+        sizes = (logits > -np.inf).sum(1).tolist()
+        ids = [row[:size] for row, size in zip(ids, sizes, strict=True)]
+        rows = [row[:size] for row, size in zip(rows, sizes, strict=True)]
+    return list(map(TopTokens, ids, rows, totals.tolist(), targets))
 
 
 @dataclass(frozen=True, slots=True)
