@@ -14,6 +14,8 @@ from client.types import Alignment
 from client.word_alignment import WordAlignment, align_words
 from tests.client.test_command_line import DATE, Run, run  # noqa: F401  (a fixture)
 
+pytestmark = pytest.mark.slow  # exports, or starts servers
+
 ATTENTION = types.Attention(
     source_tokens=("▁a", "b\n", "\x1b"),
     target_tokens=("x", "$y$"),

@@ -30,6 +30,8 @@ from model.config import Kind
 from tests.architectures import ARCHITECTURES, LLAMA, checkpoint, random_weights
 from tests.export.exported import ALL_NAMES
 
+pytestmark = pytest.mark.slow  # exports, or starts servers
+
 # Products of attention, which have no weights and stay MatMul, in graphs of recurrent models.
 RECURRENT_SCORES = {
     "gru-fixed": {},

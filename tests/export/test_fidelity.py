@@ -32,6 +32,8 @@ from tests.architectures import checkpoint
 from tests.export.exported import Exported
 from tests.heads import NAMES as HEADS
 
+pytestmark = pytest.mark.slow  # exports, or starts servers
+
 LOGITS = np.log(np.array([[0.5, 0.25, 0.25], [0.2, 0.6, 0.2]], np.float32))
 CHATML = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 

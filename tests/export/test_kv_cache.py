@@ -25,6 +25,8 @@ from model.config import ModelConfig, ScoreKind
 from tests.architectures import ARCHITECTURES, checkpoint, random_weights
 from tests.model.test_scores import with_score
 
+pytestmark = pytest.mark.slow  # exports, or starts servers
+
 ROWS = EvaluationSet([[5, 9, 2, 40, 11, 3, 8], [7, 1, 60]])
 
 
@@ -46,9 +48,9 @@ def attentions(path: Path) -> list[onnx.NodeProto]:
         ("llama", Precision.FP32, Device.CPU),
         ("llama", Precision.INT8, Device.CPU),
         ("llama", Precision.FP16, Device.CUDA),
-        pytest.param(*("gpt", Precision.BF16, Device.CUDA), marks=pytest.mark.slow),
-        pytest.param(*("vaswani", Precision.FP32, Device.CPU), marks=pytest.mark.slow),
-        pytest.param(*("t5", Precision.INT8, Device.CPU), marks=pytest.mark.slow),
+        ("gpt", Precision.BF16, Device.CUDA),
+        ("vaswani", Precision.FP32, Device.CPU),
+        ("t5", Precision.INT8, Device.CPU),
     ],
 )
 def test_bundle_with_int8_cache_keeps_perplexity(

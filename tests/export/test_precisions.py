@@ -26,6 +26,8 @@ from server.runtime.kernels.rewrite import rewrite
 from tests.architectures import ARCHITECTURES
 from tests.export.exported import Exported
 
+pytestmark = pytest.mark.slow  # exports, or starts servers
+
 TYPES = {
     Dtype.FLOAT32: TensorProto.FLOAT,
     Dtype.FLOAT16: TensorProto.FLOAT16,

@@ -27,6 +27,8 @@ from loadtest.compare.workloads import PRECISIONS, workloads
 from loadtest.tasks import Task
 from tests.loadtest.decode_workload import WORKLOAD
 
+pytestmark = pytest.mark.slow  # exports, or starts servers
+
 
 @pytest.fixture
 def paths(tmp_path: Path) -> Paths:

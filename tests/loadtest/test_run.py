@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from loadtest.cli import app
 from tests.retrieval_models import MULTI_VECTOR, QUERY_LENGTH, SPARSE
 
+pytestmark = pytest.mark.slow  # exports, or starts servers
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -96,7 +98,7 @@ def test_all_tasks_of_encoders(encoders: str, tmp_path: Path, task: str, model: 
     assert results["output_tokens"] == 0
 
 
-@pytest.mark.parametrize("model", [SPARSE, pytest.param(MULTI_VECTOR, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model", [SPARSE, MULTI_VECTOR])
 def test_embeddings_of_other_kinds(retrieval: str, tmp_path: Path, model: str) -> None:
     options = ["--model", model, "--lengths", "4-6"]
     out, embed = tmp_path / "out.json", ["--task", "embed", *options]

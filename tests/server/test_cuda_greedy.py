@@ -135,6 +135,7 @@ def test_an_operator_of_ours_finds_top_tokens(
     copy = replace_reductions(model)
     before = ["Gather"] * gathers_rows + ["Where"] * bool(suppressed)
     assert [made.op_type for made in copy.graph.node] == [*before, "TopTokens"]
+    assert len(copy.graph.initializer) == 2 * bool(suppressed), "the mask, and its value"
     inputs: dict[str, Array] = {
         "logits": np.random.default_rng(0).normal(size=(3, 50)).astype(np.float32)
     }

@@ -107,6 +107,7 @@ def test_batch_does_not_change_retrieval(retrieval_bundles: Path, name: str) -> 
     assert_invariant(Encoder(retrieval_bundles / name / "1"), f"{name} in fp32")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("register_bits")
 @pytest.mark.parametrize("name", LITERATURE)
 def test_batch_does_not_change_literature(literature_bundles: Path, name: str) -> None:

@@ -119,6 +119,10 @@ def _find_top_tokens(graph: onnx.GraphProto) -> None:
     )
     next(node for node in graph.node if TOP_TOKENS in node.output).CopyFrom(made)
     drop_unread(graph)
+    read = {name for node in graph.node for name in node.input}
+    kept = [value for value in graph.initializer if value.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
 
 
 def _norms(graph: GraphIndex) -> Iterator[Change]:
