@@ -31,8 +31,9 @@ def run_benchmark(benchmark: Benchmark, report: Report, engines: Engines) -> Non
         row = found["rows"].setdefault(str(batch), {})
         try:
             replies = _replies(benchmark, batch, loaded)
-            num_rows = batch * benchmark.beams
-            best = roofline_rate(benchmark, num_rows, device, ceilings) / benchmark.beams
+            best = None  # of beams, which may share what they read of a source
+            if benchmark.beams == 1:
+                best = roofline_rate(benchmark, batch, device, ceilings)
             add(row, benchmark, batch, replies, best)
         except (WorkerError, InvalidResultError) as error:
             row.setdefault("reasons", {})[engine] = str(error)
@@ -58,7 +59,7 @@ def add(
     benchmark: Benchmark,
     batch: int,
     replies: Sequence[Mapping[str, Any]],
-    roofline: float,
+    roofline: float | None,
 ) -> None:
     """Adds an engine to a row of the report: medians over the rounds.
 
@@ -73,8 +74,9 @@ def add(
     rates[engine] = median(measured)
     row["spread"][engine] = [min(measured), max(measured)]
     if engine == OURS:
-        row["best_possible"] = roofline
-        row["part_of_best_possible"] = rates[OURS] / roofline
+        if roofline is not None:
+            row["best_possible"] = roofline
+            row["part_of_best_possible"] = rates[OURS] / roofline
         if all("arrivals" in reply for reply in replies):
             row["step_seconds"] = median(step_seconds(reply) for reply in replies)
             row["first_token_seconds"] = median(first_seconds(reply) for reply in replies)

@@ -30,10 +30,12 @@
 //     Inputs: logits [rows, vocabulary] fp32, suppressed [vocabulary] uint8 (optional), 1 for tokens
 //     that are never chosen. Output: tokens [rows] int64.
 //   TopTokens: the likeliest tokens of each row, of equal ones those with lower ids first.
-//     Inputs: logits [rows, vocabulary] fp32; targets [rows] int64 (optional), ids of tokens.
-//     Output: top [rows, 2 count + 1, or 2 with targets] fp32: their logits, their ids, the sum over
+//     Inputs: logits [.., vocabulary] fp32; rows [n] int64 (optional), those to search, else all n;
+//     targets [n] int64 (optional), ids of tokens; suppressed [vocabulary] uint8 (optional), 1 for
+//     tokens whose logit is replaced.
+//     Output: top [n, 2 count + 1, or 2 with targets] fp32: their logits, their ids, the sum over
 //     the row of exp(logit - the largest one), and the target's logit.
-//     Attribute: count, at most the vocabulary.
+//     Attributes: count, at most the vocabulary; suppressed_logit.
 //   Advance: the inputs of the next step of greedy decoding.
 //     Inputs: best_tokens [rows] int64, num_cached_tokens [rows] int32, is_live [rows] int32, 0 for
 //     padding. Outputs: next_token_ids [rows, 1] int64, best_tokens where they are positive and
@@ -144,14 +146,15 @@ struct BestToken {
 struct TopTokens {
   static constexpr const char* kName = "TopTokens";
   static constexpr const char* kProvider = kProviderName;
-  static constexpr Parameter kInputs[] = {{ort::kFloat}, {ort::kInt64, true}};
+  static constexpr Parameter kInputs[] = {
+      {ort::kFloat}, {ort::kInt64, true}, {ort::kInt64, true}, {ort::kUInt8, true}};
   static constexpr Parameter kOutputs[] = {{ort::kFloat}};
 
   int64_t count;
+  float suppressed_logit;
 
   Status* create(const Api& api, const KernelInfo* info) {
-    RETURN_IF_FAILED(load(api));
-    return api.Attribute(info, "count", &count);
+    return load_and_read(api, info, "count", count, "suppressed_logit", suppressed_logit);
   }
 
   Status* run(const Api& api, KernelContext* context) const {
@@ -159,12 +162,15 @@ struct TopTokens {
     Dimensions shape;
     RETURN_IF_FAILED(shaped_input(api, context, 0, a.logits, shape));
     if (count < 1 || count > shape.last()) return refuse(api, "there are not so many tokens");
-    RETURN_IF_FAILED(ort::input_data(api, context, 1, a.targets));
-    const int64_t sizes[] = {shape.num_rows(), 2 * count + (a.targets ? 2 : 1)};
+    RETURN_IF_FAILED(ort::input_data(api, context, 2, a.targets));
+    RETURN_IF_FAILED(ort::input_data(api, context, 3, a.suppressed));
+    int64_t sizes[] = {shape.num_rows(), 2 * count + (a.targets ? 2 : 1)};
+    RETURN_IF_FAILED(optional_rows(api, context, 1, a.rows, sizes[0]));
     RETURN_IF_FAILED(ort::output_data(api, context, 0, sizes, 2, a.top));
     a.vocabulary = static_cast<int>(shape.last());
     a.count = static_cast<int>(count);
     a.width = static_cast<int>(sizes[1]);
+    a.suppressed_logit = suppressed_logit;
     return launch(api, context, kTopTokens, sizes[0], kMaxThreads, &a);
   }
 };

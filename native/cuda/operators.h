@@ -39,6 +39,19 @@ Status* shaped_input(const Api& api, const KernelContext* context, size_t index,
   return ort::dimensions(api, value, shape);
 }
 
+// The data of the input at `index` and its number of elements; both stay as they are without it.
+inline Status* optional_rows(const Api& api, const KernelContext* context, size_t index,
+                             const long*& data, int64_t& count) {
+  const Value* value = nullptr;
+  RETURN_IF_FAILED(api.Input(context, index, &value));
+  if (!value) return nullptr;
+  Dimensions shape;
+  RETURN_IF_FAILED(ort::data_of(api, value, data));
+  RETURN_IF_FAILED(ort::dimensions(api, value, shape));
+  count = shape.last();
+  return nullptr;
+}
+
 inline Status* load(const Api& api) {
   const char* failure = load();
   return failure ? api.CreateStatus(ort::kRuntimeException, failure) : nullptr;

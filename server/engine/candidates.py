@@ -38,6 +38,7 @@ class CandidateLogits:
     ids: npt.NDArray[np.int32]
     vocabulary_size: int
     padded = None
+    finds_top = False
 
     @property
     def tensor(self) -> Tensor:

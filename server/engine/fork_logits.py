@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from server.constraint import Floats
-from server.engine.decoding.logits import Logits
+from server.engine.decoding.logits import MAX_TOP, Logits
 from server.engine.decoding.logits_processors import EditKind
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.sequence_group import SequenceGroup
@@ -13,28 +13,32 @@ Found = Floats | TopTokens
 """Logits ``[vocabulary]`` after a sequence, or their likeliest tokens if it needs no more."""
 
 
-def find(
+def read_for_forks(
     groups: Sequence[SequenceGroup],
     sequences: Sequence[DecodingSequence],
     rows: Sequence[int],
     logits: Logits,
 ) -> list[Found]:
-    """What each sequence needs, valid until it runs again.
-
-    A device then copies only the likeliest tokens to the host, without those that are forbidden.
+    """What each sequence needs, valid until it runs again: of a device's logits, little is copied.
 
     Args:
         groups: of each sequence.
         rows: of ``logits``, one for each sequence.
     """
-    forbidden = list(map(_forbidden_tokens, groups, sequences))
-    by_top = [index for index, tokens in enumerate(forbidden) if tokens is not None]
-    count = max((_num_top(groups[i], forbidden[i] or ()) for i in by_top), default=0)
-    top = logits.top([rows[index] for index in by_top], count) if count else None
+    forbidden: dict[int, set[int]] = {}  # by index, of searches whose likeliest tokens suffice
+    num_needed = 0
+    if logits.finds_top:
+        for index, (group, sequence) in enumerate(zip(groups, sequences, strict=True)):
+            tokens = _forbidden_tokens(group, sequence)
+            needed = _num_needed(group, tokens)
+            if tokens is not None and needed <= MAX_TOP:
+                forbidden[index] = tokens
+                num_needed = max(num_needed, needed)
+    top = logits.top([rows[index] for index in forbidden], num_needed) if forbidden else None
     found: dict[int, Found] = {}
     if top is not None:
-        for index, each in zip(by_top, top, strict=True):
-            found[index] = _without(each, forbidden[index] or ())
+        for (index, tokens), each in zip(forbidden.items(), top, strict=True):
+            found[index] = _without(each, tokens)
     whole = [index for index in range(len(rows)) if index not in found]
     if whole:
         kept = logits.kept_rows([rows[index] for index in whole])
@@ -48,17 +52,17 @@ def _forbidden_tokens(group: SequenceGroup, sequence: DecodingSequence) -> set[i
         return None
     if not sequence.logits_processors:
         return set()
+    if sequence.job.logprob_options.are_processed:
+        return None
     edits = sequence.edits
-    if sequence.job.logprob_options.are_processed or any(
-        edit.kind != EditKind.FORBIDDEN for edit in edits
-    ):
+    if any(edit.kind != EditKind.FORBIDDEN for edit in edits):
         return None
     return {id_ for edit in edits for id_ in edit.ids.tolist()}
 
 
-def _num_top(group: SequenceGroup, forbidden: Collection[int]) -> int:
+def _num_needed(group: SequenceGroup, forbidden: Collection[int] | None) -> int:
     """How many of the likeliest tokens a search needs, some of which may be forbidden."""
-    return (0 if group.search is None else group.search.num_candidates) + len(forbidden)
+    return (0 if group.search is None else group.search.num_candidates) + len(forbidden or ())
 
 
 def _without(top: TopTokens, forbidden: Collection[int]) -> TopTokens:

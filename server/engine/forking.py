@@ -13,7 +13,7 @@ from server.engine.decoding.beam import BeamSearch, Branch
 from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.failures import NO_TOKEN, NOT_FINITE, selection_failure
-from server.engine.fork_logits import Found, find
+from server.engine.fork_logits import Found, read_for_forks
 from server.engine.job_table import JobTable
 from server.engine.requests.job import Delivery
 from server.engine.requests.lifecycle import Event, Outcome
@@ -49,7 +49,7 @@ class Forking:
     ) -> None:
         """Adds sequences to fork. ``rows``: of ``logits``, one for each."""
         groups = [self._jobs.group_of(sequence) for sequence in sequences]
-        found = find(groups, sequences, rows, logits)
+        found = read_for_forks(groups, sequences, rows, logits)
         for group, sequence, each in zip(groups, sequences, found, strict=True):
             self.pending.setdefault(group.id, (group, {}))[1][sequence.id] = each
 

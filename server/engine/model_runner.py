@@ -1,5 +1,6 @@
 """Runs one model's graphs over the slots: sequences in, logits out."""
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -73,7 +74,9 @@ class ModelRunner:
         self.cache = SlotTensors(
             spec.states, capacity.num_rows, capacity.max_length, capacity.max_source_length, memory
         )
-        self.cache.before_change = self.wait
+        # Without a cycle: a device's memory is to be free once nobody has the runner.
+        wait = weakref.WeakMethod(self.wait)
+        self.cache.before_change = lambda: None if (method := wait()) is None else method()
         self._max_length = capacity.max_length
         self._limits = ChunkLimits(spec.max_chunk, within_source=spec.chunk_within_source)
         self._suppressed = np.array(suppressed, np.intp)

@@ -58,7 +58,11 @@ def _score(
         else:
             if not all(math.isfinite(each.total) for each in top):
                 raise ValueError(NOT_FINITE)
-            found = [sampling.target_logprob(each, num_top) for each in top[: len(targets)]]
+            found = [
+                sampling.logprob_in_top(each.target, each, num_top)
+                for each in top[: len(targets)]
+                if each.target is not None
+            ]
         group.prompt_logprobs += found
         start += count
     return HostLogits(logits.rows([count - 1]).copy())

@@ -166,11 +166,13 @@ class TokenSelector:
     def _append_found(
         self, sequence: DecodingSequence, token: int | None, top: TopTokens
     ) -> NextToken:
-        """Appends a token with its log-probability, which is that of :func:`target_logprob`."""
+        """Appends a token: the target of ``top``, or the likeliest one without a target."""
         if token is None or not math.isfinite(top.total):
             return NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
         outcome = self._outcome_of(sequence, token)
-        logprob = sampling.target_logprob(top, sequence.job.logprob_options.top_logprobs or 0)
+        value = top.logprobs[0] if top.target is None else top.target
+        num_top = sequence.job.logprob_options.top_logprobs or 0
+        logprob = sampling.logprob_in_top(value, top, num_top)
         return NextToken(sequence, token, outcome, (logprob,))
 
     def _select_argmax(

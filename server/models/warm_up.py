@@ -2,12 +2,14 @@
 
 A GPU's first runs take longer: CUDA loads kernels when they are first launched, ONNX Runtime's
 memory grows, and it times variants of a mixture of experts' products for each power of two of
-tokens. Prompts that the device has no memory for are found here too.
+tokens. Sizes that the device has no memory for are logged.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,6 +19,7 @@ from model.config import Kind
 from server.config import ServerConfig
 from server.engine.decoding.options import GREEDY, Sampling
 from server.engine.encoder_runner import TOKEN_VECTORS
+from server.engine.lane import Worker
 from server.engine.observer import Unobserved
 from server.engine.requests.job import EncodingJob, GenerationJob, Job
 from server.engine.scheduler import MAX_PADDING
@@ -24,6 +27,8 @@ from server.models.memory_budget import max_padded_tokens
 from server.models.registry import ATTENTION_GRAPHS, Model, Replica
 from server.models.workers import make_worker
 from server.runtime.thread_switching import copies_of
+
+log = logging.getLogger(__name__)
 
 _MAX_LENGTH = 8
 _MIN_PROMPT = 2  # a prompt of one token is not prefilled
@@ -39,79 +44,118 @@ def warm_up(model: Model, config: ServerConfig) -> None:
     that return attention weights are left out: they are loaded on first use.
 
     Raises:
-        BundleError: a run failed, or its output is not finite.
+        BundleError: a short run failed, or its output is not finite.
     """
     small = replace(config, num_slots=1, num_prefix_slots=0, cuda_graphs=False)
     short = replace(model, max_length=min(model.max_length, _MAX_LENGTH))
     for replica in (copy for loaded in model.replicas for copy in _copies(loaded)):
-        _run(short, replica, small, [[job] for job in _jobs(model, config)])
+        worker = make_worker(short, replica, small, Unobserved())
+        for job in _jobs(model, config):
+            if failure := _failure_of(worker, [job]):
+                raise BundleError(f"{model.manifest.label}: warm-up: {failure}")
         if config.has_separate_memory:
             _run_sizes(model, replica, config)
 
 
 def run_sizes(most: int, longest: int) -> list[tuple[int, int]]:
-    """Rows, and tokens of each, of runs over ``most``, …, 4, 2 and 1 tokens, the largest first.
-
-    Each run has more tokens than the next power of two below its number.
+    """Rows, and tokens of each, of runs of up to ``most``, …, 4, 2 and 1 tokens, the largest first.
 
     Args:
         most: tokens of a run.
         longest: tokens of a row.
     """
-    numbers = [most, *(1 << power for power in reversed(range((most - 1).bit_length())))]
-    return [(rows, number // rows) for number in numbers if (rows := -(-number // longest))]
+    sizes = []
+    for number in (most, *(1 << power for power in reversed(range((most - 1).bit_length())))):
+        rows = -(-number // longest)
+        sizes.append((rows, number // rows))
+    return sizes
 
 
 def _run_sizes(model: Model, replica: Replica, config: ServerConfig) -> None:
-    """Runs prompts, sources or texts of all sizes that a step or a batch may have."""
-    manifest, longest = model.manifest, model.max_length
-    if manifest.image is not None:
-        longest = manifest.image.num_tokens
-    elif manifest.audio is not None:
-        longest = manifest.audio.num_tokens
-    if manifest.kind == Kind.ENCODER:
-        groups = [run_sizes(max_padded_tokens(manifest, config), longest)]
-    else:
-        most = int(config.max_batched_tokens * MAX_PADDING)
+    """Runs prompts, sources or texts of all sizes. What fails is logged: others may still run."""
+    runs = _Runs(model, replica, config)
+    if model.manifest.kind == Kind.ENCODER:
+        runs.run(_sizes_of_texts(model, config))
+        return
+    runs.run(_sizes_of_prompts(model, config))
+    spec = model.manifest.graphs["decode"]
+    if model.manifest.audio is None and not spec.chunk_within_source:
         # A decoder's last layer computes one token of each row.
-        num_rows = max(min(config.num_slots, most // _MIN_PROMPT), 1)
-        short = [(rows, _MIN_PROMPT) for rows, _ in run_sizes(num_rows, 1)]
-        groups = [run_sizes(most, longest), short]
-    scopes = map(str, count())
-    for sizes in groups:
-        num_rows, length = map(max, zip(*sizes, strict=True))
-        cut = replace(model, max_length=min(model.max_length, max(length, _MIN_PROMPT)))
-        batches = [
-            [_prompt(cut, length, next(scopes)) for _ in range(rows)] for rows, length in sizes
-        ]
-        # Twice as many tokens as a run has, so that no batch is split: sources and prompts count
-        # together, and an encoder leaves half of what waits to the next run.
-        most = 2 * max(rows * length for rows, length in sizes)
-        limits = replace(
-            config,
-            num_slots=num_rows,
+        num_rows = min(config.num_slots, config.max_batched_tokens // _MIN_PROMPT)
+        runs.run([(rows, _MIN_PROMPT) for rows, _ in run_sizes(max(num_rows, 1), 1)])
+
+
+def _sizes_of_texts(model: Model, config: ServerConfig) -> list[tuple[int, int]]:
+    manifest, longest = model.manifest, model.max_length
+    most = max_padded_tokens(manifest, config)
+    if manifest.image is not None:
+        num_tokens = manifest.image.num_tokens + (longest if manifest.reads_texts else 0)
+        return [(rows, longest) for rows, _ in run_sizes(max(most // num_tokens, 1), 1)]
+    alone = [(1, longest)] if longest > most else []  # it runs all the same
+    return [*alone, *run_sizes(most, longest)]
+
+
+def _sizes_of_prompts(model: Model, config: ServerConfig) -> list[tuple[int, int]]:
+    longest, audio = min(model.max_length, config.max_batched_tokens), model.manifest.audio
+    if audio is not None:
+        most = max(config.max_batched_tokens // audio.num_tokens, 1)
+        return [(rows, longest) for rows, _ in run_sizes(most, 1)]
+    return run_sizes(int(config.max_batched_tokens * MAX_PADDING), longest)
+
+
+class _Runs:
+    """Runs batches of prompts or texts of given sizes, with workers that are then discarded.
+
+    ``replica``: of the model. ``config``: the server's.
+    """
+
+    def __init__(self, model: Model, replica: Replica, config: ServerConfig) -> None:
+        self._model, self._replica, self._config = model, replica, config
+        self._scopes = map(str, count())  # of their own: prompts share no prefix
+
+    def run(self, sizes: Sequence[tuple[int, int]]) -> None:
+        """``sizes``: rows, and tokens of each."""
+        length = max([_MIN_PROMPT, *(length for _, length in sizes)])
+        model = replace(self._model, max_length=min(self._model.max_length, length))
+        batches = [[self._job(length) for _ in range(rows)] for rows, length in sizes]
+        config = replace(
+            self._config,
+            num_slots=max(rows for rows, _ in sizes),
             num_prefix_slots=0,
             cuda_graphs=False,
-            max_batched_tokens=most,
-            max_padded_tokens=most,
+            max_batched_tokens=max(map(_num_tokens, batches)),
         )
-        _run(cut, replica, limits, batches)
+        worker = make_worker(model, self._replica, config, Unobserved())
+        manifest, is_encoder = model.manifest, model.manifest.kind == Kind.ENCODER
+        for (rows, length), jobs in zip(sizes, batches, strict=True):
+            # An encoder runs half of the texts that wait, but at least half a full batch.
+            waiting = jobs * (1 + (2 * _num_tokens(jobs) > max_padded_tokens(manifest, config)))
+            if failure := _failure_of(worker, waiting if is_encoder else jobs):
+                values = (model.manifest.label, rows, length, failure)
+                log.warning("%s: warm-up: a run of %d rows of %d tokens: %s", *values)
+
+    def _job(self, num_tokens: int) -> Job:
+        """A job that is done after its prompt."""
+        job = _job(self._model, min(num_tokens, self._model.max_length))
+        if isinstance(job, EncodingJob):
+            return job
+        return replace(job, max_new_tokens=0, cache_scope=next(self._scopes))
 
 
-def _run(
-    model: Model, replica: Replica, config: ServerConfig, batches: Sequence[Sequence[Job]]
-) -> None:
-    """Runs the jobs of each batch together, one batch after the other."""
-    worker = make_worker(model, replica, config, Unobserved())
-    for jobs in batches:
-        for id_, job in enumerate(jobs):
-            worker.submit(id_, job)
-        while worker.has_work:
-            for update in worker.step():
-                if update.completion is not None and not update.completion.is_success:
-                    raise BundleError(
-                        f"{model.manifest.label}: warm-up: {update.completion.failure}"
-                    )
+def _num_tokens(jobs: Sequence[Job]) -> int:
+    return sum(job.cost.num_tokens for job in jobs)
+
+
+def _failure_of(worker: Worker[Any], jobs: Sequence[Job]) -> str:
+    """Runs jobs together. Returns how the first one fails; empty if none does."""
+    failure = ""
+    for id_, job in enumerate(jobs):
+        worker.submit(id_, job)
+    while worker.has_work:
+        for update in worker.step():
+            if update.completion is not None and not update.completion.is_success:
+                failure = failure or update.completion.failure
+    return failure
 
 
 def _copies(replica: Replica) -> Iterator[Replica]:
@@ -135,14 +179,6 @@ def _jobs(model: Model, config: ServerConfig) -> list[Job]:
     if config.samples_on_device:
         return [replace(job, sampling=sampling) for sampling in _SAMPLINGS]
     return [job]
-
-
-def _prompt(model: Model, num_tokens: int, scope: str) -> Job:
-    """A job that is done after its prompt. Jobs of different scopes share no prefix."""
-    job = _job(model, min(num_tokens, model.max_length))
-    if isinstance(job, EncodingJob):
-        return job
-    return replace(job, max_new_tokens=0, cache_scope=scope)
 
 
 def _job(model: Model, num_tokens: int) -> Job:

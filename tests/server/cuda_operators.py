@@ -195,7 +195,19 @@ class BestToken(_Operator):
 
 
 class TopTokens(_Operator):
-    def _run(self, logits: Array, targets: Array | None = None, count: int = 0) -> tuple[Array]:
+    def _run(
+        self,
+        logits: Array,
+        rows: Array | None = None,
+        targets: Array | None = None,
+        suppressed: Array | None = None,
+        count: int = 0,
+        suppressed_logit: float = 0.0,
+    ) -> tuple[Array]:
+        if rows is not None:
+            logits = logits[rows]
+        if suppressed is not None:
+            logits = np.where(suppressed == 1, np.float32(suppressed_logit), logits)
         are_numbers = ~np.isnan(logits)
         order = np.lexsort((-np.where(are_numbers, logits, np.inf), are_numbers))[:, :count]
         top = np.take_along_axis(logits, order, -1)

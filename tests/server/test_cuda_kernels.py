@@ -200,16 +200,23 @@ def test_best_token(emulated: Path, vocabulary: int, suppresses: bool) -> None:
 
 @pytest.mark.parametrize("vocabulary", [1, 2, 31, 1024, 32000, 50257])
 @pytest.mark.parametrize("count", [1, 10, 64])
-@pytest.mark.parametrize("has_targets", [False, True])
-def test_top_tokens(emulated: Path, vocabulary: int, count: int, has_targets: bool) -> None:
+@pytest.mark.parametrize("options", ["", "rows", "targets", "rows suppressed", "all"])
+def test_top_tokens(emulated: Path, vocabulary: int, count: int, options: str) -> None:
     count = min(count, vocabulary)
-    logits = logits_of(vocabulary)
-    targets = np.arange(len(logits)) * 7 % vocabulary if has_targets else None
-    inputs: dict[str, Array | None] = {"logits": logits, "targets": targets}
-    model = model_of("TopTokens", inputs, (FLOAT,), count=count)
+    rows, suppressed = np.array([7, 0, 3, 1]), np.zeros(vocabulary, np.uint8)
+    suppressed[:: max(vocabulary // 3, 1)] = 1
+    has = {name: name in options or options == "all" for name in ("rows", "targets", "suppressed")}
+    inputs: dict[str, Array | None] = {
+        "logits": logits_of(vocabulary),
+        "rows": rows if has["rows"] else None,
+        "targets": np.arange(4 if has["rows"] else 8) * 7 % vocabulary if has["targets"] else None,
+        "suppressed": suppressed if has["suppressed"] else None,
+    }
+    attributes = {"count": count, "suppressed_logit": -1e9}
+    model = model_of("TopTokens", inputs, (FLOAT,), **attributes)
     (found,) = run(emulated, model, inputs)
     definition: Any = cuda_operators.TopTokens._run
-    (expected,) = definition(None, logits, targets, count=count)
+    (expected,) = definition(None, *inputs.values(), **attributes)
     total = 2 * count
     np.testing.assert_array_equal(found[:, :total], expected[:, :total])
     np.testing.assert_allclose(found[:, total], expected[:, total], rtol=1e-5)

@@ -114,10 +114,13 @@ struct BestTokenArguments {
 };
 
 struct TopTokensArguments {
-  const float* logits;  // [rows, vocabulary]
-  const long* targets;  // null, or [rows]: a token of each row
+  const float* logits;              // [.., vocabulary]
+  const long* rows;                 // null, or the rows of logits
+  const long* targets;              // null, or a token of each row
+  const unsigned char* suppressed;  // null, or [vocabulary]: 1 for tokens whose logit is replaced
   float* top;  // [rows, width]: logits, ids, the sum of exp(logit - the largest), the target's logit
   int vocabulary, count, width;
+  float suppressed_logit;
 };
 
 // Arrays of `num_rows`. The outputs may be in the memory of the inputs.

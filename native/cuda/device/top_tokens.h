@@ -13,14 +13,18 @@ inline void find_top_tokens(const TopTokensArguments& a) {
   const Candidate none = {-__builtin_inff(), a.vocabulary};
   let_next_start();
   wait_for_previous();
-  const float* row = a.logits + static_cast<long>(block()) * a.vocabulary;
+  const long index = a.rows ? a.rows[block()] : static_cast<long>(block());
+  const float* row = a.logits + index * a.vocabulary;
+  const auto logit_of = [&](int token) {
+    return a.suppressed && a.suppressed[token] ? a.suppressed_logit : row[token];
+  };
   float* top = a.top + static_cast<long>(block()) * a.width;
 
   // The best of the warp's tokens that come after `last`.
   const auto keep_best = [&](bool is_first, Candidate last) {
     Candidate best = none;
     for (int token = thread(); token < a.vocabulary; token += num_threads()) {
-      const Candidate found = {row[token], token};
+      const Candidate found = {logit_of(token), token};
       if ((is_first || comes_before(last, found)) && comes_before(found, best)) best = found;
     }
     best = best_of_warp(best);
@@ -40,18 +44,23 @@ inline void find_top_tokens(const TopTokensArguments& a) {
   Candidate best = best_of_block();
   float sum = 0;
   for (int token = thread(); token < a.vocabulary; token += num_threads()) {
-    sum += exp(row[token] - best.logit);
+    sum += exp(logit_of(token) - best.logit);
   }
   sum = sum_over_block(sum);
   if (thread() == 0) {
     top[2 * a.count] = sum;
-    if (a.targets) top[2 * a.count + 1] = row[a.targets[block()]];
+    if (a.targets) {
+      const long target = a.targets[block()];
+      const bool is_token = target >= 0 && target < a.vocabulary;
+      top[2 * a.count + 1] = is_token ? logit_of(static_cast<int>(target)) : __builtin_nanf("");
+    }
   }
   for (int i = 0; i < a.count; i++) {
     if (thread() == 0) {
       top[i] = best.logit;
       top[a.count + i] = static_cast<float>(best.token);
     }
+    if (i == a.count - 1) break;
     wait_for_block();  // all threads have read what is overwritten
     if (warp() == best.token % num_threads() / kWarp) keep_best(false, best);
     best = best_of_block();

@@ -11,6 +11,9 @@ from server.constraint import Floats
 from server.runtime.host_ops import TopTokens
 from server.runtime.memory import Array, Tensor
 
+MAX_TOP = 64
+"""The most tokens that :meth:`Logits.top` finds."""
+
 
 class Logits(Protocol):
     """Logits ``[rows, vocabulary]``, one row for each sequence of the run."""
@@ -48,6 +51,11 @@ class Logits(Protocol):
         """:func:`greedy` of these rows. ``indices``: as for :meth:`rows`."""
         ...
 
+    @property
+    def finds_top(self) -> bool:
+        """Whether :meth:`top` finds tokens, up to :data:`MAX_TOP` of them, unless that fails."""
+        ...
+
     def top(
         self, indices: Sequence[int], count: int, targets: Sequence[int] | None = None
     ) -> list[TopTokens] | None:
@@ -59,7 +67,7 @@ class Logits(Protocol):
             targets: a token of each row, whose log-probability is wanted too.
 
         Returns:
-            None if :meth:`rows` and the host find them as fast. The total of a row that is not
+            None if the caller has to find them in :meth:`rows`. The total of a row that is not
             finite is not.
         """
         ...
@@ -71,6 +79,7 @@ class HostLogits:
 
     array: Array
     padded = None
+    finds_top = False
 
     @property
     def tensor(self) -> Tensor:

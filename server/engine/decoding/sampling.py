@@ -195,12 +195,11 @@ def token_logprob(logits: Floats, token: int, num_top: int) -> TokenLogprob:
     return TokenLogprob(float(logits[token]) - total, TopLogprobs(top.tokens, top.logprobs))
 
 
-def target_logprob(top: TopTokens, num_top: int) -> TokenLogprob:
-    """:func:`token_logprob` of the target of ``top``, without one of the likeliest token.
+def logprob_in_top(logprob: float, top: TopTokens, num_top: int) -> TokenLogprob:
+    """:func:`token_logprob` of a token whose log-probability is known.
 
-    ``top``: at least ``num_top`` tokens.
+    ``top``: the likeliest tokens, at least ``num_top``.
     """
-    logprob = top.logprobs[0] if top.target is None else top.target
     if not num_top:
         return TokenLogprob(logprob)
     return TokenLogprob(logprob, TopLogprobs(top.tokens[:num_top], top.logprobs[:num_top]))

@@ -1,20 +1,24 @@
 """Logits that stay in device memory; rows, or their likeliest tokens, are copied to the host."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from server.constraint import Floats
-from server.engine.decoding.logits import greedy
+from server.engine.decoding.logits import MAX_TOP, greedy
 from server.engine.gpu.sampler_graph import build_row_gather, build_top_tokens
 from server.engine.gpu.sampler_inputs import GATHERED, LOGITS, ROWS, LogitsSpec
 from server.runtime.contract import TARGETS, TOP_TOKENS, BoundGraph, LoadModel
 from server.runtime.host_ops import TopTokens
 from server.runtime.memory import Array, Tensor
 
-# More of the likeliest tokens are found on the host. Others are multiples, so that graphs are few.
-_MAX_TOP, _TOP_STEP = 64, 4
+log = logging.getLogger(__name__)
+
+# How many of the likeliest tokens graphs find: few numbers, so that graphs are few. A beam search
+# needs two for each beam.
+_COUNTS = (8, 24, MAX_TOP)
 
 
 class LogitsReader:
@@ -28,7 +32,7 @@ class LogitsReader:
     def __init__(self, load: LoadModel, spec: LogitsSpec) -> None:
         self._load, self._spec = load, spec
         self._gather = load(build_row_gather(spec)).bind({})
-        self._top: dict[tuple[int, bool, bool], BoundGraph] = {}
+        self._top: dict[tuple[int, bool, bool], BoundGraph | None] = {}  # None: it failed
 
     def rows(self, logits: Tensor, indices: Sequence[int]) -> Floats:
         """As :meth:`server.engine.decoding.logits.Logits.rows`."""
@@ -42,23 +46,31 @@ class LogitsReader:
         targets: Sequence[int] | None = None,
     ) -> list[TopTokens] | None:
         """As :meth:`server.engine.decoding.logits.Logits.top`."""
-        count = min(-(-count // _TOP_STEP) * _TOP_STEP, self._spec.vocabulary)
-        if count > _MAX_TOP:
+        if count > MAX_TOP:
             return None
-        gathers_rows = len(indices) < logits.shape[0]
-        has_targets = targets is not None
+        count = min(next(each for each in _COUNTS if each >= count), self._spec.vocabulary)
+        key = (count, len(indices) < logits.shape[0], targets is not None)
+        inputs: dict[str, Array | Tensor] = {LOGITS: logits}
+        if key[1]:
+            inputs[ROWS] = np.array(indices, np.int64)
+        if targets is not None:
+            inputs[TARGETS] = np.array(targets, np.int64)
+        try:
+            bound = self._bind(*key)
+            return None if bound is None else _top_tokens(bound.run(inputs)[TOP_TOKENS], count)
+        except Exception:
+            log.exception("finding the likeliest tokens on the device failed; the host does it")
+            self._top[key] = None
+            return None
+
+    def _bind(self, count: int, gathers_rows: bool, has_targets: bool) -> BoundGraph | None:
         key = (count, gathers_rows, has_targets)
         if key not in self._top:
             graph = build_top_tokens(
                 self._spec, count, gathers_rows=gathers_rows, has_targets=has_targets
             )
             self._top[key] = self._load(graph).bind({})
-        inputs: dict[str, Array | Tensor] = {LOGITS: logits}
-        if gathers_rows:
-            inputs[ROWS] = np.array(indices, np.int64)
-        if has_targets:
-            inputs[TARGETS] = np.array(targets, np.int64)
-        return _top_tokens(self._top[key].run(inputs)[TOP_TOKENS], count)
+        return self._top[key]
 
 
 def _top_tokens(found: Floats, count: int) -> list[TopTokens]:
@@ -91,6 +103,7 @@ class DeviceLogits:
     reader: LogitsReader
     best_tokens: Sequence[int] | None = None
     padded: Tensor | None = None
+    finds_top = True
 
     @property
     def knows_best(self) -> bool:

@@ -81,7 +81,7 @@ def declare_domains(model: onnx.ModelProto) -> None:
 
 
 def replace_reductions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which operators of ours find largest and smallest elements of fp32 tensors.
+    """A copy in which operators of ours find the largest elements of fp32 tensors, or the smallest.
 
     ONNX Runtime's reductions, cuDNN's, take 2 ms for 8 rows of 32,000 elements.
 
@@ -110,17 +110,31 @@ def replace_reductions(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _find_top_tokens(graph: onnx.GraphProto) -> None:
+    """Also reads the wanted rows, and leaves out suppressed tokens, where the logits are."""
     (node,) = (node for node in graph.node if node.op_type == "TopK")
+    made_by = {name: node for node in graph.node for name in node.output}
     values = {value.name: onnx.numpy_helper.to_array(value) for value in graph.initializer}
     logits, count = node.input
-    targets = [value.name for value in graph.input if value.name == TARGETS]
+    rows, suppressed, suppressed_logit, kept = "", "", 0.0, []
+    before = made_by.get(logits)
+    if before is not None and before.op_type == "Where":
+        mask, value, logits = before.input
+        suppressed, suppressed_logit = "suppressed", float(values[value])
+        kept = [onnx.numpy_helper.from_array(values[mask][0].astype(np.uint8), suppressed)]
+        before = made_by.get(logits)
+    if before is not None and before.op_type == "Gather":
+        logits, rows = before.input
+    targets = next((value.name for value in graph.input if value.name == TARGETS), "")
     made = helper.make_node(
-        "TopTokens", [logits, *targets], [TOP_TOKENS], domain=DOMAIN, count=int(values[count][0])
+        "TopTokens",
+        [logits, rows, targets, suppressed],
+        [TOP_TOKENS],
+        domain=DOMAIN,
+        count=int(values[count][0]),
+        suppressed_logit=suppressed_logit,
     )
-    next(node for node in graph.node if TOP_TOKENS in node.output).CopyFrom(made)
+    made_by[TOP_TOKENS].CopyFrom(made)
     drop_unread(graph)
-    read = {name for node in graph.node for name in node.input}
-    kept = [value for value in graph.initializer if value.name in read]
     del graph.initializer[:]
     graph.initializer.extend(kept)
 
