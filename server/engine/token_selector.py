@@ -60,17 +60,17 @@ class TokenSelector:
         tokens = self._device_sampler.sample(logits, requests)
         selected: list[NextToken] = []
         undecided: list[int] = []
-        scored: list[int] = []
+        scored: dict[int, int] = {}  # chosen tokens whose log-probabilities are wanted
         for i, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
             if token is None:
                 undecided.append(i)
             elif sequence.job.logprob_options.top_logprobs is None:
                 selected.append(self.append(sequence, token))
             else:
-                scored.append(i)
+                scored[i] = token
         if scored:
-            chosen = {indices[i]: token for i in scored if (token := tokens[i]) is not None}
-            selected += self._append_scored([sequences[i] for i in scored], chosen, logits)
+            by_row = {indices[i]: token for i, token in scored.items()}
+            selected += self._append_scored([sequences[i] for i in scored], by_row, logits)
         if undecided:
             sequences = [sequences[i] for i in undecided]
             uniforms = [uniforms[i] for i in undecided]

@@ -12,7 +12,7 @@ from server.engine.gpu.sampler_inputs import LogitsSpec, SamplerVariant, Samplin
 from server.engine.gpu.sampler_nodes import Nodes
 from server.runtime.contract import BEST_TOKENS
 from server.runtime.cuda import rewrite as rewriting
-from server.runtime.cuda.rewrite import replace_reductions
+from server.runtime.cuda.rewrite import replace_operators
 from server.runtime.kernels.graph import LOGIT_POSITIONS
 from server.runtime.memory import Array
 from tests.server.cuda_graphs import (
@@ -93,7 +93,7 @@ def test_an_operator_of_ours_reduces(operator: str, function: np.ufunc, has_nan:
     cases: list[tuple[Array, int, bool]] = [(x[:, 2], -1, True), (x, 1, False)]
     for array, axis, keep in cases:
         model = reduced(operator, ("rows", *array.shape[1:]), axis, keep=keep)
-        copy = replace_reductions(model)
+        copy = replace_operators(model)
         assert [made.op_type for made in copy.graph.node] == ["Extreme", "Neg"]
         assert [made.op_type for made in model.graph.node] == [operator, "Neg"], "it is a copy"
         expected = -function(array, axis=axis, keepdims=keep)
@@ -108,7 +108,7 @@ def test_the_operator_takes_all_reductions_of_samplers(spec: LogitsSpec) -> None
         inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
         types = {v.name: v.type.tensor_type for v in [*inferred.value_info, *inferred.input]}
         constants = {t.name: numpy_helper.to_array(t) for t in inferred.initializer}
-        copies = {made.output[0]: made for made in replace_reductions(model).graph.node}
+        copies = {made.output[0]: made for made in replace_operators(model).graph.node}
         assert {"ReduceMax", "ReduceMin"}.isdisjoint(copy.op_type for copy in copies.values())
         reductions = [n for n in inferred.node if n.op_type in ("ReduceMax", "ReduceMin")]
         assert reductions
@@ -132,7 +132,7 @@ def test_an_operator_of_ours_finds_top_tokens(
 ) -> None:
     spec = LogitsSpec(50, suppressed=suppressed)
     model = build_top_tokens(spec, 8, gathers_rows=gathers_rows, has_targets=has_targets)
-    copy = replace_reductions(model)
+    copy = replace_operators(model)
     assert [made.op_type for made in copy.graph.node] == ["TopTokens"]
     assert len(copy.graph.initializer) == bool(suppressed)
     inputs: dict[str, Array] = {
@@ -151,4 +151,4 @@ def test_reductions_stay_without_the_library(
 ) -> None:
     monkeypatch.setattr(rewriting, "CUDA_LIBRARY", tmp_path / "none.so")
     model = reduced("ReduceMax", ("rows", 6), -1, keep=True)
-    assert replace_reductions(model) == model
+    assert replace_operators(model) == model

@@ -13,7 +13,7 @@ import pytest
 from scripts import build_kernels
 from scripts.build_kernels import CAPABILITIES, FOLDER, PTX_VERSION, SOURCES
 from server.engine.gpu.sampler_nodes import Nodes
-from server.runtime.cuda.rewrite import replace_reductions
+from server.runtime.cuda.rewrite import replace_operators
 from server.runtime.kernels.graph import LOGIT_POSITIONS
 from server.runtime.kernels.library import CUDA_LIBRARY
 from tests.server.cuda_graphs import (
@@ -168,4 +168,4 @@ def test_onnx_runtime_takes_the_operator_of_reductions() -> None:
     model = nodes.model(x, name, FLOAT, ("rows", 1))
     load_on_cpu(model)
     with pytest.raises(Exception, match="Could not find an implementation for Extreme"):
-        load_on_cpu(replace_reductions(model))
+        load_on_cpu(replace_operators(model))

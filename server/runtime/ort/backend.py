@@ -16,7 +16,7 @@ from server.runtime import devices
 from server.runtime.contract import FEW_ROWS, KernelNodes, StepGraphs
 from server.runtime.cuda import copies, cudart, key_ranges, memory_ops
 from server.runtime.cuda.device_memory import DeviceMemory
-from server.runtime.cuda.rewrite import replace_reductions, rewrite_model
+from server.runtime.cuda.rewrite import replace_operators, rewrite_model
 from server.runtime.cuda.shared_weights import Weight, share_weights
 from server.runtime.cuda.steps import is_decoder, rewrite_steps
 from server.runtime.host_memory import HostMemory
@@ -239,7 +239,7 @@ class OrtBackend:
             # Constant folding would store the zeros of zeros_graph, as large as a row.
             options, content = self._sessions.options_as_written(), data
             if self._device.kind == "cuda":
-                content = replace_reductions(model).SerializeToString()
+                content = replace_operators(model).SerializeToString()
                 add_library(options, CUDA_LIBRARY)
             loaded = self._sessions.load(content, options, records=records)
             self._loaded[key] = OrtGraph(loaded, self._device, KernelNodes())
