@@ -8,6 +8,7 @@ and :class:`EarlyStopping` says when to stop.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 from server.engine.decoding.options import Beams, EarlyStopping
@@ -118,13 +119,14 @@ class BeamSearch:
 
     def _candidates(self, top_tokens: Sequence[TopTokens]) -> list[tuple[float, int, int]]:
         """``(score, parent, token)`` of the best continuations, best first."""
+        count = self.num_candidates
         found = [
             (live.score + logprob, parent, token)
             for parent, (live, top) in enumerate(zip(self.live, top_tokens, strict=True))
-            for token, logprob in zip(top.tokens, top.logprobs, strict=True)
+            for token, logprob in zip(top.tokens[:count], top.logprobs[:count], strict=True)
         ]
-        found.sort(key=lambda candidate: -candidate[0])
-        return found[: self.num_candidates]
+        found.sort(key=itemgetter(0), reverse=True)  # equal ones stay in order
+        return found[:count]
 
     def _finish(self, hypothesis: Hypothesis) -> None:
         self.finished.append(hypothesis.penalized(self.beams))
