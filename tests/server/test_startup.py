@@ -21,6 +21,8 @@ from tests.faults.record import record
 from tests.server.damaged_bundles import DAMAGES, rename
 from tests.serving import server_process
 
+pytestmark = pytest.mark.slow  # starts many processes
+
 VICTIM = "tiny-decoder"
 
 
