@@ -17,7 +17,7 @@ import numpy as np
 from model.bundle import BundleError
 from model.config import Kind
 from server.config import ServerConfig
-from server.engine.decoding.options import GREEDY, LogprobOptions, Sampling
+from server.engine.decoding.options import GREEDY, Sampling
 from server.engine.encoder_runner import TOKEN_VECTORS
 from server.engine.lane import Worker
 from server.engine.observer import Unobserved
@@ -34,7 +34,6 @@ _MAX_LENGTH = 8
 _MIN_PROMPT = 2  # a prompt of one token is not prefilled
 # One for each sampling graph.
 _SAMPLINGS = (GREEDY, Sampling(1.0), Sampling(1.0, top_k=1), Sampling(1.0, top_p=0.5))
-_LOGPROBS = LogprobOptions(top_logprobs=1)  # of the likeliest token, and of a sampled one
 _ID = 0  # every vocabulary has this token
 
 
@@ -178,8 +177,7 @@ def _jobs(model: Model, config: ServerConfig) -> list[Job]:
         wants_tokens = any(tensor.name == TOKEN_VECTORS for tensor in outputs)
         return [msgspec.structs.replace(job, wants_tokens=wants_tokens)]
     if config.samples_on_device:
-        jobs = [replace(job, sampling=sampling) for sampling in _SAMPLINGS]
-        return [*jobs, *(replace(each, logprob_options=_LOGPROBS) for each in jobs[:2])]
+        return [replace(job, sampling=sampling) for sampling in _SAMPLINGS]
     return [job]
 
 
