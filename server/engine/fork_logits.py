@@ -29,11 +29,12 @@ def read_for_forks(
     num_needed = 0
     if logits.finds_top:
         for index, (group, sequence) in enumerate(zip(groups, sequences, strict=True)):
-            tokens = _forbidden_tokens(group, sequence)
-            needed = _num_needed(group, tokens)
-            if tokens is not None and needed <= MAX_TOP:
+            if group.search is None or (tokens := _forbidden_tokens(sequence)) is None:
+                continue
+            count = group.search.num_candidates + len(tokens)
+            if count <= MAX_TOP:
                 forbidden[index] = tokens
-                num_needed = max(num_needed, needed)
+                num_needed = max(num_needed, count)
     top = logits.top([rows[index] for index in forbidden], num_needed) if forbidden else None
     found: dict[int, Found] = {}
     if top is not None:
@@ -46,9 +47,9 @@ def read_for_forks(
     return [found[index] for index in range(len(rows))]
 
 
-def _forbidden_tokens(group: SequenceGroup, sequence: DecodingSequence) -> set[int] | None:
-    """Tokens that the next one may not be, of a search; None if it needs all logits."""
-    if group.search is None or sequence.constraint is not None:
+def _forbidden_tokens(sequence: DecodingSequence) -> set[int] | None:
+    """Tokens that a search may not take next; None if it needs all logits."""
+    if sequence.constraint is not None:
         return None
     if not sequence.logits_processors:
         return set()
@@ -58,11 +59,6 @@ def _forbidden_tokens(group: SequenceGroup, sequence: DecodingSequence) -> set[i
     if any(edit.kind != EditKind.FORBIDDEN for edit in edits):
         return None
     return {id_ for edit in edits for id_ in edit.ids.tolist()}
-
-
-def _num_needed(group: SequenceGroup, forbidden: Collection[int] | None) -> int:
-    """How many of the likeliest tokens a search needs, some of which may be forbidden."""
-    return (0 if group.search is None else group.search.num_candidates) + len(forbidden or ())
 
 
 def _without(top: TopTokens, forbidden: Collection[int]) -> TopTokens:

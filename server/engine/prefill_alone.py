@@ -59,9 +59,7 @@ def _score(
             if not all(math.isfinite(each.total) for each in top):
                 raise ValueError(NOT_FINITE)
             found = [
-                sampling.logprob_in_top(each.target, each, num_top)
-                for each in top[: len(targets)]
-                if each.target is not None
+                sampling.logprob_in_top(each.target, each, num_top) for each in top[: len(targets)]
             ]
         group.prompt_logprobs += found
         start += count

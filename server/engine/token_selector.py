@@ -170,9 +170,8 @@ class TokenSelector:
         if token is None or not math.isfinite(top.total):
             return NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
         outcome = self._outcome_of(sequence, token)
-        value = top.logprobs[0] if top.target is None else top.target
         num_top = sequence.job.logprob_options.top_logprobs or 0
-        logprob = sampling.logprob_in_top(value, top, num_top)
+        logprob = sampling.logprob_in_top(top.target, top, num_top)
         return NextToken(sequence, token, outcome, (logprob,))
 
     def _select_argmax(

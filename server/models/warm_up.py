@@ -73,16 +73,16 @@ def run_sizes(most: int, longest: int) -> list[tuple[int, int]]:
 
 def _run_sizes(model: Model, replica: Replica, config: ServerConfig) -> None:
     """Runs prompts, sources or texts of all sizes. What fails is logged: others may still run."""
-    runs = _Runs(model, replica, config)
     if model.manifest.kind == Kind.ENCODER:
-        runs.run(_sizes_of_texts(model, config))
+        _run_batches(model, replica, config, _sizes_of_texts(model, config))
         return
-    runs.run(_sizes_of_prompts(model, config))
+    _run_batches(model, replica, config, _sizes_of_prompts(model, config))
     spec = model.manifest.graphs["decode"]
     if model.manifest.audio is None and not spec.chunk_within_source:
         # A decoder's last layer computes one token of each row.
         num_rows = min(config.num_slots, config.max_batched_tokens // _MIN_PROMPT)
-        runs.run([(rows, _MIN_PROMPT) for rows, _ in run_sizes(max(num_rows, 1), 1)])
+        sizes = [(rows, _MIN_PROMPT) for rows, _ in run_sizes(max(num_rows, 1), 1)]
+        _run_batches(model, replica, config, sizes)
 
 
 def _sizes_of_texts(model: Model, config: ServerConfig) -> list[tuple[int, int]]:
@@ -103,43 +103,42 @@ def _sizes_of_prompts(model: Model, config: ServerConfig) -> list[tuple[int, int
     return run_sizes(int(config.max_batched_tokens * MAX_PADDING), longest)
 
 
-class _Runs:
-    """Runs batches of prompts or texts of given sizes, with workers that are then discarded.
+def _run_batches(
+    model: Model, replica: Replica, config: ServerConfig, sizes: Sequence[tuple[int, int]]
+) -> None:
+    """Runs prompts or texts, with a worker that is then discarded.
 
-    ``replica``: of the model. ``config``: the server's.
+    ``sizes``: of runs, rows and tokens of each.
     """
+    manifest, length = model.manifest, max([_MIN_PROMPT, *(length for _, length in sizes)])
+    model = replace(model, max_length=min(model.max_length, length))
+    scopes = map(str, count())  # prompts share no prefix
+    batches = [
+        [_prompt(model, length, next(scopes)) for _ in range(rows)] for rows, length in sizes
+    ]
+    config = replace(
+        config,
+        num_slots=max(rows for rows, _ in sizes),
+        num_prefix_slots=0,
+        cuda_graphs=False,
+        max_batched_tokens=max(map(_num_tokens, batches)),
+    )
+    worker = make_worker(model, replica, config, Unobserved())
+    for (rows, length), jobs in zip(sizes, batches, strict=True):
+        # An encoder leaves half of a large batch to the next run.
+        is_large = 2 * _num_tokens(jobs) > max_padded_tokens(manifest, config)
+        is_halved = manifest.kind == Kind.ENCODER and is_large
+        if failure := _failure_of(worker, jobs * 2 if is_halved else jobs):
+            values = (manifest.label, rows, length, failure)
+            log.warning("%s: warm-up: a run of %d rows of %d tokens: %s", *values)
 
-    def __init__(self, model: Model, replica: Replica, config: ServerConfig) -> None:
-        self._model, self._replica, self._config = model, replica, config
-        self._scopes = map(str, count())  # of their own: prompts share no prefix
 
-    def run(self, sizes: Sequence[tuple[int, int]]) -> None:
-        """``sizes``: rows, and tokens of each."""
-        length = max([_MIN_PROMPT, *(length for _, length in sizes)])
-        model = replace(self._model, max_length=min(self._model.max_length, length))
-        batches = [[self._job(length) for _ in range(rows)] for rows, length in sizes]
-        config = replace(
-            self._config,
-            num_slots=max(rows for rows, _ in sizes),
-            num_prefix_slots=0,
-            cuda_graphs=False,
-            max_batched_tokens=max(map(_num_tokens, batches)),
-        )
-        worker = make_worker(model, self._replica, config, Unobserved())
-        manifest, is_encoder = model.manifest, model.manifest.kind == Kind.ENCODER
-        for (rows, length), jobs in zip(sizes, batches, strict=True):
-            # An encoder runs half of the texts that wait, but at least half a full batch.
-            waiting = jobs * (1 + (2 * _num_tokens(jobs) > max_padded_tokens(manifest, config)))
-            if failure := _failure_of(worker, waiting if is_encoder else jobs):
-                values = (model.manifest.label, rows, length, failure)
-                log.warning("%s: warm-up: a run of %d rows of %d tokens: %s", *values)
-
-    def _job(self, num_tokens: int) -> Job:
-        """A job that is done after its prompt."""
-        job = _job(self._model, min(num_tokens, self._model.max_length))
-        if isinstance(job, EncodingJob):
-            return job
-        return replace(job, max_new_tokens=0, cache_scope=next(self._scopes))
+def _prompt(model: Model, num_tokens: int, scope: str) -> Job:
+    """A job that is done after its prompt. Those of other scopes share no prefix with it."""
+    job = _job(model, min(num_tokens, model.max_length))
+    if isinstance(job, EncodingJob):
+        return job
+    return replace(job, max_new_tokens=0, cache_scope=scope)
 
 
 def _num_tokens(jobs: Sequence[Job]) -> int:

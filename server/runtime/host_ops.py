@@ -20,13 +20,14 @@ class TopTokens(NamedTuple):
     """The likeliest tokens of a row of logits, likeliest first, without impossible ones (-inf).
 
     ``logprobs``: their log-probabilities. ``total``: the log-sum-exp of the row. ``target``: the
-    log-probability of another token, if it is wanted.
+    log-probability of the token that :meth:`server.engine.decoding.logits.Logits.top` was asked
+    for, else of the likeliest one.
     """
 
     tokens: list[int]
     logprobs: list[float]
     total: float = 0.0
-    target: float | None = None
+    target: float = 0.0
 
 
 def log_sum_exp(logits: Floats) -> float:

@@ -42,7 +42,7 @@ class Sampled:
         self.cuda, self.num_loads, self._graph = cuda, 0, graph
         layout = Layout(ROWS[-1], (VOCABULARY,), np.dtype(np.float32), has_tokens=False)
         self._memory = MEMORIES["device"]({LOGITS: layout})
-        self._gather = LogitsReader(load_model, SPEC)
+        self._reader = LogitsReader(load_model, SPEC)
         recorded = RecordedSampler(self._load, SPEC, ROWS, MEMORIES["device"])
         self.sampler = DeviceSampler(load_model, SPEC, recorded)
 
@@ -57,7 +57,7 @@ class Sampled:
         table[:count] = np.random.default_rng(seed).normal(0, 4, (count, VOCABULARY))
         table[count:] = np.nan
         padded = self._memory.rows(LOGITS, 0, num_rows)
-        return DeviceLogits(self._memory.rows(LOGITS, 0, count), self._gather, None, padded)
+        return DeviceLogits(self._memory.rows(LOGITS, 0, count), self._reader, None, padded)
 
 
 def requests_of(count: int, options: Sampling, seed: int) -> list[SampleRequest]:

@@ -189,10 +189,10 @@ def token_logprob(logits: Floats, token: int, num_top: int) -> TokenLogprob:
     They are fewer than ``num_top`` if a shortlist has fewer.
     """
     total = host_ops.log_sum_exp(logits)
+    logprob = float(logits[token]) - total
     if not num_top:
-        return TokenLogprob(float(logits[token]) - total)
-    top = host_ops.top_tokens(logits, num_top, total)
-    return TokenLogprob(float(logits[token]) - total, TopLogprobs(top.tokens, top.logprobs))
+        return TokenLogprob(logprob)
+    return logprob_in_top(logprob, host_ops.top_tokens(logits, num_top, total), num_top)
 
 
 def logprob_in_top(logprob: float, top: TopTokens, num_top: int) -> TokenLogprob:

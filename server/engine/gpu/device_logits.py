@@ -49,9 +49,10 @@ class LogitsReader:
         if count > MAX_TOP:
             return None
         count = min(next(each for each in _COUNTS if each >= count), self._spec.vocabulary)
-        key = (count, len(indices) < logits.shape[0], targets is not None)
+        gathers_rows = len(indices) < logits.shape[0]
+        key = (count, gathers_rows, targets is not None)
         inputs: dict[str, Array | Tensor] = {LOGITS: logits}
-        if key[1]:
+        if gathers_rows:
             inputs[ROWS] = np.array(indices, np.int64)
         if targets is not None:
             inputs[TARGETS] = np.array(targets, np.int64)
@@ -80,15 +81,14 @@ def _top_tokens(found: Floats, count: int) -> list[TopTokens]:
     with np.errstate(invalid="ignore"):
         totals = logits[:, 0] + np.log(values[:, 2 * count])
         logprobs = logits - totals[:, None]
-        targets: list[float | None] = [None] * len(found)
-        if found.shape[1] > 2 * count + 1:
-            targets = (values[:, -1] - totals).tolist()
+        has_targets = found.shape[1] > 2 * count + 1
+        targets = (values[:, -1] if has_targets else logits[:, 0]) - totals
     rows = logprobs.tolist()
     if not np.isfinite(logits).all():  # some tokens are impossible, or rows are not finite
         sizes = (logits > -np.inf).sum(1).tolist()
         ids = [row[:size] for row, size in zip(ids, sizes, strict=True)]
         rows = [row[:size] for row, size in zip(rows, sizes, strict=True)]
-    return list(map(TopTokens, ids, rows, totals.tolist(), targets))
+    return list(map(TopTokens, ids, rows, totals.tolist(), targets.tolist()))
 
 
 @dataclass(frozen=True, slots=True)
