@@ -4,6 +4,7 @@
 :class:`server.runtime.cuda.device_memory.DeviceMemory` implement :class:`Memory`.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -38,7 +39,7 @@ class Tensor:
 
     @property
     def num_bytes(self) -> int:
-        return int(np.prod(self.shape)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)

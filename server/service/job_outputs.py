@@ -165,7 +165,7 @@ class _OutputText:
         if not self._has_started:
             self._has_started = True
             prefix = prepared.prefixes[self._index]
-            text = prefix.echo + "".join(map(self._text.push, prefix.token_ids))
+            text = prefix.echo + self._text.push_all(prefix.token_ids)
             token_ids = prefix.token_ids
         final_text, num_tokens = self._final_text(update)
         text += final_text
@@ -209,8 +209,9 @@ class _OutputText:
         failure = None if completion is None else failure_of(completion)
         if failure is not None:
             raise failure
-        if completion is not None and not self._prepared.stop_strings:
-            return self._text.finish(token_ids), len(token_ids)
+        if not self._prepared.stop_strings:
+            adds = self._text.push_all if completion is None else self._text.finish
+            return adds(token_ids), len(token_ids)
         for number, id_ in enumerate(token_ids, 1):
             text += self._stops.push(self._text.push(id_))
             if self.is_stopped:

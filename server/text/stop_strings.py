@@ -25,6 +25,8 @@ class StopStrings:
         """Adds ``piece``. Returns the text that is safe to send; after a match, always empty."""
         if self.is_matched:
             return ""
+        if not self._stops:
+            return piece
         text = self._held + piece
         matches = [at for stop in self._stops if (at := text.find(stop)) >= 0]
         if matches:

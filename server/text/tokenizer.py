@@ -36,6 +36,7 @@ class Tokenizer:
             # The library raises plain Exception.
             label = f"{path.parent.parent.name}/{path.parent.name}"
             raise BundleError(f"{label}: {path.name}: {error}") from error
+        self._changes_text = "ByteFallback" in str(self._tokenizer.decoder)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
 
@@ -203,32 +204,44 @@ class Tokenizer:
 
     def detokenizer(self) -> "StreamingDetokenizer":
         """A detokenizer for one sequence, from its first generated token."""
-        return StreamingDetokenizer(self._tokenizer)
+        return StreamingDetokenizer(self._tokenizer, changes_text=self._changes_text)
 
 
 class StreamingDetokenizer:
     """Streaming detokenizer. The pieces, joined, do not depend on how tokens were added.
 
     They equal ``Tokenizer.decode`` of all ids unless some bytes are no UTF-8.
+
+    ``changes_text``: whether later tokens may change the text of earlier ones, as bytes do.
     """
 
-    def __init__(self, library: HuggingFaceTokenizer) -> None:
+    def __init__(self, library: HuggingFaceTokenizer, *, changes_text: bool = True) -> None:
         self._library = library
         self._stream = DecodeStream(skip_special_tokens=True)
         self._pending: list[int] = []  # without text so far
+        self._changes_text = changes_text
         self._is_empty = True
 
     def push(self, id_: int) -> str:
         """Adds a token. Returns the text that is final; empty while a character is incomplete."""
+        return self._push([id_])
+
+    def push_all(self, ids: Sequence[int]) -> str:
+        """As :meth:`push` of each, at less cost."""
+        if self._changes_text:
+            return "".join(map(self.push, ids))
+        return self._push(list(ids)) if ids else ""
+
+    def _push(self, ids: list[int]) -> str:
         self._is_empty = False
-        self._pending.append(id_)
+        self._pending += ids
         try:
-            piece = self._stream.step(self._library, id_) or ""
+            piece = self._stream.step(self._library, ids) or ""
         except Exception:
             # Byte fallback (Llama 2, Gemma) changes returned characters if invalid bytes follow.
             piece = self._library.decode(self._pending)
             self._stream = DecodeStream(skip_special_tokens=True)
-            self._stream.step(self._library, id_)
+            self._stream.step(self._library, ids)
         if piece:
             self._pending.clear()
         return piece
@@ -239,7 +252,7 @@ class StreamingDetokenizer:
             whole: str = self._library.decode(list(ids))
             if _REPLACEMENT not in whole:
                 return whole
-        text = "".join(map(self.push, ids))
+        text = self.push_all(ids)
         return text + self._library.decode(self._pending).rstrip(_REPLACEMENT)
 
 

@@ -149,6 +149,23 @@ def test_waiting_raises_and_dropping_does_not(cuda: StandIn) -> None:
         launch.wait()
 
 
+@pytest.mark.parametrize("error", [0, ILLEGAL])
+def test_short_work_is_waited_for(cuda: StandIn, error: int) -> None:
+    done: list[int] = []
+    cuda.be_late(True)
+    cuda.work(0, lambda: done.append(1))
+    if error:
+        cuda.fail("cudaStreamQuery", error)
+        with pytest.raises(CudaError, match=f"error {error}"):
+            cudart.wait_for_short_work()
+    else:
+        cudart.wait_for_short_work()
+        assert done == [1]
+    library = cudart._library()
+    assert library is not None
+    assert library.cudaGetLastError() == 0, "ONNX Runtime would take it for an error of its own"
+
+
 def test_without_cuda_there_is_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudart, "_library", lambda: None)
     with pytest.raises(CudaError, match="not loaded"):

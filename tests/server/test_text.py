@@ -64,6 +64,16 @@ def test_joined_chunks_equal_the_text(bytes_tokenizer, text) -> None:
     assert "".join(chunks) + stream.finish() == text
 
 
+@pytest.mark.parametrize("tokenizer", ["bytes_tokenizer", "fallback_tokenizer"])
+@settings(max_examples=300)
+@given(parts=st.lists(st.lists(st.integers(0, 259), max_size=5), max_size=5))
+def test_tokens_pushed_together_are_the_same_text(request, tokenizer, parts) -> None:
+    library = request.getfixturevalue(tokenizer)
+    one, together = library.detokenizer(), library.detokenizer()
+    single = "".join(one.push(id_) for part in parts for id_ in part) + one.finish()
+    assert "".join(map(together.push_all, parts)) + together.finish() == single
+
+
 @settings(max_examples=300)
 @given(
     text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")),

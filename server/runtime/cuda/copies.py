@@ -39,7 +39,7 @@ def copy(index: int, groups: Sequence[Array]) -> None:
                 places = (target, target_pitch, source, source_pitch)
                 copied = (*places, width, num_parts, _DEVICE_TO_DEVICE, None)
                 cudart.call("cudaMemcpy2DAsync", *copied)
-    cudart.call("cudaStreamSynchronize", None)
+    cudart.wait_for_short_work()
 
 
 def _launch(group: Array) -> bool:
@@ -47,7 +47,7 @@ def _launch(group: Array) -> bool:
     function = _function()
     if function is None:
         return False
-    failure = function.releasing_gil(group.ctypes.data, len(group), None)
+    failure = function.holding_gil(group.ctypes.data, len(group), None)
     return failure is None
 
 

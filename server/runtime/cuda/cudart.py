@@ -1,10 +1,12 @@
 """Calls of the CUDA runtime that ONNX Runtime has loaded.
 
-Source: CUDA Runtime API. ``ctypes`` releases the interpreter's lock during a call.
+Source: CUDA Runtime API. ``ctypes`` releases the interpreter's lock during a call, except for those
+that only put work on a stream: they are shorter than the wait for the lock beside a busy thread.
 """
 
 import ctypes
 import os
+import time
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -24,6 +26,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "cudaStreamCreateWithFlags": (_POINTER, _FLAGS),
     "cudaStreamDestroy": (_POINTER,),
     "cudaStreamSynchronize": (_POINTER,),
+    "cudaStreamQuery": (_POINTER,),
     "cudaStreamBeginCapture": (_POINTER, _INT),
     "cudaStreamEndCapture": (_POINTER, _POINTER),
     "cudaEventCreateWithFlags": (_POINTER, _FLAGS),
@@ -39,6 +42,13 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "cudaGraphExecDestroy": (_POINTER,),
     "cudaGraphLaunch": (_POINTER, _POINTER),
 }
+# These return within microseconds.
+_HOLDING_LOCK = (
+    *("cudaSetDevice", "cudaMemsetAsync", "cudaMemcpyAsync", "cudaMemcpy2DAsync"),
+    *("cudaStreamQuery", "cudaEventRecord", "cudaGraphLaunch"),
+)
+_NOT_READY = 600
+_SHORT_SECONDS = 50e-6
 
 
 class CudaError(RuntimeError):
@@ -54,6 +64,10 @@ def _library() -> ctypes.CDLL | None:
                 library = ctypes.CDLL(name, mode)
             except OSError:
                 continue
+            holding = ctypes.PyDLL(None, handle=library._handle)
+            for function in _HOLDING_LOCK:
+                if hasattr(holding, function):
+                    setattr(library, function, getattr(holding, function))
             for function, arguments in _ARGUMENTS.items():
                 if hasattr(library, function):
                     getattr(library, function).argtypes = arguments
@@ -106,4 +120,24 @@ def zero(index: int, parts: Iterable[tuple[int, int]]) -> None:
     call("cudaSetDevice", index)
     for pointer, num_bytes in parts:
         call("cudaMemsetAsync", pointer, 0, num_bytes, None)
+    wait_for_short_work()
+
+
+def wait_for_short_work() -> None:
+    """Waits for the default stream of the thread's GPU.
+
+    For some microseconds it polls, and holds the interpreter's lock meanwhile: beside a busy
+    thread, getting it back takes up to a millisecond.
+
+    Raises:
+        CudaError: CUDA reports an error.
+    """
+    library, end = _library(), time.monotonic() + _SHORT_SECONDS
+    while library is not None and time.monotonic() < end:
+        error = library.cudaStreamQuery(None)
+        if not error:
+            return
+        library.cudaGetLastError()  # else ONNX Runtime's next check finds "not ready"
+        if error != _NOT_READY:
+            raise CudaError(f"cudaStreamQuery: error {error}")
     call("cudaStreamSynchronize", None)

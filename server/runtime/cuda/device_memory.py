@@ -122,9 +122,9 @@ class DeviceMemory:
 
     def rows(self, name: str, first: int, count: int) -> Tensor:
         whole = self._tensors[name]
-        shape = (count, *whole.shape[1:])
-        offset = first * (whole.num_bytes // whole.shape[0])
-        return replace(whole, shape=shape, pointer=whole.pointer + offset)
+        place, shape = (whole.device_kind, whole.device_number), (count, *whole.shape[1:])
+        pointer = whole.pointer + first * (whole.num_bytes // whole.shape[0])
+        return Tensor(*place, whole.dtype, shape, pointer, whole.owner)
 
     def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
         key = tuple(names)

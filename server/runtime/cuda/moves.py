@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from server.runtime.cuda.copies import FIELDS
 from server.runtime.memory import Array, Layout, Move, Tensor, late_moves
 
 SPARE_ROW = -1
@@ -62,13 +63,15 @@ class Parts(NamedTuple):
         """
         source, target, start, stop, num_rows = np.array(moves, np.int64).T
         read = self if sources is None else sources
-        num_tokens = np.where(self.has_tokens, stop - start, 1)
+        copies = np.empty((len(self.pointer), len(moves), len(FIELDS)), np.int64)
         fields = (
             *(read._addresses(source, start), self._addresses(target, start)),
-            *(num_tokens * self.width, read.pitch, self.pitch, self.num_parts * num_rows),
+            np.where(self.has_tokens, stop - start, 1) * self.width,
+            *(read.pitch, self.pitch, self.num_parts * num_rows),
         )
-        copies: Array = np.stack(np.broadcast_arrays(*fields), axis=-1)
-        return copies.reshape(-1, len(fields))
+        for index, field in enumerate(fields):
+            copies[..., index] = field
+        return copies.reshape(-1, len(FIELDS))
 
     def _addresses(self, rows: Array, start: Array) -> Array:
         in_slots = self.pointer + rows * self.num_parts * self.pitch

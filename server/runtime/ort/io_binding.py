@@ -83,8 +83,9 @@ class HostBoundGraph:
 
         ``IOBinding`` returns outputs in the order in which they were bound: the states first.
         """
-        values = self._io_binding.get_outputs()
-        return dict(zip(self._outputs, values[len(values) - len(self._outputs) :], strict=True))
+        values = self._io_binding.get_outputs_as_ortvaluevector()
+        first = len(values) - len(self._outputs)
+        return {name: values[index] for index, name in enumerate(self._outputs, first)}
 
     def _bind_inputs(self, inputs: Mapping[str, Array | Tensor]) -> None:
         bound, declared = self._inputs, self._session.inputs

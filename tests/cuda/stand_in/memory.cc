@@ -87,6 +87,7 @@ API int cudaPointerGetAttributes(int* attributes, const void* pointer) {
 API int cudaMemcpy(void* target, const void* source, size_t size, int kind) {
   const std::string name = std::string("cudaMemcpy:") + kDirections[kind];
   if (int error = CalledOutside(name, Number(size))) return error;
+  WaitUntil(BusyUntil());
   Finish(num_added);
   memcpy(target, source, size);
   return 0;

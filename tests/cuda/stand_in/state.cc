@@ -1,8 +1,10 @@
 #include "state.h"
 
+#include <algorithm>
 #include <deque>
 
 #include <pthread.h>
+#include <time.h>
 
 namespace stand_in {
 namespace {
@@ -15,6 +17,17 @@ bool is_late = getenv("STAND_IN_LATE") != nullptr;
 const bool is_computing = getenv("STAND_IN_COMPUTES") != nullptr;
 std::deque<std::function<void()>> late;
 size_t num_done;  // of `num_added`
+const int64_t node_nanoseconds = [] {
+  const char* given = getenv("STAND_IN_NANOSECONDS");
+  return given == nullptr ? 0L : atol(given);
+}();
+int64_t busy_until;
+
+int64_t Now() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000L + now.tv_nsec;
+}
 
 }  // namespace
 
@@ -27,7 +40,26 @@ constinit thread_local int last_error = 0;
 Lock::Lock() { pthread_mutex_lock(&mutex); }
 Lock::~Lock() { pthread_mutex_unlock(&mutex); }
 
+bool TakesTime() { return node_nanoseconds > 0; }
+
+int64_t BusyUntil() {
+  Lock lock;
+  return busy_until;
+}
+
+bool IsBusy() {
+  Lock lock;
+  return num_done < num_added || busy_until > Now();
+}
+
+void WaitUntil(int64_t nanoseconds) {
+  if (nanoseconds <= Now()) return;
+  const timespec until = {nanoseconds / 1'000'000'000L, nanoseconds % 1'000'000'000L};
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr);
+}
+
 void Log(const std::string& name, const std::string& about) {
+  if (TakesTime()) return;
   Lock lock;
   calls += name;
   if (!about.empty()) calls += '\t' + about;
@@ -64,7 +96,7 @@ void Finish(size_t count) {
   }
 }
 
-int Work(void* handle, const Node& node) {
+int Work(void* handle, const Node& node, size_t count) {
   Lock lock;
   Stream* stream = StreamOf(handle);
   if (stream->captured != nullptr) {
@@ -76,6 +108,7 @@ int Work(void* handle, const Node& node) {
     capturing->is_broken = true;
     return Fail(kCaptureImplicit);
   }
+  if (TakesTime()) busy_until = std::max(busy_until, Now()) + int64_t(count) * node_nanoseconds;
   late.push_back(node.run);
   ++num_added;
   if (!is_late) Finish(num_added);

@@ -23,6 +23,7 @@ namespace stand_in {
 constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kInvalidDevice = 101;
+constexpr int kNotReady = 600;
 constexpr int kCaptureUnsupported = 900;
 constexpr int kCaptureInvalidated = 901;
 constexpr int kCaptureIsolation = 905;
@@ -61,7 +62,8 @@ struct Stream {
 };
 
 struct Event {
-  size_t count = 0;  // of late work before it
+  size_t count = 0;        // of late work before it
+  int64_t nanoseconds = 0;  // when the device is done with what is before it
   bool is_captured = false;
 };
 
@@ -95,8 +97,17 @@ Stream* StreamOf(void* handle);
 // Does what was put on streams before the first `count`.
 void Finish(size_t count);
 
-// Puts work on a stream.
-int Work(void* stream, const Node& node);
+// When the device is done with what is on streams, if a kernel or a copy takes time: as many
+// nanoseconds as the environment's STAND_IN_NANOSECONDS says. There is no log of calls then.
+int64_t BusyUntil();
+void WaitUntil(int64_t nanoseconds);
+bool TakesTime();
+
+// Whether work on streams is not done.
+bool IsBusy();
+
+// Puts work on a stream, of so many kernels and copies.
+int Work(void* stream, const Node& node, size_t count = 1);
 
 inline std::string Number(long number) {
   char text[32];

@@ -31,9 +31,16 @@ API int cudaStreamSynchronize(void* handle) {
     stream->is_broken = true;
     return Fail(kCaptureUnsupported);
   }
+  WaitUntil(BusyUntil());
   Lock lock;
   Finish(num_added);
   return 0;
+}
+
+// Work that is late is not done.
+API int cudaStreamQuery(void* handle) {
+  if (int error = CalledOutside("cudaStreamQuery", StreamOf(handle)->name)) return error;
+  return IsBusy() ? Fail(kNotReady) : 0;
 }
 
 API int cudaStreamWaitEvent(void* handle, void* event, unsigned) {
@@ -106,9 +113,13 @@ API int cudaGraphDestroy(void* graph) { return Destroy<Graph>("cudaGraphDestroy"
 API int cudaGraphExecDestroy(void* graph) { return Destroy<Graph>("cudaGraphExecDestroy", graph); }
 
 API int cudaGraphLaunch(void* executable, void* stream) {
-  const Graph graph = *static_cast<Graph*>(executable);
-  if (int error = Called("cudaGraphLaunch", Number(graph.nodes.size()))) return error;
-  return Work(stream, {"graph", [=] { Run(graph); }, kKernelNode, 0});
+  const auto* launched = static_cast<Graph*>(executable);
+  const size_t size = launched->nodes.size();
+  if (int error = Called("cudaGraphLaunch", Number(size))) return error;
+  if (TakesTime()) {  // without a copy, as it may be destroyed only when it is done
+    return Work(stream, {"graph", [=] { Run(*launched); }, kKernelNode, 0}, size);
+  }
+  return Work(stream, {"graph", [graph = *launched] { Run(graph); }, kKernelNode, 0});
 }
 
 // Events.
@@ -122,6 +133,7 @@ API int cudaEventDestroy(void* event) { return Destroy<Event>("cudaEventDestroy"
 API int cudaEventRecord(void* event, void* stream) {
   auto* recorded = static_cast<Event*>(event);
   recorded->count = num_added;
+  recorded->nanoseconds = BusyUntil();
   recorded->is_captured = StreamOf(stream)->captured != nullptr;
   return Called("cudaEventRecord");
 }
@@ -136,6 +148,7 @@ API int cudaEventSynchronize(void* event) {
     Log("violation", "cudaEventSynchronize");
     return Fail(kCaptureUnsupported);
   }
+  WaitUntil(waited->nanoseconds);
   Lock lock;
   Finish(waited->count);
   return 0;
