@@ -92,8 +92,10 @@ class GenerationWorker:
         )
 
     def prepare(self) -> None:
-        """Records decode runs of fixed sizes, if there are buckets and the device supports it."""
-        self._recorded = record_runs(self._runner, self.model)
+        """Records runs of fixed sizes, if there are buckets and the device supports it."""
+        recorders = (self._runner, self._runner.prompts)
+        recorded = [record_runs(each, self.model) for each in recorders if each is not None]
+        self._recorded = RecordedRuns(*map(sum, zip(*recorded, strict=True)))
 
     def submit(self, id_: int, job: GenerationJob) -> None:
         """Queues a job. Raises ``ValueError`` if it needs more slots than there are."""

@@ -14,9 +14,10 @@ from server.engine.candidates import ALL_TOKENS, CandidateBatches, mask
 from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.encoder_attention import EncoderAttention
 from server.engine.gpu.ahead import NOT_AHEAD, Ahead, SequencesAhead
-from server.engine.gpu.buckets import Buckets
+from server.engine.gpu.buckets import Buckets, TextBuckets
 from server.engine.gpu.device_logits import DeviceLogits, LogitsReader
 from server.engine.gpu.padded_decode import PaddedDecode
+from server.engine.gpu.padded_prompts import PaddedPrompts
 from server.engine.gpu.sampler_inputs import LOGITS, SUPPRESSED_LOGIT
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
@@ -50,6 +51,10 @@ class ModelRunner:
         reader: reads logits on the device on demand; None copies all rows after every run.
         model: the model's name.
         steps: graphs of decode steps; None: ``decode`` runs them.
+        prompt_buckets: sizes of runs over whole prompts that are recorded; None: none are.
+
+    Attributes:
+        prompts: those runs.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class ModelRunner:
         reader: LogitsReader | None = None,
         model: str = "",
         steps: StepGraphs | None = None,
+        prompt_buckets: TextBuckets | None = None,
     ) -> None:
         self.progress = Progress(model)
         self.buckets = buckets
@@ -93,6 +99,9 @@ class ModelRunner:
             attend, encoder_attention, self.cache, self._inputs, self._limits, self.progress
         )
         self._reader = reader
+        self.prompts: PaddedPrompts | None = None
+        if prompt_buckets is not None and reader is not None:
+            self.prompts = PaddedPrompts(spec, decode, self.cache, prompt_buckets, memory, reader)
         self._candidates = CandidateBatches(int(spec.output(LOGITS).shape[-1]))
 
     def encode(self, sequences: Sequence[DecodingSequence], slots: Sequence[int]) -> None:
@@ -244,6 +253,13 @@ class ModelRunner:
 
     def _decode_chunks(self, chunks: Sequence[Chunk], first_slot: int) -> Logits:
         """Runs chunks in one run, or in several if the graph limits the tokens of a run."""
+        if self.prompts is not None and not any(chunk.start for chunk in chunks):
+            self.wait()
+            self.progress.begin(sum(chunk.size for chunk in chunks))
+            prompts = [sequence.tokens[:size] for sequence, _, size in chunks]
+            found = self.prompts.run(prompts, first_slot)
+            if found is not None:
+                return found
         if all(chunk.size <= self._limits.max_together(chunk.size) for chunk in chunks):
             return self._run(chunks, first_slot)
         last = []

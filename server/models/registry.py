@@ -268,7 +268,7 @@ def _replica(model: Model, backend: Backend) -> Replica:
             backend.load,
             path,
             graph.disabled_optimizers,
-            repeats=is_encoder or (name == "decode" and steps is None),
+            repeats=is_encoder or name == "decode",
             takes_candidates=name == "decode" and manifest.shortlist is not None,
             suppressed=suppressed,
         )

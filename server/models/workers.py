@@ -18,6 +18,7 @@ from server.engine.gpu.buckets import Buckets, TextBuckets
 from server.engine.gpu.device_logits import LogitsReader
 from server.engine.gpu.device_sampler import DeviceSampler, logits_spec
 from server.engine.gpu.padded_encoder import PaddedEncoder, can_be_padded
+from server.engine.gpu.padded_prompts import MAX_PADDED_TOKENS, can_be_recorded
 from server.engine.gpu.recorded_sampler import RecordedSampler
 from server.engine.gpu.sampler_inputs import LogitsSpec
 from server.engine.lane import Worker
@@ -80,6 +81,10 @@ def make_worker(
         model.max_source_length,
         config.num_prefix_slots if holds_prefixes else 0,
     )
+    prompt_buckets = None
+    if config.has_buckets and manifest.kind == Kind.DECODER and can_be_recorded(spec):
+        most = min(MAX_PADDED_TOKENS, config.max_batched_tokens)
+        prompt_buckets = TextBuckets.of(most, model.max_length)
     suppressed = _suppressed(manifest)
     logits = logits_spec(spec, suppressed)
     runner = ModelRunner(
@@ -95,6 +100,7 @@ def make_worker(
         reader=LogitsReader(replica.load_model, logits) if config.keeps_logits_on_device else None,
         model=manifest.name,
         steps=replica.steps,
+        prompt_buckets=prompt_buckets,
     )
     step = StepLimits(config.num_slots, config.max_batched_tokens)
     sampler = _device_sampler(replica, logits, runner.buckets) if config.samples_on_device else None

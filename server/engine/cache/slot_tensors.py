@@ -43,6 +43,7 @@ class SlotTensors:
         memory: allocates the tensors.
 
     Attributes:
+        num_slots: as given.
         has_recurrent_states: a run overwrites states, which must be restored if it fails.
         before_change: called before slots are read or changed other than by a decode step.
     """
@@ -55,26 +56,30 @@ class SlotTensors:
         max_source_length: int,
         memory: MakeMemory,
     ) -> None:
-        sizes = {"length": max_length, "source_length": max_source_length}
         self._states = states
-        self._num_slots = num_slots
+        self.num_slots = num_slots
         self._names = {
             role: tuple(state.name for state in states if state.role == role) for role in StateRole
         }
         self.has_recurrent_states = bool(self._names[StateRole.RECURRENT])
         self.before_change: Callable[[], None] = _do_nothing
-        self._memory = memory(
-            {
-                state.name: Layout(
-                    # A recurrent state has a second row for each slot, for :meth:`save`.
-                    num_slots * (1 + (state.role == StateRole.RECURRENT)),
-                    tuple(sizes[d] if isinstance(d, str) else d for d in state.shape),
-                    np.dtype(state.dtype.value),
-                    has_tokens=state.role != StateRole.RECURRENT,
-                )
-                for state in states
-            }
-        )
+        self._memory = memory(self.layouts(num_slots, max_length, max_source_length))
+
+    def layouts(
+        self, num_rows: int, max_length: int, max_source_length: int = 0
+    ) -> dict[str, Layout]:
+        """Of the tensors of so many slots, by the names of the states."""
+        sizes = {"length": max_length, "source_length": max_source_length}
+        return {
+            state.name: Layout(
+                # A recurrent state has a second row for each slot, for :meth:`save`.
+                num_rows * (1 + (state.role == StateRole.RECURRENT)),
+                tuple(sizes[d] if isinstance(d, str) else d for d in state.shape),
+                np.dtype(state.dtype.value),
+                has_tokens=state.role != StateRole.RECURRENT,
+            )
+            for state in self._states
+        }
 
     @property
     def free_bytes(self) -> int | None:
@@ -104,10 +109,23 @@ class SlotTensors:
                 ``CROSS`` state, ``[batch, *shape]`` for a ``RECURRENT`` one.
             lengths: valid source tokens of each.
         """
-        self.before_change()
         sources = {
             state.name: encoded[state.source] for state in self._states if state.source is not None
         }
+        self.write(slots, sources, lengths)
+
+    def write(
+        self, slots: Sequence[int], sources: Mapping[str, Tensor], lengths: Sequence[int]
+    ) -> None:
+        """Stores the first tokens of rows of other tensors in slots.
+
+        Args:
+            slots: one for each row, from the first on.
+            sources: ``[rows, heads, any length, head_size]`` for a state with tokens, else
+                ``[rows, *shape]``, by the name of the state.
+            lengths: tokens of each row.
+        """
+        self.before_change()
         moves = [
             Move(index, slot, 0, length)
             for index, (slot, length) in enumerate(zip(slots, lengths, strict=True))
@@ -132,13 +150,13 @@ class SlotTensors:
     def save(self, first_slot: int, count: int) -> None:
         """Saves the recurrent states of ``count`` slots from ``first_slot`` on."""
         if count and self.has_recurrent_states:
-            saved = Move(first_slot, self._num_slots + first_slot, num_rows=count)
+            saved = Move(first_slot, self.num_slots + first_slot, num_rows=count)
             self._memory.move(self._names[StateRole.RECURRENT], [saved])
 
     def restore(self, first_slot: int, count: int) -> None:
         """Restores the recurrent states that :meth:`save` saved of these slots."""
         if count and self.has_recurrent_states:
-            saved = Move(self._num_slots + first_slot, first_slot, num_rows=count)
+            saved = Move(self.num_slots + first_slot, first_slot, num_rows=count)
             self._memory.move(self._names[StateRole.RECURRENT], [saved])
 
     def copy(self, source: int, target: int, span: Span) -> None:
