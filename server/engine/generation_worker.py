@@ -93,7 +93,7 @@ class GenerationWorker:
 
     def prepare(self) -> None:
         """Records runs of fixed sizes, if there are buckets and the device supports it."""
-        recorders = (self._runner, self._runner.prompts)
+        recorders = (self._runner, self._runner.prompts, self._runner.sources)
         recorded = [record_runs(each, self.model) for each in recorders if each is not None]
         self._recorded = RecordedRuns(*map(sum, zip(*recorded, strict=True)))
 

@@ -14,10 +14,11 @@ from server.engine.candidates import ALL_TOKENS, CandidateBatches, mask
 from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.encoder_attention import EncoderAttention
 from server.engine.gpu.ahead import NOT_AHEAD, Ahead, SequencesAhead
-from server.engine.gpu.buckets import Buckets, TextBuckets
+from server.engine.gpu.buckets import Buckets
 from server.engine.gpu.device_logits import DeviceLogits, LogitsReader
 from server.engine.gpu.padded_decode import PaddedDecode
 from server.engine.gpu.padded_prompts import PaddedPrompts
+from server.engine.gpu.padded_sources import PaddedSources
 from server.engine.gpu.sampler_inputs import LOGITS, SUPPRESSED_LOGIT
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
@@ -51,11 +52,13 @@ class ModelRunner:
         reader: reads logits on the device on demand; None copies all rows after every run.
         model: the model's name.
         steps: graphs of decode steps; None: ``decode`` runs them.
-        prompt_buckets: sizes of runs over whole prompts that are recorded; None: none are.
 
     Attributes:
-        prompts: those runs.
+        prompts, sources: recorded runs of ``decode`` over whole prompts, and of ``encode``.
     """
+
+    prompts: PaddedPrompts | None = None
+    sources: PaddedSources | None = None
 
     def __init__(
         self,
@@ -72,7 +75,6 @@ class ModelRunner:
         reader: LogitsReader | None = None,
         model: str = "",
         steps: StepGraphs | None = None,
-        prompt_buckets: TextBuckets | None = None,
     ) -> None:
         self.progress = Progress(model)
         self.buckets = buckets
@@ -99,9 +101,6 @@ class ModelRunner:
             attend, encoder_attention, self.cache, self._inputs, self._limits, self.progress
         )
         self._reader = reader
-        self.prompts: PaddedPrompts | None = None
-        if prompt_buckets is not None and reader is not None:
-            self.prompts = PaddedPrompts(spec, decode, self.cache, prompt_buckets, memory, reader)
         self._candidates = CandidateBatches(int(spec.output(LOGITS).shape[-1]))
 
     def encode(self, sequences: Sequence[DecodingSequence], slots: Sequence[int]) -> None:
@@ -111,6 +110,8 @@ class ModelRunner:
         jobs = [sequence.job for sequence in sequences]
         lengths = [job.num_source_tokens for job in jobs]
         self.progress.begin(max(lengths) * len(lengths))
+        if self.sources is not None and self.sources.run([job.source for job in jobs], slots):
+            return
         encoded = self._encode.run_on_device(encoder_inputs(jobs))
         self.cache.write_cross(slots, encoded, lengths)
 

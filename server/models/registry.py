@@ -19,7 +19,6 @@ from model.bundle import (
     StateRole,
 )
 from model.bundle_files import read_manifest, read_parity, read_quality, verify_files
-from model.config import Kind
 from model.quality import Quality
 from model.shortlist import Shortlist
 from server.errors import ModelNotFoundError
@@ -263,12 +262,12 @@ def _replica(model: Model, backend: Backend) -> Replica:
         is_recurrent = any(state.role == StateRole.RECURRENT for state in graph.states)
         if name == "decode" and not is_recurrent:
             steps = backend.load_steps(path, graph.disabled_optimizers, suppressed)
-        is_encoder = name == "encode" and manifest.kind == Kind.ENCODER
+        reads_texts = name == "encode" and manifest.audio is None
         load = partial(
             backend.load,
             path,
             graph.disabled_optimizers,
-            repeats=is_encoder or name == "decode",
+            repeats=reads_texts or name == "decode",
             takes_candidates=name == "decode" and manifest.shortlist is not None,
             suppressed=suppressed,
         )

@@ -7,7 +7,7 @@ from typing import Any
 from model.bundle import ATTEND, ATTEND_ENCODE, EmbeddingKind, Manifest, StateRole
 from model.config import Kind
 from server.config import ServerConfig
-from server.engine.cache.slot_tensors import Capacity
+from server.engine.cache.slot_tensors import Capacity, SlotTensors
 from server.engine.encoder_attention import EncoderAttention
 from server.engine.encoder_batch import BatchLimits
 from server.engine.encoder_runner import EncoderRunner
@@ -18,7 +18,16 @@ from server.engine.gpu.buckets import Buckets, TextBuckets
 from server.engine.gpu.device_logits import LogitsReader
 from server.engine.gpu.device_sampler import DeviceSampler, logits_spec
 from server.engine.gpu.padded_encoder import PaddedEncoder, can_be_padded
-from server.engine.gpu.padded_prompts import MAX_PADDED_TOKENS, can_be_recorded
+from server.engine.gpu.padded_prompts import (
+    MAX_PROMPT_TOKENS,
+    PaddedPrompts,
+    has_recorded_prompts,
+)
+from server.engine.gpu.padded_sources import (
+    MAX_SOURCE_TOKENS,
+    PaddedSources,
+    has_recorded_sources,
+)
 from server.engine.gpu.recorded_sampler import RecordedSampler
 from server.engine.gpu.sampler_inputs import LogitsSpec
 from server.engine.lane import Worker
@@ -81,12 +90,9 @@ def make_worker(
         model.max_source_length,
         config.num_prefix_slots if holds_prefixes else 0,
     )
-    prompt_buckets = None
-    if config.has_buckets and manifest.kind == Kind.DECODER and can_be_recorded(spec):
-        most = min(MAX_PADDED_TOKENS, config.max_batched_tokens)
-        prompt_buckets = TextBuckets.of(most, model.max_length)
     suppressed = _suppressed(manifest)
     logits = logits_spec(spec, suppressed)
+    reader = LogitsReader(replica.load_model, logits) if config.keeps_logits_on_device else None
     runner = ModelRunner(
         spec,
         graphs["decode"],
@@ -97,14 +103,41 @@ def make_worker(
         _encoder_attention(manifest, graphs),
         memory=replica.memory,
         buckets=Buckets.of(capacity.num_slots, capacity.max_length) if config.has_buckets else None,
-        reader=LogitsReader(replica.load_model, logits) if config.keeps_logits_on_device else None,
+        reader=reader,
         model=manifest.name,
         steps=replica.steps,
-        prompt_buckets=prompt_buckets,
     )
+    if config.has_buckets and reader is not None:
+        runner.prompts = _padded_prompts(model, replica, config, runner.cache, reader)
+        runner.sources = _padded_sources(model, replica, config, runner.cache)
     step = StepLimits(config.num_slots, config.max_batched_tokens)
     sampler = _device_sampler(replica, logits, runner.buckets) if config.samples_on_device else None
     return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, sampler)
+
+
+def _padded_prompts(
+    model: Model, replica: Replica, config: ServerConfig, cache: SlotTensors, reader: LogitsReader
+) -> PaddedPrompts | None:
+    """None if runs over prompts are not recorded."""
+    spec = model.manifest.graphs["decode"]
+    if model.manifest.kind != Kind.DECODER or not has_recorded_prompts(spec):
+        return None
+    most = min(MAX_PROMPT_TOKENS, config.max_batched_tokens)
+    buckets = TextBuckets.of(most, model.max_length)
+    return PaddedPrompts(spec, replica.graphs["decode"], cache, buckets, replica.memory, reader)
+
+
+def _padded_sources(
+    model: Model, replica: Replica, config: ServerConfig, cache: SlotTensors
+) -> PaddedSources | None:
+    """None if runs over sources are not recorded."""
+    spec = model.manifest.graphs.get("encode")
+    if spec is None or not has_recorded_sources(spec):
+        return None
+    most = min(MAX_SOURCE_TOKENS, config.max_batched_tokens)
+    buckets = TextBuckets.of(most, model.max_source_length)
+    size = model.manifest.dimensions.vocabulary_size
+    return PaddedSources(replica.graphs["encode"], cache, buckets, replica.memory, size)
 
 
 def _device_sampler(replica: Replica, logits: LogitsSpec, buckets: Buckets | None) -> DeviceSampler:

@@ -36,6 +36,7 @@ from tests.cuda.libraries import ROOT, StandIn, environment
 Call = list[str]
 """A call of CUDA: a name, and what it is about. Launches are called ``kernel``."""
 
+MAX_LENGTH = 256  # of a sequence, by default
 _LENGTHS = (20, 19, 18, 3, 11, 1, 7, 16, 2)  # of jobs, which repeat
 _FIRST_ID, _NUM_NEW_TOKENS, _MAX_STEPS = 3, 6, 60
 # Options of the jobs that run, by name.
@@ -169,7 +170,7 @@ def _serve(request: Request) -> Reply:
         "devices": ("cuda",),
         "num_lanes": 1,
         "num_slots": 16,
-        "max_length": 256,
+        "max_length": MAX_LENGTH,
         "max_batched_tokens": BATCHED_TOKENS["cuda"],
         "max_padded_tokens": PADDED_TOKENS["cuda"],
     }

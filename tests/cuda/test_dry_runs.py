@@ -10,8 +10,11 @@ from transformers import GraniteMoeConfig, GraniteMoeForCausalLM
 from export.bundle_writer import write_bundle
 from model.bundle import Device, Precision
 from server.engine.failures import OUT_OF_MEMORY
+from server.engine.gpu.buckets import TextBuckets
+from server.engine.gpu.padded_prompts import MAX_PROMPT_TOKENS
+from server.engine.gpu.padded_sources import MAX_SOURCE_TOKENS
 from tests.cuda.conftest import Probe
-from tests.cuda.probe import Call, Reply, Request
+from tests.cuda.probe import MAX_LENGTH, Call, Reply, Request
 from tests.families import gated, test_granite
 from tests.families.harness import imported
 
@@ -96,19 +99,20 @@ def test_attention_of_an_encoder(run_probe: Probe, bundle_of: Make, takes_ranges
 
 
 @pytest.mark.parametrize(
-    ("name", "kv_cache", "num_graphs"),
+    ("name", "kv_cache", "max_tokens"),
     [
-        ("llama-check", "float", NUM_STEPS + 56),
-        ("llama-check", "int8", NUM_STEPS + 56),
-        ("bart-check", "float", NUM_STEPS),
+        ("llama-check", "float", MAX_PROMPT_TOKENS),
+        ("llama-check", "int8", MAX_PROMPT_TOKENS),
+        ("bart-check", "float", MAX_SOURCE_TOKENS),
     ],
 )
-def test_decode_steps_and_prompts_are_recorded(
-    run_probe: Probe, bundle_of: Make, name: str, kv_cache: str, num_graphs: int
+def test_steps_prompts_and_sources_are_recorded(
+    run_probe: Probe, bundle_of: Make, name: str, kv_cache: str, max_tokens: int
 ) -> None:
     reply = run_probe(Request(bundle_of(name, "fp16", kv_cache), jobs=GENERATION))
     assert_clean(reply)
     recorded = captures(reply.prepared)
+    num_graphs = NUM_STEPS + len(TextBuckets.of(max_tokens, MAX_LENGTH))
     assert len(recorded) == reply.num_graphs == num_graphs
     assert not any(kernel.startswith("cudaMemcpy") for kernels in recorded for kernel in kernels)
 

@@ -44,6 +44,7 @@ class SlotTensors:
 
     Attributes:
         num_slots: as given.
+        filled_by_encoder: states that an encoder's outputs fill.
         has_recurrent_states: a run overwrites states, which must be restored if it fails.
         before_change: called before slots are read or changed other than by a decode step.
     """
@@ -58,6 +59,7 @@ class SlotTensors:
     ) -> None:
         self._states = states
         self.num_slots = num_slots
+        self.filled_by_encoder = tuple(state for state in states if state.source is not None)
         self._names = {
             role: tuple(state.name for state in states if state.role == role) for role in StateRole
         }
@@ -109,9 +111,7 @@ class SlotTensors:
                 ``CROSS`` state, ``[batch, *shape]`` for a ``RECURRENT`` one.
             lengths: valid source tokens of each.
         """
-        sources = {
-            state.name: encoded[state.source] for state in self._states if state.source is not None
-        }
+        sources = {state.name: encoded[state.source or ""] for state in self.filled_by_encoder}
         self.write(slots, sources, lengths)
 
     def write(

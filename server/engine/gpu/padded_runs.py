@@ -1,0 +1,141 @@
+"""Recorded runs (CUDA graphs) whose results go to slots: padded to a few sizes, over fixed memory.
+
+A short run takes a device less time than ONNX Runtime needs to launch its kernels. A recording has
+fixed addresses, so keys and values go to memory of its own first, and then to the slots.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+from model.bundle import StateSpec
+from server.engine.cache.slot_tensors import SlotTensors
+from server.engine.gpu.buckets import Bucket, TextBuckets
+from server.runtime.contract import RepeatedRun
+from server.runtime.memory import Array, Layout, MakeMemory, Tensor
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Bound(NamedTuple):
+    """The run of a bucket, its inputs, which each run sets, and the states that it fills."""
+
+    run: RepeatedRun
+    inputs: dict[str, Array]
+    states: dict[str, Tensor]
+
+
+class PaddedRuns(ABC):
+    """Runs over texts, padded to a bucket, once all are recorded. For one thread.
+
+    Implements :class:`server.engine.recording.Recorder`.
+
+    Args:
+        name: what they run over, for the log.
+        cache: the tensors of all slots.
+        states: that the runs fill.
+        results: other outputs, by name.
+        buckets: sizes of runs.
+        memory: allocates tensors on the device that runs the graph.
+
+    Attributes:
+        buckets: None if they cannot be recorded.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        cache: SlotTensors,
+        states: Sequence[StateSpec],
+        results: Mapping[str, Layout],
+        buckets: TextBuckets,
+        memory: MakeMemory,
+    ) -> None:
+        self.buckets: TextBuckets | None = buckets
+        self.cache = cache
+        self._name, self._states, self._is_recorded = name, tuple(states), False
+        num_rows, num_tokens = buckets.rows[-1], buckets.max_padded_tokens
+        # Rows of few tokens, or few rows of many.
+        layouts = {
+            name: replace(layout, num_rows=1 if layout.has_tokens else num_rows)
+            for name, layout in self._layouts(num_tokens).items()
+        }
+        self.memory = memory({**layouts, **results})
+        self._bound: dict[Bucket, Bound] = {}
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Free memory of the device; None if the device does not report it."""
+        return self.memory.free_bytes
+
+    def stop_padding(self) -> None:
+        """Makes ``buckets`` None: nothing runs any more."""
+        self.buckets = None
+
+    def record(self) -> int:
+        """Runs every bucket until it is recorded. All slots must be free.
+
+        Returns:
+            The number of recorded buckets; 0 if one does not run while the host goes on.
+
+        Raises:
+            RuntimeError: a recorded run gives other results than a plain one.
+        """
+        if self.buckets is None:
+            return 0
+        buckets = list(self.buckets)
+        for bucket in buckets:
+            bound = self.bound(bucket)
+            if not bound.run.record(bound.inputs) or not bound.run.is_asynchronous:
+                self.stop_padding()
+                return 0
+        self._is_recorded = True
+        # After all: a recording must not use memory of another's results.
+        for bucket in {buckets[0], buckets[len(buckets) // 2], buckets[-1]}:
+            self.compare(bucket)
+        return len(buckets)
+
+    def find(self, lengths: Sequence[int]) -> Bound | None:
+        """The run that holds texts of these lengths; None if none does."""
+        if self.buckets is None or not self._is_recorded:
+            return None
+        bucket = self.buckets.find(len(lengths), max(lengths))
+        return None if bucket is None else self.bound(bucket)
+
+    def attempt(self, run: Callable[[], T]) -> T | None:
+        """What ``run`` returns; None if it fails. Then nothing runs any more."""
+        try:
+            return run()
+        except Exception:
+            log.warning(
+                "a recorded run over %s failed: plain ones go on", self._name, exc_info=True
+            )
+            self.stop_padding()
+            return None
+
+    def bound(self, bucket: Bucket) -> Bound:
+        """The run of a bucket."""
+        if bucket not in self._bound:
+            count, length = bucket.num_rows, bucket.num_tokens
+            states = {
+                name: replace(self.memory.rows(name, 0, 1), shape=(count, *layout.shape))
+                for name, layout in self._layouts(length).items()
+            }
+            self._bound[bucket] = self.bind(bucket, states)
+        return self._bound[bucket]
+
+    @abstractmethod
+    def bind(self, bucket: Bucket, states: dict[str, Tensor]) -> Bound:
+        """Prepares the run of a bucket, which fills ``states``."""
+
+    @abstractmethod
+    def compare(self, bucket: Bucket) -> None:
+        """Compares a recorded run with a plain one. Raises ``RuntimeError`` if they differ."""
+
+    def _layouts(self, num_tokens: int) -> dict[str, Layout]:
+        layouts = self.cache.layouts(1, num_tokens, num_tokens)
+        return {state.name: layouts[state.name] for state in self._states}
