@@ -28,7 +28,8 @@ SKIPPED = (
     "cross-attention, recorded steps",
 )
 CHUNKS = "chunked prefill"
-
+# Each size of prompts and texts runs before it is recorded.
+FEW_TOKENS = {"max_batched_tokens": 128, "max_padded_tokens": 128}
 
 # Weights in blocks have the kernels that they have in decoders.
 INTEGERS = ("cross-attention, int8", "cross-attention, int4", "encoder, int8", "encoder, int4")
@@ -63,8 +64,7 @@ def test_a_check_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without warnings, which would tell that a path is not used."""
-    # Each size of texts runs before it is recorded.
-    check = replace(CHECKS[name], config={"max_padded_tokens": 128, **CHECKS[name].config})
+    check = replace(CHECKS[name], config={**FEW_TOKENS, **CHECKS[name].config})
     builder.bundle(check.size, check.precision, check.kv_cache)
     builder.model(check.size)
     needed = environment(cuda_libraries, onnxruntime_for_gpus(), computes=True)

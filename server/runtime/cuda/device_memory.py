@@ -63,10 +63,6 @@ class DeviceBackend(Protocol):
         """
         ...
 
-    def to_host(self, tensor: Tensor) -> Array:
-        """Copies a whole tensor that :meth:`zeros` allocated to host memory."""
-        ...
-
 
 class DeviceMemory:
     """Implements :class:`server.runtime.memory.Memory` with copies of the device, or the graphs of
@@ -173,16 +169,22 @@ class DeviceMemory:
         layout = self._layouts[name]
         if layout.has_tokens:
             raise ValueError(f"{name!r} has tokens")
+        return self._read(name, np.array(rows, np.int64)).reshape(len(rows), *layout.shape)
+
+    def read_all(self, name: str) -> Array:
+        tensor = self._tensors[name]
+        units = np.arange(tensor.num_bytes // unit_bytes(self._layouts[name]))
+        return self._read(name, units).reshape(tensor.shape)
+
+    def _read(self, name: str, indices: Array) -> Array:
+        """Units of a tensor, in host memory."""
+        layout = self._layouts[name]
         tensor = _as_units(self._tensors[name], unit_bytes(layout))
         if name not in self._reads:
             _, copy_type = _copy_type(unit_bytes(layout))
             self._reads[name] = self._device.load_model(memory_ops.read_graph(copy_type)).bind({})
-        indices = np.array(rows, np.int64)
         units = self._reads[name].run({"x": tensor, memory_ops.FROM: indices})["y"]
-        return units.view(layout.dtype).reshape(len(rows), *layout.shape)
-
-    def read_all(self, name: str) -> Array:
-        return self._device.to_host(self._tensors[name])
+        return units.view(layout.dtype)
 
     def write(self, sources: Mapping[str, Tensor], moves: Sequence[Move]) -> None:
         key = tuple(sources)

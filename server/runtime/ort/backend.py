@@ -268,12 +268,6 @@ class OrtBackend:
         cudart.zero(self._device.number, parts)
         return True
 
-    def to_host(self, tensor: Tensor) -> Array:
-        """Implements :class:`server.runtime.cuda.device_memory.DeviceBackend`."""
-        value: Any = tensor.owner
-        array: Array = value.numpy()
-        return array
-
     def _check_device(self) -> None:
         """Allocates a tensor on the device. Raises ``StartupError`` if that fails."""
         try:
