@@ -37,6 +37,8 @@ from tests.server.oip.messages import infer_request
 from tests.serving import ServerProcess, server_process
 
 CLASSIFIER, EMBEDDER = "vit", "vit-embed"
+pytestmark = pytest.mark.slow  # the models' export takes long
+
 MODELS = (CLASSIFIER, EMBEDDER)
 
 

@@ -32,6 +32,8 @@ from tests.recordings import tone, wav
 from tests.server.oip.messages import infer_request
 from tests.serving import ServerProcess, server_process
 
+pytestmark = pytest.mark.slow  # the models' export takes long
+
 MODELS = ("speech", "speech-en")
 TEXT_MODELS = (DECODER, EMBEDDER, CLASSIFIER, TRANSLATOR)
 WAV = wav(tone(0.5, 16_000))
