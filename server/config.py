@@ -58,8 +58,8 @@ class ServerConfig:
 
     Devices: each of ``devices`` has a replica of every model and ``num_lanes`` lanes.
     ``has_device_memory`` treats a CPU as a device with separate memory, for tests. With
-    ``cuda_graphs``, decode steps and runs of encoders on a GPU are padded to a few sizes, recorded
-    when a model is loaded, and replayed.
+    ``cuda_graphs``, decode steps and runs over short prompts and texts on a GPU are padded to a few
+    sizes, recorded when a model is loaded, and replayed.
 
     Threads: the intra-op threads (``num_threads``) run one active lane, or are divided among
     several. Each graph therefore has two sessions, unless the weights that they do not share exceed

@@ -110,8 +110,11 @@ class ModelRunner:
         jobs = [sequence.job for sequence in sequences]
         lengths = [job.num_source_tokens for job in jobs]
         self.progress.begin(max(lengths) * len(lengths))
-        if self.sources is not None and self.sources.run([job.source for job in jobs], slots):
-            return
+        if self.sources is not None:
+            if self.sources.run([job.source for job in jobs], slots):
+                return
+            if self.sources.buckets is None:  # it failed
+                self.sources = None
         encoded = self._encode.run_on_device(encoder_inputs(jobs))
         self.cache.write_cross(slots, encoded, lengths)
 
@@ -255,12 +258,15 @@ class ModelRunner:
     def _decode_chunks(self, chunks: Sequence[Chunk], first_slot: int) -> Logits:
         """Runs chunks in one run, or in several if the graph limits the tokens of a run."""
         if self.prompts is not None and not any(chunk.start for chunk in chunks):
-            self.wait()
-            self.progress.begin(sum(chunk.size for chunk in chunks))
-            prompts = [sequence.tokens[:size] for sequence, _, size in chunks]
-            found = self.prompts.run(prompts, first_slot)
-            if found is not None:
-                return found
+            bound = self.prompts.find([chunk.size for chunk in chunks])
+            if bound is not None:
+                self.wait()
+                self.progress.begin(sum(chunk.size for chunk in chunks))
+                prompts = [sequence.tokens[:size] for sequence, _, size in chunks]
+                found = self.prompts.run(bound, prompts, first_slot)
+                if found is not None:
+                    return found
+                self.prompts = None
         if all(chunk.size <= self._limits.max_together(chunk.size) for chunk in chunks):
             return self._run(chunks, first_slot)
         last = []

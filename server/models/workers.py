@@ -1,5 +1,6 @@
 """Builds the engine, and a model's workers: one for each lane, with its slots and limits."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -40,6 +41,8 @@ from server.engine.scheduler import StepLimits
 from server.models.memory_budget import max_padded_tokens
 from server.models.registry import Model, Replica
 from server.runtime.contract import Graph
+
+log = logging.getLogger(__name__)
 
 # The clock of deadlines and timings, in seconds. All callers of the engine must use it.
 clock = time.monotonic
@@ -108,8 +111,11 @@ def make_worker(
         steps=replica.steps,
     )
     if config.has_buckets and reader is not None:
-        runner.prompts = _padded_prompts(model, replica, config, runner.cache, reader)
-        runner.sources = _padded_sources(model, replica, config, runner.cache)
+        try:
+            runner.prompts = _padded_prompts(model, replica, config, runner.cache, reader)
+            runner.sources = _padded_sources(model, replica, config, runner.cache)
+        except MemoryError:
+            log.warning("%s: no memory is left to record prompts or sources", manifest.label)
     step = StepLimits(config.num_slots, config.max_batched_tokens)
     sampler = _device_sampler(replica, logits, runner.buckets) if config.samples_on_device else None
     return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, sampler)
@@ -123,7 +129,7 @@ def _padded_prompts(
     if model.manifest.kind != Kind.DECODER or not has_recorded_prompts(spec):
         return None
     most = min(MAX_PROMPT_TOKENS, config.max_batched_tokens)
-    buckets = TextBuckets.of(most, model.max_length)
+    buckets = TextBuckets.of(most, model.max_length, config.num_slots)
     return PaddedPrompts(spec, replica.graphs["decode"], cache, buckets, replica.memory, reader)
 
 
@@ -135,7 +141,7 @@ def _padded_sources(
     if spec is None or not has_recorded_sources(spec):
         return None
     most = min(MAX_SOURCE_TOKENS, config.max_batched_tokens)
-    buckets = TextBuckets.of(most, model.max_source_length)
+    buckets = TextBuckets.of(most, model.max_source_length, config.num_slots)
     size = model.manifest.dimensions.vocabulary_size
     return PaddedSources(replica.graphs["encode"], cache, buckets, replica.memory, size)
 

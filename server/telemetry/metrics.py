@@ -45,7 +45,7 @@ _WORKER_GAUGES = {
     "num_slots": ("slots", "Slots: the most sequences that run at a time."),
     "num_cached_tokens": ("cache_tokens", "Tokens of running sequences in the cache."),
     "cache_capacity_tokens": ("cache_capacity_tokens", "Tokens that fit into the cache."),
-    "num_cuda_graphs": ("cuda_graphs", "Decode step sizes recorded as CUDA graphs."),
+    "num_cuda_graphs": ("cuda_graphs", "Sizes of runs recorded as CUDA graphs."),
     "cuda_graph_bytes": ("cuda_graph_bytes", "GPU memory of the recorded CUDA graphs."),
 }
 ROWS_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)

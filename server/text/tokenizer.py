@@ -227,10 +227,11 @@ class StreamingDetokenizer:
         return self._push([id_])
 
     def push_all(self, ids: Sequence[int]) -> str:
-        """As :meth:`push` of each, at less cost."""
-        if self._changes_text:
+        """As :meth:`push` of each, at less cost; some text may wait for the next tokens."""
+        if self._changes_text or len(ids) < 2:
             return "".join(map(self.push, ids))
-        return self._push(list(ids)) if ids else ""
+        *earlier, last = ids  # the last one is more often within a character than both
+        return self._push(earlier) + self.push(last)
 
     def _push(self, ids: list[int]) -> str:
         self._is_empty = False

@@ -36,7 +36,7 @@ from tests.cuda.libraries import ROOT, StandIn, environment
 Call = list[str]
 """A call of CUDA: a name, and what it is about. Launches are called ``kernel``."""
 
-MAX_LENGTH = 256  # of a sequence, by default
+NUM_SLOTS, MAX_LENGTH = 16, 256  # by default
 _LENGTHS = (20, 19, 18, 3, 11, 1, 7, 16, 2)  # of jobs, which repeat
 _FIRST_ID, _NUM_NEW_TOKENS, _MAX_STEPS = 3, 6, 60
 # Options of the jobs that run, by name.
@@ -67,6 +67,7 @@ class Request:
         memory_bytes: of the device, once the model is loaded; None: plenty.
         warms_up: whether runs of all sizes come first, which take the memory that any needs.
         num_loads: how often the model is loaded, served and removed.
+        steps_between: two jobs arrive so many steps apart; 0: all at once.
     """
 
     bundle: str
@@ -79,6 +80,7 @@ class Request:
     memory_bytes: int | None = None
     warms_up: bool = True
     num_loads: int = 1
+    steps_between: int = 0
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def _serve(request: Request) -> Reply:
     fields: dict[str, Any] = {
         "devices": ("cuda",),
         "num_lanes": 1,
-        "num_slots": 16,
+        "num_slots": NUM_SLOTS,
         "max_length": MAX_LENGTH,
         "max_batched_tokens": BATCHED_TOKENS["cuda"],
         "max_padded_tokens": PADDED_TOKENS["cuda"],
@@ -210,7 +212,7 @@ def _serve_once(
     for kind in request.jobs:
         runtime.reset()
         jobs = [_job(model, number, kind) for number in range(request.num_jobs)]
-        outputs[kind], failures[kind] = _run(worker, jobs)
+        outputs[kind], failures[kind] = _run(worker, jobs, request.steps_between)
         ran[kind] = runtime.log()
     return Reply(
         warnings.messages,
@@ -266,17 +268,20 @@ def _job(model: Model, number: int, kind: str) -> Any:
     return GenerationJob(prompt, _NUM_NEW_TOKENS, **given, **options)
 
 
-def _run(worker: Worker[Any], jobs: list[Any]) -> tuple[list[Output], list[str]]:
+def _run(
+    worker: Worker[Any], jobs: list[Any], steps_between: int
+) -> tuple[list[Output], list[str]]:
     """Runs jobs. Returns what they give, and the failures."""
-    for number, job in enumerate(jobs):
-        worker.submit(number, job)
     outputs, failures = [Output() for _ in jobs], []
-    for _ in range(_MAX_STEPS):
+    waiting = list(enumerate(jobs))
+    for step in range(_MAX_STEPS):
+        while waiting and waiting[0][0] * steps_between <= step:
+            worker.submit(*waiting.pop(0))
         for update in worker.step(lambda: True):
             _add(update, outputs[update.id])
             if update.completion is not None and not update.completion.is_success:
                 failures.append(update.completion.failure)
-        if not worker.has_work:
+        if not (worker.has_work or waiting):
             return outputs, failures
     return outputs, [*failures, f"no end after {_MAX_STEPS} steps"]
 

@@ -14,7 +14,7 @@ from server.engine.gpu.buckets import TextBuckets
 from server.engine.gpu.padded_prompts import MAX_PROMPT_TOKENS
 from server.engine.gpu.padded_sources import MAX_SOURCE_TOKENS
 from tests.cuda.conftest import Probe
-from tests.cuda.probe import MAX_LENGTH, Call, Reply, Request
+from tests.cuda.probe import MAX_LENGTH, NUM_SLOTS, Call, Reply, Request
 from tests.families import gated, test_granite
 from tests.families.harness import imported
 
@@ -112,7 +112,7 @@ def test_steps_prompts_and_sources_are_recorded(
     reply = run_probe(Request(bundle_of(name, "fp16", kv_cache), jobs=GENERATION))
     assert_clean(reply)
     recorded = captures(reply.prepared)
-    num_graphs = NUM_STEPS + len(TextBuckets.of(max_tokens, MAX_LENGTH))
+    num_graphs = NUM_STEPS + len(TextBuckets.of(max_tokens, MAX_LENGTH, NUM_SLOTS))
     assert len(recorded) == reply.num_graphs == num_graphs
     assert not any(kernel.startswith("cudaMemcpy") for kernels in recorded for kernel in kernels)
 
@@ -133,6 +133,15 @@ def test_prompts_and_a_step_are_one_launch_each(run_probe: Probe, bundle_of: Mak
     assert names(calls[begin - 1 : begin]) == ["cudaMemcpyAsync:in"]
     assert set(names(calls[begin:])) == set(run) - {"cudaMemcpyAsync:in"}
     assert names(calls).count("cudaGraphLaunch") == NUM_RUNS
+
+
+def test_sources_are_one_launch(run_probe: Probe, bundle_of: Make) -> None:
+    """What the encoder returns is copied to the slots by one kernel."""
+    calls = run_probe(Request(bundle_of("bart-check"))).ran["greedy"]
+    run = ["cudaSetDevice", "cudaMemcpyAsync:in", "cudaGraphLaunch", "cudaEventRecord"]
+    assert names(calls[:5]) == [*run, "cudaEventSynchronize"]
+    assert calls[6][:2] == ["kernel", "triune::copy_parts"]
+    assert names(calls).count("cudaGraphLaunch") == 1 + NUM_RUNS
 
 
 def test_sampling_is_another_launch(run_probe: Probe, bundle_of: Make) -> None:

@@ -180,6 +180,19 @@ def test_generation(serve: Serve, name: str) -> None:
     assert_same(replies)
 
 
+@pytest.mark.parametrize("name", ["llama-check", "bart-check"])
+def test_jobs_that_arrive_apart(run_probe: Probe, bundle_of: Callable[..., str], name: str) -> None:
+    """Prompts and sources are stored in slots while a step that started ahead runs."""
+    request = Request(bundle_of(name), SETTINGS, ("greedy",), NUM_JOBS, computes=True)
+    apart = run_probe(replace(request, steps_between=1))
+    assert_clean(apart)
+    assert [call for call in apart.ran["greedy"] if call[0] == "failure"] == []
+    together = run_probe(request)
+    assert [each.tokens for each in apart.outputs["greedy"]] == [
+        each.tokens for each in together.outputs["greedy"]
+    ]
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_texts(serve: Serve, name: str) -> None:
     """Of different lengths. Tokens do not attend to padding."""

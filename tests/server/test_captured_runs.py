@@ -33,6 +33,13 @@ from tests.server.fake_backend import decode_spec
 from tests.server.test_padded_ahead import ALWAYS, Asked
 from tests.server.worker_harness import MEMORIES
 
+# What a step calls; and what waits for the device, while other threads go on.
+SHORT_CALLS = (
+    *("cudaSetDevice", "cudaMemcpyAsync", "cudaGraphLaunch", "cudaEventRecord"),
+    *("cudaStreamQuery", "cudaGetLastError"),
+)
+WAITS = ("cudaEventSynchronize", "cudaStreamSynchronize")
+FUNCFLAG_PYTHONAPI = 4  # of ctypes
 ILLEGAL = 700  # cudaErrorIllegalAddress
 COPY_FROM_HOST = (1, 1)  # cudaGraphNodeTypeMemcpy, cudaMemcpyHostToDevice
 
@@ -164,6 +171,13 @@ def test_short_work_is_waited_for(cuda: StandIn, error: int) -> None:
     library = cudart._library()
     assert library is not None
     assert library.cudaGetLastError() == 0, "ONNX Runtime would take it for an error of its own"
+
+
+@pytest.mark.usefixtures("cuda")
+@pytest.mark.parametrize("function", [*SHORT_CALLS, *WAITS])
+def test_short_calls_keep_the_interpreter_lock(function: str) -> None:
+    flags = getattr(cudart._library(), function)._flags_
+    assert bool(flags & FUNCFLAG_PYTHONAPI) == (function in SHORT_CALLS)
 
 
 def test_without_cuda_there_is_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,6 +125,7 @@ def test_long_prompts_and_reused_ones_are_not_padded(decoder: Decoder) -> None:
     for job in (long, longer):
         assert run(worker, [job]) == run(plain, [job])
     assert "GraphLaunch" not in decoder.cuda.calls()
+    assert worker.progress.num_begun == plain.progress.num_begun, "the watchdog times each run"
 
 
 def test_a_run_that_fails_is_made_without_a_recording(
@@ -148,8 +149,19 @@ def test_recordings_that_differ_are_not_used(
     assert "differs from the decode graph by" in caplog.text
     caplog.clear()  # the error holds the runs
     assert worker.stats.num_cuda_graphs == 0
+    assert worker._runner.prompts is None, "its memory is free"
     jobs = decoder.jobs([9, 10])
     assert run(worker, jobs) == run(decoder.worker(buckets=None), jobs)
+
+
+def test_keys_and_values_are_compared(
+    decoder: Decoder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the logits alone: here the slots get none."""
+    monkeypatch.setattr(SlotTensors, "write", lambda *_: None)
+    assert decoder.worker().stats.num_cuda_graphs == 0
+    assert "differs from the decode graph by" in caplog.text
+    caplog.clear()
 
 
 def test_what_cannot_be_captured_is_not_padded(

@@ -69,11 +69,13 @@ class TextBuckets:
     max_padded_tokens: int
 
     @classmethod
-    def of(cls, max_padded_tokens: int, max_length: int) -> "TextBuckets":
+    def of(
+        cls, max_padded_tokens: int, max_length: int, max_rows: int = _MAX_TEXTS
+    ) -> "TextBuckets":
         """Texts 1, 2, 3, 4, 6, 8, 12, …; tokens 16, 32, …, 128, 160, …, 256, 320, …, 512."""
         longest = min(max_length, max_padded_tokens, _MAX_TEXT_TOKENS)
         first = min(_MIN_TEXT_TOKENS, longest)
-        most = min(max_padded_tokens // first, _MAX_TEXTS)
+        most = min(max_padded_tokens // first, max_rows, _MAX_TEXTS)
         return cls(_numbers(1, most, 2), _numbers(first, longest, 4), max_padded_tokens)
 
     def __len__(self) -> int:

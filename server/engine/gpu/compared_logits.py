@@ -1,4 +1,4 @@
-"""Compares the logits of a graph of decode steps with those of the decode graph."""
+"""Compares the logits of recorded runs with those of the decode graph."""
 
 import numpy as np
 
@@ -13,9 +13,9 @@ def check_logits(found: Floats, expected: Floats, position: int) -> None:
     """Compares the log-probabilities of logits ``[rows, vocabulary]``.
 
     Args:
-        found: of the graph of steps.
+        found: of a recorded run.
         expected: of the decode graph.
-        position: of the step, for the message.
+        position: of the tokens, for the message.
 
     Raises:
         RuntimeError: one differs by more than :data:`MAX_DIFFERENCE` nats, or is not finite.
@@ -23,6 +23,6 @@ def check_logits(found: Floats, expected: Floats, position: int) -> None:
     difference = float(np.abs(log_probabilities(found) - log_probabilities(expected)).max())
     if not difference <= MAX_DIFFERENCE:  # NaN too
         raise RuntimeError(
-            f"a step of {len(found)} rows at position {position} differs from the decode graph by "
+            f"a run of {len(found)} rows at position {position} differs from the decode graph by "
             f"{difference:.3g} nats in a log-probability"
         )

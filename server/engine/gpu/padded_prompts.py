@@ -57,20 +57,20 @@ class PaddedPrompts(PaddedRuns):
         results = {name: results[name] for name in self._names}
         super().__init__("prompts", cache, spec.states, results, buckets, memory)
 
-    def run(self, prompts: Sequence[Sequence[int]], first_slot: int) -> DeviceLogits | None:
+    def run(
+        self, bound: Bound, prompts: Sequence[Sequence[int]], first_slot: int
+    ) -> DeviceLogits | None:
         """Runs over prompts.
 
         Args:
-            prompts: the tokens of each, at least one.
+            bound: the run that :meth:`find` gives for their lengths.
+            prompts: the tokens of each.
             first_slot: of the first; those of the others follow.
 
         Returns:
             Logits ``[prompts, vocabulary]`` after the last token of each, valid until the next run;
-            None if no recorded run holds the prompts.
+            None if it failed.
         """
-        bound = self.find(list(map(len, prompts)))
-        if bound is None:
-            return None
         return self.attempt(lambda: self._run(bound, prompts, first_slot))
 
     def _run(self, bound: Bound, prompts: Sequence[Sequence[int]], first_slot: int) -> DeviceLogits:

@@ -59,7 +59,7 @@ class PaddedRuns(ABC):
         self.cache = cache
         self._name, self._states, self._is_recorded = name, tuple(states), False
         num_rows, num_tokens = buckets.rows[-1], buckets.max_padded_tokens
-        # Rows of few tokens, or few rows of many.
+        # Tensors with tokens share their memory: a bucket has many short rows, or few long ones.
         layouts = {
             name: replace(layout, num_rows=1 if layout.has_tokens else num_rows)
             for name, layout in self._layouts(num_tokens).items()
@@ -73,14 +73,15 @@ class PaddedRuns(ABC):
         return self.memory.free_bytes
 
     def stop_padding(self) -> None:
-        """Makes ``buckets`` None: nothing runs any more."""
+        """Makes ``buckets`` None: nothing runs any more. Whoever has these runs may drop them."""
         self.buckets = None
+        self._bound.clear()
 
     def record(self) -> int:
         """Runs every bucket until it is recorded. All slots must be free.
 
         Returns:
-            The number of recorded buckets; 0 if one does not run while the host goes on.
+            The number of recorded buckets; 0 if the device cannot replay one on its own.
 
         Raises:
             RuntimeError: a recorded run gives other results than a plain one.

@@ -16,6 +16,7 @@ _LIBRARIES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
 _POINTER, _SIZE, _INT, _FLAGS = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint
 # The arguments of the functions that ``call`` calls.
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "cudaGetLastError": (),
     "cudaSetDevice": (_INT,),
     "cudaMemGetInfo": (_POINTER, _POINTER),
     "cudaMemsetAsync": (_POINTER, _INT, _SIZE, _POINTER),
@@ -42,10 +43,10 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "cudaGraphExecDestroy": (_POINTER,),
     "cudaGraphLaunch": (_POINTER, _POINTER),
 }
-# These return within microseconds.
+# They put work on a stream, or ask for its state, and do not wait for the device.
 _HOLDING_LOCK = (
     *("cudaSetDevice", "cudaMemsetAsync", "cudaMemcpyAsync", "cudaMemcpy2DAsync"),
-    *("cudaStreamQuery", "cudaEventRecord", "cudaGraphLaunch"),
+    *("cudaStreamQuery", "cudaEventRecord", "cudaGraphLaunch", "cudaGetLastError"),
 )
 _NOT_READY = 600
 _SHORT_SECONDS = 50e-6

@@ -81,9 +81,11 @@ class DeviceMemory:
         self._layouts = dict(layouts)
         free = device.free_bytes
         try:
-            self._tensors = self._allocate(lambda layout: layout.num_rows)
+            self._tensors = self._allocate(self._layouts)
             # A row more of each, to move rows in a cycle.
-            self._spare = self._allocate(lambda _: 1) if device.copy([]) else {}
+            self._copies = device.copy([])
+            moving = {n: each for n, each in self._layouts.items() if each.num_rows > 1}
+            self._spare = self._allocate(moving, 1) if self._copies else {}
         except Exception as error:
             if is_out_of_memory(error):
                 needed = sum(_row_bytes(layout) * layout.num_rows for layout in layouts.values())
@@ -99,10 +101,13 @@ class DeviceMemory:
     def num_bytes(self) -> int:
         return sum(tensor.num_bytes for tensor in (*self._tensors.values(), *self._spare.values()))
 
-    def _allocate(self, num_rows: Callable[[Layout], int]) -> dict[str, Tensor]:
+    def _allocate(
+        self, layouts: Mapping[str, Layout], num_rows: int | None = None
+    ) -> dict[str, Tensor]:
+        """``num_rows``: of each tensor; None: its layout's."""
         return {
-            name: self._device.zeros((num_rows(layout), *layout.shape), layout.dtype)
-            for name, layout in self._layouts.items()
+            name: self._device.zeros((num_rows or layout.num_rows, *layout.shape), layout.dtype)
+            for name, layout in layouts.items()
         }
 
     @property
@@ -126,7 +131,7 @@ class DeviceMemory:
         key = tuple(names)
         if not (key and moves):
             return
-        in_order = moves_in_order(moves) if self._spare else None
+        in_order = moves_in_order(moves) if self._copies else None
         if in_order is not None and self._device.copy(
             [self._parts_of(key).copies(group) for group in independent(in_order)]
         ):
@@ -142,8 +147,8 @@ class DeviceMemory:
     def _parts_of(self, names: tuple[str, ...]) -> Parts:
         if names not in self._parts:
             self._parts[names] = Parts.of(
-                (geometry_of(self._layouts[name]), self._tensors[name], self._spare[name])
-                for name in names
+                (geometry_of(self._layouts[name]), tensor, self._spare.get(name, tensor))
+                for name, tensor in ((name, self._tensors[name]) for name in names)
             )
         return self._parts[names]
 
@@ -190,7 +195,7 @@ class DeviceMemory:
         key = tuple(sources)
         if not key:
             return
-        if self._spare:
+        if self._copies:
             layouts = [replace(self._layouts[name], shape=sources[name].shape[1:]) for name in key]
             read = Parts.of(
                 (geometry_of(layout), tensor, tensor)  # no move reads a spare row of a source
