@@ -12,6 +12,7 @@ Imports no other module of the project: setup.py loads it, and the container ima
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -88,12 +89,26 @@ def build_cuda_library(library: Path, temporary: Path) -> None:
         device = f"-mcpu=sm_{capability}+ptx{PTX_VERSION}"
         target = ("-target", "nvptx64-cuda-none", device)
         run_compiler(*DEVICE_OPTIONS, "-S", str(kernels), "-o", str(code), target=target)
+        code.write_text(with_launch_bounds(code.read_text()))
         return f'-DDEVICE_CODE_{capability}="{code}"'
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         defines = list(threads.map(compile_for, CAPABILITIES))
     sources = map(str, sorted(SOURCES.glob("cuda/*.cc")))
     link(*OPTIONS, *defines, *sources, "-ldl", "-lpthread", "-o", str(library))
+
+
+def with_launch_bounds(ptx: str) -> str:
+    """Writes what ``expect_threads()`` left in a kernel as its directives.
+
+    Source: PTX ISA, "Performance-Tuning Directives".
+    """
+    return re.sub(
+        r"\n\{\n(?P<before>(?:(?!\n\}).)*?)\s// expect (\d+) threads, (\d+) blocks",
+        r"\n.maxntid \2\n.minnctapersm \3\n{\n\g<before>",
+        ptx,
+        flags=re.DOTALL,
+    )
 
 
 def build_emulated_library(library: Path, sources: Path = SOURCES) -> None:

@@ -11,7 +11,7 @@
 //     ones; parts, memory for the kernel.
 //     Attributes: num_heads, kv_num_heads, do_rotary, rotary_interleaved, local_window_size (-1:
 //     none), scale (0: 1 / sqrt(head)), softcap (0: none).
-//     Heads are 32, 64 or 128 wide.
+//     Heads are 32, 64, 96 or 128 wide; a multiple of 16 elements is rotated.
 
 #include "operators.h"
 
@@ -19,7 +19,10 @@ namespace cuda {
 namespace {
 
 constexpr int64_t kThreads = 128;
-constexpr int64_t kMinSplit = 32, kFullDevice = 264;  // tokens; blocks: two on each multiprocessor
+constexpr int64_t kQueries = 8;  // heads of a block
+// Tokens: two times those that a block reads at once; to combine parts takes longer. Blocks: two on
+// each multiprocessor.
+constexpr int64_t kMinSplit = 128, kFullDevice = 264;
 
 template <bool IsBFloat>
 struct DecodeAttention : Typed<IsBFloat> {
@@ -64,7 +67,7 @@ struct DecodeAttention : Typed<IsBFloat> {
       return refuse(api, "keys, values and positions have different shapes");
     }
     const int64_t rows = query.sizes[0], head = past.sizes[3], capacity = past.sizes[2];
-    if ((head != 32 && head != 64 && head != 128) || capacity <= 0 || capacity > INT32_MAX) {
+    if (head < 32 || head > 128 || head % 32 || capacity <= 0 || capacity > INT32_MAX) {
       return refuse(api, "heads have an unsupported size");
     }
     const bool is_packed = query.last() == (num_heads + 2 * num_kv_heads) * head;
@@ -79,7 +82,7 @@ struct DecodeAttention : Typed<IsBFloat> {
     if (do_rotary) {
       RETURN_IF_FAILED(shaped_input(api, context, 7, a.cosines, cos));
       RETURN_IF_FAILED(shaped_input(api, context, 8, a.sines, sin));
-      if (cos.rank != 2 || !are_equal(cos, sin) || 2 * cos.last() > head ||
+      if (cos.rank != 2 || !are_equal(cos, sin) || 2 * cos.last() > head || cos.last() % 8 ||
           cos.sizes[0] < *total) {
         return refuse(api, "angles of the rotation have an unsupported shape");
       }
@@ -107,10 +110,7 @@ struct DecodeAttention : Typed<IsBFloat> {
     a.is_interleaved = static_cast<int>(is_interleaved);
     a.scale = scale != 0.f ? scale : 1.f / __builtin_sqrtf(static_cast<float>(head));
     a.softcap = softcap;
-    int variant = 0;  // blocks have 1, 2, 4 or 8 query heads
-    while (variant < 3 && 1 << variant < a.group) variant++;
-    const int64_t chunks = divide_up(a.group, 1 << variant);
-    const int64_t blocks = rows * num_kv_heads * chunks;
+    const int64_t blocks = rows * num_kv_heads * divide_up(a.group, kQueries);
     const int64_t longest = a.window && a.window < *total ? a.window : *total;
     int64_t splits = blocks ? divide_up(kFullDevice, blocks) : 1;
     if (2 * blocks >= kFullDevice) splits = 1;
@@ -120,6 +120,7 @@ struct DecodeAttention : Typed<IsBFloat> {
     a.split_size = static_cast<int>(divide_up(longest > 0 ? longest : 1, splits));
     const int64_t parts[] = {splits == 1 ? 0 : rows * num_heads, splits, head + 2};
     RETURN_IF_FAILED(ort::output_data(api, context, 3, parts, 3, a.parts));
+    const int variant = static_cast<int>(head) / 32 - 1;
     RETURN_IF_FAILED(launch(api, context, kAttend + 2 * variant + IsBFloat, blocks * splits,
                             kThreads, &a));
     if (splits == 1) return nullptr;

@@ -24,9 +24,9 @@ namespace cuda {
   _(norm_1_fp16) _(norm_1_bf16) _(norm_4_fp16) _(norm_4_bf16) _(activate_fp16)            \
   _(activate_bf16) _(split_fp16) _(split_bf16) _(linear_8_fp16) _(linear_8_bf16)          \
   _(linear_16_fp16) _(linear_16_bf16) _(linear_norm_fp16) _(linear_norm_bf16)             \
-  _(attend_1_fp16) _(attend_1_bf16) _(attend_2_fp16) _(attend_2_bf16) _(attend_4_fp16)    \
-  _(attend_4_bf16) _(attend_8_fp16) _(attend_8_bf16) _(combine_parts_fp16)                \
-  _(combine_parts_bf16)                                                                   \
+  _(attend_32_fp16) _(attend_32_bf16) _(attend_64_fp16) _(attend_64_bf16)                 \
+  _(attend_96_fp16) _(attend_96_bf16) _(attend_128_fp16) _(attend_128_bf16)               \
+  _(combine_parts_fp16) _(combine_parts_bf16)                                             \
   _(pool_fp16) _(pool_bf16) _(key_ranges)                                                 \
   _(best_token) _(top_tokens) _(advance_rows) _(copy_parts) _(extreme_of_row)             \
   _(extremes_across)

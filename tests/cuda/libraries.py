@@ -76,17 +76,22 @@ def _build(name: str, folder: Path, *link_to: str) -> Path:
 
 
 def onnxruntime_for_gpus() -> Path:
-    """A folder with the package, as ``requirements/gpu.txt`` pins it; downloaded once."""
+    """A folder with ONNX Runtime for GPUs."""
+    return package_for_gpus("onnxruntime-gpu")
+
+
+def package_for_gpus(name: str) -> Path:
+    """A folder with a package, as ``requirements/gpu.txt`` pins it; downloaded once."""
     lines = (ROOT / "requirements" / "gpu.txt").read_text().splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith("onnxruntime-gpu=="))
+    first = next(i for i, line in enumerate(lines) if line.startswith(f"{name}=="))
     last = next(i for i in range(first, len(lines)) if not lines[i].endswith("\\"))
-    version = lines[first].removeprefix("onnxruntime-gpu==").split()[0]
-    folder = ROOT / "build" / f"onnxruntime-gpu-{version}"
+    version = lines[first].removeprefix(f"{name}==").split()[0]
+    folder = ROOT / "build" / f"{name}-{version}"
     folder.parent.mkdir(exist_ok=True)
-    with FileLock(folder.with_suffix(".lock")):
+    with FileLock(f"{folder}.lock"):
         if not folder.exists():
-            partial = folder.with_suffix(".partial")
-            wanted = folder.with_suffix(".txt")
+            partial = Path(f"{folder}.partial")
+            wanted = Path(f"{folder}.txt")
             wanted.write_text("\n".join(lines[first : last + 1]) + "\n")
             install = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps")
             pinned = ("--require-hashes", "--target", str(partial), "-r", str(wanted))

@@ -1,5 +1,6 @@
 """Attention of decode steps: the device code, in the emulator, beside ONNX Runtime's operator."""
 
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from scripts.build_kernels import SOURCES, build_emulated_library
 from server.runtime.cuda.changes import MICROSOFT
 from server.runtime.cuda.decode_attention import replaceable, replaced
 from server.runtime.kernels.graph import GraphIndex
@@ -148,6 +150,9 @@ def check(
         Shape(heads=12, kv_heads=1, head=32),
         Shape(rotary=64),
         Shape(rotary=32),
+        Shape(head=96, rotary=96),
+        Shape(heads=2, kv_heads=1, head=128, rotary=32),
+        Shape(heads=20, kv_heads=2, rotary=64),  # in blocks of 8 and 2
         Shape(heads=2, kv_heads=2, is_cross=True),
     ],
     ids=str,
@@ -156,9 +161,42 @@ def test_lengths(shape: Shape, type_: int, emulated: Path) -> None:
     check(shape, [1, 2, 33, 70], emulated, type_)
 
 
-@pytest.mark.parametrize("length", [255, 256, 257, 300])
-def test_more_tokens_than_a_tile(length: int, emulated: Path) -> None:
-    check(Shape(heads=1, kv_heads=1, head=32, rotary=32), [length, 1], emulated)
+@pytest.mark.parametrize("length", [15, 16, 17, 63, 64, 65, 128, 129, 256, 257, 300])
+def test_lengths_around_what_warps_and_blocks_compute_at_once(length: int, emulated: Path) -> None:
+    check(Shape(heads=3, kv_heads=1, rotary=64), [length, 1], emulated)
+
+
+def test_scores_that_grow_and_fall(emulated: Path) -> None:
+    """The largest score so far changes with each 16 tokens, or never after the first."""
+    shape = Shape(heads=2, kv_heads=1)
+    inputs = inputs_of(shape, [290, 290])
+    inputs["query"][...] = 0.5
+    inputs["past_key"][0] = np.linspace(-3, 3, shape.capacity)[:, None]
+    inputs["past_key"][1] = np.linspace(3, -3, shape.capacity)[:, None]
+    inputs["past_key"] = np.round(inputs["past_key"] * 64) / 64
+    expected = run(model_of(shape, FLOAT), inputs, None)
+    actual = run(with_ours(model_of(shape, FLOAT16)), inputs, emulated)
+    np.testing.assert_allclose(actual[0], expected[0], rtol=0, atol=4e-3)
+
+
+@pytest.mark.parametrize("length", [5, 200])
+def test_what_is_not_finite_stays_in_its_row_and_head(length: int, emulated: Path) -> None:
+    shape = Shape(heads=8, kv_heads=2)
+    inputs = inputs_of(shape, [length, length])
+    inputs["past_key"][0, 1, 2] = np.nan
+    inputs["past_value"][1, 0, 3] = np.inf
+    inputs["past_value"][:, :, length:] = np.nan  # nothing reads them
+    found = run(with_ours(model_of(shape, FLOAT16)), inputs, emulated)[0].reshape(2, 2, 4, 64)
+    assert np.isnan(found[0, 1]).all()
+    assert not np.isfinite(found[1, 0]).any()
+    assert np.isfinite([found[0, 0], found[1, 1]]).all()
+
+
+def test_many_parts(emulated: Path) -> None:
+    """More than a warp has lanes."""
+    shape = Shape(heads=1, kv_heads=1, head=32, capacity=5000)
+    check(shape, [4500], emulated)
+    check(shape, [4500], emulated, local_window_size=4300)
 
 
 def test_many_rows_are_not_split(emulated: Path) -> None:
@@ -222,6 +260,32 @@ def test_unsupported_shapes(name: str, sizes: tuple[int, ...], emulated: Path) -
     declared.type.tensor_type.ClearField("shape")
     with pytest.raises(Exception, match=r"different shapes|unsupported shape"):
         run(model, inputs, emulated)
+
+
+def test_a_rotated_part_of_a_head_that_is_no_multiple_of_16_stays() -> None:
+    model = model_of(Shape(rotary=24), FLOAT16)
+    assert not replaceable(model.graph.node[0], GraphIndex(model.graph, Path()))
+
+
+@pytest.mark.slow  # each compiles the emulator
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("    wait_for_block();\n  }\n  of_warp.run();", "  }\n  of_warp.run();"),
+        ("  wait_for_block();\n  UNROLLED\n", "  UNROLLED\n"),
+    ],
+    ids=["new token", "warps"],
+)
+def test_the_emulator_finds_missing_barriers(tmp_path: Path, line: str, instead: str) -> None:
+    shutil.copytree(SOURCES, tmp_path / "native")
+    path = tmp_path / "native" / "cuda" / "device" / "decode_attention.h"
+    code = path.read_text()
+    assert code.count(line) == 1
+    path.write_text(code.replace(line, instead))
+    library = tmp_path / "planted.so"
+    build_emulated_library(library, tmp_path / "native")
+    with pytest.raises(AssertionError, match="Not equal"):
+        check(Shape(rotary=64), [1, 30, 60], library)
 
 
 def unsupported() -> dict[str, onnx.ModelProto]:

@@ -272,8 +272,8 @@ def check_best_token(emulated: Path) -> None:
         (
             check_norm,
             "norm.h",
-            "if (column >= a.size) continue;\n    Wide<T>& value",
-            "if (column >= a.size) return;\n    Wide<T>& value",
+            "if (column >= a.size) continue;\n    Wide<T> value",
+            "if (column >= a.size) return;\n    Wide<T> value",
             "a lane does not take part",
         ),
     ],

@@ -87,6 +87,13 @@ def test_the_device_code_keeps_everything_in_registers(device_code: str) -> None
     assert not re.search(r"call\.uni|\.local\b", device_code)
 
 
+def test_each_kernel_tells_how_many_threads_its_blocks_have(device_code: str) -> None:
+    directives = r"entry (\w+)\([^{]*\n\.maxntid \d+\n\.minnctapersm \d+\n\{"
+    kernels = re.findall(r"\.visible \.entry (\w+)\(", device_code)
+    assert re.findall(directives, device_code) == kernels != []
+    assert "// expect" not in device_code
+
+
 def test_the_device_code_needs_no_other_code(device_code: str) -> None:
     """The driver links nothing to it."""
     assert ".extern" not in device_code

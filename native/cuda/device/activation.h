@@ -22,6 +22,7 @@ inline void activate_each(float (&values)[kWide]) {
 
 template <typename T>
 inline void activate(const ActivationArguments<T>& a) {
+  expect_threads<256, 4>();
   let_next_start();
   wait_for_previous();
   const long index = static_cast<long>(block()) * num_threads() + thread();

@@ -9,6 +9,7 @@ namespace device {
 
 // A row per thread.
 inline void advance(const AdvanceArguments& a) {
+  expect_threads<256, 4>();
   let_next_start();
   wait_for_previous();
   const int row = block() * num_threads() + thread();

@@ -13,6 +13,11 @@ struct Candidate {
   int token;
 };
 
+struct Logit {
+  float value;
+  uint is_suppressed;
+};
+
 // Whether `a` comes before `b`: larger, or as large with a lower id. NaN comes first.
 inline bool comes_before(Candidate a, Candidate b) {
   const bool a_is_nan = a.logit != a.logit, b_is_nan = b.logit != b.logit;
@@ -34,15 +39,19 @@ inline Candidate best_of_warp(Candidate best) {
 inline void find_best_token(const BestTokenArguments& a) {
   SHARED float logits[kMaxWarps];
   SHARED int tokens[kMaxWarps];
+  expect_threads<kMaxThreads, 1>();
   let_next_start();
   wait_for_previous();
   const float* row = a.logits + static_cast<long>(block()) * a.vocabulary;
   Candidate best = {-__builtin_inff(), a.vocabulary};
-  for (int token = thread(); token < a.vocabulary; token += num_threads()) {
-    const Candidate found = {row[token], token};
-    if (a.suppressed && a.suppressed[token] && found.logit == found.logit) continue;
-    if (comes_before(found, best)) best = found;
-  }
+  const auto load_one = [&](int token) {
+    return Logit{load(row + token), load_if(a.suppressed, a.suppressed + token)};
+  };
+  for_each_loaded(thread(), a.vocabulary, num_threads(), load_one, [&](int token, Logit found) {
+    if (found.is_suppressed && found.value == found.value) return;
+    const Candidate candidate = {found.value, token};
+    if (comes_before(candidate, best)) best = candidate;
+  });
   best = best_of_warp(best);
   if (lane() == 0) {
     logits[warp()] = best.logit;

@@ -17,14 +17,17 @@ void copy_units(const Copy& copy, uint first, uint step) {
   const uint num_units = copy.num_parts * part_units;
   const T* source = reinterpret_cast<const T*>(copy.source);
   T* target = reinterpret_cast<T*>(copy.target);
-  for (uint unit = first; unit < num_units; unit += step) {
-    const uint part = unit / part_units, at = unit % part_units;
-    target[part * target_pitch + at] = source[part * source_pitch + at];
-  }
+  const auto load_one = [&](uint unit) {
+    return source[unit / part_units * source_pitch + unit % part_units];
+  };
+  for_each_loaded(first, num_units, step, load_one, [&](uint unit, T value) {
+    target[unit / part_units * target_pitch + unit % part_units] = value;
+  });
 }
 
 // `num_blocks` blocks for each copy.
 inline void copy_in_parts(const CopyArguments& a) {
+  expect_threads<256, 4>();
   let_next_start();
   wait_for_previous();
   const Copy copy = a.copies[block() / a.num_blocks];

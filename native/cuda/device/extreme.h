@@ -15,13 +15,14 @@ inline float more_extreme(float a, float b, int is_min) {
 // x [rows, size]: a row per block.
 inline void find_extreme_of_row(const ExtremeArguments& a) {
   SHARED float found[kMaxWarps];
+  expect_threads<kMaxThreads, 1>();
   let_next_start();
   wait_for_previous();
   const float* row = a.x + static_cast<long>(block()) * a.size;
   float extreme = row[0];
-  for (int i = thread(); i < a.size; i += num_threads()) {
-    extreme = more_extreme(extreme, row[i], a.is_min);
-  }
+  const auto load_one = [&](int i) { return load(row + i); };
+  for_each_loaded(thread(), a.size, num_threads(), load_one,
+                  [&](int, float value) { extreme = more_extreme(extreme, value, a.is_min); });
   for (int distance = kWarp / 2; distance; distance /= 2) {
     extreme = more_extreme(extreme, from_lane(extreme, distance), a.is_min);
   }
@@ -34,6 +35,7 @@ inline void find_extreme_of_row(const ExtremeArguments& a) {
 
 // x [rows, size, inner]: a thread for each of y [rows, inner].
 inline void find_extremes_across(const ExtremeArguments& a) {
+  expect_threads<256, 4>();
   let_next_start();
   wait_for_previous();
   const long index = static_cast<long>(block()) * num_threads() + thread();
@@ -41,9 +43,9 @@ inline void find_extremes_across(const ExtremeArguments& a) {
   const long row = index / a.inner;
   const float* x = a.x + row * a.size * a.inner + (index - row * a.inner);
   float extreme = x[0];
-  for (int i = 1; i < a.size; i++) {
-    extreme = more_extreme(extreme, x[static_cast<long>(i) * a.inner], a.is_min);
-  }
+  const auto load_one = [&](int i) { return load(x + static_cast<long>(i) * a.inner); };
+  for_each_loaded(1, a.size, 1, load_one,
+                  [&](int, float value) { extreme = more_extreme(extreme, value, a.is_min); });
   a.y[index] = extreme;
 }
 

@@ -1,8 +1,8 @@
 // What device code needs of CUDA: the place of a thread, barriers, exchanges within a warp,
-// products of small matrices, loads, fast functions and the order of kernels. Compiled by Clang for
+// products of small matrices, permutations, loads, fast functions and the order of kernels. Compiled by Clang for
 // PTX; no CUDA headers are needed.
 //
-// Source: PTX ISA, "Special Registers", "shfl.sync", "mma.sync", "ld.global.nc", "ex2", "rcp",
+// Source: PTX ISA, "Special Registers", "shfl.sync", "mma.sync", "prmt", "ld.global.nc", "ex2", "rcp",
 // "rsqrt", "griddepcontrol"; https://docs.nvidia.com/cuda/parallel-thread-execution.
 #pragma once
 
@@ -10,6 +10,13 @@
 #define SHARED __attribute__((address_space(3))) static
 
 namespace device {
+
+// Called first in a kernel whose blocks have at most this number of threads. A multiprocessor is to
+// have registers for so many blocks: scripts/build_kernels.py makes directives of the comment.
+template <int Threads, int Blocks>
+inline void expect_threads() {
+  asm volatile("// expect %0 threads, %1 blocks" ::"n"(Threads), "n"(Blocks));
+}
 
 inline int thread() { return __nvvm_read_ptx_sreg_tid_x(); }
 inline int num_threads() { return __nvvm_read_ptx_sreg_ntid_x(); }
@@ -22,6 +29,19 @@ inline float from_lane(float value, int distance) {
 }
 inline int from_lane(int value, int distance) {
   return __nvvm_shfl_sync_bfly_i32(~0u, value, distance, kWarp - 1);
+}
+
+// The value of a lane.
+inline float of_lane(float value, int lane) {
+  return __nvvm_shfl_sync_idx_f32(~0u, value, lane, kWarp - 1);
+}
+
+// The low halves of two words, and their high halves, the first one lower.
+inline uint low_halves(uint x, uint y) { return __nvvm_prmt(x, y, 0x5410); }
+inline uint high_halves(uint x, uint y) { return __nvvm_prmt(x, y, 0x7632); }
+
+inline uint one_of(uint x, uint y, bool is_second) {
+  return __nvvm_prmt(x, y, is_second ? 0x7654 : 0x3210);
 }
 
 // sums += left * right^T in fp32: left [16, 16], right [8, 16], sums [16, 8]. All lanes call it.
@@ -57,6 +77,18 @@ inline Words load_if(bool is_needed, const void* from) {
   return Words{words[0], words[1], words[2], words[3]};
 }
 
+// The same; undefined unless needed.
+inline Words load_or_leave(bool is_needed, const void* from) {
+  uint words[4];
+  asm volatile(
+      "{\n.reg .pred needed;\nsetp.ne.b32 needed, %5, 0;\n"
+      "@needed ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+      : "l"((const __attribute__((address_space(1))) void*)from),
+        "r"(static_cast<int>(is_needed)));
+  return Words{words[0], words[1], words[2], words[3]};
+}
+
 // The same for memory that no kernel writes, and that one thread reads once. Undefined unless
 // needed.
 inline Words load_constant_if(bool is_needed, const void* from) {
@@ -68,6 +100,24 @@ inline Words load_constant_if(bool is_needed, const void* from) {
       : "l"((const __attribute__((address_space(1))) void*)from),
         "r"(static_cast<int>(is_needed)));
   return Words{words[0], words[1], words[2], words[3]};
+}
+
+// The same for one element: always, and if it is needed, else 0.
+inline float load(const float* from) {
+  float value;
+  asm volatile("ld.global.f32 %0, [%1];"
+               : "=f"(value)
+               : "l"((const __attribute__((address_space(1))) void*)from));
+  return value;
+}
+inline uint load_if(bool is_needed, const unsigned char* from) {
+  uint value = 0;
+  asm volatile(
+      "{\n.reg .pred needed;\nsetp.ne.b32 needed, %2, 0;\n@needed ld.global.u8 %0, [%1];\n}"
+      : "+r"(value)
+      : "l"((const __attribute__((address_space(1))) void*)from),
+        "r"(static_cast<int>(is_needed)));
+  return value;
 }
 
 // A kernel may start before the one before it on its stream has ended (native/cuda/driver.h).
@@ -87,6 +137,13 @@ inline void let_next_start() {
 // The bits of the nearest bfloat16, ties to even.
 inline uint16 nearest_bfloat(float x) {
   return __builtin_bit_cast(uint16, __nvvm_f2bf16_rn(x));
+}
+// Two 16-bit floats in a word.
+inline uint nearest_halves(float low, float high) {
+  return __builtin_bit_cast(uint, __nvvm_ff2f16x2_rn(high, low));
+}
+inline uint nearest_bfloats(float low, float high) {
+  return __builtin_bit_cast(uint, __nvvm_ff2bf16x2_rn(high, low));
 }
 inline float exp2(float x) { return __nvvm_ex2_approx_ftz_f(x); }
 inline float reciprocal(float x) { return __nvvm_rcp_approx_ftz_f(x); }

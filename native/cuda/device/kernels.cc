@@ -22,10 +22,10 @@ using namespace device;
   KERNEL void linear_8_##suffix(LinearArguments<T> a) { multiply_rows<T, 1, false>(a); }       \
   KERNEL void linear_16_##suffix(LinearArguments<T> a) { multiply_rows<T, 2, false>(a); }      \
   KERNEL void linear_norm_##suffix(LinearArguments<T> a) { multiply_rows<T, 1, true>(a); }     \
-  KERNEL void attend_1_##suffix(DecodeAttentionArguments<T> a) { attend<T, 1>(a); }            \
-  KERNEL void attend_2_##suffix(DecodeAttentionArguments<T> a) { attend<T, 2>(a); }            \
-  KERNEL void attend_4_##suffix(DecodeAttentionArguments<T> a) { attend<T, 4>(a); }            \
-  KERNEL void attend_8_##suffix(DecodeAttentionArguments<T> a) { attend<T, 8>(a); }            \
+  KERNEL void attend_32_##suffix(DecodeAttentionArguments<T> a) { attend<T, 32>(a); }          \
+  KERNEL void attend_64_##suffix(DecodeAttentionArguments<T> a) { attend<T, 64>(a); }          \
+  KERNEL void attend_96_##suffix(DecodeAttentionArguments<T> a) { attend<T, 96>(a); }          \
+  KERNEL void attend_128_##suffix(DecodeAttentionArguments<T> a) { attend<T, 128>(a); }        \
   KERNEL void combine_parts_##suffix(DecodeAttentionArguments<T> a) { combine_parts(a); }        \
   KERNEL void pool_##suffix(PoolArguments<T> a) { pool(a); }
 

@@ -179,6 +179,7 @@ inline void write_features(const LinearArguments<T>& a, const float (&sums)[Tile
 // matrices then have their columns in the same other order.
 template <typename T, int Tiles, bool IsNormed>
 inline void multiply_rows(const LinearArguments<T>& a) {
+  expect_threads<kLinearThreads, Tiles == 1 ? 2 : 1>();
   const Steps steps = Steps::of(a.in);
   const int group = lane() / 4, column = lane() % 4 * kWide;
   const int width = a.is_gated ? kFeatures / 2 : kFeatures;

@@ -9,21 +9,22 @@ namespace device {
 // A row per block; a thread has `Vectors` vectors of the row, `num_threads()` vectors apart.
 template <typename T, int Vectors>
 inline void normalize_row(const NormArguments<T>& a) {
+  expect_threads<kMaxThreads, 1>();
   let_next_start();
   wait_for_previous();
   const long row = static_cast<long>(block()) * a.size;
   const int stride = num_threads() * kWide;
-  Wide<T> values[Vectors];
+  Words values[Vectors];  // rounded already, so that these are exact
   float sum = 0.f;
   UNROLLED
   for (int v = 0; v < Vectors; v++) {
     const int column = thread() * kWide + v * stride;
     if (column >= a.size) continue;
-    Wide<T>& value = values[v];
-    value = Wide<T>::load(a.x + row + column);
+    Wide<T> value = Wide<T>::load(a.x + row + column);
     if (a.x_bias) value.add(a.x_bias + column);
     if (a.residual) value.add(a.residual + row + column);
-    if (a.sum) value.store(a.sum + row + column);
+    values[v] = value.narrowed();
+    if (a.sum) *reinterpret_cast<Words*>(a.sum + row + column) = values[v];
     UNROLLED
     for (int i = 0; i < kWide; i++) sum += a.is_centered ? value.values[i]
                                                          : value.values[i] * value.values[i];
@@ -36,9 +37,10 @@ inline void normalize_row(const NormArguments<T>& a) {
     UNROLLED
     for (int v = 0; v < Vectors; v++) {
       if (thread() * kWide + v * stride >= a.size) continue;
+      const Wide<T> value = Wide<T>::of(values[v]);
       UNROLLED
       for (int i = 0; i < kWide; i++) {
-        const float distance = values[v].values[i] - mean;
+        const float distance = value.values[i] - mean;
         sum += distance * distance;
       }
     }
@@ -49,10 +51,10 @@ inline void normalize_row(const NormArguments<T>& a) {
   for (int v = 0; v < Vectors; v++) {
     const int column = thread() * kWide + v * stride;
     if (column >= a.size) continue;
-    const Wide<T> scale = Wide<T>::load(a.scale + column);
+    const Wide<T> value = Wide<T>::of(values[v]), scale = Wide<T>::load(a.scale + column);
     Wide<T> y;
     UNROLLED
-    for (int i = 0; i < kWide; i++) y.values[i] = (values[v].values[i] - mean) * factor * scale.values[i];
+    for (int i = 0; i < kWide; i++) y.values[i] = (value.values[i] - mean) * factor * scale.values[i];
     if (a.bias) {
       const Wide<T> bias = Wide<T>::load(a.bias + column);
       UNROLLED

@@ -11,6 +11,7 @@ namespace device {
 template <typename T>
 inline void pool(const PoolArguments<T>& a) {
   SHARED float sums[kMaxWarps * kWarp * kWide];  // [groups, size]
+  expect_threads<kMaxThreads, 1>();
   let_next_start();
   wait_for_previous();
   const int num_vectors = a.size / kWide, num_groups = num_threads() / num_vectors;
@@ -21,11 +22,14 @@ inline void pool(const PoolArguments<T>& a) {
   for (int i = 0; i < kWide; i++) mean.values[i] = 0.f;
   if (group < num_groups) {
     const T* x = a.x + static_cast<long>(block()) * a.max_length * a.size + column;
-    for (int token = group; token < length; token += num_groups) {
-      const Wide<T> value = Wide<T>::load(x + static_cast<long>(token) * a.size);
+    const auto load_one = [&](int token) {
+      return load_if(true, x + static_cast<long>(token) * a.size);
+    };
+    for_each_loaded(group, length, num_groups, load_one, [&](int, Words words) {
+      const Wide<T> value = Wide<T>::of(words);
       UNROLLED
       for (int i = 0; i < kWide; i++) mean.values[i] += value.values[i];
-    }
+    });
     UNROLLED
     for (int i = 0; i < kWide; i++) sums[group * a.size + column + i] = mean.values[i];
   }
@@ -54,6 +58,7 @@ inline void pool(const PoolArguments<T>& a) {
 }
 
 inline void find_key_ranges(const KeyRangesArguments& a) {
+  expect_threads<256, 4>();
   let_next_start();
   wait_for_previous();
   const int index = block() * num_threads() + thread(), first = index - a.num_texts;

@@ -46,6 +46,7 @@ inline Wide<T> rotated(const SplitArguments<T>& a, const T* x, int head, int pie
 
 template <typename T>
 inline void split(const SplitArguments<T>& a) {
+  expect_threads<256, 4>();
   let_next_start();
   wait_for_previous();
   const long index = static_cast<long>(block()) * num_threads() + thread();

@@ -7,7 +7,7 @@ namespace device {
 using uint16 = unsigned short;
 using uint = unsigned;
 
-constexpr int kWarp = 32, kMaxWarps = 32;
+constexpr int kWarp = 32, kMaxWarps = 32, kMaxThreads = kMaxWarps * kWarp;
 
 // 16 bytes, read and written at once.
 using Words = uint __attribute__((ext_vector_type(4)));
@@ -30,12 +30,13 @@ inline int num_warps() { return (num_threads() + kWarp - 1) / kWarp; }
 
 inline float exp(float x) { return exp2(x * 1.4426950408889634f); }
 
-// Element types: 16-bit floats, computed with in fp32.
+// Element types: 16-bit floats, computed with in fp32. pair(): two of them in a word.
 struct Half {
   static constexpr bool kIsBFloat = false;
   _Float16 bits;
   static float widen(Half x) { return static_cast<float>(x.bits); }
   static Half narrow(float x) { return {static_cast<_Float16>(x)}; }
+  static uint pair(float low, float high) { return nearest_halves(low, high); }
 };
 
 struct BFloat {
@@ -45,6 +46,7 @@ struct BFloat {
     return __builtin_bit_cast(float, static_cast<uint>(x.bits) << 16);
   }
   static BFloat narrow(float x) { return {nearest_bfloat(x)}; }
+  static uint pair(float low, float high) { return nearest_bfloats(low, high); }
 };
 
 // A vector of elements: 16 bytes.
@@ -76,15 +78,33 @@ struct Wide {
   void store(T* to) const { *reinterpret_cast<Words*>(to) = narrowed(); }
 
   Words narrowed() const {
-    Words words = 0;
+    Words words;
     UNROLLED
-    for (int i = 0; i < kWide; i++) {
-      const uint16 bits = __builtin_bit_cast(uint16, T::narrow(values[i]));
-      words[i / 2] |= static_cast<uint>(bits) << (16 * (i % 2));
-    }
+    for (int i = 0; i < kWide / 2; i++) words[i] = T::pair(values[2 * i], values[2 * i + 1]);
     return words;
   }
 };
+
+// Calls use(i, load(i)) for i = begin, begin + step, … before `end`. Several loads start together if
+// they are those of intrinsics.h, which keep their place: a thread that uses each value before it
+// loads the next one waits for the memory each time.
+template <typename Load, typename Use>
+inline void for_each_loaded(int begin, int end, int step, Load load, Use use) {
+  constexpr int kAtOnce = 8;
+  for (int first = begin; first < end; first += kAtOnce * step) {
+    decltype(load(0)) values[kAtOnce];
+    UNROLLED
+    for (int n = 0; n < kAtOnce; n++) {
+      const int i = first + n * step;
+      values[n] = load(i < end ? i : end - 1);
+    }
+    UNROLLED
+    for (int n = 0; n < kAtOnce; n++) {
+      const int i = first + n * step;
+      if (i < end) use(i, values[n]);
+    }
+  }
+}
 
 // The sum of `value` over all threads of the block. All threads call it.
 inline float sum_over_block(float value) {

@@ -11,22 +11,26 @@ inline void find_top_tokens(const TopTokensArguments& a) {
   SHARED float logits[kMaxWarps];
   SHARED int tokens[kMaxWarps];
   const Candidate none = {-__builtin_inff(), a.vocabulary};
+  expect_threads<kMaxThreads, 1>();
   let_next_start();
   wait_for_previous();
   const long index = a.rows ? a.rows[block()] : static_cast<long>(block());
   const float* row = a.logits + index * a.vocabulary;
-  const auto logit_of = [&](int token) {
-    return a.suppressed && a.suppressed[token] ? a.suppressed_logit : row[token];
+  const auto load_one = [&](int token) {
+    return Logit{load(row + token), load_if(a.suppressed, a.suppressed + token)};
+  };
+  const auto value_of = [&](Logit logit) {
+    return logit.is_suppressed ? a.suppressed_logit : logit.value;
   };
   float* top = a.top + static_cast<long>(block()) * a.width;
 
   // The best of the warp's tokens that come after `last`.
   const auto keep_best = [&](bool is_first, Candidate last) {
     Candidate best = none;
-    for (int token = thread(); token < a.vocabulary; token += num_threads()) {
-      const Candidate found = {logit_of(token), token};
+    for_each_loaded(thread(), a.vocabulary, num_threads(), load_one, [&](int token, Logit logit) {
+      const Candidate found = {value_of(logit), token};
       if ((is_first || comes_before(last, found)) && comes_before(found, best)) best = found;
-    }
+    });
     best = best_of_warp(best);
     if (lane() == 0) {
       logits[warp()] = best.logit;
@@ -43,16 +47,16 @@ inline void find_top_tokens(const TopTokensArguments& a) {
   keep_best(true, none);
   Candidate best = best_of_block();
   float sum = 0;
-  for (int token = thread(); token < a.vocabulary; token += num_threads()) {
-    sum += exp(logit_of(token) - best.logit);
-  }
+  for_each_loaded(thread(), a.vocabulary, num_threads(), load_one,
+                  [&](int, Logit logit) { sum += exp(value_of(logit) - best.logit); });
   sum = sum_over_block(sum);
   if (thread() == 0) {
     top[2 * a.count] = sum;
     if (a.targets) {
       const long target = a.targets[block()];
       const bool is_token = target >= 0 && target < a.vocabulary;
-      top[2 * a.count + 1] = is_token ? logit_of(static_cast<int>(target)) : __builtin_nanf("");
+      top[2 * a.count + 1] =
+          is_token ? value_of(load_one(static_cast<int>(target))) : __builtin_nanf("");
     }
   }
   for (int i = 0; i < a.count; i++) {

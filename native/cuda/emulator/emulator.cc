@@ -48,8 +48,9 @@ struct Thread {
   char* stack;  // while it does not run
   State state;
   Operation operation;
-  unsigned bits;  // given to from_lane()
-  int distance;
+  unsigned bits;  // given to from_lane() and of_lane()
+  int distance;   // of from_lane(); 0: of_lane()
+  int source;     // the lane of of_lane()
   unsigned left[4], right[2];  // given to multiply_add()
   float sums[4];
 };
@@ -58,6 +59,7 @@ Thread threads[kMaxThreads];
 char* scheduler;
 char* stacks = nullptr;
 int running, size;
+const char* wrong_size;  // null, or what expect_threads() found
 long current_block;
 Kernel kernel;
 const void* arguments;
@@ -110,7 +112,8 @@ const char* exchange(Thread* lanes) {
     bits[lane] = lanes[lane].bits;
   }
   for (int lane = 0; lane < kWarp; lane++) {
-    lanes[lane].bits = bits[lane ^ lanes[0].distance];
+    const int distance = lanes[lane].distance;
+    lanes[lane].bits = bits[distance ? lane ^ distance : lanes[lane].source];
   }
   return nullptr;
 }
@@ -196,6 +199,9 @@ const char* run_block() {
 
 }  // namespace
 
+void expect_threads(int count) {
+  if (size > count) wrong_size = "a block has more threads than its kernel expects";
+}
 int thread() { return running; }
 int num_threads() { return size; }
 int block() { return static_cast<int>(current_block); }
@@ -208,6 +214,11 @@ unsigned from_lane(unsigned bits, int distance) {
   threads[running].distance = distance;
   wait(State::kAtWarp);
   return threads[running].bits;
+}
+
+unsigned of_lane(unsigned bits, int lane) {
+  threads[running].source = lane;
+  return from_lane(bits, 0);
 }
 
 void multiply_add(bool is_bfloat, float (&sums)[4], const unsigned (&left)[4],
@@ -230,11 +241,12 @@ const char* run(Kernel run_kernel, long num_blocks, int num_threads, const void*
   kernel = run_kernel;
   arguments = given;
   size = num_threads;
+  wrong_size = nullptr;
   for (current_block = 0; current_block < num_blocks; current_block++) {
     const char* failure = run_block();
     if (failure) return failure;
   }
-  return nullptr;
+  return wrong_size;
 }
 
 }  // namespace emulator

@@ -9,6 +9,7 @@
 namespace emulator {
 
 // Of the running thread.
+void expect_threads(int count);
 int thread();
 int num_threads();
 int block();
@@ -19,6 +20,9 @@ void wait_for_block();
 // Waits for all lanes of the warp. Returns the bits that another lane gave.
 unsigned from_lane(unsigned bits, int distance);
 
+// The same, from lane `lane`.
+unsigned of_lane(unsigned bits, int lane);
+
 // Waits for all lanes of the warp. Multiplies the matrices that they give parts of.
 void multiply_add(bool is_bfloat, float (&sums)[4], const unsigned (&left)[4],
                   const unsigned (&right)[2]);
@@ -26,6 +30,11 @@ void multiply_add(bool is_bfloat, float (&sums)[4], const unsigned (&left)[4],
 }  // namespace emulator
 
 namespace device {
+
+template <int Threads, int Blocks>
+inline void expect_threads() {
+  emulator::expect_threads(Threads);
+}
 
 inline int thread() { return emulator::thread(); }
 inline int num_threads() { return emulator::num_threads(); }
@@ -37,6 +46,14 @@ inline T from_lane(T value, int distance) {
   return __builtin_bit_cast(T, emulator::from_lane(__builtin_bit_cast(unsigned, value), distance));
 }
 
+inline float of_lane(float value, int lane) {
+  return __builtin_bit_cast(float, emulator::of_lane(__builtin_bit_cast(unsigned, value), lane));
+}
+
+inline uint low_halves(uint x, uint y) { return (x & 0xffff) | y << 16; }
+inline uint high_halves(uint x, uint y) { return x >> 16 | (y & 0xffff0000); }
+inline uint one_of(uint x, uint y, bool is_second) { return is_second ? y : x; }
+
 template <bool IsBFloat>
 inline void multiply_add(float (&sums)[4], const uint (&left)[4], const uint (&right)[2]) {
   emulator::multiply_add(IsBFloat, sums, left, right);
@@ -45,9 +62,15 @@ inline void multiply_add(float (&sums)[4], const uint (&left)[4], const uint (&r
 inline Words load_if(bool is_needed, const void* from) {
   return is_needed ? *static_cast<const Words*>(from) : Words(0u);
 }
-inline Words load_constant_if(bool is_needed, const void* from) {
+inline Words load_or_leave(bool is_needed, const void* from) {
   return is_needed ? *static_cast<const Words*>(from) : Words(~0u);  // NaN
 }
+inline Words load_constant_if(bool is_needed, const void* from) {
+  return load_or_leave(is_needed, from);
+}
+
+inline float load(const float* from) { return *from; }
+inline uint load_if(bool is_needed, const unsigned char* from) { return is_needed ? *from : 0; }
 
 // Kernels run one after the other.
 inline void wait_for_previous() {}
@@ -57,6 +80,15 @@ inline uint16 nearest_bfloat(float x) {
   const uint bits = __builtin_bit_cast(uint, x);
   if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16>(bits >> 16 | 0x40);
   return static_cast<uint16>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+inline uint nearest_halves(float low, float high) {
+  const auto bits = [](float x) {
+    return static_cast<uint>(__builtin_bit_cast(uint16, static_cast<_Float16>(x)));
+  };
+  return bits(low) | bits(high) << 16;
+}
+inline uint nearest_bfloats(float low, float high) {
+  return nearest_bfloat(low) | static_cast<uint>(nearest_bfloat(high)) << 16;
 }
 inline float exp2(float x) { return __builtin_exp2f(x); }
 inline float reciprocal(float x) { return 1.f / x; }

@@ -9,7 +9,7 @@ from server.runtime.cuda.changes import MICROSOFT, SUFFIXES, attributes_of
 from server.runtime.kernels.graph import GraphIndex
 from server.runtime.kernels.library import DOMAIN
 
-_HEAD_SIZES = (32, 64, 128)
+_HEAD_SIZES = (32, 64, 96, 128)
 # Inputs of GroupQueryAttention: those that the operator takes, and those that all nodes have.
 _NUM_INPUTS, _REQUIRED = 9, (0, 3, 4, 5, 6)
 _KEY, _VALUE, _PAST_KEY, _COS, _SIN = 1, 2, 3, 7, 8
@@ -59,12 +59,18 @@ def _has_known_inputs(node: onnx.NodeProto, graph: GraphIndex) -> bool:
     cache = graph.shape(node.input[_PAST_KEY])
     types = {graph.types.get(name) for name in (node.input[_PAST_KEY], node.output[0])}
     return (
-        (has_angles or not attributes.get("do_rotary", 0))
+        (not attributes.get("do_rotary", 0) or (has_angles and _is_aligned(graph, node)))
         and (is_packed or attributes.get("causal", 1) == 0)
         and types <= SUFFIXES.keys()
         and len(cache) == 4
         and cache[3] in _HEAD_SIZES
     )
+
+
+def _is_aligned(graph: GraphIndex, node: onnx.NodeProto) -> bool:
+    """Whether the rotated part of a head is a multiple of 16 elements."""
+    angles = graph.shape(node.input[_COS])
+    return len(angles) == 2 and isinstance(angles[1], int) and angles[1] % 8 == 0
 
 
 def replaced(node: onnx.NodeProto, graph: GraphIndex) -> onnx.NodeProto:

@@ -1,0 +1,228 @@
+// Attention of a warp: decode_attention.h divides the work.
+#pragma once
+
+#include "arguments.h"
+#include "rotary.h"
+#include "thread.h"
+
+namespace device {
+
+constexpr int kAttentionThreads = 128, kAttentionWarps = kAttentionThreads / kWarp;
+constexpr int kQueries = 8;  // heads of a block
+constexpr int kTokens = 16;  // that a warp reads at once
+constexpr int kStride = kAttentionWarps * kTokens;
+constexpr float kLog2E = 1.4426950408889634f;
+
+// The vector from element `first` on of a head of `x`, after the rotation by its position's angles,
+// rounded as if stored.
+template <typename T>
+inline Words rotated(const DecodeAttentionArguments<T>& a, const T* x, int position, int first) {
+  const Wide<T> value = Wide<T>::load(x + first);
+  if (first >= a.rotary_size) return value.narrowed();
+  const long angles = static_cast<long>(position) * (a.rotary_size / 2);
+  const Rotation rotation = Rotation::of(first, a.rotary_size, a.is_interleaved);
+  const T* cosines = a.cosines + angles + rotation.angle;
+  const T* sines = a.sines + angles + rotation.angle;
+  Wide<T> result;
+  if (a.is_interleaved) {
+    UNROLLED
+    for (int i = 0; i < kWide; i++) {
+      const Rotation of_element = Rotation::of(i, kWide, true);
+      result.values[i] =
+          of_element.rotate(value.values[i], value.values[of_element.other],
+                            T::widen(cosines[of_element.angle]), T::widen(sines[of_element.angle]));
+    }
+  } else {
+    const Wide<T> others = Wide<T>::load(x + rotation.other);
+    const Wide<T> cosine = Wide<T>::load(cosines), sine = Wide<T>::load(sines);
+    UNROLLED
+    for (int i = 0; i < kWide; i++) {
+      result.values[i] =
+          rotation.rotate(value.values[i], others.values[i], cosine.values[i], sine.values[i]);
+    }
+  }
+  return result.narrowed();
+}
+
+// Where a block is, and what it computes.
+struct Part {
+  int row, kv_head, first_head, num_heads;  // query heads, of those of the key/value head
+  int split, begin, end;                    // tokens
+  int last;                                 // the position of the row's last token
+
+  template <typename T>
+  static Part of(const DecodeAttentionArguments<T>& a) {
+    Part part;
+    int index = block();
+    part.split = index % a.num_splits;
+    index /= a.num_splits;
+    const int num_chunks = (a.group + kQueries - 1) / kQueries;
+    part.first_head = index % num_chunks * kQueries;
+    index /= num_chunks;
+    const int num_heads = a.group - part.first_head;
+    part.num_heads = num_heads < kQueries ? num_heads : kQueries;
+    part.kv_head = index % a.num_kv_heads;
+    part.row = index / a.num_kv_heads;
+    int length = a.last_positions[part.row] + 1;
+    length = length < 1 ? 1 : length > a.capacity ? a.capacity : length;
+    part.last = length - 1;
+    const int first = a.window > 0 && length > a.window ? length - a.window : 0;
+    part.begin = first + part.split * a.split_size;
+    const bool is_last = part.split == a.num_splits - 1;
+    const int end = part.begin + a.split_size;
+    part.end = is_last || end > length ? length : end;
+    return part;
+  }
+
+  bool has(int token) const { return token >= begin && token < end; }
+};
+
+// What a warp computes. Its lanes have the parts of matrices that multiply_add() defines. Columns
+// of queries and keys are in another order, the same for both: a lane loads 8 consecutive ones of
+// each step of 32. Rows of transposed values are in the order in which lanes load them.
+template <typename T, int Head>
+struct WarpAttention {
+  static constexpr int kSteps = Head / 32;
+  static constexpr int kWhole = Head / 64;  // vectors of a token's value that a lane uses whole
+  static constexpr int kVectors = (Head + 63) / 64;
+  static constexpr int kPairs = Head / 16;  // of the value's elements, that a lane has
+
+  const DecodeAttentionArguments<T>& a;
+  const Part& part;
+  const T *keys, *values;  // of the row's head
+  const int group = lane() / 4, quarter = lane() % 4;
+  const float scale;  // of products: to exponents of 2
+  Words query[kSteps];         // of head `group`
+  Words key[2][kSteps];        // of tokens `group` and `group` + 8 of 16
+  Words value[4][kVectors];    // of tokens 2 `quarter`, the next one, and those 8 later
+  float output[kPairs][4] = {};  // of heads 2 `quarter` and the next one; elements: see column()
+  float maximum = -__builtin_inff(), sum = 0.f;  // of head `group`; the sum: of the lane's tokens
+
+  WarpAttention(const DecodeAttentionArguments<T>& arguments, const Part& of_block, long cache)
+      : a(arguments), part(of_block), keys(a.keys + cache), values(a.values + cache),
+        scale(a.scale * kLog2E * (a.softcap > 0.f ? 2.f / a.softcap : 1.f)) {}
+
+  void load_queries(const T* head) {
+    UNROLLED
+    for (int step = 0; step < kSteps; step++) {
+      query[step] = 0;
+      if (group >= part.num_heads) continue;
+      query[step] = rotated(a, head + static_cast<long>(group) * Head, part.last,
+                            step * 32 + quarter * kWide);
+    }
+  }
+
+  void load_keys(int first) {
+    UNROLLED
+    for (int half = 0; half < 2; half++) {
+      const int token = first + half * 8 + group;
+      const T* from = keys + static_cast<long>(token) * Head + quarter * kWide;
+      UNROLLED
+      for (int step = 0; step < kSteps; step++) {
+        key[half][step] = load_or_leave(token < part.end, from + step * 32);
+      }
+    }
+  }
+
+  void load_values(int first) {
+    UNROLLED
+    for (int i = 0; i < 4; i++) {
+      const int token = first + i / 2 * 8 + quarter * 2 + i % 2;
+      const T* from = values + static_cast<long>(token) * Head;
+      UNROLLED
+      for (int v = 0; v < kVectors; v++) {
+        const int at = v * 64 + (v < kWhole ? group : group / 2) * kWide;
+        value[i][v] = load_if(token < part.end, from + at);
+      }
+    }
+  }
+
+  // The first element of a pair.
+  int column(int pair) const {
+    return pair / 4 * 64 + pair % 4 * 2 + group * (pair / 4 < kWhole ? 8 : 4);
+  }
+
+  uint pair_of(int token, int pair) const {
+    const Words& words = value[token][pair / 4];
+    if (pair / 4 < kWhole) return words[pair % 4];
+    return one_of(words[pair % 4], words[2 + pair % 4], group % 2);
+  }
+
+  // Weights of the 16 tokens from `first` on, relative to the largest score so far: of head
+  // `group`, for the lane's tokens. Scales what was summed up before to them.
+  void weigh(int first, uint (&weights)[2]) {
+    // Rows 0 to 7 of the left matrix are the first words of each lane's columns of the queries,
+    // rows 8 to 15 the last ones: of each product, one half of the rows is needed.
+    float low[2][4] = {}, high[2][4] = {};
+    UNROLLED
+    for (int step = 0; step < kSteps; step++) {
+      const Words& q = query[step];
+      UNROLLED
+      for (int half = 0; half < 2; half++) {
+        const Words& k = key[half][step];
+        multiply_add<T::kIsBFloat>(low[half], {q[0], q[2], q[1], q[3]}, {k[0], k[1]});
+        multiply_add<T::kIsBFloat>(high[half], {q[0], q[2], q[1], q[3]}, {k[2], k[3]});
+      }
+    }
+    float scores[4], largest = maximum;
+    UNROLLED
+    for (int i = 0; i < 4; i++) {
+      float score = (low[i / 2][i % 2] + high[i / 2][2 + i % 2]) * scale;
+      if (a.softcap > 0.f) {  // tanh, which is 1 where its power is infinite
+        score = a.softcap * kLog2E * (1.f - 2.f * reciprocal(exp2(score) + 1.f));
+      }
+      const bool is_needed = first + i / 2 * 8 + quarter * 2 + i % 2 < part.end;
+      scores[i] = is_needed ? score : -__builtin_inff();
+      largest = __builtin_fmaxf(largest, scores[i]);
+    }
+    largest = __builtin_fmaxf(largest, from_lane(largest, 1));
+    largest = __builtin_fmaxf(largest, from_lane(largest, 2));
+    const float factor = exp2(maximum - largest);
+    maximum = largest;
+    sum *= factor;
+    UNROLLED
+    for (int i = 0; i < 4; i++) {
+      scores[i] = exp2(scores[i] - largest);
+      sum += scores[i];
+    }
+    UNROLLED
+    for (int half = 0; half < 2; half++) {
+      weights[half] = T::pair(scores[half * 2], scores[half * 2 + 1]);
+    }
+    const float factors[] = {of_lane(factor, quarter * 8), of_lane(factor, quarter * 8 + 4)};
+    UNROLLED
+    for (int p = 0; p < kPairs; p++) {
+      UNROLLED
+      for (int i = 0; i < 4; i++) output[p][i] *= factors[i % 2];
+    }
+  }
+
+  void add_values(const uint (&weights)[2]) {
+    UNROLLED
+    for (int p = 0; p < kPairs; p++) {
+      const uint x = pair_of(0, p), y = pair_of(1, p), z = pair_of(2, p), w = pair_of(3, p);
+      multiply_add<T::kIsBFloat>(output[p],
+                                 {low_halves(x, y), high_halves(x, y), low_halves(z, w),
+                                  high_halves(z, w)},
+                                 weights);
+    }
+  }
+
+  // The loads of the next tokens start as soon as there is room for them.
+  void run() {
+    int first = part.begin + warp() * kTokens;
+    load_keys(first);
+    load_values(first);
+    for (; first < part.end; first += kStride) {
+      uint weights[2];
+      weigh(first, weights);
+      load_keys(first + kStride);
+      add_values(weights);
+      load_values(first + kStride);
+    }
+    sum += from_lane(sum, 1);
+    sum += from_lane(sum, 2);
+  }
+};
+
+}  // namespace device
