@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kThreads = 128;
 constexpr int64_t kQueries = 8;  // heads of a block
 // Tokens: two times those that a block reads at once; to combine parts takes longer. Blocks: two on
-// each multiprocessor.
+// each multiprocessor of an H100.
 constexpr int64_t kMinSplit = 128, kFullDevice = 264;
 
 template <bool IsBFloat>
@@ -83,7 +83,7 @@ struct DecodeAttention : Typed<IsBFloat> {
       RETURN_IF_FAILED(shaped_input(api, context, 7, a.cosines, cos));
       RETURN_IF_FAILED(shaped_input(api, context, 8, a.sines, sin));
       if (cos.rank != 2 || !are_equal(cos, sin) || 2 * cos.last() > head || cos.last() % 8 ||
-          cos.sizes[0] < *total) {
+          cos.sizes[0] < capacity) {
         return refuse(api, "angles of the rotation have an unsupported shape");
       }
       a.rotary_size = static_cast<int>(2 * cos.last());
@@ -112,8 +112,7 @@ struct DecodeAttention : Typed<IsBFloat> {
     a.softcap = softcap;
     const int64_t blocks = rows * num_kv_heads * divide_up(a.group, kQueries);
     const int64_t longest = a.window && a.window < *total ? a.window : *total;
-    int64_t splits = blocks ? divide_up(kFullDevice, blocks) : 1;
-    if (2 * blocks >= kFullDevice) splits = 1;
+    int64_t splits = blocks && blocks < kFullDevice ? kFullDevice / blocks : 1;
     const int64_t most = divide_up(longest > 0 ? longest : 1, kMinSplit);
     if (splits > most) splits = most;
     a.num_splits = static_cast<int>(splits);
@@ -126,14 +125,6 @@ struct DecodeAttention : Typed<IsBFloat> {
     if (splits == 1) return nullptr;
     return launch(api, context, kCombineParts + IsBFloat, rows * num_heads,
                   static_cast<int>(head), &a);
-  }
-
-  static bool are_equal(const Dimensions& a, const Dimensions& b) {
-    if (a.rank != b.rank) return false;
-    for (size_t axis = 0; axis < a.rank; axis++) {
-      if (a.sizes[axis] != b.sizes[axis]) return false;
-    }
-    return true;
   }
 };
 

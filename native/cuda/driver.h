@@ -27,6 +27,9 @@ namespace cuda {
   _(attend_32_fp16) _(attend_32_bf16) _(attend_64_fp16) _(attend_64_bf16)                 \
   _(attend_96_fp16) _(attend_96_bf16) _(attend_128_fp16) _(attend_128_bf16)               \
   _(combine_parts_fp16) _(combine_parts_bf16)                                             \
+  _(attend_text_32_fp16) _(attend_text_32_bf16) _(attend_text_64_fp16)                    \
+  _(attend_text_64_bf16) _(attend_text_96_fp16) _(attend_text_96_bf16)                    \
+  _(attend_text_128_fp16) _(attend_text_128_bf16)                                         \
   _(pool_fp16) _(pool_bf16) _(key_ranges)                                                 \
   _(best_token) _(top_tokens) _(advance_rows) _(copy_parts) _(extreme_of_row)             \
   _(extremes_across)
@@ -42,7 +45,8 @@ enum Kernel : int {
   kLinearNorm = kLinear16 + 2,
   kAttend = kLinearNorm + 2,
   kCombineParts = kAttend + 8,
-  kPool = kCombineParts + 2,
+  kAttendText = kCombineParts + 2,
+  kPool = kAttendText + 8,
   kKeyRanges = kPool + 2,
   kBestToken,
   kTopTokens,

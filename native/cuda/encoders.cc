@@ -68,6 +68,74 @@ struct Split : Typed<IsBFloat> {
 };
 
 template <bool IsBFloat>
+struct EncoderAttention : Typed<IsBFloat> {
+  using Typed<IsBFloat>::kType;
+  static constexpr const char* kName =
+      IsBFloat ? "EncoderAttentionBf16" : "EncoderAttentionFp16";
+  static constexpr Parameter kInputs[] = {
+      {kType}, {ort::kInt32}, {kType, true}, {kType, true}, {kType, true}};
+  static constexpr Parameter kOutputs[] = {{kType}};
+
+  int64_t num_heads, num_kv_heads;
+  float scale;
+
+  Status* create(const Api& api, const KernelInfo* info) {
+    RETURN_IF_FAILED(api.Attribute(info, "scale", &scale));
+    return load_and_read(api, info, "num_heads", num_heads, "num_kv_heads", num_kv_heads);
+  }
+
+  Status* run(const Api& api, KernelContext* context) const {
+    constexpr int kThreads = 128, kBlockQueries = 64;
+    device::EncoderAttentionArguments<Element> a{};
+    Dimensions shape, lengths, keys, values;
+    RETURN_IF_FAILED(shaped_input(api, context, 0, a.query, shape));
+    RETURN_IF_FAILED(shaped_input(api, context, 1, a.lengths, lengths));
+    RETURN_IF_FAILED(ort::input_data(api, context, 2, a.bias));
+    RETURN_IF_FAILED(ort::input_data(api, context, 3, a.key));
+    RETURN_IF_FAILED(ort::input_data(api, context, 4, a.value));
+    if (shape.rank != 3) return refuse(api, "texts have three axes");
+    if (num_kv_heads <= 0 || num_heads <= 0 || num_heads % num_kv_heads) {
+      return refuse(api, "heads are not in equal groups");
+    }
+    if (lengths.rank != 1 || lengths.sizes[0] != shape.sizes[0]) {
+      return refuse(api, "there is a length for each text");
+    }
+    const bool is_packed = !a.key && !a.value;
+    const int64_t num_packed = is_packed ? num_heads + 2 * num_kv_heads : num_heads;
+    const int64_t head = shape.last() / num_packed;
+    if (head * num_packed != shape.last()) return refuse(api, "a row has no whole heads");
+    if (head < 32 || head > 128 || head % 32) {
+      return refuse(api, "heads have an unsupported size");
+    }
+    a.query_stride = a.key_stride = static_cast<int>(shape.last());
+    if (is_packed) {
+      a.key = a.query + num_heads * head;
+      a.value = a.key + num_kv_heads * head;
+    } else {
+      if (a.bias || !a.key || !a.value) return refuse(api, "a bias is of packed heads");
+      RETURN_IF_FAILED(shaped_input(api, context, 3, a.key, keys));
+      RETURN_IF_FAILED(shaped_input(api, context, 4, a.value, values));
+      Dimensions expected = shape;
+      expected.sizes[2] = num_kv_heads * head;
+      if (!are_equal(keys, expected) || !are_equal(values, expected)) {
+        return refuse(api, "keys and values have other shapes than the queries");
+      }
+      a.key_stride = static_cast<int>(keys.last());
+    }
+    shape.sizes[2] = num_heads * head;
+    RETURN_IF_FAILED(ort::output_data(api, context, 0, shape.sizes, shape.rank, a.y));
+    a.y_stride = static_cast<int>(shape.last());
+    a.num_heads = static_cast<int>(num_heads);
+    a.num_kv_heads = static_cast<int>(num_kv_heads);
+    a.length = static_cast<int>(shape.sizes[1]);
+    a.scale = scale != 0.f ? scale : 1.f / __builtin_sqrtf(static_cast<float>(head));
+    const int variant = static_cast<int>(head) / 32 - 1;
+    const int64_t blocks = shape.sizes[0] * num_heads * divide_up(a.length, kBlockQueries);
+    return launch(api, context, kAttendText + 2 * variant + IsBFloat, blocks, kThreads, &a);
+  }
+};
+
+template <bool IsBFloat>
 struct Pool : Typed<IsBFloat> {
   using Typed<IsBFloat>::kType;
   static constexpr const char* kName = IsBFloat ? "PoolBf16" : "PoolFp16";
@@ -128,6 +196,11 @@ struct KeyRanges : Typed<false> {
 
 const ort::Operator& split(bool is_bfloat) {
   return is_bfloat ? ort::make_operator<Split<true>>() : ort::make_operator<Split<false>>();
+}
+
+const ort::Operator& encoder_attention(bool is_bfloat) {
+  return is_bfloat ? ort::make_operator<EncoderAttention<true>>()
+                   : ort::make_operator<EncoderAttention<false>>();
 }
 
 const ort::Operator& pool(bool is_bfloat) {

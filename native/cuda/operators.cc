@@ -14,6 +14,13 @@
 //     cosines and sines [positions, half of the rotated elements of a head] (optional). Outputs:
 //     three of [texts, length, num_heads head size]; keys and values are repeated.
 //     Attributes: num_heads, num_kv_heads, is_interleaved.
+//   EncoderAttention: attention of all tokens of a text to its first ones.
+//     Inputs: query [texts, length, num_heads head size], or packed with keys and values [texts,
+//     length, (num_heads + 2 num_kv_heads) head size]; lengths [texts] int32, of those attended to;
+//     bias of a packed row (optional); key and value [texts, length, num_kv_heads head size], unless
+//     they are packed. Output: y [texts, length, num_heads head size].
+//     Attributes: num_heads, num_kv_heads, scale (0: 1 / sqrt(head size)). Heads are 32, 64, 96 or
+//     128 wide.
 //   Linear: act(x W^T + bias), or act(gate) * up of the halves of x W^T + bias, for few rows.
 //     Inputs: x [.., in], weight [features, in], bias [features] (optional), residual [.., in]
 //     (optional), scale [in] (optional). With scale, x is RMSNorm(x + residual) * scale. Outputs:
@@ -243,7 +250,8 @@ EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBas
        &ort::make_operator<cuda::Activation<false>>(), &ort::make_operator<cuda::Activation<true>>(),
        &cuda::split(false), &cuda::split(true),
        &cuda::linear(false), &cuda::linear(true), &cuda::decode_attention(false),
-       &cuda::decode_attention(true), &cuda::pool(false), &cuda::pool(true), &cuda::key_ranges(),
+       &cuda::decode_attention(true), &cuda::encoder_attention(false),
+       &cuda::encoder_attention(true), &cuda::pool(false), &cuda::pool(true), &cuda::key_ranges(),
        &ort::make_operator<cuda::BestToken>(), &ort::make_operator<cuda::TopTokens>(),
        &ort::make_operator<cuda::Advance>(), &ort::make_operator<cuda::Extreme>()});
 }

@@ -28,6 +28,14 @@ inline Status* refuse(const Api& api, const char* reason) {
   return api.CreateStatus(ort::kInvalidArgument, reason);
 }
 
+inline bool are_equal(const Dimensions& a, const Dimensions& b) {
+  if (a.rank != b.rank) return false;
+  for (size_t axis = 0; axis < a.rank; axis++) {
+    if (a.sizes[axis] != b.sizes[axis]) return false;
+  }
+  return true;
+}
+
 // The data and shape of the input at `index`, which must be there.
 template <typename T>
 Status* shaped_input(const Api& api, const KernelContext* context, size_t index, const T*& data,
@@ -81,6 +89,7 @@ struct Typed {
 const ort::Operator& linear(bool is_bfloat);
 const ort::Operator& decode_attention(bool is_bfloat);
 const ort::Operator& split(bool is_bfloat);
+const ort::Operator& encoder_attention(bool is_bfloat);
 const ort::Operator& pool(bool is_bfloat);
 const ort::Operator& key_ranges();
 

@@ -25,6 +25,7 @@ VERSION = "13_0"  # of the functions
 SHARED_KILOBYTES = {80: 164, 86: 100, 89: 100, 90: 228, 100: 228, 120: 100}
 REGISTERS, REGISTERS_AT_ONCE = 65536, 256  # of a multiprocessor; a warp gets a multiple
 RESERVED_BYTES = 1024  # of shared memory, by each block
+MAX_BLOCKS = 16  # of a multiprocessor
 
 
 # Of a kernel, in memory instead of registers: a few words outside of its loops are no loss.
@@ -125,7 +126,12 @@ def test_kernels_fit(
         name: (compiled[name].blocks(capability, kernel.num_threads, kernel.shared_bytes), kernel)
         for name, kernel in kernels.items()
     }
-    assert {name: room for name, room in rooms.items() if room[0] < room[1].num_blocks} == {}
+    # Two blocks also fit where there is less shared memory.
+    most = 2 if SHARED_KILOBYTES[capability] < 128 else MAX_BLOCKS
+    lacking = {
+        name: each for name, each in rooms.items() if each[0] < min(each[1].num_blocks, most)
+    }
+    assert lacking == {}
 
 
 def test_the_compiler_tells_errors(compiler: Callable[[bytes, int], str]) -> None:

@@ -13,6 +13,7 @@ from server.engine.failures import OUT_OF_MEMORY
 from server.engine.gpu.buckets import TextBuckets
 from server.engine.gpu.padded_prompts import MAX_PROMPT_TOKENS
 from server.engine.gpu.padded_sources import MAX_SOURCE_TOKENS
+from server.runtime.cuda.attention_checks import Attention
 from tests.cuda.conftest import Probe
 from tests.cuda.probe import MAX_LENGTH, NUM_SLOTS, Call, Reply, Request
 from tests.families import gated, test_granite
@@ -81,21 +82,29 @@ def test_the_host_waits_for_an_encoder_at_its_end_only(run_probe: Probe, bundle_
     assert set(calls[last:]) == {"cudaMemcpyAsync:out", "cudaStreamSynchronize"}
 
 
-@pytest.mark.parametrize("takes_ranges", [False, True])
-def test_attention_of_an_encoder(run_probe: Probe, bundle_of: Make, takes_ranges: bool) -> None:
-    """With ranges of keys, a kernel that stores no scores; else products with a softmax between."""
-    reply = run_probe(Request(bundle_of("bert-check"), takes_ranges=takes_ranges))
-    kernels = captures(reply.prepared)[0]
+@pytest.mark.parametrize(
+    ("attentions", "expected"),
+    [
+        (tuple(Attention), {"attend_text": 1}),
+        ((Attention.RANGES,), {"split": 1, "attention_kernel_batched_impl": 1}),
+        ((), {"split": 1, "softmax": 1, "AddBiasTranspose": 3}),
+    ],
+    ids=["ours", "over ranges", "stored scores"],
+)
+def test_attention_of_an_encoder(
+    run_probe: Probe,
+    bundle_of: Make,
+    attentions: tuple[Attention, ...],
+    expected: dict[str, int],
+) -> None:
+    """With ours, no kernel splits the heads; with neither, products with a softmax between."""
+    names = tuple(attention.value for attention in attentions)
+    reply = run_probe(Request(bundle_of("bert-check"), attentions=names))
+    parts = ("attend_text", "split", "attention_kernel_batched_impl", "softmax", "AddBiasTranspose")
     count = Counter(
-        part
-        for part in ("attention_kernel_batched_impl", "softmax", "AddBiasTranspose")
-        for kernel in kernels
-        if part in kernel
+        part for part in parts for kernel in captures(reply.prepared)[0] if part in kernel
     )
-    if takes_ranges:
-        assert count == {"attention_kernel_batched_impl": NUM_LAYERS}
-    else:
-        assert count == {"softmax": NUM_LAYERS, "AddBiasTranspose": 3 * NUM_LAYERS}
+    assert count == {part: number * NUM_LAYERS for part, number in expected.items()}
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,8 @@ def _attend(
     for mask in masks:
         scores = scores + mask
     is_padding = np.arange(key.shape[2]) >= lengths[:, None, None, None]
-    weights = np.exp(np.where(is_padding, -np.inf, scores))
+    scores = np.where(is_padding, -np.inf, scores)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
     attended = weights / weights.sum(-1, keepdims=True) @ value
     merged: Array = attended.swapaxes(1, 2).reshape(parts[0].shape).astype(parts[0].dtype)
     return merged
@@ -283,6 +284,36 @@ class GroupQueryAttention(OpRun):
             masks.append(np.triu(np.full((packed.shape[1],) * 2, -np.inf, np.float32), 1))
         scale = attributes.get("scale")
         return (_attend(parts, last_positions + 1, num_heads, scale, masks),)
+
+
+class EncoderAttentionFp16(_Operator):
+    def _run(
+        self,
+        query: Array,
+        lengths: Array,
+        bias: Array | None = None,
+        key: Array | None = None,
+        value: Array | None = None,
+        num_heads: int = 0,
+        num_kv_heads: int = 0,
+        scale: float = 0.0,
+    ) -> tuple[Array]:
+        parts: Sequence[Array]
+        if key is None or value is None:
+            biased = query if bias is None else query + bias
+            parts = _split_heads(biased, num_heads, num_kv_heads, lambda heads: heads)
+        else:
+            group = num_heads // num_kv_heads
+            keys, values = (
+                part.reshape(*part.shape[:2], num_kv_heads, -1).repeat(group, 2)
+                for part in (key, value)
+            )
+            parts = (query, keys.reshape(query.shape), values.reshape(query.shape))
+        return (_attend(parts, lengths, num_heads, scale),)
+
+
+class EncoderAttentionBf16(EncoderAttentionFp16):
+    pass
 
 
 class MultiHeadAttention(OpRun):
@@ -320,5 +351,5 @@ OPERATORS: list[type[OpRun]] = [
         PoolBf16,
         KeyRangesFp16,
     ),
-    *(GroupQueryAttention, MultiHeadAttention),
+    *(GroupQueryAttention, MultiHeadAttention, EncoderAttentionFp16, EncoderAttentionBf16),
 ]

@@ -271,8 +271,8 @@ def test_a_rotated_part_of_a_head_that_is_no_multiple_of_16_stays() -> None:
 @pytest.mark.parametrize(
     ("line", "instead"),
     [
-        ("    wait_for_block();\n  }\n  of_warp.run();", "  }\n  of_warp.run();"),
-        ("  wait_for_block();\n  UNROLLED\n", "  UNROLLED\n"),
+        ("    wait_for_block();\n    if ((part.last", "    if ((part.last"),
+        ("  wait_for_block();\n  // Threads next", "  // Threads next"),
     ],
     ids=["new token", "warps"],
 )

@@ -87,16 +87,20 @@ def assert_as_defined(
     operator: str,
     inputs: Mapping[str, Array | None],
     types: Sequence[int] = (FLOAT,),
+    error: float = 1 / 64,
     **attributes: Any,
 ) -> None:
-    """Compares the operator with its definition in NumPy, to one unit in the last place."""
+    """Compares the operator with its definition in NumPy, to one unit in the last place.
+
+    ``error``: in such units of 1, that small outputs may have too.
+    """
     outputs = run(emulated, model_of(operator, inputs, types, **attributes), inputs)
     definition = getattr(cuda_operators, operator)._run
     expected = definition(None, *inputs.values(), **attributes)
     for output, wanted in zip(outputs, expected, strict=False):
         assert output.shape == wanted.shape
         ulp = 0.0 if wanted.dtype.kind == "i" else float(ml_dtypes.finfo(wanted.dtype).eps)
-        np.testing.assert_allclose(output, wanted.astype(output.dtype), rtol=ulp, atol=ulp / 64)
+        np.testing.assert_allclose(output, wanted.astype(output.dtype), rtol=ulp, atol=ulp * error)
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), FLOATS)

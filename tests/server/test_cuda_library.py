@@ -166,6 +166,11 @@ def test_onnx_runtime_takes_the_operators_of_attention(
     assert operators == [f"Split{suffix}", *ranges, "MultiHeadAttention", "Neg"]
     with pytest.raises(Exception, match=message):
         load_on_cpu(model)
+    weights = {"bias": random(dtype, 3 * 64)}
+    model = rewritten(attention(weights, 64, type_of(dtype)), tmp_path)
+    assert [made.op_type for made in model.graph.node] == [f"EncoderAttention{suffix}", "Neg"]
+    with pytest.raises(Exception, match=message):
+        load_on_cpu(model)
 
 
 def test_onnx_runtime_takes_the_operator_of_reductions() -> None:

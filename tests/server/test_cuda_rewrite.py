@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from server.runtime.cuda.attention_checks import Attention
 from server.runtime.memory import Array
 from tests.server.cuda_graphs import (
     FLOAT16,
@@ -210,16 +211,19 @@ def angles_of(half: int) -> dict[str, Array]:
     }
 
 
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize(
+OPTIONS = pytest.mark.parametrize(
     "options", [{}, {"scale": 0.5}, {"do_rotary": 0}, {"num_heads": 4}, {"rotary_interleaved": 1}]
 )
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@OPTIONS
 @pytest.mark.parametrize("half", [0, 8])
 def test_attention_takes_separate_queries_keys_and_values(
     tmp_path: Path, has_bias: bool, options: dict[str, Any], half: int
 ) -> None:
-    """Of heads in groups too, with rotary positions, or without."""
-    heads, own_size = options.get("num_heads", 2), 64
+    """Of heads in groups too, with rotary positions, or without; of 24 or 48 elements."""
+    heads, own_size = options.get("num_heads", 2), 96
     size = own_size + 2 * own_size // heads * 2
     weights = {"bias": random(np.float16, size, seed=1)} if has_bias else {}
     angles = angles_of(half) if half else {}
@@ -240,6 +244,35 @@ def test_attention_takes_separate_queries_keys_and_values(
     kept = {name: value for name, value in options.items() if name == "scale"}
     assert attributes(attending) == {"num_heads": heads, **kept}
     assert "GroupQueryAttention" not in made
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@OPTIONS
+@pytest.mark.parametrize("half", [0, 8])
+def test_attention_of_our_own_takes_packed_heads(
+    tmp_path: Path, has_bias: bool, options: dict[str, Any], half: int
+) -> None:
+    """Rotated ones are split before. Heads have 32 or 64 elements."""
+    heads, own_size = options.get("num_heads", 2), 128
+    size = own_size + 2 * own_size // heads * 2
+    weights = {"bias": random(np.float16, size, seed=1)} if has_bias else {}
+    angles = angles_of(half) if half else {}
+    options = {**options, "do_rotary": int(half > 0)}
+    model = attention(weights, own_size, angles=angles, **options)
+    made = {node.op_type: node for node in rewritten_nodes(model, tmp_path, inputs_of(size))}
+    attending = made["EncoderAttentionFp16"]
+    if half:
+        query, key, value = made["SplitFp16"].output
+        assert list(attending.input) == [query, "lengths", "", key, value]
+    else:
+        assert list(attending.input) == ["packed", "lengths", *weights]
+    assert attributes(attending) == {
+        "num_heads": heads,
+        "num_kv_heads": heads if half else 2,
+        "scale": options.get("scale", 0.0),
+    }
+    others = {"SplitFp16", "MultiHeadAttention", "KeyRangesFp16", "GroupQueryAttention", "Add"}
+    assert others & made.keys() == ({"SplitFp16"} if half else set())
 
 
 BIASED = {"weights": {"bias": random(np.float16, 1, 2, 5, 5)}, "position_bias": "bias"}
@@ -308,19 +341,25 @@ def test_masks_of_other_lengths_are_not_shared(tmp_path: Path) -> None:
     assert operators(made).count("ConstantOfShape") == 2
 
 
-@pytest.mark.parametrize("takes_ranges", [False, True])
-def test_tokens_that_nobody_attends_to_need_ranges(tmp_path: Path, takes_ranges: bool) -> None:
-    """With lengths alone, ``MultiHeadAttention`` leaves them out."""
-    model = attention({})
+@pytest.mark.parametrize(
+    ("right", "expected"),
+    [
+        (tuple(Attention), "EncoderAttentionFp16"),
+        ((Attention.RANGES,), "MultiHeadAttention"),
+        ((), "GroupQueryAttention"),
+    ],
+)
+def test_tokens_that_nobody_attends_to_need_ranges(
+    tmp_path: Path, right: tuple[Attention, ...], expected: str
+) -> None:
+    """Or our kernel. With lengths alone, ``MultiHeadAttention`` leaves them out."""
+    model = attention({}, 64)
     for value in model.graph.input:
         value.name = "attended_lengths" if value.name == "lengths" else value.name
     for one in model.graph.node:
         one.input[:] = ["attended_lengths" if name == "lengths" else name for name in one.input]
     onnx.save(model, tmp_path / "graph.onnx")
-    data = rewrite(tmp_path / "graph.onnx", takes_ranges=lambda: takes_ranges)
+    data = rewrite(tmp_path / "graph.onnx", is_right=lambda attention, _: attention in right)
     assert data is not None
     made = operators(load(data, tmp_path).graph.node)
-    assert ("MultiHeadAttention" in made, "GroupQueryAttention" in made) == (
-        takes_ranges,
-        not takes_ranges,
-    )
+    assert [name for name in made if "Attention" in name] == [expected]

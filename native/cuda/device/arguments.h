@@ -87,6 +87,20 @@ struct DecodeAttentionArguments {
   float softcap;  // 0: none
 };
 
+// Attention of all tokens of each text to its first ones.
+template <typename T>
+struct EncoderAttentionArguments {
+  const T* query;  // of token t of text x from (x length + t) query_stride on: [num_heads, head_size]
+  const T* key;    // likewise, from key_stride on: [num_kv_heads, head_size]
+  const T* value;  // likewise
+  const T* bias;   // null, or of the queries, keys and values
+  const int* lengths;  // [texts]: of the tokens that are attended to
+  T* y;                // as query, from y_stride on
+  int query_stride, key_stride, y_stride;
+  int num_heads, num_kv_heads, length;
+  float scale;
+};
+
 // Of tokens that are not padding: the mean, or with is_normalized the mean with the norm 1.
 template <typename T>
 struct PoolArguments {

@@ -45,7 +45,7 @@ inline void find_best_token(const BestTokenArguments& a) {
   const float* row = a.logits + static_cast<long>(block()) * a.vocabulary;
   Candidate best = {-__builtin_inff(), a.vocabulary};
   const auto load_one = [&](int token) {
-    return Logit{load(row + token), load_if(a.suppressed, a.suppressed + token)};
+    return Logit{load(row + token), load_byte_if(a.suppressed, a.suppressed + token)};
   };
   for_each_loaded(thread(), a.vocabulary, num_threads(), load_one, [&](int token, Logit found) {
     if (found.is_suppressed && found.value == found.value) return;

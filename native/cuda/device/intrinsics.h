@@ -2,7 +2,7 @@
 // products of small matrices, permutations, loads, fast functions and the order of kernels. Compiled by Clang for
 // PTX; no CUDA headers are needed.
 //
-// Source: PTX ISA, "Special Registers", "shfl.sync", "mma.sync", "prmt", "ld.global.nc", "ex2", "rcp",
+// Source: PTX ISA, "Special Registers", "shfl.sync", "mma.sync", "prmt", "ld.global.nc", "cp.async", "ex2", "rcp",
 // "rsqrt", "griddepcontrol"; https://docs.nvidia.com/cuda/parallel-thread-execution.
 #pragma once
 
@@ -102,7 +102,7 @@ inline Words load_constant_if(bool is_needed, const void* from) {
   return Words{words[0], words[1], words[2], words[3]};
 }
 
-// The same for one element: always, and if it is needed, else 0.
+// Ordinary loads that keep their order: of a float, and of a byte if it is needed, else 0.
 inline float load(const float* from) {
   float value;
   asm volatile("ld.global.f32 %0, [%1];"
@@ -110,7 +110,7 @@ inline float load(const float* from) {
                : "l"((const __attribute__((address_space(1))) void*)from));
   return value;
 }
-inline uint load_if(bool is_needed, const unsigned char* from) {
+inline uint load_byte_if(bool is_needed, const unsigned char* from) {
   uint value = 0;
   asm volatile(
       "{\n.reg .pred needed;\nsetp.ne.b32 needed, %2, 0;\n@needed ld.global.u8 %0, [%1];\n}"
@@ -119,6 +119,19 @@ inline uint load_if(bool is_needed, const unsigned char* from) {
         "r"(static_cast<int>(is_needed)));
   return value;
 }
+
+// Copies 16 bytes to shared memory while the thread goes on; zeros, unless they are needed.
+//   end_copies(): ends a group of copies.
+//   wait_for_copies(): waits for the thread's copies, but for those of the last group.
+inline void start_copy(void* to, const void* from, bool is_needed) {
+  asm volatile(
+      "{\n.reg .u64 to;\ncvta.to.shared.u64 to, %0;\n"
+      "cp.async.cg.shared.global [to], [%1], 16, %2;\n}" ::"l"(to),
+      "l"((const __attribute__((address_space(1))) void*)from), "r"(is_needed ? 16 : 0)
+      : "memory");
+}
+inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+inline void wait_for_copies() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 
 // A kernel may start before the one before it on its stream has ended (native/cuda/driver.h).
 //   wait_for_previous(): waits until that one has ended, and its results are visible.

@@ -5,6 +5,7 @@
 #include "best_token.h"
 #include "copy.h"
 #include "decode_attention.h"
+#include "encoder_attention.h"
 #include "extreme.h"
 #include "linear.h"
 #include "norm.h"
@@ -27,6 +28,10 @@ using namespace device;
   KERNEL void attend_96_##suffix(DecodeAttentionArguments<T> a) { attend<T, 96>(a); }          \
   KERNEL void attend_128_##suffix(DecodeAttentionArguments<T> a) { attend<T, 128>(a); }        \
   KERNEL void combine_parts_##suffix(DecodeAttentionArguments<T> a) { combine_parts(a); }        \
+  KERNEL void attend_text_32_##suffix(EncoderAttentionArguments<T> a) { attend_text<T, 32>(a); }\
+  KERNEL void attend_text_64_##suffix(EncoderAttentionArguments<T> a) { attend_text<T, 64>(a); }\
+  KERNEL void attend_text_96_##suffix(EncoderAttentionArguments<T> a) { attend_text<T, 96>(a); }\
+  KERNEL void attend_text_128_##suffix(EncoderAttentionArguments<T> a) { attend_text<T, 128>(a); }\
   KERNEL void pool_##suffix(PoolArguments<T> a) { pool(a); }
 
 DEFINE(fp16, Half)

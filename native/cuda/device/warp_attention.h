@@ -13,36 +13,55 @@ constexpr int kTokens = 16;  // that a warp reads at once
 constexpr int kStride = kAttentionWarps * kTokens;
 constexpr float kLog2E = 1.4426950408889634f;
 
-// The vector from element `first` on of a head of `x`, after the rotation by its position's angles,
-// rounded as if stored.
-template <typename T>
-inline Words rotated(const DecodeAttentionArguments<T>& a, const T* x, int position, int first) {
-  const Wide<T> value = Wide<T>::load(x + first);
-  if (first >= a.rotary_size) return value.narrowed();
-  const long angles = static_cast<long>(position) * (a.rotary_size / 2);
-  const Rotation rotation = Rotation::of(first, a.rotary_size, a.is_interleaved);
-  const T* cosines = a.cosines + angles + rotation.angle;
-  const T* sines = a.sines + angles + rotation.angle;
-  Wide<T> result;
-  if (a.is_interleaved) {
+// Vectors of heads and the rotation by their position's angles. All loads start before the first
+// value is used.
+template <typename T, int Count>
+struct Rotated {
+  Words x[Count], others[Count], cosines[Count], sines[Count];
+
+  // The vectors of a head from elements first, first + step, … on; zeros unless they are needed.
+  void load(const DecodeAttentionArguments<T>& a, const T* head, int position, int first, int step,
+            bool is_needed) {
+    const long angles = static_cast<long>(position) * (a.rotary_size / 2);
     UNROLLED
-    for (int i = 0; i < kWide; i++) {
-      const Rotation of_element = Rotation::of(i, kWide, true);
-      result.values[i] =
-          of_element.rotate(value.values[i], value.values[of_element.other],
-                            T::widen(cosines[of_element.angle]), T::widen(sines[of_element.angle]));
-    }
-  } else {
-    const Wide<T> others = Wide<T>::load(x + rotation.other);
-    const Wide<T> cosine = Wide<T>::load(cosines), sine = Wide<T>::load(sines);
-    UNROLLED
-    for (int i = 0; i < kWide; i++) {
-      result.values[i] =
-          rotation.rotate(value.values[i], others.values[i], cosine.values[i], sine.values[i]);
+    for (int i = 0; i < Count; i++) {
+      const int at = first + i * step;
+      const bool is_rotated = is_needed && at < a.rotary_size;
+      const Rotation rotation = Rotation::of(at, a.rotary_size, a.is_interleaved);
+      // Of neighbours, 4 angles are needed: those of a vector that begins at a multiple of 8 bytes.
+      const int angle = a.is_interleaved ? rotation.angle / kWide * kWide : rotation.angle;
+      x[i] = load_if(is_needed, head + at);
+      others[i] = load_if(is_rotated && !a.is_interleaved, head + rotation.other);
+      cosines[i] = load_if(is_rotated, a.cosines + angles + angle);
+      sines[i] = load_if(is_rotated, a.sines + angles + angle);
     }
   }
-  return result.narrowed();
-}
+
+  // Of the vector `i`, which begins at the element `at`; rounded as if stored.
+  Words result(const DecodeAttentionArguments<T>& a, int i, int at) const {
+    if (at >= a.rotary_size) return x[i];
+    const Wide<T> value = Wide<T>::of(x[i]), other = Wide<T>::of(others[i]);
+    const Wide<T> cosine = Wide<T>::of(cosines[i]), sine = Wide<T>::of(sines[i]);
+    const bool is_high = at / 2 % kWide != 0;  // its angles are the last 4 of their vector
+    const Rotation whole = Rotation::of(at, a.rotary_size, false);
+    Wide<T> rotated;
+    UNROLLED
+    for (int e = 0; e < kWide; e++) {
+      if (a.is_interleaved) {
+        const Rotation pair = Rotation::of(e, kWide, true);
+        const int high = pair.angle + kWide / 2;
+        rotated.values[e] = pair.rotate(
+            value.values[e], value.values[pair.other],
+            is_high ? cosine.values[high] : cosine.values[pair.angle],
+            is_high ? sine.values[high] : sine.values[pair.angle]);
+      } else {
+        rotated.values[e] = whole.rotate(value.values[e], other.values[e], cosine.values[e],
+                                         sine.values[e]);
+      }
+    }
+    return rotated.narrowed();
+  }
+};
 
 // Where a block is, and what it computes.
 struct Part {
@@ -50,28 +69,29 @@ struct Part {
   int split, begin, end;                    // tokens
   int last;                                 // the position of the row's last token
 
+  // All but the tokens: by the arguments alone.
   template <typename T>
-  static Part of(const DecodeAttentionArguments<T>& a) {
-    Part part;
+  explicit Part(const DecodeAttentionArguments<T>& a) {
     int index = block();
-    part.split = index % a.num_splits;
+    split = index % a.num_splits;
     index /= a.num_splits;
     const int num_chunks = (a.group + kQueries - 1) / kQueries;
-    part.first_head = index % num_chunks * kQueries;
+    first_head = index % num_chunks * kQueries;
     index /= num_chunks;
-    const int num_heads = a.group - part.first_head;
-    part.num_heads = num_heads < kQueries ? num_heads : kQueries;
-    part.kv_head = index % a.num_kv_heads;
-    part.row = index / a.num_kv_heads;
-    int length = a.last_positions[part.row] + 1;
+    num_heads = a.group - first_head < kQueries ? a.group - first_head : kQueries;
+    kv_head = index % a.num_kv_heads;
+    row = index / a.num_kv_heads;
+  }
+
+  template <typename T>
+  void find_tokens(const DecodeAttentionArguments<T>& a) {
+    int length = a.last_positions[row] + 1;
     length = length < 1 ? 1 : length > a.capacity ? a.capacity : length;
-    part.last = length - 1;
+    last = length - 1;
     const int first = a.window > 0 && length > a.window ? length - a.window : 0;
-    part.begin = first + part.split * a.split_size;
-    const bool is_last = part.split == a.num_splits - 1;
-    const int end = part.begin + a.split_size;
-    part.end = is_last || end > length ? length : end;
-    return part;
+    begin = first + split * a.split_size;
+    end = begin + a.split_size;
+    if (split == a.num_splits - 1 || end > length) end = length;
   }
 
   bool has(int token) const { return token >= begin && token < end; }
@@ -103,12 +123,11 @@ struct WarpAttention {
         scale(a.scale * kLog2E * (a.softcap > 0.f ? 2.f / a.softcap : 1.f)) {}
 
   void load_queries(const T* head) {
+    Rotated<T, kSteps> rotated;
+    rotated.load(a, head + group * Head, part.last, quarter * kWide, 32, group < part.num_heads);
     UNROLLED
     for (int step = 0; step < kSteps; step++) {
-      query[step] = 0;
-      if (group >= part.num_heads) continue;
-      query[step] = rotated(a, head + static_cast<long>(group) * Head, part.last,
-                            step * 32 + quarter * kWide);
+      query[step] = rotated.result(a, step, step * 32 + quarter * kWide);
     }
   }
 
@@ -208,12 +227,14 @@ struct WarpAttention {
     }
   }
 
-  // The loads of the next tokens start as soon as there is room for them.
+  void load_first() {
+    load_keys(part.begin + warp() * kTokens);
+    load_values(part.begin + warp() * kTokens);
+  }
+
+  // After load_first(). The loads of the next tokens start as soon as there is room for them.
   void run() {
-    int first = part.begin + warp() * kTokens;
-    load_keys(first);
-    load_values(first);
-    for (; first < part.end; first += kStride) {
+    for (int first = part.begin + warp() * kTokens; first < part.end; first += kStride) {
       uint weights[2];
       weigh(first, weights);
       load_keys(first + kStride);

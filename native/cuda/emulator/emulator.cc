@@ -37,12 +37,20 @@ constexpr int kWarp = 32;
 constexpr long kStackBytes = 64 * 1024;
 constexpr int kNumKept = 6;       // registers
 constexpr long kAlignment = 16;  // of a stack when a function is called
+constexpr int kMaxCopies = 64, kCopyBytes = 16;
 constexpr int kNotANumber = 0xff;  // the byte; floats of it are NaN
 
 enum class State { kReady, kAtWarp, kAtBlock, kEnded };
 
 // What all lanes of a warp do at once.
 enum class Operation { kExchange, kMultiplyFp16, kMultiplyBf16 };
+
+struct PendingCopy {
+  void* to;
+  const void* from;
+  bool is_needed;
+  int group;
+};
 
 struct Thread {
   char* stack;  // while it does not run
@@ -53,13 +61,15 @@ struct Thread {
   int source;     // the lane of of_lane()
   unsigned left[4], right[2];  // given to multiply_add()
   float sums[4];
+  PendingCopy copies[kMaxCopies];
+  int num_copies, group;
 };
 
 Thread threads[kMaxThreads];
 char* scheduler;
 char* stacks = nullptr;
 int running, size;
-const char* wrong_size;  // null, or what expect_threads() found
+const char* misuse;  // null, or what a thread did that a device does not allow
 long current_block;
 Kernel kernel;
 const void* arguments;
@@ -82,16 +92,22 @@ void start_threads() {
     *reinterpret_cast<void (**)()>(called) = run_thread;
     threads[i].stack = called - kNumKept * static_cast<long>(sizeof(void*));
     threads[i].state = State::kReady;
+    threads[i].num_copies = threads[i].group = 0;
   }
 }
 
-// Numbers in another order (Fisher and Yates), by a linear congruential generator.
-void shuffle(int* numbers, int count) {
+// A random number below `end`, by a linear congruential generator.
+int random_below(int end) {
   static unsigned random = 1;
+  random = random * 1664525u + 1013904223u;
+  return static_cast<int>((random >> 8) % static_cast<unsigned>(end));
+}
+
+// Numbers in another order (Fisher and Yates).
+void shuffle(int* numbers, int count) {
   for (int i = 0; i < count; i++) numbers[i] = i;
   for (int i = count - 1; i > 0; i--) {
-    random = random * 1664525u + 1013904223u;
-    const int other = static_cast<int>((random >> 8) % static_cast<unsigned>(i + 1));
+    const int other = random_below(i + 1);
     const int held = numbers[i];
     numbers[i] = numbers[other];
     numbers[other] = held;
@@ -116,6 +132,14 @@ const char* exchange(Thread* lanes) {
     lanes[lane].bits = bits[distance ? lane ^ distance : lanes[lane].source];
   }
   return nullptr;
+}
+
+void make(const PendingCopy& copy) {
+  if (copy.is_needed) {
+    memcpy(copy.to, copy.from, kCopyBytes);
+  } else {
+    memset(copy.to, 0, kCopyBytes);
+  }
 }
 
 float element(unsigned word, int half, bool is_bfloat) {
@@ -200,7 +224,7 @@ const char* run_block() {
 }  // namespace
 
 void expect_threads(int count) {
-  if (size > count) wrong_size = "a block has more threads than its kernel expects";
+  if (size > count) misuse = "a block has more threads than its kernel expects";
 }
 int thread() { return running; }
 int num_threads() { return size; }
@@ -219,6 +243,36 @@ unsigned from_lane(unsigned bits, int distance) {
 unsigned of_lane(unsigned bits, int lane) {
   threads[running].source = lane;
   return from_lane(bits, 0);
+}
+
+void start_copy(void* to, const void* from, bool is_needed) {
+  Thread& thread = threads[running];
+  if (thread.num_copies == kMaxCopies) {
+    misuse = "a thread has too many copies under way";
+    return;
+  }
+  const PendingCopy copy = {to, from, is_needed, thread.group};
+  if (random_below(2)) {
+    make(copy);
+  } else {
+    thread.copies[thread.num_copies++] = copy;
+  }
+}
+
+void end_copies() { threads[running].group++; }
+
+void wait_for_copies() {
+  Thread& thread = threads[running];
+  int num_left = 0;
+  for (int i = 0; i < thread.num_copies; i++) {
+    const PendingCopy& copy = thread.copies[i];
+    if (copy.group >= thread.group - 1) {
+      thread.copies[num_left++] = copy;
+    } else {
+      make(copy);
+    }
+  }
+  thread.num_copies = num_left;
 }
 
 void multiply_add(bool is_bfloat, float (&sums)[4], const unsigned (&left)[4],
@@ -241,12 +295,12 @@ const char* run(Kernel run_kernel, long num_blocks, int num_threads, const void*
   kernel = run_kernel;
   arguments = given;
   size = num_threads;
-  wrong_size = nullptr;
+  misuse = nullptr;
   for (current_block = 0; current_block < num_blocks; current_block++) {
     const char* failure = run_block();
     if (failure) return failure;
   }
-  return wrong_size;
+  return misuse;
 }
 
 }  // namespace emulator

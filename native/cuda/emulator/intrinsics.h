@@ -27,6 +27,11 @@ unsigned of_lane(unsigned bits, int lane);
 void multiply_add(bool is_bfloat, float (&sums)[4], const unsigned (&left)[4],
                   const unsigned (&right)[2]);
 
+// Copies are made at once, or when the thread waits for them, at random.
+void start_copy(void* to, const void* from, bool is_needed);
+void end_copies();
+void wait_for_copies();
+
 }  // namespace emulator
 
 namespace device {
@@ -70,7 +75,11 @@ inline Words load_constant_if(bool is_needed, const void* from) {
 }
 
 inline float load(const float* from) { return *from; }
-inline uint load_if(bool is_needed, const unsigned char* from) { return is_needed ? *from : 0; }
+inline uint load_byte_if(bool is_needed, const unsigned char* from) { return is_needed ? *from : 0; }
+
+using emulator::end_copies;
+using emulator::start_copy;
+using emulator::wait_for_copies;
 
 // Kernels run one after the other.
 inline void wait_for_previous() {}

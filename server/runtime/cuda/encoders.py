@@ -1,12 +1,13 @@
 """Patterns of encoders, for :mod:`server.runtime.cuda.rewrite`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 from onnx import helper
 
+from server.runtime.cuda.attention_checks import Attention, IsRight
 from server.runtime.cuda.changes import (
     MICROSOFT,
     SUFFIXES,
@@ -20,27 +21,28 @@ from server.runtime.cuda.pooling import pooled_means
 from server.runtime.kernels.graph import ATTENDED_LENGTHS, GraphIndex
 from server.runtime.kernels.library import DOMAIN
 
+_HEAD_SIZES = (32, 64, 96, 128)  # of our attention
 # Of a mean: a block of threads of native/cuda/encoders.cc has a vector of each.
 _MAX_POOLED_SIZE = 8192
 
 
-def attentions(graph: GraphIndex, takes_ranges: Callable[[], bool]) -> Iterator[Change]:
+def attentions(graph: GraphIndex, is_right: IsRight) -> Iterator[Change]:
     """Attention of an encoder: without a cache, ``GroupQueryAttention`` copies keys and values.
 
-    With lengths alone, ``MultiHeadAttention`` may leave out queries beyond a text's last key.
-    In fp16, and with the ranges of keys, it is a kernel that never stores the scores
-    (contrib_ops/cuda/bert/multihead_attention.cc: memory-efficient attention). With the lengths of
-    texts alone it is one only of cuDNN, which is off, or of GPUs older than Hopper.
+    Our kernel reads packed heads, and adds their bias; rotated ones are split before. Heads of
+    other sizes take ``MultiHeadAttention``. With lengths alone, that may leave out queries beyond a
+    text's last key. In fp16, and with the ranges of keys, it is a kernel that never stores the
+    scores (contrib_ops/cuda/bert/multihead_attention.cc: memory-efficient attention). With the
+    lengths of texts alone it is one only of cuDNN, which is off, or of GPUs older than Hopper.
 
     Rotary positions and groups of heads are taken; their texts would attend to padding else
     (:mod:`server.runtime.cuda.padding`).
 
     Args:
         graph: to search.
-        takes_ranges: :func:`server.runtime.cuda.key_ranges.are_taken`; called if it matters.
+        is_right: see :mod:`server.runtime.cuda.attention_checks`; called if it matters.
     """
     ranges: dict[str, onnx.NodeProto] = {}  # by lengths
-    needs_ranges = graph.is_input(ATTENDED_LENGTHS)
     for node in graph.nodes:
         if node.op_type != "GroupQueryAttention":
             continue
@@ -50,40 +52,16 @@ def attentions(graph: GraphIndex, takes_ranges: Callable[[], bool]) -> Iterator[
         if heads is None or lengths is None or ones is None or np.any(ones != 1):
             continue
         x, bias, biased = take_bias(graph, node.input[0])
-        y, mask = node.output[0], lengths.input[0]
-        suffix = SUFFIXES[graph.types[y]]
-        has_ranges = suffix == "Fp16" and takes_ranges()
-        if needs_ranges and not has_ranges:
+        inputs = _Inputs(x, bias, lengths.input[0], node.output[0], graph.types[node.output[0]])
+        if heads.size in _HEAD_SIZES and is_right(Attention.OURS, inputs.type_):
+            made = _ours(heads, inputs)
+        elif inputs.suffix == "Fp16" and is_right(Attention.RANGES, inputs.type_):
+            made = _over_ranges(heads, inputs, ranges)
+        elif graph.is_input(ATTENDED_LENGTHS):
             continue
-        parts = [f"{y}.{name}" for name in ("query", "key", "value")]
-        split = helper.make_node(
-            f"Split{suffix}",
-            [x, bias, *heads.angles] if heads.angles else [x, bias] if bias else [x],
-            parts,
-            name=f"{y}.split",
-            domain=DOMAIN,
-            num_heads=heads.number,
-            num_kv_heads=heads.kv_number,
-            is_interleaved=heads.is_interleaved,
-        )
-        made = [split]
-        if has_ranges:
-            if mask not in ranges:
-                ranges[mask] = helper.make_node(
-                    "KeyRangesFp16", [x, mask], [f"{y}.ranges"], name=f"{y}.ranges", domain=DOMAIN
-                )
-                made.append(ranges[mask])
-            mask = ranges[mask].output[0]
-        attention = helper.make_node(
-            "MultiHeadAttention",
-            [*parts, "", mask],
-            [y],
-            name=y,
-            domain=MICROSOFT,
-            num_heads=heads.number,
-            **heads.scale,
-        )
-        yield Change(node, (*made, attention), biased)
+        else:
+            made = [_split(heads, inputs), _multi_head(heads, inputs, inputs.lengths)]
+        yield Change(node, tuple(made), biased)
 
 
 class _Heads(NamedTuple):
@@ -91,22 +69,104 @@ class _Heads(NamedTuple):
 
     number: int
     kv_number: int
+    size: int
     scale: dict[str, Any]  # the attribute, if there is one
     angles: tuple[str, ...]
     is_interleaved: int
 
 
+class _Inputs(NamedTuple):
+    """Names of what an attention reads, and of its output; ``bias``: or empty."""
+
+    x: str
+    bias: str
+    lengths: str
+    y: str
+    type_: int
+
+    @property
+    def suffix(self) -> str:
+        return SUFFIXES[self.type_]
+
+    @property
+    def parts(self) -> list[str]:
+        """Of the split heads."""
+        return [f"{self.y}.{name}" for name in ("query", "key", "value")]
+
+
+def _ours(heads: _Heads, inputs: _Inputs) -> list[onnx.NodeProto]:
+    made, read = [], [inputs.x, inputs.lengths, inputs.bias]
+    kv_number = heads.kv_number
+    if heads.angles:
+        made.append(_split(heads, inputs))
+        query, key, value = inputs.parts
+        read, kv_number = [query, inputs.lengths, "", key, value], heads.number
+    attention = helper.make_node(
+        f"EncoderAttention{inputs.suffix}",
+        read if read[-1] else read[:-1],
+        [inputs.y],
+        name=inputs.y,
+        domain=DOMAIN,
+        num_heads=heads.number,
+        num_kv_heads=kv_number,
+        scale=heads.scale.get("scale", 0.0),
+    )
+    return [*made, attention]
+
+
+def _over_ranges(
+    heads: _Heads, inputs: _Inputs, ranges: dict[str, onnx.NodeProto]
+) -> list[onnx.NodeProto]:
+    """``ranges``: the nodes of other attentions, by lengths."""
+    made = [_split(heads, inputs)]
+    if inputs.lengths not in ranges:
+        name = f"{inputs.y}.ranges"
+        ranges[inputs.lengths] = helper.make_node(
+            "KeyRangesFp16", [inputs.x, inputs.lengths], [name], name=name, domain=DOMAIN
+        )
+        made.append(ranges[inputs.lengths])
+    return [*made, _multi_head(heads, inputs, ranges[inputs.lengths].output[0])]
+
+
+def _split(heads: _Heads, inputs: _Inputs) -> onnx.NodeProto:
+    x, bias = inputs.x, inputs.bias
+    return helper.make_node(
+        f"Split{inputs.suffix}",
+        [x, bias, *heads.angles] if heads.angles else [x, bias] if bias else [x],
+        inputs.parts,
+        name=f"{inputs.y}.split",
+        domain=DOMAIN,
+        num_heads=heads.number,
+        num_kv_heads=heads.kv_number,
+        is_interleaved=heads.is_interleaved,
+    )
+
+
+def _multi_head(heads: _Heads, inputs: _Inputs, mask: str) -> onnx.NodeProto:
+    return helper.make_node(
+        "MultiHeadAttention",
+        [*inputs.parts, "", mask],
+        [inputs.y],
+        name=inputs.y,
+        domain=MICROSOFT,
+        num_heads=heads.number,
+        **heads.scale,
+    )
+
+
 def _heads_of(graph: GraphIndex, node: onnx.NodeProto) -> _Heads | None:
-    """None if ``Split`` and ``MultiHeadAttention`` cannot compute a ``GroupQueryAttention``."""
+    """None if nothing else can compute a ``GroupQueryAttention``."""
     attributes = attributes_of(node)
+    type_, size = graph.types.get(node.output[0]), graph.shape(node.output[0])[-1:]
+    number = attributes.pop("num_heads")
     heads = _Heads(
-        attributes.pop("num_heads"),
+        number,
         attributes.pop("kv_num_heads"),
+        int(size[0]) // number if is_vector_size(size) else 0,
         {"scale": attributes.pop("scale")} if "scale" in attributes else {},
         tuple(node.input[7:9]) if attributes.pop("do_rotary", 0) else (),
         attributes.pop("rotary_interleaved", 0),
     )
-    type_, size = graph.types.get(node.output[0]), graph.shape(node.output[0])[-1:]
     is_taken = (
         attributes.pop("causal", 1) == 0
         and not attributes
@@ -114,7 +174,7 @@ def _heads_of(graph: GraphIndex, node: onnx.NodeProto) -> _Heads | None:
         and not any(graph.is_used(name) for name in node.output[1:] if name)
         and type_ in SUFFIXES
         and is_vector_size(size)
-        and is_vector_size((int(size[0]) // heads.number,))
+        and is_vector_size((heads.size,))
         and all(_are_angles(graph, name, heads, int(size[0])) for name in heads.angles)
     )
     return heads if is_taken else None

@@ -4,7 +4,7 @@ Bundles hold standard operators only. Each pattern replaces nodes that read and 
 times by one that does so once: a launch of a kernel takes longer than most of them compute.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import onnx
 from onnx import helper
 
 from server.runtime.contract import BEST_TOKENS, TARGETS, TOP_TOKENS
+from server.runtime.cuda.attention_checks import IsRight
 from server.runtime.cuda.attention_weights import attention_weights
 from server.runtime.cuda.changes import (
     MICROSOFT,
@@ -43,7 +44,7 @@ def rewrite_model(
     model: onnx.ModelProto,
     folder: Path,
     suppressed: tuple[int, ...] = (),
-    takes_ranges: Callable[[], bool] = lambda: True,
+    is_right: IsRight = lambda *_: True,
 ) -> bool:
     """Rewrites a graph; its weights stay in their files.
 
@@ -53,7 +54,7 @@ def rewrite_model(
         model: without its external weights, which are in ``folder``.
         folder: the bundle's.
         suppressed: tokens that are never the best.
-        takes_ranges: see :func:`server.runtime.cuda.encoders.attentions`.
+        is_right: see :func:`server.runtime.cuda.encoders.attentions`.
 
     Returns:
         Whether it changed. Without the library, only what would be wrong or refused does.
@@ -61,7 +62,7 @@ def rewrite_model(
     graph = model.graph
     changed = apply_changes(graph, list(attention_weights(GraphIndex(graph, folder))))
     if CUDA_LIBRARY.exists():
-        attend = partial(attentions, takes_ranges=takes_ranges)
+        attend = partial(attentions, is_right=is_right)
         for pattern in (ranges, _gated_activations, attend, _norms, _activations, pools):
             changed |= apply_changes(graph, list(pattern(GraphIndex(graph, folder))))
         changed |= _add_best_tokens(graph, suppressed)

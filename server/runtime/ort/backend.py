@@ -14,7 +14,8 @@ from model.bundle import BundleError
 from server.errors import StartupError
 from server.runtime import devices
 from server.runtime.contract import FEW_ROWS, KernelNodes, StepGraphs
-from server.runtime.cuda import copies, cudart, key_ranges, memory_ops
+from server.runtime.cuda import copies, cudart, memory_ops
+from server.runtime.cuda.attention_checks import Attention, is_right
 from server.runtime.cuda.device_memory import DeviceMemory
 from server.runtime.cuda.rewrite import replace_operators, rewrite_model
 from server.runtime.cuda.shared_weights import Weight, share_weights
@@ -72,7 +73,7 @@ class OrtBackend:
         self._records = records and self._device.kind == "cuda"
         self._loaded: dict[tuple[bytes, bool], OrtGraph] = {}
         self._shared: weakref.WeakValueDictionary[Weight, Value] = weakref.WeakValueDictionary()
-        self._are_ranges_taken: bool | None = None  # None: not known yet
+        self._right: dict[tuple[Attention, int], bool] = {}  # what is known
         self._check_device()
 
     @property
@@ -95,9 +96,7 @@ class OrtBackend:
     ) -> OrtGraph:
         try:
             if self._device.kind == "cuda":
-                change = partial(
-                    rewrite_model, suppressed=suppressed, takes_ranges=self._takes_ranges
-                )
+                change = partial(rewrite_model, suppressed=suppressed, is_right=self._is_right)
                 records = self._records and repeats
                 return self._load_cuda(path, disabled_optimizers, change, records=records)
             with_kernels = self._rewritten(path, takes_candidates)
@@ -159,10 +158,11 @@ class OrtBackend:
     def _shares_weights(self) -> bool:
         return self._records and CUDA_LIBRARY.exists()
 
-    def _takes_ranges(self) -> bool:
-        if self._are_ranges_taken is None:
-            self._are_ranges_taken = key_ranges.are_taken(self.load_model, onnx.TensorProto.FLOAT16)
-        return self._are_ranges_taken
+    def _is_right(self, attention: Attention, type_: int) -> bool:
+        found = self._right.get((attention, type_))
+        if found is None:
+            found = self._right[attention, type_] = is_right(attention, type_, self.load_model)
+        return found
 
     def _load_changed(
         self,

@@ -1,0 +1,98 @@
+"""Attention of encoders on CUDA is of a kind that a check finds right on the device."""
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto
+
+from server.runtime.cuda import attention_checks
+from server.runtime.cuda.attention_checks import Attention, is_right
+from server.runtime.memory import Array
+from server.runtime.ort.backend import OrtBackend
+from tests.server.cuda_graphs import FLOAT16, attention, rewrite, save, type_of
+from tests.server.cuda_operators import NEEDS_LIBRARY
+
+pytestmark = NEEDS_LIBRARY
+
+
+class Emulated:
+    """Loads graphs with the operators of CUDA in the emulator."""
+
+    def __init__(self, library: Path) -> None:
+        self._library = library
+
+    def __call__(self, model: onnx.ModelProto) -> Any:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.register_custom_ops_library(str(self._library))
+        self._session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return self
+
+    def bind(self, _: dict[str, Any]) -> "Emulated":
+        return self
+
+    def run(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        return {"y": self._session.run(["y"], inputs)[0]}
+
+
+@pytest.mark.parametrize("type_", [FLOAT16, TensorProto.BFLOAT16])
+def test_ours_is_right(emulated: Path, type_: int) -> None:
+    assert is_right(Attention.OURS, type_, Emulated(emulated))
+
+
+def test_ours_is_not_used_if_it_cannot_run(caplog: pytest.LogCaptureFixture) -> None:
+    assert not is_right(Attention.OURS, FLOAT16, OrtBackend("cpu", 1).load_model)
+    assert "attention of our own cannot run" in caplog.text
+
+
+def test_the_check_finds_attention_that_is_not_finite(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, emulated: Path
+) -> None:
+    monkeypatch.setattr(attention_checks, "_attended", lambda x, _: np.full_like(x, np.nan))
+    assert not is_right(Attention.OURS, FLOAT16, Emulated(emulated))
+    assert "attention of our own is wrong by nan" in caplog.text
+
+
+def test_the_check_accepts_right_attention_over_ranges() -> None:
+    """The CPU's reads the lengths at the beginning of the ranges, which is right for it."""
+    load_model = OrtBackend("cpu", 1).load_model
+    assert is_right(Attention.RANGES, TensorProto.FLOAT, load_model)
+
+
+def test_the_check_finds_other_lengths(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def longer(lengths: Array, max_length: int) -> Array:
+        found: Array = np.minimum(lengths + 1, max_length).astype(np.int32)
+        return found
+
+    monkeypatch.setattr(attention_checks, "ranges_of", longer)
+    load_model = OrtBackend("cpu", 1).load_model
+    assert not is_right(Attention.RANGES, TensorProto.FLOAT, load_model)
+    assert "is wrong by" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("type_", "are_taken", "mask"),
+    [
+        pytest.param(FLOAT16, True, "attended.ranges", id="ranges"),
+        pytest.param(FLOAT16, False, "lengths", id="not taken"),
+        pytest.param(type_of(ml_dtypes.bfloat16), True, "lengths", id="bf16"),
+    ],
+)
+def test_attention_takes_lengths_otherwise(
+    tmp_path: Path, type_: int, are_taken: bool, mask: str
+) -> None:
+    path = save(attention({}, type_=type_), tmp_path)
+    data = rewrite(path, is_right=lambda *_: are_taken)
+    assert data is not None
+    made = {node.op_type: node for node in onnx.ModelProto.FromString(data).graph.node}
+    assert made["MultiHeadAttention"].input[-1] == mask
+    assert ("KeyRangesFp16" in made) == (mask != "lengths")
