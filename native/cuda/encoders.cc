@@ -85,12 +85,13 @@ struct EncoderAttention : Typed<IsBFloat> {
   }
 
   Status* run(const Api& api, KernelContext* context) const {
-    constexpr int kThreads = 128, kBlockQueries = 64;
+    constexpr int kThreads = 128;
     device::EncoderAttentionArguments<Element> a{};
-    Dimensions shape, lengths, keys, values;
+    Dimensions shape, lengths, bias, keys, values;
     RETURN_IF_FAILED(shaped_input(api, context, 0, a.query, shape));
     RETURN_IF_FAILED(shaped_input(api, context, 1, a.lengths, lengths));
     RETURN_IF_FAILED(ort::input_data(api, context, 2, a.bias));
+    if (a.bias) RETURN_IF_FAILED(shaped_input(api, context, 2, a.bias, bias));
     RETURN_IF_FAILED(ort::input_data(api, context, 3, a.key));
     RETURN_IF_FAILED(ort::input_data(api, context, 4, a.value));
     if (shape.rank != 3) return refuse(api, "texts have three axes");
@@ -107,8 +108,12 @@ struct EncoderAttention : Typed<IsBFloat> {
     if (head < 32 || head > 128 || head % 32) {
       return refuse(api, "heads have an unsupported size");
     }
+    if (scale < 0.f) return refuse(api, "the scale is negative");
     a.query_stride = a.key_stride = static_cast<int>(shape.last());
     if (is_packed) {
+      if (a.bias && (bias.rank != 1 || bias.last() != shape.last())) {
+        return refuse(api, "a bias is as long as a row");
+      }
       a.key = a.query + num_heads * head;
       a.value = a.key + num_kv_heads * head;
     } else {
@@ -130,7 +135,8 @@ struct EncoderAttention : Typed<IsBFloat> {
     a.length = static_cast<int>(shape.sizes[1]);
     a.scale = scale != 0.f ? scale : 1.f / __builtin_sqrtf(static_cast<float>(head));
     const int variant = static_cast<int>(head) / 32 - 1;
-    const int64_t blocks = shape.sizes[0] * num_heads * divide_up(a.length, kBlockQueries);
+    const int64_t block_queries = head <= 64 ? 128 : 64;
+    const int64_t blocks = shape.sizes[0] * num_heads * divide_up(a.length, block_queries);
     return launch(api, context, kAttendText + 2 * variant + IsBFloat, blocks, kThreads, &a);
   }
 };

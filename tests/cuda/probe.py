@@ -180,7 +180,7 @@ def _serve(request: Request) -> Reply:
     config = ServerConfig(bundles=directory.parent, **(fields | request.config))
     (backend,) = make_backends(config, BusyLanes())
     if not request.computes:
-        backend._is_right = lambda attention, _: attention.value in request.attentions  # type: ignore
+        backend._is_right = lambda attention, *_: attention.value in request.attentions  # type: ignore
     used_bytes = []
     for _ in range(request.num_loads):
         reply = _serve_once(request, config, backend, runtime, warnings)

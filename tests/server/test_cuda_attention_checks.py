@@ -43,27 +43,36 @@ class Emulated:
 
 
 @pytest.mark.parametrize("type_", [FLOAT16, TensorProto.BFLOAT16])
-def test_ours_is_right(emulated: Path, type_: int) -> None:
-    assert is_right(Attention.OURS, type_, Emulated(emulated))
+@pytest.mark.parametrize("head_size", [32, 64, 96, 128])
+def test_ours_is_right(emulated: Path, type_: int, head_size: int) -> None:
+    assert is_right(Attention.OURS, type_, head_size, Emulated(emulated))
 
 
 def test_ours_is_not_used_if_it_cannot_run(caplog: pytest.LogCaptureFixture) -> None:
-    assert not is_right(Attention.OURS, FLOAT16, OrtBackend("cpu", 1).load_model)
+    assert not is_right(Attention.OURS, FLOAT16, 64, OrtBackend("cpu", 1).load_model)
     assert "attention of our own cannot run" in caplog.text
 
 
-def test_the_check_finds_attention_that_is_not_finite(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, emulated: Path
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_the_check_finds_what_is_not_finite(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, emulated: Path, row: int
 ) -> None:
-    monkeypatch.setattr(attention_checks, "_attended", lambda x, _: np.full_like(x, np.nan))
-    assert not is_right(Attention.OURS, FLOAT16, Emulated(emulated))
+    rows = iter(range(3))
+
+    def attended(parts: list[Array], num_keys: int) -> Array:
+        found = attend(parts, num_keys)
+        return np.full_like(found, np.nan) if next(rows) == row else found
+
+    attend = attention_checks._attended
+    monkeypatch.setattr(attention_checks, "_attended", attended)
+    assert not is_right(Attention.OURS, FLOAT16, 64, Emulated(emulated))
     assert "attention of our own is wrong by nan" in caplog.text
 
 
 def test_the_check_accepts_right_attention_over_ranges() -> None:
     """The CPU's reads the lengths at the beginning of the ranges, which is right for it."""
     load_model = OrtBackend("cpu", 1).load_model
-    assert is_right(Attention.RANGES, TensorProto.FLOAT, load_model)
+    assert is_right(Attention.RANGES, TensorProto.FLOAT, 64, load_model)
 
 
 def test_the_check_finds_other_lengths(
@@ -75,7 +84,7 @@ def test_the_check_finds_other_lengths(
 
     monkeypatch.setattr(attention_checks, "ranges_of", longer)
     load_model = OrtBackend("cpu", 1).load_model
-    assert not is_right(Attention.RANGES, TensorProto.FLOAT, load_model)
+    assert not is_right(Attention.RANGES, TensorProto.FLOAT, 64, load_model)
     assert "is wrong by" in caplog.text
 
 

@@ -76,7 +76,7 @@ def test_biases_change_outputs_as_if_they_were_added_before(
     check(emulated, inputs_of(dtype, heads, has_bias=True), suffix, heads)
 
 
-@pytest.mark.parametrize("length", [2, 15, 16, 17, 63, 64, 65, 128, 129, 200])
+@pytest.mark.parametrize("length", [2, 15, 16, 17, 31, 32, 33, 64, 65, 127, 128, 129, 200])
 def test_lengths_around_what_warps_and_blocks_compute_at_once(length: int, emulated: Path) -> None:
     lengths = np.array([length, max(length - 1, 1)], np.int32)
     check(emulated, inputs_of(lengths=lengths, max_length=length))
@@ -93,6 +93,14 @@ def test_texts_with_padding_only_are_finite(emulated: Path) -> None:
 
 def test_a_scale(emulated: Path) -> None:
     check(emulated, inputs_of(), scale=0.5)
+    with pytest.raises(Exception, match="the scale is negative"):
+        check(emulated, inputs_of(), scale=-0.5)
+
+
+def test_a_bias_is_as_long_as_a_row(emulated: Path) -> None:
+    inputs = inputs_of() | {"bias": np.ones(128, np.float16)}
+    with pytest.raises(Exception, match="a bias is as long as a row"):
+        check(emulated, inputs)
 
 
 def test_large_scores(emulated: Path) -> None:
@@ -166,8 +174,8 @@ def test_other_parts_are_refused(
 @pytest.mark.parametrize(
     ("line", "instead"),
     [
-        ("    wait_for_copies();  // of the tile before\n", ""),
-        ("    wait_for_block();\n    queries.attend", "    queries.attend"),
+        ("    wait_for_earlier_copies();  // of the tile before\n", ""),
+        ("    wait_for_block();\n    if (first", "    if (first"),
         ("    wait_for_block();  // the next copies overwrite this tile\n", ""),
     ],
     ids=["copies", "tile", "overwritten tile"],

@@ -359,7 +359,7 @@ def test_tokens_that_nobody_attends_to_need_ranges(
     for one in model.graph.node:
         one.input[:] = ["attended_lengths" if name == "lengths" else name for name in one.input]
     onnx.save(model, tmp_path / "graph.onnx")
-    data = rewrite(tmp_path / "graph.onnx", is_right=lambda attention, _: attention in right)
+    data = rewrite(tmp_path / "graph.onnx", is_right=lambda attention, *_: attention in right)
     assert data is not None
     made = operators(load(data, tmp_path).graph.node)
     assert [name for name in made if "Attention" in name] == [expected]

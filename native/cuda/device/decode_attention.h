@@ -104,7 +104,7 @@ inline void combine_parts(const DecodeAttentionArguments<T>& a) {
   const float* maxima = parts + a.head_size;
   wait_for_previous();
   float values[kPartsAtOnce];
-  const auto load_values = [&](int first) {
+  const auto load_values = [&](int first) {  // parts beyond the end have the factor 0
     UNROLLED
     for (int i = 0; i < kPartsAtOnce; i++) {
       const int part = first + i < a.num_splits ? first + i : 0;
@@ -128,7 +128,7 @@ inline void combine_parts(const DecodeAttentionArguments<T>& a) {
     for (int i = 0; i < kPartsAtOnce; i++) {
       sum += of_lane(factor, (first + i) % kWarp) * values[i];
     }
-    load_values(first + kPartsAtOnce);
+    if (first + kPartsAtOnce < a.num_splits) load_values(first + kPartsAtOnce);
   }
   for (int d = kWarp / 2; d; d /= 2) weight += from_lane(weight, d);
   a.y[static_cast<long>(block()) * a.head_size + column] = T::narrow(sum / weight);

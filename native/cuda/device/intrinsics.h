@@ -1,9 +1,10 @@
 // What device code needs of CUDA: the place of a thread, barriers, exchanges within a warp,
-// products of small matrices, permutations, loads, fast functions and the order of kernels. Compiled by Clang for
-// PTX; no CUDA headers are needed.
+// products of small matrices, permutations, loads, copies to shared memory, fast functions and the
+// order of kernels. Compiled by Clang for PTX; no CUDA headers are needed.
 //
-// Source: PTX ISA, "Special Registers", "shfl.sync", "mma.sync", "prmt", "ld.global.nc", "cp.async", "ex2", "rcp",
-// "rsqrt", "griddepcontrol"; https://docs.nvidia.com/cuda/parallel-thread-execution.
+// Source: PTX ISA, "Special Registers", "shfl.sync", "vote.sync", "mma.sync", "prmt",
+// "ld.global.nc", "cp.async", "ex2", "rcp", "rsqrt", "griddepcontrol";
+// https://docs.nvidia.com/cuda/parallel-thread-execution.
 #pragma once
 
 #define KERNEL extern "C" __attribute__((nvptx_kernel))
@@ -35,6 +36,9 @@ inline int from_lane(int value, int distance) {
 inline float of_lane(float value, int lane) {
   return __nvvm_shfl_sync_idx_f32(~0u, value, lane, kWarp - 1);
 }
+
+// Whether one of the lanes has true. All lanes call it.
+inline bool any_lane(bool value) { return __nvvm_vote_any_sync(~0u, value); }
 
 // The low halves of two words, and their high halves, the first one lower.
 inline uint low_halves(uint x, uint y) { return __nvvm_prmt(x, y, 0x5410); }
@@ -122,16 +126,16 @@ inline uint load_byte_if(bool is_needed, const unsigned char* from) {
 
 // Copies 16 bytes to shared memory while the thread goes on; zeros, unless they are needed.
 //   end_copies(): ends a group of copies.
-//   wait_for_copies(): waits for the thread's copies, but for those of the last group.
+//   wait_for_earlier_copies(): waits for the thread's copies, but for those of the last group.
 inline void start_copy(void* to, const void* from, bool is_needed) {
-  asm volatile(
-      "{\n.reg .u64 to;\ncvta.to.shared.u64 to, %0;\n"
-      "cp.async.cg.shared.global [to], [%1], 16, %2;\n}" ::"l"(to),
-      "l"((const __attribute__((address_space(1))) void*)from), "r"(is_needed ? 16 : 0)
-      : "memory");
+  const auto shared = (__attribute__((address_space(3))) void*)to;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<uint>(reinterpret_cast<unsigned long>(shared))),
+               "l"((const __attribute__((address_space(1))) void*)from), "r"(is_needed ? 16 : 0)
+               : "memory");
 }
 inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-inline void wait_for_copies() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+inline void wait_for_earlier_copies() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 
 // A kernel may start before the one before it on its stream has ended (native/cuda/driver.h).
 //   wait_for_previous(): waits until that one has ended, and its results are visible.

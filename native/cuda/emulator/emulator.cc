@@ -251,6 +251,8 @@ void start_copy(void* to, const void* from, bool is_needed) {
     misuse = "a thread has too many copies under way";
     return;
   }
+  const auto addresses = reinterpret_cast<unsigned long>(to) | reinterpret_cast<unsigned long>(from);
+  if (addresses % kCopyBytes) misuse = "a copy is not aligned";
   const PendingCopy copy = {to, from, is_needed, thread.group};
   if (random_below(2)) {
     make(copy);
@@ -261,7 +263,7 @@ void start_copy(void* to, const void* from, bool is_needed) {
 
 void end_copies() { threads[running].group++; }
 
-void wait_for_copies() {
+void wait_for_earlier_copies() {
   Thread& thread = threads[running];
   int num_left = 0;
   for (int i = 0; i < thread.num_copies; i++) {

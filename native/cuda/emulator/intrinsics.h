@@ -30,7 +30,7 @@ void multiply_add(bool is_bfloat, float (&sums)[4], const unsigned (&left)[4],
 // Copies are made at once, or when the thread waits for them, at random.
 void start_copy(void* to, const void* from, bool is_needed);
 void end_copies();
-void wait_for_copies();
+void wait_for_earlier_copies();
 
 }  // namespace emulator
 
@@ -53,6 +53,12 @@ inline T from_lane(T value, int distance) {
 
 inline float of_lane(float value, int lane) {
   return __builtin_bit_cast(float, emulator::of_lane(__builtin_bit_cast(unsigned, value), lane));
+}
+
+inline bool any_lane(bool value) {
+  int found = value;
+  for (int distance = kWarp / 2; distance; distance /= 2) found |= from_lane(found, distance);
+  return found;
 }
 
 inline uint low_halves(uint x, uint y) { return (x & 0xffff) | y << 16; }
@@ -79,7 +85,7 @@ inline uint load_byte_if(bool is_needed, const unsigned char* from) { return is_
 
 using emulator::end_copies;
 using emulator::start_copy;
-using emulator::wait_for_copies;
+using emulator::wait_for_earlier_copies;
 
 // Kernels run one after the other.
 inline void wait_for_previous() {}

@@ -1,11 +1,12 @@
 """Checks on the device, by small graphs, which attention of encoders is right there.
 
+They find wrong results. After an access that the device forbids, nothing runs on it any more.
 Of ONNX Runtime's kernels, only the memory-efficient one reads ranges of keys; another would attend
 to other tokens.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 import numpy as np
@@ -19,8 +20,10 @@ from server.runtime.memory import Array
 
 log = logging.getLogger(__name__)
 
-_LENGTHS, _MAX_LENGTH = (100, 7, 1), 100
-_HEADS, _HEAD_SIZE = 2, 64
+_LENGTHS, _MAX_LENGTH = (200, 7, 1), 200
+_HEADS = 2
+_PARTS = ("query", "key", "value")
+_OPSETS = {"": 23, MICROSOFT: 1, DOMAIN: 1}
 _TOLERANCES: dict[int, float] = {  # of values of about 1
     TensorProto.FLOAT: 0.02,
     TensorProto.FLOAT16: 0.02,
@@ -35,17 +38,17 @@ class Attention(Enum):
     RANGES = "attention over ranges of keys"
 
 
-IsRight = Callable[[Attention, int], bool]
-"""Whether a kind of attention is right for ONNX's number of a float."""
+IsRight = Callable[[Attention, int, int], bool]
+"""Whether a kind of attention is right for ONNX's number of a float, and heads of a size."""
 
 
-def is_right(attention: Attention, type_: int, load_model: LoadModel) -> bool:
+def is_right(attention: Attention, type_: int, head_size: int, load_model: LoadModel) -> bool:
     """As :data:`IsRight`. Logs if it is not.
 
     ``load_model``: loads a graph on the device.
     """
     try:
-        difference = _difference(attention, type_, load_model)
+        difference = _difference(attention, type_, head_size, load_model)
     except Exception as error:  # the runtime's own types
         log.warning("%s cannot run: %s", attention.value, error)
         return False
@@ -61,37 +64,44 @@ def ranges_of(lengths: Array, max_length: int) -> Array:
     return np.concatenate([lengths, starts, starts])
 
 
-def _difference(attention: Attention, type_: int, load_model: LoadModel) -> float:
+def _difference(attention: Attention, type_: int, head_size: int, load_model: LoadModel) -> float:
     """The largest error, of tokens beyond a text's last key too."""
     lengths = np.array(_LENGTHS, np.int32)
-    size = _HEADS * _HEAD_SIZE
-    x = np.random.default_rng(0).normal(size=(len(lengths), _MAX_LENGTH, size)).astype(np.float32)
+    size = _HEADS * head_size
+    random = np.random.default_rng(0)
+    x = random.normal(size=(len(lengths), _MAX_LENGTH, size)).astype(np.float32)
+    bias = random.normal(size=3 * size).astype(np.float32)
     mask = lengths if attention is Attention.OURS else ranges_of(lengths, _MAX_LENGTH)
-    found = load_model(_graph(attention, type_)).bind({}).run({"x": x, "mask": mask})["y"]
-    return max(
-        float(np.abs(found[row] - _attended(x[row], length)).max())
-        for row, length in enumerate(lengths)
+    inputs = {"x": x, "bias": bias, "mask": mask}
+    found = load_model(_graph(attention, type_, size)).bind({}).run(inputs)["y"]
+    wanted = (
+        _attended(np.split(np.tile(row, 3) + bias, 3, axis=1), length)
+        for row, length in zip(x, _LENGTHS, strict=True)
     )
+    return float(np.abs(found - np.stack(list(wanted))).max())
 
 
-def _attended(x: Array, num_keys: int) -> Array:
-    """Attention of ``x [tokens, size]`` to the first of its tokens."""
-    heads = x.reshape(len(x), _HEADS, _HEAD_SIZE).swapaxes(0, 1)
-    keys = heads[:, :num_keys]
-    weights = np.exp(heads @ keys.swapaxes(1, 2) / np.sqrt(np.float32(_HEAD_SIZE)))
-    attended: Array = weights / weights.sum(-1, keepdims=True) @ keys
-    return attended.swapaxes(0, 1).reshape(x.shape)
+def _attended(parts: Sequence[Array], num_keys: int) -> Array:
+    """Attention of queries ``[tokens, size]`` to the first of the keys and values."""
+    query, key, value = (part.reshape(len(part), _HEADS, -1).swapaxes(0, 1) for part in parts)
+    scores = query @ key[:, :num_keys].swapaxes(1, 2) / np.sqrt(np.float32(query.shape[-1]))
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    attended: Array = weights / weights.sum(-1, keepdims=True) @ value[:, :num_keys]
+    return attended.swapaxes(0, 1).reshape(parts[0].shape)
 
 
-def _graph(attention: Attention, type_: int) -> onnx.ModelProto:
-    rows: list[str | int] = ["texts", "length", _HEADS * _HEAD_SIZE]
+def _graph(attention: Attention, type_: int, size: int) -> onnx.ModelProto:
+    rows: list[str | int] = ["texts", "length", size]
     nodes = [
         helper.make_node("Cast", ["x"], ["narrow"], to=type_),
+        helper.make_node("Cast", ["bias"], ["narrow_bias"], to=type_),
+        helper.make_node("Concat", ["narrow"] * 3, ["packed"], axis=-1),
         *_attentions(attention, type_),
         helper.make_node("Cast", ["attended"], ["y"], to=TensorProto.FLOAT),
     ]
     inputs = [
         helper.make_tensor_value_info("x", TensorProto.FLOAT, rows),
+        helper.make_tensor_value_info("bias", TensorProto.FLOAT, [3 * size]),
         helper.make_tensor_value_info("mask", TensorProto.INT32, ["masked"]),
     ]
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, rows)]
@@ -100,30 +110,28 @@ def _graph(attention: Attention, type_: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-_OPSETS = {"": 23, MICROSOFT: 1, DOMAIN: 1}
-
-
 def _attentions(attention: Attention, type_: int) -> list[onnx.NodeProto]:
-    """Of ``narrow`` to itself, as ``attended``."""
-    if attention is Attention.RANGES:
+    """Of ``packed`` and its bias, as ``attended``."""
+    if attention is Attention.OURS:
         return [
             helper.make_node(
-                "MultiHeadAttention",
-                ["narrow", "narrow", "narrow", "", "mask"],
+                f"EncoderAttention{SUFFIXES[type_]}",
+                ["packed", "mask", "narrow_bias"],
                 ["attended"],
-                domain=MICROSOFT,
+                domain=DOMAIN,
                 num_heads=_HEADS,
+                num_kv_heads=_HEADS,
+                scale=0.0,
             )
         ]
     return [
-        helper.make_node("Concat", ["narrow"] * 3, ["packed"], axis=-1),
+        helper.make_node("Add", ["packed", "narrow_bias"], ["biased"]),
+        helper.make_node("Split", ["biased"], _PARTS, axis=-1, num_outputs=3),
         helper.make_node(
-            f"EncoderAttention{SUFFIXES[type_]}",
-            ["packed", "mask"],
+            "MultiHeadAttention",
+            [*_PARTS, "", "mask"],
             ["attended"],
-            domain=DOMAIN,
+            domain=MICROSOFT,
             num_heads=_HEADS,
-            num_kv_heads=_HEADS,
-            scale=0.0,
         ),
     ]

@@ -53,9 +53,9 @@ def attentions(graph: GraphIndex, is_right: IsRight) -> Iterator[Change]:
             continue
         x, bias, biased = take_bias(graph, node.input[0])
         inputs = _Inputs(x, bias, lengths.input[0], node.output[0], graph.types[node.output[0]])
-        if heads.size in _HEAD_SIZES and is_right(Attention.OURS, inputs.type_):
+        if heads.size in _HEAD_SIZES and is_right(Attention.OURS, inputs.type_, heads.size):
             made = _ours(heads, inputs)
-        elif inputs.suffix == "Fp16" and is_right(Attention.RANGES, inputs.type_):
+        elif inputs.suffix == "Fp16" and is_right(Attention.RANGES, inputs.type_, heads.size):
             made = _over_ranges(heads, inputs, ranges)
         elif graph.is_input(ATTENDED_LENGTHS):
             continue

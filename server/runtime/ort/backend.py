@@ -73,7 +73,7 @@ class OrtBackend:
         self._records = records and self._device.kind == "cuda"
         self._loaded: dict[tuple[bytes, bool], OrtGraph] = {}
         self._shared: weakref.WeakValueDictionary[Weight, Value] = weakref.WeakValueDictionary()
-        self._right: dict[tuple[Attention, int], bool] = {}  # what is known
+        self._right: dict[tuple[Attention, int, int], bool] = {}  # what is known
         self._check_device()
 
     @property
@@ -158,11 +158,11 @@ class OrtBackend:
     def _shares_weights(self) -> bool:
         return self._records and CUDA_LIBRARY.exists()
 
-    def _is_right(self, attention: Attention, type_: int) -> bool:
-        found = self._right.get((attention, type_))
-        if found is None:
-            found = self._right[attention, type_] = is_right(attention, type_, self.load_model)
-        return found
+    def _is_right(self, attention: Attention, type_: int, head_size: int) -> bool:
+        key = (attention, type_, head_size)
+        if key not in self._right:
+            self._right[key] = is_right(*key, self.load_model)
+        return self._right[key]
 
     def _load_changed(
         self,
