@@ -184,21 +184,27 @@ class Forking:
         branches = search.advance(candidates)
         if not branches:
             return
-        agreed, start = search.agreed(), group.num_published_tokens
-        length = group.agree(agreed, now)
+        length = group.agree(search.agree_further(), now)
         if length is not None:
             search.end_at(length)
             return
         live = self._assign_branches(group, branches, forked)
-        if len(agreed) > start and group.job.delivery != Delivery.WHOLE:
-            group.num_published_tokens = len(agreed)
-            logprobs: tuple[TokenLogprob, ...] = ()
-            if group.job.logprob_options.top_logprobs is not None:
-                logprobs = tuple(map(TokenLogprob, search.live[0].logprobs[start : len(agreed)]))
-            times = tuple(group.agreed_times[start:])
-            update = JobUpdate(group.id, agreed[start:], logprobs=logprobs, token_times=times)
-            self._jobs.publish(update)
+        if group.job.delivery != Delivery.WHOLE:
+            self._publish_agreed(group, search)
         self._jobs.replace_sequences(group, live)
+
+    def _publish_agreed(self, group: SequenceGroup, search: BeamSearch) -> None:
+        start, end = group.num_published_tokens, search.num_agreed
+        if start == end:
+            return
+        group.num_published_tokens = end
+        best, logprobs = search.live[0], tuple[TokenLogprob, ...]()
+        if group.job.logprob_options.top_logprobs is not None:
+            logprobs = tuple(map(TokenLogprob, best.logprobs[start:end]))
+        times = tuple(group.agreed_times[start:])
+        tokens = best.tokens[start:end]
+        update = JobUpdate(group.id, tokens, logprobs=logprobs, token_times=times)
+        self._jobs.publish(update)
 
     def _assign_branches(
         self, group: SequenceGroup, branches: list[Branch], forked: list[DecodingSequence]

@@ -65,15 +65,15 @@ class SequenceGroup:
         )
 
     def agree(self, tokens: Sequence[int], now: float) -> int | None:
-        """Notes that all hypotheses of the search begin with ``tokens``.
+        """Notes that all hypotheses of the search go on with ``tokens``.
 
         Returns:
             How many tokens the output has if it ends with one of them.
         """
-        for number in range(len(self.agreed_times), len(tokens)):
+        for token in tokens:
             self.agreed_times.append(now)
-            if self.text_end is not None and self.text_end(tokens[number]):
-                return number + 1
+            if self.text_end is not None and self.text_end(token):
+                return len(self.agreed_times)
         return None
 
     def last_updates(self, outcome: Outcome, failure: str, now: float) -> list["LastUpdate"]:

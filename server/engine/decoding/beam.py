@@ -56,6 +56,7 @@ class BeamSearch:
         live: the hypotheses to extend, best first.
         finished: the best hypotheses that ended, best first.
         is_over: no live hypothesis can enter ``finished`` any more, or :meth:`end_at` was called.
+        num_agreed: first tokens on which all of them agree, by :meth:`agree_further`.
     """
 
     beams: Beams
@@ -64,6 +65,7 @@ class BeamSearch:
     live: list[Hypothesis] = field(default_factory=lambda: [Hypothesis((), (), 0.0)])
     finished: list[Hypothesis] = field(default_factory=list)
     is_over: bool = False
+    num_agreed: int = 0
 
     @property
     def num_candidates(self) -> int:
@@ -84,11 +86,14 @@ class BeamSearch:
         is_last = length >= self.max_new_tokens
         branches: list[Branch] = []
         live: list[Hypothesis] = []
+        size = self.beams.size
         for rank, (score, parent, token) in enumerate(self._candidates(top_tokens)):
+            if rank >= size and len(live) == size:
+                break
             if is_last or token in self.eos:
-                if rank < self.beams.size:
+                if rank < size:
                     self._finish(self.live[parent].extended(token, score))
-            elif len(live) < self.beams.size:
+            elif len(live) < size:
                 branches.append(Branch(parent, token))
                 live.append(self.live[parent].extended(token, score))
         if not live or self._cannot_improve(live[0].score, length):
@@ -108,14 +113,18 @@ class BeamSearch:
         self.live = [hypothesis.cut(length) for hypothesis in found]
         self.finished, self.is_over = [], True
 
-    def agreed(self) -> tuple[int, ...]:
-        """The longest common prefix of all live and finished hypotheses."""
+    def agree_further(self) -> tuple[int, ...]:
+        """The next tokens on which all live and finished hypotheses agree, after those of before.
+
+        They never disagree later: new hypotheses extend the live ones.
+        """
         texts = [hypothesis.tokens for hypothesis in (*self.live, *self.finished)]
-        first, last = min(texts), max(texts)  # in lexicographic order
-        for index, (a, b) in enumerate(zip(first, last, strict=False)):
-            if a != b:
-                return first[:index]
-        return first[: len(last)]
+        first, start = texts[0], self.num_agreed
+        for tokens in zip(*(text[start:] for text in texts), strict=False):
+            if tokens.count(tokens[0]) < len(tokens):
+                break
+            self.num_agreed += 1
+        return first[start : self.num_agreed]
 
     def _candidates(self, top_tokens: Sequence[TopTokens]) -> list[tuple[float, int, int]]:
         """``(score, parent, token)`` of the best continuations, best first."""
