@@ -11,7 +11,7 @@
 //     ones; parts, memory for the kernel.
 //     Attributes: num_heads, kv_num_heads, do_rotary, rotary_interleaved, local_window_size (-1:
 //     none), scale (0: 1 / sqrt(head)), softcap (0: none).
-//     Heads are 32, 64, 96 or 128 wide; a multiple of 16 elements is rotated.
+//     Heads are 32, 64, 96, 128 or 256 wide; a multiple of 16 elements is rotated.
 
 #include "operators.h"
 
@@ -67,7 +67,8 @@ struct DecodeAttention : Typed<IsBFloat> {
       return refuse(api, "keys, values and positions have different shapes");
     }
     const int64_t rows = query.sizes[0], head = past.sizes[3], capacity = past.sizes[2];
-    if (head < 32 || head > 128 || head % 32 || capacity <= 0 || capacity > INT32_MAX) {
+    const bool is_narrow = head >= 32 && head <= 128 && head % 32 == 0;
+    if ((!is_narrow && head != 256) || capacity <= 0 || capacity > INT32_MAX) {
       return refuse(api, "heads have an unsupported size");
     }
     const bool is_packed = query.last() == (num_heads + 2 * num_kv_heads) * head;
@@ -119,7 +120,7 @@ struct DecodeAttention : Typed<IsBFloat> {
     a.split_size = static_cast<int>(divide_up(longest > 0 ? longest : 1, splits));
     const int64_t parts[] = {splits == 1 ? 0 : rows * num_heads, splits, head + 2};
     RETURN_IF_FAILED(ort::output_data(api, context, 3, parts, 3, a.parts));
-    const int variant = static_cast<int>(head) / 32 - 1;
+    const int variant = is_narrow ? static_cast<int>(head) / 32 - 1 : 4;
     RETURN_IF_FAILED(launch(api, context, kAttend + 2 * variant + IsBFloat, blocks * splits,
                             kThreads, &a));
     if (splits == 1) return nullptr;

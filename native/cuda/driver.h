@@ -26,6 +26,7 @@ namespace cuda {
   _(linear_16_fp16) _(linear_16_bf16) _(linear_norm_fp16) _(linear_norm_bf16)             \
   _(attend_32_fp16) _(attend_32_bf16) _(attend_64_fp16) _(attend_64_bf16)                 \
   _(attend_96_fp16) _(attend_96_bf16) _(attend_128_fp16) _(attend_128_bf16)               \
+  _(attend_256_fp16) _(attend_256_bf16)                                                   \
   _(combine_parts_fp16) _(combine_parts_bf16)                                             \
   _(attend_text_32_fp16) _(attend_text_32_bf16) _(attend_text_64_fp16)                    \
   _(attend_text_64_bf16) _(attend_text_96_fp16) _(attend_text_96_bf16)                    \
@@ -44,7 +45,7 @@ enum Kernel : int {
   kLinear16 = kLinear8 + 2,
   kLinearNorm = kLinear16 + 2,
   kAttend = kLinearNorm + 2,
-  kCombineParts = kAttend + 8,
+  kCombineParts = kAttend + 10,
   kAttendText = kCombineParts + 2,
   kPool = kAttendText + 8,
   kKeyRanges = kPool + 2,

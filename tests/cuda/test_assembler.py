@@ -29,7 +29,7 @@ MAX_BLOCKS = 16  # of a multiprocessor
 
 
 # Of a kernel, in memory instead of registers: a few words outside of its loops are no loss.
-MOST_SPILLED = 16  # bytes
+MOST_SPILLED = 32  # bytes
 
 
 class Compiled(NamedTuple):

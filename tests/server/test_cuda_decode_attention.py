@@ -151,6 +151,8 @@ def check(
         Shape(rotary=64),
         Shape(rotary=32),
         Shape(head=96, rotary=96),
+        Shape(heads=2, kv_heads=1, head=256, rotary=256),
+        Shape(heads=2, kv_heads=2, head=256, rotary=64),
         Shape(heads=2, kv_heads=1, head=128, rotary=32),
         Shape(heads=20, kv_heads=2, rotary=64),  # in blocks of 8 and 2
         Shape(heads=2, kv_heads=2, is_cross=True),

@@ -10,7 +10,7 @@
 
 namespace device {
 
-constexpr int kMaxHead = 128;
+constexpr int kMaxHead = 256;
 constexpr int kPartsAtOnce = 16;  // whose loads a thread starts together: a divisor of kWarp
 
 template <typename T, int Head>
@@ -97,7 +97,7 @@ inline void attend(const DecodeAttentionArguments<T>& a) {
 // Combines the parts of a head: a block for each row and head, with a thread for each element.
 template <typename T>
 inline void combine_parts(const DecodeAttentionArguments<T>& a) {
-  expect_threads<kMaxHead, 8>();
+  expect_threads<kMaxHead, 4>();
   let_next_start();
   const int size = a.head_size + 2, column = thread();
   const float* parts = a.parts + static_cast<long>(block()) * a.num_splits * size;

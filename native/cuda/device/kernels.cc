@@ -27,6 +27,7 @@ using namespace device;
   KERNEL void attend_64_##suffix(DecodeAttentionArguments<T> a) { attend<T, 64>(a); }          \
   KERNEL void attend_96_##suffix(DecodeAttentionArguments<T> a) { attend<T, 96>(a); }          \
   KERNEL void attend_128_##suffix(DecodeAttentionArguments<T> a) { attend<T, 128>(a); }        \
+  KERNEL void attend_256_##suffix(DecodeAttentionArguments<T> a) { attend<T, 256>(a); }        \
   KERNEL void combine_parts_##suffix(DecodeAttentionArguments<T> a) { combine_parts(a); }        \
   KERNEL void attend_text_32_##suffix(EncoderAttentionArguments<T> a) { attend_text<T, 32>(a); }\
   KERNEL void attend_text_64_##suffix(EncoderAttentionArguments<T> a) { attend_text<T, 64>(a); }\

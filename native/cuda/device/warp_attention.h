@@ -104,8 +104,10 @@ template <typename T, int Head>
 struct WarpAttention {
   static constexpr int kSteps = Head / 32;
   static constexpr int kWhole = Head / 64;  // vectors of a token's value that a lane uses whole
-  static constexpr int kVectors = (Head + 63) / 64;
   static constexpr int kPairs = Head / 16;  // of the value's elements, that a lane has
+  // Of values, parts of up to 128 elements are loaded at once: a lane has no more registers.
+  static constexpr int kParts = (Head + 127) / 128;
+  static constexpr int kVectors = (Head / kParts + 63) / 64, kPartPairs = kPairs / kParts;
 
   const DecodeAttentionArguments<T>& a;
   const Part& part;
@@ -123,11 +125,16 @@ struct WarpAttention {
         scale(a.scale * kLog2E * (a.softcap > 0.f ? 2.f / a.softcap : 1.f)) {}
 
   void load_queries(const T* head) {
-    Rotated<T, kSteps> rotated;
-    rotated.load(a, head + group * Head, part.last, quarter * kWide, 32, group < part.num_heads);
+    constexpr int kAtOnce = kSteps < 4 ? kSteps : 4;
     UNROLLED
-    for (int step = 0; step < kSteps; step++) {
-      query[step] = rotated.result(a, step, step * 32 + quarter * kWide);
+    for (int begin = 0; begin < kSteps; begin += kAtOnce) {
+      const int first = begin * 32 + quarter * kWide;
+      Rotated<T, kAtOnce> rotated;
+      rotated.load(a, head + group * Head, part.last, first, 32, group < part.num_heads);
+      UNROLLED
+      for (int i = 0; i < kAtOnce; i++) {
+        query[begin + i] = rotated.result(a, i, first + i * 32);
+      }
     }
   }
 
@@ -143,11 +150,11 @@ struct WarpAttention {
     }
   }
 
-  void load_values(int first) {
+  void load_values(int first, int of_values) {
     UNROLLED
     for (int i = 0; i < 4; i++) {
       const int token = first + i / 2 * 8 + quarter * 2 + i % 2;
-      const T* from = values + static_cast<long>(token) * Head;
+      const T* from = values + static_cast<long>(token) * Head + of_values * 128;
       UNROLLED
       for (int v = 0; v < kVectors; v++) {
         const int at = v * 64 + (v < kWhole ? group : group / 2) * kWide;
@@ -156,7 +163,7 @@ struct WarpAttention {
     }
   }
 
-  // The first element of a pair.
+  // The first element of a pair, of all parts.
   int column(int pair) const {
     return pair / 4 * 64 + pair % 4 * 2 + group * (pair / 4 < kWhole ? 8 : 4);
   }
@@ -216,11 +223,11 @@ struct WarpAttention {
     }
   }
 
-  void add_values(const uint (&weights)[2]) {
+  void add_values(const uint (&weights)[2], int of_values) {
     UNROLLED
-    for (int p = 0; p < kPairs; p++) {
+    for (int p = 0; p < kPartPairs; p++) {
       const uint x = pair_of(0, p), y = pair_of(1, p), z = pair_of(2, p), w = pair_of(3, p);
-      multiply_add<T::kIsBFloat>(output[p],
+      multiply_add<T::kIsBFloat>(output[of_values * kPartPairs + p],
                                  {low_halves(x, y), high_halves(x, y), low_halves(z, w),
                                   high_halves(z, w)},
                                  weights);
@@ -229,7 +236,7 @@ struct WarpAttention {
 
   void load_first() {
     load_keys(part.begin + warp() * kTokens);
-    load_values(part.begin + warp() * kTokens);
+    load_values(part.begin + warp() * kTokens, 0);
   }
 
   // After load_first(). The loads of the next tokens start as soon as there is room for them.
@@ -238,8 +245,12 @@ struct WarpAttention {
       uint weights[2];
       weigh(first, weights);
       load_keys(first + kStride);
-      add_values(weights);
-      load_values(first + kStride);
+      UNROLLED
+      for (int of_values = 0; of_values < kParts; of_values++) {
+        if (of_values) load_values(first, of_values);
+        add_values(weights, of_values);
+      }
+      load_values(first + kStride, 0);
     }
     sum += from_lane(sum, 1);
     sum += from_lane(sum, 2);

@@ -9,7 +9,7 @@ from server.runtime.cuda.changes import MICROSOFT, SUFFIXES, attributes_of
 from server.runtime.kernels.graph import GraphIndex
 from server.runtime.kernels.library import DOMAIN
 
-_HEAD_SIZES = (32, 64, 96, 128)
+_HEAD_SIZES = (32, 64, 96, 128, 256)
 # Inputs of GroupQueryAttention: those that the operator takes, and those that all nodes have.
 _NUM_INPUTS, _REQUIRED = 9, (0, 3, 4, 5, 6)
 _KEY, _VALUE, _PAST_KEY, _COS, _SIN = 1, 2, 3, 7, 8
