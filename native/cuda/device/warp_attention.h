@@ -28,7 +28,7 @@ struct Rotated {
       const int at = first + i * step;
       const bool is_rotated = is_needed && at < a.rotary_size;
       const Rotation rotation = Rotation::of(at, a.rotary_size, a.is_interleaved);
-      // Of neighbours, 4 angles are needed: those of a vector that begins at a multiple of 8 bytes.
+      // Neighbours share an angle: 4 are needed, one half of the vector that is loaded.
       const int angle = a.is_interleaved ? rotation.angle / kWide * kWide : rotation.angle;
       x[i] = load_if(is_needed, head + at);
       others[i] = load_if(is_rotated && !a.is_interleaved, head + rotation.other);
@@ -42,7 +42,7 @@ struct Rotated {
     if (at >= a.rotary_size) return x[i];
     const Wide<T> value = Wide<T>::of(x[i]), other = Wide<T>::of(others[i]);
     const Wide<T> cosine = Wide<T>::of(cosines[i]), sine = Wide<T>::of(sines[i]);
-    const bool is_high = at / 2 % kWide != 0;  // its angles are the last 4 of their vector
+    const bool is_high = at / 2 % kWide != 0;  // the needed half
     const Rotation whole = Rotation::of(at, a.rotary_size, false);
     Wide<T> rotated;
     UNROLLED
@@ -83,6 +83,7 @@ struct Part {
     row = index / a.num_kv_heads;
   }
 
+  // After the kernel before, which may have written the positions.
   template <typename T>
   void find_tokens(const DecodeAttentionArguments<T>& a) {
     int length = a.last_positions[row] + 1;
@@ -150,11 +151,11 @@ struct WarpAttention {
     }
   }
 
-  void load_values(int first, int of_values) {
+  void load_values(int first, int value_part) {
     UNROLLED
     for (int i = 0; i < 4; i++) {
       const int token = first + i / 2 * 8 + quarter * 2 + i % 2;
-      const T* from = values + static_cast<long>(token) * Head + of_values * 128;
+      const T* from = values + static_cast<long>(token) * Head + value_part * 128;
       UNROLLED
       for (int v = 0; v < kVectors; v++) {
         const int at = v * 64 + (v < kWhole ? group : group / 2) * kWide;
@@ -223,11 +224,11 @@ struct WarpAttention {
     }
   }
 
-  void add_values(const uint (&weights)[2], int of_values) {
+  void add_values(const uint (&weights)[2], int value_part) {
     UNROLLED
     for (int p = 0; p < kPartPairs; p++) {
       const uint x = pair_of(0, p), y = pair_of(1, p), z = pair_of(2, p), w = pair_of(3, p);
-      multiply_add<T::kIsBFloat>(output[of_values * kPartPairs + p],
+      multiply_add<T::kIsBFloat>(output[value_part * kPartPairs + p],
                                  {low_halves(x, y), high_halves(x, y), low_halves(z, w),
                                   high_halves(z, w)},
                                  weights);
@@ -246,9 +247,9 @@ struct WarpAttention {
       weigh(first, weights);
       load_keys(first + kStride);
       UNROLLED
-      for (int of_values = 0; of_values < kParts; of_values++) {
-        if (of_values) load_values(first, of_values);
-        add_values(weights, of_values);
+      for (int value_part = 0; value_part < kParts; value_part++) {
+        if (value_part) load_values(first, value_part);
+        add_values(weights, value_part);
       }
       load_values(first + kStride, 0);
     }
