@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kThreadBytes = 64, kMaxBlocks = 32;  // of a copy
-constexpr int64_t kMaxBytes = int64_t{1} << 30;
+constexpr int64_t kMaxBytes = int64_t{1} << 31;
 
 }  // namespace
 

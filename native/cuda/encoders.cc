@@ -5,6 +5,11 @@
 namespace cuda {
 namespace {
 
+Status* check_groups(const Api& api, int64_t num_heads, int64_t num_kv_heads) {
+  if (num_kv_heads > 0 && num_heads > 0 && num_heads % num_kv_heads == 0) return nullptr;
+  return refuse(api, "heads are not in equal groups");
+}
+
 template <bool IsBFloat>
 struct Split : Typed<IsBFloat> {
   using Typed<IsBFloat>::kType;
@@ -28,9 +33,7 @@ struct Split : Typed<IsBFloat> {
     RETURN_IF_FAILED(ort::input_data(api, context, 2, a.cosines));
     RETURN_IF_FAILED(ort::input_data(api, context, 3, a.sines));
     if (shape.rank != 3) return refuse(api, "texts have three axes");
-    if (num_kv_heads <= 0 || num_heads <= 0 || num_heads % num_kv_heads) {
-      return refuse(api, "heads are not in equal groups");
-    }
+    RETURN_IF_FAILED(check_groups(api, num_heads, num_kv_heads));
     const int64_t all_heads = num_heads + 2 * num_kv_heads, head_size = shape.last() / all_heads;
     if (head_size * all_heads != shape.last()) return refuse(api, "a row has no whole heads");
     RETURN_IF_FAILED(check_width(api, head_size, INT32_MAX));
@@ -95,9 +98,7 @@ struct EncoderAttention : Typed<IsBFloat> {
     RETURN_IF_FAILED(ort::input_data(api, context, 3, a.key));
     RETURN_IF_FAILED(ort::input_data(api, context, 4, a.value));
     if (shape.rank != 3) return refuse(api, "texts have three axes");
-    if (num_kv_heads <= 0 || num_heads <= 0 || num_heads % num_kv_heads) {
-      return refuse(api, "heads are not in equal groups");
-    }
+    RETURN_IF_FAILED(check_groups(api, num_heads, num_kv_heads));
     if (lengths.rank != 1 || lengths.sizes[0] != shape.sizes[0]) {
       return refuse(api, "there is a length for each text");
     }
@@ -135,8 +136,8 @@ struct EncoderAttention : Typed<IsBFloat> {
     a.length = static_cast<int>(shape.sizes[1]);
     a.scale = scale != 0.f ? scale : 1.f / __builtin_sqrtf(static_cast<float>(head));
     const int variant = static_cast<int>(head) / 32 - 1;
-    const int64_t block_queries = head <= 64 ? 128 : 64;
-    const int64_t blocks = shape.sizes[0] * num_heads * divide_up(a.length, block_queries);
+    const int64_t queries = device::block_queries(static_cast<int>(head));
+    const int64_t blocks = shape.sizes[0] * num_heads * divide_up(a.length, queries);
     return launch(api, context, kAttendText + 2 * variant + IsBFloat, blocks, kThreads, &a);
   }
 };

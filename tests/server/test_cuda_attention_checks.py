@@ -48,9 +48,13 @@ def test_ours_is_right(emulated: Path, type_: int, head_size: int) -> None:
     assert is_right(Attention.OURS, type_, head_size, Emulated(emulated))
 
 
-def test_ours_is_not_used_if_it_cannot_run(caplog: pytest.LogCaptureFixture) -> None:
-    assert not is_right(Attention.OURS, FLOAT16, 64, OrtBackend("cpu", 1).load_model)
-    assert "attention of our own cannot run" in caplog.text
+@pytest.mark.parametrize("kind", Attention)
+def test_the_check_finds_attention_that_cannot_run(
+    kind: Attention, caplog: pytest.LogCaptureFixture
+) -> None:
+    load_model = OrtBackend("cpu", 1).load_model
+    assert not is_right(kind, TensorProto.BFLOAT16, 64, load_model)
+    assert f"{kind.value} cannot run" in caplog.text
 
 
 @pytest.mark.parametrize("row", [0, 1, 2])

@@ -1,6 +1,5 @@
 """Attention of decode steps: the device code, in the emulator, beside ONNX Runtime's operator."""
 
-import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,12 +9,12 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from scripts.build_kernels import SOURCES, build_emulated_library
 from server.runtime.cuda.changes import MICROSOFT
 from server.runtime.cuda.decode_attention import replaceable, replaced
 from server.runtime.kernels.graph import GraphIndex
 from server.runtime.kernels.library import DOMAIN
 from server.runtime.memory import Array
+from tests.server.cuda_defects import library_with_defect
 from tests.server.cuda_operators import NEEDS_LIBRARY
 from tests.server.in_place import run_in_place
 
@@ -279,13 +278,7 @@ def test_a_rotated_part_of_a_head_that_is_no_multiple_of_16_stays() -> None:
     ids=["new token", "warps"],
 )
 def test_the_emulator_finds_missing_barriers(tmp_path: Path, line: str, instead: str) -> None:
-    shutil.copytree(SOURCES, tmp_path / "native")
-    path = tmp_path / "native" / "cuda" / "device" / "decode_attention.h"
-    code = path.read_text()
-    assert code.count(line) == 1
-    path.write_text(code.replace(line, instead))
-    library = tmp_path / "planted.so"
-    build_emulated_library(library, tmp_path / "native")
+    library = library_with_defect(tmp_path, "decode_attention.h", line, instead)
     with pytest.raises(AssertionError, match="Not equal"):
         check(Shape(rotary=64), [1, 30, 60], library)
 

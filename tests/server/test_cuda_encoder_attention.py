@@ -1,14 +1,13 @@
 """Attention of encoders: the device code, in the emulator, beside its definition."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from scripts.build_kernels import SOURCES, build_emulated_library
 from server.runtime.memory import Array
+from tests.server.cuda_defects import library_with_defect
 from tests.server.cuda_graphs import FLOAT, random
 from tests.server.cuda_operators import NEEDS_LIBRARY
 from tests.server.test_cuda_kernels import FLOATS, assert_as_defined, model_of, run
@@ -181,13 +180,7 @@ def test_other_parts_are_refused(
     ids=["copies", "tile", "overwritten tile"],
 )
 def test_the_emulator_finds_missing_waits(tmp_path: Path, line: str, instead: str) -> None:
-    shutil.copytree(SOURCES, tmp_path / "native")
-    path = tmp_path / "native" / "cuda" / "device" / "encoder_attention.h"
-    code = path.read_text()
-    assert code.count(line) == 1
-    path.write_text(code.replace(line, instead))
-    library = tmp_path / "planted.so"
-    build_emulated_library(library, tmp_path / "native")
+    library = library_with_defect(tmp_path, "encoder_attention.h", line, instead)
     lengths = np.array([250, 200], np.int32)
     with pytest.raises(AssertionError, match="Not equal"):
         check(library, inputs_of(lengths=lengths, max_length=250))

@@ -1,6 +1,5 @@
 """The device code of CUDA, run by an emulator on the CPU, gives what its operators define."""
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from scripts.build_kernels import SOURCES, build_emulated_library
 from server.runtime.kernels.library import DOMAIN
 from server.runtime.memory import Array
 from tests.server import cuda_operators
+from tests.server.cuda_defects import library_with_defect
 from tests.server.cuda_graphs import FLOAT, node, random, type_of, values
 from tests.server.cuda_operators import NEEDS_LIBRARY
 
@@ -292,12 +291,6 @@ def test_the_emulator_finds_defects(
     failure: str,
 ) -> None:
     """Defects that a device may hide: a missing barrier, lanes that take no part."""
-    shutil.copytree(SOURCES, tmp_path / "native")
-    path = tmp_path / "native" / "cuda" / "device" / file
-    code = path.read_text()
-    assert code.count(line) == 1
-    path.write_text(code.replace(line, instead))
-    library = tmp_path / "planted.so"
-    build_emulated_library(library, tmp_path / "native")
+    library = library_with_defect(tmp_path, file, line, instead)
     with pytest.raises(Exception, match=failure):
         check(library)

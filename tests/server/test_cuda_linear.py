@@ -1,6 +1,5 @@
 """The linear layer for few rows, run by an emulator on the CPU, gives what it defines."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from scripts.build_kernels import SOURCES, build_emulated_library
 from server.runtime.memory import Array
+from tests.server.cuda_defects import library_with_defect
 from tests.server.cuda_graphs import FLOAT, INT32, random
 from tests.server.cuda_operators import NEEDS_LIBRARY
 from tests.server.test_cuda_kernels import FLOATS, assert_as_defined, model_of, run
@@ -147,13 +146,7 @@ def test_advance(emulated: Path, num_rows: int) -> None:
     ids=["squares", "partial sums", "chunks"],
 )
 def test_the_emulator_finds_missing_barriers(tmp_path: Path, line: str, instead: str) -> None:
-    shutil.copytree(SOURCES, tmp_path / "native")
-    path = tmp_path / "native" / "cuda" / "device" / "linear.h"
-    code = path.read_text()
-    assert code.count(line) == 1
-    path.write_text(code.replace(line, instead))
-    library = tmp_path / "planted.so"
-    build_emulated_library(library, tmp_path / "native")
+    library = library_with_defect(tmp_path, "linear.h", line, instead)
     inputs = inputs_of(np.float16, 8, 4128, 16, "scale")
     with pytest.raises(AssertionError, match="Not equal"):
         check(library, "Fp16", inputs)

@@ -211,6 +211,17 @@ def angles_of(half: int) -> dict[str, Array]:
     }
 
 
+def attention_nodes(
+    folder: Path, size: int, has_bias: bool, options: dict[str, Any], half: int
+) -> dict[str, onnx.NodeProto]:
+    """The rewritten nodes of :func:`attention`, by operator. ``half``: of what is rotated."""
+    row = size + 2 * size // options.get("num_heads", 2) * 2
+    weights = {"bias": random(np.float16, row, seed=1)} if has_bias else {}
+    given = {**options, "do_rotary": int(half > 0)}
+    model = attention(weights, size, angles=angles_of(half) if half else {}, **given)
+    return {node.op_type: node for node in rewritten_nodes(model, folder, inputs_of(row))}
+
+
 OPTIONS = pytest.mark.parametrize(
     "options", [{}, {"scale": 0.5}, {"do_rotary": 0}, {"num_heads": 4}, {"rotary_interleaved": 1}]
 )
@@ -223,15 +234,11 @@ def test_attention_takes_separate_queries_keys_and_values(
     tmp_path: Path, has_bias: bool, options: dict[str, Any], half: int
 ) -> None:
     """Of heads in groups too, with rotary positions, or without; of 24 or 48 elements."""
-    heads, own_size = options.get("num_heads", 2), 96
-    size = own_size + 2 * own_size // heads * 2
-    weights = {"bias": random(np.float16, size, seed=1)} if has_bias else {}
-    angles = angles_of(half) if half else {}
-    options = {**options, "do_rotary": int(half > 0)}
-    model = attention(weights, own_size, angles=angles, **options)
-    made = {node.op_type: node for node in rewritten_nodes(model, tmp_path, inputs_of(size))}
+    made = attention_nodes(tmp_path, 96, has_bias, options, half)
+    heads = options.get("num_heads", 2)
     split, attending = made["SplitFp16"], made["MultiHeadAttention"]
-    assert list(split.input) == ["packed", *(weights or [""] * bool(angles)), *angles]
+    bias = ["bias"] if has_bias else [""] * bool(half)
+    assert list(split.input) == ["packed", *bias, *(["cosines", "sines"] if half else [])]
     assert attributes(split) == {
         "num_heads": heads,
         "num_kv_heads": 2,
@@ -253,19 +260,14 @@ def test_attention_of_our_own_takes_packed_heads(
     tmp_path: Path, has_bias: bool, options: dict[str, Any], half: int
 ) -> None:
     """Rotated ones are split before. Heads have 32 or 64 elements."""
-    heads, own_size = options.get("num_heads", 2), 128
-    size = own_size + 2 * own_size // heads * 2
-    weights = {"bias": random(np.float16, size, seed=1)} if has_bias else {}
-    angles = angles_of(half) if half else {}
-    options = {**options, "do_rotary": int(half > 0)}
-    model = attention(weights, own_size, angles=angles, **options)
-    made = {node.op_type: node for node in rewritten_nodes(model, tmp_path, inputs_of(size))}
+    made = attention_nodes(tmp_path, 128, has_bias, options, half)
+    heads = options.get("num_heads", 2)
     attending = made["EncoderAttentionFp16"]
     if half:
         query, key, value = made["SplitFp16"].output
         assert list(attending.input) == [query, "lengths", "", key, value]
     else:
-        assert list(attending.input) == ["packed", "lengths", *weights]
+        assert list(attending.input) == ["packed", "lengths", *["bias"] * has_bias]
     assert attributes(attending) == {
         "num_heads": heads,
         "num_kv_heads": heads if half else 2,

@@ -87,7 +87,9 @@ struct DecodeAttentionArguments {
   float softcap;  // 0: none
 };
 
-// Attention of all tokens of each text to its first ones.
+// Attention of all tokens of each text to its first ones. A block computes so many queries of a head.
+constexpr int block_queries(int head_size) { return head_size <= 64 ? 128 : 64; }
+
 template <typename T>
 struct EncoderAttentionArguments {
   const T* query;  // of token t of text x from (x length + t) query_stride on: [num_heads, head_size]

@@ -16,6 +16,11 @@ struct Candidate {
 struct Logit {
   float value;
   uint is_suppressed;
+
+  // `suppressed`: null, or 1 for suppressed tokens.
+  static Logit of(const float* row, const unsigned char* suppressed, int token) {
+    return {load(row + token), load_byte_if(suppressed, suppressed + token)};
+  }
 };
 
 // Whether `a` comes before `b`: larger, or as large with a lower id. NaN comes first.
@@ -44,9 +49,7 @@ inline void find_best_token(const BestTokenArguments& a) {
   wait_for_previous();
   const float* row = a.logits + static_cast<long>(block()) * a.vocabulary;
   Candidate best = {-__builtin_inff(), a.vocabulary};
-  const auto load_one = [&](int token) {
-    return Logit{load(row + token), load_byte_if(a.suppressed, a.suppressed + token)};
-  };
+  const auto load_one = [&](int token) { return Logit::of(row, a.suppressed, token); };
   for_each_loaded(thread(), a.vocabulary, num_threads(), load_one, [&](int token, Logit found) {
     if (found.is_suppressed && found.value == found.value) return;
     const Candidate candidate = {found.value, token};

@@ -8,7 +8,7 @@
 namespace device {
 
 // Copies parts in units of T, which divides their bytes, both pitches and both addresses. There are
-// fewer than 2^30 units: dividing longer integers would take longer than a copy.
+// fewer than 2^31 units: dividing longer integers would take longer than a copy.
 template <typename T>
 void copy_units(const Copy& copy, uint first, uint step) {
   const long source_pitch = copy.source_pitch / sizeof(T);

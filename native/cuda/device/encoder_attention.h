@@ -32,9 +32,9 @@ inline void attend_text(const EncoderAttentionArguments<T>& a) {
   constexpr int kTokens = Tile<T, Head>::kTokens;
   let_next_start();
   int index = block();
-  constexpr int kWarpQueries = kSets<Head> * kSetQueries, kQueries = kEncoderWarps * kWarpQueries;
-  const int num_parts = (a.length + kQueries - 1) / kQueries;
-  const int first = index % num_parts * kQueries + warp() * kWarpQueries;
+  constexpr int kBlockQueries = block_queries(Head);
+  const int num_parts = (a.length + kBlockQueries - 1) / kBlockQueries;
+  const int first = index % num_parts * kBlockQueries + warp() * kBlockQueries / kEncoderWarps;
   index /= num_parts;
   const int head = index % a.num_heads, text = index / a.num_heads;
   const int kv_head = head / (a.num_heads / a.num_kv_heads);
@@ -52,7 +52,7 @@ inline void attend_text(const EncoderAttentionArguments<T>& a) {
       a.bias ? a.bias + (a.num_heads + a.num_kv_heads + kv_head) * Head : nullptr;
   WarpQueries<T, Head> queries;
   queries.load(a, a.query + row * a.query_stride + head * Head, bias_of_query, first);
-  const float scale = a.scale * 1.4426950408889634f;
+  const float scale = a.scale * kLog2E;
   int current = 0;
   for (int token = 0; token < end; token += kTokens) {
     if (token + kTokens < end) {

@@ -81,30 +81,25 @@ inline Words load_if(bool is_needed, const void* from) {
   return Words{words[0], words[1], words[2], words[3]};
 }
 
+#define LOAD_OR_LEAVE(instruction)                                                        \
+  uint words[4];                                                                          \
+  asm volatile(                                                                           \
+      "{\n.reg .pred needed;\nsetp.ne.b32 needed, %5, 0;\n"                               \
+      "@needed " instruction " {%0, %1, %2, %3}, [%4];\n}"                                \
+      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])                    \
+      : "l"((const __attribute__((address_space(1))) void*)from),                         \
+        "r"(static_cast<int>(is_needed)));                                                \
+  return Words { words[0], words[1], words[2], words[3] }
+
 // The same; undefined unless needed.
 inline Words load_or_leave(bool is_needed, const void* from) {
-  uint words[4];
-  asm volatile(
-      "{\n.reg .pred needed;\nsetp.ne.b32 needed, %5, 0;\n"
-      "@needed ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-      : "l"((const __attribute__((address_space(1))) void*)from),
-        "r"(static_cast<int>(is_needed)));
-  return Words{words[0], words[1], words[2], words[3]};
+  LOAD_OR_LEAVE("ld.global.v4.u32");
 }
-
-// The same for memory that no kernel writes, and that one thread reads once. Undefined unless
-// needed.
+// Of memory that no kernel writes, and that one thread reads once.
 inline Words load_constant_if(bool is_needed, const void* from) {
-  uint words[4];
-  asm volatile(
-      "{\n.reg .pred needed;\nsetp.ne.b32 needed, %5, 0;\n"
-      "@needed ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-      : "l"((const __attribute__((address_space(1))) void*)from),
-        "r"(static_cast<int>(is_needed)));
-  return Words{words[0], words[1], words[2], words[3]};
+  LOAD_OR_LEAVE("ld.global.nc.L1::no_allocate.L2::128B.v4.u32");
 }
+#undef LOAD_OR_LEAVE
 
 // Ordinary loads that keep their order: of a float, and of a byte if it is needed, else 0.
 inline float load(const float* from) {

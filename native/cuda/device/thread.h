@@ -28,7 +28,8 @@ inline int lane() { return thread() % kWarp; }
 inline int warp() { return thread() / kWarp; }
 inline int num_warps() { return (num_threads() + kWarp - 1) / kWarp; }
 
-inline float exp(float x) { return exp2(x * 1.4426950408889634f); }
+constexpr float kLog2E = 1.4426950408889634f;
+inline float exp(float x) { return exp2(x * kLog2E); }
 
 // Element types: 16-bit floats, computed with in fp32. pair(): two of them in a word.
 struct Half {
@@ -88,19 +89,19 @@ struct Wide {
 // Calls use(i, load(i)) for i = begin, begin + step, … before `end`. Several loads start together if
 // they are those of intrinsics.h, which keep their place: a thread that uses each value before it
 // loads the next one waits for the memory each time.
-template <typename Load, typename Use>
-inline void for_each_loaded(int begin, int end, int step, Load load, Use use) {
+template <typename Index, typename Load, typename Use>
+inline void for_each_loaded(Index begin, Index end, Index step, Load load, Use use) {
   constexpr int kAtOnce = 8;
-  for (int first = begin; first < end; first += kAtOnce * step) {
-    decltype(load(0)) values[kAtOnce];
+  for (Index first = begin; first < end; first += kAtOnce * step) {
+    decltype(load(begin)) values[kAtOnce];
     UNROLLED
     for (int n = 0; n < kAtOnce; n++) {
-      const int i = first + n * step;
+      const Index i = first + n * step;
       values[n] = load(i < end ? i : end - 1);
     }
     UNROLLED
     for (int n = 0; n < kAtOnce; n++) {
-      const int i = first + n * step;
+      const Index i = first + n * step;
       if (i < end) use(i, values[n]);
     }
   }

@@ -16,9 +16,7 @@ inline void find_top_tokens(const TopTokensArguments& a) {
   wait_for_previous();
   const long index = a.rows ? a.rows[block()] : static_cast<long>(block());
   const float* row = a.logits + index * a.vocabulary;
-  const auto load_one = [&](int token) {
-    return Logit{load(row + token), load_byte_if(a.suppressed, a.suppressed + token)};
-  };
+  const auto load_one = [&](int token) { return Logit::of(row, a.suppressed, token); };
   const auto value_of = [&](Logit logit) {
     return logit.is_suppressed ? a.suppressed_logit : logit.value;
   };

@@ -11,7 +11,6 @@ constexpr int kAttentionThreads = 128, kAttentionWarps = kAttentionThreads / kWa
 constexpr int kQueries = 8;  // heads of a block
 constexpr int kTokens = 16;  // that a warp reads at once
 constexpr int kStride = kAttentionWarps * kTokens;
-constexpr float kLog2E = 1.4426950408889634f;
 
 // Vectors of heads and the rotation by their position's angles. All loads start before the first
 // value is used.

@@ -9,10 +9,10 @@ namespace device {
 constexpr int kEncoderWarps = 4, kEncoderThreads = kEncoderWarps * kWarp;
 constexpr int kSetQueries = 16;  // that a warp multiplies at once
 
-// Sets of a warp, which share what it reads of a tile. With wider heads, a lane has registers for
-// one.
+// Sets of a warp, which share what it reads of a tile: two, or with wider heads, for which a lane has
+// more in registers, one.
 template <int Head>
-constexpr int kSets = Head <= 64 ? 2 : 1;
+constexpr int kSets = block_queries(Head) / (kEncoderWarps * kSetQueries);
 
 // A tile of keys and values. Rows are apart so that the reads of a warp meet no conflict: those of
 // keys by an odd multiple of 64 bytes, those of values by a multiple of 64 and 16 bytes.
