@@ -4,13 +4,17 @@ import hashlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from model.bundle import KvCache, Precision
+
+if TYPE_CHECKING:  # imports torch
+    from export.checkpoint import Checkpoint
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = ("smollm2", "minilm", "en-pt", "pt-en")  # the longest export first
@@ -38,30 +42,48 @@ def _key(*folders: str) -> str:
     return digest.hexdigest()[:12]
 
 
-def _cached(name: str, make: Callable[[Path], None]) -> Path:
-    """Returns ``build/bundles/NAME``; a lock lets one test process create it for all."""
+def _cached(name: str, items: Iterable[str], make: Callable[[Path, str], None]) -> Path:
+    """Returns ``build/bundles/NAME`` after ``make(folder, item)`` for each item.
+
+    Test processes that need it at the same time make different items of it.
+    """
     path = ROOT / "build" / "bundles" / name
-    complete = path / "complete"
     path.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
-        if not complete.exists():
-            make(path)
-            complete.touch()
+    missing = list(items)
+    for timeout in (0, -1):  # what another process is making comes last
+        waited_for = []
+        for item in missing:
+            complete = path / f"{item}.complete"
+            try:
+                with FileLock(path.with_name(f"{name}-{item}.lock"), timeout):
+                    if not complete.exists():
+                        make(path, item)
+                        complete.touch()
+            except Timeout:
+                waited_for.append(item)
+        missing = waited_for
     return path
+
+
+def _export(checkpoint: "Checkpoint", path: Path, name: str, **options: Any) -> None:
+    """Writes the bundle ``path / name``, unless it exists."""
+    from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
+
+    if not (path / name).exists():
+        write_bundle(checkpoint, path, name=name, **options)
 
 
 def tiny_bundles() -> Path:
     """Small models trained by the tests: ``dates``, ``tiny-decoder``, ``tiny-classifier``."""
 
-    def make(path: Path) -> None:
-        from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
-        from tests import tiny  # noqa: PLC0415
+    def make(path: Path, name: str) -> None:
+        from tests import tiny  # noqa: PLC0415  (imports torch)
 
-        for checkpoint in (tiny.dates()[0], tiny.decoder()[0], tiny.classifier()[0]):
-            if not (path / checkpoint.name).exists():
-                write_bundle(checkpoint, path, precision=Precision.FP32)
+        model = getattr(tiny, name.removeprefix("tiny-"))
+        _export(model()[0], path, name, precision=Precision.FP32)
 
-    return _cached(f"tiny-{_key('model', 'export', 'tests/tiny.py')}", make)
+    key = _key("model", "export", "tests/tiny.py")
+    return _cached(f"tiny-{key}", ("dates", "tiny-decoder", "tiny-classifier"), make)
 
 
 def compact_bundles() -> Path:
@@ -69,131 +91,113 @@ def compact_bundles() -> Path:
 
     ``classifier-int8``, ``decoder-int4``; with int8 caches ``decoder-cache8``, ``dates-cache8``.
     """
+    variants = {
+        "int8": (Precision.INT8, KvCache.FLOAT),
+        "int4": (Precision.INT4, KvCache.FLOAT),
+        "cache8": (Precision.FP32, KvCache.INT8),
+    }
 
-    def make(path: Path) -> None:
-        from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
-        from tests import tiny  # noqa: PLC0415
+    def make(path: Path, name: str) -> None:
+        from tests import tiny  # noqa: PLC0415  (imports torch)
 
-        fp32, int8, int4 = Precision.FP32, Precision.INT8, Precision.INT4
-        for name, checkpoint, precision, kv_cache in (
-            ("classifier-int8", tiny.classifier()[0], int8, KvCache.FLOAT),
-            ("decoder-int4", tiny.decoder()[0], int4, KvCache.FLOAT),
-            ("decoder-cache8", tiny.decoder()[0], fp32, KvCache.INT8),
-            ("dates-cache8", tiny.dates()[0], fp32, KvCache.INT8),
-        ):
-            if not (path / name).exists():
-                write_bundle(checkpoint, path, name=name, precision=precision, kv_cache=kv_cache)
+        model, variant = name.split("-")
+        precision, kv_cache = variants[variant]
+        checkpoint = getattr(tiny, model)()[0]
+        _export(checkpoint, path, name, precision=precision, kv_cache=kv_cache)
 
-    return _cached(f"compact-{_key('model', 'export', 'tests/tiny.py', 'tests/bundles.py')}", make)
+    key = _key("model", "export", "tests/tiny.py", "tests/bundles.py")
+    names = ("dates-cache8", "decoder-int4", "decoder-cache8", "classifier-int8")
+    return _cached(f"compact-{key}", names, make)
 
 
 def recurrent_bundles() -> Path:
     """``tests.tiny_recurrent``: ``tiny-gru`` in fp32, ``tiny-gru-int8`` in int8."""
 
-    def make(path: Path) -> None:
-        from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
-        from tests import tiny_recurrent  # noqa: PLC0415
+    def make(path: Path, name: str) -> None:
+        from tests import tiny_recurrent  # noqa: PLC0415  (imports torch)
 
-        for name, precision in (
-            (tiny_recurrent.NAME, Precision.FP32),
-            (tiny_recurrent.INT8_NAME, Precision.INT8),
-        ):
-            if not (path / name).exists():
-                write_bundle(tiny_recurrent.recurrent_dates(name), path, precision=precision)
+        is_int8 = name == tiny_recurrent.INT8_NAME
+        precision = Precision.INT8 if is_int8 else Precision.FP32
+        _export(tiny_recurrent.recurrent_dates(name), path, name, precision=precision)
 
     key = _key("model", "export", "tests/tiny.py", "tests/tiny_recurrent.py")
-    return _cached(f"recurrent-{key}", make)
+    return _cached(f"recurrent-{key}", ("tiny-gru", "tiny-gru-int8"), make)
 
 
 def shortlist_bundles() -> Path:
     """``tests.shortlists.write_bundles``."""
 
-    def make(path: Path) -> None:
+    def make(path: Path, _name: str) -> None:
         from tests import shortlists  # noqa: PLC0415  (imports torch)
 
         shortlists.write_bundles(path)
 
     key = _key("model", "export", "tests/tiny.py", "tests/shortlists.py")
-    return _cached(f"shortlist-{key}", make)
+    return _cached(f"shortlist-{key}", ("shortlist",), make)
 
 
 def head_bundles() -> Path:
     """Random encoders, one per task head: ``tests.heads.NAMES``."""
+    from tests import heads  # noqa: PLC0415  (imports torch)
 
-    def make(path: Path) -> None:
-        from tests import heads  # noqa: PLC0415  (imports torch)
-
-        heads.write_bundles(path)
-
-    return _cached(f"heads-{_key('model', 'export', 'tests/heads.py')}", make)
+    key = _key("model", "export", "tests/heads.py")
+    return _cached(f"heads-{key}", heads.NAMES, heads.write_bundle_of)
 
 
 def retrieval_bundles() -> Path:
     """Random sparse and multi-vector models: ``tests.retrieval_models.NAMES``."""
+    from tests import retrieval_models  # noqa: PLC0415  (imports torch)
 
-    def make(path: Path) -> None:
-        from tests import retrieval_models  # noqa: PLC0415  (imports torch)
-
-        retrieval_models.write_bundles(path)
-
-    sources = ("model", "export", "tests/heads.py", "tests/retrieval_models.py")
-    return _cached(f"retrieval-{_key(*sources)}", make)
+    key = _key("model", "export", "tests/heads.py", "tests/retrieval_models.py")
+    return _cached(f"retrieval-{key}", retrieval_models.NAMES, retrieval_models.write_bundle_of)
 
 
 def image_bundles() -> Path:
     """Random models of images, and of texts with images: ``tests.image_models.CHECKPOINTS``."""
+    from tests.image_models import CHECKPOINTS  # noqa: PLC0415  (imports torch)
 
-    def make(path: Path) -> None:
-        from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
-        from tests.image_models import CHECKPOINTS  # noqa: PLC0415
+    def make(path: Path, name: str) -> None:
+        _export(CHECKPOINTS[name](), path, name)
 
-        for name, checkpoint in CHECKPOINTS.items():
-            if not (path / name).exists():
-                write_bundle(checkpoint(), path, name=name)
-
-    sources = ("model", "export", "tests/architectures.py", "tests/image_models.py")
-    return _cached(f"images-{_key(*sources)}", make)
+    key = _key("model", "export", "tests/architectures.py", "tests/image_models.py")
+    return _cached(f"images-{key}", CHECKPOINTS, make)
 
 
 def speech_bundles() -> Path:
     """Random models that transcribe: ``speech`` of three languages, ``speech-en`` of English."""
 
-    def make(path: Path) -> None:
-        from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
-        from tests.speech_models import checkpoint, english  # noqa: PLC0415
+    def make(path: Path, name: str) -> None:
+        from tests.speech_models import checkpoint, english  # noqa: PLC0415  (imports torch)
 
         with tempfile.TemporaryDirectory() as folder:
             model = checkpoint(Path(folder))
-        for name, variant in (("speech", model), ("speech-en", english(model))):
-            if not (path / name).exists():
-                write_bundle(variant, path, precision=Precision.FP32, name=name)
+        variant = english(model) if name == "speech-en" else model
+        _export(variant, path, name, precision=Precision.FP32)
 
-    return _cached(f"speech-{_key('model', 'export', 'tests/speech_models.py')}", make)
+    key = _key("model", "export", "tests/speech_models.py")
+    return _cached(f"speech-{key}", ("speech", "speech-en"), make)
 
 
 def literature_bundles() -> Path:
     """Random encoders: ``tests.literature.LITERATURE``."""
+    from tests.architectures import checkpoint, random_weights  # noqa: PLC0415  (imports torch)
+    from tests.literature import LITERATURE  # noqa: PLC0415
 
-    def make(path: Path) -> None:
-        from export.bundle_writer import write_bundle  # noqa: PLC0415  (imports torch)
-        from tests.architectures import checkpoint, random_weights  # noqa: PLC0415
-        from tests.literature import LITERATURE  # noqa: PLC0415
+    def make(path: Path, name: str) -> None:
+        config = LITERATURE[name]
+        model = replace(checkpoint("bert"), config=config, weights=random_weights(config))
+        _export(model, path, name)
 
-        for name, config in LITERATURE.items():
-            if not (path / name).exists():
-                model = replace(checkpoint("bert"), config=config, weights=random_weights(config))
-                write_bundle(model, path, name=name)
-
-    sources = ("model", "export", "tests/architectures.py", "tests/literature.py")
-    return _cached(f"literature-{_key(*sources)}", make)
+    key = _key("model", "export", "tests/architectures.py", "tests/literature.py")
+    return _cached(f"literature-{key}", LITERATURE, make)
 
 
 def default_bundles(precision: str) -> Path:
     """The default models; those of ``INT8_DEFAULTS`` only in int8."""
     names = DEFAULTS + (INT8_DEFAULTS if precision == "int8" else ())
 
-    def make(path: Path) -> None:
+    def make(path: Path, _name: str) -> None:
         command = [sys.executable, "-m", "scripts.export_defaults", *names, "--out", str(path)]
         subprocess.run([*command, "--precision", precision], check=True, cwd=ROOT)
 
-    return _cached(f"{precision}-{_key('model', 'export')}", make)
+    return _cached(f"{precision}-{_key('model', 'export')}", ("defaults",), make)

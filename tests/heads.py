@@ -134,19 +134,18 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def write_bundles(root: Path) -> None:
-    """A bundle for each of :data:`NAMES` in ``root``."""
-    for name in NAMES:
-        if (root / name).exists():
-            continue
-        folder = root / f".source-{name}"
-        model(name).save_pretrained(folder)
-        shutil.copy(tokenizer_folder() / "tokenizer.json", folder)
-        edit_json(folder / "tokenizer_config.json", mask_token="[MASK]")
-        if name == "embedder":
-            edit_json(
-                folder / "config_sentence_transformers.json",
-                prompts={"query": "query: ", "passage": ""},
-            )
-        write_bundle(load_checkpoint(str(folder)), root, name=name)
-        shutil.rmtree(folder)
+def write_bundle_of(root: Path, name: str) -> None:
+    """Writes the bundle ``root / name`` of one of :data:`NAMES`, unless it exists."""
+    if (root / name).exists():
+        return
+    folder = root / f".source-{name}"
+    model(name).save_pretrained(folder)
+    shutil.copy(tokenizer_folder() / "tokenizer.json", folder)
+    edit_json(folder / "tokenizer_config.json", mask_token="[MASK]")
+    if name == "embedder":
+        edit_json(
+            folder / "config_sentence_transformers.json",
+            prompts={"query": "query: ", "passage": ""},
+        )
+    write_bundle(load_checkpoint(str(folder)), root, name=name)
+    shutil.rmtree(folder)

@@ -105,15 +105,14 @@ def _ids_of(tokens: Iterable[str]) -> tuple[int, ...]:
     return tuple(vocabulary[token] for token in tokens)
 
 
-def write_bundles(root: Path) -> None:
-    """A bundle for each of :data:`NAMES` in ``root``."""
-    for name in NAMES:
-        if (root / name).exists():
-            continue
-        folder = root / f".source-{name}"
-        model = _sparse(folder) if name == SPARSE else _multi_vector(folder, spec(name))
-        write_bundle(model, root, name=name)
-        shutil.rmtree(folder)
+def write_bundle_of(root: Path, name: str) -> None:
+    """Writes the bundle ``root / name`` of one of :data:`NAMES`, unless it exists."""
+    if (root / name).exists():
+        return
+    folder = root / f".source-{name}"
+    model = _sparse(folder) if name == SPARSE else _multi_vector(folder, spec(name))
+    write_bundle(model, root, name=name)
+    shutil.rmtree(folder)
 
 
 def sparse_reference(text: str) -> Any:
