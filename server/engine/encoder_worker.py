@@ -8,7 +8,7 @@ from server.engine.cache.idle_rows import IdleLimits
 from server.engine.encoder_batch import BatchLimits, form_batch
 from server.engine.encoder_queue import EncoderQueue, QueuedText
 from server.engine.encoder_runner import EncoderRunner, Results, TextResult
-from server.engine.failures import NOT_FINITE, run_with_isolation
+from server.engine.failures import NOT_FINITE, Failure, run_with_isolation
 from server.engine.lane import never
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.recording import RecordedRuns, record_runs
@@ -212,18 +212,16 @@ class EncoderWorker:
             )
         )
 
-    def _apply(
-        self, texts: Sequence[QueuedText], results: Sequence[TextResult] | None, failure: str
-    ) -> None:
-        """Ends each text of a run; ``results`` is None if the run failed, for this reason."""
+    def _apply(self, texts: Sequence[QueuedText], results: Sequence[TextResult] | Failure) -> None:
+        """Ends each text of a run."""
         now = self._clock()
-        if results is None:
+        if isinstance(results, Failure):
             for text in texts:
-                self._finish(text, Outcome.FAILED, now, failure)
+                self._finish(text, results.outcome, now, results.message)
             return
         for text, result in zip(texts, results, strict=True):
             if result.is_finite:
                 text.times.first_token = now
                 self._finish(text, Outcome.DONE, now, result=result)
             else:
-                self._finish(text, Outcome.FAILED, now, NOT_FINITE)
+                self._finish(text, NOT_FINITE.outcome, now, NOT_FINITE.message)

@@ -12,46 +12,51 @@ from server.constraint import ConstraintError
 from server.engine.requests.lifecycle import Outcome
 from server.out_of_memory import is_out_of_memory
 
-NOT_FINITE = "the model's output is not finite"
-RUN_FAILED = "the model run failed"
-OUT_OF_MEMORY = "the device has not enough free memory for this request"
-NOT_CHOSEN = "choosing the next token failed"
-NO_TOKEN = "no token is allowed"
-
 T = TypeVar("T")
 R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 
 class Failure(NamedTuple):
-    """How a failed sequence ends. ``message`` is for the caller."""
+    """Why a sequence ends early. ``message`` is for the client."""
 
     outcome: Outcome
     message: str
 
 
+NOT_FINITE = Failure(Outcome.FAILED, "the model's output is not finite")
+RUN_FAILED = Failure(Outcome.FAILED, "the model run failed")
+NOT_CHOSEN = Failure(Outcome.FAILED, "choosing the next token failed")
+NO_TOKEN = Failure(Outcome.NO_TOKEN, "no token is allowed")
+OUT_OF_MEMORY = Failure(
+    Outcome.OUT_OF_MEMORY, "the device has not enough free memory for this request"
+)
+
+
+class NoTokenError(Exception):
+    """The logits processors and the constraint of a sequence forbid every token."""
+
+
 def selection_failure(error: Exception) -> Failure:
-    """How a sequence ends after ``error`` in token selection. Logs all but ``ConstraintError``."""
+    """How a sequence ends after ``error`` in token selection. Logs unexpected errors."""
     if isinstance(error, ConstraintError):
         return Failure(Outcome.UNSATISFIABLE, str(error))
+    if isinstance(error, NoTokenError):
+        return NO_TOKEN
     log.error("the next token could not be chosen", exc_info=error)
-    return Failure(Outcome.FAILED, message_of(error, NOT_CHOSEN))
+    return run_failure(error, NOT_CHOSEN)
 
 
-def message_of(error: Exception, otherwise: str = RUN_FAILED) -> str:
-    """What the caller of a failed sequence learns of ``error``: no memory, or ``otherwise``."""
+def run_failure(error: Exception, otherwise: Failure = RUN_FAILED) -> Failure:
+    """How sequences end whose run raised ``error``."""
     return OUT_OF_MEMORY if is_out_of_memory(error) else otherwise
 
 
 class BatchResult(NamedTuple, Generic[T, R]):
-    """``items`` that ran together.
-
-    ``result``: None if the run failed. ``failure``: then the reason, for the callers.
-    """
+    """``items`` that ran together, and their result or why the run failed."""
 
     items: Sequence[T]
-    result: R | None
-    failure: str = ""
+    result: R | Failure
 
 
 def run_with_isolation(
@@ -76,7 +81,7 @@ def run_with_isolation(
     except Exception as error:
         if len(items) == 1:
             log.exception("%s failed", label)
-            yield BatchResult(items, None, message_of(error))
+            yield BatchResult(items, run_failure(error))
             return
         log.warning(
             "%s failed for a batch of %d; running each item alone", label, len(items), exc_info=True

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from server.constraint import ConstraintError, Floats
+from server.constraint import Floats
 from server.engine.cache.prefix_cache import common_prefix
 from server.engine.cache.slot_store import SlotCopy, SlotStore
 from server.engine.decoding import sampling
 from server.engine.decoding.beam import BeamSearch, Branch
 from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.decoding.sampling import TokenLogprob
-from server.engine.failures import NO_TOKEN, NOT_FINITE, selection_failure
+from server.engine.failures import NOT_FINITE, NoTokenError, selection_failure
 from server.engine.fork_logits import Found, read_for_forks
 from server.engine.job_table import JobTable
 from server.engine.requests.job import Delivery
@@ -86,7 +86,7 @@ class Forking:
         """``found``, ``top_tokens``: of each sequence."""
         # The total is not finite if one of its logits is not, or if all tokens are forbidden.
         if not all(math.isfinite(top.total) for top in top_tokens):
-            self._jobs.finish(group, Outcome.FAILED, now, NOT_FINITE)
+            self._jobs.finish(group, NOT_FINITE.outcome, now, NOT_FINITE.message)
             return
         if group.times.first_token is None:
             group.times.first_token = now
@@ -122,7 +122,7 @@ class Forking:
             The first token of each, for alternatives; None if they are sampled.
 
         Raises:
-            ConstraintError: no token is allowed.
+            NoTokenError: no token is allowed.
         """
         (first,), count = group.sequences, group.job.num_outputs
         tokens = None
@@ -132,7 +132,7 @@ class Forking:
             likeliest = host_ops.top_indices(processed, count)
             tokens = [int(id_) for id_ in likeliest if processed[id_] > -np.inf]
             if not tokens:
-                raise ConstraintError(NO_TOKEN)
+                raise NoTokenError
             count = group.num_open_outputs = len(tokens)
         first.num_reserved_slots = 0
         for output in range(1, count):

@@ -12,7 +12,13 @@ from server.engine.cache.slot_tensors import Capacity
 from server.engine.decoder_runs import DecoderRuns, Run
 from server.engine.decoding import sampling
 from server.engine.decoding.logits import Logits
-from server.engine.failures import NOT_CHOSEN, NOT_FINITE, message_of, run_with_isolation
+from server.engine.failures import (
+    NOT_CHOSEN,
+    NOT_FINITE,
+    Failure,
+    run_failure,
+    run_with_isolation,
+)
 from server.engine.forking import Forking
 from server.engine.gpu.device_sampler import DeviceSampler
 from server.engine.job_table import JobTable
@@ -123,11 +129,11 @@ class GenerationWorker:
 
         ``may_continue``: see :class:`server.engine.lane.Worker`.
         """
-        for chunks, logits, failure in self._run(self._schedule(), may_continue):
-            if logits is None:
-                self._fail([chunk.sequence for chunk in chunks], failure, self._clock())
+        for chunks, result in self._run(self._schedule(), may_continue):
+            if isinstance(result, Failure):
+                self._fail([chunk.sequence for chunk in chunks], result, self._clock())
             else:
-                self._apply(chunks, logits)
+                self._apply(chunks, result)
         if self._forking.pending:
             self._fork()
         self._release_ended()
@@ -223,7 +229,7 @@ class GenerationWorker:
             self._select(chunks, logits, now)
         except Exception as error:  # of a run on the device, which reads or samples the logits
             log.exception("%s: selecting tokens failed", self.model)
-            self._fail([chunk.sequence for chunk in chunks], message_of(error, NOT_CHOSEN), now)
+            self._fail([chunk.sequence for chunk in chunks], run_failure(error, NOT_CHOSEN), now)
 
     def _select(self, chunks: Sequence[Chunk], logits: Logits, now: float) -> None:
         sequences = [chunk.sequence for chunk in chunks]
@@ -263,29 +269,29 @@ class GenerationWorker:
         except Exception as error:
             log.exception("%s: forking failed", self.model)
             self._forking.discard()
+            failure = run_failure(error, NOT_CHOSEN)
             for group in filter(lambda group: group.sequences, groups):
-                self._jobs.finish(group, Outcome.FAILED, now, message_of(error, NOT_CHOSEN))
+                self._jobs.finish(group, failure.outcome, now, failure.message)
 
-    def _fail(self, sequences: Sequence[DecodingSequence], failure: str, now: float) -> None:
+    def _fail(self, sequences: Sequence[DecodingSequence], failure: Failure, now: float) -> None:
         for sequence in filter(_is_live, sequences):  # one may end others of its job
-            self._jobs.end(sequence, Outcome.FAILED, now, failure)
+            self._jobs.end(sequence, failure.outcome, now, failure.message)
 
     def _encode(self, sequences: Sequence[DecodingSequence]) -> None:
-        def encode(batch: Sequence[DecodingSequence]) -> bool:
+        def encode(batch: Sequence[DecodingSequence]) -> None:
             started = self._clock()
             self._runner.encode(batch, [self._slots.slot_of(sequence) for sequence in batch])
             num_tokens = sum(sequence.num_source_tokens for sequence in batch)
             seconds = self._clock() - started
             self._report(RunReport("encode", len(batch), num_tokens, (seconds,)))
-            return True
 
         label = f"encoding by {self.model}"
-        for batch, is_encoded, failure in run_with_isolation(sequences, encode, label, _is_live):
-            if is_encoded:
-                for sequence in batch:
-                    sequence.on(Event.PREFILL)
-            else:
+        for batch, failure in run_with_isolation(sequences, encode, label, _is_live):
+            if failure is not None:
                 self._fail(batch, failure, self._clock())
+                continue
+            for sequence in batch:
+                sequence.on(Event.PREFILL)
 
     def _release_ended(self) -> None:
         """Releases the slots of ended sequences. Slots move only here and in forks."""

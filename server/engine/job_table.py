@@ -123,7 +123,7 @@ class JobTable:
         sequence.unpublished.tokens += known
         sequence.unpublished.times += times[: len(known)]
         if outcome is not None:
-            failure = NOT_FINITE if outcome is Outcome.FAILED else ""
+            failure = NOT_FINITE.message if outcome is NOT_FINITE.outcome else ""
             self.finish(group, outcome, times[-1], failure, sequence)
 
     def publish(self, update: JobUpdate) -> None:

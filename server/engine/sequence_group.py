@@ -85,7 +85,7 @@ class SequenceGroup:
             if hypotheses:  # a constraint may allow fewer than the job wants
                 return hypotheses
             if self.search.is_over:
-                return [LastUpdate(0, Outcome.UNSATISFIABLE, failure=NO_TOKEN)]
+                return [LastUpdate(0, NO_TOKEN.outcome, failure=NO_TOKEN.message)]
         outputs = range(self.job.num_outputs)
         return [LastUpdate(output, outcome, failure=failure) for output in outputs]
 

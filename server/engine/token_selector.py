@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from server.constraint import ConstraintError, Floats
+from server.constraint import Floats
 from server.engine.decoding import sampling
 from server.engine.decoding.logits import Logits, greedy
 from server.engine.decoding.sampling import TokenLogprob
-from server.engine.failures import NO_TOKEN, NOT_FINITE, selection_failure
+from server.engine.failures import NOT_FINITE, Failure, NoTokenError, selection_failure
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.sequence import DecodingSequence
@@ -33,6 +33,11 @@ class NextToken(NamedTuple):
     outcome: Outcome | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     failure: str = ""
+
+    @classmethod
+    def failed(cls, sequence: DecodingSequence, failure: Failure) -> "NextToken":
+        """Ends ``sequence`` without a token."""
+        return cls(sequence, None, failure.outcome, failure=failure.message)
 
 
 class TokenSelector:
@@ -104,7 +109,7 @@ class TokenSelector:
         sequence.num_cached_tokens += len(tokens)
         *earlier, last = tokens
         sequence.tokens += [token for token in earlier if token is not None]
-        return Outcome.FAILED if last is None else self._outcome_of(sequence, last)
+        return NOT_FINITE.outcome if last is None else self._outcome_of(sequence, last)
 
     def append(
         self, sequence: DecodingSequence, token: int, logits: Floats | None = None
@@ -168,7 +173,7 @@ class TokenSelector:
     ) -> NextToken:
         """Appends a token: the target of ``top``, or the likeliest one without a target."""
         if token is None or not math.isfinite(top.total):
-            return NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
+            return NextToken.failed(sequence, NOT_FINITE)
         outcome = self._outcome_of(sequence, token)
         num_top = sequence.job.logprob_options.top_logprobs or 0
         logprob = sampling.logprob_in_top(top.target, top, num_top)
@@ -178,7 +183,7 @@ class TokenSelector:
         self, sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
     ) -> list[NextToken]:
         return [
-            NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
+            NextToken.failed(sequence, NOT_FINITE)
             if token is None
             else NextToken(sequence, token, self._outcome_of(sequence, token))
             for sequence, token in zip(sequences, logits.best(indices), strict=True)
@@ -200,7 +205,7 @@ class TokenSelector:
     ) -> NextToken:
         """Appends as :meth:`_append`, or fails: ``token`` is None if the row is not finite."""
         if token is None:
-            return NextToken(sequence, None, Outcome.FAILED, failure=NOT_FINITE)
+            return NextToken.failed(sequence, NOT_FINITE)
         return self._append(sequence, token, logits, uniform)
 
     def _append(
@@ -227,8 +232,7 @@ class TokenSelector:
             logprob = sampling.token_logprob(logits, token, num_top)
             return NextToken(sequence, token, outcome, (logprob,))
         except Exception as error:
-            outcome, message = selection_failure(error)
-            return NextToken(sequence, None, outcome, failure=message)
+            return NextToken.failed(sequence, selection_failure(error))
 
 
 def _num_top(sequences: Sequence[DecodingSequence]) -> int:
@@ -247,12 +251,13 @@ def process(sequence: DecodingSequence, logits: Floats) -> Floats:
     """``logits [vocabulary]``, finite, after the processors and the constraint of a sequence.
 
     Raises:
-        ConstraintError: no token is allowed.
+        NoTokenError: no token is allowed.
+        ConstraintError: the grammar became too expensive to follow.
     """
     processed = logits.copy()
     sequence.process_logits(processed)
     if processed.max() == -np.inf:
-        raise ConstraintError(NO_TOKEN)
+        raise NoTokenError
     return processed
 
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
-from server.engine.failures import NO_TOKEN, OUT_OF_MEMORY
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion, JobUpdate
 from server.errors import (
@@ -68,13 +67,14 @@ class Timing:
 def failure_of(completion: Completion) -> ServeError | None:
     """The error of a failed job; ``None`` if the job succeeded or was cancelled."""
     match completion.outcome:
-        case Outcome.FAILED if completion.failure == OUT_OF_MEMORY:
-            return OverloadedError(OUT_OF_MEMORY, RETRY_SECONDS, Limit.DEVICE_MEMORY)
+        case Outcome.OUT_OF_MEMORY:
+            return OverloadedError(completion.failure, RETRY_SECONDS, Limit.DEVICE_MEMORY)
         case Outcome.FAILED:
             return InternalError(completion.failure)
         case Outcome.UNSATISFIABLE:
-            field = "decoding" if completion.failure == NO_TOKEN else "grammar"
-            return InvalidArgumentError(field, completion.failure)
+            return InvalidArgumentError("grammar", completion.failure)
+        case Outcome.NO_TOKEN:
+            return InvalidArgumentError("decoding", completion.failure)
         case Outcome.DEADLINE:
             return DeadlineError()
         case _:

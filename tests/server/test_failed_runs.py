@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from server.constraint import Constraint, ConstraintError, Floats
 from server.engine.decoding.options import Beams, Sampling
 from server.engine.encoder_batch import BatchLimits
-from server.engine.failures import run_with_isolation
+from server.engine.failures import RUN_FAILED, run_with_isolation
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Outcome
 from tests.server.fake_backend import host_view, reference
@@ -124,7 +124,7 @@ def test_items_run_alone_only_after_a_batch_fails() -> None:
         (batch.items, batch.result) for batch in run_with_isolation([1, 3, 2], run, "test")
     ] == [
         ([1], 1),
-        ([3], None),
+        ([3], RUN_FAILED),
         ([2], 2),
     ]
     assert runs == [[1, 2], [1, 3, 2], [1], [3], [2]]

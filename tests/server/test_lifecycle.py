@@ -54,4 +54,4 @@ def test_phases_advance_in_order(events: list[Event]) -> None:
 
 def test_only_a_failure_ends_as_failed() -> None:
     failed = {outcome for outcome in Outcome if ending_event(outcome) == Event.FAIL}
-    assert failed == {Outcome.FAILED}
+    assert failed == {Outcome.FAILED, Outcome.OUT_OF_MEMORY}

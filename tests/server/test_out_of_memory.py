@@ -16,7 +16,6 @@ from server.engine.decoding.options import Beams, Sampling
 from server.engine.encoder_batch import BatchLimits
 from server.engine.failures import OUT_OF_MEMORY, RUN_FAILED
 from server.engine.requests.job import EncodingJob
-from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion
 from server.errors import Code, InternalError, Limit, OverloadedError
 from server.out_of_memory import is_out_of_memory
@@ -75,11 +74,11 @@ def test_messages_of_cuda_are_recognised(message: str, *, expected: bool) -> Non
 
 
 def test_the_caller_is_told() -> None:
-    error = failure_of(Completion(Outcome.FAILED, 0.0, 0.0, 0.0, OUT_OF_MEMORY))
+    error = failure_of(Completion(OUT_OF_MEMORY.outcome, 0.0, 0.0, 0.0, OUT_OF_MEMORY.message))
     assert isinstance(error, OverloadedError)
     assert (error.code, error.limit) == (Code.RESOURCE_EXHAUSTED, Limit.DEVICE_MEMORY)
     assert "memory" in str(error)
-    other = failure_of(Completion(Outcome.FAILED, 0.0, 0.0, 0.0, RUN_FAILED))
+    other = failure_of(Completion(RUN_FAILED.outcome, 0.0, 0.0, 0.0, RUN_FAILED.message))
     assert isinstance(other, InternalError)
 
 
@@ -120,10 +119,7 @@ def test_texts_that_need_too_much_fail_alone() -> None:
             encoder.submit(10 * round_number + id_, EncodingJob(text))
         updates = encoder.step()
         failed, *done = sorted(updates, key=lambda update: update.completion.outcome, reverse=True)
-        assert (failed.completion.outcome, failed.completion.failure) == (
-            Outcome.FAILED,
-            OUT_OF_MEMORY,
-        )
+        assert (failed.completion.outcome, failed.completion.failure) == OUT_OF_MEMORY
         assert [update.vector[0] for update in done] == [6.0, 8.0]
 
 
@@ -135,7 +131,7 @@ def test_a_sequence_that_finds_no_memory_fails_alone(memory: str) -> None:
         harness.submit(id_, make_job([5 + id_, 6], 8))
     harness.run()
     (end,) = harness.completions_of(0).values()
-    assert (end.outcome, end.failure) == (Outcome.FAILED, OUT_OF_MEMORY)
+    assert (end.outcome, end.failure) == OUT_OF_MEMORY
     for id_ in (1, 2):
         assert harness.tokens_of(id_) == reference([5 + id_, 6], 8)
     harness.submit(3, make_job([5, 6], 8))
@@ -150,7 +146,7 @@ def test_a_source_that_finds_no_memory_is_told(monkeypatch: pytest.MonkeyPatch) 
     harness.submit(0, make_job([5], 4, source=(3, 4)))
     harness.run()
     (end,) = harness.completions_of(0).values()
-    assert (end.outcome, end.failure) == (Outcome.FAILED, OUT_OF_MEMORY)
+    assert (end.outcome, end.failure) == OUT_OF_MEMORY
 
 
 def test_no_memory_to_sample_fails_the_run_and_not_the_lane(
@@ -164,7 +160,7 @@ def test_no_memory_to_sample_fails_the_run_and_not_the_lane(
     harness.submit(0, replace(make_job([5, 6], 4), sampling=Sampling(1.0, seed=1)))
     harness.step()
     (end,) = harness.completions_of(0).values()
-    assert (end.outcome, end.failure) == (Outcome.FAILED, OUT_OF_MEMORY)
+    assert (end.outcome, end.failure) == OUT_OF_MEMORY
     harness.submit(1, make_job([5, 6], 8))
     harness.run()
     assert harness.tokens_of(1) == reference([5, 6], 8)
@@ -180,7 +176,7 @@ def test_no_memory_to_fork_fails_the_search_and_not_the_lane(
     harness.submit(1, replace(make_job([5, 6], 12), beams=Beams(3)))
     harness.run()
     (end,) = harness.completions_of(1).values()
-    assert (end.outcome, end.failure) == (Outcome.FAILED, OUT_OF_MEMORY)
+    assert (end.outcome, end.failure) == OUT_OF_MEMORY
     assert harness.tokens_of(0) == reference([7, 8], 12)
     assert harness.worker.stats.num_running == 0
 

@@ -47,6 +47,8 @@ class Outcome(StrEnum):
     DEADLINE = "deadline"  # the client's timeout passed
     CANCELLED = "cancelled"
     UNSATISFIABLE = "unsatisfiable"  # the constraint allows no token
+    NO_TOKEN = "no_token"  # the logits processors forbid every token
+    OUT_OF_MEMORY = "out_of_memory"  # the device had no memory for a run
     FAILED = "failed"
 
 
@@ -79,4 +81,4 @@ def has_ended(phase: Phase) -> bool:
 
 def ending_event(outcome: Outcome) -> Event:
     """The event that ends a sequence with ``outcome``."""
-    return Event.FAIL if outcome == Outcome.FAILED else Event.FINISH
+    return Event.FAIL if outcome in {Outcome.FAILED, Outcome.OUT_OF_MEMORY} else Event.FINISH
