@@ -51,10 +51,18 @@ class JobTable:
         return self._group_of[sequence.id]
 
     def fork(self, parent: DecodingSequence, output: int) -> DecodingSequence:
-        """Copies ``parent`` into a new sequence of the same job, with its own slot."""
+        """Copies ``parent`` into a new sequence of the same job, with its own slot.
+
+        If the slot cannot be copied, the new sequence ends, and the error is raised.
+        """
         child = parent.fork(next(self._sequence_ids), output)
-        self._slots.fork(parent, child)
         self._group_of[child.id] = self._group_of[parent.id]
+        try:
+            self._slots.fork(parent, child)
+        except Exception:
+            child.on(Event.FAIL)
+            self._ended.append(child)
+            raise
         return child
 
     def cancel(self, id_: int, output: int | None) -> None:

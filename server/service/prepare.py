@@ -8,8 +8,9 @@ from functools import partial
 
 from model.bundle import Task
 from model.shortlist import Shortlist
-from server.bounds import MAX_BAD_WORD_TOKENS
+from server.bounds import MAX_BAD_WORD_TOKENS, MAX_REPLY_VALUES
 from server.constraint import Constraint
+from server.engine.decoding.bad_words import BadWordIds
 from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions, Sampling
 from server.engine.requests.job import Candidates, Delivery, GenerationJob, TextEnd
 from server.errors import InvalidArgumentError
@@ -212,7 +213,18 @@ def prepared_request(
     started: float,
     echoes: Sequence[str] = (),
 ) -> PreparedRequest:
-    """Combines the request with its jobs. ``echoes``: the input texts to repeat, if requested."""
+    """Combines the request with its jobs. ``echoes``: the input texts to repeat, if requested.
+
+    Raises:
+        InvalidArgumentError: the prompts need too many log-probabilities or attention weights. An
+            output has them all at its end, in a stream too.
+    """
+    num_top = jobs[0].logprob_options.prompt_logprobs
+    if num_top is not None:
+        num_values = sum(len(job.prompt) for job in jobs) * (1 + num_top)
+        validation.check_reply(
+            "prompt_logprobs", num_values, MAX_REPLY_VALUES, "log-probabilities of prompts"
+        )
     texts = request.inputs or ("",) * len(jobs)
     stops = request.stopping.stop_strings
     if stops and jobs[0].beams is not None:
@@ -249,19 +261,20 @@ def _stop_detector(model: Model, stops: Sequence[str], prefix: Sequence[int]) ->
 
 async def _bad_word_ids(
     request: GenerationRequest, model: Model, context: ServiceContext, caller: Caller
-) -> tuple[tuple[int, ...], ...]:
-    """Token ids of each bad word, without and with a leading space."""
+) -> BadWordIds | None:
+    """Each bad word, without and with a leading space."""
     words = request.decoding.bad_words
     checks.check_bad_words(words)
     if not words:
-        return ()
+        return None
     encode = partial(model.tokenizer.encode, special_tokens=False, max_tokens=MAX_BAD_WORD_TOKENS)
     rows = [
         row
         for spelled in (words, [f" {word.lstrip()}" for word in words])
         for row in await context.tokenize(spelled, encode, caller, "bad_words")
     ]
-    return tuple(sorted({row for row in rows if row}))
+    distinct = {row for row in rows if row}
+    return await context.build(16 * sum(map(len, distinct)), lambda: BadWordIds(distinct), caller)
 
 
 async def _constraint(

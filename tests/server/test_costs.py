@@ -10,14 +10,19 @@ from client.encoder_types import LongInput, Question
 from client.sync import Client
 from server.bounds import MAX_PREFIX_BYTES, MAX_TEXTS
 from server.engine.decoding.options import LogprobOptions
-from server.engine.requests.job import GenerationJob
+from server.engine.requests.job import Delivery, GenerationJob
 from server.errors import InvalidArgumentError
+from server.service.caller import Caller
 from server.service.collect import check_reply_size
+from server.service.generate import prepare_generate
+from server.service.generation_options import DecodingOptions
+from server.service.generation_request import GenerateRequest
 from server.text.windows import LengthLimit, TooLongError, WindowBudget, tokenize_windows
 from server.text.windows import LongInput as ServerLongInput
 from tests import heads
 from tests.server.clients import connected
 from tests.server.encoder_calls import error_of, field_of
+from tests.server.in_process_service import service_context
 
 WINDOWS: dict[str, Any] = {"long_input": LongInput.WINDOWS, "stride": 1}
 LONG = "a " * 50_000
@@ -124,3 +129,32 @@ def test_log_probabilities_of_a_reply_are_counted_before_generation() -> None:
     check_reply_size([job] * 5)
     with pytest.raises(InvalidArgumentError, match="600000 log-probabilities"):
         check_reply_size([job] * 6)
+
+
+def test_log_probabilities_of_prompts_are_counted_in_streams_too(tiny_bundles: Path) -> None:
+    prompts = [list(range(4, 90)) * 2] * 60
+    options: dict[str, Any] = {"prompt_logprobs": True, "top_logprobs": 98, "max_new_tokens": 1}
+    with connected(tiny_bundles, "--threads", "1") as client:
+
+        def stream() -> object:
+            return list(client.generate_stream("tiny-decoder", token_inputs=prompts, **options))
+
+        for call in (
+            stream,
+            lambda: client.generate("tiny-decoder", token_inputs=prompts, **options),
+        ):
+            error = error_of(call)
+            assert field_of(error) == "response.prompt_logprobs"
+            assert "1021680 log-probabilities" in error.message
+
+
+async def test_jobs_of_a_request_share_their_bad_words(tiny_bundles: Path) -> None:
+    request = GenerateRequest(
+        model="tiny-decoder", inputs=("7,", "8,"), decoding=DecodingOptions(bad_words=("1", "23"))
+    )
+    async with service_context(tiny_bundles) as context:
+        caller = Caller("", None)
+        prepared = await prepare_generate(request, context, caller, Delivery.WHOLE)
+    first, second = (job.logits_options.bad_word_ids for job in prepared.jobs)
+    assert first is not None
+    assert first is second

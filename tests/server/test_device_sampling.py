@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from client.sync import Client
 from server.engine.cache.slot_tensors import Capacity
+from server.engine.decoding.bad_words import BadWordIds
 from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions, Sampling
 from server.engine.generation_worker import GenerationWorker
 from server.engine.gpu.device_logits import LogitsReader
@@ -38,8 +39,9 @@ from tests.server.worker_harness import make_harness, make_job
 from tests.serving import ServerProcess, server_process
 
 CAPACITY = Capacity(8, 96, 96)
-LOGITS_OPTIONS = LogitsOptions(1.3, 0.4, 0.2, 3, 2, ((5, 2.0), (9, -50.0)), ((7,), (8, 9)))
-FORBIDDING = LogitsOptions(no_repeat_ngram_size=2, min_new_tokens=3, bad_word_ids=((7,), (8, 9)))
+BAD_WORDS = BadWordIds([(7,), (8, 9)])
+LOGITS_OPTIONS = LogitsOptions(1.3, 0.4, 0.2, 3, 2, ((5, 2.0), (9, -50.0)), BAD_WORDS)
+FORBIDDING = LogitsOptions(no_repeat_ngram_size=2, min_new_tokens=3, bad_word_ids=BAD_WORDS)
 SAMPLED = [
     Sampling(0.9, seed=1),
     Sampling(0.8, top_k=7, top_p=0.9, seed=2),

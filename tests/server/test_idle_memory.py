@@ -91,6 +91,42 @@ def test_prefixes_expire_unless_they_are_used() -> None:
     assert rows.expired_prefixes([(5, 9), (6, 7), (7, 8)], pressed, 161.0) == [6, 7]
 
 
+def test_a_row_whose_prefix_was_continued_elsewhere_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = make_harness(num_prefix_slots=4, is_recurrent=False, max_batched_tokens=64)
+    slots, given_back = harness.worker._slots, set()
+    release = harness.cache.release
+
+    def record_row(row: int, first_token: int = 0) -> None:
+        given_back.add(row)
+        release(row, first_token)
+
+    monkeypatch.setattr(harness.cache, "release", record_row)
+
+    def give_back() -> None:
+        harness.clock.now += 5.0
+        while harness.worker.release_memory(IdleLimits(1.0, 1e9)):
+            pass
+
+    prompt = list(range(1, 41))
+    for id_, tokens in enumerate((prompt, list(range(50, 90)))):
+        harness.submit(id_, make_job(tokens, 2))
+        harness.run()
+    (row,) = (row for row, prefix in slots._prefixes.items() if prefix.tokens[0] == prompt[0])
+    give_back()  # what the row holds beyond the prefix
+    give_back()
+    harness.submit(2, make_job([90, 91, 92], 40))
+    harness.step()
+    harness.submit(3, make_job([*prompt, *harness.tokens_of(0), 3, 4, 5], 2))
+    harness.run()
+    assert row not in dict(slots._prefixes.items())
+    given_back.clear()
+    give_back()
+    give_back()
+    assert row in given_back
+
+
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), is_recurrent=st.booleans())
 def test_outputs_do_not_change(seed: int, is_recurrent: bool) -> None:

@@ -15,6 +15,7 @@ from transformers import (
     RepetitionPenaltyLogitsProcessor,
 )
 
+from server.engine.decoding.bad_words import BadWordIds
 from server.engine.decoding.logits_processors import TokenHistory, logits_processors
 from server.engine.decoding.options import LogitsOptions
 
@@ -61,7 +62,7 @@ def test_no_repeat_ngram_matches_transformers(tokens: list[int], size: int) -> N
     ),
 )
 def test_bad_words_match_transformers(tokens: list[int], words: list[tuple[int, ...]]) -> None:
-    before, after = before_and_after(LogitsOptions(bad_word_ids=tuple(words)), tokens, 0)
+    before, after = before_and_after(LogitsOptions(bad_word_ids=BadWordIds(words)), tokens, 0)
     processor = NoBadWordsLogitsProcessor([list(word) for word in words], eos_token_id=EOS)
     np.testing.assert_array_equal(after, processed(processor, tokens, before))
 
@@ -82,7 +83,7 @@ def test_a_step_reads_as_many_tokens_for_many_bad_words_as_for_one() -> None:
     num_read = []
     for words in ([(5, 5, 7)], [(5, 5, last) for last in range(6, 12)], [(8, 5, 1)] * 1000):
         history = CountedIds(tokens)
-        (process,) = logits_processors(LogitsOptions(bad_word_ids=tuple(words)), ())
+        (process,) = logits_processors(LogitsOptions(bad_word_ids=BadWordIds(words)), ())
         process(TokenHistory(history, 1))
         num_read.append(history.num_read)
     assert num_read == [2, 2, 2]

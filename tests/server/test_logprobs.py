@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from server.constraint import Floats
+from server.engine.decoding.bad_words import BadWordIds
 from server.engine.decoding.options import (
     Beams,
     LogitsOptions,
@@ -29,7 +30,9 @@ def test_logits_options_change_the_selected_token() -> None:
     assert first not in run_alone(banned).tokens_of(0)
     word = tuple(unrestricted[2:4])
     without_bad_word = replace(
-        make_job([8, 9], 12), logits_options=LogitsOptions(bad_word_ids=(word,)), eos=frozenset()
+        make_job([8, 9], 12),
+        logits_options=LogitsOptions(bad_word_ids=BadWordIds([word])),
+        eos=frozenset(),
     )
     tokens = run_alone(without_bad_word).tokens_of(0)
     assert tokens[:3] == unrestricted[:3]

@@ -204,3 +204,22 @@ def test_inputs_that_found_no_memory_are_bound_anew(monkeypatch: pytest.MonkeyPa
         bound.run({"x": longer})
     np.testing.assert_array_equal(bound.run({"x": longer})["y"], -longer)
     assert bound.run({"x": np.arange(3)})["y"].tolist() == [0, -1, -2]
+
+
+@pytest.mark.parametrize("change", [{"beams": Beams(2)}, {"num_outputs": 2}])
+def test_no_memory_for_a_new_slot_fails_the_job_and_loses_no_slot(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness: Any = make_harness()
+    copy, fail = harness.cache.copy, fail_at(1)
+    monkeypatch.setattr(harness.cache, "copy", lambda *args: (fail(), copy(*args)))
+    harness.submit(0, make_job([7, 8], 12))
+    harness.submit(1, replace(make_job([5, 6], 12), **change))
+    while harness.worker.has_work:
+        harness.step()
+        harness.worker.check()
+    assert {(end.outcome, end.failure) for end in harness.completions_of(1).values()} == {
+        OUT_OF_MEMORY
+    }
+    assert harness.tokens_of(0) == reference([7, 8], 12)
+    assert harness.worker.stats.num_running == 0

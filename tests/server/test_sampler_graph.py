@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from server.engine.decoding import sampling
+from server.engine.decoding.bad_words import BadWordIds
 from server.engine.decoding.logits import HostLogits
 from server.engine.decoding.options import LogitsOptions, Sampling
 from server.engine.gpu.device_logits import DeviceLogits, LogitsReader
@@ -68,7 +69,7 @@ def logits_options(draw: st.DrawFn) -> LogitsOptions:
         no_repeat_ngram_size=draw(st.integers(0, 3)),
         min_new_tokens=draw(st.sampled_from([0, 9])),
         logit_bias=tuple(bias.items()),
-        bad_word_ids=tuple(draw(st.lists(st.tuples(ids), max_size=3, unique=True))),
+        bad_word_ids=BadWordIds(draw(st.lists(st.tuples(ids), max_size=3, unique=True))),
     )
 
 
@@ -209,7 +210,7 @@ def test_non_finite_row_does_not_affect_other_rows(method: SamplingMethod) -> No
         SamplingMethod.NUCLEUS: Sampling(1.0, top_p=0.1),
     }[method]
     # The non-finite logits may belong to suppressed tokens.
-    suppressed = LogitsOptions(bad_word_ids=((4_999,), (17,)))
+    suppressed = LogitsOptions(bad_word_ids=BadWordIds([(4_999,), (17,)]))
     for options_of_row in (LogitsOptions(), suppressed):
         job = GenerationJob((1,), 1, sampling=options, logits_options=options_of_row)
         requests = [sample_request(index, job, [], 0.3) for index in range(4)]

@@ -121,7 +121,7 @@ class SlotStore:
         prefix = self._prefixes.get(slot)
         moved_to, freed = take_slot(slot, self._prefixes, self._slots.num_rows, match)
         if freed is not None:
-            self._slots.free_prefix(freed)
+            self._free_prefix(freed)
         last = self._slots.acquire(sequence.id, before_last=before_last, prefix_to=moved_to)
         self._use(slot, moved_to)
         self._sequences[sequence.id] = sequence
@@ -201,8 +201,7 @@ class SlotStore:
         last_used = [(row, prefix.last_used) for row, prefix in self._prefixes.items()]
         for row in self._idle.expired_prefixes(last_used, limits, now):
             self._prefixes.remove(row)
-            self._slots.free_prefix(row)
-            self._idle.free(row)
+            self._free_prefix(row)
         row_or_none = self._idle.take_due(lambda row: row >= self._slots.num_running, limits, now)
         if row_or_none is None:
             return False
@@ -220,8 +219,13 @@ class SlotStore:
             return False
         for row in self._prefixes.covered_by(scope, tokens):
             self._prefixes.remove(row)
-            self._slots.free_prefix(row)
+            self._free_prefix(row)
         return not self._prefixes.covers(scope, tokens)
+
+    def _free_prefix(self, row: int) -> None:
+        """Frees a row that holds a cached prefix; its memory is given back later."""
+        self._slots.free_prefix(row)
+        self._idle.free(row)
 
     def check(self) -> None:
         """Checks that every slot and token is accounted for. For tests: it visits every slot.

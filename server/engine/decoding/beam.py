@@ -69,8 +69,8 @@ class BeamSearch:
 
     @property
     def num_candidates(self) -> int:
-        """Continuations to consider: enough that ``size`` stay live even if all others end."""
-        return max(2, 1 + len(self.eos)) * self.beams.size
+        """The likeliest next tokens to find for each hypothesis: ``size`` of them do not end it."""
+        return self.beams.size + len(self.eos)
 
     def advance(self, top_tokens: Sequence[TopTokens]) -> list[Branch]:
         """Takes one step.
@@ -96,11 +96,13 @@ class BeamSearch:
             elif len(live) < size:
                 branches.append(Branch(parent, token))
                 live.append(self.live[parent].extended(token, score))
-        if not live or self._cannot_improve(live[0].score, length):
-            self.is_over = True
-            return []
-        self.live = live
-        return branches
+        if live and not self._cannot_improve(live[0].score, length):
+            self.live = live
+            return branches
+        self.is_over = True
+        if not live:  # their parents have ended, or have no token that is allowed
+            self.live = []
+        return []
 
     def best(self, count: int) -> list[Hypothesis]:
         """At most ``count`` hypotheses, best first; live ones only if too few have finished."""
@@ -127,15 +129,25 @@ class BeamSearch:
         return first[start : self.num_agreed]
 
     def _candidates(self, top_tokens: Sequence[TopTokens]) -> list[tuple[float, int, int]]:
-        """``(score, parent, token)`` of the best continuations, best first."""
-        count = self.num_candidates
-        found = [
-            (live.score + logprob, parent, token)
-            for parent, (live, top) in enumerate(zip(self.live, top_tokens, strict=True))
-            for token, logprob in zip(top.tokens[:count], top.logprobs[:count], strict=True)
-        ]
+        """``(score, parent, token)`` of the best continuations, best first.
+
+        Of each hypothesis, those that can count: tokens that end it, if they are among its best
+        ``size``, and its best ``size`` other tokens.
+        """
+        size, eos = self.beams.size, self.eos
+        found = []
+        for parent, (live, top) in enumerate(zip(self.live, top_tokens, strict=True)):
+            num_live = 0
+            for rank, (token, logprob) in enumerate(zip(top.tokens, top.logprobs, strict=True)):
+                if token not in eos:
+                    num_live += 1
+                elif rank >= size:
+                    continue
+                found.append((live.score + logprob, parent, token))
+                if num_live == size:
+                    break
         found.sort(key=itemgetter(0), reverse=True)  # equal ones stay in order
-        return found[:count]
+        return found
 
     def _finish(self, hypothesis: Hypothesis) -> None:
         self.finished.append(hypothesis.penalized(self.beams))

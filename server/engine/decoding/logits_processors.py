@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.constraint import Floats
+from server.engine.decoding.bad_words import BadWordIds
 from server.engine.decoding.options import LogitsOptions
 
 Ids = npt.NDArray[np.int64]
@@ -77,8 +78,8 @@ def logits_processors(options: LogitsOptions, eos: Iterable[int]) -> tuple[Logit
         processors.append(_frequency(options))
     if options.no_repeat_ngram_size:
         processors.append(_no_repeat_ngram(options))
-    if options.bad_word_ids:
-        processors.append(_bad_words(options))
+    if options.bad_word_ids is not None:
+        processors.append(_bad_words(options.bad_word_ids))
     if options.min_new_tokens:
         processors.append(_min_new_tokens(options, tuple(eos)))
     return tuple(processors)
@@ -124,33 +125,23 @@ def _no_repeat_ngram(options: LogitsOptions) -> LogitsProcessor:
         ids = np.asarray(tokens.ids)
         if len(ids) < size:
             return None
-        windows = np.lib.stride_tricks.sliding_window_view(ids, size)
-        same = (windows[:, :-1] == ids[len(ids) - size + 1 :]).all(1)
-        return LogitsEdit(EditKind.FORBIDDEN, np.unique(windows[same, -1]))
+        tail = ids[len(ids) - size + 1 :]
+        starts = np.arange(len(ids) - size + 1)
+        for offset, id_ in enumerate(tail):  # few starts remain after the first tokens
+            starts = starts[ids[starts + offset] == id_]
+            if not len(starts):
+                break
+        return LogitsEdit(EditKind.FORBIDDEN, np.unique(ids[starts + size - 1]))
 
     return process
 
 
-def _bad_words(options: LogitsOptions) -> LogitsProcessor:
+def _bad_words(words: BadWordIds) -> LogitsProcessor:
     """The last token of a bad word is forbidden after the tokens before it."""
 
-    # By the tokens before the last one: a step looks up one tail for each length of word, so it
-    # does not depend on the number of words.
-    last_tokens: dict[tuple[int, ...], list[int]] = {}
-    for *before, last in options.bad_word_ids:
-        last_tokens.setdefault(tuple(before), []).append(last)
-    forbidden = {before: np.array(last, np.int64) for before, last in last_tokens.items()}
-    sizes = sorted({len(before) for before in forbidden})
-    none = np.empty(0, np.int64)
-
     def process(tokens: TokenHistory) -> LogitsEdit:
-        ids, num_generated = tokens.ids, len(tokens.ids) - tokens.num_prompt
-        found = [
-            forbidden.get(tuple(ids[len(ids) - size :]), none)
-            for size in sizes
-            if size <= num_generated
-        ]
-        return LogitsEdit(EditKind.FORBIDDEN, np.unique(np.concatenate(found or [none])))
+        num_generated = len(tokens.ids) - tokens.num_prompt
+        return LogitsEdit(EditKind.FORBIDDEN, words.completing(tokens.ids, num_generated))
 
     return process
 

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from model.bundle import AttentionKind
 from server.bounds import MAX_ENTRIES, bounded, ruled
+from server.engine.decoding.bad_words import BadWordIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,7 @@ class LogitsOptions:
     logit_bias: tuple[tuple[int, float], ...] = ruled(
         "ids in the vocabulary, -100 … 100 each", (), max_items=MAX_ENTRIES
     )  # (token id, value to add)
-    bad_word_ids: tuple[
-        tuple[int, ...], ...
-    ] = ()  # sequences of token ids that are never generated
+    bad_word_ids: BadWordIds | None = None
 
 
 class EarlyStopping(StrEnum):
