@@ -93,7 +93,7 @@ def _bias(options: LogitsOptions) -> LogitsProcessor:
 
 
 def _repetition(options: LogitsOptions) -> LogitsProcessor:
-    """Keskar et al. 2019, section 4.1: penalizes the logits of tokens in the sequence."""
+    """Penalizes the logits of tokens in the sequence (Keskar et al. 2019, section 4.1)."""
     penalty = np.float32(options.repetition_penalty)
 
     def process(tokens: TokenHistory) -> LogitsEdit:
@@ -104,7 +104,7 @@ def _repetition(options: LogitsOptions) -> LogitsProcessor:
 
 
 def _frequency(options: LogitsOptions) -> LogitsProcessor:
-    """As in OpenAI's API: one presence penalty, and a frequency penalty for each occurrence."""
+    """Subtracts one presence penalty and, per occurrence, a frequency penalty, as OpenAI's API."""
 
     def process(tokens: TokenHistory) -> LogitsEdit | None:
         if not tokens.generated:
@@ -117,7 +117,7 @@ def _frequency(options: LogitsOptions) -> LogitsProcessor:
 
 
 def _no_repeat_ngram(options: LogitsOptions) -> LogitsProcessor:
-    """Paulus et al. 2018, section 2.5: tokens that would repeat an n-gram are forbidden."""
+    """Forbids tokens that would repeat an n-gram (Paulus et al. 2018, section 2.5)."""
     size = options.no_repeat_ngram_size
 
     def process(tokens: TokenHistory) -> LogitsEdit | None:
@@ -132,10 +132,10 @@ def _no_repeat_ngram(options: LogitsOptions) -> LogitsProcessor:
 
 
 def _bad_words(options: LogitsOptions) -> LogitsProcessor:
-    """The last token of a bad word is forbidden after the tokens before it."""
+    """Forbids the last token of a bad word after the word's other tokens."""
 
-    # By the tokens before the last one: a step looks up one tail for each length of word, so it
-    # does not depend on the number of words.
+    # Keyed by all tokens but the last: a step looks up one tail per word length, so its time does
+    # not depend on the number of words.
     last_tokens: dict[tuple[int, ...], list[int]] = {}
     for *before, last in options.bad_word_ids:
         last_tokens.setdefault(tuple(before), []).append(last)
