@@ -19,7 +19,7 @@ def read_for_forks(
     rows: Sequence[int],
     logits: Logits,
 ) -> list[Found]:
-    """Reads what each sequence needs, valid until it runs again. Copies little from a device.
+    """Reads the logits that each sequence needs, valid until it runs again; copies few of them.
 
     Args:
         groups: the group of each sequence.

@@ -79,7 +79,7 @@ class JobTable:
     def end(
         self, sequence: DecodingSequence, outcome: Outcome, now: float, failure: str = ""
     ) -> None:
-        """Ends a sequence without a token; the whole job unless the sequence is independent."""
+        """Ends a sequence without a token, and its whole job unless the sequence is independent."""
         group = self._group_of[sequence.id]
         only = sequence if group.is_independent else None
         self.finish(group, outcome, now, failure, only)

@@ -158,8 +158,8 @@ class RepeatedRun(Protocol):
         """Starts a run; the host may continue while a device runs it.
 
         Args:
-            inputs: must not change until the run is waited for or dropped. None takes the inputs
-                that the run started last makes.
+            inputs: must not change until the run is waited for or dropped, unless
+                :attr:`is_asynchronous`. None takes the inputs that the last started run makes.
         """
         ...
 

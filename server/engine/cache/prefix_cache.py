@@ -41,18 +41,18 @@ class PrefixCache:
         return len(self._prefixes)
 
     def copy(self) -> "PrefixCache":
-        """A cache with the same prefixes, to plan changes."""
+        """Returns a cache with the same prefixes, to plan changes on."""
         copied = PrefixCache(is_enabled=self.is_enabled)
         copied._prefixes = dict(self._prefixes)
         copied._num_uses = self._num_uses
         return copied
 
     def items(self) -> list[tuple[int, CachedPrefix]]:
-        """Slots with their prefixes."""
+        """Returns all pairs of a slot and its prefix."""
         return list(self._prefixes.items())
 
     def get(self, slot: int) -> CachedPrefix | None:
-        """The prefix of ``slot``, if there is one."""
+        """Returns the prefix of ``slot``; None if it has none."""
         return self._prefixes.get(slot)
 
     def add(self, slot: int, scope: str, tokens: Sequence[int]) -> None:

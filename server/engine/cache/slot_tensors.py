@@ -94,7 +94,7 @@ class SlotTensors:
         return all(state.role == StateRole.KV for state in self._states)
 
     def rows(self, first_slot: int, count: int) -> dict[tuple[str, str], Tensor]:
-        """Views of ``count`` slots from ``first_slot``, by the graph's (input, output) names."""
+        """Returns views of ``count`` slots from ``first_slot`` on, by (input, output) name."""
         return {
             (state.input, state.output): self._memory.rows(state.name, first_slot, count)
             for state in self._states
@@ -160,7 +160,7 @@ class SlotTensors:
             self._memory.move(self._names[StateRole.RECURRENT], [saved])
 
     def copy(self, source: int, target: int, span: Span) -> None:
-        """Copies a span of slot ``source`` to slot ``target``, and the recurrent states whole."""
+        """Copies a span of slot ``source``, and its whole recurrent states, to slot ``target``."""
         self.move([(source, target, span)])
 
     def rotate(self, slots: Sequence[int], spans: Sequence[Span], *, keep_first: bool) -> None:

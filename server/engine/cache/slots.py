@@ -67,11 +67,11 @@ class SlotTable:
         return tuple(self._ids)
 
     def slot_of(self, id_: int) -> int:
-        """The slot that ``id_`` owns. Raises ``KeyError`` if it owns none."""
+        """Returns the slot that ``id_`` owns. Raises ``KeyError`` if it owns none."""
         return self._slot_of[id_]
 
     def num_prefix_tokens(self, slot: int) -> int:
-        """Tokens of the cached prefix in ``slot``; 0 if it holds none."""
+        """Returns the number of tokens of the cached prefix in ``slot``; 0 if it holds none."""
         return self._num_prefix_tokens.get(slot, 0)
 
     def acquire(

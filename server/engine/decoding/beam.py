@@ -70,7 +70,7 @@ class BeamSearch:
 
     @property
     def num_candidates(self) -> int:
-        """Continuations to consider: enough that ``size`` stay live even if all others end."""
+        """How many continuations to consider: enough for ``size`` live ones if all others end."""
         return max(2, 1 + len(self.eos)) * self.beams.size
 
     def advance(self, top_tokens: Sequence[TopTokens]) -> list[Branch]:
@@ -138,7 +138,7 @@ class BeamSearch:
             for parent, (live, top) in enumerate(zip(self.live, top_tokens, strict=True))
             for token, logprob in zip(top.tokens[:count], top.logprobs[:count], strict=True)
         ]
-        found.sort(key=itemgetter(0), reverse=True)  # equal ones stay in order
+        found.sort(key=itemgetter(0), reverse=True)  # ties keep their order
         return found[:count]
 
     def _finish(self, hypothesis: Hypothesis) -> None:

@@ -67,7 +67,7 @@ LogitsProcessor = Callable[[TokenHistory], LogitsEdit | None]
 
 
 def logits_processors(options: LogitsOptions, eos: Iterable[int]) -> tuple[LogitsProcessor, ...]:
-    """The processors of the options, in the order of :class:`EditKind`."""
+    """Makes the processors for the options, in the order of :class:`EditKind`."""
     processors: list[LogitsProcessor] = []
     if options.logit_bias:
         processors.append(_bias(options))

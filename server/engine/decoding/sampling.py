@@ -93,7 +93,7 @@ def probabilities(
 
     Args:
         logits: ``[vocabulary]``, at least one of them finite.
-        sampling: with a temperature above 0.
+        sampling: the options; the temperature must be above 0.
 
     Returns:
         Token ids and their probabilities (float64, sum 1): likeliest first if a rule restricts
@@ -173,14 +173,14 @@ def _typical(
 
 
 def log_probabilities(logits: Floats) -> Floats:
-    """``log softmax`` of each row of ``[..., vocabulary]``."""
+    """Computes ``log softmax`` of each row of ``[..., vocabulary]``."""
     shifted = logits - logits.max(-1, keepdims=True)
     result: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     return result
 
 
 def logprobs_of(logits: Floats, ids: Sequence[int]) -> tuple[float, ...]:
-    """The log-probabilities of the tokens ``ids`` under ``logits [vocabulary]``."""
+    """Returns the log-probabilities of the tokens ``ids`` under ``logits [vocabulary]``."""
     return tuple((logits[list(ids)].astype(np.float64) - host_ops.log_sum_exp(logits)).tolist())
 
 

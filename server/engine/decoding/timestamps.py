@@ -73,14 +73,14 @@ class TimestampRules:
         """Takes the next token."""
         is_timestamp = token >= self.tokens.first_timestamp
         if is_timestamp:
-            # The first one starts a segment, and so does the second of two.
+            # The first timestamp starts a segment, and so does the second of a pair.
             self._is_open = not self._num_tokens or self._ends_with_timestamp
             self._latest = token
         self._ends_with_timestamp = is_timestamp
         self._num_tokens += 1
 
     def fork(self) -> "TimestampRules":
-        """An independent copy of the state."""
+        """Returns an independent copy of the state."""
         return replace(self)
 
 
@@ -114,5 +114,5 @@ class ForcedStart:
             self._rest.advance(token)
 
     def fork(self) -> "ForcedStart":
-        """An independent copy of the state."""
+        """Returns an independent copy of the state."""
         return ForcedStart(self._choices, self._rest.fork())

@@ -32,7 +32,7 @@ class LogitsReader:
     def __init__(self, load: LoadModel, spec: LogitsSpec) -> None:
         self._load, self._spec = load, spec
         self._gather = load(build_row_gather(spec)).bind({})
-        self._top: dict[tuple[int, bool, bool], BoundGraph | None] = {}  # None: it failed
+        self._top: dict[tuple[int, bool, bool], BoundGraph | None] = {}  # None after a failure
 
     def rows(self, logits: Tensor, indices: Sequence[int]) -> Floats:
         """See :meth:`server.engine.decoding.logits.Logits.rows`."""

@@ -147,7 +147,7 @@ class PaddedDecode:
         """Decodes the next token of each sequence, and a dummy token in each padding slot.
 
         Args:
-            sequences: in slots ``0 … len(sequences)-1``.
+            sequences: the sequences in slots ``0 … len(sequences)-1``.
             padding: for each slot after them, the position to write its token to.
             ahead: decides whether to start the next step before it is asked for.
         """

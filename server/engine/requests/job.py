@@ -165,7 +165,7 @@ class GenerationJob:
         return Cost(self.num_sequences, num_read + num_new, num_new)
 
     def remaining_seconds(self, now: float) -> float | None:
-        """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
+        """Returns the seconds until the deadline; None without one, or if the job has priority."""
         return None if self.deadline is None or self.priority > 0 else self.deadline - now
 
 
@@ -215,7 +215,7 @@ class EncodingJob(msgspec.Struct, frozen=True, eq=False):
         return Cost(1, self.num_tokens)
 
     def remaining_seconds(self, now: float) -> float | None:
-        """Seconds until the deadline; None if there is none."""
+        """Returns the seconds until the deadline; None if there is none."""
         return None if self.deadline is None else self.deadline - now
 
 

@@ -73,7 +73,7 @@ def advance(phase: Phase, event: Event) -> Phase:
 
 
 def has_ended(phase: Phase) -> bool:
-    """Whether no event is possible any more."""
+    """Whether a sequence in ``phase`` has ended: no event is possible any more."""
     return phase in {Phase.FINISHED, Phase.FAILED}
 
 

@@ -27,8 +27,8 @@ _THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal: other threads may allocat
 _DISABLE_TIMING = 2  # cudaEventDisableTiming; waiting for it polls, which is fastest
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
 _MEMCPY_NODE, _HOST_NODE = 1, 3  # values of cudaGraphNodeType
-# cudaMemcpy3DParms: two arrays, positions of three sizes, pointers with pitch and two sizes, an
-# extent of three sizes, and then the kind, an int.
+# Words of cudaMemcpy3DParms: for source and target each an array (1), a position (3) and a pitched
+# pointer (4); then an extent (3) and the kind, an int.
 _COPY_WORDS, _KIND = 20, 19
 
 

@@ -70,13 +70,13 @@ def load_function(
 
 @cache
 def supported_kernels() -> Kernels:
-    """The kernels that this CPU can run."""
+    """Returns the kernels that this CPU can run."""
     return _ask("triune_supported_kernels")
 
 
 @cache
 def preferred_kernels() -> Kernels:
-    """The kernels that are faster on this CPU than ONNX Runtime's own operators."""
+    """Returns the kernels that are faster on this CPU than ONNX Runtime's own operators."""
     return _ask("triune_preferred_kernels")
 
 

@@ -236,7 +236,7 @@ class OrtBackend:
         data, records = model.SerializeToString(), self._records and repeats
         key = (data, records)
         if key not in self._loaded:
-            # Not optimized: constant folding would store the zeros of zeros_graph, a row of bytes.
+            # The graph is not optimized: see :meth:`server.runtime.contract.Backend.load_model`.
             options, content = self._sessions.options_as_written(), data
             if self._device.kind == "cuda":
                 content = replace_operators(model).SerializeToString()

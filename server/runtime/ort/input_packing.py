@@ -50,7 +50,7 @@ class InputPacking:
         return self._views.keys()
 
     def offset_of(self, name: str) -> int:
-        """The offset of an array in the buffer, in bytes."""
+        """Returns the offset of an array in the buffer, in bytes."""
         return self._offsets[name]
 
     def pack(self, arrays: Mapping[str, Array]) -> Array:
