@@ -1,4 +1,4 @@
-"""Attention weights of prompts and sources, from graphs of their own."""
+"""Computes the attention weights of prompts and sources, with separate graphs."""
 
 from collections.abc import Iterator
 
@@ -19,12 +19,12 @@ class AttentionRunner:
     """Runs a model's graphs with attention weights. For one thread.
 
     Args:
-        attend: the loaded ``attend`` graph of the decoder, if there is one.
-        encoder: that of the encoder.
+        attend: the decoder's loaded ``attend`` graph; None if the bundle has none.
+        encoder: runs the encoder's ``attend_encode`` graph; None if the bundle has none.
         cache: the tensors of the slots.
-        inputs: makes the inputs of runs.
-        limits: of runs of the decoder.
-        progress: of the worker.
+        inputs: builds the inputs of each run.
+        limits: how many tokens one run of the decoder may process.
+        progress: receives each run that begins, for the watchdog.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class AttentionRunner:
         self._progress = progress
 
     def of_source(self, sequence: DecodingSequence, selection: AttentionSelection) -> Floats:
-        """The encoder's attention over a sequence's source: ``[source, layers, heads, source]``."""
+        """Returns the encoder's attention weights ``[source, layers, heads, source]``."""
         if self._encoder is None:
             raise ValueError("this model has no graph with its encoder's attention weights")
         self._progress.begin(sequence.num_source_tokens)

@@ -1,4 +1,4 @@
-"""Logits of each job's candidates only: the tokens of a lexical shortlist.
+"""Restricts each job's logits to its candidates: the tokens of a lexical shortlist.
 
 If the graph computes candidates only, :class:`CandidateLogits` has their logits; if it computes the
 whole vocabulary, :func:`mask` sets all other logits to -inf. Both give the same rows, so that a row
@@ -18,10 +18,10 @@ from server.engine.requests.job import GenerationJob
 from server.runtime.memory import Tensor
 
 ALL_TOKENS = np.zeros((0, 0), np.int32)
-"""The input ``CANDIDATES`` of a run that computes all logits."""
+"""The value of the input ``CANDIDATES`` for a run that computes all logits."""
 
 _WIDTH_STEP = 64
-"""Widths are multiples, so that they seldom change."""
+"""Widths are multiples of this, so that they seldom change."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,9 +29,9 @@ class CandidateLogits:
     """Implements :class:`server.engine.decoding.logits.Logits`.
 
     Attributes:
-        array: ``[rows, width]``: of the candidates; -inf after the last.
-        ids: ``[rows, width]``: the candidates.
-        vocabulary_size: the width of the rows that it returns.
+        array: the candidates' logits ``[rows, width]``; -inf after the last candidate.
+        ids: the candidates' token ids ``[rows, width]``; -1 after the last candidate.
+        vocabulary_size: the width of the rows that :meth:`rows` returns.
     """
 
     array: Floats
@@ -52,8 +52,8 @@ class CandidateLogits:
         rows = np.full((len(indices), self.vocabulary_size), -np.inf, np.float32)
         for row, index in zip(rows, indices, strict=True):
             ids = self.ids[index]
-            # The places after the last candidate hold -inf, and so does the last token unless it
-            # is a candidate: written first, they change nothing.
+            # Padding has id -1, the last token, and logit -inf. It is written first, so a
+            # candidate with that id overwrites it.
             row[ids[::-1]] = self.array[index, ::-1]
         return rows
 
@@ -77,9 +77,9 @@ class CandidateBatch:
     """The candidates of a run's rows.
 
     Attributes:
-        ids: ``[rows, width]``: ascending, then -1.
-        tensor: ``ids``, as the input ``CANDIDATES``.
-        vocabulary_size: of the model.
+        ids: the token ids ``[rows, width]`` of each row, ascending, then -1.
+        tensor: ``ids`` as a tensor, for the input ``CANDIDATES``.
+        vocabulary_size: the model's vocabulary size.
     """
 
     ids: npt.NDArray[np.int32]
@@ -92,23 +92,23 @@ class CandidateBatch:
 
 
 class CandidateBatches:
-    """Combines the candidates of jobs in one array, in which only new rows are written.
+    """Combines the candidates of jobs in one array, and rewrites only rows whose job changed.
 
-    ``vocabulary_size``: of the model.
+    ``vocabulary_size``: the model's vocabulary size.
     """
 
     def __init__(self, vocabulary_size: int) -> None:
         self._vocabulary_size = vocabulary_size
         self._ids = ALL_TOKENS
-        self._jobs: list[GenerationJob | None] = []  # of the rows of ``_ids``
-        self._batches: dict[int, CandidateBatch] = {}  # of the first rows of ``_ids``, by number
+        self._jobs: list[GenerationJob | None] = []  # the job of each row of ``_ids``
+        self._batches: dict[int, CandidateBatch] = {}  # of the first n rows of ``_ids``, by n
         self._latest_jobs: Sequence[GenerationJob] = ()
         self._latest: CandidateBatch | None = None
 
     def of(self, jobs: Sequence[GenerationJob]) -> CandidateBatch | None:
-        """The candidates of a run with one row for each job; None if it needs all logits.
+        """Returns the candidates for a run with one row for each job; None if it needs all logits.
 
-        Valid until the next call.
+        The batch is valid until the next call.
         """
         latest = self._latest_jobs
         if self._latest is None or len(jobs) != len(latest) or not all(map(is_, jobs, latest)):
@@ -136,7 +136,7 @@ class CandidateBatches:
         return batch
 
     def _make_room(self, num_jobs: int, widest: int) -> None:
-        """Makes a new array if the present one is too small, or much too wide for most rows."""
+        """Allocates a new array if this one is too small, or far too wide for half of its rows."""
         num_rows, width = self._ids.shape
         is_too_wide = width > 2 * widest + _WIDTH_STEP and 2 * num_jobs >= num_rows
         if num_jobs <= num_rows and widest <= width and not is_too_wide:
@@ -149,7 +149,7 @@ class CandidateBatches:
 
 
 def mask(logits: Floats, jobs: Sequence[GenerationJob]) -> None:
-    """Sets the logits ``[rows, vocabulary]`` that are not of a row's candidates to -inf."""
+    """Sets all ``logits [rows, vocabulary]`` to -inf except those of each row's candidates."""
     for row, job in zip(logits, jobs, strict=True):
         if job.candidates is not None:
             kept = row[job.candidates.ids]

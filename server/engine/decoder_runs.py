@@ -18,17 +18,17 @@ from server.engine.run_inputs import Chunk, next_chunk
 from server.engine.scheduler import PromptChunk
 
 Run = BatchResult[Chunk, Logits]
-"""A run of the decoder. Its result: logits ``[chunks, vocabulary]``, valid until the next run."""
+"""A run of the decoder. Its result is logits ``[chunks, vocabulary]``, valid until the next run."""
 
 
 class DecoderRuns:
-    """Runs of one model's decoder. Each starts when the caller asks for it.
+    """Runs one model's decoder. Each run starts when the caller takes it from the iterator.
 
     Args:
         model: the model's name, for reports.
         runner: runs the model's graphs.
-        slots: of the running sequences.
-        jobs: of the sequences.
+        slots: the cache of the running sequences.
+        jobs: the table of all jobs.
         clock: returns seconds.
         observer: receives a report of every run.
     """
@@ -46,7 +46,7 @@ class DecoderRuns:
         self._clock, self._observer = clock, observer
 
     def prefill(self, planned: Sequence[PromptChunk]) -> Iterator[Run]:
-        """Runs over chunks of prompts, in slot order."""
+        """Runs the decoder over chunks of prompts, in slot order."""
         chunks = [next_chunk(self._slots.get(chunk.id), chunk.num_tokens) for chunk in planned]
         can_share = not any(chunk.sequence.prefills_alone for chunk in chunks)
         if can_share and all(map(_is_live_chunk, chunks)):  # else their slots are not adjacent
@@ -57,15 +57,15 @@ class DecoderRuns:
     def decode(
         self, sequences: Sequence[DecodingSequence], may_continue: Callable[[], bool]
     ) -> Iterator[Run]:
-        """Runs over the next token of each sequence, in slot order.
+        """Runs the decoder over the next token of each sequence, in slot order.
 
-        ``may_continue``: whether there is no other work, so that a run over the same sequences
-        probably follows, and may start early.
+        ``may_continue``: returns whether there is no other work. The next decode step, probably
+        over the same sequences, may then start early.
         """
         chunks = [next_chunk(sequence, 1) for sequence in sequences]
         if all(sequence.job.logprob_options.attention is None for sequence in sequences):
             return self._run("decode", chunks, may_continue)
-        # The last prompt token of a job that wants attention runs in the graph ``attend``.
+        # The graph ``attend`` runs the last prompt token of a job that wants attention weights.
         runs = (
             self._run("prefill" if chunk.sequence.phase == Phase.PREFILLING else "decode", [chunk])
             for chunk in chunks
@@ -84,7 +84,7 @@ class DecoderRuns:
     def _logits(
         self, phase: str, may_continue: Callable[[], bool], chunks: Sequence[Chunk]
     ) -> Logits:
-        """Logits ``[chunks, vocabulary]`` after the last token of each."""
+        """Runs the graph. Returns logits ``[chunks, vocabulary]`` after each chunk's last token."""
         started = self._clock()
         logits = self._run_graph(phase, chunks, may_continue)
         num_tokens = sum(chunk.size for chunk in chunks)

@@ -1,4 +1,4 @@
-"""Attention weights of an encoder, from the graph ``attend_encode``."""
+"""Computes the attention weights of an encoder with the graph ``attend_encode``."""
 
 from collections.abc import Collection, Mapping
 
@@ -14,7 +14,7 @@ _HEAD_WEIGHTS = "head_weights"
 
 
 def encoder_attention_shape(spec: GraphSpec) -> tuple[int, int]:
-    """The number of layers and of heads of an ``attend_encode`` graph."""
+    """Returns the number of layers and the number of heads of an ``attend_encode`` graph."""
     prefix = f"{AttentionKind.ENCODER}."
     num_layers = sum(tensor.name.startswith(prefix) for tensor in spec.outputs)
     (heads,) = (tensor.shape[1] for tensor in spec.inputs if tensor.name == _HEAD_WEIGHTS)
@@ -25,7 +25,7 @@ class EncoderAttention:
     """Runs an ``attend_encode`` graph over one text at a time. For one thread.
 
     Args:
-        spec: the graph's, in the manifest.
+        spec: the graph's entry in the manifest.
         graph: the loaded graph.
     """
 
@@ -42,9 +42,9 @@ class EncoderAttention:
         """Runs one row, without padding.
 
         Args:
-            inputs: of the ``encode`` graph.
-            selection: the layers and heads.
-            more_outputs: further outputs of the graph to compute.
+            inputs: the inputs of the ``encode`` graph.
+            selection: the layers and heads whose weights to return.
+            more_outputs: names of further outputs to compute.
 
         Returns:
             The weights ``[token, layers, heads, token]`` of the selection, or ``[token, 1, 1,
@@ -61,7 +61,7 @@ class EncoderAttention:
         return weights.transpose(2, 0, 1, 3), {name: outputs[name] for name in more_outputs}
 
     def _head_weights(self, selection: AttentionSelection) -> Floats:
-        """``[chosen, heads]``: a row that selects each head, or one row for their mean."""
+        """Returns ``[chosen, heads]``: a row that selects each head, or one row for their mean."""
         rows = np.zeros((len(selection.heads), self._num_heads), np.float32)
         rows[np.arange(len(selection.heads)), selection.heads] = 1
         return rows.mean(0, keepdims=True) if selection.average else rows

@@ -1,4 +1,4 @@
-"""Texts that wait for an encoder. The time of an operation hardly depends on how many wait."""
+"""A queue of texts for an encoder. Operations take about the same time however many texts wait."""
 
 import heapq
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from server.engine.requests.lifecycle import Event, Outcome, Phase, advance
 from server.engine.requests.update import JobTimes
 
 MAX_OVERTAKEN = 3
-# Texts to choose a batch from.
+# The most texts from which a batch is chosen.
 MAX_CANDIDATES = 1024
 
 
@@ -28,14 +28,14 @@ class QueuedText:
 
 
 class EncoderQueue:
-    """Chooses the texts of the next batch: the oldest interactive one, and older or younger ones.
+    """Chooses the texts of the next batch: the oldest interactive one, and others that join it.
 
-    After :data:`MAX_OVERTAKEN` batches in succession that passed over the oldest text, which is
-    bulk work, the next one begins with it.
+    If :data:`MAX_OVERTAKEN` batches in a row did not begin with the oldest text, which is bulk
+    work, the next batch does.
     """
 
     def __init__(self) -> None:
-        self.num_tokens = 0  # of all texts
+        self.num_tokens = 0  # of all waiting texts
         self._texts: dict[int, QueuedText] = {}  # in the order of arrival
         self._interactive: dict[int, QueuedText] = {}
         self._num_overtaken = 0
@@ -47,7 +47,7 @@ class EncoderQueue:
         return len(self._texts)
 
     def add(self, text: QueuedText) -> None:
-        """Queues ``text``, which is the youngest."""
+        """Adds ``text`` to the end of the queue."""
         self._texts[text.id] = text
         self.num_tokens += text.job.num_tokens
         if not text.job.is_bulk:
@@ -56,7 +56,7 @@ class EncoderQueue:
             heapq.heappush(self._deadlines, (text.job.deadline, text.id))
 
     def remove(self, text: QueuedText) -> None:
-        """Takes out a text that ends or runs."""
+        """Removes a text that ends or runs."""
         del self._texts[text.id]
         self.num_tokens -= text.job.num_tokens
         self._interactive.pop(text.id, None)
@@ -72,7 +72,7 @@ class EncoderQueue:
             self._cancelled.append(id_)
 
     def due(self, now: float) -> Iterator[tuple[QueuedText, Outcome]]:
-        """Texts that are cancelled or past their deadline; the caller removes each."""
+        """Yields texts that are cancelled or past their deadline; the caller removes each."""
         cancelled, self._cancelled = self._cancelled, []
         for id_ in cancelled:
             if id_ in self._texts:
@@ -83,10 +83,10 @@ class EncoderQueue:
                 yield self._texts[id_], Outcome.DEADLINE
 
     def next_candidates(self) -> list[QueuedText]:
-        """The text that the next batch must contain, then those that may join it.
+        """Returns the text that the next batch must contain, then those that may join it.
 
-        They are the oldest, so that a long queue does not make a step longer. A text with attention
-        weights runs alone. Empty if none waits.
+        The others are the oldest :data:`MAX_CANDIDATES`, so that a long queue does not make a step
+        longer. A text whose attention weights are wanted runs alone. Empty if no text waits.
         """
         if not self._texts:
             return []

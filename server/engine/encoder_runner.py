@@ -34,7 +34,7 @@ class TextResult(NamedTuple):
 
 
 Results = Callable[[], list[TextResult]]
-"""Waits for a run and returns its results, one for each text. Not to be called twice."""
+"""Waits for a run and returns its results, one for each text. Call it once."""
 
 
 class EncoderRunner:
@@ -43,8 +43,8 @@ class EncoderRunner:
     Args:
         spec: the manifest's ``encode`` graph.
         graph: the loaded ``encode`` graph.
-        attention: the graph that also returns attention weights, if the bundle has one.
-        padded: runs that a device replays; None without.
+        attention: runs the graph that also returns attention weights; None without that graph.
+        padded: runs that the device records and replays; None if runs are not recorded.
         is_sparse: whether the output has a weight for each token of the vocabulary.
     """
 
@@ -69,7 +69,7 @@ class EncoderRunner:
 
     @property
     def buckets(self) -> TextBuckets | None:
-        """Sizes of runs that are recorded; None if none is."""
+        """The sizes of runs to record; None if no run is recorded."""
         return None if self._padded is None else self._padded.buckets
 
     @property
@@ -78,7 +78,7 @@ class EncoderRunner:
         return None if self._padded is None else self._padded.free_bytes
 
     def record(self) -> int:
-        """Runs each bucket until the device has recorded it; if it records none, pads no more.
+        """Runs each bucket until the device has recorded it. Stops padding if it records none.
 
         Returns:
             The number of recorded buckets.
@@ -93,7 +93,7 @@ class EncoderRunner:
         self._padded = None
 
     def start(self, jobs: Sequence[EncodingJob]) -> Results | None:
-        """Starts a recorded run of a batch. At most two may be started and not waited for.
+        """Starts a recorded run of a batch. At most two runs may be in flight.
 
         Returns:
             None if no recording fits the batch.
@@ -127,7 +127,7 @@ class EncoderRunner:
         return self._split(jobs, outputs[self._output.name], outputs.get(TOKEN_VECTORS))
 
     def _inputs_of(self, jobs: Sequence[EncodingJob]) -> dict[str, Array]:
-        """The graph's inputs: one row for each job."""
+        """Builds the graph's inputs, one row for each job."""
         inputs: dict[str, Array] = {}
         if PIXELS in self._inputs:
             inputs[PIXELS] = np.stack([job.image for job in jobs if job.image is not None])
@@ -157,7 +157,7 @@ class EncoderRunner:
     def _split(
         self, jobs: Sequence[EncodingJob], output: Array, tokens: Array | None
     ) -> list[TextResult]:
-        """Copies each text's outputs: a later run overwrites this run's memory."""
+        """Splits the outputs by text, and copies them: a later run overwrites their memory."""
         results, start = [], 0
         are_finite = _are_finite(output, tokens)
         for row, job in enumerate(jobs):

@@ -24,7 +24,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """A batch that runs. ``results``: of a run that was started; None: it is run when it is due."""
+    """A scheduled batch. ``results`` waits for its run; None if the run is not started yet."""
 
     texts: Sequence[QueuedText]
     started: float
@@ -32,15 +32,15 @@ class _Run:
 
 
 class EncoderWorker:
-    """Dynamic batching of one encoder in one lane. Only the lane's thread calls it.
+    """Batches one encoder's texts dynamically, in one lane. Only the lane's thread calls it.
 
-    While a device encodes a batch, the host starts the next one and handles the results of the one
-    before it, if enough texts wait.
+    If enough texts wait, the host starts the next batch while the device still encodes one, and
+    then handles the results of the first.
 
     Args:
         model: the model's name, for reports.
         runner: runs the model's graphs.
-        limits: of a batch.
+        limits: the limits of a batch.
         clock: returns seconds.
         observer: receives a report of every run.
     """
@@ -60,8 +60,8 @@ class EncoderWorker:
         self._observer = observer
         self._recorded = RecordedRuns()
         self._waiting = EncoderQueue()
-        self._running: _Run | None = None  # one that a device runs between steps
-        self._last_end = 0.0  # of a run
+        self._running: _Run | None = None  # the run that the device continues between steps
+        self._last_end = 0.0  # when the last run ended, in seconds
         self._updates: list[JobUpdate] = []
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ class EncoderWorker:
         self._recorded = record_runs(self._runner, self.model)
 
     def release_memory(self, limits: IdleLimits) -> bool:
-        """Nothing to give back: an encoder has no cache."""
+        """Releases nothing: an encoder has no cache."""
         del limits
         return False
 
@@ -100,10 +100,8 @@ class EncoderWorker:
     def step(self, may_continue: Callable[[], bool] = never) -> list[JobUpdate]:
         """Schedules, runs and applies one batch. Returns an update for each text that ended.
 
-        A batch that a device runs is applied in the next step, after another one is started, if
-        texts for half of a full batch wait.
-
-        ``may_continue``: not used.
+        If half of a full batch waits, the next step applies a batch that the device runs, after
+        starting another one. Ignores ``may_continue``.
         """
         del may_continue
         before, self._running = self._running, None
@@ -120,7 +118,7 @@ class EncoderWorker:
 
     @property
     def _has_next_batch(self) -> bool:
-        """Whether texts wait that are worth a run of their own."""
+        """Whether enough texts wait to start another run before this one is applied."""
         return self._waiting.num_tokens >= self._limits.max_padded_tokens // 2
 
     def _schedule(self, now: float) -> list[QueuedText]:
@@ -139,12 +137,12 @@ class EncoderWorker:
         return batch
 
     def _choose(self, texts: Sequence[QueuedText]) -> list[int]:
-        """The indices of the texts of the next batch, 0 before the others."""
+        """Returns the indices of the texts of the next batch; 0 comes first."""
         buckets = self._runner.buckets
         lengths = [text.job.num_tokens for text in texts]
         if buckets is not None:
             lengths = [buckets.tokens_for(length) for length in lengths]
-        # The caller of several texts cannot go on before all have ended.
+        # The caller of several texts waits for all of them, so halving its batch gains nothing.
         leaves_half = len(texts) > texts[0].job.num_texts
         chosen = form_batch(lengths, self._limits, leaves_half=leaves_half)
         if buckets is None:
@@ -153,7 +151,7 @@ class EncoderWorker:
         return chosen[: buckets.num_together(len(chosen), longest)]
 
     def _start(self, batch: Sequence[QueuedText]) -> _Run:
-        """Starts a batch, if it can be."""
+        """Starts a recorded run of a batch, if one fits it."""
         started = self._clock()
         try:
             results = self._runner.start([text.job for text in batch])
@@ -172,7 +170,7 @@ class EncoderWorker:
             self._apply(*ran)
 
     def _results(self, run: _Run, texts: Sequence[QueuedText]) -> list[TextResult]:
-        """The results of a run, or of some of its texts again."""
+        """Returns the results of a run; runs ``texts`` again if they are only some of its texts."""
         jobs = [text.job for text in texts]
         self.progress.begin(len(jobs) * max(job.num_tokens for job in jobs))
         if run.results is not None and texts is run.texts:

@@ -1,4 +1,4 @@
-"""What forks need of a run's logits: of a search the likeliest tokens, else the whole row."""
+"""Reads the logits that a fork needs: a beam search's likeliest tokens, else whole rows."""
 
 from collections.abc import Collection, Sequence
 
@@ -10,7 +10,7 @@ from server.engine.sequence_group import SequenceGroup
 from server.runtime.host_ops import TopTokens
 
 Found = Floats | TopTokens
-"""Logits ``[vocabulary]`` after a sequence, or their likeliest tokens if it needs no more."""
+"""A sequence's logits ``[vocabulary]``, or only the likeliest tokens if they suffice."""
 
 
 def read_for_forks(
@@ -19,13 +19,15 @@ def read_for_forks(
     rows: Sequence[int],
     logits: Logits,
 ) -> list[Found]:
-    """What each sequence needs, valid until it runs again: of a device's logits, little is copied.
+    """Reads the logits that each sequence needs, valid until it runs again; copies few of them.
 
     Args:
-        groups: of each sequence.
-        rows: of ``logits``, one for each sequence.
+        groups: the group of each sequence.
+        sequences: the sequences to fork.
+        rows: the row of each sequence in ``logits``.
+        logits: the logits of a run.
     """
-    forbidden: dict[int, set[int]] = {}  # by index, of searches whose likeliest tokens suffice
+    forbidden: dict[int, set[int]] = {}  # by index: the sequences whose likeliest tokens suffice
     num_needed = 0
     if logits.finds_top:
         for index, (group, sequence) in enumerate(zip(groups, sequences, strict=True)):
@@ -48,7 +50,7 @@ def read_for_forks(
 
 
 def _forbidden_tokens(sequence: DecodingSequence) -> set[int] | None:
-    """Tokens that a search may not take next; None if it needs all logits."""
+    """Returns the tokens that a search may not take next; None if it needs all logits."""
     if sequence.constraint is not None:
         return None
     if not sequence.logits_processors:

@@ -1,4 +1,4 @@
-"""Samples, alternatives and beams: how the sequences of a job fork at the end of a step."""
+"""Forks a job's sequences at the end of a step, for samples, alternatives and beams."""
 
 import math
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ class Forking:
 
     Args:
         jobs: the table of all jobs.
-        slots: of the running sequences; a fork copies a slot.
+        slots: the cache of the running sequences; a fork copies a slot.
         selector: chooses the first token of each sample.
 
     Attributes:
-        pending: by job id, the group and what was found after its sequences, by id.
+        pending: by job id, the group and the logits of its sequences, by sequence id.
     """
 
     def __init__(self, jobs: JobTable, slots: SlotStore, selector: TokenSelector) -> None:
@@ -47,14 +47,14 @@ class Forking:
     def add(
         self, sequences: Sequence[DecodingSequence], rows: Sequence[int], logits: Logits
     ) -> None:
-        """Adds sequences to fork. ``rows``: of ``logits``, one for each."""
+        """Adds sequences to fork. ``rows``: the row of each in ``logits``."""
         groups = [self._jobs.group_of(sequence) for sequence in sequences]
         found = read_for_forks(groups, sequences, rows, logits)
         for group, sequence, each in zip(groups, sequences, found, strict=True):
             self.pending.setdefault(group.id, (group, {}))[1][sequence.id] = each
 
     def run(self, now: float) -> None:
-        """Forks all added sequences whose jobs have not ended since."""
+        """Forks all added sequences, except those whose job has ended since."""
         pending = [
             (group, [found[sequence.id] for sequence in group.sequences])
             for group, found in self.pending.values()
@@ -76,15 +76,15 @@ class Forking:
         self._copies = []
 
     def discard(self) -> None:
-        """Forgets what :meth:`run` left when it raised."""
+        """Drops the sequences and copies that are left after :meth:`run` raised."""
         self.pending.clear()
         self._copies = []
 
     def _fork_group(
         self, group: SequenceGroup, found: list[Found], top_tokens: list[TopTokens], now: float
     ) -> None:
-        """``found``, ``top_tokens``: of each sequence."""
-        # The total is not finite if one of its logits is not, or if all tokens are forbidden.
+        """Forks one job's sequences. ``found`` and ``top_tokens`` have one item for each."""
+        # The total is not finite if one of the logits is not, or if all tokens are forbidden.
         if not all(math.isfinite(top.total) for top in top_tokens):
             self._jobs.finish(group, NOT_FINITE.outcome, now, NOT_FINITE.message)
             return
@@ -114,12 +114,12 @@ class Forking:
         """Forks the sequence that prefilled the prompt into one sequence for each output.
 
         Args:
-            group: with one sequence.
-            logits: ``[vocabulary]`` after the prompt.
-            forked: the new sequences are appended to it.
+            group: a group with one sequence.
+            logits: the logits ``[vocabulary]`` after the prompt.
+            forked: receives the new sequences.
 
         Returns:
-            The first token of each, for alternatives; None if they are sampled.
+            The first token of each alternative; None if the outputs are samples.
 
         Raises:
             NoTokenError: no token is allowed.
@@ -144,7 +144,7 @@ class Forking:
     def _append_first_tokens(
         self, group: SequenceGroup, tokens: list[int] | None, logits: Floats, now: float
     ) -> None:
-        """Appends the first token of each output, from ``tokens`` or sampled by ``logits``."""
+        """Appends each output's first token: from ``tokens``; if None, sampled from ``logits``."""
         sequences = list(group.sequences)
         if tokens is None:
             rows = HostLogits(np.tile(logits, (len(sequences), 1)))
@@ -166,14 +166,15 @@ class Forking:
         forked: list[DecodingSequence],
         now: float,
     ) -> None:
-        """One step of a beam search. Publishes the tokens on which all hypotheses agree.
+        """Takes one step of a beam search. Publishes the tokens on which all hypotheses agree.
 
         Args:
             group: its sequences become the live hypotheses, best first, unless the search is over.
-            search: the group's.
-            found: after each sequence.
-            top_tokens: of each sequence, at least ``search.num_candidates``.
-            forked: the new sequences are appended to it.
+            search: the group's search.
+            found: the logits, or likeliest tokens, of each sequence.
+            top_tokens: at least ``search.num_candidates`` likeliest tokens of each sequence.
+            forked: receives the new sequences.
+            now: the current time in seconds.
         """
         candidates = [
             _processed_top_tokens(sequence, each, search.num_candidates)
@@ -209,9 +210,9 @@ class Forking:
     def _assign_branches(
         self, group: SequenceGroup, branches: list[Branch], forked: list[DecodingSequence]
     ) -> list[DecodingSequence]:
-        """The sequence of each branch: its parent's, one of a dropped hypothesis, or a new one."""
+        """Assigns each branch its parent's sequence, that of a dropped hypothesis, or a new one."""
         parents = group.sequences
-        first_branch: dict[int, int] = {}  # of each parent: it continues the parent's sequence
+        first_branch: dict[int, int] = {}  # by parent: the branch that continues its sequence
         for index, branch in enumerate(branches):
             first_branch.setdefault(branch.parent, index)
         dropped = [sequence for index, sequence in enumerate(parents) if index not in first_branch]
@@ -248,7 +249,7 @@ def _changes_logits(sequence: DecodingSequence) -> bool:
 
 
 def _logits(found: Found) -> Floats:
-    """Of a sequence that needs them all."""
+    """Returns the whole logits. Raises ``TypeError`` if only the likeliest tokens were read."""
     if isinstance(found, TopTokens):
         raise TypeError("only the likeliest tokens were kept")
     return found

@@ -1,6 +1,6 @@
 """The jobs of a worker, their sequences, and their updates.
 
-A job, or one of its outputs, ends in one place: :meth:`JobTable.finish`.
+Only :meth:`JobTable.finish` ends a job or one of its outputs.
 """
 
 import itertools
@@ -25,7 +25,7 @@ class JobTable:
     """All jobs and sequences of a worker, and the updates of the current step.
 
     Args:
-        slots: of the running sequences; the table clears the slots of failed ones.
+        slots: the cache of the running sequences; the table clears the slots of failed ones.
     """
 
     def __init__(self, slots: SlotStore) -> None:
@@ -47,7 +47,7 @@ class JobTable:
         return first
 
     def group_of(self, sequence: DecodingSequence) -> SequenceGroup:
-        """The group of ``sequence``."""
+        """Returns the group of ``sequence``."""
         return self._group_of[sequence.id]
 
     def fork(self, parent: DecodingSequence, output: int) -> DecodingSequence:
@@ -87,13 +87,13 @@ class JobTable:
     def end(
         self, sequence: DecodingSequence, outcome: Outcome, now: float, failure: str = ""
     ) -> None:
-        """Ends a sequence without a token; the whole job unless the sequence is independent."""
+        """Ends a sequence without a token, and its whole job unless the sequence is independent."""
         group = self._group_of[sequence.id]
         only = sequence if group.is_independent else None
         self.finish(group, outcome, now, failure, only)
 
     def record(self, selected: NextToken, now: float) -> None:
-        """Adds the next token of an independent sequence; publishes its tokens if that is due.
+        """Adds the next token of an independent sequence, and publishes its tokens if they are due.
 
         Ends the sequence if the token is its last.
         """
@@ -120,9 +120,9 @@ class JobTable:
         times: Sequence[float],
         outcome: Outcome | None,
     ) -> None:
-        """Adds tokens of a sequence whose output is delivered whole. Ends it if ``outcome``.
+        """Adds tokens of a sequence whose output is delivered whole. Ends it if ``outcome`` is set.
 
-        ``tokens``: the last is None if the logits are not finite. ``times``: of each.
+        ``tokens``: the last is None if its logits are not finite. ``times``: when each was chosen.
         """
         group = self._group_of[sequence.id]
         if group.times.first_token is None:
@@ -150,8 +150,8 @@ class JobTable:
 
         No other method ends a job or an output.
 
-        Its sequences leave the job. :meth:`take_ended` returns them, and the worker then releases
-        their slots. The slots of failed sequences are cleared now, before any slot moves.
+        The ended sequences leave the job. :meth:`take_ended` returns them, and the worker then
+        releases their slots. The slots of failed sequences are cleared now, before any slot moves.
         """
         if only is None:
             ended, last_updates = group.sequences, group.last_updates(outcome, failure, now)

@@ -25,7 +25,7 @@ JobT_contra = TypeVar("JobT_contra", contravariant=True)
 
 
 def never() -> bool:
-    """For a step with one decode run."""
+    """Returns False: as ``may_continue``, it limits a step to one decode run."""
     return False
 
 
@@ -45,7 +45,9 @@ class Worker(Protocol[JobT_contra]):
     def submit(self, id_: int, job: JobT_contra) -> None: ...
     def cancel(self, id_: int, output: int | None = None) -> None: ...
     def step(self, may_continue: Callable[[], bool] = never) -> list[JobUpdate]:
-        """One step, with several decode runs while ``may_continue()``: there is no other work.
+        """Runs one step; it may make further decode runs while ``may_continue()``.
+
+        ``may_continue``: returns whether the lane has no other work.
 
         Returns:
             The updates of all jobs, in order.
@@ -53,11 +55,11 @@ class Worker(Protocol[JobT_contra]):
         ...
 
     def prepare(self) -> None:
-        """Called once, before anything is submitted."""
+        """Prepares the worker. The lane calls it once, before it submits a job."""
         ...
 
     def release_memory(self, limits: IdleLimits) -> bool:
-        """Gives a bounded part of its idle memory back. Returns whether there may be more."""
+        """Releases a bounded part of its idle memory. Returns whether there may be more."""
         ...
 
 
@@ -80,7 +82,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """Hands jobs to a worker. Their ids follow each other, from ``first_id``."""
+    """Hands jobs to a worker. Their ids are ``first_id``, ``first_id + 1``, …"""
 
     model_id: int
     first_id: int
@@ -98,7 +100,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseMemory:
-    """Gives idle memory of all workers back: a part after each step."""
+    """Releases idle memory of all workers, a part after each step."""
 
     limits: IdleLimits
 
@@ -115,13 +117,14 @@ class Lane(threading.Thread):
     """Runs the steps of its workers, in turn, while they have work.
 
     Args:
-        index: of the lane, for its name and reports.
+        index: the lane's index, for its name and reports.
         publish: called on this thread with the updates of a step; must not block.
         on_death: called with the exception that ended the thread.
         observer: receives a report of every step.
         busy: records whether this lane has work.
 
-    ``progress``: of the worker that this thread runs now, for the watchdog; None if none.
+    Attributes:
+        progress: the progress of the worker that runs now, for the watchdog; None if none runs.
     """
 
     def __init__(
@@ -135,14 +138,14 @@ class Lane(threading.Thread):
         super().__init__(name=f"lane-{index}", daemon=True)
         self.progress: Progress | None = None
         self._index = index
-        # In the order of their turns.
+        # In the order in which they get their next step.
         self._workers: dict[int, Worker[Any]] = {}
         self._publish = publish
         self._on_death = on_death
         self._observer = observer
         self._busy = busy
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        # Models whose workers may have more memory to give back.
+        # Models whose workers may have more memory to release.
         self._releasing: dict[int, IdleLimits] = {}
 
     def send(self, *commands: Command) -> None:
@@ -166,7 +169,7 @@ class Lane(threading.Thread):
             self._on_death(error)
 
     def _step_next(self) -> None:
-        """Steps the worker with work whose last step is the longest ago; it goes to the end."""
+        """Steps the first worker that has work, and moves it to the end of the order."""
         # A separate method: no local variable of an idle thread keeps a removed worker alive.
         for model_id, worker in self._workers.items():
             if worker.has_work:
@@ -196,7 +199,7 @@ class Lane(threading.Thread):
         self.progress = worker.progress
 
     def _unwatch(self, worker: Worker[Any]) -> None:
-        """Not called after an error, which ends this thread."""
+        """Hides the worker's progress. Not called after an error, which ends this thread."""
         self.progress = None
         worker.progress.end()
 
@@ -238,7 +241,7 @@ class Lane(threading.Thread):
                     self._workers[model_id].cancel(id_, output)
 
     def _submit(self, worker: Worker[Any], id_: int, job: Any) -> None:
-        """Hands a job to its worker. One that the worker refuses fails alone."""
+        """Hands a job to its worker. If the worker refuses it, only this job fails."""
         try:
             worker.submit(id_, job)
         except Exception:

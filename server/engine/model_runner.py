@@ -35,26 +35,26 @@ from server.runtime.memory import MakeMemory
 
 
 class ModelRunner:
-    """One model's graphs over one lane's slots.
-
-    ``attention``: runs the graphs with attention weights.
+    """Runs one model's graphs over one lane's slots.
 
     Args:
         spec: the manifest's ``decode`` graph.
         decode: the loaded ``decode`` graph.
-        encode: the loaded encoder of an encoder-decoder.
-        capacity: of the cache.
+        encode: the loaded encoder of an encoder-decoder; None for a decoder.
+        capacity: the number and size of the slots.
         suppressed: tokens that are never generated.
         attend: the loaded ``attend`` graph, which also outputs attention weights.
-        encoder_attention: the same of the encoder.
+        encoder_attention: runs the encoder's graph that also outputs attention weights.
         memory: allocates the tensors of the slots on the device that runs the graphs.
         buckets: sizes that :meth:`decode_padded` pads to; None if it is not called.
         reader: reads logits on the device on demand; None copies all rows after every run.
         model: the model's name.
-        steps: graphs of decode steps; None: ``decode`` runs them.
+        steps: the graphs that run decode steps; None uses ``decode``.
 
     Attributes:
-        prompts, sources: recorded runs of ``decode`` over whole prompts, and of ``encode``.
+        attention: runs the graphs with attention weights.
+        prompts: recorded runs of ``decode`` over whole prompts; None without any.
+        sources: recorded runs of ``encode``; None without any.
     """
 
     prompts: PaddedPrompts | None = None
@@ -82,7 +82,7 @@ class ModelRunner:
         self.cache = SlotTensors(
             spec.states, capacity.num_rows, capacity.max_length, capacity.max_source_length, memory
         )
-        # Without a cycle: a device's memory is to be free once nobody has the runner.
+        # A weak reference avoids a cycle, so that the device's memory is freed with the runner.
         wait = weakref.WeakMethod(self.wait)
         self.cache.before_change = lambda: None if (method := wait()) is None else method()
         self._max_length = capacity.max_length
@@ -122,12 +122,14 @@ class ModelRunner:
         """Runs the decoder over the next tokens of sequences.
 
         Args:
-            chunks: of sequences in adjacent slots.
-            first_slot: of the first.
+            chunks: the next tokens of sequences in adjacent slots.
+            first_slot: the slot of the first sequence.
 
         Returns:
             Logits ``[chunks, vocabulary]`` after the last token of each, valid until the next run.
-            If it raises, the slots are unchanged and the call can be repeated.
+
+        Raises:
+            Exception: the run failed. The call can be repeated: recurrent states are restored.
         """
         self.cache.save(first_slot, len(chunks))
         try:
@@ -140,18 +142,19 @@ class ModelRunner:
     def decode_greedily(
         self, chunks: Sequence[Chunk], first_slot: int
     ) -> Iterator[list[int | None]]:
-        """Runs the decoder again and again: over one token of each sequence, then over the next.
+        """Runs the decoder repeatedly: each run takes the likeliest tokens of the run before it.
 
         Args:
-            chunks: of one token each, of sequences in adjacent slots.
-            first_slot: of the first.
+            chunks: one token of each sequence; the sequences have adjacent slots.
+            first_slot: the slot of the first sequence.
 
         Yields:
-            The likeliest next token of each sequence, which the next run is over; None if its
-            logits are not finite, and then there is no next run.
+            After each run, the likeliest next token of each sequence. It is None if the logits are
+            not finite; no other run follows then.
 
         Raises:
-            Exception: a run failed. All can be repeated: recurrent states are as before the first.
+            Exception: a run failed. All runs can be repeated: recurrent states are restored to
+                those before the first.
         """
         rows = range(len(chunks))
         self.cache.save(first_slot, len(chunks))
@@ -170,7 +173,7 @@ class ModelRunner:
 
     @property
     def decodes_greedily(self) -> bool:
-        """Whether :meth:`decode_greedily` is available: logits are on the host, runs not padded."""
+        """Whether :meth:`decode_greedily` works: logits are on the host, and runs not padded."""
         return self._reader is None and self.buckets is None
 
     def decode_padded(
@@ -179,14 +182,14 @@ class ModelRunner:
         padding: Sequence[int],
         may_continue: Callable[[], bool],
     ) -> Logits:
-        """As :meth:`decode`, over one token of each sequence, in a run of a fixed size.
+        """Runs the decoder as :meth:`decode` does, over one token of each, in a fixed-size run.
 
         Args:
-            sequences: in slots ``0 … len(sequences)-1``.
+            sequences: the sequences in slots ``0 … len(sequences)-1``.
             padding: for each padding slot after them, the position to write a dummy token to:
                 ``buckets.rows_for(len(sequences)) - len(sequences)`` positions.
-            may_continue: whether there is no other work, so that the next run probably follows
-                this one: it starts early.
+            may_continue: returns whether there is no other work. If so, the next step may start
+                before it is asked for.
         """
         if self._padded is None:
             raise ValueError("there are no buckets")
@@ -211,18 +214,18 @@ class ModelRunner:
     def _ahead(
         self, sequences: Sequence[DecodingSequence], may_continue: Callable[[], bool]
     ) -> Ahead:
-        """Whether a step over these sequences may start before the next one is asked for."""
+        """Decides whether the next step over these sequences may start before it is asked for."""
         if self._reader is None:
             return NOT_AHEAD  # the host reads the logits, which the next step overwrites
         if self.cache.has_recurrent_states:
-            return NOT_AHEAD  # a step that is dropped would have changed them
+            return NOT_AHEAD  # a dropped step would already have changed them
         longest = max(sequence.num_cached_tokens for sequence in sequences) + 1
         if longest >= self._max_length:
             return NOT_AHEAD
         return SequencesAhead(sequences, may_continue)
 
     def wait(self) -> None:
-        """Waits for a step that :meth:`decode_padded` started: what follows changes slots."""
+        """Waits for a step that :meth:`decode_padded` started early. Needed before slots change."""
         if self._padded is not None:
             self._padded.wait()
 
@@ -240,7 +243,7 @@ class ModelRunner:
         return self.cache.free_bytes
 
     def stop_padding(self) -> None:
-        """Makes ``buckets`` None: :meth:`decode_padded` is not to be called any more."""
+        """Makes ``buckets`` None: :meth:`decode_padded` must not be called any more."""
         self.buckets = None
 
     def decode_all(
@@ -249,14 +252,14 @@ class ModelRunner:
         """Runs the decoder over the next ``size`` tokens of a sequence.
 
         Yields:
-            Logits ``[n, vocabulary]`` after each of the next ``n`` new tokens, valid until the
-            next iteration, and ``n``.
+            Logits ``[n, vocabulary]``, one row after each of the next ``n`` tokens, valid until
+            the next iteration; and ``n``.
         """
         for chunk in self._limits.split_scored(sequence, size):
             yield self._run([chunk], slot, all_positions=True), chunk.size
 
     def _decode_chunks(self, chunks: Sequence[Chunk], first_slot: int) -> Logits:
-        """Runs chunks in one run, or in several if the graph limits the tokens of a run."""
+        """Processes chunks in one run, or in several if the graph limits the tokens of a run."""
         if self.prompts is not None and not any(chunk.start for chunk in chunks):
             bound = self.prompts.find([chunk.size for chunk in chunks])
             if bound is not None:
@@ -281,13 +284,13 @@ class ModelRunner:
     def _run(
         self, chunks: Sequence[Chunk], first_slot: int, *, all_positions: bool = False
     ) -> Logits:
-        """One run: logits after each chunk's last token, or after every token of one chunk."""
+        """Runs once. Returns logits after each chunk's last token, or every token of one chunk."""
         return self._prepare_run(chunks, first_slot, all_positions=all_positions)()
 
     def _prepare_run(
         self, chunks: Sequence[Chunk], first_slot: int, *, all_positions: bool = False
     ) -> Callable[[], Logits]:
-        """A function that runs chunks as :meth:`_run` does, until others run.
+        """Returns a function that runs chunks as :meth:`_run` does, valid until another run.
 
         It may be called again after :meth:`RunInputs.advance`.
         """
@@ -329,7 +332,7 @@ class ModelRunner:
         return run
 
     def _host_logits(self, logits: Floats, jobs: Sequence[GenerationJob]) -> HostLogits:
-        """Wraps logits ``[rows, vocabulary]``, one row for each job, which it changes."""
+        """Masks logits ``[rows, vocabulary]`` in place, one row for each job, and wraps them."""
         if self._suppressed.size:
             logits[:, self._suppressed] = SUPPRESSED_LOGIT
         mask(logits, jobs)

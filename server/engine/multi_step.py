@@ -1,6 +1,6 @@
-"""Multi-step scheduling: several runs of the decoder by one plan, for whole outputs.
+"""Multi-step scheduling: one plan for several runs of the decoder, if outputs are delivered whole.
 
-With a small model, much of the time of a step is spent on planning, counting and publishing.
+With a small model, planning, counting and publishing take much of the time of a step.
 """
 
 import math
@@ -13,10 +13,10 @@ from server.engine.run_inputs import Chunk
 
 
 class Runs(NamedTuple):
-    """Runs over the same sequences.
+    """The results of several runs over the same sequences.
 
-    ``tokens``: of each run, the next token of each sequence; None if its logits are not finite.
-    ``times``: when the first run began, then when each ended, in seconds.
+    ``tokens``: for each run, the next token of each sequence; None if its logits are not finite.
+    ``times``: when the first run began, then when each run ended, in seconds.
     """
 
     tokens: list[list[int | None]]
@@ -31,18 +31,18 @@ def decode_runs(
     clock: Callable[[], float],
     may_continue: Callable[[], bool],
 ) -> Runs:
-    """Decodes the likeliest tokens until one is the last of its sequence.
+    """Decodes the likeliest tokens until a sequence ends, or a limit below is reached.
 
     Args:
         runner: runs the model.
-        chunks: of one token each, of sequences in adjacent slots.
-        first_slot: of the first.
-        max_runs: at least one.
-        clock: returns seconds. No run begins after the deadline of a sequence.
-        may_continue: no run but the first begins while it returns False.
+        chunks: one token of each sequence; the sequences have adjacent slots.
+        first_slot: the slot of the first sequence.
+        max_runs: the most runs, at least one.
+        clock: returns seconds. No further run begins after a sequence's deadline.
+        may_continue: returns False to stop after the current run.
 
     Raises:
-        Exception: a run failed. All can be repeated.
+        Exception: a run failed. All runs can be repeated.
     """
     sequences = [chunk.sequence for chunk in chunks]
     ends = [sequence.job.eos for sequence in sequences]

@@ -9,8 +9,8 @@ class RunReport(NamedTuple):
 
     phase: str  # "encode", "prefill" or "decode"
     num_sequences: int
-    num_tokens: int  # of each run, without padding
-    seconds: Sequence[float]  # of each run
+    num_tokens: int  # in each run, without padding
+    seconds: Sequence[float]  # one duration for each run
 
 
 class WorkerStats(NamedTuple):

@@ -1,4 +1,4 @@
-"""Prefill of prompts whose log-probabilities or attention the job wants: alone, in small chunks."""
+"""Prefills prompts whose log-probabilities or attention the job wants: alone, in small chunks."""
 
 import math
 
@@ -21,8 +21,8 @@ def prefill_alone(
     Stores the requested log-probabilities or attention weights in ``group``.
 
     Returns:
-        Logits ``[1, vocabulary]`` after the last of them; zeros for a job that wants attention,
-        which generates no tokens.
+        Logits ``[1, vocabulary]`` after the last of these tokens; zeros ``[1, 1]`` for a job that
+        wants attention, which generates no tokens.
 
     Raises:
         ValueError: logits are not finite, or the model has no graph with attention weights.

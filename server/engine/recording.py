@@ -8,7 +8,7 @@ log = logging.getLogger(__name__)
 
 
 class RecordedRuns(NamedTuple):
-    """How many sizes of runs are recorded, and the device memory that they take, in bytes."""
+    """The number of recorded sizes of runs, and the device memory that they take, in bytes."""
 
     num_graphs: int = 0
     num_bytes: int = 0
@@ -17,8 +17,8 @@ class RecordedRuns(NamedTuple):
 class Recorder(Protocol):
     """Pads runs to a few sizes, which a device can record.
 
-    ``buckets``: the sizes; None if runs are not padded. ``free_bytes``: free memory of the device;
-    None if it does not report it.
+    ``buckets``: the sizes; None if runs are not padded. ``free_bytes``: the device's free memory;
+    None if the device does not report it.
     """
 
     @property
@@ -26,7 +26,7 @@ class Recorder(Protocol):
     @property
     def free_bytes(self) -> int | None: ...
     def record(self) -> int:
-        """Runs each size until the device has recorded it. Returns how many are."""
+        """Runs each size until the device has recorded it. Returns how many sizes it recorded."""
         ...
 
     def stop_padding(self) -> None:
@@ -35,9 +35,9 @@ class Recorder(Protocol):
 
 
 def record_runs(runner: Recorder, model: str) -> RecordedRuns:
-    """Records runs of the sizes of ``runner.buckets``. If that fails, runs are not padded.
+    """Records a run of each size of ``runner.buckets``. If that fails, runs are not padded.
 
-    ``model``: its name, for the log.
+    ``model``: the model's name, for the log.
     """
     if runner.buckets is None:
         return RecordedRuns()

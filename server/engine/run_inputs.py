@@ -1,4 +1,4 @@
-"""The inputs of the decoder's runs, from sequences."""
+"""Builds the inputs of the decoder's runs from sequences."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -15,12 +15,12 @@ from server.runtime.memory import Array, Tensor
 
 Inputs = dict[str, Array | Tensor]
 
-# Tokens of a run with outputs after every token: bounds the memory of the outputs.
+# The most tokens of a run with logits after every token. It bounds the memory of the outputs.
 _MAX_SCORED = 64
 
 
 class Chunk(NamedTuple):
-    """``size`` tokens of ``sequence`` from index ``start``; those before are cached."""
+    """``size`` tokens of ``sequence`` from index ``start``. The tokens before it are cached."""
 
     sequence: DecodingSequence
     start: int
@@ -28,12 +28,12 @@ class Chunk(NamedTuple):
 
 
 def next_chunk(sequence: DecodingSequence, size: int) -> Chunk:
-    """The next ``size`` tokens of a sequence."""
+    """Returns the next ``size`` tokens of a sequence."""
     return Chunk(sequence, sequence.num_cached_tokens, size)
 
 
 def split(sequence: DecodingSequence, size: int, max_size: int) -> Iterator[Chunk]:
-    """The next ``size`` tokens of a sequence, in chunks of at most ``max_size``."""
+    """Yields the next ``size`` tokens of a sequence, in chunks of at most ``max_size``."""
     stop = sequence.num_cached_tokens + size
     for start in range(sequence.num_cached_tokens, stop, max_size):
         yield Chunk(sequence, start, min(max_size, stop - start))
@@ -41,38 +41,38 @@ def split(sequence: DecodingSequence, size: int, max_size: int) -> Iterator[Chun
 
 @dataclass(frozen=True, slots=True)
 class ChunkLimits:
-    """How many new tokens of a sequence a run may process.
+    """How many new tokens of a sequence one run may process.
 
-    ``max_chunk``: at most so many; None for any number. ``within_source``: no more than the
-    sequence has source tokens; several sequences then share runs over one token of each only.
+    ``max_chunk``: the most tokens; None for no limit. ``within_source``: whether the limit is also
+    the sequence's number of source tokens. Sequences then share only runs over one token of each.
     """
 
     max_chunk: int | None
     within_source: bool
 
     def max_together(self, size: int) -> int:
-        """The most of ``size`` tokens in a run that other sequences may share."""
+        """Returns how many of ``size`` tokens fit a run that other sequences may share."""
         return 1 if self.within_source else self.max_chunk or size
 
     def max_size(self, sequence: DecodingSequence, size: int) -> int:
-        """The most of ``size`` tokens in a run of this sequence alone."""
+        """Returns how many of ``size`` tokens fit a run of this sequence alone."""
         limit = self.max_chunk or size
         return min(limit, sequence.num_source_tokens) if self.within_source else limit
 
     def split_scored(self, sequence: DecodingSequence, size: int) -> Iterator[Chunk]:
-        """The next ``size`` tokens, in chunks for runs with outputs after every token."""
+        """Yields the next ``size`` tokens, in chunks for runs with logits after every token."""
         return split(sequence, size, min(self.max_size(sequence, size), _MAX_SCORED))
 
 
 class _DecodeInputs:
     """The inputs of decode steps over ``num_rows`` sequences: arrays that each step updates.
 
-    ``has_source``: of :class:`RunInputs`. Sequences are told apart by their ids.
+    ``has_source``: see :class:`RunInputs`.
     """
 
     def __init__(self, num_rows: int, *, has_source: bool) -> None:
         self._has_source = has_source
-        self._sequence_ids: list[int] = []  # whose sources are in the arrays
+        self._sequence_ids: list[int] = []  # the sequences whose sources are in the arrays
         self._ids = np.empty((num_rows, 1), np.int64)
         self._num_cached = np.empty(num_rows, np.int32)
         self._max_total = np.empty((), np.int32)
@@ -86,7 +86,7 @@ class _DecodeInputs:
         }
 
     def update(self, chunks: Sequence[Chunk]) -> Inputs:
-        """The inputs for the next token of each sequence, valid until the next call."""
+        """Returns the inputs for the next token of each sequence, valid until the next call."""
         if self._has_source:
             self._update_sources([chunk.sequence for chunk in chunks])
         starts = [chunk.start for chunk in chunks]
@@ -96,7 +96,7 @@ class _DecodeInputs:
         return {**self._inputs, **self._sources}
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Changes the inputs to those of the next step: over ``tokens``, one of each sequence."""
+        """Changes the inputs to those of the next step. ``tokens``: one for each sequence."""
         self._ids[:, 0] = tokens
         self._num_cached += 1
         self._max_total += 1
@@ -111,7 +111,7 @@ class _DecodeInputs:
 
 
 class RunInputs:
-    """Makes the inputs of runs. Decode steps with the same number of sequences share arrays.
+    """Builds the inputs of runs. Decode steps over the same number of sequences share arrays.
 
     ``has_source``: whether the model is an encoder-decoder.
     """
@@ -121,9 +121,9 @@ class RunInputs:
         self._of_steps: dict[int, _DecodeInputs] = {}  # by number of sequences
 
     def of(self, chunks: Sequence[Chunk], *, all_positions: bool = False) -> Inputs:
-        """The inputs of a run, except its states. Valid until the next call of a method.
+        """Returns the inputs of a run, except its states, valid until the next method call.
 
-        ``all_positions``: of a run over one chunk, with logits after each token.
+        ``all_positions``: asks for logits after each token; only for a run over one chunk.
         """
         if not all_positions and all(chunk.size == 1 for chunk in chunks):
             return self._of_step(len(chunks)).update(chunks)
@@ -145,9 +145,9 @@ class RunInputs:
         }
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Changes the latest inputs, of a decode step, to those of the next step.
+        """Changes the inputs of the latest decode step to those of the next step.
 
-        ``tokens``: the next of each sequence.
+        ``tokens``: the next token of each sequence.
         """
         self._of_step(len(tokens)).advance(tokens)
 
@@ -159,9 +159,9 @@ class RunInputs:
 
 
 def _sources(sequences: Sequence[DecodingSequence]) -> dict[str, Array]:
-    """The inputs that describe the sources of a run's rows."""
+    """Returns the inputs that describe the sources of a run's rows."""
     lengths = np.array([sequence.num_source_tokens for sequence in sequences], np.int32)
-    first: dict[int, int] = {}  # row of each job, all of whose sequences have its source
+    first: dict[int, int] = {}  # by job: its first row. All sequences of a job share its source.
     rows = [first.setdefault(id(sequence.job), row) for row, sequence in enumerate(sequences)]
     return {
         "source_lengths": lengths,
@@ -171,7 +171,7 @@ def _sources(sequences: Sequence[DecodingSequence]) -> dict[str, Array]:
 
 
 def encoder_inputs(jobs: Sequence[GenerationJob]) -> dict[str, Array]:
-    """The inputs of a run of an encoder-decoder's encoder over the sources of ``jobs``."""
+    """Builds the inputs of an encoder-decoder's encoder for the sources of ``jobs``."""
     samples = [job.samples for job in jobs if job.samples is not None]
     if samples:
         return {SAMPLES: np.stack(samples)}
@@ -183,12 +183,12 @@ def pad(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:
     """Right-pads token ids with 0.
 
     Returns:
-        ``[rows, longest]`` int64, and the lengths ``[rows]`` int32.
+        The padded ids ``[rows, longest]`` int64, and the lengths ``[rows]`` int32.
     """
     lengths = np.array([len(row) for row in rows], np.int32)
     ids = np.zeros((len(rows), int(lengths.max())), np.int64)
     memory, row_bytes = ids.data, ids.strides[0]
     for index, row in enumerate(rows):
-        # Half of the time of NumPy's conversion.
+        # This takes half the time of NumPy's conversion.
         struct.pack_into(f"{len(row)}q", memory, index * row_bytes, *row)
     return ids, lengths

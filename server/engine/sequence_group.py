@@ -1,4 +1,4 @@
-"""A job's sequences, and the last updates of its outputs."""
+"""A job with its sequences, and the last updates of its outputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,17 +19,18 @@ class SequenceGroup:
     """A job and its sequences.
 
     Attributes:
-        id: the job's.
-        sequences: those that have not ended; with a search, in the order of its live hypotheses.
-        search: the beam search, if the job has beams.
-        is_independent: each sequence is one output: all samples have forked, and there is no
-            search.
-        num_open_outputs: outputs that have not ended.
-        num_published_tokens: tokens of the search's best hypothesis that were published.
-        agreed_times: when all of the search's hypotheses agreed on each of their first tokens.
-        text_end: of the tokens on which they agree; None without a search or a stop string.
-        num_reused_tokens: prompt tokens copied from a cached prefix.
-        attention: weights of each token, ``[layers, heads, source]``.
+        id: the id of the job.
+        sequences: the sequences that have not ended; with a search, in the order of its live
+            hypotheses.
+        search: the beam search; None without one.
+        is_independent: whether each sequence is one output: all samples have forked, and there is
+            no search.
+        num_open_outputs: the number of outputs that have not ended.
+        num_published_tokens: how many tokens of the search's best hypothesis were published.
+        agreed_times: for each token that all hypotheses share, when they agreed on it.
+        text_end: finds a stop string in these tokens; None without a search or a stop string.
+        num_reused_tokens: the number of prompt tokens copied from a cached prefix.
+        attention: the weights ``[layers, heads, source]`` of each token.
     """
 
     id: int
@@ -49,7 +50,7 @@ class SequenceGroup:
 
     @classmethod
     def of(cls, id_: int, first: DecodingSequence, submitted: float) -> "SequenceGroup":
-        """A job with the sequence that will prefill its prompt."""
+        """Makes the group of a job, with the sequence that will prefill its prompt."""
         job, search = first.job, None
         if job.beams is not None and job.max_new_tokens:
             search = BeamSearch(job.beams, job.eos, job.max_new_tokens)
@@ -65,10 +66,10 @@ class SequenceGroup:
         )
 
     def agree(self, tokens: Sequence[int], now: float) -> int | None:
-        """Notes that all hypotheses of the search go on with ``tokens``.
+        """Records that all hypotheses of the search continue with ``tokens``.
 
         Returns:
-            How many tokens the output has if it ends with one of them.
+            The length of the output if one of the tokens completes a stop string; else None.
         """
         for token in tokens:
             self.agreed_times.append(now)
@@ -77,7 +78,7 @@ class SequenceGroup:
         return None
 
     def last_updates(self, outcome: Outcome, failure: str, now: float) -> list["LastUpdate"]:
-        """The last update of every open output when the job ends ``now`` with ``outcome``."""
+        """Returns every open output's last update when the job ends at ``now`` with ``outcome``."""
         if self.is_independent:
             return [last_update(sequence, outcome, failure) for sequence in self.sequences]
         if self.search is not None and outcome in {Outcome.STOP, Outcome.TIME_LIMIT}:
@@ -90,7 +91,7 @@ class SequenceGroup:
         return [LastUpdate(output, outcome, failure=failure) for output in outputs]
 
     def _hypotheses(self, search: BeamSearch, now: float) -> list["LastUpdate"]:
-        """The best hypotheses; of the first, only the tokens that were not published."""
+        """Returns the best hypotheses; the first has only its tokens that were not published."""
         updates = []
         for output, hypothesis in enumerate(search.best(self.job.num_outputs)):
             published = 0 if output else self.num_published_tokens
@@ -122,6 +123,6 @@ class LastUpdate(NamedTuple):
 
 
 def last_update(sequence: DecodingSequence, outcome: Outcome, failure: str) -> LastUpdate:
-    """The last update of an independent sequence, with all tokens that were not published."""
+    """Makes an independent sequence's last update, with all tokens that were not published."""
     tokens, logprobs, times = sequence.unpublished.take()
     return LastUpdate(sequence.output, outcome, tokens, logprobs, failure=failure, times=times)

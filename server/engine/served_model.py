@@ -8,7 +8,7 @@ from server.engine.requests.admission import Admission
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that the lanes serve.
+    """A served model.
 
     ``ready`` completes when all lanes have prepared their workers. ``idle`` is set when the last
     accepted job ends.

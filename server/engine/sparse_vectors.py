@@ -10,16 +10,16 @@ from server.constraint import Floats
 
 @dataclass(frozen=True, slots=True)
 class SparseWeights:
-    """Weights that are not 0. ``indices``: their token ids, ascending. ``values``: fp32."""
+    """Positive weights. ``indices``: their token ids, ascending. ``values``: the fp32 weights."""
 
     indices: npt.NDArray[np.int32]
     values: Floats
 
 
 def largest_weights(weights: Floats, count: int) -> SparseWeights:
-    """The ``count`` largest of ``weights [vocabulary]``, or fewer: only those above 0.
+    """Returns the ``count`` largest ``weights [vocabulary]``, or fewer: only those above 0.
 
-    Of equal weights, those of lower token ids come first. The result owns its memory.
+    Among equal weights, lower token ids are preferred. The result owns its memory.
     """
     indices = np.flatnonzero(weights > 0)
     if len(indices) > count:

@@ -1,6 +1,6 @@
 """Selects the next token of each sequence: on the device if a graph can, else on the host.
 
-It knows sequences and logits, but no jobs: :class:`server.engine.job_table.JobTable` publishes new
+It handles sequences and logits, not jobs: :class:`server.engine.job_table.JobTable` publishes new
 tokens and ends outputs.
 """
 
@@ -44,7 +44,7 @@ class TokenSelector:
     """Selects tokens and appends them.
 
     Args:
-        max_length: tokens that a slot holds.
+        max_length: the number of tokens that a slot holds.
         device_sampler: selects tokens on the device; None selects all on the host.
     """
 
@@ -55,7 +55,7 @@ class TokenSelector:
     def select(
         self, sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
     ) -> list[NextToken]:
-        """Selects and appends each sequence's next token by the row of ``logits`` at its index."""
+        """Selects and appends each sequence's next token. ``indices``: its row in ``logits``."""
         if logits.knows_best and all(sequence.needs_only_argmax for sequence in sequences):
             return self._select_argmax(sequences, indices, logits)
         uniforms = _uniforms(sequences)
@@ -88,7 +88,7 @@ class TokenSelector:
     ) -> list[NextToken]:
         """Appends tokens that are already chosen, with their log-probabilities.
 
-        ``tokens``: by row of ``logits``, in the order of the sequences.
+        ``tokens``: the token by row of ``logits``, in the order of the sequences.
         """
         indices, chosen = list(tokens), list(tokens.values())
         top = logits.top(indices, _num_top(sequences), chosen)
@@ -99,12 +99,12 @@ class TokenSelector:
     def append_all(
         self, sequence: DecodingSequence, tokens: Sequence[int | None]
     ) -> Outcome | None:
-        """Appends argmaxes of several runs, which cached the token before each.
+        """Appends the argmaxes of several runs, each of which cached the token before.
 
-        Only the last may end the sequence. It is None if the logits are not finite.
+        Only the last token may end the sequence. It is None if its logits are not finite.
 
         Returns:
-            How the sequence ends; None if it goes on.
+            How the sequence ends; None if it continues.
         """
         sequence.num_cached_tokens += len(tokens)
         *earlier, last = tokens
@@ -116,12 +116,12 @@ class TokenSelector:
     ) -> NextToken:
         """Appends a token that is already chosen.
 
-        ``logits [vocabulary]``: for log-probabilities; None if the sequence wants none.
+        ``logits [vocabulary]``: the source of log-probabilities; None if the job wants none.
         """
         return self._append(sequence, token, logits, uniform=None)
 
     def find_non_finite(self, indices: Sequence[int], logits: Logits) -> list[int]:
-        """The ``indices`` whose rows of ``logits`` are not finite."""
+        """Returns the ``indices`` whose rows of ``logits`` are not finite."""
         if indices and self._device_sampler is not None:
             are_finite = self._device_sampler.are_finite(logits, indices)
             indices = [
@@ -138,7 +138,7 @@ class TokenSelector:
     ) -> list[NextToken]:
         """Selects tokens from the rows of ``logits`` at ``indices``.
 
-        Sequences that need their whole rows come first: selecting the others' argmax may reuse
+        Sequences that need whole rows come first: selecting the argmax of the others may reuse
         the memory of the rows.
         """
         whole: list[int] = []
@@ -190,7 +190,7 @@ class TokenSelector:
         ]
 
     def _outcome_of(self, sequence: DecodingSequence, token: int) -> Outcome | None:
-        """Appends ``token``; how the sequence ends with it, None if it goes on."""
+        """Appends ``token``. Returns how the sequence ends with it; None if it continues."""
         outcome = sequence.append(token)
         if outcome is None and sequence.num_cached_tokens == self._max_length:
             outcome = Outcome.LENGTH
@@ -203,7 +203,7 @@ class TokenSelector:
         logits: Floats | None,
         uniform: float | None,
     ) -> NextToken:
-        """Appends as :meth:`_append`, or fails: ``token`` is None if the row is not finite."""
+        """Calls :meth:`_append`; fails if ``token`` is None, because the row is not finite."""
         if token is None:
             return NextToken.failed(sequence, NOT_FINITE)
         return self._append(sequence, token, logits, uniform)
@@ -215,9 +215,9 @@ class TokenSelector:
         logits: Floats | None,
         uniform: float | None,
     ) -> NextToken:
-        """Appends ``token`` or, given a ``uniform`` random number, one chosen by the options.
+        """Appends ``token``; or, given a ``uniform`` random number, one chosen from ``logits``.
 
-        An error ends this sequence alone.
+        An error ends only this sequence.
         """
         try:
             options = sequence.job.logprob_options
@@ -236,19 +236,19 @@ class TokenSelector:
 
 
 def _num_top(sequences: Sequence[DecodingSequence]) -> int:
-    """The most tokens whose log-probabilities one of the sequences wants, at least one."""
+    """Returns the most top tokens that one of the sequences wants, at least one."""
     return max(sequence.job.logprob_options.top_logprobs or 1 for sequence in sequences)
 
 
 def _uniforms(sequences: Sequence[DecodingSequence]) -> list[float]:
-    """A random number in [0, 1) for each sequence that samples; 0 for the others."""
+    """Draws a random number in [0, 1) for each sequence that samples; 0 for the others."""
     return [
         0.0 if sequence.generator is None else sequence.generator.random() for sequence in sequences
     ]
 
 
 def process(sequence: DecodingSequence, logits: Floats) -> Floats:
-    """``logits [vocabulary]``, finite, after the processors and the constraint of a sequence.
+    """Applies a sequence's processors and constraint to a copy of finite ``logits [vocabulary]``.
 
     Raises:
         NoTokenError: no token is allowed.
@@ -262,7 +262,7 @@ def process(sequence: DecodingSequence, logits: Floats) -> Floats:
 
 
 def choose(sequence: DecodingSequence, processed: Floats, uniform: float) -> int:
-    """The next token of a sequence by its ``processed`` logits: see :func:`process`.
+    """Chooses the next token of a sequence by its ``processed`` logits: see :func:`process`.
 
     ``uniform``: a random number in [0, 1).
     """

@@ -1,7 +1,7 @@
 """Detects a lane whose run does not return.
 
-A lane reports its progress: each run that it begins, and how many tokens that run has. A thread of
-the watchdog's own compares the time without progress with what such a run usually takes.
+A lane reports its progress: each run that it begins, and the number of tokens of the run. The
+watchdog's thread compares the time without progress with the usual time of such a run.
 """
 
 import faulthandler
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-# A run may take this many times its usual seconds, and a first run this many times the floor.
+# A run may take this many times its usual time; a first run, this many times the floor.
 MAX_TIMES_USUAL = 20.0
 MAX_TIMES_FLOOR_AT_FIRST = 10.0
 _SMOOTHING = 0.1  # weight of a new run in the exponential moving average
@@ -27,7 +27,7 @@ class StuckLaneError(RuntimeError):
 
 
 def stacks_of_threads() -> str:
-    """The Python stacks of all threads."""
+    """Returns the Python stacks of all threads."""
     file = os.memfd_create("stacks")  # the disk may be read-only
     try:
         faulthandler.dump_traceback(file, all_threads=True)
@@ -37,7 +37,7 @@ def stacks_of_threads() -> str:
 
 
 class Progress:
-    """What one worker does now, and how long that usually takes.
+    """Tracks one worker's current run, and how long such a run usually takes.
 
     The lane's thread writes it; the watchdog reads ``num_begun`` and :meth:`max_seconds`.
 
@@ -55,13 +55,13 @@ class Progress:
         self._seconds_per_token: float | None = None
 
     def begin(self, num_tokens: int = 0) -> None:
-        """A run over ``num_tokens`` begins, or work without a run (0). What was before ended."""
+        """Starts a run over ``num_tokens``, or other work (0). Ends the run before it."""
         self.end()
         self._num_tokens, self._started = num_tokens, self._clock()
         self.num_begun += 1
 
     def end(self) -> None:
-        """The run has ended. Its seconds per token enter the average."""
+        """Ends the run, and adds its seconds per token to the average."""
         if not self._num_tokens:
             return
         value = (self._clock() - self._started) / self._num_tokens
@@ -74,7 +74,7 @@ class Progress:
         self._num_tokens = 0
 
     def max_seconds(self, floor_seconds: float) -> float:
-        """How long the current run may take: at least ``floor_seconds``."""
+        """Returns how long the current run may take: at least ``floor_seconds``."""
         if self._seconds_per_token is None:
             return MAX_TIMES_FLOOR_AT_FIRST * floor_seconds
         usual = self._seconds_per_token * max(self._num_tokens, 1)
@@ -82,7 +82,7 @@ class Progress:
 
 
 class WatchedLane(Protocol):
-    """``progress``: of the worker that the lane runs now; None while it waits for commands."""
+    """A lane to watch. ``progress``: that of the worker that runs now; None if no worker runs."""
 
     @property
     def progress(self) -> Progress | None: ...
@@ -90,7 +90,7 @@ class WatchedLane(Protocol):
 
 @dataclass(slots=True)
 class _Watched:
-    """The progress of a lane when it was last seen, and the seconds since without any."""
+    """A lane's progress at the last tick, and the seconds without further progress since."""
 
     progress: Progress | None = None
     num_begun: int = 0
@@ -100,12 +100,12 @@ class _Watched:
 class Watchdog(threading.Thread):
     """Checks all lanes about once per second.
 
-    A tick counts as at most two intervals: time in which the whole process was stopped, or got no
-    CPU, is not held against a lane.
+    A tick counts as at most two intervals, so that time in which the whole process was stopped, or
+    got no CPU, does not count against a lane.
 
     Args:
-        lanes: to watch.
-        floor_seconds: no run is stuck before this.
+        lanes: the lanes to watch.
+        floor_seconds: no run counts as stuck before this.
         on_stuck: called once, on this thread, with the index of the lane and the error.
         clock: returns seconds.
     """

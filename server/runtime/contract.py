@@ -18,8 +18,8 @@ from server.runtime.memory import Array, Layout, Memory, Tensor
 
 SOURCE_ROWS = "source_rows"
 """An input that the kernels of :mod:`server.runtime.kernels` add to decode graphs: ``[rows]``
-int32. For each row, the first row of the run with the same encoder source. Rows that share a
-source can read its cross-attention keys and values from one place, although each has a copy."""
+int32. For each row, the index of the run's first row with the same encoder source. Rows that share
+a source can read its cross-attention keys and values from that row, although each has a copy."""
 
 CANDIDATES = "candidates"
 """An input that the kernels add to decode graphs loaded with ``takes_candidates``: int32
@@ -28,41 +28,42 @@ graph returns logits ``[rows, width]``, -inf after the last id; with width 0, it
 
 BEST_TOKENS = "best_tokens"
 """An output that the kernels of a GPU add to graphs with logits: int64 ``[rows]``. For each row of
-logits, the lowest id among the largest, -1 if they are not finite. It leaves out the tokens
-``suppressed`` of :meth:`Backend.load`."""
+logits, the lowest id among the largest; -1 if the row is not finite. The tokens ``suppressed`` of
+:meth:`Backend.load` are left out."""
 
 TOP_TOKENS = "top_tokens"
 """The output of a graph that finds the likeliest tokens of each row of logits: float32
-``[rows, 2 * count + 1]``. Their logits, the largest first, of equal ones those of lower ids; their
-ids; and the sum over the row of ``exp(logit - the largest)``. With the input :data:`TARGETS`, one
-more column: the logit of the row's target. A kernel of a GPU replaces the graph."""
+``[rows, 2 * count + 1]``. The columns are the tokens' logits, largest first and, if equal, lower
+ids first; their ids; and the sum over the row of ``exp(logit - largest logit)``. With the input
+:data:`TARGETS`, one more column has the logit of the row's target. A GPU kernel replaces the
+graph."""
 
 TARGETS = "targets"
-"""Tokens ``[rows]`` int64 whose logits are wanted, one of each row."""
+"""An input: the tokens ``[rows]`` int64, one for each row, whose logits are returned too."""
 
 NEXT_TOKEN_IDS, NEXT_NUM_CACHED_TOKENS = "next_token_ids", "next_num_cached_tokens"
 """Outputs that the kernels of a GPU add to graphs of decode steps: ``token_ids [rows, 1]`` int64
-and ``num_cached_tokens [rows]`` int32 of the step after this one, over the best tokens. They may be
-in the memory of those inputs: then running the graph again is the next step."""
+and ``num_cached_tokens [rows]`` int32 of the next step, over the best tokens. They may be bound to
+the memory of those inputs; running the graph again then makes the next step."""
 
 IS_LIVE = "is_live"
-"""The input from which they are made: ``[rows]`` int32, 1 for a sequence, 0 for padding. A row of
-padding stays where it is, with token 0; so is the token of a row whose logits are not finite."""
+"""An input for computing these outputs: ``[rows]`` int32, 1 for a sequence, 0 for padding. A row of
+padding keeps its position, with token 0; a row whose logits are not finite also gets token 0."""
 
 FED_BACK = {NEXT_TOKEN_IDS: "token_ids", NEXT_NUM_CACHED_TOKENS: "num_cached_tokens"}
-"""The inputs of the next step, by output."""
+"""Maps each of these outputs to the input of the next step that it becomes."""
 
 FEW_ROWS = 8
-"""Decode steps of at most so many rows have a graph of their own on a GPU (:class:`StepGraphs`).
-They are short: the device should not wait for the host."""
+"""Decode steps of at most this many rows have a separate graph on a GPU (:class:`StepGraphs`).
+Such steps are short, so the device should not wait for the host."""
 
 
 class BoundGraph(Protocol):
     """A graph with memory bound to its states. For one thread at a time.
 
     Every ``run`` reads the bound states and updates them in place. ``inputs`` are given by name;
-    inputs that the graph does not declare are ignored. Arrays are read in place during the run, and
-    may be changed and given again after it.
+    inputs that the graph does not declare are ignored. Arrays are read in place during the run;
+    after it, the caller may change them and pass them again.
     """
 
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
@@ -92,15 +93,15 @@ class BoundGraph(Protocol):
         *,
         feeds_back: bool = False,
     ) -> "RepeatedRun":
-        """Prepares runs that write to the same tensors, again and again. Nothing else may run it.
+        """Prepares runs that repeat with the same tensors. Only they may use this graph then.
 
         Args:
-            inputs: as of the runs: their shapes, and the values of scalars, never change. Tensors
-                are read where they are; runs are given the arrays alone.
-            outputs: have the shapes and types of the graph's outputs.
-            on_host: the output that is copied to host memory after each run.
-            feeds_back: a run may follow another without inputs from the host, if the graph can.
-                No run may then be repeated after it changed states.
+            inputs: sample inputs. Their shapes, and the values of scalars, never change. Tensors
+                are read in place; each run gets only the arrays.
+            outputs: the tensors to write, with the shapes and types of the graph's outputs.
+            on_host: the output that is copied to host memory after each run; None for none.
+            feeds_back: lets a run follow another without inputs from the host, if the graph makes
+                them. A run that changed states can then not be repeated.
         """
         ...
 
@@ -109,10 +110,11 @@ class Pending(Protocol):
     """A run that was started."""
 
     def wait(self) -> Array | None:
-        """Waits until it is done. Not to be called twice.
+        """Waits until the run is done. Call it once.
 
         Returns:
-            The output on the host, valid until the next run but one starts; None if there is none.
+            The output on the host, valid until the second run after this one starts; None if no
+            output is copied to the host.
 
         Raises:
             Exception: the run failed.
@@ -120,28 +122,28 @@ class Pending(Protocol):
         ...
 
     def drop(self) -> None:
-        """Returns when it no longer runs. Nobody needs its outputs, and it need not have run."""
+        """Discards the run: returns once it has ended, or without running it."""
         ...
 
 
 class RepeatedRun(Protocol):
     """A run of a graph that repeats with fixed shapes and tensors. For one thread at a time.
 
-    At most two runs may be started and neither waited for nor dropped; each begins after the one
-    before it.
+    At most two runs may be in flight: started, but neither waited for nor dropped. Each begins
+    after the one before it has ended.
     """
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether runs begin when they are started, else when they are waited for.
+        """Whether runs begin when they are started; else they begin when they are waited for.
 
-        Then ``inputs`` are read when a run is started, and may be changed at once.
+        If True, ``start`` reads ``inputs``, and the caller may change them immediately.
         """
         ...
 
     @property
     def feeds_back(self) -> bool:
-        """Whether a run makes the inputs :data:`FED_BACK` of the next one on the device."""
+        """Whether a run makes the inputs in :data:`FED_BACK` of the next run on the device."""
         ...
 
     def record(self, inputs: Mapping[str, Array]) -> bool:
@@ -153,21 +155,21 @@ class RepeatedRun(Protocol):
         ...
 
     def start(self, inputs: Mapping[str, Array] | None) -> Pending:
-        """Starts a run; a device may run it while the host goes on.
+        """Starts a run; the host may continue while a device runs it.
 
         Args:
-            inputs: may be changed once it is waited for or dropped. None: those that the run
-                started last makes.
+            inputs: must not change until the run is waited for or dropped, unless
+                :attr:`is_asynchronous`. None takes the inputs that the last started run makes.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class KernelNodes:
-    """The numbers of a graph's nodes, by the kernel of :mod:`server.runtime.kernels`.
+    """How many of a graph's nodes each kernel of :mod:`server.runtime.kernels` computes.
 
     ``num_native``: nodes that the kernel computes; one may replace several of the file.
-    ``num_standard``: nodes of the operators that the kernel replaces, which the runtime computes.
+    ``num_standard``: nodes that the runtime computes, of operators that the kernel can replace.
     """
 
     num_native: Mapping[str, int] = field(default_factory=dict)
@@ -179,7 +181,7 @@ class Graph(Protocol):
 
     @property
     def kernel_nodes(self) -> KernelNodes:
-        """Empty on a device without kernels, and until a graph is loaded that waits for its use."""
+        """The node counts; empty on a device without kernels, and before a lazy graph is loaded."""
         ...
 
     @property
@@ -193,24 +195,24 @@ class Graph(Protocol):
         """Binds memory to the graph's states.
 
         Args:
-            states: by (input name, output name); the batch is the first axis. Each tensor is both
-                the input and the output of its state, so nothing is copied.
+            states: tensors by (input name, output name); the batch is the first axis. Each tensor
+                is both the input and the output of its state, so nothing is copied.
             outputs: the outputs to compute besides the states; None computes all.
         """
         ...
 
 
 class StepGraphs(NamedTuple):
-    """Graphs of decode steps: over exactly one token of each row, with logits for all in order.
+    """Graphs of decode steps: exactly one token of each row, and logits for all rows in order.
 
-    ``few``: for at most :data:`FEW_ROWS` rows. ``many``: for any number.
+    ``few``: the graph for at most :data:`FEW_ROWS` rows. ``many``: the graph for any number.
     """
 
     few: Graph
     many: Graph
 
     def for_rows(self, num_rows: int) -> Graph:
-        """The graph for a step of ``num_rows`` rows."""
+        """Returns the graph for a step of ``num_rows`` rows."""
         return self.few if num_rows <= FEW_ROWS else self.many
 
 
@@ -234,10 +236,10 @@ class Backend(Protocol):
         """Loads an ONNX file.
 
         Args:
-            path: of the file.
+            path: the path of the file.
             disabled_optimizers: names of graph transformations that the runtime must not apply.
-            repeats: the graph will have runs to record: see :meth:`BoundGraph.repeat_into`.
-            takes_candidates: the kernels, if there are any, add the input :data:`CANDIDATES`.
+            repeats: whether runs will be recorded: see :meth:`BoundGraph.repeat_into`.
+            takes_candidates: whether the kernels, if any, add the input :data:`CANDIDATES`.
             suppressed: tokens that are never :data:`BEST_TOKENS`.
 
         Raises:
@@ -250,26 +252,26 @@ class Backend(Protocol):
     ) -> StepGraphs | None:
         """Loads graphs for decode steps from the file of a decode graph.
 
-        They share the weights of products with the graph that :meth:`load` returns.
+        They share the weights of matrix products with the graph that :meth:`load` returns.
 
         Returns:
-            None if the device has no such graphs, and :meth:`load`'s serves steps too.
+            None if the device has no such graphs; the graph of :meth:`load` then runs steps too.
 
         Raises:
-            BundleError: as of :meth:`load`.
+            BundleError: see :meth:`load`.
         """
         ...
 
     def unshared_bytes(self, path: Path, *, takes_candidates: bool = False) -> int:
-        """Bytes of weights of which each load of this file has its own copy."""
+        """Returns the bytes of weights that every load of this file copies."""
         ...
 
     def weight_bytes(self, path: Path, *, takes_candidates: bool = False) -> int | None:
-        """Bytes of the weights that a token is multiplied by; None if that is not known."""
+        """Returns the bytes of the weights that multiply each token; None if unknown."""
         ...
 
     def load_model(self, model: onnx.ModelProto, *, repeats: bool = False) -> Graph:
-        """Loads a graph built in memory, without optimizing it. ``repeats``: as of :meth:`load`."""
+        """Loads a graph built in memory, without optimizing it. ``repeats``: see :meth:`load`."""
         ...
 
     def memory(self, layouts: Mapping[str, Layout]) -> Memory:
@@ -278,4 +280,4 @@ class Backend(Protocol):
 
 
 LoadModel = Callable[[onnx.ModelProto], Graph]
-""":meth:`Backend.load_model`."""
+"""The type of :meth:`Backend.load_model`."""

@@ -62,7 +62,7 @@ def parse_devices(names: str) -> tuple[str, ...]:
 
 
 def misplaced_operators(device: Device, nodes: Iterable[NodePlacement]) -> list[str]:
-    """The operators, sorted, that run on another provider than ``device``'s but should not.
+    """Returns the operators, sorted, that should run on the provider of ``device`` but do not.
 
     Shape computations may run on the host; a matrix product or attention may not.
     """
@@ -76,7 +76,7 @@ def misplaced_operators(device: Device, nodes: Iterable[NodePlacement]) -> list[
 
 
 def host_inputs(session: Any, device: Device | None) -> set[str]:
-    """The inputs of an ONNX Runtime session on a GPU that the host reads; none on other devices."""
+    """Returns the inputs that the host reads, of a session on a GPU; none on other devices."""
     if device is None or device.kind != "cuda":
         return set()
     infos = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
@@ -84,14 +84,14 @@ def host_inputs(session: Any, device: Device | None) -> set[str]:
 
 
 def provider_options(device: Device, *, records: bool, stream: int | None = None) -> dict[str, str]:
-    """Options of the execution provider: https://onnxruntime.ai/docs/execution-providers.
+    """Returns execution provider options: https://onnxruntime.ai/docs/execution-providers.
 
     Options not listed here keep their defaults, such as NHWC layouts and operator tuning (off).
 
     Args:
-        device: runs the session.
+        device: the device of the session.
         records: whether the session may record CUDA graphs.
-        stream: the address of the CUDA stream of all its runs; None for one of its own.
+        stream: the address of the CUDA stream for all runs; None lets the session create one.
     """
     if device.kind == "cpu":
         return {}

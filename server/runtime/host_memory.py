@@ -1,4 +1,4 @@
-"""Slot tensors in host memory: NumPy arrays over pages of their own."""
+"""Slot tensors in host memory: NumPy arrays over separately mapped pages."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,8 +12,8 @@ from server.runtime.memory import Array, Layout, Move, Tensor, late_moves
 class HostMemory:
     """Implements :class:`server.runtime.memory.Memory`.
 
-    The operating system allocates a page of 4 KiB when it is first written, so the unused end of a
-    row costs no memory: docs/decisions/0107-memory.md.
+    The operating system allocates each page of 4 KiB at its first write, so the unused end of a row
+    costs no memory: docs/decisions/0107-memory.md.
     """
 
     def __init__(self, layouts: Mapping[str, Layout]) -> None:

@@ -1,4 +1,4 @@
-"""Reductions over rows of logits on the host: native kernels, or NumPy without them."""
+"""Reductions over rows of logits on the host, with native kernels or, without them, NumPy."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from server.runtime.kernels import logits as logits_kernels
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.intp]
 
-# Values of a block, for the search for the largest ones.
+# The number of values per block in the search for the largest ones.
 _BLOCK = 128
 
 
@@ -20,8 +20,8 @@ class TopTokens(NamedTuple):
     """The likeliest tokens of a row of logits, likeliest first, without impossible ones (-inf).
 
     ``logprobs``: their log-probabilities. ``total``: the log-sum-exp of the row. ``target``: the
-    log-probability of the token that :meth:`server.engine.decoding.logits.Logits.top` was asked
-    for, else of the likeliest one.
+    log-probability of the row's target in :meth:`server.engine.decoding.logits.Logits.top`; without
+    targets, that of the likeliest token.
     """
 
     tokens: list[int]
@@ -31,7 +31,7 @@ class TopTokens(NamedTuple):
 
 
 def log_sum_exp(logits: Floats) -> float:
-    """``log(sum(exp(logits)))`` of ``[vocabulary]``, without overflow; NaN if a logit is NaN."""
+    """Computes ``log(sum(exp(logits)))`` of ``[vocabulary]`` without overflow; NaN if any is."""
     total = logits_kernels.log_sum_exp(logits)
     if total is not None:
         return total
@@ -40,11 +40,11 @@ def log_sum_exp(logits: Floats) -> float:
 
 
 def top_indices(row: Floats, count: int) -> Indices:
-    """Indices of the ``count`` largest of ``row [n]``, largest first; all of them if ``n`` is less.
+    """Returns the indices of the ``count`` largest of ``row [n]``, largest first; at most ``n``.
 
     The NumPy version sorts only the values that reach the ``count``-th largest maximum of its
-    blocks, which is no larger than the ``count``-th largest value: several times faster than a
-    partition of a whole vocabulary. Block ``i`` is every ``num_blocks``-th value from ``i`` on, so
+    blocks, which is at most the ``count``-th largest value. That is several times faster than a
+    partition of a whole vocabulary. Block ``i`` has every ``num_blocks``-th value from ``i`` on, so
     that NumPy finds all maxima in one pass over contiguous memory.
     """
     found = logits_kernels.top_indices(row, count)
@@ -63,7 +63,7 @@ def top_indices(row: Floats, count: int) -> Indices:
 
 
 def top_tokens(row: Floats, count: int, total: float = 0.0) -> TopTokens:
-    """The ``count`` likeliest tokens of ``row [vocabulary]``.
+    """Returns the ``count`` likeliest tokens of ``row [vocabulary]``.
 
     ``total``: the log-sum-exp of a row of logits; 0 if they are log-probabilities already.
     """
@@ -75,7 +75,7 @@ def top_tokens(row: Floats, count: int, total: float = 0.0) -> TopTokens:
 
 
 def top_tokens_of(rows: Sequence[Floats], count: int) -> list[TopTokens]:
-    """:func:`top_tokens` for several rows ``[vocabulary]`` of logits, in one call if possible."""
+    """Returns :func:`top_tokens` of rows of logits ``[vocabulary]``, in one call if possible."""
     found = logits_kernels.top_tokens(rows, count)
     if found is None:
         return [top_tokens(row, count, log_sum_exp(row)) for row in rows]

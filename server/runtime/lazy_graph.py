@@ -1,4 +1,4 @@
-"""A graph that is loaded on first use: for tasks that few requests ask for."""
+"""A graph that is loaded on first use, for tasks that few requests need."""
 
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -14,10 +14,10 @@ class LazyGraph:
 
     Args:
         load: loads the graph. The first thread that needs it calls it once; other threads wait.
-        changes: of the files that ``load`` reads, since they were verified.
+        changes: detects changes of the files that ``load`` reads, since they were verified.
 
     Raises:
-        BundleError: on first use, if the files have changed: they may have other weights.
+        BundleError: on first use, if the files have changed: they may hold other weights.
     """
 
     def __init__(self, load: Callable[[], Graph], changes: FileChanges) -> None:
@@ -28,7 +28,7 @@ class LazyGraph:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the graph is loaded, or its files are still those that were verified."""
+        """Whether the graph is loaded, or its files have not changed since they were verified."""
         return self._graph is not None or not self._changes.are_pending
 
     @property
@@ -50,7 +50,7 @@ class LazyGraph:
             if self._graph is None:
                 self._check()
                 graph = self._load()
-                self._check()  # they may have changed during the load
+                self._check()  # the files may have changed during the load
                 self._graph = graph
         return self._graph
 

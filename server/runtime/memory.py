@@ -1,4 +1,4 @@
-"""The memory of a device: named tensors of states, and what the engine does with them.
+"""The memory interface of a device: named state tensors, and the operations on them.
 
 :class:`server.runtime.host_memory.HostMemory` and
 :class:`server.runtime.cuda.device_memory.DeviceMemory` implement :class:`Memory`.
@@ -70,9 +70,9 @@ class Move(NamedTuple):
 
 
 def late_moves(moves: Sequence[Move]) -> list[int]:
-    """The indices of moves that read rows which one before them writes.
+    """Returns the indices of moves that read a row that an earlier move writes.
 
-    Without any, moves can be made in order.
+    If there are none, the moves can be made in order.
     """
     late = []
     written: set[int] = set()
@@ -101,21 +101,21 @@ class Memory(Protocol):
 
     @property
     def resident_bytes(self) -> int | None:
-        """Bytes of the tensors that take memory of the host now; None for another device.
+        """Bytes of the tensors that are resident in host memory now; None on another device.
 
-        Any thread may ask.
+        Any thread may read it.
         """
         ...
 
     def rows(self, name: str, first: int, count: int) -> Tensor:
-        """A view ``[count, *shape]`` of a tensor's rows, to bind to a graph."""
+        """Returns a view ``[count, *shape]`` of a tensor's rows, to bind to a graph."""
         ...
 
     def release(self, row: int, first_token: int = 0) -> None:
-        """Gives memory of a row that no sequence uses back to the operating system, if it can.
+        """Releases memory of an unused row to the operating system, if the device supports it.
 
-        Tokens ``first_token`` and later are lost: they become zero, or stay as they are. Tensors
-        without tokens are lost if ``first_token`` is 0.
+        The values of tokens ``first_token`` and later become undefined: zero, or unchanged; so do
+        those of tensors without tokens if ``first_token`` is 0.
         """
         ...
 
@@ -135,19 +135,19 @@ class Memory(Protocol):
         ...
 
     def read_all(self, name: str) -> Array:
-        """A whole tensor in host memory; it may be a view."""
+        """Returns a whole tensor in host memory. The result may be a view."""
         ...
 
     def write(self, sources: Mapping[str, Tensor], moves: Sequence[Move]) -> None:
-        """Copies as :meth:`move` does, but from other tensors into those with these names.
+        """Copies as :meth:`move` does, but from other tensors.
 
         Args:
-            sources: ``[rows, heads, any length, width]`` for each tensor with tokens, whole rows
-                for others.
-            moves: ``source`` is a row of the tensor.
+            sources: the tensor to read, by the name of the tensor to write: ``[rows, heads, any
+                length, width]`` for one with tokens, else ``[rows, *shape]``.
+            moves: ``source`` is a row of the tensor to read.
         """
         ...
 
 
 MakeMemory = Callable[[Mapping[str, Layout]], Memory]
-""":meth:`server.runtime.contract.Backend.memory`."""
+"""The type of :meth:`server.runtime.contract.Backend.memory`."""

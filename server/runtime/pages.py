@@ -1,4 +1,4 @@
-"""Arrays over pages of their own, which the process can give back one by one."""
+"""Arrays over separately mapped pages, which the process can release one by one."""
 
 import ctypes
 import math
@@ -13,10 +13,10 @@ _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 def zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """An array of zeros; a page of it takes no memory until it is first written.
+    """Returns an array of zeros. Each page takes no memory until it is first written.
 
-    NumPy asks for huge pages (2 MiB), of which a few tokens in each row of a cache touch nearly
-    all. These pages are small ones.
+    NumPy asks for huge pages (2 MiB), and a few tokens in each row of a cache would touch nearly
+    all of them. This array has small pages.
     """
     dtype = np.dtype(dtype)
     num_bytes = math.prod(shape) * dtype.itemsize
@@ -29,10 +29,12 @@ def zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
 
 
 def resident_bytes(array: Array) -> int:
-    """Bytes of an array of :func:`zeros` that are in memory. Other threads may use the array.
+    """Returns the bytes of an array of :func:`zeros` that are resident in memory.
+
+    Other threads may use the array.
 
     Raises:
-        OSError: the operating system does not tell.
+        OSError: the operating system does not report it.
     """
     if not array.nbytes:
         return 0

@@ -1,4 +1,4 @@
-"""How much memory this process has, and may have."""
+"""Reads how much memory this process uses, and how much it may use."""
 
 import mmap
 from pathlib import Path
@@ -7,7 +7,7 @@ from server.control_groups import memory_limits
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in use; 0 if the operating system does not tell."""
+    """Returns the resident bytes of this process; 0 if the operating system reports none."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
     except OSError:
@@ -15,7 +15,7 @@ def resident_bytes() -> int:
 
 
 def container_bytes() -> int | None:
-    """The memory of this machine, or of the container if it has a limit; None if unknown."""
+    """Returns the bytes of memory of this machine, or the container's limit; None if unknown."""
     try:
         total = Path("/proc/meminfo").read_text().split("MemTotal:", 1)[1]
         machine = int(total.split(maxsplit=1)[0]) * 1024

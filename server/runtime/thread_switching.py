@@ -1,6 +1,6 @@
 """Loads each graph twice: with one lane's share of the threads, and with all cores.
 
-A long run uses all cores while only one lane is active; any other uses its lane's share. ONNX
+A long run uses all cores while only one lane is active; any other run uses its lane's share. ONNX
 Runtime fixes the number of threads when it loads a graph, hence the two copies.
 Measurements: docs/decisions/0008-lanes.md.
 """
@@ -27,10 +27,10 @@ from server.runtime.memory import Array, Layout, Memory, Tensor
 
 log = logging.getLogger(__name__)
 
-# A run of one thread takes as long as to read its weights, or for more tokens than this, longer.
+# With one thread, a run of up to this many tokens takes as long as reading its weights.
 _TOKENS_PER_READ = 20
-# The weights that one thread reads in 0.4 ms. Shorter runs lose more by waiting for other threads
-# than they gain.
+# One thread reads this many bytes of weights in 0.4 ms. Shorter runs lose more by waiting for other
+# threads than they gain.
 _MIN_BYTES = 8_000_000
 
 
@@ -38,8 +38,8 @@ def is_long(weight_bytes: int | None, num_tokens: int) -> bool:
     """Whether several threads make a run faster.
 
     Args:
-        weight_bytes: of the graph: see :meth:`server.runtime.contract.Backend.weight_bytes`.
-        num_tokens: in the batch.
+        weight_bytes: the graph's :meth:`server.runtime.contract.Backend.weight_bytes`.
+        num_tokens: the number of tokens in the batch.
     """
     if weight_bytes is None:
         return True
@@ -53,8 +53,8 @@ class ThreadSwitchingBackend:
         per_lane: runs graphs with the threads of one lane.
         all_cores: runs graphs with all threads.
         is_alone: whether only one lane is active. Called before each run, on the lane's thread.
-        max_bytes: a graph with more bytes of weights that would be copied is loaded only for
-            ``per_lane``.
+        max_bytes: a graph whose second copy would add more bytes of weights than this is loaded
+            only by ``per_lane``.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class ThreadSwitchingBackend:
 
 
 def copies_of(graph: Graph) -> tuple[Graph, ...]:
-    """The loaded copies of a graph, any of which may run next: two, or the graph itself."""
+    """Returns the loaded copies of a graph, any of which may run next: two, or the graph itself."""
     if isinstance(graph, _ThreadSwitchingGraph):
         return (graph.per_lane, graph.all_cores)
     return (graph,)
@@ -147,7 +147,7 @@ class _ThreadSwitchingGraph:
 
 
 class _ThreadSwitchingBoundGraph:
-    """Binds both copies to the same memory, so that runs may alternate. Each binds on first use."""
+    """Binds both copies to the same memory, each on first use, so that runs may alternate."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class _ThreadSwitchingBoundGraph:
         *,
         feeds_back: bool = False,
     ) -> RepeatedRun:
-        """With one lane's threads: recordings are of devices, which have no copy of the graph."""
+        """Uses one lane's threads: only GPUs record runs, and they have no second copy."""
         bound = self._graph.per_lane.bind(*self._arguments)
         return bound.repeat_into(inputs, outputs, on_host, feeds_back=feeds_back)
 

@@ -1,4 +1,4 @@
-"""Which rows of the cache hold memory that nobody uses, and since when."""
+"""Tracks which rows of the cache hold unused memory, and since when."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class IdleLimits:
-    """When unused memory of the cache is given back.
+    """Limits on how long the cache keeps unused memory.
 
     Attributes:
-        row_seconds: after which a row that no sequence uses gives back what holds no tokens.
-        prefix_seconds: after which a cached prefix that no prompt reuses is dropped.
-        is_pressed: memory is short: unused rows give theirs back at once, and the least recently
-            used half of the cached prefixes is dropped.
+        row_seconds: a row unused for this long releases its memory, except its cached prefix.
+        prefix_seconds: a cached prefix that no prompt has reused for this long is dropped.
+        is_pressed: whether memory is short. Then unused rows release their memory at once, and the
+            least recently used half of the cached prefixes is dropped.
     """
 
     row_seconds: float
@@ -22,30 +22,30 @@ class IdleLimits:
 
 
 class IdleRows:
-    """Rows and cached prefixes that may give memory back: integers and times only.
+    """Finds rows and cached prefixes whose memory can be released: integers and times only.
 
-    Times are seconds of one clock. A row, or prefix, is idle from the first check that finds it
-    unused: callers that mark rows as used need no clock.
+    Times are seconds of one clock. A row or prefix counts as idle from the first check that finds
+    it unused, so callers that mark rows as used need no clock.
     """
 
     def __init__(self) -> None:
-        # Rows that hold memory; since when they are unused, if a check has found them so.
+        # By row that holds memory: the first check that found it unused; None while it is used.
         self._since: dict[int, float | None] = {}
-        self._prefixes: dict[int, tuple[int, float]] = {}  # by row: last use, since when
+        self._prefixes: dict[int, tuple[int, float]] = {}  # by row: last use, when first seen
 
     def use(self, row: int) -> None:
-        """A sequence or a cached prefix writes to ``row`` now."""
+        """Marks ``row`` as used: a sequence or a cached prefix writes to it now."""
         self._since[row] = None
 
     def expired_prefixes(
         self, last_used: Sequence[tuple[int, int]], limits: IdleLimits, now: float
     ) -> list[int]:
-        """The rows whose prefixes are to be dropped.
+        """Returns the rows whose prefixes must be dropped, ascending.
 
         Args:
             last_used: ``(row, last use)`` of every cached prefix; a larger use is later.
-            limits: of idleness.
-            now: the time.
+            limits: how long an idle prefix is kept.
+            now: the current time in seconds.
         """
         seen = self._prefixes
         self._prefixes = {
@@ -63,13 +63,13 @@ class IdleRows:
         return sorted(expired)
 
     def free(self, row: int) -> None:
-        """The prefix in ``row`` was dropped: the row gives its memory back at the next check."""
+        """Makes ``row``, whose prefix was dropped, release its memory at the next check."""
         self._since[row] = -math.inf
 
     def take_due(
         self, is_unused: Callable[[int], bool], limits: IdleLimits, now: float
     ) -> int | None:
-        """A row to give back now, which then counts as given back; None if there is none."""
+        """Returns a row whose memory to release now, and stops tracking it; None if none is due."""
         for row, since in self._since.items():
             if not is_unused(row):
                 self._since[row] = None

@@ -1,7 +1,7 @@
 """Cached prefixes: tokens that slots still hold, so that a new prompt need not prefill them again.
 
-After automatic prefix caching as in vLLM, but of whole slots: a slot that no longer runs keeps the
-tokens of its last owner until it is given to another sequence, or the prefix moves to another row.
+This is automatic prefix caching as in vLLM, but of whole slots: a slot that no longer runs keeps
+the tokens of its last owner until another sequence gets it, or the prefix moves to another row.
 """
 
 from collections.abc import Sequence
@@ -41,18 +41,18 @@ class PrefixCache:
         return len(self._prefixes)
 
     def copy(self) -> "PrefixCache":
-        """A cache with the same prefixes, to plan changes."""
+        """Returns a cache with the same prefixes, to plan changes on."""
         copied = PrefixCache(is_enabled=self.is_enabled)
         copied._prefixes = dict(self._prefixes)
         copied._num_uses = self._num_uses
         return copied
 
     def items(self) -> list[tuple[int, CachedPrefix]]:
-        """Slots with their prefixes."""
+        """Returns all pairs of a slot and its prefix."""
         return list(self._prefixes.items())
 
     def get(self, slot: int) -> CachedPrefix | None:
-        """The prefix of ``slot``, if there is one."""
+        """Returns the prefix of ``slot``; None if it has none."""
         return self._prefixes.get(slot)
 
     def add(self, slot: int, scope: str, tokens: Sequence[int]) -> None:
@@ -82,13 +82,13 @@ class PrefixCache:
             self._prefixes[slot] = replace(prefix, tokens=prefix.tokens[:num_tokens])
 
     def row_for(self, slot: int, num_rows: int, keep: int | None = None) -> int | None:
-        """The row to which the prefix of ``slot``, the first that does not run, moves.
+        """Chooses the row to which the prefix of ``slot`` moves when a sequence needs the slot.
 
-        It is the last free row, else that of the least recently used prefix.
+        It is the last free row, else the row of the least recently used prefix.
 
         Args:
-            slot: holds a prefix; the slots before it run.
-            num_rows: of the cache.
+            slot: the first slot that does not run; it holds a prefix.
+            num_rows: the number of rows of the cache.
             keep: a row whose prefix must stay.
 
         Returns:
@@ -102,7 +102,7 @@ class PrefixCache:
         return None if row == slot else row
 
     def covered_by(self, scope: str, tokens: Sequence[int]) -> list[int]:
-        """Slots whose prefixes are not longer than ``tokens`` and add too little to them."""
+        """Returns slots whose prefix is no longer than ``tokens`` and adds too little to them."""
         key = prefix_key(scope, tokens)
         return [
             slot
@@ -130,7 +130,7 @@ class PrefixCache:
 
 
 def prefix_key(scope: str, tokens: Sequence[int]) -> int | None:
-    """A hash of the scope and the first ``MIN_REUSED_TOKENS`` tokens; None if there are fewer.
+    """Hashes the scope and the first ``MIN_REUSED_TOKENS`` tokens; None if there are fewer.
 
     Token lists that can share a prefix have equal keys.
     """
@@ -145,7 +145,7 @@ def is_covered(tokens: Sequence[int], num_common: int) -> bool:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
-    """How many of the first ``limit`` items are equal, by bisection: slices compare fast."""
+    """Counts the equal leading items, up to ``limit``, by bisection: slices compare fast."""
     low, high = 0, limit
     while low < high:
         middle = (low + high + 1) // 2

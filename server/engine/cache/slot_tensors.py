@@ -11,11 +11,11 @@ from server.runtime.memory import Layout, MakeMemory, Move, Tensor
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The slots of one model in one lane."""
+    """The number and size of one model's slots in one lane."""
 
     num_slots: int
-    max_length: int  # tokens of a sequence
-    max_source_length: int  # tokens of an encoder's source
+    max_length: int  # tokens that a slot holds
+    max_source_length: int  # tokens of an encoder's source that a slot holds
     num_prefix_slots: int = 0  # rows for cached prefixes only, after the slots
 
     @property
@@ -25,7 +25,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Part of a slot: tokens ``first_token … num_tokens-1``, and those of the encoder's source."""
+    """Part of a slot: tokens ``first_token … num_tokens-1``, and the encoder's source tokens."""
 
     num_tokens: int
     num_source_tokens: int = 0
@@ -36,17 +36,17 @@ class SlotTensors:
     """One tensor ``[slots, *slot shape]`` for each state of a decode graph.
 
     Args:
-        states: of the decode graph.
-        num_slots: the most sequences.
+        states: the states of the decode graph.
+        num_slots: the number of slots, those for cached prefixes only included.
         max_length: tokens that a ``KV`` state holds per slot.
         max_source_length: tokens that a ``CROSS`` state holds per slot.
         memory: allocates the tensors.
 
     Attributes:
-        num_slots: as given.
-        filled_by_encoder: states that an encoder's outputs fill.
-        has_recurrent_states: a run overwrites states, which must be restored if it fails.
-        before_change: called before slots are read or changed other than by a decode step.
+        num_slots: the number of slots.
+        filled_by_encoder: the states that an encoder's outputs fill.
+        has_recurrent_states: whether a run overwrites states, which must be restored if it fails.
+        before_change: called before anything but a decode step reads or changes slots.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SlotTensors:
     def layouts(
         self, num_rows: int, max_length: int, max_source_length: int = 0
     ) -> dict[str, Layout]:
-        """Of the tensors of so many slots, by the names of the states."""
+        """Returns the layouts of the state tensors for ``num_rows`` slots, by state name."""
         sizes = {"length": max_length, "source_length": max_source_length}
         return {
             state.name: Layout(
@@ -94,7 +94,7 @@ class SlotTensors:
         return all(state.role == StateRole.KV for state in self._states)
 
     def rows(self, first_slot: int, count: int) -> dict[tuple[str, str], Tensor]:
-        """Views of ``count`` slots from ``first_slot``, by the graph's (input, output) names."""
+        """Returns views of ``count`` slots from ``first_slot`` on, by (input, output) name."""
         return {
             (state.input, state.output): self._memory.rows(state.name, first_slot, count)
             for state in self._states
@@ -103,13 +103,13 @@ class SlotTensors:
     def write_cross(
         self, slots: Sequence[int], encoded: Mapping[str, Tensor], lengths: Sequence[int]
     ) -> None:
-        """Stores what encoded sources fill: keys and values, and the first recurrent states.
+        """Stores an encoder's outputs: cross-attention keys and values, initial recurrent states.
 
         Args:
-            slots: of the sequences, in the order of the encoder's batch.
+            slots: the slot of each sequence, in the order of the encoder's batch.
             encoded: outputs of ``encode``: ``[batch, heads, source_length, head_size]`` for a
                 ``CROSS`` state, ``[batch, *shape]`` for a ``RECURRENT`` one.
-            lengths: valid source tokens of each.
+            lengths: the number of valid source tokens of each sequence.
         """
         sources = {state.name: encoded[state.source or ""] for state in self.filled_by_encoder}
         self.write(slots, sources, lengths)
@@ -117,13 +117,13 @@ class SlotTensors:
     def write(
         self, slots: Sequence[int], sources: Mapping[str, Tensor], lengths: Sequence[int]
     ) -> None:
-        """Stores the first tokens of rows of other tensors in slots.
+        """Copies the first tokens of rows of other tensors into slots.
 
         Args:
-            slots: one for each row, from the first on.
-            sources: ``[rows, heads, any length, head_size]`` for a state with tokens, else
-                ``[rows, *shape]``, by the name of the state.
-            lengths: tokens of each row.
+            slots: the target slot of row 0, 1, …
+            sources: the tensors by state name: ``[rows, heads, any length, head_size]`` for a
+                state with tokens, else ``[rows, *shape]``.
+            lengths: the number of tokens to copy from each row.
         """
         self.before_change()
         moves = [
@@ -144,7 +144,7 @@ class SlotTensors:
             self._memory.zero(names, slot)
 
     def release(self, slot: int, first_token: int = 0) -> None:
-        """Gives the memory of tokens ``first_token`` and later of an unused slot back."""
+        """Releases an unused slot's memory of tokens ``first_token`` and later."""
         self._memory.release(slot, first_token)
 
     def save(self, first_slot: int, count: int) -> None:
@@ -154,13 +154,13 @@ class SlotTensors:
             self._memory.move(self._names[StateRole.RECURRENT], [saved])
 
     def restore(self, first_slot: int, count: int) -> None:
-        """Restores the recurrent states that :meth:`save` saved of these slots."""
+        """Restores the recurrent states of these slots that :meth:`save` saved."""
         if count and self.has_recurrent_states:
             saved = Move(self.num_slots + first_slot, first_slot, num_rows=count)
             self._memory.move(self._names[StateRole.RECURRENT], [saved])
 
     def copy(self, source: int, target: int, span: Span) -> None:
-        """Copies a span of slot ``source`` to slot ``target``, and the recurrent states whole."""
+        """Copies a span of slot ``source``, and its whole recurrent states, to slot ``target``."""
         self.move([(source, target, span)])
 
     def rotate(self, slots: Sequence[int], spans: Sequence[Span], *, keep_first: bool) -> None:
@@ -168,8 +168,8 @@ class SlotTensors:
 
         Args:
             slots: the content of ``slots[i + 1]`` goes to ``slots[i]``.
-            spans: the content of each slot.
-            keep_first: the content of the first goes to the last; else it is lost.
+            spans: the part of each slot that holds content.
+            keep_first: moves the content of the first slot to the last; without it, it is lost.
         """
         moves = list(zip(slots[1:], slots, spans[1:], strict=False))
         if keep_first and len(slots) > 1:

@@ -1,4 +1,4 @@
-"""Which sequence owns which slot, and which free slots hold a cached prefix: integers only."""
+"""Tracks which sequence owns which slot, and which slots hold a cached prefix: integers only."""
 
 import itertools
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ class SlotMove:
 
 
 class SlotTable:
-    """Every row of the cache is in exactly one of three states: running, cached prefix or free.
+    """Keeps every row of the cache in exactly one of three states: running, cached prefix or free.
 
     Rows ``0 … num_running-1`` run, without holes, so that adjacent slots can share a model run. A
     later row holds a cached prefix of at least one token, or nothing.
 
     Args:
-        num_slots: the most sequences that run.
+        num_slots: the most sequences that run at once.
         max_length: tokens that a row holds.
         num_prefix_slots: rows for cached prefixes only, after the slots.
     """
@@ -67,11 +67,11 @@ class SlotTable:
         return tuple(self._ids)
 
     def slot_of(self, id_: int) -> int:
-        """The slot that ``id_`` owns. Raises ``KeyError`` if it owns none."""
+        """Returns the slot that ``id_`` owns. Raises ``KeyError`` if it owns none."""
         return self._slot_of[id_]
 
     def num_prefix_tokens(self, slot: int) -> int:
-        """Tokens of the cached prefix in ``slot``; 0 if it holds none."""
+        """Returns the number of tokens of the cached prefix in ``slot``; 0 if it holds none."""
         return self._num_prefix_tokens.get(slot, 0)
 
     def acquire(
@@ -81,18 +81,18 @@ class SlotTable:
 
         Args:
             id_: the new owner.
-            prefix_to: the row to which the cached prefix in the slot moves, instead of the one
-                there; without it, the prefix is lost.
+            prefix_to: the row to which the slot's cached prefix moves, where it replaces any
+                other prefix; None drops the slot's prefix.
             before_last: gives ``id_`` the slot of the last owner, which is still prefilling and
                 moves up one slot.
 
         Returns:
-            The copy of the last owner's slot to make, if any, after that of the prefix. The table
-            already reflects both.
+            The copy of the last owner's slot, to make after the prefix has moved; None if no
+            owner moves. The table already reflects both moves.
 
         Raises:
-            ValueError: no slot is available, ``id_`` owns one, or there is no prefix to move, or
-                no row for it.
+            ValueError: no slot is available, ``id_`` already owns one, the slot has no prefix to
+                move, or ``prefix_to`` is no later row.
         """
         if not self.num_available:
             raise ValueError("no slot is available")
@@ -125,12 +125,12 @@ class SlotTable:
 
         Args:
             id_: the owner.
-            keep_last: the last owner, which is still prefilling, stays the last.
-            num_prefix_tokens: tokens of ``id_`` that stay as a cached prefix.
+            keep_last: keeps the last owner, which is still prefilling, in the last slot that runs.
+            num_prefix_tokens: the number of tokens of ``id_`` that stay as a cached prefix.
 
         Returns:
-            Slots, from that of ``id_`` to the one that no longer runs: move the content of each to
-            the slot before it in this list. The table already reflects the moves.
+            Slots, from the slot of ``id_`` to the one that no longer runs: move the content of
+            each to the slot before it in this list. The table already reflects the moves.
         """
         slot = self._slot_of.pop(id_)
         last = len(self._ids) - 1

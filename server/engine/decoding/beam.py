@@ -25,7 +25,7 @@ class Branch(NamedTuple):
 class Hypothesis(NamedTuple):
     """Generated ``tokens`` and their log-probabilities.
 
-    ``score``: the sum of ``logprobs``; of a finished hypothesis, with the length penalty applied.
+    ``score``: the sum of ``logprobs``; a finished hypothesis has the length penalty applied.
     """
 
     tokens: tuple[int, ...]
@@ -33,17 +33,17 @@ class Hypothesis(NamedTuple):
     score: float
 
     def extended(self, token: int, score: float) -> "Hypothesis":
-        """The hypothesis with one more token; ``score`` is the new sum."""
+        """Returns the hypothesis with one more token; ``score`` is the new sum."""
         logprobs = (*self.logprobs, score - self.score)
         return Hypothesis((*self.tokens, token), logprobs, score)
 
     def cut(self, length: int) -> "Hypothesis":
-        """The first ``length`` tokens of a live or a finished hypothesis, as a live one."""
+        """Returns a live hypothesis with the first ``length`` tokens of this one, live or not."""
         logprobs = self.logprobs[:length]
         return Hypothesis(self.tokens[:length], logprobs, sum(logprobs))
 
     def penalized(self, beams: Beams) -> "Hypothesis":
-        """The hypothesis with the length penalty applied."""
+        """Returns the hypothesis with the length penalty applied."""
         length = max(len(self.tokens), 1)
         return self._replace(score=self.score / length**beams.length_penalty)
 
@@ -56,7 +56,8 @@ class BeamSearch:
         live: the hypotheses to extend, best first.
         finished: the best hypotheses that ended, best first.
         is_over: no live hypothesis can enter ``finished`` any more, or :meth:`end_at` was called.
-        num_agreed: first tokens on which all of them agree, by :meth:`agree_further`.
+        num_agreed: how many leading tokens all hypotheses share, as of the last
+            :meth:`agree_further`.
     """
 
     beams: Beams
@@ -69,15 +70,15 @@ class BeamSearch:
 
     @property
     def num_candidates(self) -> int:
-        """The likeliest next tokens to find for each hypothesis: ``size`` of them do not end it."""
+        """How many next tokens each hypothesis needs, the likeliest: ``size`` do not end it."""
         return self.beams.size + len(self.eos)
 
     def advance(self, top_tokens: Sequence[TopTokens]) -> list[Branch]:
         """Takes one step.
 
         Args:
-            top_tokens: of each live hypothesis, at least :attr:`num_candidates` likeliest next
-                tokens, or all that are allowed.
+            top_tokens: for each live hypothesis, the :attr:`num_candidates` likeliest next tokens
+                or more, or all that are allowed.
 
         Returns:
             The live hypotheses of the next step, best first; none when the search is over.
@@ -105,20 +106,23 @@ class BeamSearch:
         return []
 
     def best(self, count: int) -> list[Hypothesis]:
-        """At most ``count`` hypotheses, best first; live ones only if too few have finished."""
+        """Returns at most ``count`` hypotheses, best first: finished ones, then live ones."""
         live = [hypothesis.penalized(self.beams) for hypothesis in self.live if hypothesis.tokens]
         return [*self.finished, *live][:count]
 
     def end_at(self, length: int) -> None:
-        """Ends the search: only the first ``length`` tokens are wanted, on which all agree."""
+        """Ends the search and cuts every hypothesis to its first ``length`` tokens.
+
+        All hypotheses must agree on them.
+        """
         found = [*self.finished, *self.live][: self.beams.size]
         self.live = [hypothesis.cut(length) for hypothesis in found]
         self.finished, self.is_over = [], True
 
     def agree_further(self) -> tuple[int, ...]:
-        """The next tokens on which all live and finished hypotheses agree, after those of before.
+        """Returns the tokens after the first ``num_agreed`` on which all hypotheses agree.
 
-        They never disagree later: new hypotheses extend the live ones.
+        Adds them to ``num_agreed``. They never change later: new hypotheses extend live ones.
         """
         texts = [hypothesis.tokens for hypothesis in (*self.live, *self.finished)]
         first, start = texts[0], self.num_agreed
@@ -131,8 +135,8 @@ class BeamSearch:
     def _candidates(self, top_tokens: Sequence[TopTokens]) -> list[tuple[float, int, int]]:
         """``(score, parent, token)`` of the best continuations, best first.
 
-        Of each hypothesis, those that can count: tokens that end it, if they are among its best
-        ``size``, and its best ``size`` other tokens.
+        Only tokens that can matter are considered: those that end a hypothesis, if they are among
+        its best ``size``, and its best ``size`` other tokens.
         """
         size, eos = self.beams.size, self.eos
         found = []

@@ -20,26 +20,26 @@ class Logits(Protocol):
 
     @property
     def tensor(self) -> Tensor:
-        """All rows, where they are. Valid until the next run."""
+        """All rows, in the memory where the run left them. Valid until the next run."""
         ...
 
     @property
     def padded(self) -> Tensor | None:
-        """All rows and those of padding, at an address that the next run of their number has too.
+        """All rows, padding included, at an address that runs of as many rows share.
 
-        None if there is no such place.
+        None if the rows have no fixed address.
         """
         ...
 
     def rows(self, indices: Sequence[int]) -> Floats:
-        """Rows on the host, ``[len(indices), vocabulary]``, valid until the next run.
+        """Returns rows ``[len(indices), vocabulary]`` on the host, valid until the next run.
 
         ``indices``: at least one, ascending.
         """
         ...
 
     def kept_rows(self, indices: Sequence[int]) -> Floats:
-        """As :meth:`rows`, each valid until its sequence runs again, in another step."""
+        """Returns :meth:`rows` that stay valid until their sequence runs again, in a later step."""
         ...
 
     @property
@@ -48,27 +48,27 @@ class Logits(Protocol):
         ...
 
     def best(self, indices: Sequence[int]) -> list[int | None]:
-        """:func:`greedy` of these rows. ``indices``: as for :meth:`rows`."""
+        """Returns :func:`greedy` of these rows. ``indices``: as for :meth:`rows`."""
         ...
 
     @property
     def finds_top(self) -> bool:
-        """Whether :meth:`top` finds tokens, up to :data:`MAX_TOP` of them, unless that fails."""
+        """Whether :meth:`top` finds up to :data:`MAX_TOP` tokens; else it returns None."""
         ...
 
     def top(
         self, indices: Sequence[int], count: int, targets: Sequence[int] | None = None
     ) -> list[TopTokens] | None:
-        """At least the ``count`` likeliest tokens of each of these rows, found where they are.
+        """Finds the ``count`` likeliest tokens of each row, or more, without a copy to the host.
 
         Args:
             indices: as for :meth:`rows`.
             count: at least one.
-            targets: a token of each row, whose log-probability is wanted too.
+            targets: one token for each row, to return its log-probability too.
 
         Returns:
-            None if the caller has to find them in :meth:`rows`. The total of a row that is not
-            finite is not.
+            None if the caller has to find them in :meth:`rows`. A row that is not finite has a
+            total that is not finite.
         """
         ...
 
@@ -106,9 +106,9 @@ class HostLogits:
 
 
 def greedy(logits: Floats) -> list[int | None]:
-    """The likeliest token of each row of ``[rows, vocabulary]``; None where a row is not finite.
+    """Returns the likeliest token of each row of ``[rows, vocabulary]``; None if it is not finite.
 
-    NumPy's argmax returns the place of a NaN or an infinity, if there is one.
+    NumPy's argmax returns the index of a NaN, or else of an infinity, if the row has one.
     """
     best = logits.argmax(axis=-1).tolist()
     return [

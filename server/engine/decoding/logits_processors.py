@@ -68,7 +68,7 @@ LogitsProcessor = Callable[[TokenHistory], LogitsEdit | None]
 
 
 def logits_processors(options: LogitsOptions, eos: Iterable[int]) -> tuple[LogitsProcessor, ...]:
-    """The processors of the options, in the order of :class:`EditKind`."""
+    """Makes the processors for the options, in the order of :class:`EditKind`."""
     processors: list[LogitsProcessor] = []
     if options.logit_bias:
         processors.append(_bias(options))
@@ -94,7 +94,7 @@ def _bias(options: LogitsOptions) -> LogitsProcessor:
 
 
 def _repetition(options: LogitsOptions) -> LogitsProcessor:
-    """Keskar et al. 2019, section 4.1: penalizes the logits of tokens in the sequence."""
+    """Penalizes the logits of tokens in the sequence (Keskar et al. 2019, section 4.1)."""
     penalty = np.float32(options.repetition_penalty)
 
     def process(tokens: TokenHistory) -> LogitsEdit:
@@ -105,7 +105,7 @@ def _repetition(options: LogitsOptions) -> LogitsProcessor:
 
 
 def _frequency(options: LogitsOptions) -> LogitsProcessor:
-    """As in OpenAI's API: one presence penalty, and a frequency penalty for each occurrence."""
+    """Subtracts one presence penalty and, per occurrence, a frequency penalty, as OpenAI's API."""
 
     def process(tokens: TokenHistory) -> LogitsEdit | None:
         if not tokens.generated:
@@ -118,7 +118,7 @@ def _frequency(options: LogitsOptions) -> LogitsProcessor:
 
 
 def _no_repeat_ngram(options: LogitsOptions) -> LogitsProcessor:
-    """Paulus et al. 2018, section 2.5: tokens that would repeat an n-gram are forbidden."""
+    """Forbids tokens that would repeat an n-gram (Paulus et al. 2018, section 2.5)."""
     size = options.no_repeat_ngram_size
 
     def process(tokens: TokenHistory) -> LogitsEdit | None:

@@ -46,9 +46,9 @@ class LogitsOptions:
 class EarlyStopping(StrEnum):
     """When a beam search stops, once it has as many finished hypotheses as beams."""
 
-    HEURISTIC = "heuristic"  # when no live beam beats the worst of them at its current length
+    HEURISTIC = "heuristic"  # when no live beam beats the worst finished one at its current length
     FIRST = "first"  # immediately
-    NEVER = "never"  # when no live beam can beat it at any length
+    NEVER = "never"  # when no live beam can beat the worst finished one at any length
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class Beams:
 class AttentionSelection:
     """The attention weights to return.
 
-    ``average``: the mean over layers and heads instead of each. ``from_token``: the first prompt
-    token whose weights are returned.
+    ``average``: returns the mean over layers and heads instead of each head. ``from_token``: the
+    first prompt token whose weights are returned.
     """
 
     kind: AttentionKind
@@ -77,17 +77,17 @@ class AttentionSelection:
 
 @dataclass(frozen=True, slots=True)
 class LogprobOptions:
-    """Log-probabilities and attention to return.
+    """Log-probabilities and attention weights to return.
 
     Attributes:
-        top_logprobs: top tokens at each generated token; 0 returns that token's own
-            log-probability only, None returns none.
-        are_processed: they are those of the logits that processors and the constraint leave,
-            before the temperature; so is the score of a beam search.
-        prompt_logprobs: as ``top_logprobs``, for prompt tokens, of the model's logits.
-        first_token_ids: tokens whose log-probabilities after the prompt are returned, of the
+        top_logprobs: how many top tokens to return at each generated token; 0 returns that token's
+            own log-probability only, None returns none.
+        are_processed: takes log-probabilities and beam scores from the logits after processors and
+            the constraint, before the temperature; else from the model's logits.
+        prompt_logprobs: as ``top_logprobs``, for prompt tokens, from the model's logits.
+        first_token_ids: tokens whose log-probabilities after the prompt are returned, from the
             model's logits.
-        attention: the weights of prompt tokens.
+        attention: which attention weights of prompt tokens to return.
     """
 
     top_logprobs: int | None = None

@@ -12,17 +12,17 @@ from server.engine.decoding.options import Sampling
 from server.runtime import host_ops
 from server.runtime.host_ops import TopTokens
 
-# A token whose scaled logit is this far below the best one has at most exp(-25) of its probability.
-# Such tokens are sorted only if a rule may keep them.
+# A token whose scaled logit is this far below the best has at most exp(-25) of the best token's
+# probability. Such tokens are sorted only if a rule may keep them.
 _MAX_GAP = 25.0
-# Tokens to sort first: nearly always enough.
+# How many tokens to sort at first. They are nearly always enough.
 _FIRST_CANDIDATES = 256
 
 
 class TopLogprobs(Sequence[tuple[int, float]]):
-    """Pairs ``(token id, log-probability)``, in 12 bytes each instead of the 120 of Python objects.
+    """Pairs ``(token id, log-probability)``, in 12 bytes each instead of 120 as Python objects.
 
-    The updates of streams that are not read wait in memory.
+    Updates stay in memory until the client reads its stream.
     """
 
     __slots__ = ("_ids", "_logprobs")
@@ -61,7 +61,7 @@ NO_TOP = TopLogprobs((), ())
 
 
 class TokenLogprob(NamedTuple):
-    """A token's log-probability under the model, before sampling and, by default, processors.
+    """A token's log-probability before sampling and, by default, before logits processors.
 
     ``top``: the likeliest tokens at its position.
     """
@@ -71,7 +71,7 @@ class TokenLogprob(NamedTuple):
 
 
 def sample(logits: Floats, sampling: Sampling, uniform: float) -> int:
-    """A token of ``logits [vocabulary]``, drawn from :func:`probabilities`.
+    """Draws a token of ``logits [vocabulary]`` from :func:`probabilities`.
 
     ``uniform``: a random number in [0, 1).
     """
@@ -83,20 +83,21 @@ def sample(logits: Floats, sampling: Sampling, uniform: float) -> int:
 def probabilities(
     logits: Floats, sampling: Sampling
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
-    """The distribution to draw from.
+    """Returns the distribution to draw from.
 
-    In this order: temperature; the ``top_k`` likeliest tokens; nucleus sampling (Holtzman et al.
-    2020: the smallest set whose probability reaches ``top_p``); tokens with at least ``min_p`` of
-    the likeliest one's probability (Nguyen et al. 2024); locally typical sampling (Meister et al.
-    2023: the tokens whose information is nearest to the entropy, until they hold ``typical_p``).
+    The rules apply in this order: temperature; the ``top_k`` likeliest tokens; nucleus sampling
+    (Holtzman et al. 2020: the smallest set whose probability reaches ``top_p``); tokens with at
+    least ``min_p`` of the likeliest one's probability (Nguyen et al. 2024); locally typical
+    sampling (Meister et al. 2023: the tokens whose information is nearest to the entropy, until
+    their probability reaches ``typical_p``).
 
     Args:
         logits: ``[vocabulary]``, at least one of them finite.
-        sampling: with a temperature above 0.
+        sampling: the options; the temperature must be above 0.
 
     Returns:
-        Token ids and their probabilities (float64, sum 1), likeliest first if a rule restricts
-        them, else in the order of ids.
+        Token ids and their probabilities (float64, sum 1): likeliest first if a rule restricts
+        the tokens, else in the order of ids.
     """
     if sampling == _only_temperature(sampling):
         weights = np.exp((logits - logits.max()).astype(np.float64) / sampling.temperature)
@@ -129,9 +130,9 @@ def _only_temperature(sampling: Sampling) -> Sampling:
 
 
 def _ranked(logits: Floats, sampling: Sampling) -> Iterator[npt.NDArray[np.intp]]:
-    """Candidates, likeliest first: few at first, then all that a rule can keep.
+    """Yields candidates, likeliest first: at first a few, then all that a rule can keep.
 
-    Sorting a whole vocabulary takes milliseconds, and few tokens are usually kept.
+    Sorting a whole vocabulary takes milliseconds, and the rules usually keep few tokens.
     """
     if 0 < sampling.top_k < len(logits):
         yield host_ops.top_indices(logits, sampling.top_k)
@@ -149,10 +150,10 @@ def _is_enough(weights: npt.NDArray[np.float64], sampling: Sampling) -> bool:
 
 
 def _kept_by_rank(logits: Floats, sampling: Sampling) -> npt.NDArray[np.intp]:
-    """The tokens that ``top_p`` or ``min_p`` can keep, or all; likeliest first."""
+    """Returns the tokens that ``top_p`` or ``min_p`` can keep, or all; likeliest first."""
     if sampling.typical_p == 1.0:
         near = np.flatnonzero(logits >= logits.max() - _MAX_GAP * sampling.temperature)
-        lost = np.exp(-_MAX_GAP) * len(logits)  # of the best token's weight, at most
+        lost = np.exp(-_MAX_GAP) * len(logits)  # at most, as a multiple of the best token's weight
         if lost < min(1.0 - sampling.top_p, 1e-3) or sampling.min_p > np.exp(-_MAX_GAP):
             return near[np.argsort(-logits[near], kind="stable")]
     return np.argsort(-logits, kind="stable")
@@ -172,21 +173,21 @@ def _typical(
 
 
 def log_probabilities(logits: Floats) -> Floats:
-    """``log softmax`` of each row of ``[..., vocabulary]``."""
+    """Computes ``log softmax`` of each row of ``[..., vocabulary]``."""
     shifted = logits - logits.max(-1, keepdims=True)
     result: Floats = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     return result
 
 
 def logprobs_of(logits: Floats, ids: Sequence[int]) -> tuple[float, ...]:
-    """The log-probabilities of the tokens ``ids`` under ``logits [vocabulary]``."""
+    """Returns the log-probabilities of the tokens ``ids`` under ``logits [vocabulary]``."""
     return tuple((logits[list(ids)].astype(np.float64) - host_ops.log_sum_exp(logits)).tolist())
 
 
 def token_logprob(logits: Floats, token: int, num_top: int) -> TokenLogprob:
-    """The log-probability of ``token`` under ``logits [vocabulary]``, with the top tokens.
+    """Returns the log-probability of ``token`` under ``logits [vocabulary]``, with the top tokens.
 
-    They are fewer than ``num_top`` if a shortlist has fewer.
+    There are fewer than ``num_top`` of them if a shortlist has fewer.
     """
     total = host_ops.log_sum_exp(logits)
     logprob = float(logits[token]) - total
@@ -196,7 +197,7 @@ def token_logprob(logits: Floats, token: int, num_top: int) -> TokenLogprob:
 
 
 def logprob_in_top(logprob: float, top: TopTokens, num_top: int) -> TokenLogprob:
-    """:func:`token_logprob` of a token whose log-probability is known.
+    """Builds a :class:`TokenLogprob` for a token whose log-probability is known.
 
     ``top``: the likeliest tokens, at least ``num_top``.
     """

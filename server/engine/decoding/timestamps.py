@@ -1,6 +1,6 @@
-"""Constraints of jobs that transcribe speech. They implement :class:`server.constraint.Constraint`.
+"""Constraints for jobs that transcribe speech: :class:`server.constraint.Constraint`.
 
-They need the logits, unlike a logits processor, so the host applies them.
+Unlike logits processors, they need the values of the logits, so the host applies them.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class TimestampTokens:
 
     Attributes:
         first_timestamp: the timestamps are this token and all after it.
-        eos: ends an output. All tokens before it are text; those from it on are special.
+        eos: ends an output. The tokens before it are text; it and those after it are special.
         max_first: the last timestamp that an output may begin with.
         suppressed: never generated.
         first_suppressed: never generated first.
@@ -33,19 +33,19 @@ class TimestampTokens:
 
 @dataclass(slots=True)
 class TimestampRules:
-    """Divides an output into segments between timestamps, as Whisper is trained to.
+    """Divides an output into segments between timestamps, as Whisper was trained to do.
 
     The rules are those of the paper's released code (``ApplyTimestampRules`` in
-    ``whisper/decoding.py``): an output begins with a timestamp; timestamps come in pairs, but one
-    alone may precede the end; they do not decrease, and a segment is not empty; if all timestamps
-    together are likelier than each other token, the next token is a timestamp.
+    ``whisper/decoding.py``): an output begins with a timestamp; timestamps come in pairs, but a
+    single one may precede the end; they do not decrease, and a segment is not empty; if all
+    timestamps together are likelier than every other token, the next token is a timestamp.
     """
 
     tokens: TimestampTokens
     _num_tokens: int = 0
     _latest: int = -1  # the latest timestamp
     _ends_with_timestamp: bool = False
-    _is_open: bool = False  # a text may follow: the last timestamp starts a segment
+    _is_open: bool = False  # the last timestamp starts a segment, so text may follow
 
     def mask(self, logits: Floats) -> None:
         """Sets the logits ``[vocabulary]`` of all tokens that may not come next to -inf."""
@@ -73,14 +73,14 @@ class TimestampRules:
         """Takes the next token."""
         is_timestamp = token >= self.tokens.first_timestamp
         if is_timestamp:
-            # The first one starts a segment, and so does the second of two.
+            # The first timestamp starts a segment, and so does the second of a pair.
             self._is_open = not self._num_tokens or self._ends_with_timestamp
             self._latest = token
         self._ends_with_timestamp = is_timestamp
         self._num_tokens += 1
 
     def fork(self) -> "TimestampRules":
-        """An independent copy of the state."""
+        """Returns an independent copy of the state."""
         return replace(self)
 
 
@@ -88,8 +88,8 @@ class ForcedStart:
     """Begins an output with given tokens; then follows another constraint.
 
     Args:
-        choices: of each of the first tokens: the likeliest of them is generated.
-        rest: of the tokens after them.
+        choices: for each of the first positions, the allowed tokens; the likeliest is generated.
+        rest: the constraint of the tokens after them.
     """
 
     def __init__(self, choices: Sequence[tuple[int, ...]], rest: Constraint) -> None:
@@ -114,5 +114,5 @@ class ForcedStart:
             self._rest.advance(token)
 
     def fork(self) -> "ForcedStart":
-        """An independent copy of the state."""
+        """Returns an independent copy of the state."""
         return ForcedStart(self._choices, self._rest.fork())

@@ -1,4 +1,4 @@
-"""Whether the decode step after one may start before it is asked for."""
+"""Decides whether the next decode step may start before the scheduler asks for it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,25 +8,25 @@ from server.engine.requests.sequence import DecodingSequence
 
 
 class Ahead(Protocol):
-    """What is known of the next step: first without the best tokens of this one, then with them."""
+    """Predicts the next step, before and after the best tokens of the current step are known."""
 
     def is_possible(self) -> bool:
-        """Whether the next step may be over the best tokens of this one, which are not known."""
+        """Whether the next step may run over the best tokens of this one, still unknown."""
         ...
 
     def is_likely(self, best: Sequence[int]) -> bool:
-        """Whether it probably is, if it was possible: ``best`` has a token for each row."""
+        """Whether a possible next step is likely. ``best``: the best token of each row."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SequencesAhead:
-    """Implements :class:`Ahead`: the same sequences decode their best tokens next.
+    """Implements :class:`Ahead`: predicts that the same sequences decode their best tokens next.
 
-    They do, if each goes on, as far as is known. A step that reads nothing of this step's logits
-    but the best tokens may overwrite them.
+    The prediction holds if every sequence continues. The host then reads nothing of this step's
+    logits but the best tokens, so the next step may overwrite them.
 
-    ``may_continue``: whether there is no other work.
+    ``may_continue``: returns whether there is no other work.
     """
 
     sequences: Sequence[DecodingSequence]
@@ -36,7 +36,7 @@ class SequencesAhead:
         return self.may_continue() and all(sequence.may_go_on for sequence in self.sequences)
 
     def is_likely(self, best: Sequence[int]) -> bool:
-        # Between two steps of the device: rows of padding, which follow, are left out.
+        # The device waits for this. ``zip`` leaves out the rows of padding, which come last.
         pairs = zip(self.sequences, best, strict=False)
         return self.may_continue() and all(s.goes_on_with(token) for s, token in pairs)
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 # Attention over fewer tokens costs next to nothing, so the smallest bucket has this many.
 _MIN_TOKENS = 128
-# Of encoders. A run of longer texts takes so long that its launches hide behind it.
+# Limits of an encoder's buckets. Longer texts compute for longer than their kernel launches take.
 _MIN_TEXT_TOKENS, _MAX_TEXT_TOKENS, _MAX_TEXTS = 16, 512, 128
-# Tokens in rows of padding that cost less than another run.
+# Rows of padding with at most this many tokens cost less than another run.
 _MAX_PADDING = 512
 
 
@@ -22,16 +22,16 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Of decode steps: all combinations of these numbers of rows and tokens, both ascending."""
+    """The buckets of decode steps: every combination of ``rows`` and ``tokens``, both ascending."""
 
     rows: tuple[int, ...]
     tokens: tuple[int, ...]
 
     @classmethod
     def of(cls, num_slots: int, max_length: int) -> "Buckets":
-        """Rows 1, 2, 3, 4, 6, 8, 12, 16, 24, …, so that at most a third of a step is padding.
+        """Makes buckets of 1, 2, 3, 4, 6, 8, 12, 16, 24, … rows: at most a third is padding.
 
-        Tokens double, from 128.
+        Tokens double, from 128 to ``max_length``.
         """
         tokens, length = [], _MIN_TOKENS
         while length < max_length:
@@ -43,25 +43,25 @@ class Buckets:
         return len(self.rows) * len(self.tokens)
 
     def __iter__(self) -> Iterator[Bucket]:
-        """The largest first: smaller buckets then reuse the memory that larger ones allocated."""
+        """Yields the largest first: smaller buckets then reuse the memory of larger ones."""
         for num_rows in reversed(self.rows):
             for num_tokens in reversed(self.tokens):
                 yield Bucket(num_rows, num_tokens)
 
     def rows_for(self, num_rows: int) -> int:
-        """The smallest number of rows in a bucket that holds ``num_rows``."""
+        """Returns the smallest number of rows of a bucket that is at least ``num_rows``."""
         return self.rows[bisect_left(self.rows, num_rows)]
 
     def tokens_for(self, num_tokens: int) -> int:
-        """The smallest number of tokens in a bucket that holds ``num_tokens``."""
+        """Returns the smallest number of tokens of a bucket that is at least ``num_tokens``."""
         return self.tokens[bisect_left(self.tokens, num_tokens)]
 
 
 @dataclass(frozen=True, slots=True)
 class TextBuckets:
-    """Of an encoder: combinations of these numbers of texts and of tokens, both ascending.
+    """The buckets of an encoder: combinations of ``rows`` texts and ``tokens``, both ascending.
 
-    ``max_padded_tokens``: of a run, padding included.
+    ``max_padded_tokens``: the most tokens of a bucket, padding included.
     """
 
     rows: tuple[int, ...]
@@ -72,7 +72,7 @@ class TextBuckets:
     def of(
         cls, max_padded_tokens: int, max_length: int, max_rows: int = _MAX_TEXTS
     ) -> "TextBuckets":
-        """Texts 1, 2, 3, 4, 6, 8, 12, …; tokens 16, 32, …, 128, 160, …, 256, 320, …, 512."""
+        """Makes buckets of 1, 2, 3, 4, 6, 8, … texts of 16, 32, …, 128, 160, …, 512 tokens."""
         longest = min(max_length, max_padded_tokens, _MAX_TEXT_TOKENS)
         first = min(_MIN_TEXT_TOKENS, longest)
         most = min(max_padded_tokens // first, max_rows, _MAX_TEXTS)
@@ -82,19 +82,19 @@ class TextBuckets:
         return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[Bucket]:
-        """The largest first, as of :class:`Buckets`."""
+        """Yields the largest first, as :class:`Buckets` does."""
         for num_tokens in reversed(self.tokens):
             for num_rows in reversed(self.rows):
                 if num_rows * num_tokens <= self.max_padded_tokens:
                     yield Bucket(num_rows, num_tokens)
 
     def tokens_for(self, num_tokens: int) -> int:
-        """The smallest number of tokens in a bucket that holds ``num_tokens``; else itself."""
+        """Returns the length to which buckets pad ``num_tokens``, or itself if it is too long."""
         index = bisect_left(self.tokens, num_tokens)
         return self.tokens[index] if index < len(self.tokens) else num_tokens
 
     def find(self, num_rows: int, num_tokens: int) -> Bucket | None:
-        """The smallest bucket that holds so many texts of at most so many tokens."""
+        """Returns the smallest bucket for ``num_rows`` texts of up to ``num_tokens`` tokens."""
         index = bisect_left(self.rows, num_rows)
         if index == len(self.rows) or num_tokens > self.tokens[-1]:
             return None
@@ -102,9 +102,9 @@ class TextBuckets:
         return found if found.num_rows * found.num_tokens <= self.max_padded_tokens else None
 
     def num_together(self, num_rows: int, num_tokens: int) -> int:
-        """How many of ``num_rows`` texts should run together: all, or as many as fill a bucket.
+        """Returns how many of ``num_rows`` texts to run together: all, or as many as fill a bucket.
 
-        Rows of padding cost less than another run if they are few.
+        A few rows of padding cost less than another run.
         """
         if num_tokens > self.tokens[-1]:
             return num_rows
@@ -117,7 +117,7 @@ class TextBuckets:
 
 
 def _numbers(first: int, last: int, parts: int) -> tuple[int, ...]:
-    """From ``first`` to ``last``, in ``parts`` steps from a power of two to the next.
+    """Counts from ``first`` to ``last``, in ``parts`` steps from each power of two to the next.
 
     No step is smaller than ``first``.
     """

@@ -5,7 +5,7 @@ import numpy as np
 from server.constraint import Floats
 from server.engine.decoding.sampling import log_probabilities
 
-# Of log-probabilities of graphs that round differently: bf16's logits of 16 to 32 are 1/8 apart.
+# In nats, between graphs that round differently: bf16 logits from 16 to 32 are 1/8 apart.
 MAX_DIFFERENCE = 0.5
 
 
@@ -13,9 +13,9 @@ def check_logits(found: Floats, expected: Floats, position: int) -> None:
     """Compares the log-probabilities of logits ``[rows, vocabulary]``.
 
     Args:
-        found: of a recorded run.
-        expected: of the decode graph.
-        position: of the tokens, for the message.
+        found: the logits of a recorded run.
+        expected: the logits of the decode graph.
+        position: the position of the tokens, for the message.
 
     Raises:
         RuntimeError: one differs by more than :data:`MAX_DIFFERENCE` nats, or is not finite.

@@ -1,4 +1,4 @@
-"""Logits that stay in device memory; rows, or their likeliest tokens, are copied to the host."""
+"""Logits in device memory. Single rows, or their likeliest tokens, are copied to the host."""
 
 import logging
 from collections.abc import Sequence
@@ -16,26 +16,26 @@ from server.runtime.memory import Array, Tensor
 
 log = logging.getLogger(__name__)
 
-# How many of the likeliest tokens graphs find: few numbers, so that graphs are few. A beam search
-# needs two for each beam.
+# How many of the likeliest tokens a graph finds: only a few values, so that there are few graphs.
+# A beam search needs two tokens for each beam.
 _COUNTS = (8, 24, MAX_TOP)
 
 
 class LogitsReader:
-    """Reads what the host needs of the logits of one model on one device.
+    """Reads the part of a model's logits that the host needs from one device.
 
     Args:
-        load: loads a graph on the device; those that find tokens are loaded on first use.
-        spec: of the model's logits.
+        load: loads a graph on the device; graphs that find tokens are loaded on first use.
+        spec: the shape and type of the model's logits.
     """
 
     def __init__(self, load: LoadModel, spec: LogitsSpec) -> None:
         self._load, self._spec = load, spec
         self._gather = load(build_row_gather(spec)).bind({})
-        self._top: dict[tuple[int, bool, bool], BoundGraph | None] = {}  # None: it failed
+        self._top: dict[tuple[int, bool, bool], BoundGraph | None] = {}  # None after a failure
 
     def rows(self, logits: Tensor, indices: Sequence[int]) -> Floats:
-        """As :meth:`server.engine.decoding.logits.Logits.rows`."""
+        """See :meth:`server.engine.decoding.logits.Logits.rows`."""
         return self._gather.run({LOGITS: logits, ROWS: np.array(indices, np.int64)})[GATHERED]
 
     def top(
@@ -45,7 +45,7 @@ class LogitsReader:
         count: int,
         targets: Sequence[int] | None = None,
     ) -> list[TopTokens] | None:
-        """As :meth:`server.engine.decoding.logits.Logits.top`."""
+        """See :meth:`server.engine.decoding.logits.Logits.top`."""
         if count > MAX_TOP:
             return None
         count = min(next(each for each in _COUNTS if each >= count), self._spec.vocabulary)
@@ -75,7 +75,7 @@ class LogitsReader:
 
 
 def _top_tokens(found: Floats, count: int) -> list[TopTokens]:
-    """``found``: as :data:`server.runtime.contract.TOP_TOKENS` describes it."""
+    """Converts a graph's output ``found``: see :data:`server.runtime.contract.TOP_TOKENS`."""
     values = found.astype(np.float64)
     logits, ids = values[:, :count], found[:, count : 2 * count].astype(np.int64).tolist()
     with np.errstate(invalid="ignore"):
@@ -95,8 +95,8 @@ def _top_tokens(found: Floats, count: int) -> list[TopTokens]:
 class DeviceLogits:
     """Implements :class:`server.engine.decoding.logits.Logits`.
 
-    ``best_tokens``: of each row, as :data:`server.runtime.contract.BEST_TOKENS`; None if the device
-    does not find them. ``padded``: with rows of padding, of a padded step.
+    ``best_tokens``: :data:`server.runtime.contract.BEST_TOKENS` of each row; None if the device
+    does not find them. ``padded``: the logits of a padded step, rows of padding included.
     """
 
     tensor: Tensor

@@ -1,4 +1,4 @@
-"""Samples tokens with ONNX graphs where the logits are, for rows that need only a token.
+"""Samples tokens with ONNX graphs on the logits' device, for rows that need only a token.
 
 Rows with the same sampling method share one run of a graph of
 :mod:`server.engine.gpu.sampler_graph`. Rows that a graph leaves undecided, and rows that need
@@ -63,7 +63,7 @@ class SampleRequest:
 
 
 def logits_spec(graph: GraphSpec, suppressed: tuple[int, ...] = ()) -> LogitsSpec:
-    """The logits of a manifest's ``decode`` graph.
+    """Returns the spec of the logits of a manifest's ``decode`` graph.
 
     ``suppressed`` tokens are never generated.
     """
@@ -77,8 +77,8 @@ class DeviceSampler:
 
     Args:
         load: loads a graph on the device; each graph is loaded on first use.
-        spec: of the model's logits.
-        recorded: samples after padded decode steps; None without.
+        spec: the shape and type of the model's logits.
+        recorded: samples after padded decode steps with recorded runs; None to record none.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class DeviceSampler:
         self._bound: dict[SamplerVariant, BoundGraph] = {}
 
     def method_of(self, sequence: DecodingSequence) -> SamplingMethod | None:
-        """The method for the next token; None if the host has to sample it."""
+        """Returns the method that samples the next token; None if the host has to sample it."""
         options, wanted = sequence.job.sampling, sequence.job.logprob_options
         if sequence.constraint is not None:
             return None
@@ -106,7 +106,7 @@ class DeviceSampler:
         return SamplingMethod.NUCLEUS if is_restricted else SamplingMethod.MULTINOMIAL
 
     def sample(self, logits: Logits, requests: Sequence[SampleRequest]) -> list[int | None]:
-        """The next token for each request; None where the host has to sample it."""
+        """Returns the next token for each request; None where the host has to sample it."""
         tokens: list[int | None] = [None] * len(requests)
         groups: dict[SamplingMethod, list[int]] = {}
         for number, request in enumerate(requests):
@@ -124,7 +124,7 @@ class DeviceSampler:
         return tokens
 
     def are_finite(self, logits: Logits, indices: Sequence[int]) -> list[bool]:
-        """Whether the logits of each row at ``indices`` are certain to be finite."""
+        """Returns, for each row at ``indices``, whether its logits are certain to be finite."""
         if logits.tensor.shape[1] != self._spec.vocabulary:
             return [False] * len(indices)
         bound = self._bind(SamplerVariant(SamplingMethod.GREEDY, gathers_rows=True))
@@ -174,7 +174,7 @@ def edit_inputs(edits: Sequence[Sequence[LogitsEdit]]) -> tuple[Array, Array]:
 
     Returns:
         ``edit_ids [rows, m]`` and ``edit_values [rows, 3, m]``. A row with fewer than ``m`` edits
-        repeats its last one; a row without edits repeats one of token 0 that changes nothing.
+        repeats its last one; a row without edits repeats an edit of token 0 that changes nothing.
     """
     merged = [_merged(row) for row in edits]
     width = _MIN_EDITS
@@ -192,7 +192,7 @@ def edit_inputs(edits: Sequence[Sequence[LogitsEdit]]) -> tuple[Array, Array]:
 
 
 def _merged(edits: Sequence[LogitsEdit]) -> tuple[Array, Array]:
-    """One row's edits with each token id once: ids ``[m]`` and values ``[3, m]``."""
+    """Merges one row's edits, so that each id occurs once: ids ``[m]`` and values ``[3, m]``."""
     if not edits:
         return np.zeros(0, np.int64), np.zeros((3, 0), np.float32)
     ids = np.unique(np.concatenate([edit.ids for edit in edits]))

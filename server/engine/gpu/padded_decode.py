@@ -1,10 +1,10 @@
 """Recorded decode steps (CUDA graphs): steps of a few fixed sizes over fixed memory.
 
-The device need not wait while the host applies a step (asynchronous scheduling): the next one, over
-the tokens that the device found, starts before. A step of few rows starts even before the host has
-read those tokens, if the device makes its inputs. If another step is asked for instead, the results
-are dropped. It wrote only keys and values behind those of each sequence, which the next run
-overwrites.
+The device does not wait while the host applies a step (asynchronous scheduling): the next step,
+over the best tokens that the device found, starts before. If the device makes the inputs, a step of
+few rows starts even before the host has read those tokens. If the scheduler then asks for another
+step, the results are dropped. The dropped step wrote only keys and values after those of each
+sequence, which the next run overwrites.
 """
 
 from collections.abc import Sequence
@@ -35,15 +35,15 @@ from server.runtime.contract import (
 )
 from server.runtime.memory import Array, Layout, MakeMemory, Tensor
 
-# First positions at which two graphs are compared; more would cost time.
+# At how many first positions two graphs are compared; more would take too long.
 _NUM_COMPARED = 4
 
 
 class _Step(NamedTuple):
-    """One token of each sequence.
+    """The inputs of a step over one token of each sequence.
 
-    ``ids``: the tokens. ``cached``: cached tokens of each row, padding included. ``sources``:
-    source tokens of each sequence.
+    ``ids``: the token of each sequence. ``cached``: the number of cached tokens of each row,
+    padding included. ``sources``: the number of source tokens of each sequence.
     """
 
     ids: list[int]
@@ -51,14 +51,14 @@ class _Step(NamedTuple):
     sources: list[int]
 
     def next(self, best: list[int]) -> "_Step":
-        """The step over the best tokens of this one."""
+        """Returns the step over the best tokens of this one."""
         count = len(self.ids)
         after = [number + 1 for number in self.cached[:count]] + self.cached[count:]
         return _Step(best[:count], after, self.sources)
 
     @property
     def length(self) -> int:
-        """The most tokens of a row, with the new one."""
+        """The number of tokens of the longest row, the new token included."""
         return max(self.cached) + 1
 
 
@@ -87,7 +87,7 @@ class PaddedDecode:
     Args:
         spec: the manifest's ``decode`` graph.
         graph: the loaded ``decode`` graph.
-        steps: graphs of steps; None: ``graph`` runs them.
+        steps: the graphs that run decode steps; None uses ``graph``.
         cache: the tensors of all slots.
         capacity: the capacity of ``cache``.
         buckets: the buckets of ``capacity``.
@@ -96,7 +96,7 @@ class PaddedDecode:
 
     Attributes:
         finds_best: whether the graph finds the likeliest tokens.
-        best_tokens: :data:`BEST_TOKENS` for each row of the last run; None if it does not.
+        best_tokens: :data:`BEST_TOKENS` for each row of the last run; None without ``finds_best``.
     """
 
     _started: _Started | None = None  # the next step, if it was started
@@ -147,16 +147,16 @@ class PaddedDecode:
         """Decodes the next token of each sequence, and a dummy token in each padding slot.
 
         Args:
-            sequences: in slots ``0 … len(sequences)-1``.
+            sequences: the sequences in slots ``0 … len(sequences)-1``.
             padding: for each slot after them, the position to write its token to.
-            ahead: whether to start the next step.
+            ahead: decides whether to start the next step before it is asked for.
         """
         ids = [sequence.tokens[sequence.num_cached_tokens] for sequence in sequences]
         cached = [*(sequence.num_cached_tokens for sequence in sequences), *padding]
         step = _Step(ids, cached, [sequence.num_source_tokens for sequence in sequences])
         started, self._started = self._started, None
         if started is not None and started.step == step:
-            with suppress(Exception):  # it runs again
+            with suppress(Exception):  # a failed step runs again, below
                 self._finish(started, step, ahead)
                 return
         elif started is not None:
@@ -164,20 +164,20 @@ class PaddedDecode:
         self._finish(self._start(step), step, ahead)
 
     def wait(self) -> None:
-        """Waits for a step that was started, and drops it."""
+        """Waits until a step that was started early ends, and drops its results."""
         started, self._started = self._started, None
         if started is not None:
             started.pending.drop()
 
     def __del__(self) -> None:
-        """The device must not write to memory that is given back."""
+        """Waits for the device, which must not write to memory after its release."""
         self.wait()
 
     def _finish(self, started: _Started, step: _Step, ahead: Ahead) -> None:
-        """Waits for a step, and starts the one after it, before or after that.
+        """Waits for a step. Starts the step after it, before or after the wait, if it is likely.
 
         Raises:
-            Exception: the step failed. No other is started then.
+            Exception: the step failed. Then the step after it is not started, or is dropped.
         """
         is_possible = self.finds_best and ahead.is_possible()
         bound, after = started.bound, None
@@ -192,7 +192,7 @@ class PaddedDecode:
                     unfinished.pending.drop()
             raise
         best = [] if tokens is None else tokens.tolist()
-        # From here on the device waits, unless the next step was started before.
+        # From here on the device is idle, unless the next step was already started.
         if after is None and is_possible and ahead.is_likely(best):
             if chains:
                 after = _Started(bound, bound.run.start(None), None)
@@ -204,11 +204,11 @@ class PaddedDecode:
         self.best_tokens = best if self.finds_best else None
 
     def logits(self, count: int) -> Tensor:
-        """``[count, vocabulary]`` of the last run's first rows, in device memory."""
+        """Returns the last run's first logits ``[count, vocabulary]``, in device memory."""
         return self._results.rows(LOGITS, 0, count)
 
     def read_logits(self, count: int) -> Floats:
-        """As :meth:`logits`, copied to host memory."""
+        """Returns :meth:`logits` copied to host memory."""
         logits: Floats = self._results.read(LOGITS, range(count))
         return logits
 
@@ -219,7 +219,7 @@ class PaddedDecode:
             The number of recorded buckets; 0 if the device does not record.
 
         Raises:
-            RuntimeError: graphs of steps give other probabilities than the ``decode`` graph.
+            RuntimeError: the probabilities of a step graph differ from the ``decode`` graph's.
         """
         num_recorded = sum(self._record(bucket) for bucket in self._buckets)
         rows = self._buckets.rows
@@ -229,7 +229,7 @@ class PaddedDecode:
         return num_recorded
 
     def _compare(self, count: int) -> None:
-        """Compares the graph of a step with ``decode`` at the first positions and the last."""
+        """Compares a step graph with ``decode`` at the first positions and the last."""
         decode = self._graph.bind(self._cache.rows(0, count))
         random = np.random.default_rng(0)
         width = self._results.rows(LOGITS, 0, 1).shape[-1]
@@ -277,7 +277,7 @@ class PaddedDecode:
         return bound
 
     def _make_inputs(self, bucket: Bucket) -> dict[str, Array]:
-        """The inputs of a bucket's runs; each run sets those that differ from run to run."""
+        """Makes the inputs of a bucket's runs; each run sets those that differ from run to run."""
         count = bucket.num_rows
         inputs: dict[str, Array] = {
             "token_ids": np.zeros((count, 1), np.int64),

@@ -1,7 +1,7 @@
 """Recorded runs of an encoder (CUDA graphs): texts padded to a few fixed sizes, over fixed memory.
 
-A run costs the host one launch, where ONNX Runtime launches each kernel, and the host goes on while
-the device encodes.
+A recorded run costs the host one launch instead of one for each kernel, and the host continues
+while the device encodes.
 """
 
 from collections.abc import Mapping
@@ -15,16 +15,17 @@ from server.engine.gpu.buckets import Bucket, TextBuckets
 from server.runtime.contract import Graph, Pending, RepeatedRun
 from server.runtime.memory import Array, Layout, MakeMemory
 
-# The inputs, and the values of padding.
+# The names of the inputs, and their values in rows of padding.
 _PADDING = {"token_ids": 0, "lengths": 1, "segment_ids": 0}
-# Of a text's output. Larger ones, as of sparse vectors, would take too much memory.
+# The widest output of a text. Wider ones, such as sparse vectors, would take too much memory.
 _MAX_WIDTH = 8192
-# Of the largest value, between a recorded run and a plain one of the same shape.
+# The largest difference between a recorded and a plain run of the same shape, relative to the
+# largest value.
 _TOLERANCE = 0.01
 
 
 def can_be_padded(spec: GraphSpec) -> bool:
-    """Whether a graph takes texts alone, and returns one vector for each."""
+    """Whether a graph takes only texts and returns one vector for each."""
     output = spec.outputs[0].shape
     return (
         {tensor.name for tensor in spec.inputs} <= _PADDING.keys()
@@ -48,7 +49,9 @@ class StartedTexts(NamedTuple):
     pending: Pending
 
     def wait(self) -> Floats:
-        """``[texts, width]``, valid until the next run but one starts. Not to be called twice.
+        """Waits for the vectors ``[texts, width]``. Call it once.
+
+        They are valid until the second run after this one starts.
 
         Raises:
             Exception: the run failed.
@@ -60,16 +63,16 @@ class StartedTexts(NamedTuple):
 
 
 class PaddedEncoder:
-    """Encodes texts, padded to a bucket, once all are recorded. For one thread.
+    """Encodes texts, padded to a bucket, once all buckets are recorded. For one thread.
 
-    At most two runs may be started and neither waited for.
+    At most two runs may be in flight: started, and not waited for.
 
     Args:
-        spec: the manifest's ``encode`` graph, which :func:`can_be_padded`.
+        spec: the manifest's ``encode`` graph, for which :func:`can_be_padded` holds.
         graph: the loaded graph.
         buckets: sizes of runs.
         memory: allocates tensors on the device that runs the graph.
-        vocabulary_size: of the model.
+        vocabulary_size: the model's vocabulary size.
     """
 
     _last: Pending | None = None  # the run that was started last
@@ -107,25 +110,25 @@ class PaddedEncoder:
         """Runs every bucket until it is recorded.
 
         Returns:
-            The number of recorded buckets; 0 if one does not run while the host goes on.
+            The number of recorded buckets; 0 if one is not recorded or not asynchronous.
 
         Raises:
-            RuntimeError: a recorded run gives other results than a plain one.
+            RuntimeError: the results of a recorded run differ from a plain one's.
         """
         buckets = list(self.buckets)
         for bucket in buckets:
             run, inputs = self._bind(bucket)
             if not run.record(inputs) or not run.is_asynchronous:
                 return 0
-        # After all: a recording must not use memory of another's results.
+        # After all recordings: this shows if one uses the memory of another's results.
         for bucket in {buckets[0], buckets[len(buckets) // 2], buckets[-1]}:
             self._compare(bucket)
         return len(buckets)
 
     def start(self, bucket: Bucket, given: Mapping[str, Array]) -> StartedTexts:
-        """Starts to encode texts that the bucket holds.
+        """Starts to encode texts that fit the bucket.
 
-        ``given``: the inputs of a plain run.
+        ``given``: the inputs of a plain run over the same texts.
 
         Raises:
             Exception: the run cannot be started.
@@ -137,7 +140,7 @@ class PaddedEncoder:
         return self._start(run, inputs, len(given["token_ids"]))
 
     def __del__(self) -> None:
-        """The device must not write to memory that is given back."""
+        """Waits for the device, which must not write to memory after its release."""
         if self._last is not None:
             self._last.drop()
 
@@ -146,7 +149,7 @@ class PaddedEncoder:
         return StartedTexts(count, self._last)
 
     def _compare(self, bucket: Bucket) -> None:
-        """Compares a recorded run with a plain one of texts of several lengths."""
+        """Compares a recorded run over texts of several lengths with a plain one."""
         run, inputs = self._bind(bucket)
         random = np.random.default_rng(0)
         ids = inputs["token_ids"]

@@ -15,12 +15,12 @@ from server.engine.run_inputs import pad
 from server.runtime.contract import BEST_TOKENS, CANDIDATES, Graph
 from server.runtime.memory import Array, Layout, MakeMemory, Tensor
 
-# Tokens of a run, padding included. Longer runs take so long that their launches hide behind them.
+# The most tokens of a run, padding included. Longer runs take longer than their kernel launches.
 MAX_PROMPT_TOKENS = 1024
 
 
 def has_recorded_prompts(spec: GraphSpec) -> bool:
-    """Whether a ``decode`` graph takes prompts of several lengths in a run, and only caches."""
+    """Whether a ``decode`` graph takes prompts of several lengths in a run, and has only caches."""
     caches = all(state.role == StateRole.KV for state in spec.states)
     return caches and spec.max_chunk is None and not spec.chunk_within_source
 
@@ -29,12 +29,12 @@ class PaddedPrompts(PaddedRuns):
     """Runs the decoder over whole prompts, and stores their keys and values in slots.
 
     Args:
-        spec: the manifest's ``decode`` graph, which :func:`has_recorded_prompts`.
+        spec: the manifest's ``decode`` graph, for which :func:`has_recorded_prompts` holds.
         graph: the loaded graph.
         cache: the tensors of all slots.
         buckets: sizes of runs.
         memory: allocates tensors on the device that runs the graph.
-        reader: of the logits.
+        reader: reads logits on the device.
     """
 
     def __init__(
@@ -60,16 +60,16 @@ class PaddedPrompts(PaddedRuns):
     def run(
         self, bound: Bound, prompts: Sequence[Sequence[int]], first_slot: int
     ) -> DeviceLogits | None:
-        """Runs over prompts.
+        """Runs the decoder over whole prompts.
 
         Args:
-            bound: the run that :meth:`find` gives for their lengths.
-            prompts: the tokens of each.
-            first_slot: of the first; those of the others follow.
+            bound: the run that :meth:`find` returns for the lengths of the prompts.
+            prompts: the tokens of each prompt.
+            first_slot: the slot of the first prompt; the other prompts use the slots after it.
 
         Returns:
             Logits ``[prompts, vocabulary]`` after the last token of each, valid until the next run;
-            None if it failed.
+            None if the run failed.
         """
         return self.attempt(lambda: self._run(bound, prompts, first_slot))
 
@@ -90,7 +90,7 @@ class PaddedPrompts(PaddedRuns):
         return DeviceLogits(self.memory.rows(LOGITS, 0, count), self._reader, found)
 
     def compare(self, bucket: Bucket) -> None:
-        """Compares logits of prompts of several lengths, and what is cached, with plain runs."""
+        """Compares the logits and caches of prompts of several lengths with plain runs."""
         random, bound = np.random.default_rng(0), self.bound(bucket)
         count = min(bucket.num_rows, self.cache.num_slots)
         lengths = random.integers(1, bucket.num_tokens + 1, count)
@@ -116,7 +116,7 @@ class PaddedPrompts(PaddedRuns):
 
 
 def _inputs(rows: Sequence[Sequence[int]], num_cached: int) -> dict[str, Array]:
-    """The inputs of a run over tokens of rows after ``num_cached`` ones each."""
+    """Makes the inputs of a run over token rows, each after ``num_cached`` cached tokens."""
     ids, num_new = pad(rows)
     first = np.arange(len(rows), dtype=np.int32) * ids.shape[1]
     return {

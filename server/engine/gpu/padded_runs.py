@@ -1,7 +1,7 @@
 """Recorded runs (CUDA graphs) whose results go to slots: padded to a few sizes, over fixed memory.
 
-A short run takes a device less time than ONNX Runtime needs to launch its kernels. A recording has
-fixed addresses, so keys and values go to memory of its own first, and then to the slots.
+A device executes a short run faster than ONNX Runtime launches its kernels. A recording has fixed
+addresses, so it writes keys and values to separate memory, from which they are copied to slots.
 """
 
 import logging
@@ -30,20 +30,20 @@ class Bound(NamedTuple):
 
 
 class PaddedRuns(ABC):
-    """Runs over texts, padded to a bucket, once all are recorded. For one thread.
+    """Runs a graph over texts, padded to a bucket, once all buckets are recorded. For one thread.
 
     Implements :class:`server.engine.recording.Recorder`.
 
     Args:
-        name: what they run over, for the log.
+        name: what the graph runs over, for the log.
         cache: the tensors of all slots.
-        states: that the runs fill.
-        results: other outputs, by name.
+        states: the states that the runs fill.
+        results: layouts of the other outputs, by name.
         buckets: sizes of runs.
         memory: allocates tensors on the device that runs the graph.
 
     Attributes:
-        buckets: None if they cannot be recorded.
+        buckets: the sizes of runs; None once padding has stopped.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class PaddedRuns(ABC):
         return self.memory.free_bytes
 
     def stop_padding(self) -> None:
-        """Makes ``buckets`` None: nothing runs any more. Whoever has these runs may drop them."""
+        """Makes ``buckets`` None: :meth:`find` returns None from now on."""
         self.buckets = None
         self._bound.clear()
 
@@ -81,10 +81,10 @@ class PaddedRuns(ABC):
         """Runs every bucket until it is recorded. All slots must be free.
 
         Returns:
-            The number of recorded buckets; 0 if the device cannot replay one on its own.
+            The number of recorded buckets; 0 if one is not recorded or not asynchronous.
 
         Raises:
-            RuntimeError: a recorded run gives other results than a plain one.
+            RuntimeError: the results of a recorded run differ from a plain one's.
         """
         if self.buckets is None:
             return 0
@@ -95,20 +95,20 @@ class PaddedRuns(ABC):
                 self.stop_padding()
                 return 0
         self._is_recorded = True
-        # After all: a recording must not use memory of another's results.
+        # After all recordings: this shows if one uses the memory of another's results.
         for bucket in {buckets[0], buckets[len(buckets) // 2], buckets[-1]}:
             self.compare(bucket)
         return len(buckets)
 
     def find(self, lengths: Sequence[int]) -> Bound | None:
-        """The run that holds texts of these lengths; None if none does."""
+        """Returns the recorded run that holds texts of these lengths; None if there is none."""
         if self.buckets is None or not self._is_recorded:
             return None
         bucket = self.buckets.find(len(lengths), max(lengths))
         return None if bucket is None else self.bound(bucket)
 
     def attempt(self, run: Callable[[], T]) -> T | None:
-        """What ``run`` returns; None if it fails. Then nothing runs any more."""
+        """Calls ``run`` and returns its result. If it fails, stops padding and returns None."""
         try:
             return run()
         except Exception:
@@ -119,7 +119,7 @@ class PaddedRuns(ABC):
             return None
 
     def bound(self, bucket: Bucket) -> Bound:
-        """The run of a bucket."""
+        """Returns the run of a bucket. Prepares it on first use."""
         if bucket not in self._bound:
             count, length = bucket.num_rows, bucket.num_tokens
             states = {

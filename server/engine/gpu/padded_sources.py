@@ -12,27 +12,27 @@ from server.engine.run_inputs import pad
 from server.runtime.contract import Graph
 from server.runtime.memory import Array, MakeMemory, Tensor
 
-# Tokens of a run, padding included. Encoders of such models are small.
+# The most tokens of a run, padding included. The encoders of encoder-decoders are small.
 MAX_SOURCE_TOKENS = 2048
 _INPUTS = {"token_ids", "lengths"}
-# Of the largest value, between a recorded run and a plain one.
+# The largest difference between a recorded and a plain run, relative to the largest value.
 _TOLERANCE = 0.02
 
 
 def has_recorded_sources(spec: GraphSpec) -> bool:
-    """Whether an ``encode`` graph takes texts alone."""
+    """Whether an ``encode`` graph takes only texts."""
     return {tensor.name for tensor in spec.inputs} == _INPUTS
 
 
 class PaddedSources(PaddedRuns):
-    """Runs the encoder over sources, and stores what it returns in slots.
+    """Runs the encoder over sources, and stores its outputs in slots.
 
     Args:
-        graph: the loaded ``encode`` graph, which :func:`has_recorded_sources`.
+        graph: the loaded ``encode`` graph, for which :func:`has_recorded_sources` holds.
         cache: the tensors of all slots.
         buckets: sizes of runs.
         memory: allocates tensors on the device that runs the graph.
-        vocabulary_size: of the model.
+        vocabulary_size: the model's vocabulary size.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class PaddedSources(PaddedRuns):
         super().__init__("sources", cache, cache.filled_by_encoder, {}, buckets, memory)
 
     def run(self, sources: Sequence[Sequence[int]], slots: Sequence[int]) -> bool:
-        """Runs over the tokens of sources. Returns whether a recorded run holds them."""
+        """Runs the encoder over source tokens. Returns False if no recorded run could do so."""
         bound = self.find(list(map(len, sources)))
         if bound is None:
             return False
@@ -66,7 +66,7 @@ class PaddedSources(PaddedRuns):
         return True
 
     def compare(self, bucket: Bucket) -> None:
-        """Compares what sources of several lengths give with plain runs."""
+        """Compares the outputs for sources of several lengths with those of a plain run."""
         random, bound = np.random.default_rng(0), self.bound(bucket)
         given = bound.inputs
         given["token_ids"][...] = random.integers(
@@ -84,7 +84,7 @@ class PaddedSources(PaddedRuns):
         return values.reshape(shape).astype(np.float32)
 
     def _check(self, name: str, found: Array, expected: Array, lengths: Array) -> None:
-        """Of states with tokens, those of padding may be anything."""
+        """Raises ``RuntimeError`` if the outputs differ. Ignores tokens of padding."""
         if self.cache.layouts(1, 1, 1)[name].has_tokens:
             is_token = np.arange(found.shape[2]) < lengths[:, None]
             found, expected = (

@@ -1,6 +1,6 @@
-"""Sampling after a padded decode step, recorded as the step is (CUDA graphs).
+"""Sampling after a padded decode step, recorded like the step itself (CUDA graphs).
 
-A sampling graph has up to eighty small kernels, which a replay starts at once.
+A sampling graph has up to eighty small kernels. A replay launches them all at once.
 """
 
 import logging
@@ -25,12 +25,12 @@ from server.runtime.memory import Array, Layout, MakeMemory, Tensor
 
 log = logging.getLogger(__name__)
 
-# Of a row of padding, whose token nobody reads: temperature, top_k, top_p, min_p, uniform.
+# Parameters of a padding row, whose token is ignored: temperature, top_k, top_p, min_p, uniform.
 _PADDING = (1.0, 1.0, NO_TOP_P, 0.0, 0.0)
 
 
 class _Key(NamedTuple):
-    """What a recording is for. ``logits``: their address."""
+    """Identifies a recording. ``logits``: the address of the logits."""
 
     method: SamplingMethod
     num_rows: int
@@ -38,12 +38,12 @@ class _Key(NamedTuple):
 
 
 class RecordedSampler:
-    """Samples every row of logits that stay in one place. For one thread.
+    """Samples every row of logits that stay at one address. For one thread.
 
     Args:
         load: loads a graph whose runs repeat.
-        spec: of the logits.
-        rows: the numbers of rows that are recorded, ascending, each when it is first used.
+        spec: the shape and type of the logits.
+        rows: the numbers of rows to record, ascending; each is recorded on first use.
         memory: allocates tensors on the device.
     """
 
@@ -59,15 +59,15 @@ class RecordedSampler:
     def sample(
         self, method: SamplingMethod, logits: Tensor, parameters: Sequence[Sequence[float]]
     ) -> list[int] | None:
-        """Samples by :func:`server.engine.gpu.sampler_graph.build`.
+        """Samples with a graph of :func:`server.engine.gpu.sampler_graph.build`.
 
         Args:
-            method: of all rows; not greedy.
+            method: the method for all rows; not greedy.
             logits: ``[rows, vocabulary]``, with rows of padding after those to sample.
-            parameters: of each row to sample.
+            parameters: the parameters of each row to sample.
 
         Returns:
-            A token for each of ``parameters``; None if such a run cannot be recorded.
+            A token for each item of ``parameters``; None if the run cannot be recorded.
 
         Raises:
             Exception: the run failed.
@@ -94,7 +94,7 @@ class RecordedSampler:
             tokens = self._tokens.rows(TOKENS, 0, key.num_rows)
             given: dict[str, Array | Tensor] = {LOGITS: logits, **inputs}
             run = graph.bind({}).repeat_into(given, {TOKENS: tokens}, TOKENS)
-            # By other parameters, so that it does not leave the tokens that are compared.
+            # Records with other parameters, so that it does not leave the tokens compared below.
             if not run.record({PARAMETERS: np.array([_PADDING] * key.num_rows)}):
                 return None
             found, expected = run.start(inputs).wait(), graph.bind({}).run(given)[TOKENS]

@@ -1,4 +1,4 @@
-"""Builds ONNX graphs that sample tokens where the logits are.
+"""Builds ONNX graphs that sample tokens on the logits' device.
 
 A graph returns a token only if it is certain to be the host's token. Its arithmetic may differ
 from the host's in the last bits (another ``exp``, another order of sums), so each deciding
@@ -34,11 +34,11 @@ from server.runtime.contract import TARGETS, TOP_TOKENS
 
 
 def build(variant: SamplerVariant, spec: LogitsSpec) -> onnx.ModelProto:
-    """A graph that samples one token for each of ``n`` rows.
+    """Builds a graph that samples one token for each of ``n`` rows.
 
     Inputs:
         - ``logits [batch, vocabulary]``
-        - ``rows [n]`` int64, the rows to sample, if it gathers rows
+        - ``rows [n]`` int64, the rows to sample, if the variant gathers rows
         - ``parameters [n, 5]`` float64, unless greedy; columns as in :mod:`.sampler_inputs`
         - with edits, ``edit_ids [n, m]`` int64 (an id may repeat only with the same edits) and
           ``edit_values [n, 3, m]`` float32: a number added to the logit, the repetition penalty
@@ -61,7 +61,7 @@ def build(variant: SamplerVariant, spec: LogitsSpec) -> onnx.ModelProto:
 
 
 def build_row_gather(spec: LogitsSpec) -> onnx.ModelProto:
-    """A graph that copies the rows ``rows`` of ``logits``: ``gathered [n, vocabulary]`` float32."""
+    """Builds a graph that copies the rows ``rows`` to ``gathered [n, vocabulary]`` float32."""
     nodes = Nodes()
     nodes.add("Identity", _logits(nodes, spec, gathers_rows=True), output=GATHERED)
     inputs = _inputs(SamplerVariant(SamplingMethod.GREEDY, gathers_rows=True), spec)
@@ -71,10 +71,10 @@ def build_row_gather(spec: LogitsSpec) -> onnx.ModelProto:
 def build_top_tokens(
     spec: LogitsSpec, count: int, *, gathers_rows: bool, has_targets: bool
 ) -> onnx.ModelProto:
-    """A graph that finds the ``count`` likeliest tokens of ``n`` rows.
+    """Builds a graph that finds the ``count`` likeliest tokens of ``n`` rows.
 
-    Inputs: as of :func:`build`, and :data:`server.runtime.contract.TARGETS` if it has them. Output:
-    as :data:`server.runtime.contract.TOP_TOKENS`.
+    Inputs: ``logits`` and ``rows`` as for :func:`build`; :data:`server.runtime.contract.TARGETS`
+    with ``has_targets``. Output: :data:`server.runtime.contract.TOP_TOKENS`.
     """
     nodes = Nodes()
     logits = _logits(nodes, spec, gathers_rows=gathers_rows)
@@ -105,7 +105,7 @@ def _inputs(variant: SamplerVariant, spec: LogitsSpec) -> list[onnx.ValueInfoPro
 
 
 def _logits(nodes: Nodes, spec: LogitsSpec, *, gathers_rows: bool) -> str:
-    """The logits of the sampled rows in float32, with suppressed tokens, as on the host."""
+    """Adds the logits of the sampled rows in float32, with tokens suppressed as on the host."""
     logits = LOGITS
     if gathers_rows:
         logits = nodes.add("Gather", logits, ROWS, axis=0)
@@ -120,7 +120,7 @@ def _logits(nodes: Nodes, spec: LogitsSpec, *, gathers_rows: bool) -> str:
 
 
 def _edited(nodes: Nodes, logits: str) -> str:
-    """The edits of the logits processors, in their order.
+    """Applies the edits of the logits processors, in their order.
 
     The host divides in IEEE float32; dividing in float64 and rounding gives the same bits.
     """

@@ -41,9 +41,10 @@ class SamplingMethod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplerVariant:
-    """One sampling graph.
+    """A variant of the sampling graph.
 
-    ``has_edits``: the graph edits the logits first. ``gathers_rows``: it samples some rows only.
+    ``has_edits``: whether it edits the logits first. ``gathers_rows``: whether it samples only some
+    rows.
     """
 
     method: SamplingMethod
@@ -53,11 +54,11 @@ class SamplerVariant:
 
 @dataclass(frozen=True, slots=True)
 class LogitsSpec:
-    """The logits ``[batch, vocabulary]`` that a sampling graph takes.
+    """Describes the logits ``[batch, vocabulary]`` that a sampling graph takes.
 
-    ``element_type`` is ONNX's. ``max_candidates``: how many of the likeliest tokens top-k and
-    nucleus sampling rank. ``suppressed``: tokens that are never generated; their logits become
-    :data:`SUPPRESSED_LOGIT`.
+    ``element_type``: an ONNX ``TensorProto`` type. ``max_candidates``: how many of the likeliest
+    tokens top-k and nucleus sampling rank. ``suppressed``: tokens that are never generated; their
+    logits become :data:`SUPPRESSED_LOGIT`.
     """
 
     vocabulary: int

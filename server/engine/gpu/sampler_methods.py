@@ -23,15 +23,15 @@ from server.engine.gpu.sampler_inputs import (
 )
 from server.engine.gpu.sampler_nodes import Nodes
 
-# Relative half-widths of the intervals. Sums of at most a million doubles differ by at most 1e-10.
-# The host's sum of float32 exponentials differs by 3e-7: 2.5 units in the last place for each term.
+# Half-widths of the intervals, relative to the sums. Two sums of at most a million doubles differ
+# by at most 1e-10; the host's sum of float32 exponentials by 3e-7, or 2.5 ulp of each term.
 _DOUBLE_ERROR = 1e-10
 _SINGLE_ERROR = 1e-6
 
 # Finite logits are smaller in magnitude (float32 ends at 3.4e38).
 _MAX_FINITE = 3e38
 
-# Tokens in a block: in the search for the most likely tokens, and in a draw from all tokens.
+# Tokens per block: in the search for the most likely tokens, and in a draw from all tokens.
 _RANK_BLOCK = 16
 _DRAW_BLOCK = 256
 
@@ -44,7 +44,7 @@ class Selection(NamedTuple):
 
 
 def _greedy(nodes: Nodes, logits: str, spec: LogitsSpec, _is_unedited: bool) -> Selection:
-    """The lowest id among the largest logits, as NumPy's ``argmax``."""
+    """Selects the lowest id among the largest logits, as NumPy's ``argmax`` does."""
     best = nodes.reduce("ReduceMax", logits)
     ids = nodes.constant(np.arange(spec.vocabulary, dtype=np.float32)[None])
     none = nodes.constant(np.float32(spec.vocabulary))
@@ -151,7 +151,7 @@ def _draw(nodes: Nodes, ranked: _Ranked, spec: LogitsSpec, limits: list[str]) ->
 
 
 def _candidates(nodes: Nodes, logits: str, spec: LogitsSpec) -> tuple[str, str]:
-    """The largest logits and their ids, ``[n, candidates]``; of equal logits, lower ids first.
+    """Finds the largest logits and their ids, ``[n, candidates]``; of equal ones, lower ids first.
 
     The ``k`` largest values are in the ``k`` blocks with the largest maxima, so two searches of
     few values replace one search of a whole vocabulary. Block ``i`` holds every
@@ -197,7 +197,7 @@ def is_finite(nodes: Nodes, logits: str, best: str = "") -> str:
     Args:
         nodes: the graph under construction.
         logits: ``[n, vocabulary]``.
-        best: their maximum ``[n, 1]``, if there is a node for it already.
+        best: the node of their maximum ``[n, 1]``; empty adds one.
     """
     best = best or nodes.reduce("ReduceMax", logits)
     total = nodes.reduce("ReduceSum", logits)
@@ -211,7 +211,7 @@ def is_finite(nodes: Nodes, logits: str, best: str = "") -> str:
 
 
 def _padded(nodes: Nodes, logits: str, spec: LogitsSpec, width: int) -> str:
-    """The logits with columns of -inf appended, up to ``width``."""
+    """Appends columns of -inf to the logits, up to ``width``."""
     if width == spec.vocabulary:
         return logits
     pads = nodes.constant(np.array([0, 0, 0, width - spec.vocabulary]))
@@ -219,13 +219,13 @@ def _padded(nodes: Nodes, logits: str, spec: LogitsSpec, width: int) -> str:
 
 
 def _below_best(nodes: Nodes, values: str) -> str:
-    """The difference to the first value, in float64."""
+    """Subtracts the first value of each row, in float64."""
     in_double = nodes.cast(values, TensorProto.DOUBLE)
     return nodes.add("Sub", in_double, nodes.slice(in_double, 0, 1))
 
 
 def _weights(nodes: Nodes, difference: str) -> str:
-    """``exp(difference / temperature)`` in float64."""
+    """Computes ``exp(difference / temperature)`` in float64."""
     in_double = nodes.cast(difference, TensorProto.DOUBLE)
     return nodes.add("Exp", nodes.add("Div", in_double, _parameter(nodes, TEMPERATURE)))
 
@@ -240,4 +240,4 @@ METHODS: dict[SamplingMethod, Callable[[Nodes, str, LogitsSpec, bool], Selection
     SamplingMethod.TOP_K: _top_k,
     SamplingMethod.NUCLEUS: _nucleus,
 }
-"""Arguments: nodes, logits ``[n, vocabulary]``, their spec, whether they are unedited."""
+"""Each takes the nodes, logits ``[n, vocabulary]``, their spec, and whether they are unedited."""

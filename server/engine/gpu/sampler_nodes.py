@@ -24,7 +24,7 @@ class Nodes:
         return name
 
     def top_k(self, values: str, count: int, *, largest: bool = True) -> tuple[str, str]:
-        """The ``count`` largest values of each row, in order, and their indices."""
+        """Finds each row's ``count`` largest or smallest values, in order, and their indices."""
         name = f"TopK_{len(self.nodes)}"
         inputs = [values, self.constant(np.array([count]))]
         outputs = [f"{name}_values", f"{name}_indices"]
@@ -52,26 +52,29 @@ class Nodes:
         return self.add("Slice", value, *bounds)
 
     def gather(self, values: str, index: str) -> str:
-        """Values of each row of ``values [n, m]``, at ``index [n, k]``."""
+        """Takes from each row of ``values [n, m]`` the values at ``index [n, k]``: ``[n, k]``."""
         return self.add("GatherElements", values, index, axis=1)
 
     def cumulative_sum(self, values: str) -> str:
-        """Sums of each row's first 1, 2, … values."""
+        """Sums each row's first 1, 2, … values."""
         return self.add("CumSum", values, self.constant(np.int64(1)))
 
     def count_where(self, values: str, operator: str, bounds: str) -> str:
-        """How many of each row of ``values [n, m]`` hold against ``bounds [n, 2]``: int64."""
+        """Counts, in each row of ``values [n, m]``, ``value operator bound``: int64 ``[n, 2]``.
+
+        ``bounds [n, 2]``: two bounds for each row.
+        """
         rows = self.add("Unsqueeze", values, self.constant(np.array([1])))
         columns = self.add("Unsqueeze", bounds, self.constant(np.array([2])))
         hits = self.cast(self.add(operator, rows, columns), TensorProto.INT64)
         return self.reduce("ReduceSum", hits, 2, keep=False)
 
     def interval(self, value: str, half_width: float) -> str:
-        """``value [n, 1]`` minus and plus ``half_width``: ``[n, 2]``."""
+        """Computes ``value [n, 1]`` minus and plus ``half_width``: ``[n, 2]``."""
         return self.add("Add", value, self.constant(np.array([[-half_width, half_width]])))
 
     def agreement(self, ends: str) -> tuple[str, str]:
-        """The first of ``ends [n, 2]``, and whether the second is equal: ``[n, 1]`` each."""
+        """Takes the first of ``ends [n, 2]``, and whether the second equals it: ``[n, 1]`` each."""
         first = self.slice(ends, 0, 1)
         return first, self.add("Equal", first, self.slice(ends, 1, 2))
 
@@ -84,7 +87,7 @@ class Nodes:
     def model(
         self, inputs: list[onnx.ValueInfoProto], name: str, element_type: int, sizes: Sequence[Any]
     ) -> onnx.ModelProto:
-        """The finished graph, with one output."""
+        """Returns the finished graph, with one output."""
         output = helper.make_tensor_value_info(name, element_type, sizes)
         graph = helper.make_graph(self.nodes, "sample", inputs, [output], self.constants)
         return helper.make_model(

@@ -1,7 +1,7 @@
 """Admission control: limits on accepted sequences and tokens, per model and per client.
 
-It reads no clock and knows no lanes: the engine reports accepted and ended jobs. Times are in
-seconds; waits are estimates (:mod:`server.engine.requests.wait_estimate`), for retry delays and to
+It reads no clock and does not know the lanes: the engine reports accepted and ended jobs. Times are
+in seconds. Estimated waits (:mod:`server.engine.requests.wait_estimate`) set retry delays and
 reject requests that would miss their deadline.
 """
 
@@ -22,9 +22,9 @@ _NANOSECONDS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """Limits of one model."""
+    """How much work one model accepts, and how much of it can run at once."""
 
-    max_accepted: Cost  # running and queued
+    max_accepted: Cost  # running and queued jobs together
     max_running: Cost
 
 
@@ -32,8 +32,8 @@ class Admission:
     """Counts the accepted jobs of one model that have not ended.
 
     Args:
-        name: of the model, for error messages.
-        limits: of the model.
+        name: the model's name, for error messages.
+        limits: the model's limits.
     """
 
     def __init__(self, name: str, limits: AdmissionLimits) -> None:
@@ -59,19 +59,19 @@ class Admission:
         is_bulk: bool = False,
         client: str = "",
     ) -> None:
-        """Raises if a request cannot be accepted now. Only remembers whom it refused.
+        """Raises if a request cannot be accepted now. Records only which client it refused.
 
         Args:
-            cost: of all its jobs.
-            now: the time.
-            remaining_seconds: until its deadline.
-            is_bulk: background work, which leaves a quarter of the limits to others unless the
-                model is idle.
-            client: who sends it.
+            cost: the total cost of the request's jobs.
+            now: the current time in seconds.
+            remaining_seconds: the time until the request's deadline; None without a deadline.
+            is_bulk: whether it is background work, which leaves a quarter of the limits to other
+                requests unless the model is idle.
+            client: the client that sends the request.
 
         Raises:
-            RequestTooLargeError: it exceeds the limits even of an idle model.
-            OverloadedError: the model is at its limits, or the queue is longer than the deadline.
+            RequestTooLargeError: the request exceeds the limits even of an idle model.
+            OverloadedError: the model is at its limits, or the estimated wait exceeds the deadline.
         """
         max_accepted, total = self._limits.max_accepted, self._accepted + cost
         if cost.num_sequences > max_accepted.num_sequences:
@@ -124,17 +124,17 @@ class Admission:
         self._waits.add(id_, cost, now, client)
 
     def release(self, id_: int, cost: Cost, completion: Completion | None, now: float) -> None:
-        """A job ended. The times of a successful ``completion`` enter the estimates."""
+        """Subtracts an ended job. A successful ``completion`` updates the estimates."""
         self._accepted -= cost
         self._shares.remove(id_, cost)
         self._waits.remove(id_, completion, now)
 
     def wait_seconds(self, cost: Cost, now: float, client: str = "") -> float:
-        """An estimate of a request's time in the queue; 0 until a job has ended."""
+        """Estimates a request's time in the queue; 0 until a job has ended."""
         return self._waits.wait_seconds(cost, now, client)
 
     def _queue_full_error(self, limit: Limit, total: Cost, max_accepted: Cost) -> OverloadedError:
-        """The error of a full queue, with an estimate of when enough jobs will have ended."""
+        """Makes the error of a full queue. Its retry delay estimates when enough jobs will end."""
         running = self._limits.max_running
         waves = max(
             (total.num_sequences - max_accepted.num_sequences) / running.num_sequences,
@@ -151,9 +151,9 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class ClientRate:
-    """Tokens that each client may request: ``burst`` at once, ``per_second`` on average.
+    """How many tokens each client may request: ``burst`` at once, ``per_second`` on average.
 
-    Only the ``max_clients`` that requested last are kept.
+    Only the ``max_clients`` latest clients are tracked.
     """
 
     per_second: int
@@ -179,8 +179,8 @@ class ClientBuckets:
         """Raises if ``client`` may not spend ``cost`` at ``now`` (nanoseconds). Changes nothing.
 
         Raises:
-            RequestTooLargeError: it exceeds a full bucket.
-            OverloadedError: the bucket holds too little now.
+            RequestTooLargeError: ``cost`` exceeds a full bucket.
+            OverloadedError: the bucket holds too few tokens now.
         """
         if cost.num_tokens > self._rate.burst:
             raise _too_many_tokens(
@@ -205,11 +205,11 @@ class ClientBuckets:
             self._full_at.popitem(last=False)
 
     def _full_at_after(self, client: str, cost: Cost, now: int) -> int:
-        """When the client's bucket will be full again if it spends ``cost`` at ``now``."""
+        """Returns when the bucket will be full again if the client spends ``cost`` at ``now``."""
         return max(self._full_at.get(client, now), now) + self._nanoseconds(cost.num_tokens)
 
     def _nanoseconds(self, num_tokens: int) -> int:
-        """The time in which ``num_tokens`` are added to a bucket."""
+        """Returns the time in which a bucket gains ``num_tokens``."""
         return num_tokens * _NANOSECONDS // self._rate.per_second
 
 

@@ -1,4 +1,4 @@
-"""Records which lanes have work. The only busy lane may use all cores."""
+"""Records which lanes have work. A lane may use all cores while it is the only busy one."""
 
 
 class BusyLanes:

@@ -1,17 +1,17 @@
-"""Keeps places in a model's queue for clients that use less than their share of it."""
+"""Reserves places in a model's queue for clients that use less than their share of it."""
 
 from server.engine.requests.job import Cost
 
 # A client counts as waiting for this many seconds after it was refused.
 _WAITING_SECONDS = 10.0
-_RESERVED = 1 / 3  # of the limits, if several clients want them
+_RESERVED = 1 / 3  # the reserved part of the limits, while several clients want places
 
 
 class ClientShares:
-    """What each client holds of one model's limits.
+    """Tracks how much of one model's limits each client uses.
 
-    While several clients want places, the last third is for those below an equal share. A client
-    that is alone may use all.
+    While several clients want places, the last third of the limits is for clients below an equal
+    share. A single client may use all.
 
     Args:
         max_accepted: the model's limits.
@@ -27,10 +27,10 @@ class ClientShares:
         """Whether a request must leave its places to other clients.
 
         Args:
-            client: who sends it.
-            cost: of the request.
-            accepted: by all clients together.
-            now: seconds.
+            client: the client that sends the request.
+            cost: the cost of the request.
+            accepted: the accepted cost of all clients together.
+            now: the current time in seconds.
         """
         recent = {c for c, at in self._refused.items() if at > now - _WAITING_SECONDS}
         num_clients = len(recent | self._held.keys() | {client})
@@ -49,19 +49,19 @@ class ClientShares:
         )
 
     def refuse(self, client: str, now: float) -> None:
-        """The client was refused: it waits for a place."""
+        """Records that a request of ``client`` was refused: the client counts as waiting."""
         if len(self._refused) > 1000:
             recent = {c: at for c, at in self._refused.items() if at > now - _WAITING_SECONDS}
             self._refused = recent
         self._refused[client] = now
 
     def add(self, id_: int, client: str, cost: Cost) -> None:
-        """A job was accepted."""
+        """Adds the cost of an accepted job to its client's."""
         self._client_of[id_] = client
         self._held[client] = self._held.get(client, Cost(0, 0)) + cost
 
     def remove(self, id_: int, cost: Cost) -> None:
-        """A job ended."""
+        """Subtracts the cost of an ended job from its client's."""
         client = self._client_of.pop(id_)
         held = self._held.pop(client) - cost
         if held.num_sequences:

@@ -24,11 +24,11 @@ from server.engine.decoding.options import (
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """Upper bounds on what jobs use: sequences, and tokens of prompts and outputs."""
+    """Upper bounds on what jobs use: sequences, and tokens of sources, prompts and outputs."""
 
     num_sequences: int
     num_tokens: int
-    num_new_tokens: int = 0  # of num_tokens, those to generate
+    num_new_tokens: int = 0  # the part of num_tokens to generate
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(
@@ -46,7 +46,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 def total_cost(costs: Sequence[Cost]) -> Cost:
-    """The sum of ``costs``, at least one."""
+    """Returns the sum of ``costs``, which has at least one item."""
     if len(costs) == 1:
         return costs[0]
     sequences, tokens, new_tokens = zip(
@@ -56,30 +56,30 @@ def total_cost(costs: Sequence[Cost]) -> Cost:
 
 
 class Delivery(Enum):
-    """When the tokens of an output reach their reader."""
+    """When the tokens of an output are published."""
 
     EACH = auto()
-    """Each at once."""
+    """Each token immediately."""
     STREAM = auto()
-    """At once; while many sequences run, those of ``JOIN_SECONDS`` together, but those on which the
-    hypotheses of a beam search agree at once."""
+    """Immediately; while many sequences run, the tokens of ``JOIN_SECONDS`` together. A beam search
+    always publishes tokens as soon as its hypotheses agree on them."""
     WHOLE = auto()
-    """All at the end."""
+    """All tokens at the end."""
 
 
-# Messages of a stream come this far apart while many sequences run: 25 a second are more than a
-# person can tell apart.
+# The time between two updates of a stream while many sequences run: a reader cannot tell more than
+# 25 a second apart.
 JOIN_SECONDS = 0.04
 
 
 TextEnd = Callable[[int], bool]
-"""Takes the next token of an output; returns whether the output ends with it."""
+"""Takes the next token of an output, and returns whether the output ends with it."""
 
 
 class Candidates:
-    """The only tokens that an output may have: the logits of all others are -inf.
+    """The only tokens that an output may contain: the logits of all others are -inf.
 
-    ``find``: returns them, ascending. The lane calls it once, not the event loop.
+    ``find``: returns their ids, ascending. It is called once, on the lane's thread.
     """
 
     def __init__(self, find: Callable[[], npt.NDArray[np.int32]]) -> None:
@@ -96,15 +96,15 @@ class GenerationJob:
 
     Attributes:
         prompt: the decoder's first token ids, at least one.
-        max_new_tokens: for each output; 0 only prefills the prompt.
-        source: the encoder's token ids; empty for a decoder-only model, and of speech.
+        max_new_tokens: the most tokens of each output; 0 only prefills the prompt.
+        source: the encoder's token ids; empty for a decoder-only model, and for speech.
         eos: tokens that end an output.
         sampling: how the next token is drawn.
         logits_options: changes to the logits before sampling.
         beams: beam search; the outputs are its best hypotheses.
-        num_outputs: outputs of the job. Without ``beams`` and ``alternatives`` they are
+        num_outputs: how many outputs the job has. Without ``beams`` and ``alternatives`` they are
             samples, each with its own random generator (``seed + output``).
-        alternatives: the outputs begin with the likeliest first tokens, one each.
+        alternatives: whether output ``i`` begins with the ``i``-th likeliest first token.
         constraint: a grammar that each output follows.
         candidates: the only tokens that are generated; None for all. They include ``eos``, and no
             tokens that the model suppresses.
@@ -113,12 +113,12 @@ class GenerationJob:
         deadline: the client's timeout, in the engine's clock (seconds).
         finish_by: when to stop and return the partial output, in the same clock (seconds).
         cache_scope: only jobs of the same scope share cached prefixes and prefills.
-        client: clients get equal shares of the slots while their jobs wait; empty if there is none.
-        delivery: of new tokens.
-        text_end: ends a beam search once its hypotheses agree on a text with a stop string; makes
-            the state of one output, in the lane's thread.
-        samples: speech as the encoder's source: one window, as the model's graph takes it.
-        num_audio_tokens: vectors of the window in the model.
+        client: the client's name, or empty; clients get equal shares of the slots while jobs wait.
+        delivery: when new tokens are published.
+        text_end: called on the lane's thread to make a detector of stop strings, which ends a beam
+            search once its hypotheses agree on a text with one.
+        samples: the encoder's source for speech: one window, as the model's graph takes it.
+        num_audio_tokens: the number of vectors that the encoder makes of the window.
     """
 
     prompt: tuple[int, ...]
@@ -145,7 +145,7 @@ class GenerationJob:
 
     @property
     def num_source_tokens(self) -> int:
-        """Vectors of the source in the model."""
+        """The number of vectors that the encoder returns for the source."""
         return len(self.source) + self.num_audio_tokens
 
     @property
@@ -155,7 +155,7 @@ class GenerationJob:
 
     @property
     def is_single(self) -> bool:
-        """Whether it has one sequence, which needs no other's logits."""
+        """Whether the job has a single sequence, without a beam search."""
         return self.num_sequences == 1 and self.beams is None
 
     @property
@@ -165,7 +165,7 @@ class GenerationJob:
         return Cost(self.num_sequences, num_read + num_new, num_new)
 
     def remaining_seconds(self, now: float) -> float | None:
-        """Seconds until the deadline; None if there is none, or if the job may skip the queue."""
+        """Returns the seconds until the deadline; None without one, or if the job has priority."""
         return None if self.deadline is None or self.priority > 0 else self.deadline - now
 
 
@@ -173,19 +173,19 @@ class EncodingJob(msgspec.Struct, frozen=True, eq=False):
     """One text, image, or text with an image to encode.
 
     Attributes:
-        token_ids: at least one; of an image alone none.
+        token_ids: the text's token ids, at least one; empty for an image without text.
         segment_ids: one for each token; empty means all 0.
-        num_attended: how many of the tokens are attended to, the first ones; None for all. Only for
-            models with such an input.
+        num_attended: how many leading tokens are attended to; None for all. Only for models with
+            the input ``attended_lengths``.
         logit_positions: indices of the tokens to predict, for a masked language model.
-        max_active_dims: weights to return of a sparse vector, the largest.
-        wants_tokens: also return each token's vector, from an embedding model.
-        attention: also return these attention weights. The text then runs alone.
-        is_bulk: background work, which other texts may overtake.
+        max_active_dims: how many of a sparse vector's largest weights to return.
+        wants_tokens: whether to return each token's vector too, from an embedding model.
+        attention: attention weights to return too; None for none. With them, the text runs alone.
+        is_bulk: whether it is background work, which other texts may overtake.
         deadline: the client's timeout, in the engine's clock (seconds).
-        num_texts: of the request, this one included, and windows of long texts.
-        image: as the model's graph takes it: ``[height, width, channels]``, 0 to 255.
-        num_image_tokens: vectors of the image in the model.
+        num_texts: the number of texts in the request, windows of long texts included.
+        image: pixels as the model's graph takes them: ``[height, width, channels]``, 0 to 255.
+        num_image_tokens: the number of vectors that the model makes of the image.
     """
 
     token_ids: tuple[int, ...]
@@ -207,7 +207,7 @@ class EncodingJob(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def num_tokens(self) -> int:
-        """Vectors in the model."""
+        """The number of vectors that the encoder computes: tokens, and those of the image."""
         return len(self.token_ids) + self.num_image_tokens
 
     @property
@@ -215,7 +215,7 @@ class EncodingJob(msgspec.Struct, frozen=True, eq=False):
         return Cost(1, self.num_tokens)
 
     def remaining_seconds(self, now: float) -> float | None:
-        """Seconds until the deadline; None if there is none."""
+        """Returns the seconds until the deadline; None if there is none."""
         return None if self.deadline is None else self.deadline - now
 
 

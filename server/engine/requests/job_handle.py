@@ -17,17 +17,19 @@ MAX_UNREAD_VALUES = 1 << 16
 
 @dataclass(eq=False, slots=True)
 class JobHandle:
-    """An accepted job, or several texts to encode. Await :meth:`next` until each ``is_last``.
+    """An accepted job, or several texts to encode.
+
+    Await :meth:`next` until it has returned an update with ``is_last`` for each job.
 
     Attributes:
-        id: the first job's; those of the others follow.
-        lane: index of the lane that runs the jobs.
-        model_id: by which the lanes look up the worker.
+        id: the id of the first job; the ids of the others follow it.
+        lane: the index of the lane that runs the jobs.
+        model_id: the id by which lanes look up the model's worker.
         cost: the admitted cost of all jobs.
-        num_jobs: texts have one update each, in the order in which they end.
-        is_done: the last update was pushed, or the engine stopped.
-        is_overrun: the reader was too slow; the jobs are cancelled.
-        on_update: called when :meth:`next` has an update or an error, once for each.
+        num_jobs: the number of jobs. Each text has one update, in the order in which they end.
+        is_done: whether the last update was pushed, or the engine stopped.
+        is_overrun: whether the reader was too slow, so that the jobs are cancelled.
+        on_update: called once for each update or error that :meth:`next` can return or raise.
     """
 
     id: int
@@ -39,7 +41,7 @@ class JobHandle:
     is_overrun: bool = False
     on_update: Callable[[], object] | None = None
     _num_ended: int = 0
-    _first_queue_seconds: float = 0.0  # of the job that ended first
+    _first_queue_seconds: float = 0.0  # the queue time of the job that ended first
     _num_unread_values: int = 0
     # Updates with the number of their values; None ends the queue.
     _updates: deque[tuple[JobUpdate, int] | None] = field(default_factory=deque)
@@ -50,7 +52,7 @@ class JobHandle:
         return range(self.id, self.id + self.num_jobs)
 
     def end_one(self, completion: Completion) -> Completion | None:
-        """Counts a job that ended. After the last one, the completion of all."""
+        """Counts a job that ended. Returns the completion of all jobs after the last one."""
         if not self._num_ended:
             self._first_queue_seconds = completion.queue_seconds
         self._num_ended += 1
@@ -65,7 +67,7 @@ class JobHandle:
         )
 
     async def next(self) -> JobUpdate:
-        """The next update. For one reader at a time.
+        """Waits for the next update. For one reader at a time.
 
         Raises:
             EngineStoppedError: the engine stopped before the job ended.
@@ -116,5 +118,5 @@ class JobHandle:
 
 
 def _num_values(update: JobUpdate) -> int:
-    """Approximate number of values that an update keeps in memory."""
+    """Returns roughly how many values an update keeps in memory."""
     return 1 + len(update.tokens) + sum(1 + 2 * len(logprob.top) for logprob in update.logprobs)

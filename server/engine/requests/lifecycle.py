@@ -1,14 +1,14 @@
 """The lifecycle of a sequence, or of a text to encode, as one transition table.
 
-It is the only state machine of a request: code that depends on a sequence's progress checks its
-phase. Every sequence ends in exactly one outcome.
+It is the only state machine of a request: code that depends on a sequence's progress checks the
+sequence's phase. Every sequence ends with exactly one outcome.
 
 ::
 
     WAITING ──▶ ENCODING ──▶ PREFILLING ──▶ DECODING ──▶ FINISHED or FAILED
 
-A decoder's sequence skips ENCODING, a text to encode ends after it. A cancelled one is CANCELLING
-until the next step, which ends it.
+A sequence of a decoder-only model skips ENCODING; a text to encode ends after it. A cancelled
+sequence is CANCELLING until the next step, which ends it.
 """
 
 from enum import StrEnum
@@ -18,7 +18,7 @@ class Phase(StrEnum):
     """The progress of a sequence."""
 
     WAITING = "waiting"  # in the queue, without a slot
-    ENCODING = "encoding"  # admitted; the encoder runs over its source or text next
+    ENCODING = "encoding"  # admitted; the encoder next runs over its source or text
     PREFILLING = "prefilling"  # the decoder processes its prompt
     DECODING = "decoding"  # at least one token was generated
     CANCELLING = "cancelling"  # the next step ends it
@@ -41,8 +41,8 @@ class Outcome(StrEnum):
     """Why an output ended."""
 
     STOP = "stop"  # an end-of-sequence token
-    LENGTH = "length"  # max_new_tokens, or the slot is full
-    DONE = "done"  # a text was encoded
+    LENGTH = "length"  # max_new_tokens was reached, or the slot is full
+    DONE = "done"  # the text was encoded
     TIME_LIMIT = "time_limit"  # ``finish_by`` passed: the partial output is the result
     DEADLINE = "deadline"  # the client's timeout passed
     CANCELLED = "cancelled"
@@ -67,7 +67,7 @@ TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
 
 
 def advance(phase: Phase, event: Event) -> Phase:
-    """The phase after ``event``. Raises ``ValueError`` if ``event`` cannot happen in ``phase``."""
+    """Returns the phase after ``event``. Raises ``ValueError`` if ``phase`` does not allow it."""
     try:
         return TRANSITIONS[phase, event]
     except KeyError:
@@ -75,10 +75,10 @@ def advance(phase: Phase, event: Event) -> Phase:
 
 
 def has_ended(phase: Phase) -> bool:
-    """Whether no event is possible any more."""
+    """Whether a sequence in ``phase`` has ended: no event is possible any more."""
     return phase in {Phase.FINISHED, Phase.FAILED}
 
 
 def ending_event(outcome: Outcome) -> Event:
-    """The event that ends a sequence with ``outcome``."""
+    """Returns the event that ends a sequence with ``outcome``."""
     return Event.FAIL if outcome in {Outcome.FAILED, Outcome.OUT_OF_MEMORY} else Event.FINISH

@@ -1,32 +1,33 @@
-"""Chooses the lane for a new job, by the load of each lane and the prompts that they cache."""
+"""Chooses the lane for a new job, by each lane's load and the prompts that it may have cached."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
 
 from server.engine.requests.job import GenerationJob, Job
 
-# The lane that may have a job's prefix gets the job unless another one has as many sequences less.
+# The lane that may have cached a job's prefix gets the job, unless it has over this many sequences
+# more than the least loaded lane.
 MAX_IMBALANCE = 2
-# Of texts: the handles of a small request for each lane, and of a large one in all.
+# Handles for texts: a small request has this many for each lane, a large one up to 64 in all.
 _HANDLES_PER_LANE, _MAX_HANDLES = 4, 64
 _TEXTS_PER_HANDLE = 8
 _BLOCK_TOKENS = 32
-_MAX_BLOCKS = 64  # of a prompt
+_MAX_BLOCKS = 64  # the most blocks of a prompt that are hashed
 _MAX_KNOWN_BLOCKS = 1 << 14
 
 
 def count_handles(num_texts: int, num_lanes: int) -> int:
-    """How many handles the texts of a request have.
+    """Returns the number of handles for the texts of a request.
 
-    Each takes the event loop some 20 µs, so they are few; but enough, and a multiple of the lanes,
-    for the lanes to share the texts evenly.
+    A handle costs the event loop about 20 µs, so there are few; but enough of them, and a multiple
+    of the lanes, to divide the texts evenly among the lanes.
     """
     count = max(_HANDLES_PER_LANE * num_lanes, min(_MAX_HANDLES, num_texts // _TEXTS_PER_HANDLE))
     return min(num_texts, count // num_lanes * num_lanes)
 
 
 def divide_texts(num_texts: int, num_handles: int) -> list[int]:
-    """Where the texts of each handle begin, and the end: the larger handles first.
+    """Returns the index of each handle's first text, and the end. Larger handles come first.
 
     The smaller ones then even out the loads of the lanes.
     """
@@ -35,10 +36,10 @@ def divide_texts(num_texts: int, num_handles: int) -> list[int]:
 
 
 class Placement:
-    """The load of each lane, and which prompts it got.
+    """Tracks the load of each lane and the prompts that it got.
 
     Args:
-        num_lanes: over all devices.
+        num_lanes: the number of lanes over all devices.
         num_devices, single_lane_max_sequences: see :func:`choose_lane`.
     """
 
@@ -49,7 +50,7 @@ class Placement:
         self._prefix_lanes = PrefixLanes() if num_lanes > 1 else None
 
     def place(self, model_id: int, job: Job, num_sequences: int) -> int:
-        """The lane for ``num_sequences`` of ``job`` and others like it; counts them there."""
+        """Chooses a lane for ``job`` and others like it, and adds ``num_sequences`` to its load."""
         blocks, preferred = [], None
         if self._prefix_lanes is not None and isinstance(job, GenerationJob):
             blocks = block_hashes(model_id, job.cache_scope, job.prompt)
@@ -67,22 +68,22 @@ class Placement:
         return lane
 
     def release(self, lane: int, num_sequences: int) -> None:
-        """``num_sequences`` of a lane have ended."""
+        """Subtracts ``num_sequences`` that have ended from the load of a lane."""
         self._loads[lane] -= num_sequences
 
 
 class PrefixLanes:
-    """Which lane got which prompts last, by hashes of their first blocks of 32 tokens.
+    """Maps prompts, by hashes of their leading blocks of 32 tokens, to the lane that last got them.
 
-    Each lane has a prefix cache of its own, so the next turn of a conversation should get the lane
-    of the turn before. A wrong hint costs a prefill, and nothing else.
+    Each lane has its own prefix cache, so the next turn of a conversation should go to the lane of
+    the turn before. A wrong hint costs only a prefill.
     """
 
     def __init__(self) -> None:
-        self._lanes: OrderedDict[int, int] = OrderedDict()  # by hash; the last used ones
+        self._lanes: OrderedDict[int, int] = OrderedDict()  # by hash, least recently used first
 
     def find(self, blocks: Sequence[int]) -> int | None:
-        """The lane that got the longest prefix of a prompt; None if none did.
+        """Returns the lane that got the longest prefix of a prompt; None if no lane got any.
 
         ``blocks``: the prompt's :func:`block_hashes`.
         """
@@ -104,7 +105,7 @@ class PrefixLanes:
 
 
 def block_hashes(model_id: int, scope: str, prompt: Sequence[int]) -> list[int]:
-    """A hash of each prefix of whole blocks, for :class:`PrefixLanes`.
+    """Hashes each prefix of whole blocks of a prompt, for :class:`PrefixLanes`.
 
     ``scope``: only prompts of the same model and scope share prefixes.
     """
@@ -124,20 +125,21 @@ def choose_lane(
     single_lane_max_sequences: int,
     preferred: int | None = None,
 ) -> int:
-    """The lane for a job.
+    """Chooses the lane for a job.
 
-    It is ``preferred``, unless that has over ``MAX_IMBALANCE`` sequences more than the least loaded
-    lane. Otherwise it is on the least loaded device: if one lane has all work of that device, and
-    would have at most ``single_lane_max_sequences`` sequences, it gets the job too, since a lane
-    alone can use the whole device; else the least loaded lane gets it.
+    It is ``preferred``, unless that lane has over ``MAX_IMBALANCE`` sequences more than the least
+    loaded one. Otherwise it is a lane of the least loaded device. If one lane has all work of that
+    device, and would have at most ``single_lane_max_sequences`` sequences, it gets the job too,
+    because a single busy lane can use the whole device; else the least loaded lane gets it.
 
     Args:
-        loads: sequences of each lane. Lanes of a device are neighbours, and each device has the
-            same number of lanes.
+        loads: the number of sequences of each lane. The lanes of a device are adjacent, and each
+            device has the same number of lanes.
         num_devices: at least one.
-        num_sequences: of the job.
-        single_lane_max_sequences: the most sequences that one lane takes on its own.
-        preferred: the lane that may hold the job's prefix; None for any.
+        num_sequences: the number of sequences of the job.
+        single_lane_max_sequences: the most sequences that one lane takes while the other lanes of
+            its device have none.
+        preferred: the lane that may have cached the job's prefix; None for any.
     """
     if preferred is not None and loads[preferred] <= min(loads) + MAX_IMBALANCE:
         return preferred

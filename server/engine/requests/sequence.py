@@ -21,7 +21,7 @@ from server.engine.requests.lifecycle import Event, Outcome, Phase, advance, has
 
 @dataclass(slots=True, eq=False)
 class Unpublished:
-    """Generated tokens, their log-probabilities if the job wants them, and when each was chosen."""
+    """Generated tokens, with their log-probabilities if the job wants them, and selection times."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -43,24 +43,24 @@ class Unpublished:
 
 @dataclass(slots=True, eq=False)
 class DecodingSequence:
-    """One output or hypothesis of a job. While it runs it owns a slot. Owned by the lane's thread.
+    """One output or hypothesis of a job. It owns a slot while it runs. For the lane's thread only.
 
     Attributes:
         id: unique among the sequences of a worker.
-        job: to which its output belongs.
+        job: the job to which its output belongs.
         deadline: the earlier of the job's ``deadline`` and ``finish_by``, in seconds.
-        takes_argmax: its next token is the argmax of the unprocessed logits.
-        allows_multi_step: nobody needs its tokens before the last, and each is the argmax.
-        output: index of its output in the job.
-        generator: random numbers for sampling.
-        constraint: the state of its grammar.
+        takes_argmax: whether its next token is the argmax of the unprocessed logits.
+        allows_multi_step: whether its tokens are all argmaxes, and published together at the end.
+        output: the index of its output in the job.
+        generator: draws random numbers for sampling; None if greedy.
+        constraint: the state of its grammar; None without one.
         logits_processors: change its logits before a token is selected.
         phase: see :mod:`server.engine.requests.lifecycle`.
-        tokens: the prompt's, then the generated ones.
-        num_cached_tokens: the first of ``tokens``, whose keys and values are in the slot.
+        tokens: the prompt's tokens, then the generated ones.
+        num_cached_tokens: how many leading ``tokens`` have keys and values in the slot.
         num_reserved_slots: slots kept free for the sequences that will fork from it.
-        unpublished: its last tokens, which no update has yet.
-        last_published: when an update had its tokens, in the engine's clock (seconds).
+        unpublished: its latest tokens, not yet in an update.
+        last_published: when its tokens were last published, in the engine's clock (seconds).
     """
 
     id: int
@@ -81,7 +81,7 @@ class DecodingSequence:
 
     @classmethod
     def first_of(cls, id_: int, job: GenerationJob) -> "DecodingSequence":
-        """The sequence that prefills the prompt; it reserves slots for those that fork from it."""
+        """Makes the sequence that prefills the prompt. It reserves the slots of its forks."""
         processors = logits_processors(job.logits_options, job.eos)
         limits = [time for time in (job.finish_by, job.deadline) if time is not None]
         takes_argmax = job.sampling.is_greedy and not processors and job.constraint is None
@@ -105,7 +105,7 @@ class DecodingSequence:
         )
 
     def fork(self, id_: int, output: int) -> "DecodingSequence":
-        """A copy for output ``output`` of the job; it needs a slot with the same content."""
+        """Copies the sequence for output ``output``. The copy needs a slot with equal content."""
         return DecodingSequence(
             id_,
             self.job,
@@ -139,7 +139,7 @@ class DecodingSequence:
 
     @property
     def num_remaining_tokens(self) -> int:
-        """Tokens that are not cached yet: 1 while decoding."""
+        """The number of tokens that are not cached yet: 1 while decoding."""
         return len(self.tokens) - self.num_cached_tokens
 
     @property
@@ -148,7 +148,7 @@ class DecodingSequence:
 
     @property
     def max_decode_runs(self) -> int:
-        """How many tokens it may decode before another plan: at least 1."""
+        """How many tokens it may decode before the next plan: at least 1."""
         if not self.allows_multi_step:
             return 1
         return max(self.job.max_new_tokens - self.num_generated_tokens, 1)
@@ -176,7 +176,7 @@ class DecodingSequence:
             self.constraint.mask(logits)
 
     def may_wait(self, now: float, *, is_busy: bool) -> bool:
-        """Whether new tokens may wait for later ones. ``is_busy``: many sequences run."""
+        """Whether new tokens may be published later. ``is_busy``: whether many sequences run."""
         delivery = self.job.delivery
         if delivery is Delivery.STREAM:
             return is_busy and now < self.last_published + JOIN_SECONDS
@@ -184,9 +184,9 @@ class DecodingSequence:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether its next token is the likeliest, and not the last by its number.
+        """Whether its next token is the argmax and not the last that ``max_new_tokens`` allows.
 
-        Nothing else of the logits is needed: no search, no fork and no log-probability reads them.
+        The logits are then needed for nothing else: no search, fork or log-probability reads them.
         """
         num_generated = len(self.tokens) - len(self.job.prompt)
         return (
@@ -197,7 +197,10 @@ class DecodingSequence:
         )
 
     def goes_on_with(self, likeliest: int) -> bool:
-        """Whether it goes on after its likeliest token, if it may. Stop texts may end it."""
+        """Whether it continues after its likeliest token, given :attr:`may_go_on`.
+
+        A stop string may still end it.
+        """
         return likeliest >= 0 and likeliest not in self.job.eos
 
     def append(self, token: int) -> Outcome | None:

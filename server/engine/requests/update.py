@@ -1,4 +1,4 @@
-"""The updates of a job's outputs, and how each output ended."""
+"""Updates of a job's outputs, and how each output ended."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class Completion(msgspec.Struct, frozen=True):
 
     @property
     def is_success(self) -> bool:
-        """Whether the output is complete: no limit of time, cancellation or failure cut it."""
+        """Whether the output is complete: no time limit, cancellation or failure cut it short."""
         return self.outcome in {Outcome.STOP, Outcome.LENGTH, Outcome.DONE}
 
 
@@ -31,24 +31,24 @@ class JobUpdate(msgspec.Struct, frozen=True):
     """New tokens of one output of a job, an encoder's result, or the end of an output.
 
     Attributes:
-        id: of the job.
+        id: the id of the job.
         tokens: new token ids.
         vector: an encoder's result: ``[width]``; ``[length, width]`` from a model with one vector
-            per token; or ``[positions, vocabulary]`` from a masked language model. Of a sparse
-            vector only the largest weights.
-        indices: of a sparse vector, the token ids of the weights in ``vector``, ascending.
-        token_vectors: ``[length, width]``, if the job wants them.
-        completion: how the output ended; None while it goes on.
-        output: index of the output in the job.
-        logprobs: of ``tokens``, if the job wants them.
-        prompt_logprobs: in the last update, of the prompt's tokens except the first.
-        first_logprobs: in the last update, of the job's ``first_token_ids``.
+            per token; or ``[positions, vocabulary]`` from a masked language model. A sparse vector
+            has its largest weights only.
+        indices: for a sparse vector, the token ids of the weights in ``vector``, ascending.
+        token_vectors: each token's vector ``[length, width]``, if the job wants them.
+        completion: how the output ended; None while it continues.
+        output: the index of the output in the job.
+        logprobs: the log-probabilities of ``tokens``, if the job wants them.
+        prompt_logprobs: in the last update, those of the prompt's tokens except the first.
+        first_logprobs: in the last update, those of the job's ``first_token_ids``.
         score: in the last update, the score of a beam search's hypothesis.
-        attention: in the last update, ``[tokens, layers, heads, source]``, if the job wants it;
-            the source of an encoder is the same tokens.
+        attention: in the last update, weights ``[tokens, layers, heads, source]``, if the job wants
+            them. In an encoder, the source is the same tokens.
         token_times: when each of ``tokens`` was chosen, in the engine's clock (seconds). In a beam
             search, when all hypotheses agreed on it.
-        has_more: other outputs of the job continue after this one's end.
+        has_more: whether other outputs of the job continue after this one has ended.
     """
 
     id: int
@@ -83,7 +83,7 @@ class JobTimes:
     def complete(
         self, outcome: Outcome, now: float, failure: str = "", num_reused_tokens: int = 0
     ) -> Completion:
-        """The completion of an output that ends ``now``."""
+        """Returns the completion of an output that ends at ``now``."""
         started = now if self.started is None else self.started
         first = now if self.first_token is None else self.first_token
         return Completion(

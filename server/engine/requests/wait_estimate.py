@@ -1,4 +1,4 @@
-"""Estimates how long a new job would wait, from what runs, for how long, and what waits."""
+"""Estimates how long a new job would wait, from the running and the waiting jobs."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ _TINY = 1e-9
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """A client's jobs. Shares are of the model's capacity, 0 to 1."""
+    """A client's jobs. Shares are fractions of the model's capacity, 0 to 1."""
 
     name: str
     waiting: "dict[int, _Job]" = field(default_factory=dict)  # in order of arrival
@@ -24,18 +24,18 @@ class _Client:
 class _Job:
     client: _Client
     share: float
-    started: float = 0.0  # once it runs
+    started: float = 0.0  # when it started; set once it runs
 
 
 class WaitEstimate:
-    """Follows the jobs of one model. Times are in seconds.
+    """Models the queue of one model. Times are in seconds.
 
-    A waiting job is taken to start as soon as what runs leaves it room, and to run for the mean
-    service time. Clients take turns; a client's jobs start in the order of arrival. Priorities and
-    the division into lanes are ignored.
+    It assumes that a waiting job starts as soon as the running jobs leave enough capacity, and runs
+    for the mean service time. The client with the least running work is next; its jobs start in the
+    order of arrival. Priorities and the division into lanes are ignored.
 
     Args:
-        max_running: what can run at a time.
+        max_running: the most work that can run at once.
     """
 
     def __init__(self, max_running: Cost) -> None:
@@ -43,15 +43,15 @@ class WaitEstimate:
         self._jobs: dict[int, _Job] = {}
         self._running: dict[int, _Job] = {}
         self._clients: dict[str, _Client] = {}
-        # Those with waiting jobs, in the order in which they began to wait.
+        # Clients with waiting jobs, in the order in which they began to wait.
         self._waiting: dict[str, _Client] = {}
         self._running_share = 0.0
-        # Moving averages.
-        self.service_seconds = 0.0  # of a job, from its first run to its end
-        self.first_token_seconds = 0.0  # of a job, from its first run to its first token
+        # Moving averages over jobs.
+        self.service_seconds = 0.0  # from a job's start to its end
+        self.first_token_seconds = 0.0  # from a job's start to its first token
 
     def add(self, id_: int, cost: Cost, now: float, client: str = "") -> None:
-        """A job arrives."""
+        """Adds a job that arrives at ``now``."""
         queue = self._clients.setdefault(client, _Client(client))
         job = self._jobs[id_] = queue.waiting[id_] = _Job(queue, self._share(cost))
         queue.num_jobs += 1
@@ -60,7 +60,7 @@ class WaitEstimate:
         self._start(now)
 
     def remove(self, id_: int, completion: Completion | None, now: float) -> None:
-        """A job ended. The times of a successful ``completion`` enter the averages."""
+        """Removes a job that ended. A successful ``completion`` updates the averages."""
         job = self._jobs.pop(id_)
         client = job.client
         if self._running.pop(id_, None) is None:
@@ -79,10 +79,10 @@ class WaitEstimate:
         self._start(now)
 
     def wait_seconds(self, cost: Cost, now: float, client: str = "") -> float:
-        """The time until a job that arrives now starts; 0 until a job has ended.
+        """Estimates the time until a job that arrives now starts; 0 until a job has ended.
 
-        Its start is a departure: of the jobs that run, in the order of their remaining times; then,
-        one mean service time later, of those that follow them; and so on.
+        A job starts when another one ends. The running jobs end in the order of their remaining
+        times; the jobs that replace them end one mean service time later, and so on.
         """
         waiting = {name: queue.waiting_share for name, queue in self._waiting.items()}
         own = waiting.get(client, 0.0) + self._share(cost)
@@ -106,7 +106,7 @@ class WaitEstimate:
         return max(cost.num_sequences / limit.num_sequences, cost.num_tokens / limit.num_tokens)
 
     def _start(self, now: float) -> None:
-        """Starts waiting jobs, in order, while they fit; one always does."""
+        """Starts waiting jobs, in order, while they fit. A job always fits if none runs."""
         while self._waiting:
             queue = next(iter(self._waiting.values()))
             if len(self._waiting) > 1:
@@ -121,7 +121,7 @@ class WaitEstimate:
             queue.running_share += job.share
 
     def _take(self, id_: int, job: _Job) -> None:
-        """Takes a job out of its client's queue."""
+        """Removes a job from its client's queue."""
         queue = job.client
         del queue.waiting[id_]
         queue.waiting_share -= job.share

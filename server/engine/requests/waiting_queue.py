@@ -12,7 +12,7 @@ PRIORITY_SECONDS = 10.0
 
 @dataclass(slots=True)
 class _ClientQueue:
-    """One client's sequences, by arrival and priority. ``served``: its virtual time."""
+    """One client's sequences, by arrival and priority. ``served``: the client's virtual time."""
 
     served: float
     keys: list[tuple[float, int]] = field(default_factory=list)
@@ -20,17 +20,17 @@ class _ClientQueue:
 
 
 class WaitingQueue:
-    """Clients get equal shares: start-time fair queueing by tokens (Goyal et al. 1996).
+    """Gives clients equal shares: start-time fair queueing by tokens (Goyal et al. 1996).
 
-    The next sequence is of the client that was served the fewest tokens since it waits. A client's
-    own sequences are in the order of arrival; one step of priority counts as
-    :data:`PRIORITY_SECONDS` earlier.
+    The next sequence is one of the client with the smallest virtual time, which grows by the tokens
+    of each admitted job. A client's own sequences are in the order of arrival; each step of
+    priority counts as an arrival :data:`PRIORITY_SECONDS` earlier.
     """
 
     def __init__(self) -> None:
-        self._clients: dict[str, _ClientQueue] = {}  # those with waiting sequences
+        self._clients: dict[str, _ClientQueue] = {}  # clients with waiting sequences
         self._client_of: dict[int, str] = {}  # by sequence id
-        self._served: dict[str, float] = {}  # of clients whose last sequence was admitted
+        self._served: dict[str, float] = {}  # virtual time of clients with no waiting sequence
         self._virtual_time = 0.0
         self._order: list[DecodingSequence] | None = None
 
@@ -45,7 +45,7 @@ class WaitingQueue:
         return self._order
 
     def add(self, sequence: DecodingSequence, now: float) -> None:
-        """Queues ``sequence``, which arrives at ``now`` (seconds)."""
+        """Adds ``sequence``, which arrives at ``now`` (seconds)."""
         client = sequence.job.client
         if client not in self._clients:
             served = max(self._served.pop(client, 0.0), self._virtual_time)
@@ -59,7 +59,7 @@ class WaitingQueue:
         self._order = None
 
     def admit(self, id_: int) -> DecodingSequence:
-        """Takes a sequence out to run it. Raises ``KeyError`` if it does not wait."""
+        """Removes and returns a sequence to run. Raises ``KeyError`` if it does not wait."""
         queue = self._clients[self._client_of[id_]]
         self._virtual_time = max(self._virtual_time, queue.served)
         sequence = self._take(id_, cost=True)
@@ -69,7 +69,7 @@ class WaitingQueue:
         return sequence
 
     def discard(self, id_: int) -> bool:
-        """Takes a sequence out if it waits. Returns whether it did."""
+        """Removes a sequence if it waits. Returns whether it did."""
         if id_ not in self._client_of:
             return False
         self._take(id_, cost=False)

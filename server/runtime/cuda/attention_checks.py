@@ -1,8 +1,8 @@
-"""Checks on the device, by small graphs, which attention of encoders is right there.
+"""Runs small graphs on the device to check which encoder attention is correct there.
 
-They find wrong results. After an access that the device forbids, nothing runs on it any more.
-Of ONNX Runtime's kernels, only the memory-efficient one reads ranges of keys; another would attend
-to other tokens.
+The checks find wrong results. They do not survive an illegal memory access, after which the device
+runs nothing more. Of ONNX Runtime's kernels, only memory-efficient attention reads ranges of keys;
+any other would attend to the wrong tokens.
 """
 
 import logging
@@ -24,7 +24,7 @@ _LENGTHS, _MAX_LENGTH = (200, 7, 1), 200
 _HEADS = 2
 _PARTS = ("query", "key", "value")
 _OPSETS = {"": 23, MICROSOFT: 1, DOMAIN: 1}
-_TOLERANCES: dict[int, float] = {  # of values of about 1
+_TOLERANCES: dict[int, float] = {  # absolute errors of values of about 1
     TensorProto.FLOAT: 0.02,
     TensorProto.FLOAT16: 0.02,
     TensorProto.BFLOAT16: 0.1,
@@ -32,18 +32,18 @@ _TOLERANCES: dict[int, float] = {  # of values of about 1
 
 
 class Attention(Enum):
-    """How attention of encoders is computed."""
+    """A way to compute the attention of encoders."""
 
     OURS = "attention of our own"
     RANGES = "attention over ranges of keys"
 
 
 IsRight = Callable[[Attention, int, int], bool]
-"""Whether a kind of attention is right for ONNX's number of a float, and heads of a size."""
+"""Whether an attention is correct for an ``onnx.TensorProto`` type and a head size."""
 
 
 def is_right(attention: Attention, type_: int, head_size: int, load_model: LoadModel) -> bool:
-    """As :data:`IsRight`. Logs if it is not.
+    """Implements :data:`IsRight`. Logs a warning if the attention fails or is wrong.
 
     ``load_model``: loads a graph on the device.
     """
@@ -59,13 +59,13 @@ def is_right(attention: Attention, type_: int, head_size: int, load_model: LoadM
 
 
 def ranges_of(lengths: Array, max_length: int) -> Array:
-    """What the operator ``KeyRanges`` gives: int32 ``[3 * texts + 2]``."""
+    """Returns the same as the operator ``KeyRanges``: int32 ``[3 * texts + 2]``."""
     starts = np.arange(len(lengths) + 1, dtype=np.int32) * np.int32(max_length)
     return np.concatenate([lengths, starts, starts])
 
 
 def _difference(attention: Attention, type_: int, head_size: int, load_model: LoadModel) -> float:
-    """The largest error, of tokens beyond a text's last key too."""
+    """Returns the largest error, also over tokens beyond a text's last key."""
     lengths = np.array(_LENGTHS, np.int32)
     size = _HEADS * head_size
     random = np.random.default_rng(0)
@@ -82,7 +82,7 @@ def _difference(attention: Attention, type_: int, head_size: int, load_model: Lo
 
 
 def _attended(parts: Sequence[Array], num_keys: int) -> Array:
-    """Attention of queries ``[tokens, size]`` to the first of the keys and values."""
+    """Computes attention of queries ``[tokens, size]`` to the first ``num_keys`` keys."""
     query, key, value = (part.reshape(len(part), _HEADS, -1).swapaxes(0, 1) for part in parts)
     scores = query @ key[:, :num_keys].swapaxes(1, 2) / np.sqrt(np.float32(query.shape[-1]))
     weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -111,7 +111,7 @@ def _graph(attention: Attention, type_: int, size: int) -> onnx.ModelProto:
 
 
 def _attentions(attention: Attention, type_: int) -> list[onnx.NodeProto]:
-    """Of ``packed`` and its bias, as ``attended``."""
+    """Makes the nodes that compute ``attended`` from ``packed`` and its bias."""
     if attention is Attention.OURS:
         return [
             helper.make_node(

@@ -1,8 +1,8 @@
-"""Attention weights of graphs that return them, for :mod:`server.runtime.cuda.rewrite`.
+"""Computes attention weights in graphs that return them (:mod:`server.runtime.cuda.rewrite`).
 
 ``GroupQueryAttention`` has no output for them on CUDA (ONNX Runtime 1.31,
-contrib_ops/cuda/bert/group_query_attention.cc). They are computed beside it by standard operators,
-in fp32, from the query and from the keys that it returns. These graphs run one text at a time.
+contrib_ops/cuda/bert/group_query_attention.cc). Standard operators compute them separately, in
+fp32, from its query and the keys that it returns. These graphs run one text at a time.
 """
 
 import math
@@ -27,10 +27,10 @@ _SOFTMAX_WEIGHTS = 2
 
 
 def attention_weights(graph: GraphIndex) -> Iterator[Change]:
-    """Computes the fourth output of attention by other nodes.
+    """Computes the fourth output of attention nodes with other nodes.
 
     Raises:
-        ValueError: an attention has an attribute that they do not follow.
+        ValueError: an attention has an attribute or input that the other nodes do not support.
     """
     for node in graph.nodes:
         if node.op_type != "GroupQueryAttention" or not any(node.output[_WEIGHTS:]):
@@ -51,8 +51,9 @@ class _Weights:
     """The nodes that compute ``softmax(Q K^T)``: ``[texts, heads, length, keys]``.
 
     Args:
-        node: the attention, which returns its keys.
-        y: the name of the weights.
+        graph: looks up shapes and types.
+        node: the attention node, which returns its keys.
+        y: the name of the output with the weights.
     """
 
     def __init__(self, graph: GraphIndex, node: onnx.NodeProto, y: str) -> None:
@@ -88,7 +89,7 @@ class _Weights:
         return float(self._given.get("scale", 0.0)) or 1 / math.sqrt(self._size)
 
     def _products(self, graph: GraphIndex) -> str:
-        """Of queries and keys: ``[texts, heads, length, keys]``."""
+        """Computes the products of queries and keys: ``[texts, heads, length, keys]``."""
         query = self._inputs[0]
         if not self._inputs[_NEW_KEYS]:  # queries, keys and values together
             query = self._slice(query, self._ints(self._heads * self._size), 2)
@@ -119,7 +120,7 @@ class _Weights:
         return self._add("Reshape", self._add("MatMul", grouped, turned), shape)
 
     def _is_seen(self, last: str) -> str:
-        """Which keys a token attends to: ``[texts or 1, 1, length or 1, keys]``."""
+        """Computes which keys a token attends to: ``[texts or 1, 1, length or 1, keys]``."""
         count = self._scalar(self._num_keys)
         zero, one = self._scalar(self._ints(0)), self._scalar(self._ints(1))
         keys = self._add("Range", zero, count, one)

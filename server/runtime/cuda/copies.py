@@ -1,7 +1,7 @@
-"""Copies in the memory of a GPU: by one kernel of ours for many, else by one call of CUDA for each.
+"""Copies within GPU memory: one native kernel makes many copies, else CUDA is called for each.
 
 A call of ``cudaMemcpy2DAsync`` takes the host about 17 us: 37 ms when 48 sequences of a model with
-22 layers move. Neither way allocates anything.
+22 layers move. Neither way allocates memory.
 """
 
 import ctypes
@@ -13,9 +13,9 @@ from server.runtime.kernels.library import CUDA_LIBRARY, NativeFunction, load_fu
 from server.runtime.memory import Array
 
 FIELDS = ("source", "target", "width", "source_pitch", "target_pitch", "num_parts")
-"""Of a copy, all int64: it copies ``num_parts`` parts of ``width`` bytes between two addresses,
-where they begin a pitch apart, in bytes. ``Copy`` in native/cuda/device/arguments.h has the
-same."""
+"""The int64 fields of a copy: ``num_parts`` parts of ``width`` bytes are copied from address
+``source`` to ``target``, where they begin a pitch (in bytes) apart. ``Copy`` in
+native/cuda/device/arguments.h has the same fields."""
 
 _DEVICE_TO_DEVICE = 3
 
@@ -26,11 +26,12 @@ def copy(index: int, groups: Sequence[Array]) -> None:
     Makes ``index`` the calling thread's current device.
 
     Args:
-        groups: ``[copies, fields]`` int64 each, of :data:`FIELDS`. No copy of a group reads or
-            writes what another one of it writes.
+        index: the number of the GPU.
+        groups: arrays ``[copies, fields]`` int64 with the columns :data:`FIELDS`. No copy of a
+            group reads or writes what another copy of the same group writes.
 
     Raises:
-        CudaError: CUDA reports an error, or is not there.
+        CudaError: CUDA reports an error, or is not loaded.
     """
     cudart.call("cudaSetDevice", index)
     for group in groups:
@@ -43,7 +44,7 @@ def copy(index: int, groups: Sequence[Array]) -> None:
 
 
 def _launch(group: Array) -> bool:
-    """Starts copies on the default stream. Returns whether the kernel can."""
+    """Starts copies on the default stream. Returns False if the kernel cannot make them."""
     function = _function()
     if function is None:
         return False
@@ -53,7 +54,7 @@ def _launch(group: Array) -> bool:
 
 @cache
 def _function() -> NativeFunction | None:
-    """The library's function; None if it is not there, or the device code is for other GPUs."""
+    """Loads the native function; None if it was not built, or its code does not fit this GPU."""
     arguments = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
     function = load_function("triune_copy", ctypes.c_char_p, *arguments, library=CUDA_LIBRARY)
     if function is None or function.releasing_gil(None, 0, None) is not None:

@@ -1,7 +1,7 @@
-"""Calls of the CUDA runtime that ONNX Runtime has loaded.
+"""Calls the CUDA runtime that ONNX Runtime has loaded.
 
-Source: CUDA Runtime API. ``ctypes`` releases the interpreter's lock during a call, except for those
-that only put work on a stream: they are shorter than the wait for the lock beside a busy thread.
+Source: CUDA Runtime API. ``ctypes`` releases the interpreter lock during a call. Calls that only
+enqueue work on a stream keep it: they take less time than reacquiring the lock from a busy thread.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from typing import Any
 _LIBRARIES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
 
 _POINTER, _SIZE, _INT, _FLAGS = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint
-# The arguments of the functions that ``call`` calls.
+# The argument types of the functions that ``call`` calls.
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "cudaGetLastError": (),
     "cudaSetDevice": (_INT,),
@@ -37,13 +37,13 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "cudaGraphGetNodes": (_POINTER, _POINTER, _POINTER),
     "cudaGraphNodeGetType": (_POINTER, _POINTER),
     "cudaGraphMemcpyNodeGetParams": (_POINTER, _POINTER),
-    # As of CUDA 12; in CUDA 11, the third argument was another.
+    # The signature since CUDA 12; CUDA 11 had other arguments from the third on.
     "cudaGraphInstantiate": (_POINTER, _POINTER, ctypes.c_ulonglong),
     "cudaGraphDestroy": (_POINTER,),
     "cudaGraphExecDestroy": (_POINTER,),
     "cudaGraphLaunch": (_POINTER, _POINTER),
 }
-# They put work on a stream, or ask for its state, and do not wait for the device.
+# These functions enqueue work on a stream, or query its state, and do not wait for the device.
 _HOLDING_LOCK = (
     *("cudaSetDevice", "cudaMemsetAsync", "cudaMemcpyAsync", "cudaMemcpy2DAsync"),
     *("cudaStreamQuery", "cudaEventRecord", "cudaGraphLaunch", "cudaGetLastError"),
@@ -58,7 +58,7 @@ class CudaError(RuntimeError):
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    # First the one that is loaded: the machine may have others.
+    # Tries the library that is already loaded first: the machine may have others.
     for mode in (os.RTLD_NOLOAD, ctypes.DEFAULT_MODE):
         for name in _LIBRARIES:
             try:
@@ -77,7 +77,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def is_loaded() -> bool:
-    """Whether the runtime is there."""
+    """Whether the CUDA runtime can be called."""
     return _library() is not None
 
 
@@ -97,7 +97,7 @@ def call(function: str, *arguments: Any) -> None:
 
 
 def free_bytes(index: int) -> int | None:
-    """Free bytes of GPU ``index`` (``cudaMemGetInfo``); None if CUDA does not report them.
+    """Returns the free bytes of GPU ``index`` (``cudaMemGetInfo``); None if unknown.
 
     Makes ``index`` the calling thread's current device.
     """
@@ -111,12 +111,12 @@ def free_bytes(index: int) -> int | None:
 
 
 def zero(index: int, parts: Iterable[tuple[int, int]]) -> None:
-    """Fills parts of the memory of GPU ``index``, an address and bytes each, with zeros; waits.
+    """Zeroes ``parts`` of the memory of GPU ``index``, each ``(address, bytes)``, and waits.
 
     Makes ``index`` the calling thread's current device.
 
     Raises:
-        CudaError: CUDA reports an error, or is not there.
+        CudaError: CUDA reports an error, or is not loaded.
     """
     call("cudaSetDevice", index)
     for pointer, num_bytes in parts:
@@ -127,8 +127,8 @@ def zero(index: int, parts: Iterable[tuple[int, int]]) -> None:
 def wait_for_short_work() -> None:
     """Waits for the default stream of the thread's GPU.
 
-    For some microseconds it polls, and holds the interpreter's lock meanwhile: beside a busy
-    thread, getting it back takes up to a millisecond.
+    It polls for up to 50 us and keeps the interpreter lock meanwhile: reacquiring it from a busy
+    thread takes up to a millisecond.
 
     Raises:
         CudaError: CUDA reports an error.

@@ -1,4 +1,4 @@
-"""Attention of decode steps on CUDA: native/cuda/decode_attention.cc."""
+"""Replaces attention in decode steps on CUDA: native/cuda/decode_attention.cc."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from server.runtime.kernels.graph import GraphIndex
 from server.runtime.kernels.library import DOMAIN
 
 _HEAD_SIZES = (32, 64, 96, 128, 256)
-# Inputs of GroupQueryAttention: those that the operator takes, and those that all nodes have.
+# Inputs of GroupQueryAttention: how many our operator takes, and which ones a node must have.
 _NUM_INPUTS, _REQUIRED = 9, (0, 3, 4, 5, 6)
 _KEY, _VALUE, _PAST_KEY, _COS, _SIN = 1, 2, 3, 7, 8
-# Attributes and their defaults; others are allowed with these values only.
+# Attributes that our operator takes, with defaults; those that must have one of these values.
 _TAKEN: dict[str, Any] = {
     "do_rotary": 0,
     "rotary_interleaved": 0,
@@ -31,10 +31,10 @@ _FIXED: dict[str, Any] = {
 
 
 def replaceable(node: onnx.NodeProto, graph: GraphIndex) -> bool:
-    """Whether :func:`replaced` computes the same as a node in runs over one new token of each row.
+    """Whether :func:`replaced` computes the same as ``node``, given one new token of each row.
 
-    It does with a cache of 16-bit floats, and with new keys and values that are packed with the
-    queries, or none (cross-attention).
+    The cache must have 16-bit floats, and new keys and values must be packed with the queries, or
+    absent (cross-attention).
     """
     if node.domain != MICROSOFT or node.op_type != "GroupQueryAttention":
         return False
@@ -74,7 +74,7 @@ def _is_aligned(graph: GraphIndex, node: onnx.NodeProto) -> bool:
 
 
 def replaced(node: onnx.NodeProto, graph: GraphIndex) -> onnx.NodeProto:
-    """The node of our operator for one that is :func:`replaceable`."""
+    """Makes the node of our operator for a node that is :func:`replaceable`."""
     attributes = attributes_of(node)
     y = node.output[0]
     return helper.make_node(

@@ -1,4 +1,4 @@
-"""Patterns of encoders, for :mod:`server.runtime.cuda.rewrite`."""
+"""Replaces patterns of encoders, for :mod:`server.runtime.cuda.rewrite`."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -21,26 +21,26 @@ from server.runtime.cuda.pooling import pooled_means
 from server.runtime.kernels.graph import ATTENDED_LENGTHS, GraphIndex
 from server.runtime.kernels.library import DOMAIN
 
-_HEAD_SIZES = (32, 64, 96, 128)  # of our attention
-# Of a mean: a block of threads of native/cuda/encoders.cc has a vector of each.
+_HEAD_SIZES = (32, 64, 96, 128)  # that our attention takes
+# The widest mean: each thread of a block in native/cuda/encoders.cc has one vector.
 _MAX_POOLED_SIZE = 8192
 
 
 def attentions(graph: GraphIndex, is_right: IsRight) -> Iterator[Change]:
-    """Attention of an encoder: without a cache, ``GroupQueryAttention`` copies keys and values.
+    """Replaces an encoder's attention: ``GroupQueryAttention`` would copy keys and values.
 
-    Our kernel reads packed heads, and adds their bias; rotated ones are split before. Heads of
-    other sizes take ``MultiHeadAttention``. With lengths alone, that may leave out queries beyond a
-    text's last key. In fp16, and with the ranges of keys, it is a kernel that never stores the
-    scores (contrib_ops/cuda/bert/multihead_attention.cc: memory-efficient attention). With the
-    lengths of texts alone it is one only of cuDNN, which is off, or of GPUs older than Hopper.
+    Our kernel reads packed heads and adds their bias; heads with rotary positions are split first.
+    Other head sizes use ``MultiHeadAttention``. With lengths alone, it may leave out queries beyond
+    a text's last key. With fp16 and ranges of keys, it runs a kernel that never stores the scores
+    (memory-efficient attention in contrib_ops/cuda/bert/multihead_attention.cc). With lengths
+    alone, only cuDNN, which is off, and GPUs older than Hopper have such a kernel.
 
-    Rotary positions and groups of heads are taken; their texts would attend to padding else
-    (:mod:`server.runtime.cuda.padding`).
+    Attention with rotary positions or grouped heads is replaced too: texts would otherwise attend
+    to padding (:mod:`server.runtime.cuda.padding`).
 
     Args:
-        graph: to search.
-        is_right: see :mod:`server.runtime.cuda.attention_checks`; called if it matters.
+        graph: the graph to search.
+        is_right: see :mod:`server.runtime.cuda.attention_checks`; called only if needed.
     """
     ranges: dict[str, onnx.NodeProto] = {}  # by lengths
     for node in graph.nodes:
@@ -65,7 +65,7 @@ def attentions(graph: GraphIndex, is_right: IsRight) -> Iterator[Change]:
 
 
 class _Heads(NamedTuple):
-    """Of an attention; ``angles``: names of cosines and sines, or none."""
+    """The heads of an attention. ``angles``: the names of the cosines and sines, if it rotates."""
 
     number: int
     kv_number: int
@@ -76,7 +76,7 @@ class _Heads(NamedTuple):
 
 
 class _Inputs(NamedTuple):
-    """Names of what an attention reads, and of its output; ``bias``: or empty."""
+    """The names of an attention's inputs and output ``y``. ``bias`` may be empty."""
 
     x: str
     bias: str
@@ -90,7 +90,7 @@ class _Inputs(NamedTuple):
 
     @property
     def parts(self) -> list[str]:
-        """Of the split heads."""
+        """The names of the split queries, keys and values."""
         return [f"{self.y}.{name}" for name in ("query", "key", "value")]
 
 
@@ -117,7 +117,7 @@ def _ours(heads: _Heads, inputs: _Inputs) -> list[onnx.NodeProto]:
 def _over_ranges(
     heads: _Heads, inputs: _Inputs, ranges: dict[str, onnx.NodeProto]
 ) -> list[onnx.NodeProto]:
-    """``ranges``: the nodes of other attentions, by lengths."""
+    """Makes an attention over ranges of keys. ``ranges``: the ``KeyRanges`` nodes, by lengths."""
     made = [_split(heads, inputs)]
     if inputs.lengths not in ranges:
         name = f"{inputs.y}.ranges"
@@ -155,7 +155,7 @@ def _multi_head(heads: _Heads, inputs: _Inputs, mask: str) -> onnx.NodeProto:
 
 
 def _heads_of(graph: GraphIndex, node: onnx.NodeProto) -> _Heads | None:
-    """None if nothing else can compute a ``GroupQueryAttention``."""
+    """Returns the heads of a ``GroupQueryAttention``; None if it cannot be replaced."""
     attributes = attributes_of(node)
     type_, size = graph.types.get(node.output[0]), graph.shape(node.output[0])[-1:]
     number = attributes.pop("num_heads")
@@ -181,7 +181,7 @@ def _heads_of(graph: GraphIndex, node: onnx.NodeProto) -> _Heads | None:
 
 
 def _are_angles(graph: GraphIndex, name: str, heads: _Heads, size: int) -> bool:
-    """Whether ``Split`` takes a constant: it rotates a vector with itself, or with another one."""
+    """Whether ``Split`` takes these angles: it rotates whole vectors of :data:`VECTOR` elements."""
     angles = graph.initializers.get(name)
     if angles is None or len(angles.dims) != 2 or angles.data_type not in SUFFIXES:
         return False
@@ -191,7 +191,7 @@ def _are_angles(graph: GraphIndex, name: str, heads: _Heads, size: int) -> bool:
 
 
 def pools(graph: GraphIndex) -> Iterator[Change]:
-    """Means of the tokens of texts."""
+    """Replaces means over the tokens of texts."""
     for mean in pooled_means(graph):
         type_, size = graph.types[mean.x], graph.shape(mean.x)[-1:]
         if type_ not in SUFFIXES or not is_vector_size(size) or int(size[0]) > _MAX_POOLED_SIZE:

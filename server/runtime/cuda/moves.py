@@ -1,4 +1,4 @@
-"""Moves of slots in device memory, as copies or lists of indices."""
+"""Turns moves of slots in device memory into copies or lists of indices."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -9,14 +9,14 @@ from server.runtime.cuda.copies import FIELDS
 from server.runtime.memory import Array, Layout, Move, Tensor, late_moves
 
 SPARE_ROW = -1
-"""The row of a move that is none of the slots."""
+"""A row number in a move that means the spare row, which is no slot."""
 
 
 class Geometry(NamedTuple):
-    """A tensor as units of ``width`` bytes: one for each token of each head of each row.
+    """Divides a tensor into units of ``width`` bytes, one for each token of each head of each row.
 
-    Their order is ``(row * heads + head) * length + token``. A tensor without tokens has one unit
-    per row.
+    The index of a unit is ``(row * heads + head) * length + token``. A tensor without tokens has
+    one unit per row.
     """
 
     heads: int
@@ -25,7 +25,7 @@ class Geometry(NamedTuple):
     has_tokens: bool
 
     def units(self, row: int, move: Move) -> Array:
-        """Indices of the units of a move's tokens, in the rows from ``row`` on."""
+        """Returns the indices of the units of a move's tokens, in the rows from ``row`` on."""
         rows = np.arange(row, row + move.num_rows, dtype=np.int64)[:, None, None]
         heads = np.arange(self.heads)[:, None]
         tokens = np.arange(move.start, move.stop) if self.has_tokens else np.zeros(1, np.int64)
@@ -33,10 +33,10 @@ class Geometry(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Tensors as copies take them: a column of numbers each, ``[tensors, 1]``.
+    """Describes tensors for copies: each field is a column ``[tensors, 1]``.
 
-    A row has ``num_parts`` parts of ``pitch`` bytes, which hold tokens of ``width`` bytes each. A
-    tensor without tokens has one part per row.
+    A row of a tensor has ``num_parts`` parts of ``pitch`` bytes, which hold tokens of ``width``
+    bytes. A tensor without tokens has one part per row. ``spare``: the address of the spare row.
     """
 
     pointer: Array
@@ -48,7 +48,7 @@ class Parts(NamedTuple):
 
     @classmethod
     def of(cls, tensors: Iterable[tuple[Geometry, Tensor, Tensor]]) -> "Parts":
-        """``tensors``: the units, the rows and the spare row of each."""
+        """Describes ``tensors``, each given as its units, its rows and its spare row."""
         rows = []
         for units, tensor, spare in tensors:
             pitch = units.length * units.width
@@ -57,9 +57,9 @@ class Parts(NamedTuple):
         return cls(*np.array(rows, np.int64).T[:, :, None])
 
     def copies(self, moves: Sequence[Move], sources: "Parts | None" = None) -> Array:
-        """``[tensors * moves, fields]``: copies, as :mod:`server.runtime.cuda.copies` has them.
+        """Returns copies ``[tensors * moves, fields]`` for :mod:`server.runtime.cuda.copies`.
 
-        ``sources``: the tensors that are read; None: these.
+        ``sources``: the tensors to read; None reads these.
         """
         source, target, start, stop, num_rows = np.array(moves, np.int64).T
         read = self if sources is None else sources
@@ -81,10 +81,10 @@ class Parts(NamedTuple):
 
 
 def moves_in_order(moves: Sequence[Move]) -> list[Move] | None:
-    """Moves with the same result as ``moves``, each of which is made before the next is read.
+    """Returns moves with the same result as ``moves`` that can be made one after the other.
 
-    At most one of ``moves`` may read a row that one before it writes. It is first copied to
-    :data:`SPARE_ROW`. None if more do.
+    If one of ``moves`` reads a row that an earlier one writes, the row is first copied to
+    :data:`SPARE_ROW`. None if several do, or if that move has several rows.
     """
     late = late_moves(moves)
     if not late:
@@ -98,7 +98,7 @@ def moves_in_order(moves: Sequence[Move]) -> list[Move] | None:
 
 
 def independent(moves: Sequence[Move]) -> list[list[Move]]:
-    """Groups of moves, to be made one after the other: those of a group in any order."""
+    """Divides moves into groups to make in order. The moves of a group may be made in any order."""
     groups: list[list[Move]] = []
     read: set[int] = set()
     written: set[int] = set()
@@ -121,7 +121,7 @@ def _rows(first: int, move: Move) -> range:
 
 
 def geometry_of(layout: Layout) -> Geometry:
-    """The units of a tensor."""
+    """Returns the division of a tensor into units."""
     if not layout.has_tokens:
         return Geometry(1, 1, unit_bytes(layout), has_tokens=False)
     heads, length, _ = layout.shape
@@ -129,6 +129,6 @@ def geometry_of(layout: Layout) -> Geometry:
 
 
 def unit_bytes(layout: Layout) -> int:
-    """Bytes of a unit of :class:`Geometry`."""
+    """Returns the bytes of a unit of :class:`Geometry`."""
     numbers = layout.shape[2] if layout.has_tokens else int(np.prod(layout.shape))
     return numbers * layout.dtype.itemsize

@@ -1,9 +1,9 @@
-"""Attention over texts with padding, for :mod:`server.runtime.cuda.rewrite`.
+"""Corrects attention over texts with padding, for :mod:`server.runtime.cuda.rewrite`.
 
-On CUDA, ``GroupQueryAttention`` over whole texts takes the longest length for all of them (ONNX
+On CUDA, ``GroupQueryAttention`` over whole texts uses the longest length for all of them (ONNX
 Runtime 1.31, contrib_ops/cuda/bert/group_query_attention_impl.cu: ``padded_seq_lens``). Tokens
-would attend to padding, unless a causal mask hides it. With a bias it follows the lengths, but puts
-the causal mask of a shorter text in another place (gqa_unfused_attention.cu: ``past``).
+would attend to padding, unless a causal mask hides it. With a bias it uses each text's length, but
+misplaces the causal mask of a shorter text (gqa_unfused_attention.cu: ``past``).
 """
 
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ _PAST_KEYS, _LAST_POSITIONS, _BIAS = 3, 5, 10
 
 
 def padded_attentions(graph: GraphIndex) -> Iterator[Change]:
-    """Attention that would be wrong: gets equal lengths if it is causal, else a bias of zeros.
+    """Corrects each attention that would be wrong: adds equal lengths if causal, else a zero bias.
 
-    Equal lengths change nothing else: a causal mask hides padding, which comes last.
+    Equal lengths have no other effect: a causal mask hides padding, which comes last.
     """
     made: set[str] = set()
     for node in graph.nodes:
@@ -48,7 +48,7 @@ def padded_attentions(graph: GraphIndex) -> Iterator[Change]:
 
 
 def _zeros(name: str, x: str, type_: int) -> list[onnx.NodeProto]:
-    """A bias ``[1, 1, length, length]`` for ``x [texts, length, size]``."""
+    """Makes a bias ``[1, 1, length, length]`` of zeros for ``x [texts, length, size]``."""
     length, shape = f"{name}.length", f"{name}.shape"
     dtype = helper.tensor_dtype_to_np_dtype(type_)
     return [
@@ -66,7 +66,7 @@ def _zeros(name: str, x: str, type_: int) -> list[onnx.NodeProto]:
 
 
 def _equal_lengths(name: str, graph: GraphIndex) -> list[onnx.NodeProto]:
-    """The last position of each row, as if none had padding: int32 ``[texts]``, on the device."""
+    """Computes, on the device, each row's last position if none had padding: int32 ``[texts]``."""
     places, counted, counts = (f"{name}.{part}" for part in ("places", "counted", "counts"))
     has_cache = graph.is_input(NUM_CACHED_TOKENS)
     new = f"{name}.new" if has_cache else name

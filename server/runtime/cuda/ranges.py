@@ -1,4 +1,4 @@
-"""Ranges up to a number that the host gives, for :mod:`server.runtime.cuda.rewrite`."""
+"""Replaces ranges up to a scalar input, for :mod:`server.runtime.cuda.rewrite`."""
 
 from collections.abc import Iterator
 
@@ -8,15 +8,15 @@ from onnx import TensorProto, helper
 from server.runtime.cuda.changes import Change, constant
 from server.runtime.kernels.graph import GraphIndex
 
-# What makes an int64 scalar of an int32 one: a vector of one number has only one to gather.
+# Operators that turn an int32 scalar into an int64 one. ``Gather`` takes the only item of a vector.
 _SCALAR_OPERATORS = ("Cast", "Reshape", "Squeeze", "Gather")
 
 
 def ranges(graph: GraphIndex) -> Iterator[Change]:
-    """Ranges of int64 from 0 to a scalar input of int32, as exporters write ``arange(x.item())``.
+    """Replaces int64 ranges from 0 to an int32 scalar input: the export of ``arange(x.item())``.
 
-    ONNX Runtime would copy the number to the device, cast it there, and copy it back. The kernel of
-    ``Range`` reads its limit on the host; so does the one of int32.
+    The kernel of ``Range`` reads its limit on the host, but ONNX Runtime would copy the input to
+    the device, cast it there, and copy it back. An int32 range reads the input on the host.
     """
     for node in graph.nodes:
         if node.op_type != "Range":
@@ -37,7 +37,7 @@ def ranges(graph: GraphIndex) -> Iterator[Change]:
 
 
 def _scalar_input(graph: GraphIndex, name: str) -> str | None:
-    """The int32 scalar input that a value is, with other types or axes of size 1."""
+    """Returns the int32 scalar input from which a value is only cast or reshaped; None if none."""
     while (node := graph.producers.get(name)) is not None:
         if node.op_type not in _SCALAR_OPERATORS:
             return None

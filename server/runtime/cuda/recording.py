@@ -1,13 +1,13 @@
-"""Runs that are captured once as a CUDA graph and replayed without waiting for each.
+"""Captures runs once as CUDA graphs, and replays them without waiting for each.
 
 ONNX Runtime can record a run itself, but its replay waits until the device is done. Here a session
-runs on a :class:`Stream` of ours, which is captured while it runs. The host launches a
-:class:`Recording`, goes on, and waits for the copy of one result when it needs it.
+runs on our own :class:`Stream`, which is captured during the run. The host launches a
+:class:`Recording`, continues, and waits for the copy of one result when it needs it.
 
 A recording uses addresses in the session's arena that are free between its replays. So a session
-must keep its memory (no shrinkage), and nothing may need memory that another run of the session
-left there: all its runs are on one stream, one after the other, and outputs that outlive the next
-run have memory of their own.
+must keep its memory (no shrinkage), and no run may rely on values that another one left in the
+arena: all runs of a session are on one stream, one after the other, and outputs that outlive the
+next run have separate memory.
 
 Source: CUDA Runtime API, "Stream Management" and "Graph Management".
 """
@@ -26,23 +26,23 @@ _NON_BLOCKING = 1  # cudaStreamNonBlocking: work on the default stream does not 
 _THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal: other threads may allocate meanwhile
 _DISABLE_TIMING = 2  # cudaEventDisableTiming; waiting for it polls, which is fastest
 _HOST_TO_DEVICE, _DEVICE_TO_HOST = 1, 2
-_MEMCPY_NODE, _HOST_NODE = 1, 3  # of cudaGraphNodeType
-# cudaMemcpy3DParms: two arrays, positions of three sizes, pointers with pitch and two sizes, an
-# extent of three sizes, and then the kind, an int.
+_MEMCPY_NODE, _HOST_NODE = 1, 3  # values of cudaGraphNodeType
+# Words of cudaMemcpy3DParms: for source and target each an array (1), a position (3) and a pitched
+# pointer (4); then an extent (3) and the kind, an int.
 _COPY_WORDS, _KIND = 20, 19
 
 
 class HostMemoryError(CudaError):
-    """Replays of a run would read memory of the host, or call it."""
+    """Replays of a run would read host memory or call host functions."""
 
 
 class Stream:
-    """A CUDA stream. Destroyed with the object.
+    """A CUDA stream, destroyed with the object.
 
-    ``device``: the GPU's number. ``handle``: of the stream, an address.
+    ``device``: the GPU's number. ``handle``: the stream's address.
 
     Raises:
-        CudaError: CUDA cannot make it.
+        CudaError: CUDA cannot create the stream.
     """
 
     def __init__(self, device: int) -> None:
@@ -52,7 +52,7 @@ class Stream:
         _on_end(self, "cudaStreamDestroy", self.handle)
 
     def activate(self) -> None:
-        """Makes its GPU the calling thread's: a thread may serve several."""
+        """Makes the stream's GPU the thread's current device: a thread may serve several GPUs."""
         call("cudaSetDevice", self.device)
 
     def synchronize(self) -> None:
@@ -60,15 +60,15 @@ class Stream:
         call("cudaStreamSynchronize", self.handle)
 
     def capture(self, run: Callable[[], object]) -> int:
-        """Captures what ``run`` does on the stream, which the device does not do yet.
+        """Captures the work that ``run`` puts on the stream, without executing it.
 
         Returns:
-            An executable graph.
+            The handle of an executable graph.
 
         Raises:
-            CudaError: CUDA cannot capture it.
-            HostMemoryError: it may not be replayed.
-            Exception: raised by ``run``. The stream is as before.
+            CudaError: CUDA cannot capture the work.
+            HostMemoryError: the work must not be replayed.
+            Exception: ``run`` raised it. The stream can still be used.
         """
         self.activate()
         self.synchronize()
@@ -93,10 +93,10 @@ class Stream:
 
 
 def pinned_words(count: int) -> Array:
-    """``[count]`` int64 zeros in host memory that a GPU copies from and to while the host goes on.
+    """Allocates ``[count]`` int64 zeros in pinned host memory, for asynchronous copies.
 
     Raises:
-        CudaError: CUDA cannot allocate it.
+        CudaError: CUDA cannot allocate the memory.
     """
     pointer = _new("cudaHostAlloc", max(count, 1) * 8, 0)
     buffer = (ctypes.c_int64 * max(count, 1)).from_address(pointer)
@@ -109,13 +109,13 @@ def pinned_words(count: int) -> Array:
 class Recording:
     """A captured run: copies its inputs to the device, runs there, and copies one result back.
 
-    At most two launches may be neither waited for nor needed any more.
+    At most two launches may be in flight or have results in use.
 
     Args:
-        stream: captured while ``run`` runs.
-        run: makes the run on ``stream``, and does not wait for it.
+        stream: the stream that is captured during ``run``.
+        run: enqueues the run on ``stream``, and does not wait for it.
         target: the address of the inputs in device memory.
-        result: copied to pinned memory after each launch; None copies nothing.
+        result: the output that is copied to pinned memory after each launch; None copies nothing.
 
     Raises:
         Exception: the run cannot be captured.
@@ -131,15 +131,15 @@ class Recording:
         self._stream, self._target = stream, target
         self._graph = stream.capture(run)
         _on_end(self, "cudaGraphExecDestroy", self._graph)
-        # Two of each: a launch may follow before the one before it is read.
+        # Two launches: the second may start before the result of the first is read.
         self._launches = [Launch(result) for _ in range(2)]
 
     def launch(self, words: Array | None) -> "Launch":
         """Starts a replay.
 
         Args:
-            words: the inputs, in pinned memory, which stay until the launch is waited for; None:
-                the device's are as they are.
+            words: the inputs in pinned memory, which must not change until the launch is waited
+                for; None keeps the inputs that are on the device.
 
         Raises:
             CudaError: CUDA cannot start it.
@@ -172,7 +172,7 @@ class Launch:
             self._copy = (address, result.pointer, result.num_bytes, _DEVICE_TO_HOST)
 
     def end(self, stream: Stream) -> None:
-        """Puts the copy of the result on the stream, and the event that it is done."""
+        """Enqueues the copy of the result, and the event that marks its end."""
         if self._copy:
             call("cudaMemcpyAsync", *self._copy, stream.handle)
         call("cudaEventRecord", self._event, stream.handle)
@@ -182,13 +182,13 @@ class Launch:
         return self._copied
 
     def drop(self) -> None:
-        # An error of the device appears again in the run that follows.
+        # The next run reports an error of the device again.
         with suppress(CudaError):
             call("cudaEventSynchronize", self._event)
 
 
 def _new(function: str, *arguments: object) -> int:
-    """What a function writes to the address that is its first argument: a handle or an address."""
+    """Returns the handle or address that a function writes to its first argument."""
     made = ctypes.c_void_p()
     call(function, ctypes.byref(made), *arguments)
     if made.value is None:
@@ -197,7 +197,7 @@ def _new(function: str, *arguments: object) -> int:
 
 
 def _on_end(owner: object, function: str, handle: int) -> None:
-    """Calls a function once ``owner`` is gone, but not at exit, when CUDA may have ended."""
+    """Calls a function when ``owner`` is collected, but not at exit: CUDA may have ended then."""
 
     def end() -> None:
         with suppress(CudaError):
@@ -213,9 +213,9 @@ def _destroy_graph(graph: ctypes.c_void_p) -> None:
 
 
 def _check_nodes(graph: ctypes.c_void_p) -> None:
-    """Raises ``HostMemoryError`` if a replay would read memory of the host, or call it.
+    """Raises ``HostMemoryError`` if a replay would read host memory or call host functions.
 
-    That memory may hold something else by then.
+    The memory may hold other data by then.
     """
     count = ctypes.c_size_t()
     call("cudaGraphGetNodes", graph, None, ctypes.byref(count))

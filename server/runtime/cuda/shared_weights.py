@@ -1,6 +1,6 @@
-"""Weights of products in device memory, ``[out, in]``, which all graphs of a bundle share.
+"""Shares the weights of matrix products, ``[out, in]`` in device memory, among a bundle's graphs.
 
-A bundle has them as ``[in, out]``. Kernels for few rows read each output's weights in one run.
+A bundle stores them as ``[in, out]``. Kernels for few rows need each output's weights contiguous.
 """
 
 from pathlib import Path
@@ -19,14 +19,14 @@ _ITEM_BYTES: dict[int, int] = {
     TensorProto.BFLOAT16: 2,
     TensorProto.FLOAT: 4,
 }
-# Beyond the end of any file: a runtime that reads a transposed weight from the file fails.
+# An offset beyond the end of any file: a runtime that reads a shared weight from the file fails.
 _NOWHERE = 1 << 50
 
 
 class Weight(NamedTuple):
-    """A matrix in a file: ``[rows, columns]`` of ``item_bytes`` from ``offset`` on.
+    """A matrix in a file: ``[rows, columns]`` elements of ``item_bytes`` from ``offset`` on.
 
-    ``type_``: of ``onnx.TensorProto``.
+    ``type_``: an ``onnx.TensorProto`` type.
     """
 
     file: Path
@@ -37,22 +37,22 @@ class Weight(NamedTuple):
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of an element."""
+        """The bytes of an element."""
         return _ITEM_BYTES[self.type_]
 
 
 def share_weights(model: onnx.ModelProto, folder: Path) -> dict[str, Weight]:
-    """Makes the large weights that only products read ``[out, in]``, for the caller to supply.
+    """Declares large weights that only ``MatMul`` reads as ``[out, in]``; the caller supplies them.
 
     ``MatMul`` becomes ``FusedMatMul`` (com.microsoft) with ``transB``.
 
     Args:
-        model: without its external weights, which are in ``folder``.
-        folder: the bundle's.
+        model: a model without its external weights, which are in ``folder``.
+        folder: the bundle's folder.
 
     Returns:
-        What to supply, by name, as it is in the file: to be transposed. The model names no place
-        that could be read instead.
+        The weights to supply, by name, as the file stores them: the caller transposes them. The
+        model no longer has their valid offsets.
     """
     index = GraphIndex(model.graph, folder)
     found: dict[str, Weight] = {}

@@ -1,7 +1,7 @@
 """Rewrites a decode graph for steps on CUDA: runs over exactly one token of each row.
 
-The operators are those of native/cuda/linear.cc, decode_attention.cc and operators.cc. Products
-with few rows take as long as their weights take to be read, and so have one of their own.
+The operators are those of native/cuda/linear.cc, decode_attention.cc and operators.cc. Reading the
+weights bounds the time of products with few rows, so these have a separate operator.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,16 +42,17 @@ def rewrite_steps(
 ) -> bool:
     """Rewrites a decode graph for steps of at most ``max_rows`` rows.
 
-    The rewritten graph has logits for every row, in order: ``logit_positions`` is not read. It also
-    finds the inputs of the next step, if it finds the best tokens
+    The rewritten graph has logits for every row, in order, and ignores ``logit_positions``. If it
+    finds the best tokens, it also makes the inputs of the next step
     (:data:`~server.runtime.contract.NEXT_TOKEN_IDS`).
 
     Args:
         model: a decode graph without its external weights; those of products are ``[out, in]``
             (:func:`server.runtime.cuda.shared_weights.share_weights`).
-        folder: the bundle's, which has the other weights.
-        suppressed: tokens that are never the best.
-        max_rows: up to :data:`~server.runtime.contract.FEW_ROWS`, products are ours.
+        folder: the bundle's folder, which has the other weights.
+        suppressed: tokens that are never the best tokens.
+        max_rows: the most rows of a step. Up to :data:`~server.runtime.contract.FEW_ROWS`, our
+            operator computes products.
 
     Returns:
         Whether the model changed.
@@ -70,7 +71,7 @@ def rewrite_steps(
 
 
 def is_decoder(model: onnx.ModelProto) -> bool:
-    """Whether a graph has logits for chosen tokens."""
+    """Whether a graph has the input ``logit_positions``."""
     return any(value.name == LOGIT_POSITIONS for value in model.graph.input)
 
 
@@ -81,7 +82,7 @@ def _attentions(graph: GraphIndex) -> Iterator[Change]:
 
 
 def _products(graph: GraphIndex) -> Iterator[Change]:
-    """Products with weights ``[out, in]``, with the norm before and the activation after them."""
+    """Replaces products with weights ``[out, in]``, the norm before and the activation after."""
     for node in graph.nodes:
         weight = _weight(graph, node)
         suffix = "" if weight is None else SUFFIXES.get(weight.data_type, "")
@@ -111,7 +112,7 @@ def _products(graph: GraphIndex) -> Iterator[Change]:
 
 
 def _weight(graph: GraphIndex, node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """The constant ``[out, in]`` of a product ``x W^T``; None if a node is none."""
+    """Returns the constant ``W [out, in]`` of a product ``x W^T``; None if the node is none."""
     attributes = attributes_of(node)
     is_fused = node.domain == MICROSOFT and node.op_type == "FusedMatMul"
     is_gemm = not node.domain and node.op_type == "Gemm" and not any(node.input[2:])
@@ -127,7 +128,7 @@ def _weight(graph: GraphIndex, node: onnx.NodeProto) -> onnx.TensorProto | None:
 def _after(
     graph: GraphIndex, node: onnx.NodeProto
 ) -> tuple[tuple[onnx.NodeProto, ...], str, dict[str, int]]:
-    """The node that adds a bias to a product or applies an activation; the bias; attributes."""
+    """Returns the node after a product that adds a bias or activation; the bias; attributes."""
     y = node.output[0]
     readers = graph.consumers(y)
     if y in graph.outputs or len(readers) != 1:
@@ -145,7 +146,7 @@ def _after(
 
 
 def _norm_before(graph: GraphIndex, node: onnx.NodeProto, suffix: str) -> onnx.NodeProto | None:
-    """The RMSNormalization of which only this product reads the result."""
+    """Returns the RMSNormalization before a product, if only the product reads its result."""
     norm = graph.producer(node, 0, f"Norm{suffix}")
     if norm is None or norm.output[0] in graph.outputs or len(graph.consumers(norm.output[0])) != 1:
         return None
@@ -154,7 +155,7 @@ def _norm_before(graph: GraphIndex, node: onnx.NodeProto, suffix: str) -> onnx.N
 
 
 def _trimmed(names: Sequence[str]) -> list[str]:
-    """Without the empty names at the end."""
+    """Drops the empty names at the end."""
     kept = list(names)
     while kept and not kept[-1]:
         kept.pop()
@@ -164,8 +165,8 @@ def _trimmed(names: Sequence[str]) -> list[str]:
 def _add_next_inputs(graph: onnx.GraphProto) -> bool:
     """Adds the inputs of the next step, over the best tokens, as outputs.
 
-    They overwrite the inputs: all nodes that read those must have run before the best tokens are
-    known.
+    The outputs may overwrite the inputs, so all nodes that read the inputs must run before the best
+    tokens are known. Returns whether it added them.
     """
     if all(value.name != BEST_TOKENS for value in graph.output):
         return False
@@ -185,7 +186,7 @@ def _add_next_inputs(graph: onnx.GraphProto) -> bool:
 
 
 def _before(graph: onnx.GraphProto, name: str) -> set[str]:
-    """A value, and those that it depends on."""
+    """Returns the names of a value and of all values on which it depends."""
     found = {name}
     for node in reversed(graph.node):  # sorted by their dependencies
         if not found.isdisjoint(node.output):

@@ -1,7 +1,7 @@
 """Replaces ``com.microsoft.GroupQueryAttention`` in fp32: native/attention_operator.h.
 
-Results differ by rounding only. Beside int8 products, attention may round its factors to bfloat16.
-Nodes with unsupported attributes or inputs are not replaced.
+Results differ by rounding only. In a graph with int8 products, attention may round its factors to
+bfloat16. Nodes with unsupported attributes or inputs are not replaced.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from server.runtime.kernels.library import DOMAIN
 STANDARD_OPERATOR = "GroupQueryAttention"
 OPERATOR = "Attention"
 
-# The attributes of both operators, with the standard one's defaults.
+# The attributes that both operators have, with the standard operator's defaults.
 ATTRIBUTES: dict[str, int | float] = {
     "num_heads": 0,
     "kv_num_heads": 0,
@@ -41,7 +41,7 @@ _INT8_PRODUCTS = frozenset({int8.STANDARD_OPERATOR, blocks.STANDARD_OPERATOR})
 # Inputs of the standard operator.
 _QUERY, _KEY, _VALUE, _PAST, _COS, _SIN, _POSITIONS, _SINKS = 0, 1, 2, 3, 7, 8, 9, 11
 _NUM_OUTPUTS = 3
-_CHOSEN_TOKENS, _LENGTHS = 12, 13  # of the native operator: native/attention_inputs.h
+_CHOSEN_TOKENS, _LENGTHS = 12, 13  # inputs of the native operator: native/attention_inputs.h
 _SOURCE_ROWS_INPUT = onnx.helper.make_tensor_value_info(
     SOURCE_ROWS, onnx.TensorProto.INT32, ["batch"]
 )
@@ -72,7 +72,7 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
 
 
 def choose_tokens(node: onnx.NodeProto, positions: str) -> None:
-    """Lets a native node leave out the outputs of all tokens but those at ``positions``."""
+    """Lets a native node compute only the outputs of the tokens at ``positions``."""
     node.input.extend([""] * (_CHOSEN_TOKENS - len(node.input)))
     node.input.append(positions)
 
@@ -82,7 +82,7 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
 
 
 def _settings(node: onnx.NodeProto) -> dict[str, Any] | None:
-    """The native node's attributes; None if ``node`` has an attribute that is not supported."""
+    """Returns the native node's attributes; None if an attribute of ``node`` is unsupported."""
     given = _attributes(node)
     given.pop("do_rotary", 0)
     settings = {name: given.pop(name, default) for name, default in ATTRIBUTES.items()}
@@ -107,7 +107,7 @@ def _has_supported_inputs(graph: GraphIndex, node: onnx.NodeProto) -> bool:
 
 
 def _native_inputs(graph: GraphIndex, node: onnx.NodeProto) -> list[str]:
-    """The inputs of the native node, in the order of native/attention_operator.h."""
+    """Returns the inputs of the native node, in the order of native/attention_operator.h."""
     inputs = _padded_inputs(node)
     if not _attributes(node).get("do_rotary", 0):
         inputs[_COS] = inputs[_SIN] = ""
@@ -117,13 +117,13 @@ def _native_inputs(graph: GraphIndex, node: onnx.NodeProto) -> list[str]:
         inputs[_KEY] = inputs[_VALUE] = ""
     del inputs[_POSITIONS]
     if not inputs[_PAST] and graph.is_input(ATTENDED_LENGTHS):
-        # Tokens beyond a row's keys are padding only if they are beyond its length too.
+        # Tokens after a row's last key are padding only if they are also beyond its length.
         return [*inputs, *[""] * (_LENGTHS - len(inputs)), LENGTHS[0]]
     return [*inputs, SOURCE_ROWS] if reads_source else inputs
 
 
 def _is_empty(graph: GraphIndex, name: str) -> bool:
-    """Whether a value has no elements: cross-attention adds no keys to those of the source."""
+    """Whether a value has no elements: cross-attention adds no keys to the source's keys."""
     node = graph.producers.get(name)
     if node is None or node.op_type != "Slice":
         return False
@@ -132,7 +132,10 @@ def _is_empty(graph: GraphIndex, name: str) -> bool:
 
 
 def _used_outputs(graph: GraphIndex, node: onnx.NodeProto) -> list[str] | None:
-    """The output, and present keys and values unless nothing reads them; None if one is missing."""
+    """Returns the outputs, with present keys and values if there is a cache or a reader of them.
+
+    None if one of these is missing.
+    """
     outputs = list(node.output[:_NUM_OUTPUTS])
     past = _padded_inputs(node)[_PAST]
     if not past and not any(graph.is_used(name) for name in outputs[1:]):

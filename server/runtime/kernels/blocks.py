@@ -1,10 +1,10 @@
-"""Replaces products with weights in blocks by one operator each: native/block_matmul_operator.h.
+"""Replaces products with block-quantized weights: native/block_matmul_operator.h.
 
 The export writes such a product (``export.block_matmul``) as nodes that round each block of 32
 inputs to 8 bits, and a ``MatMulNBits``. With AVX2, the native operator rounds inputs to the same
-numbers. With AVX-512, a block has one of two zero points, which makes most steps finer, and coarser
-steps if most of its inputs are large. Scales and sums are rounded to 16 bits, zero points to 1/256
-step, of which AVX-512 adds the fractions in 8 bits.
+numbers. With AVX-512, a block of inputs has one of two zero points, which makes most steps finer;
+steps are coarser if most inputs of the block are large. Scales and sums are rounded to 16 bits,
+zero points to 1/256 step; AVX-512 adds the fractions of zero points in 8 bits.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,12 @@ from server.runtime.kernels.graph import GraphIndex, Replacement
 
 OPERATOR = "DynamicBlockMatMul"
 STANDARD_OPERATOR = "MatMulNBits"
-_MAX_NUMBER = 31  # of number - zero point, so that x need not be much coarser
-_LARGEST_SUM = 32 * 127  # with which sums of 8-bit weights fit: kRoundedBits
+_MAX_NUMBER = 31  # the largest |number - zero point|: larger ones would make x much coarser
+_LARGEST_SUM = 32 * 127  # the ``max_sum`` with which sums of 8-bit weights fit: kRoundedBits
 
 
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
-    """Replaces each product with float16 scales and zero points that the operator can have."""
+    """Replaces each product whose scales and zero points the operator supports."""
     for node in graph.nodes:
         if node.op_type != STANDARD_OPERATOR:
             continue
@@ -61,7 +61,7 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
 def _matrix(
     graph: GraphIndex, node: onnx.NodeProto, num_outputs: int, bits: int
 ) -> BlockMatrix | None:
-    """The matrix of a product with float16 scales and, with 4 bits, float zero points."""
+    """Returns the matrix of a product; None without float16 scales or, at 4 bits, float zeros."""
     has_zeros = len(node.input) > 3 and bool(node.input[3])
     if has_zeros != (bits == 4) or not all(map(graph.is_constant, filter(None, node.input[1:]))):
         return None
@@ -73,16 +73,16 @@ def _matrix(
 
 
 def _max_sum(largest: float) -> int:
-    """``max_sum`` of native/block_matmul.h.
+    """Computes ``max_sum`` of native/block_matmul.h.
 
-    Rounding a block of 32 may add 32 halves twice, and the whole part of a zero point up to 1/2.
-    What int16 leaves beyond 32,000 covers all other rounding.
+    Rounding a block of 32 may add 32 halves twice, and rounding a zero point to a whole number up
+    to 1/2. The range of int16 beyond 32,000 covers all other rounding.
     """
     return int(32_000 / (largest + 0.5)) - BLOCK
 
 
 def _settings(node: onnx.NodeProto) -> tuple[int, int] | None:
-    """The numbers of outputs and of bits, if the native operator can have them."""
+    """Returns the number of outputs and of bits; None if the native operator does not take them."""
     given = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
     bits = given.get("bits", 4)
     num_inputs = given["K"]
@@ -94,7 +94,7 @@ def _settings(node: onnx.NodeProto) -> tuple[int, int] | None:
 
 
 def _quantized_input(graph: GraphIndex, product: onnx.NodeProto) -> str | None:
-    """The value whose blocks are rounded and multiplied, as ``export.block_matmul`` writes."""
+    """Returns the value that the nodes of ``export.block_matmul`` quantize; None without them."""
     restore = graph.producer(product, 0, "Reshape")
     rounded = graph.producer(restore, 0, "Mul")
     numbers = graph.producer(rounded, 0, "Round")

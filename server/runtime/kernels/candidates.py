@@ -1,4 +1,4 @@
-"""Lets the output product compute a few columns for each row: native/candidate_matmul.h."""
+"""Lets the output projection compute only a few columns per row: native/candidate_matmul.h."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from server.runtime.memory import Array
 
 LOGITS = "logits"
 COLUMNS = "logits.columns"
-BLOCK = 64  # inputs that a micro-kernel reads together
+BLOCK = 64  # the number of inputs that a micro-kernel reads at once
 
 _CANDIDATES_INPUT = onnx.helper.make_tensor_value_info(
     CANDIDATES, onnx.TensorProto.INT32, ["rows", "width"]
@@ -21,8 +21,8 @@ _CANDIDATES_INPUT = onnx.helper.make_tensor_value_info(
 def with_candidates(replacement: Replacement, weights: Array) -> Replacement:
     """Adds the input :data:`CANDIDATES` to the int8 product of ``weights`` if it computes logits.
 
-    The node also gets a copy of the weights ``[inputs, outputs]``, in the layout that a few columns
-    are read from.
+    The node also gets a copy of the weights ``[inputs, outputs]``, in a layout for reading single
+    columns.
     """
     node = replacement.node
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
@@ -31,7 +31,7 @@ def with_candidates(replacement: Replacement, weights: Array) -> Replacement:
         return replacement
     made = onnx.NodeProto()
     made.CopyFrom(node)
-    made.input.extend(["", "", COLUMNS, CANDIDATES])  # no norm of the logits
+    made.input.extend(["", "", COLUMNS, CANDIDATES])  # logits have no norm
     return dataclasses.replace(
         replacement,
         node=made,
@@ -41,7 +41,7 @@ def with_candidates(replacement: Replacement, weights: Array) -> Replacement:
 
 
 def columns_of(weights: Array) -> Array:
-    """Arranges ``[inputs, outputs]`` as ``candidate_matmul::Matrix`` has its columns."""
+    """Arranges ``[inputs, outputs]`` as the columns of ``candidate_matmul::Matrix``."""
     return np.ascontiguousarray(np.pad(weights.T, ((0, 0), (0, -len(weights) % BLOCK))))
 
 
@@ -49,7 +49,7 @@ def make_width_dynamic(graph: onnx.GraphProto) -> dict[str, tuple[str | int, ...
     """Makes the width of the logits dynamic if their node takes candidates.
 
     Returns:
-        The declared shapes, by name, of the outputs that it changes.
+        The shapes that the changed outputs were declared with, by name.
     """
     if not any(CANDIDATES in node.input for node in graph.node):
         return {}

@@ -1,8 +1,8 @@
-"""Leaves out what the last attention layer computes of tokens whose logits nobody reads.
+"""Makes the last attention layer compute only the tokens whose logits are needed.
 
-Exported graphs gather the tokens at ``logit_positions`` after the output product of attention, with
-its residual (``model.layers.DecoderLayer``). Here both operands are gathered instead, and attention
-may leave out the outputs of other tokens.
+Exported graphs gather the tokens at ``logit_positions`` after attention's output projection and
+residual (``model.layers.DecoderLayer``). Here both operands are gathered instead, and attention may
+leave out the outputs of other tokens.
 """
 
 from collections import Counter
@@ -13,14 +13,14 @@ from server.runtime.kernels import attention, blocks, int8, matmul
 from server.runtime.kernels.graph import LOGIT_POSITIONS, GraphIndex
 
 _PRODUCTS = (int8.OPERATOR, blocks.OPERATOR, matmul.OPERATOR)
-# Inputs of a product without norms, from the last: server/runtime/kernels/epilogue.py.
+# Inputs of a product without norms, counted from the end: server/runtime/kernels/epilogue.py.
 _LENGTHS, _RESIDUAL = -1, -2
 
 
 def choose_tokens_early(graph: onnx.GraphProto, index: GraphIndex) -> None:
     """Lets a product compute only the rows of its output that a ``Gather`` takes.
 
-    Norms must not be fused yet. ``index``: of ``graph`` before nodes were replaced.
+    Norms must not be fused yet. ``index``: an index of ``graph`` before nodes were replaced.
     """
     if index.types.get(LOGIT_POSITIONS) != onnx.TensorProto.INT32:
         return
@@ -70,7 +70,7 @@ def _gather_operands(
     gather: onnx.NodeProto,
     width: int,
 ) -> None:
-    """Replaces ``product``, ``reshape`` and ``gather``. ``width``: of the product's input."""
+    """Replaces ``product``, ``reshape`` and ``gather``. ``width``: that of the product's input."""
     y = product.output[0]
     shape = f"{y}.x_shape"
     graph.initializer.append(

@@ -1,4 +1,4 @@
-"""Holds equal constants once: a tied embedding is in both graphs of an encoder-decoder."""
+"""Keeps equal constants once: both graphs of an encoder-decoder may have a tied embedding."""
 
 import hashlib
 import weakref
@@ -7,17 +7,17 @@ import numpy as np
 
 from server.runtime.memory import Array
 
-_MIN_BYTES = 64 << 10  # of smaller ones, copies cost less than they would to compare
+_MIN_BYTES = 64 << 10  # smaller constants cost less to copy than to compare
 _ALIGNMENT = 64  # bytes of a cache line and of the widest registers
 
 _in_use: "weakref.WeakValueDictionary[tuple[bytes, str, tuple[int, ...]], Array]" = (
     weakref.WeakValueDictionary()
 )
-"""By digest, type and shape."""
+"""The constants in use, by digest, type and shape."""
 
 
 def _aligned(array: Array) -> Array:
-    """A contiguous copy, or the array itself, whose memory vectors read without crossing lines."""
+    """Returns the array, or a copy, contiguous and aligned to cache lines."""
     if array.flags.c_contiguous and array.ctypes.data % _ALIGNMENT == 0:
         return array
     memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
@@ -28,7 +28,7 @@ def _aligned(array: Array) -> Array:
 
 
 def shared(array: Array) -> Array:
-    """``array``, or an equal one that a graph has already; it is read-only then."""
+    """Returns ``array``, or an equal array that a graph already has. Large arrays are read-only."""
     if array.nbytes < _MIN_BYTES:
         return array
     contiguous = _aligned(array)

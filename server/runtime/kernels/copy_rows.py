@@ -15,7 +15,7 @@ from server.runtime.memory import Array, Layout, Move
 
 
 class _Packed(NamedTuple):
-    """Moves as native/copy_rows.cc reads them: ``fields``, which are at ``address``."""
+    """Moves in the layout of native/copy_rows.cc: ``fields``, stored at ``address``."""
 
     moves: list[Move]
     num_tokens: int
@@ -36,7 +36,7 @@ class Table:
         self._fields = np.array(
             [_description(array, layout) for array, layout in tensors], np.int64
         )
-        self._address = self._fields.ctypes.data  # asked for once: it takes a microsecond
+        self._address = self._fields.ctypes.data  # kept, as ``ctypes.data`` takes a microsecond
         self._num_tensors = len(tensors)
         self._packed = _Packed.of([])
 
@@ -44,11 +44,11 @@ class Table:
         """Applies the moves in order to each tensor.
 
         Returns:
-            False, and does nothing, if there is no library.
+            False, without any effect, if the library is missing.
         """
         if _COPY_ROWS is None:
             return False
-        if self._packed.moves != moves:  # each step saves the same rows
+        if self._packed.moves != moves:  # often equal: each step saves the same rows
             self._packed = _Packed.of(moves)
         moved = (self._packed.address, len(moves))
         num_tokens = self._packed.num_tokens * self._num_tensors
@@ -67,13 +67,13 @@ class Table:
         return True
 
     def release(self, row: int, first_token: int) -> bool:
-        """Gives the pages of tokens ``first_token`` and later of ``row`` back: they read as zeros.
+        """Releases the pages of tokens ``first_token`` and later of ``row``; they then read as 0.
 
-        The tensors' memory must be private and anonymous. Tensors without tokens are given back
-        only if ``first_token`` is 0.
+        The tensors' memory must be private and anonymous. Tensors without tokens are released only
+        if ``first_token`` is 0.
 
         Returns:
-            False, and does nothing, if there is no library.
+            False, without any effect, if the library is missing.
         """
         if _RELEASE_ROW is None:
             return False
@@ -82,11 +82,11 @@ class Table:
 
 
 def _call_both(first: Callable[[], object], second: Callable[[], object]) -> None:
-    """Calls both, in two threads if another one can be started. Neither may raise."""
+    """Calls both, in two threads if another thread can be started. Neither may raise."""
     helper = threading.Thread(target=first, name="copy-rows")
     try:
         helper.start()
-    except RuntimeError:  # the limit of threads, or the interpreter ends
+    except RuntimeError:  # the thread limit is reached, or the interpreter shuts down
         first()
         second()
     else:
@@ -95,7 +95,7 @@ def _call_both(first: Callable[[], object], second: Callable[[], object]) -> Non
 
 
 def _description(array: Array, layout: Layout) -> tuple[int, ...]:
-    """The fields of ``Tensor`` in native/copy_rows.cc."""
+    """Returns the fields of ``Tensor`` in native/copy_rows.cc."""
     row, item = array.strides[0], array.itemsize
     if not layout.has_tokens:
         return (array.ctypes.data, row, 1, row, 0)
@@ -103,8 +103,8 @@ def _description(array: Array, layout: Layout) -> tuple[int, ...]:
     return (array.ctypes.data, row, num_parts, length * width * item, width * item)
 
 
-# Of a copy, in all tensors together. A call of up to 1,000 (about 2 MB) does not let other threads
-# run. One of more than 4,000 takes 3 ms or more, and half of that in two threads.
+# Tokens that a call copies, over all tensors. A call with up to 1,000 (about 2 MB) keeps the
+# interpreter lock. One with more than 4,000 takes 3 ms or more, and half of that in two threads.
 _SHORT_TOKENS, _LONG_TOKENS = 1000, 4_000
 _COPY_ROWS = load_function(
     "triune_copy_rows", None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64

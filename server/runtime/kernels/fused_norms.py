@@ -14,9 +14,10 @@ from server.runtime.kernels import norms
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a product takes a norm: the input of its scale, before its bias, by operator.
+    """Where a product takes a norm.
 
-    ``prefix``: of the norm's attributes.
+    ``prefix``: the prefix of the norm's attributes. ``inputs``: by operator, the index of the input
+    for the norm's scale; its bias is the next input.
     """
 
     prefix: str
@@ -40,10 +41,9 @@ _MAX_INPUTS = 8192  # kMaxNormalizedInputs of native/input_norm.h
 def fuse_norms(graph: onnx.GraphProto) -> None:
     """Lets products normalize: the rows they quantize, or their output.
 
-    A product normalizes the rows it quantizes if nothing else reads the norm; that takes the
-    least time, so it comes first. It normalizes its output if only the norm reads it. The kernel
-    for candidates does not normalize. Every product gets the attributes of its norms, if it has
-    any or not.
+    A product normalizes the rows it quantizes if nothing else reads the norm; that is fastest, so
+    it is tried first. It normalizes its output if only the norm reads it. The kernel for candidates
+    does not normalize. Every product gets the attributes of norms, even if it has none.
     """
     sizes = {tensor.name: tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 1}
     num_readers = Counter(name for node in graph.node for name in node.input)
@@ -70,7 +70,7 @@ def fuse_norms(graph: onnx.GraphProto) -> None:
 
 
 def count_norms(node: onnx.NodeProto) -> int:
-    """How many norms a native product has."""
+    """Returns how many norms a native product has."""
     return sum(_has_norm(node, place) for place in (_OF_X, _OF_Y))
 
 

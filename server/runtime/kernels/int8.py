@@ -1,4 +1,4 @@
-"""Replaces int8 products by one operator each: native/int8_matmul_operator.h.
+"""Replaces each int8 product by one native operator: native/int8_matmul_operator.h.
 
 The export writes such a product, with dynamic quantization of its rows, as nine standard operators
 (``export.quantized_matmul.dynamic_matmul_int8``). The native operator computes the same numbers,
@@ -20,9 +20,9 @@ from server.runtime.memory import Array
 
 OPERATOR = "DynamicInt8MatMul"
 STANDARD_OPERATOR = "MatMulInteger"
-KR = 4  # adjacent inputs of an output in packed weights: native/int8_matmul.h
+KR = 4  # how many inputs of an output are adjacent in packed weights: native/int8_matmul.h
 MAX_INPUTS = 1 << 16
-_ZERO_POINT = 128  # of quantized rows
+_ZERO_POINT = 128  # the zero point of quantized rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _Product:
     last: onnx.NodeProto
     x: str
     matrix: str
-    zero_point: int  # of the matrix
+    zero_point: int  # that of the matrix
     is_transposed: bool
     scales: str
 
@@ -54,7 +54,7 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
 
 
 def _match(graph: GraphIndex, node: onnx.NodeProto) -> _Product | None:
-    """The product around the ``MatMulInteger`` ``node``, if it is as the export writes it."""
+    """Returns the product around a ``MatMulInteger``; None unless it is as the export writes it."""
     if node.op_type != STANDARD_OPERATOR or len(node.input) != 4:
         return None
     quantize = graph.producer(node, 0, "QuantizeLinear")
@@ -94,7 +94,7 @@ def _match(graph: GraphIndex, node: onnx.NodeProto) -> _Product | None:
 def _input_factors(graph: GraphIndex, x: str, num_inputs: int) -> tuple[str, str]:
     """If ``x`` is a value times constant factors, returns both; else ``x`` and "".
 
-    The native operator multiplies by the factors as it quantizes.
+    The native operator multiplies by the factors while it quantizes.
     """
     node = graph.producers.get(x)
     if node is None or node.op_type != "Mul" or x in graph.outputs or len(graph.consumers(x)) != 2:
@@ -106,7 +106,7 @@ def _input_factors(graph: GraphIndex, x: str, num_inputs: int) -> tuple[str, str
 
 
 def _signed_weights(graph: GraphIndex, product: _Product) -> Array:
-    """``[inputs, outputs]``, int8 with zero point 0."""
+    """Returns the weights ``[inputs, outputs]`` as int8 with zero point 0."""
     weights = graph.array(product.matrix)
     if product.is_transposed:
         weights = weights.T
@@ -116,9 +116,9 @@ def _signed_weights(graph: GraphIndex, product: _Product) -> Array:
 
 
 def fit_16_bits(weights: Array) -> bool:
-    """Whether products of inputs 2i and 2i + 1 with unsigned bytes add up within 16 bits.
+    """Whether the products of inputs 2i and 2i + 1 with unsigned bytes have a sum of 16 bits.
 
-    Weights ``[inputs, outputs]`` of old bundles may not: ONNX Runtime computes those products.
+    Weights ``[inputs, outputs]`` of old bundles may not fit: ONNX Runtime computes their products.
     """
     pairs = weights[: len(weights) // 2 * 2].astype(np.int32)
     sums = pairs[0::2] + pairs[1::2]
@@ -140,7 +140,7 @@ def pack(weights: Array, scales: Array, epilogue: Epilogue) -> dict[str, Array]:
 
 
 def pair_groups(groups: Array) -> tuple[Array, Array]:
-    """Reorders each panel so that groups whose products fit the same lanes are neighbours.
+    """Reorders each panel so that groups whose products fit the same lanes are adjacent.
 
     Args:
         groups: ``[panels, groups, 16, 4]``, reordered in place, pairs first.
@@ -150,7 +150,7 @@ def pair_groups(groups: Array) -> tuple[Array, Array]:
         first input of each group.
 
     Raises:
-        MemoryError: the native function has no memory.
+        MemoryError: the native function cannot allocate memory.
     """
     num_panels, num_groups = groups.shape[:2]
     order = np.zeros((num_panels, 1 + num_groups), np.uint16)

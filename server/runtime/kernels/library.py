@@ -1,4 +1,4 @@
-"""Loads the native libraries built from ``native/``, and asks for the kernels of this CPU."""
+"""Loads the native libraries built from ``native/``, and finds the kernels for this CPU."""
 
 import ctypes
 from collections.abc import Callable
@@ -46,10 +46,13 @@ class NativeFunction(NamedTuple):
 def load_function(
     name: str, result: Any, *arguments: Any, library: Path | None = None
 ) -> NativeFunction | None:
-    """Loads a function, given the ctypes types of its result and arguments.
+    """Loads a function of a native library.
 
     Args:
-        library: None is :data:`LIBRARY`.
+        name: the function's name.
+        result: the ctypes type of its result.
+        arguments: the ctypes types of its arguments.
+        library: the path of the library; None is :data:`LIBRARY`.
 
     Returns:
         None if the library was not built, or is for another kind of processor.
@@ -67,18 +70,18 @@ def load_function(
 
 @cache
 def supported_kernels() -> Kernels:
-    """The kernels that this CPU can run."""
+    """Returns the kernels that this CPU can run."""
     return _ask("triune_supported_kernels")
 
 
 @cache
 def preferred_kernels() -> Kernels:
-    """The kernels that are faster on this CPU than ONNX Runtime's own operators."""
+    """Returns the kernels that are faster on this CPU than ONNX Runtime's own operators."""
     return _ask("triune_preferred_kernels")
 
 
 def kernels_in_use() -> dict[str, bool]:
-    """Whether each kernel replaces ONNX Runtime's own operators on this CPU, by its name."""
+    """Returns, by kernel name, whether it replaces ONNX Runtime's own operators on this CPU."""
     preferred = preferred_kernels()
     return {kernel.label: kernel in preferred for kernel in Kernels}
 
@@ -89,8 +92,7 @@ def use_registers(bits: int) -> bool:
     For tests and benchmarks.
 
     Args:
-        bits: 256, 512, or 8192 for AMX's tiles; 0 restores the default, the widest that this CPU
-            has.
+        bits: 256, 512, or 8192 for AMX tiles; 0 restores the default, the widest of this CPU.
 
     Returns:
         Whether this CPU has such registers.

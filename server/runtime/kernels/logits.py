@@ -1,4 +1,4 @@
-"""Log-sum-exp and the largest values of rows of logits, in one pass: native/logits.h.
+"""Computes log-sum-exp and the largest values of rows of logits, in one pass: native/logits.h.
 
 Each function returns None if this machine cannot run it, or the rows are not contiguous float32.
 """
@@ -19,7 +19,7 @@ from server.runtime.kernels.library import (
 
 Logits = npt.NDArray[np.float32]
 
-# The time of a search grows with the number of values to find; NumPy is faster for more.
+# The time of a search grows with the number of values to find; beyond this, NumPy is faster.
 _MAX_COUNT = 256
 _VALUES_PER_MILLISECOND = 2_000_000
 
@@ -36,16 +36,16 @@ class TopTokenRows(NamedTuple):
 
 
 def log_sum_exp(row: Logits) -> float | None:
-    """``log(sum(exp(row)))`` of ``row [n]``; NaN if a value is NaN."""
+    """Computes ``log(sum(exp(row)))`` of ``row [n]``; NaN if a value is NaN."""
     if _LOG_SUM_EXP is None or not _are_supported(row):
         return None
     return float(_LOG_SUM_EXP.holding_gil(row.ctypes.data, len(row)))
 
 
 def top_indices(row: Logits, count: int) -> npt.NDArray[np.intp] | None:
-    """Indices of the ``count`` largest of ``row [n]``, largest first, the lower of equals first.
+    """Finds the indices of the ``count`` largest of ``row [n]``, largest first, lower ties first.
 
-    Fewer if the row has fewer numbers; NaN is ignored. None if ``count`` is over 256.
+    There are fewer if the row has fewer numbers; NaN is ignored. None if ``count`` is over 256.
     """
     if _TOP_INDICES is None or count > _MAX_COUNT or not _are_supported(row):
         return None
@@ -55,7 +55,7 @@ def top_indices(row: Logits, count: int) -> npt.NDArray[np.intp] | None:
 
 
 def top_tokens(rows: Sequence[Logits], count: int) -> TopTokenRows | None:
-    """Log-sum-exp and top tokens of rows ``[n]`` of one size; the lower of equals first.
+    """Computes log-sum-exp and top tokens of rows ``[n]`` of one size; of equals, lower ids first.
 
     None if ``count`` is over 256.
     """

@@ -32,7 +32,7 @@ def pack(matrix: Array, epilogue: Epilogue) -> tuple[WeightFormat, Array]:
 
 
 def _constant_matrix(graph: GraphIndex, node: onnx.NodeProto) -> Array | None:
-    """The right operand ``[inputs, outputs]``, if ``node`` can be replaced."""
+    """Returns the right operand ``[inputs, outputs]``; None if ``node`` cannot be replaced."""
     if node.domain or node.op_type not in STANDARD_OPERATORS or len(node.input) != 2:
         return None
     tensor = graph.initializers.get(node.input[1])

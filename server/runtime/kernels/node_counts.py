@@ -34,7 +34,7 @@ _STANDARD = {
 def count_nodes(graph: GraphIndex) -> KernelNodes:
     """Counts the nodes of a graph as the server runs it, by kernel.
 
-    The norms of a product count too.
+    Norms that are fused into a product count too.
     """
     native: Counter[str] = Counter()
     standard: Counter[str] = Counter()
@@ -48,7 +48,7 @@ def count_nodes(graph: GraphIndex) -> KernelNodes:
 
 
 def _replacing_kernel(graph: GraphIndex, node: onnx.NodeProto) -> Kernels | None:
-    """The kernel that replaces such nodes, whatever their attributes, types and weights."""
+    """Returns the kernel that replaces such nodes; ignores attributes, types and weights."""
     kernel = _STANDARD.get(node.op_type)
     if kernel == Kernels.MATMUL and not _has_constant_matrix(graph, node):
         return None

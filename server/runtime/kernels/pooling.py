@@ -1,6 +1,6 @@
-"""Replaces the sums over a text's tokens that pool vectors: native/token_sum_operator.h.
+"""Replaces sums over a text's tokens, for pooling: native/token_sum_operator.h.
 
-The order in which ONNX Runtime adds the tokens depends on the padding of the batch.
+ONNX Runtime adds the tokens in an order that depends on the padding of the batch.
 """
 
 from collections.abc import Iterator

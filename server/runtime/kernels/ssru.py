@@ -1,6 +1,6 @@
-"""Replaces the step of a simpler simple recurrent unit: native/ssru_operator.h.
+"""Replaces a step of a simpler simple recurrent unit (SSRU): native/ssru_operator.h.
 
-The export writes it as ten operators between the products, over one token of each row.
+The export writes the step as ten operators between the products, over one token of each row.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ OPERATOR = "Ssru"
 
 
 def replacements(graph: GraphIndex) -> Iterator[Replacement]:
-    """Replaces each ``residual + relu(f past + (1 - f) input)``, ``f`` the sigmoid of a value."""
+    """Replaces each ``residual + relu(f past + (1 - f) input)``, where ``f`` is a sigmoid."""
     if graph.shape(TOKENS)[1:] != (1,):
         return
     for node in graph.nodes:

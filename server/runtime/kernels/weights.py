@@ -1,7 +1,7 @@
-"""Lossless compression of fp32 weights: native/weight_format.h.
+"""Compresses fp32 weights without loss: native/weight_format.h.
 
-A checkpoint in 16 bits, or one quantized to 8 or 4 bits by blocks (GGUF), takes as much memory as
-it did on disk and is read as fast; its products are those of fp32, bit for bit.
+A checkpoint with 16 bits, or with blocks of 8 or 4 bits (GGUF), takes only as much memory and
+bandwidth as in its own format; its products are those of fp32, bit for bit.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ def compress(panels: Array) -> tuple[WeightFormat, Array]:
     """Compresses fp32 panels ``[panels, inputs, 16]``, contiguous, without changing a weight.
 
     Returns:
-        The smallest format that holds every weight exactly, and the bytes ``[n]``, uint8.
+        The smallest format that holds every weight exactly, and the uint8 bytes ``[n]``.
     """
     num_panels, num_inputs, _ = panels.shape
     if _PANEL_BYTES is not None and _COMPRESS is not None:

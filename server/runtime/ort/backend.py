@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 # More rows than any step has.
 _MANY_ROWS = 1 << 30
-# Changes a graph whose weights are in a folder. Returns whether it did.
+# Changes a graph whose weights are in the given folder. Returns whether it changed the graph.
 _Change = Callable[[onnx.ModelProto, Path], bool]
 
 
@@ -51,9 +51,9 @@ class OrtBackend:
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
         num_threads: intra-op threads of one run.
-        has_device_memory: treats a CPU as a device whose memory the host cannot access (for
-            tests of the GPU code path).
-        records: records repeated runs as CUDA graphs, and replays them.
+        has_device_memory: whether to treat a CPU as a device whose memory the host cannot access
+            (for tests of the GPU code path).
+        records: whether to record repeated runs as CUDA graphs, and replay them.
 
     Raises:
         StartupError: the device is unknown, or this installation cannot use it.
@@ -73,7 +73,7 @@ class OrtBackend:
         self._records = records and self._device.kind == "cuda"
         self._loaded: dict[tuple[bytes, bool], OrtGraph] = {}
         self._shared: weakref.WeakValueDictionary[Weight, Value] = weakref.WeakValueDictionary()
-        self._right: dict[tuple[Attention, int, int], bool] = {}  # what is known
+        self._right: dict[tuple[Attention, int, int], bool] = {}  # results of past checks
         self._check_device()
 
     @property
@@ -82,7 +82,7 @@ class OrtBackend:
 
     @property
     def free_bytes(self) -> int | None:
-        """As :attr:`server.runtime.memory.Memory.free_bytes`."""
+        """See :attr:`server.runtime.memory.Memory.free_bytes`."""
         return cudart.free_bytes(self._device.number) if self._device.kind == "cuda" else None
 
     def load(
@@ -107,7 +107,7 @@ class OrtBackend:
                 add_library(options, LIBRARY, path.parent)
                 weights = add_packed(options, with_kernels.packed)
             loaded = self._sessions.load(model, options, disabled_optimizers)
-            loaded.session.weights = weights  # which it reads where they are
+            loaded.session.weights = weights  # keeps them alive: the session reads them in place
             nodes = kernel_nodes(path, with_kernels)
             return self._checked(loaded, path, nodes, with_kernels)
         except (BundleError, StartupError):
@@ -142,7 +142,7 @@ class OrtBackend:
     def _load_cuda(
         self, path: Path, disabled_optimizers: tuple[str, ...], change: _Change, *, records: bool
     ) -> OrtGraph:
-        """Loads a changed graph. A decoder's shares weights with those of steps, if it can."""
+        """Loads a changed graph. A decoder shares weights with its step graphs, if possible."""
         exported = onnx.load(str(path), load_external_data=False)
         load = partial(
             self._load_changed, exported, path, disabled_optimizers, change, records=records
@@ -189,7 +189,7 @@ class OrtBackend:
         return self._checked(loaded, path, KernelNodes())
 
     def transposed(self, weight: Weight) -> Value:
-        """A weight in the device's memory, transposed; one for all sessions that hold it."""
+        """Returns a transposed weight in device memory, shared by all sessions that use it."""
         value = self._shared.get(weight)
         if value is None:
             dtype = onnx.helper.tensor_dtype_to_np_dtype(weight.type_)
@@ -207,7 +207,7 @@ class OrtBackend:
         nodes: KernelNodes,
         with_kernels: RewrittenGraph | None = None,
     ) -> OrtGraph:
-        """The graph of a session, if all of its nodes run where they should."""
+        """Returns a session's graph. Raises ``BundleError`` if nodes run on the wrong device."""
         misplaced = devices.misplaced_operators(self._device, placements(loaded.session))
         if misplaced:
             raise BundleError(
@@ -236,7 +236,7 @@ class OrtBackend:
         data, records = model.SerializeToString(), self._records and repeats
         key = (data, records)
         if key not in self._loaded:
-            # Constant folding would store the zeros of zeros_graph, as large as a row.
+            # The graph is not optimized: see :meth:`server.runtime.contract.Backend.load_model`.
             options, content = self._sessions.options_as_written(), data
             if self._device.kind == "cuda":
                 content = replace_operators(model).SerializeToString()

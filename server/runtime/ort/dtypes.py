@@ -22,12 +22,12 @@ _BFLOAT16 = DTYPES["tensor(bfloat16)"]
 
 
 def element_type(dtype: np.dtype[Any]) -> Any:
-    """The element type that ``IOBinding`` expects: ONNX's number for bf16, else NumPy's type."""
+    """Returns the element type that ``IOBinding`` expects: for bf16 ONNX's number, else NumPy's."""
     return int(onnx.TensorProto.BFLOAT16) if dtype == _BFLOAT16 else dtype.type
 
 
 def to_array(value: Any) -> Array:
-    """An ``OrtValue`` in host memory as an array; bf16 is copied, as ``numpy()`` lacks it."""
+    """Returns an ``OrtValue`` in host memory as an array; copies bf16, which ``numpy()`` lacks."""
     if value.data_type() != "tensor(bfloat16)":
         array: Array = value.numpy()
         return array

@@ -8,21 +8,21 @@ import onnx
 
 from model.bundle import BundleError, Manifest
 
-# Operator domains that ONNX Runtime ships. No library is loaded for any other.
+# The operator domains that ONNX Runtime ships. Operators of other domains would need a library.
 _DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
 # Operators in those domains that load other files or code.
 _REFUSED_OPERATORS = {"EPContext", "PythonOp", "PythonOpGrad"}
 
-_Protobuf = Any  # any protobuf message: only the gRPC front end imports protobuf
+_Protobuf = Any  # a protobuf message: only the gRPC front end may import protobuf
 
 
 def check_external_data(directory: Path, manifest: Manifest, file: str) -> None:
     """Checks that a graph reads only listed files and uses only ONNX Runtime's operators.
 
     Args:
-        directory: the bundle's.
-        manifest: the bundle's; its files are already verified.
-        file: the graph, relative to ``directory``.
+        directory: the bundle's directory.
+        manifest: the bundle's manifest; its files are already verified.
+        file: the graph's path, relative to ``directory``.
 
     Raises:
         BundleError: the file is not an ONNX model, a tensor's location is not listed, or an
@@ -44,7 +44,7 @@ def check_external_data(directory: Path, manifest: Manifest, file: str) -> None:
 
 
 def _read_model(path: Path, label: str) -> onnx.ModelProto:
-    # Not onnx.load: it picks the format by the file's name, and knows some that ONNX Runtime lacks.
+    # onnx.load would pick the format by the file's name, and take formats that ONNX Runtime lacks.
     try:
         return onnx.ModelProto.FromString(path.read_bytes())
     except Exception as error:  # OSError, or protobuf's DecodeError
@@ -59,7 +59,7 @@ def _check_operator(domain: str, operator: str, label: str) -> None:
 
 
 def _messages(message: _Protobuf) -> Iterator[_Protobuf]:
-    """All nested messages: in attributes, subgraphs, functions and sparse tensors."""
+    """Yields all nested messages: in attributes, subgraphs, functions and sparse tensors."""
     for field, value in message.ListFields():
         if field.message_type is not None:
             for inner in value if field.is_repeated else (value,):

@@ -1,4 +1,4 @@
-"""A loaded graph: what may be bound to it, and its runs."""
+"""A loaded graph: binds memory to it, and runs it."""
 
 import itertools
 import logging
@@ -24,8 +24,8 @@ class OrtGraph:
 
     Args:
         loaded: runs the graph.
-        device: whose memory holds inputs and outputs; None for host memory.
-        nodes: of the graph, by kernel.
+        device: the device whose memory holds inputs and outputs; None for host memory.
+        nodes: the number of the graph's nodes, by kernel.
         with_kernels: the rewritten graph that the session runs; sessions of one file share it.
     """
 
@@ -44,7 +44,7 @@ class OrtGraph:
         self._host_inputs = devices.host_inputs(self.session, device)
         self.inputs = frozenset(node.name for node in self.session.get_inputs())
         self.outputs = frozenset(node.name for node in self.session.get_outputs())
-        # By recording, and whether the run waits for the device.
+        # By recording id, and whether the run waits for the device.
         self._options_of: dict[tuple[int | None, bool], Any] = {}
         self._next_recording_id = itertools.count(1)
         shapes = {} if with_kernels is None else with_kernels.declared_shapes

@@ -1,4 +1,4 @@
-"""Packs several arrays into one buffer, so that a single copy takes them all to a device."""
+"""Packs several arrays into one buffer, so that a single copy transfers them to a device."""
 
 from collections.abc import Callable, Collection, Mapping
 from itertools import accumulate
@@ -7,12 +7,12 @@ import numpy as np
 
 from server.runtime.memory import Array
 
-# Bytes. CUDA's allocator aligns to 256, so no kernel requires more of its inputs.
+# In bytes. CUDA's allocator aligns to 256 bytes, so no kernel needs more for its inputs.
 ALIGNMENT = 256
 
 
 def zero_words(count: int) -> Array:
-    """``[count]`` int64 zeros."""
+    """Allocates ``[count]`` int64 zeros."""
     return np.zeros(count, np.int64)
 
 
@@ -21,7 +21,7 @@ class InputPacking:
 
     Args:
         arrays: sample arrays, by name.
-        allocate: makes the buffer of a number of int64 words.
+        allocate: makes a buffer of the given number of int64 words.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class InputPacking:
         return self._views.keys()
 
     def offset_of(self, name: str) -> int:
-        """The offset of an array in the buffer, in bytes."""
+        """Returns the offset of an array in the buffer, in bytes."""
         return self._offsets[name]
 
     def pack(self, arrays: Mapping[str, Array]) -> Array:

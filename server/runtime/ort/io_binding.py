@@ -1,4 +1,4 @@
-"""Graphs with memory bound to them by ONNX Runtime's ``IOBinding``: host or device memory."""
+"""Graphs with host or device memory bound to them by ONNX Runtime's ``IOBinding``."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -21,8 +21,8 @@ Outputs = Mapping[str, tuple[np.dtype[Any], tuple[int | str, ...]]]
 class HostBoundGraph:
     """Implements :class:`server.runtime.contract.BoundGraph` over host memory.
 
-    It keeps the memory that its ``IOBinding`` points to alive. Inputs are bound, not copied; one
-    that is given again needs no binding.
+    It keeps the memory that its ``IOBinding`` points to alive. Inputs are bound, not copied; the
+    same array or tensor is not bound again.
 
     Args:
         session: runs the graph.
@@ -39,7 +39,7 @@ class HostBoundGraph:
         self._outputs = outputs
         self._keep_alive = keep_alive
         self._inputs: dict[str, Array | Tensor] = {}
-        # Outputs with a known width, kept from run to run.
+        # Outputs with a known width, reused from run to run.
         self._fixed_outputs: dict[str, Array] = {}
 
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
@@ -56,7 +56,7 @@ class HostBoundGraph:
     def run_on_device(
         self, inputs: Mapping[str, Array | Tensor], on_host: Collection[str] = ()
     ) -> dict[str, Tensor]:
-        del on_host  # all outputs are
+        del on_host  # all outputs are on the host
         return {name: Tensor.of(array) for name, array in self.run(inputs).items()}
 
     def repeat_into(
@@ -67,7 +67,7 @@ class HostBoundGraph:
         *,
         feeds_back: bool = False,
     ) -> RepeatedRun:
-        del inputs, feeds_back  # inputs are read where they are, and stay as they are
+        del inputs, feeds_back  # inputs are read in place, and never changed
         for name in self._outputs:
             place = binding_arguments(outputs[name]) if name in outputs else ("cpu",)
             self._io_binding.bind_output(name, *place)
@@ -79,7 +79,7 @@ class HostBoundGraph:
         self._session.run(self._io_binding)
 
     def _output_values(self) -> dict[str, Any]:
-        """The outputs that are not states, by name.
+        """Returns the outputs that are not states, by name.
 
         ``IOBinding`` returns outputs in the order in which they were bound: the states first.
         """
@@ -95,18 +95,18 @@ class HostBoundGraph:
             if isinstance(value, Tensor):
                 self._io_binding.bind_input(name, *binding_arguments(value))
                 bound[name] = value
-            else:  # one that is not contiguous is copied and bound in every run
+            else:  # an array that is not contiguous is copied and bound in every run
                 array = np.asarray(value, order="C")
                 self._io_binding.bind_cpu_input(name, array)
                 bound[name] = array
 
     def _width(self, inputs: Mapping[str, Array | Tensor]) -> int:
-        """The width of the candidates, if the graph takes them; else 0."""
+        """Returns the width of the candidates, if the graph takes them; else 0."""
         is_declared = CANDIDATES in self._session.inputs and CANDIDATES in inputs
         return inputs[CANDIDATES].shape[1] if is_declared else 0
 
     def _bind_outputs(self, num_rows: int, width: int) -> None:
-        """``width``: of logits of candidates; 0 if the outputs are whole."""
+        """Binds the outputs. ``width``: the number of candidates; 0 if outputs have their width."""
         for name, (dtype, shape) in self._outputs.items():
             if len(shape) == 2 and isinstance(shape[1], int):
                 self._bind_fixed_output(name, dtype, (num_rows, width or shape[1]))
@@ -124,13 +124,14 @@ class HostBoundGraph:
 class DeviceBoundGraph(HostBoundGraph):
     """Implements :class:`server.runtime.contract.BoundGraph` over device memory.
 
-    All inputs go to the device in one copy, into a buffer that stays bound while their shapes
-    stay the same. Inputs that the host reads stay in host memory, and are bound again when their
-    values change.
+    One copy transfers all arrays to a device buffer, which stays bound while their shapes stay the
+    same. Inputs that the host reads stay in host memory, and are bound again when their values
+    change.
 
     Args:
-        device: runs the graph.
-        host_inputs: inputs that the host reads, besides all scalars.
+        session, io_binding, outputs, keep_alive: see :class:`HostBoundGraph`.
+        device: the device that runs the graph.
+        host_inputs: names of inputs that the host reads, besides all scalars.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class DeviceBoundGraph(HostBoundGraph):
             array, owner = arrays[input_], self._packed
             if feeds_back:
                 pointer = self._address_of(input_)
-            else:  # nobody reads it
+            else:  # an output that is ignored
                 owner = self._session.allocate_words(array.nbytes // 8 + 1)
                 pointer = owner.data_ptr()
             places[output] = self._place(pointer, array, owner)
@@ -230,14 +231,14 @@ class DeviceBoundGraph(HostBoundGraph):
     def _bind_packed(self, arrays: Mapping[str, Array]) -> None:
         packing = InputPacking(arrays, self._allocate)
         packed = self._session.allocate_words(packing.num_words)
-        # Not before, as it may fail: a packing must have a buffer of its size.
+        # Set only now, as the allocation may fail: a packing must have a buffer of its size.
         self._packing, self._packed = packing, packed
         for name, array in arrays.items():
             tensor = self._place(self._address_of(name), array, packed)
             self._io_binding.bind_input(name, *binding_arguments(tensor))
 
     def _address_of(self, name: str) -> int:
-        """Of an input in device memory."""
+        """Returns the address of an input in device memory."""
         address: int = self._packed.data_ptr() + self._packing.offset_of(name)
         return address
 
@@ -251,13 +252,13 @@ class DeviceBoundGraph(HostBoundGraph):
 
 
 def _are_same(one: Array, other: Array) -> bool:
-    """Whether type, shape and bytes are equal: faster than NumPy for a few numbers."""
+    """Whether type, shape and bytes are equal. For a few numbers, this is faster than NumPy."""
     same_kind = one.dtype == other.dtype and one.shape == other.shape
     return same_kind and one.tobytes() == other.tobytes()
 
 
 def binding_arguments(tensor: Tensor) -> tuple[Any, ...]:
-    """The arguments of ``IOBinding.bind_input`` and ``bind_output`` after the name."""
+    """Returns the arguments of ``IOBinding.bind_input`` and ``bind_output`` after the name."""
     return (
         tensor.device_kind,
         tensor.device_number,

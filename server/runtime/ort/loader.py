@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 
-# Read when the library is loaded: it would write a device id and events below the home directory.
+# The library reads this when it is loaded. Telemetry would write files below the home directory.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-# cuDNN's attention prepares each new shape of a batch for 50 ms: docs/gpu.md.
+# cuDNN's attention takes 50 ms to prepare each new batch shape: docs/gpu.md.
 os.environ.setdefault("ORT_ENABLE_CUDNN_FLASH_ATTENTION", "0")
 import onnxruntime
 from onnxruntime import InferenceSession, OrtValue, RunOptions, SessionOptions
@@ -26,17 +26,17 @@ from server.runtime.memory import Array
 
 log = logging.getLogger(__name__)
 
-# Optimizers by kind of device. On a GPU, this one adds copies to the host, which each run waits for
-# and no recording may have: the axes of a slice.
+# Optimizers to disable, by kind of device. On a GPU, this one makes runs copy the axes of slices to
+# the host: each run waits for the copies, and no recording may contain them.
 _DISABLED_OPTIMIZERS = {"cuda": ("GatherToSliceFusion",)}
 
 VERSION = str(onnxruntime.__version__)
 Value = OrtValue
-"""A tensor in the memory of a host or device."""
+"""A tensor in host or device memory."""
 
 
 class LoadedSession(NamedTuple):
-    """A session, whether it can record runs, and the stream of its runs if it is ours."""
+    """A session, whether it can record runs, and the stream of its runs if we created it."""
 
     session: InferenceSession
     records: bool = False
@@ -47,9 +47,9 @@ class SessionLoader:
     """Loads sessions on one device.
 
     Args:
-        name: of the device, for messages.
-        device: whose provider runs the sessions.
-        num_threads: intra-op threads of one run.
+        name: the device's name, for messages.
+        device: the device whose provider runs the sessions.
+        num_threads: the number of intra-op threads of one run.
 
     Raises:
         StartupError: this installation has no provider for the device.
@@ -67,13 +67,13 @@ class SessionLoader:
             onnxruntime.preload_dlls()
 
     def options(self) -> SessionOptions:
-        """The options of a session whose :func:`placements` are known."""
+        """Returns options that record the :func:`placements` of a session's nodes."""
         options = self._options()
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         return options
 
     def options_as_written(self) -> SessionOptions:
-        """The options of a session that runs a graph without optimizing it."""
+        """Returns options of a session that runs a graph without optimizing it."""
         options = self._options()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         return options
@@ -98,7 +98,10 @@ class SessionLoader:
 
         Args:
             model: the file's path, or its content.
-            records: repeated runs are recorded, or captured on a stream of ours, if possible.
+            options: the options of the session.
+            disabled_optimizers: names of graph transformations to leave out.
+            records: whether to record repeated runs, or capture them on our own stream, if
+                possible.
 
         Raises:
             StartupError: ONNX Runtime fell back to another device.
@@ -129,12 +132,12 @@ class SessionLoader:
         except Exception as error:
             log.warning("CUDA graphs are off for this session: %s", error)
             return LoadedSession(load(records=False))
-        # Bindings keep what runs on the stream alive, longer than ``session``.
+        # Bindings keep the inner session alive longer than ``session``: it must keep the stream.
         weakref.finalize(session._sess, _forget, stream).atexit = False
         return LoadedSession(session, records=True, stream=stream)
 
     def _check_provider(self, session: InferenceSession) -> None:
-        """ONNX Runtime drops a provider silently if it cannot load the provider's libraries."""
+        """Raises if ONNX Runtime dropped the provider, which it does silently without libraries."""
         if session.get_providers()[0] != self._device.provider:
             raise StartupError(
                 f"device {self._name!r} was asked for, but ONNX Runtime fell back to "
@@ -143,11 +146,11 @@ class SessionLoader:
 
 
 def _forget(_: object) -> None:
-    """Keeps its argument until it is called."""
+    """Does nothing: as a finalizer, it keeps its argument alive until it is called."""
 
 
 def placements(session: InferenceSession) -> list[NodePlacement]:
-    """Where each node of a session runs, if it has the options of :meth:`SessionLoader.options`."""
+    """Returns where each node runs, for a session with :meth:`SessionLoader.options`."""
     return [
         NodePlacement(part.ep_name, node.op_type)
         for part in session.get_provider_graph_assignment_info()
@@ -156,11 +159,11 @@ def placements(session: InferenceSession) -> list[NodePlacement]:
 
 
 def run_options(recording_id: int | None, *, waits: bool) -> RunOptions:
-    """The options of a run.
+    """Returns the options of a run.
 
     Args:
         recording_id: records the run under this number, or replays it; None does neither.
-        waits: until the device is done.
+        waits: whether the run waits until the device is done.
     """
     options = RunOptions()
     graph_id = -1 if recording_id is None else recording_id  # -1: neither records nor replays
@@ -171,14 +174,14 @@ def run_options(recording_id: int | None, *, waits: bool) -> RunOptions:
 
 
 def words_on(device: Device, count: int) -> OrtValue:
-    """``count`` int64 words in a device's memory."""
+    """Allocates ``count`` int64 words in a device's memory."""
     return OrtValue.ortvalue_from_shape_and_type([count], np.int64, *device)
 
 
 def borrowed(value: OrtValue) -> OrtValue:
-    """The same tensor, as a value that keeps the memory alive but does not own it.
+    """Returns the same tensor as a value that keeps the memory alive but does not own it.
 
-    ``SessionOptions.add_initializer`` takes no other (core/framework/session_options.cc).
+    ``SessionOptions.add_initializer`` takes only such values (core/framework/session_options.cc).
     """
     return OrtValue.from_dlpack(value)
 
@@ -194,10 +197,10 @@ def add_library(options: SessionOptions, library: Path, directory: Path | None =
 
 
 def add_packed(options: SessionOptions, packed: Mapping[str, Array]) -> list[OrtValue]:
-    """Registers packed weights, for sessions that live no longer than what it returns.
+    """Registers packed weights for a session. The returned values must outlive the session.
 
-    Of external initializers alone, each session makes a copy; shared ones are read in place, but do
-    not replace what the graph declares.
+    With external initializers alone, each session makes a copy. Shared initializers are read in
+    place, but do not replace those that the graph declares. So each weight is registered as both.
     """
     values = {
         name: OrtValue.ortvalue_from_numpy_with_onnx_type(

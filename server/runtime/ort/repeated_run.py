@@ -1,4 +1,4 @@
-"""Runs that repeat: replayed by the device, or run when their results are asked for."""
+"""Repeated runs: the device replays them, or they run when their results are waited for."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from server.runtime.memory import Array, Tensor
 from server.runtime.ort.input_packing import InputPacking
 from server.runtime.ort.session import Session
 
-# ONNX Runtime's CUDA provider allocates in the first two runs of a shape. It records the third.
+# ONNX Runtime's CUDA provider allocates memory in the first two runs of a shape, records the third.
 _RUNS_TO_ALLOCATE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Implements :class:`server.runtime.contract.Pending`: it runs when it is waited for."""
+    """Implements :class:`server.runtime.contract.Pending`: :meth:`wait` makes the run."""
 
     run: Callable[[], Array | None]
 
@@ -27,7 +27,7 @@ class Later:
         return self.run()
 
     def drop(self) -> None:
-        """Does nothing: it never runs."""
+        """Does nothing: the run was not made."""
 
 
 class HostRepeatedRun:
@@ -35,7 +35,7 @@ class HostRepeatedRun:
 
     Args:
         run: runs the graph.
-        result: the output to return.
+        result: the output that a run returns; None for none.
     """
 
     feeds_back = is_asynchronous = False
@@ -62,11 +62,12 @@ class HostRepeatedRun:
 
 
 class PackedInputs:
-    """Inputs that go to the device in one copy.
+    """Copies inputs to the device in one copy.
 
     Args:
-        packings: two of the same arrays: the words of a run stay while the next one is packed.
-        target: the ``OrtValue`` that they go to.
+        packings: two packings of the same arrays: the words of a run stay valid while those of the
+            next run are packed.
+        target: the ``OrtValue`` that receives the words.
     """
 
     def __init__(self, packings: tuple[InputPacking, InputPacking], target: Any) -> None:
@@ -75,13 +76,13 @@ class PackedInputs:
         self.address: int = target.data_ptr()
 
     def pack(self, inputs: Mapping[str, Array]) -> Array:
-        """The words to copy, valid until the next call but one."""
+        """Returns the words to copy, valid until the second call after this one."""
         packing = self._next
         self._next, self._other = self._other, self._next
         return packing.pack({name: inputs[name] for name in packing.names})
 
     def copy(self, inputs: Mapping[str, Array]) -> None:
-        """Copies them, and waits for it."""
+        """Copies the inputs to the device, and waits for the copy."""
         if self._next.names:
             self._target.update_inplace(self.pack(inputs))
 
@@ -90,11 +91,11 @@ class DeviceRepeatedRun:
     """Implements :class:`server.runtime.contract.RepeatedRun` over device memory.
 
     Args:
-        session: of ``io_binding``.
-        io_binding: with all inputs and outputs bound.
-        inputs: those in device memory.
-        result: the output to return.
-        feeds_back: whether outputs are bound to the memory of the inputs of the next run.
+        session: the session of ``io_binding``.
+        io_binding: an ``IOBinding`` with all inputs and outputs bound.
+        inputs: the inputs in device memory.
+        result: the output that a run returns; None for none.
+        feeds_back: whether outputs are bound to the memory of the next run's inputs.
         keep_alive: owns the memory that ``io_binding`` points to.
     """
 
@@ -112,7 +113,7 @@ class DeviceRepeatedRun:
         self._session, self._io_binding, self._inputs = session, io_binding, inputs
         self._result = result
         self._recording: Recording | None = None
-        self._recording_id: int | None = None  # of ONNX Runtime's own
+        self._recording_id: int | None = None  # the id of ONNX Runtime's own recording
 
     @property
     def is_asynchronous(self) -> bool:
@@ -156,7 +157,7 @@ class DeviceRepeatedRun:
 
 
 def _read(tensor: Tensor) -> Array:
-    """A copy of rows of a tensor that an ``OrtValue`` owns."""
+    """Copies rows of a tensor that an ``OrtValue`` owns to host memory."""
     value: Any = tensor.owner
     whole: Array = value.numpy().ravel()
     start = (tensor.pointer - value.data_ptr()) // tensor.dtype.itemsize

@@ -1,4 +1,4 @@
-"""What bound graphs use of a loaded session."""
+"""The interface of a loaded session that bound graphs use."""
 
 from collections.abc import Collection
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ class Session(Protocol):
 
     @property
     def stream(self) -> Stream | None:
-        """The stream of all runs, if they may be captured; else None."""
+        """The stream of all runs, if runs may be captured; else None."""
         ...
 
     def run(self, io_binding: Any, recording_id: int | None = None) -> None:
@@ -33,17 +33,17 @@ class Session(Protocol):
         ...
 
     def new_recording_id(self) -> int | None:
-        """A number for the runs of one binding; None if nothing is recorded."""
+        """Returns a new number for the recorded run of one binding; None if nothing is recorded."""
         ...
 
     def stop_capturing(self, reason: str) -> None:
-        """Makes :attr:`stream` None: ONNX Runtime may still record runs."""
+        """Makes :attr:`stream` None. ONNX Runtime may still record runs."""
         ...
 
     def stop_recording(self, reason: str) -> None:
-        """As :meth:`stop_capturing`, and nothing is recorded any more."""
+        """Makes :attr:`stream` None, and stops ONNX Runtime's recording too."""
         ...
 
     def allocate_words(self, count: int) -> Any:
-        """An ``OrtValue`` of ``count`` int64 words in device memory."""
+        """Allocates an ``OrtValue`` of ``count`` int64 words in device memory."""
         ...
