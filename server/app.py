@@ -89,7 +89,8 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         await frontend.set_models(registry.names)
 
     async with AsyncExitStack() as stack:
-        # Configuration errors are reported before models load, which takes long; no listener is open.
+        # Configuration errors are reported before models load, which takes long.
+        # No client can connect until loading is done.
         stack.callback(http.close)
         frontend.prepare()
         http.prepare()

@@ -1,4 +1,4 @@
-"""Classify: maps texts, or pairs of texts, to labels with scores."""
+"""The Classify call: maps texts, pairs of texts or images to labels with scores."""
 
 from dataclasses import asdict, dataclass, field
 
@@ -74,7 +74,7 @@ class ClassifyRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True)
 class LabelScore:
-    """One of the model's labels, and its score."""
+    """A label and its score."""
 
     label: str
     score: float
@@ -91,7 +91,7 @@ class Classification:
 
 @dataclass(frozen=True, slots=True)
 class ClassifyResult:
-    """The outputs in the order of the inputs, or of the pairs."""
+    """The result of Classify, with outputs in the order of the inputs or pairs."""
 
     model: str
     outputs: tuple[Classification, ...]
@@ -100,7 +100,7 @@ class ClassifyResult:
 
     @property
     def num_values(self) -> int:
-        """Numbers and short texts in the reply."""
+        """Number of numbers and short texts in the reply."""
         return sum(2 + 2 * len(output.labels) for output in self.outputs)
 
 
@@ -154,7 +154,7 @@ async def classify(
 
 
 async def _classify_by_candidates(request: ClassifyRequest, call: EncoderCall) -> ClassifyResult:
-    """Classifies each text by labels of the request: see :mod:`server.service.zero_shot`."""
+    """Classifies each text by the request's labels; see :mod:`server.service.zero_shot`."""
     model, inputs, labels = call.model, request.inputs, request.candidate_labels
     entailment = Entailment.of(model.manifest.name, model.manifest.labels)
     for name in ("pairs", "images", "score_function"):

@@ -1,7 +1,7 @@
 """Receives the recordings of TranscribeStream calls: bounded in bytes and in time.
 
 While a recording arrives, its call takes no thread and no place in a queue, so a client that
-sends slowly delays nobody else.
+sends slowly delays no other client.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from server.errors import (
     SlowSenderError,
 )
 
-# Of all calls.
+# Maximum bytes of recordings that all calls hold together.
 MAX_RECEIVED_BYTES = 256 << 20
 # Timeout from the start of a call to the end of its recording.
 RECEIVE_SECONDS = 120.0
