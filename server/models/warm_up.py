@@ -82,7 +82,7 @@ def _run_sizes(model: Model, replica: Replica, config: ServerConfig) -> None:
     _run_batches(model, replica, config, _sizes_of_prompts(model, config))
     spec = model.manifest.graphs["decode"]
     if model.manifest.audio is None and not spec.chunk_within_source:
-        # A decoder's output layer computes one token per row, so runs with many rows follow.
+        # A decoder's last layer computes one token per row, so its size depends on the rows.
         num_rows = min(config.num_slots, config.max_batched_tokens // _MIN_PROMPT)
         sizes = [(rows, _MIN_PROMPT) for rows, _ in run_sizes(max(num_rows, 1), 1)]
         _run_batches(model, replica, config, sizes)

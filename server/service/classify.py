@@ -49,16 +49,16 @@ from server.text.windows import LongInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifyRequest(ModelRequest):
-    """One of ``inputs``, ``pairs`` and ``images``; or an image for each of ``inputs``.
+    """Has one of ``inputs``, ``pairs`` and ``images``; or ``inputs`` with an image for each.
 
-    ``images``: files, for a model that takes images.
+    ``images`` are files, for a model that takes images.
 
-    ``top_k``: return the k best labels; ``None``: all. ``score_function``: from logits to scores;
-    ``None``: the function that the model was trained with.
+    ``top_k`` limits the labels to the k best; ``None`` returns all. ``score_function`` maps logits
+    to scores; ``None`` means the function that the model was trained with.
 
-    ``candidate_labels``: classify ``inputs`` by these, not by the model's labels, with a model of
-    natural language inference. ``hypothesis_template``: has ``{}`` in place of a label; ``None``:
-    :data:`DEFAULT_TEMPLATE`. ``multi_label``: several of them may apply.
+    ``candidate_labels`` replace the model's labels (zero-shot classification of ``inputs`` with a
+    natural language inference model). ``hypothesis_template`` has ``{}`` in place of a label;
+    ``None`` means :data:`DEFAULT_TEMPLATE`. With ``multi_label``, several labels may apply.
     """
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)

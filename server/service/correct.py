@@ -201,7 +201,7 @@ def _chosen(
             index += 1
         if index == len(words):
             break
-        if end <= words[index].start:  # of white space
+        if end <= words[index].start:  # a token of white space
             continue
         if start <= words[index].start:
             scores = softmax(outputs[window].vector[place])

@@ -28,14 +28,14 @@ from server.service.usage import Timing, Usage
 class EmbedRequest(ModelRequest):
     """Texts or images to embed, and the properties of their vectors.
 
-    ``images``: files, for a model that takes images.
+    ``images`` are files, for a model that takes images.
 
-    ``dimensions``: truncate vectors to this size (Matryoshka, Kusupati et al. 2022).
-    ``normalize``: to length 1; ``None``: the model's default. ``prompt`` is prepended to each text;
+    Vectors are truncated to ``dimensions`` (Matryoshka, Kusupati et al. 2022). ``normalize`` scales
+    them to length 1; ``None`` means the model's default. ``prompt`` is prepended to each text;
     ``prompt_name`` selects one of the model's prompts instead; without both, the model's default
-    prompt is used. ``input_type`` selects the prompt for queries or documents, and how a model with
-    a vector for each token reads the text. ``token_embeddings``: also return the vector of each
-    token; not with windows. ``max_active_dims``: weights that sparse vectors keep at most.
+    prompt is used. ``input_type`` selects the prompt for queries or documents, and the encoding by
+    a multi-vector (late-interaction) model. ``token_embeddings`` also returns the vector of each
+    token; not allowed with windows. ``max_active_dims`` limits the weights of sparse vectors.
     """
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)

@@ -95,7 +95,7 @@ class EncoderCall:
             pairs: the second text of each pair; as many as ``texts``.
             with_offsets: whether to return offsets and word ids of the tokens.
             has_images: whether each text comes with an image.
-            reader: adds marker and mask tokens, for a multi-vector (late-interaction) model.
+            reader: adds marker and filler tokens, for a multi-vector (late-interaction) model.
             path: the request field of a text, with ``{}`` for its index, for errors.
             num_per_input: number of successive texts that belong to one input.
 
