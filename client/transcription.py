@@ -73,10 +73,10 @@ class TranscriptionFinish:
     """The end of a transcription."""
 
     language: str
-    """Of the speech, requested or detected."""
+    """The requested or detected language of the speech."""
     language_probability: float
     duration_seconds: float
-    """Of the recording."""
+    """Length of the recording in seconds."""
     usage: Usage
     timing: Timing
 
@@ -95,10 +95,10 @@ class TranscribeResult(Result):
     """The result of ``transcribe``, of one recording."""
 
     text: str
-    """Of all segments, joined."""
+    """The joined text of all segments."""
     segments: tuple[Segment, ...]
     language: str
-    """Of the speech, requested or detected."""
+    """The requested or detected language of the speech."""
     language_probability: float
     duration_seconds: float
-    """Of the recording."""
+    """Length of the recording in seconds."""

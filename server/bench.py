@@ -39,8 +39,7 @@ from server.runtime.devices import parse_device
 class Result:
     """One input's generated tokens with times (seconds) and log-probabilities, or its vector.
 
-    ``prompt_logprobs`` covers the input's tokens except the first. ``indices`` are the token ids of
-    a sparse vector's weights.
+    ``prompt_logprobs`` skips the input's first token; ``indices`` are a sparse vector's token ids.
     """
 
     tokens: list[int] = field(default_factory=list)

@@ -44,8 +44,7 @@ class TlsFiles:
 class SamplingLocation(StrEnum):
     """Where tokens are sampled.
 
-    ``AUTO`` samples on the device for GPUs, on the host for CPUs
-    (docs/decisions/0085-sampling.md).
+    ``AUTO`` means the device for GPUs, the host for CPUs (docs/decisions/0085-sampling.md).
     """
 
     AUTO = "auto"

@@ -7,7 +7,7 @@ from server.runtime.memory import Layout, MakeMemory, Memory
 
 
 class CacheMemories:
-    """Measures the memory of a model's slots, without keeping it alive. Thread-safe.
+    """Measures the memory of a model's slots, without keeping it alive. Any thread may call it.
 
     Attributes:
         resident_bytes: the host memory that the tensors took at the last :meth:`measure`; 0 on

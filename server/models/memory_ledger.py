@@ -49,7 +49,7 @@ class MemoryLedger:
         self._pending = tuple(map(_num_weight_bytes, directories))
 
     def leave(self, model: Model) -> None:
-        """From now on, counts only resident cache bytes of a replaced or unloaded model."""
+        """From now on, counts only the resident part of a replaced or unloaded model's cache."""
         self._leaving.add(model.caches)
 
     def check_weights(self, directory: Path, replaced: Model | None) -> None:

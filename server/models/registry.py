@@ -49,8 +49,8 @@ class Replica:
     """A bundle's graphs on one device.
 
     ``memory`` allocates tensors on that device. ``load_model`` loads graphs there that were built
-    in memory, ``load_repeated`` those whose runs repeat. ``steps`` are graphs of decode steps;
-    ``None`` if the device has none.
+    in memory, ``load_repeated`` those whose runs repeat. ``steps`` are graphs of decode steps, if
+    the device has some.
     """
 
     graphs: dict[str, Graph]
@@ -258,8 +258,7 @@ def _replica(model: Model, backend: Backend) -> Replica:
     steps: StepGraphs | None = None
     for name, graph in manifest.graphs.items():
         path = model.directory / graph.file
-        # Step graphs are compared with the decode graph by repeated runs, which would change
-        # recurrent states.
+        # Step graphs are checked against the decode graph by runs that change recurrent states.
         is_recurrent = any(state.role == StateRole.RECURRENT for state in graph.states)
         if name == "decode" and not is_recurrent:
             steps = backend.load_steps(path, graph.disabled_optimizers, suppressed)

@@ -41,9 +41,8 @@ _MIN_PROGRESS_SECONDS = 1.0
 class WindowText:
     """One attempt at a window.
 
-    ``token_ids`` includes timestamps but no other special tokens; ``logprobs`` covers those that
-    are no timestamps. ``is_cut`` means that the output reached its maximum length. The other
-    fields are those of :class:`Segment`.
+    ``token_ids`` includes timestamps but no other special tokens; ``logprobs`` excludes timestamps.
+    ``is_cut``: the output reached its maximum length. Other fields are those of :class:`Segment`.
     """
 
     token_ids: tuple[int, ...]

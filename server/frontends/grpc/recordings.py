@@ -31,7 +31,7 @@ class ReceivedBytes:
     """Counts the bytes of recordings that calls hold. One client may hold half of ``limit``."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """``limit``: by default :data:`MAX_RECEIVED_BYTES`."""
+        """Sets the limit in bytes; by default :data:`MAX_RECEIVED_BYTES`."""
         self._limit = MAX_RECEIVED_BYTES if limit is None else limit
         self._by_client: Counter[str] = Counter()
 
