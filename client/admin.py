@@ -53,7 +53,7 @@ class AdminClient:
         """Loads or reloads a bundle; returns when it is served.
 
         A bundle that cannot be loaded raises FAILED_PRECONDITION with the reason; the version
-        that was served before stays served. ``version``: by default the newest.
+        that was served before stays served. An empty ``version`` means the newest.
         """
         request = admin_pb2.LoadModelRequest(model=model, version=version)
         with typed_errors():
@@ -65,7 +65,7 @@ class AdminClient:
     def unload_model(self, model: str, *, version: str = "") -> tuple[str, ...]:
         """Unloads a model: new calls fail, running calls finish. Returns the unloaded versions.
 
-        ``version``: by default all of them.
+        An empty ``version`` means all versions.
         """
         request = admin_pb2.UnloadModelRequest(model=model, version=version)
         with typed_errors():

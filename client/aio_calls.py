@@ -64,7 +64,7 @@ class AsyncCalls:
         make_request: Callable[[], Any],
         read: Callable[[Response], Result],
     ) -> AsyncGenerator[Result, None]:
-        """Yields the responses. ``make_request``: the request or the requests of an attempt."""
+        """Yields the responses. ``make_request`` returns an attempt's request, or its requests."""
         # Retries stop at the first response: a later retry would repeat text.
         async for attempt in tenacity.AsyncRetrying(**self._controls):
             with attempt, typed_errors():

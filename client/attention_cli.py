@@ -112,7 +112,7 @@ def _of_encoder(
     second: list[str] | None,
     selection: types.AttentionOptions,
 ) -> _Drawn:
-    """Attention between the tokens of texts, or of pairs with the texts ``second``."""
+    """Calls ``attend`` for ``texts``, or for pairs of ``texts`` and ``second``."""
     if selection.kind not in (None, types.AttentionKind.ENCODER):
         raise typer.BadParameter(f"--kind {selection.kind}: {model.name} is an encoder")
     if second and len(second) != len(texts):
@@ -138,7 +138,7 @@ def _of_output(
     languages: _Languages,
     options: types.GenerationOptions,
 ) -> _Drawn:
-    """Attention of generated texts."""
+    """Generates or translates, and returns the attention weights of each output."""
     if "translate" in model.tasks:
         result = client.translate(
             model.name,

@@ -19,9 +19,9 @@ class Security:
 
     Args:
         tls: use TLS; the server's certificate is verified with the system's CAs.
-        ca_file: CA certificates (PEM) to verify the server with; implies ``tls``.
+        ca_file: CA certificates (PEM) that verify the server; implies ``tls``.
         certificate_file, key_file: the client's own certificate and key (PEM), for mutual TLS.
-        token: bearer token of every call. Without TLS it travels in clear text.
+        token: bearer token to send with every call. Without TLS it travels in clear text.
 
     Files are read when a client is created, which raises ``OSError`` for an unreadable one.
     """
@@ -34,7 +34,7 @@ class Security:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The metadata of every call."""
+        """The gRPC metadata to send with every call."""
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
     def channel(self, target: str) -> grpc.Channel:

@@ -1,4 +1,4 @@
-"""The same texts through several models or decodings, side by side."""
+"""Runs the same texts through several models or decodings, to compare them side by side."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from client.errors import TriuneError
 from client.sync import Client
 from client.word_alignment import WordAlignment, align_words
 
-_ATTENTION = "attention"  # in the field of a request that a model without attention refuses
+_ATTENTION = "attention"  # part of the field path when a model rejects a request for attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,16 @@ class Comparison:
     score: float
     """The sum of the output tokens' log-probabilities, without a length penalty."""
     num_tokens: int
-    """Output tokens, the end-of-sequence token included; with beams, of all hypotheses."""
+    """Output tokens, the end-of-sequence token included. Beam search counts all hypotheses."""
     tokens_per_second: float
     """``num_tokens`` over ``total_seconds``."""
     total_seconds: float
     """The server's time for the request: queue, prefill and decode."""
     model_seconds_per_token: float
-    """The cost: the server's time for prefill and decode over ``num_tokens``. It includes the time
-    of other requests in the same runs, but neither the queue nor tokenization."""
+    """The cost: the server's prefill and decode time over ``num_tokens``. It includes the time that
+    other requests spend in the same model runs, but neither queueing nor tokenization."""
     alignment: tuple[WordAlignment, ...] = ()
-    """Of a translation by a model with cross-attention; else empty."""
+    """Word alignment of a translation; empty if the model returns no cross-attention."""
 
 
 def _at_least_1(value: str) -> int:
@@ -62,7 +62,7 @@ def _nucleus(value: str) -> types.GenerationOptions:
     return {"temperature": 1.0, "top_p": share}
 
 
-# Name to default value, what it accepts, and the options that it sets.
+# By decoding name: its default value, the values that it accepts, and their conversion to options.
 _DECODINGS: dict[str, tuple[str, str, Callable[[str], types.GenerationOptions]]] = {
     "beam": ("4", "an integer from 1", _beam),
     "top-k": ("50", "an integer from 1", _top_k),
@@ -107,9 +107,9 @@ def compare(
             template, answer them.
         decodings: override ``options``.
         texts: the inputs.
-        options: of all requests.
-        with_alignment: whether to align the words of translations. A second request gives the
-            alignment, so that the first is timed without it.
+        options: the options of all requests.
+        with_alignment: whether to align the words of translations. A second request fetches the
+            alignment, so that it does not slow the timed one.
 
     Returns:
         Rows in the order of texts, then models, then decodings.
@@ -166,9 +166,10 @@ def _run(
 def _alignments(
     client: Client, model: str, text: str, translation: str, options: types.GenerationOptions
 ) -> Sequence[types.Alignment]:
-    """Those of the tokens of a translation; none if the model returns no cross-attention.
+    """Returns a translation's token alignments; empty if the model returns no cross-attention.
 
-    The same request gives the same translation: ``options`` have a seed.
+    Repeats the request. ``options`` has a seed, so the translation should be the same; if it
+    differs, the result is empty.
     """
     aligned: types.GenerationOptions = {
         **options,

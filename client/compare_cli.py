@@ -56,7 +56,7 @@ def compare(
 
 
 def write_comparisons(rows: Sequence[Comparison]) -> None:
-    """A table for each input, a row for each model and decoding."""
+    """Prints a table for each input, with a row for each model and decoding."""
     for text in dict.fromkeys(row.input for row in rows):
         table = Table(title=Text(text), title_justify="left")
         shown = [row for row in rows if row.input == text]

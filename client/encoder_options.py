@@ -29,7 +29,7 @@ class EncodingFormat(StrEnum):
 
 
 class InputType(StrEnum):
-    """What a text is for, in a search."""
+    """Whether a text is a query or a document in a search."""
 
     QUERY = "query"
     DOCUMENT = "document"
@@ -82,7 +82,7 @@ class EmbedOptions(LengthOptions, total=False):
         EncodingFormat,
         Flag(help="Wire format of the vectors.", default=EncodingFormat.FLOAT32_BYTES),
     ]
-    """By default 32-bit bytes: exact, and the fastest."""
+    """By default packed 32-bit floats: exact, and the fastest to transfer."""
     dimensions: Annotated[
         int | None, Flag(help="Truncate vectors to this size, if the model supports it.")
     ]
@@ -94,9 +94,9 @@ class EmbedOptions(LengthOptions, total=False):
         str | None, Flag(help="Name of the model's prompt to prepend to each text.")
     ]
     prompt: str | None
-    """Text to prepend to each input, in place of a prompt of the model; may be empty."""
+    """Text to prepend to each input instead of one of the model's prompts; may be empty."""
     token_embeddings: bool | None
-    """Also return the vector of each token. Not with windows, nor for sparse vectors."""
+    """Also return the vector of each token. Not allowed with windows or sparse vectors."""
     input_type: Annotated[
         InputType | None,
         Flag(help="Read texts as queries or as documents, with the model's prompt for them."),
@@ -116,7 +116,7 @@ class ClassifyOptions(LengthOptions, total=False):
         Sequence[str],
         Flag(name="label", help="Label to choose from, for a model of language inference."),
     ]
-    """Instead of the model's own labels, of which one is "entailment". Texts only."""
+    """Zero-shot labels, for a model with a label "entailment". Texts only, no pairs or images."""
     hypothesis_template: Annotated[
         str | None, Flag(help="Text with {} for a label; 'This example is {}.' by default.")
     ]

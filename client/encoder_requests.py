@@ -14,7 +14,7 @@ from protos.triune.v1 import inference_pb2
 
 
 def embed(model: str, inputs: Texts | Images, options: types.EmbedOptions) -> wire.EmbedRequest:
-    """The request of ``Embed``. By default, vectors are sent as 32-bit bytes."""
+    """The request of ``Embed``. By default, vectors are sent as packed 32-bit floats."""
     return build(
         wire.EmbedRequest,
         types.EmbedOptions,

@@ -31,7 +31,7 @@ class TokenEmbedding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SparseVector:
-    """Weights of tokens of the model's vocabulary. Those of all other tokens are 0."""
+    """The tokens of the vocabulary with non-zero weights, and these weights."""
 
     indices: tuple[int, ...]
     """Token ids, ascending."""
@@ -47,16 +47,16 @@ class SparseVector:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Embedding:
-    """The vector of one text, or its vectors; ``client.similarity`` compares them."""
+    """The vector, sparse vector or token vectors of one input; see ``client.similarity``."""
 
     values: tuple[float, ...]
-    """Empty for models with sparse vectors, and for those with a vector for each token."""
+    """Empty for sparse and for multi-vector (late-interaction) models."""
     usage: Usage
     reading: Reading
     tokens: tuple[TokenEmbedding, ...] = ()
-    """If ``token_embeddings`` was set, and of models with a vector for each token."""
+    """Empty unless ``token_embeddings`` was set or the model is multi-vector."""
     sparse: SparseVector | None = None
-    """Only of models with sparse vectors."""
+    """``None`` unless the model returns sparse vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ class TokenSpan:
     """A token and where it is in its text. For a special token ``start`` and ``end`` are 0."""
 
     token: str
-    """As the vocabulary spells it."""
+    """The token as the vocabulary spells it."""
     start: int
     end: int
     text: int
-    """The text of a pair: 0 or 1."""
+    """Index of the token's text in a pair: 0 or 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,13 +92,13 @@ class AttendedText:
     tokens: tuple[TokenSpan, ...]
     """Special tokens included."""
     matrices: tuple[AttentionMatrix, ...]
-    """Rows attend, columns are attended to; both are ``tokens``."""
+    """Attention weights; rows are the attending tokens, columns the attended ones."""
     usage: Usage
     reading: Reading
 
     @property
     def attention(self) -> Attention:
-        """The same in the form of other models' attention."""
+        """The same weights as an ``Attention``, the type that ``generate`` returns."""
         tokens = tuple(span.token for span in self.tokens)
         return Attention(
             source_tokens=tokens, target_tokens=tokens, matrices=self.matrices, alignments=()
@@ -174,18 +174,18 @@ class TextEdit:
     original: str
     replacement: str
     score: float
-    """The lowest probability of the model's edits in it."""
+    """The lowest probability among the model's edits that it combines."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Correction:
     text: str
     edits: tuple[TextEdit, ...]
-    """In the order of the input; they lead from the input to ``text``."""
+    """In the order of the input; applying all of them to the input gives ``text``."""
     iterations: int
-    """How often the model read the text."""
+    """Number of passes of the model over the text."""
     is_final: bool
-    """Whether the model would change nothing more."""
+    """Whether another pass would change nothing."""
     usage: Usage
     reading: Reading
 

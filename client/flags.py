@@ -40,7 +40,7 @@ def read_texts(arguments: list[str] | None, stdin: Iterable[str]) -> list[str]:
 def read_texts_or_images(
     arguments: list[str] | None, images: list[typer.FileBinaryRead] | None, stdin: Iterable[str]
 ) -> tuple[list[str], list[str] | list[bytes]]:
-    """What to call the inputs in the output, and the inputs: texts, or the contents of files."""
+    """Returns the inputs' display names, and the inputs: texts, or the contents of image files."""
     if not images or arguments:
         texts = read_texts(arguments, stdin)
         return texts, texts
@@ -52,9 +52,9 @@ def read_seconds(
     pairs: list[str] | None,
     images: list[typer.FileBinaryRead] | None,
 ) -> list[tuple[str, str | bytes]]:
-    """Each of ``texts`` with its second text, or with its image. Empty if there are neither.
+    """Pairs each text with its second text or its image; empty if neither is given.
 
-    Raises ``typer.BadParameter`` if they are not as many as the texts.
+    Raises ``typer.BadParameter`` if their number differs from the number of texts.
     """
     name = "--image" if images else "--pair"
     seconds: list[str | bytes] = [file.read() for file in images or ()] or [*(pairs or ())]

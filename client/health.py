@@ -1,4 +1,4 @@
-"""Health check of a server by the standard ``grpc.health.v1``."""
+"""Checks a server's health with the standard ``grpc.health.v1`` service."""
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -7,7 +7,7 @@ from client.errors import typed_errors
 
 
 def status(target: str, service: str, timeout_seconds: float, security: Security = OPEN) -> str:
-    """Returns SERVING, NOT_SERVING or UNKNOWN; of the whole server if ``service`` is empty.
+    """Returns SERVING, NOT_SERVING or UNKNOWN. An empty ``service`` is the whole server.
 
     Raises ``TriuneError``: UNAVAILABLE without a server, NOT_FOUND for an unknown service,
     DEADLINE_EXCEEDED after ``timeout_seconds``.

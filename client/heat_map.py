@@ -14,17 +14,17 @@ from client import types
 
 IMAGE_FORMATS = (".png", ".svg")
 MAX_MATRICES = 64
-"""More do not fit one image."""
+"""Most matrices that fit one image."""
 
 _SHADES = " ░▒▓█"
 _CELL_WIDTH = 2
 _MAX_LABEL_WIDTH = 24
 _SPECIAL = str.maketrans({"▁": "·", "Ġ": "·", "Ċ": "⏎", "\n": "⏎", "\t": "⇥", "\r": "␍"})
-"""Word starts and line breaks, as tokenizers spell them, to characters that every font has."""
+"""Maps tokenizers' markers of word starts and line breaks to characters that every font has."""
 
 
 def title_of(matrix: types.AttentionMatrix) -> str:
-    """The layer and head of a matrix, or that it is a mean."""
+    """A matrix's title: its layer and head, or "mean over layers and heads"."""
     if matrix.layer < 0:
         return "mean over layers and heads"
     return f"layer {matrix.layer}, head {matrix.head}"
@@ -33,9 +33,9 @@ def title_of(matrix: types.AttentionMatrix) -> str:
 def write_heat_maps(attention: types.Attention, console: Console | None = None) -> None:
     """Prints a heat map for each matrix.
 
-    Shades show the weights, so that the map can be read without colours too. Columns are numbered,
-    and the source tokens are listed by number; columns that the terminal has no room for wrap into
-    a further map.
+    Shades show the weights, so the map is readable without colours too. Columns are numbered, and
+    the source tokens are listed by number. Columns that exceed the terminal's width continue in a
+    further map.
     """
     console = console or Console()
     sources = [_label(token) for token in attention.source_tokens]
@@ -86,7 +86,7 @@ def _label(token: str) -> str:
 def check_image_path(path: Path) -> None:
     """Raises ``ValueError`` for an ending other than ``.png`` and ``.svg``, or a missing folder.
 
-    Also without matplotlib. To be called before the request is sent.
+    Raises it without matplotlib, too. Call this before sending the request.
     """
     if path.suffix.lower() not in IMAGE_FORMATS:
         raise ValueError(f"--out {path}: write {' or '.join(IMAGE_FORMATS)}")

@@ -47,7 +47,7 @@ def read_fields(kind: type[ValueT], message: Message, **given: object) -> ValueT
     """Fills a dataclass of scalars from the fields of the same names in ``message``.
 
     Args:
-        given: values by name, instead of those of ``message``.
+        given: values that override those of ``message``, by field name.
     """
     dataclass: Any = kind
     read = {name: getattr(message, name) for name in _names(dataclass) if name not in given}
@@ -71,9 +71,10 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 @cache
 def _option_fields(request: Any) -> dict[str, tuple[str, FieldDescriptor]]:
-    """The fields of a request and of its nested messages, by name.
+    """The fields of a request and of its nested messages, by field name.
 
-    With each field, the name of the nested message that it is in; empty for the request itself.
+    Each value is the name of the nested message that contains the field, empty for the request
+    itself, and the field.
     """
     own = _fields(request)
     found = {name: ("", field) for name, field in own.items()}
@@ -92,7 +93,7 @@ def _fields(message: Message | type[Message]) -> Any:
 
 
 def _to_wire(field: Any, value: Any) -> Any:
-    """``value`` as the constructor of the field's message takes it."""
+    """Converts ``value`` to what the constructor of the field's message accepts."""
     if isinstance(value, str) and field.is_repeated:
         return [value]  # one text, not its characters
     if field.enum_type is not None:

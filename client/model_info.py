@@ -21,23 +21,23 @@ class ModelState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fidelity:
-    """The served graph compared with the fp32 graph. ``None``: not a figure of the model's task."""
+    """The served graph compared with the fp32 graph; ``None`` where a figure does not apply."""
 
     num_texts: int
     num_tokens: int
-    """Of the fp32 graph's own greedy answers, or masked tokens; 0 for other encoders."""
+    """Compared tokens: the fp32 graph's greedy outputs, or masked tokens; 0 for other encoders."""
     top1_agreement: float | None
     """Share of tokens, labels or answers whose most probable choice is the same."""
     kl_divergence: float | None
-    """(fp32 || served) per token, in nats."""
+    """KL(fp32 || served) per token, in nats."""
     rms_logprob_difference: float | None
-    """Of the fp32 graph's tokens, in nats."""
+    """RMS difference of the log-probabilities of the fp32 graph's tokens, in nats."""
     mean_probability: float | None
-    """Which the fp32 graph gives to its own tokens."""
+    """Mean probability that the fp32 graph gives to its own tokens."""
     identical_outputs: float | None
     """Share of an encoder-decoder's greedy outputs that are identical."""
     chrf: float | None
-    """Of these outputs, with the fp32 graph's as references, in percent."""
+    """chrF of these outputs against the fp32 graph's outputs, in percent."""
     min_cosine: float | None
     mean_cosine: float | None
     retrieval_agreement: float | None
@@ -56,13 +56,13 @@ class Parity:
     greedy_tokens_equal: int
     min_cosine: float
     perplexity: float
-    """The served graph's, over ``evaluation_tokens``; 0 for a model that generates no text."""
+    """The served graph's perplexity over ``evaluation_tokens``; 0 for non-generative models."""
     fp32_perplexity: float
     evaluation_tokens: int
     float_cache_perplexity: float
-    """The served graph's with a float cache, if its own cache is int8; else 0."""
+    """The served graph's perplexity with a float cache, if its own cache is int8; else 0."""
     fidelity: Fidelity | None = None
-    """Of a graph that is not the fp32 graph; ``None`` for older bundles."""
+    """``None`` if the fp32 graph itself is served, and for older bundles."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,36 +75,36 @@ class Quality:
     task: str
     dataset: str
     sha256: str
-    """Of the held-out set's file."""
+    """SHA-256 of the held-out set's file."""
     num_examples: int
     decoding: str
     """``greedy``, or empty for an encoder."""
     metrics: Mapping[str, float]
     fp32_metrics: Mapping[str, float]
-    """Of the fp32 graph."""
+    """The same metrics for the fp32 graph."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageInfo:
-    """The images that a model takes; the server resizes and cuts others to this size."""
+    """The model's image input; the server resizes and crops other images to this size."""
 
     height: int
     width: int
     num_channels: int
     """3: red, green and blue; 1: grey."""
     num_tokens: int
-    """Tokens of an image, as usage counts them."""
+    """Tokens per image, as usage counts them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AudioInfo:
-    """How a model hears a recording; the server resamples, mixes and cuts others."""
+    """The model's audio input; the server resamples recordings, mixes them down and cuts them."""
 
     sample_rate: int
     """Samples per second; one channel."""
     window_seconds: float
     num_tokens: int
-    """Tokens of a window, as usage counts them."""
+    """Tokens per window, as usage counts them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,34 +122,34 @@ class EmbeddingInfo:
     default_prompt: str
     """Name of the prompt that is used if a request names none."""
     kind: str = "dense"
-    """``dense``, ``sparse`` or ``multi_vector``, a vector for each token."""
+    """``dense``, ``sparse`` or ``multi_vector`` (late interaction: one vector per token)."""
     query_length: int = 0
-    """The most tokens of a query; 0 unless ``kind`` is ``multi_vector``."""
+    """Maximum tokens of a query; 0 unless ``kind`` is ``multi_vector``."""
     document_length: int = 0
-    """The same of a document."""
+    """Maximum tokens of a document; 0 unless ``kind`` is ``multi_vector``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryInfo:
-    """Memory of the server that a model takes, in bytes."""
+    """The server memory that a model uses, in bytes."""
 
     weight_bytes: int
     cache_bytes: int
-    """Of the cache if every slot were full."""
+    """Size of the cache if every slot were full."""
     cache_resident_bytes: int
-    """Of the cache when the server last checked, some seconds ago."""
+    """Cache memory in use when the server last checked, some seconds ago."""
     working_bytes: int
-    """An estimate of the memory of runs."""
+    """Estimated memory for intermediate results of model runs."""
     prefix_slots: int
-    """Rows per lane for cached prefixes, beside the slots."""
+    """Cache rows per lane for cached prefixes, in addition to the slots."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelNodes:
-    """Nodes of one graph, by the kernel that computes or could replace them."""
+    """Node counts of one graph, by the kernel that computes or could replace the nodes."""
 
     graph: str
-    """``encode``, ``decode``, …"""
+    """The graph's name, such as ``encode`` or ``decode``."""
     num_native: Mapping[str, int]
     """Nodes that the server's own kernel computes."""
     num_standard: Mapping[str, int]
@@ -174,7 +174,7 @@ class Model:
     vocabulary_size: int
     hidden_size: int
     max_length: int
-    """In tokens."""
+    """Length limit in tokens."""
     source_language: str
     target_language: str
     languages: tuple[str, ...]
@@ -197,10 +197,10 @@ class Model:
     quality: tuple[Quality, ...] = ()
     """Empty if the export measured none."""
     memory: MemoryInfo | None = None
-    """What the model takes of the server's memory; ``None`` while it is not loaded."""
+    """The memory that the model uses; ``None`` while it is not loaded."""
     kernel_nodes: tuple[KernelNodes, ...] = ()
-    """Of each graph that is loaded on a CPU; empty from older servers."""
+    """One entry per graph that is loaded on a CPU; empty from older servers."""
     image: ImageInfo | None = None
-    """Only for models that take images; those with a vocabulary take a text with each."""
+    """Only for models that take images; those with a vocabulary take a text with each image."""
     audio: AudioInfo | None = None
-    """Only for models of speech."""
+    """Only for speech models."""

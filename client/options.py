@@ -23,7 +23,7 @@ class Flag:
         name: without the leading dashes; by default the option's name.
         default: the flag's value if it is not given; ``None`` leaves the option out.
         min: the least value that the command line accepts.
-        negatable: of a boolean: whether ``--no-NAME`` sets it to false.
+        negatable: for a boolean, whether ``--no-NAME`` sets it to false.
     """
 
     help: str
@@ -63,9 +63,9 @@ class ShortlistMode(StrEnum):
     """Whether only the tokens of an encoder-decoder's lexical shortlist are generated."""
 
     AUTO = "auto"
-    """If the model has one, unless there is a grammar."""
+    """Use the shortlist if the model has one, unless there is a grammar."""
     OFF = "off"
-    """The whole vocabulary."""
+    """Generate from the whole vocabulary."""
     ON = "on"
     """As ``AUTO``, but it is an error if the model has none or there is a grammar."""
 
@@ -74,9 +74,9 @@ class SentenceSplit(StrEnum):
     """Whether a text is translated sentence by sentence."""
 
     AUTO = "auto"
-    """If it has several, unless an option needs the whole text."""
+    """Split a text that has several sentences, unless an option needs the whole text."""
     OFF = "off"
-    """As a whole."""
+    """Translate each text as a whole."""
     ON = "on"
     """As ``AUTO``, but an option that needs the whole text is an error."""
 
@@ -106,14 +106,14 @@ Grammar = JsonSchema | Regex | Lark | Choices
 
 
 class AttentionKind(StrEnum):
-    """The tokens that attention weights refer to."""
+    """Which attention of the model is meant."""
 
     CROSS = "cross"
-    """To the source of an encoder-decoder."""
+    """Output tokens attend to the source tokens of an encoder-decoder."""
     SELF = "self"
-    """To the preceding tokens: the prompt and the output so far."""
+    """Output tokens attend to the preceding tokens: the prompt and the output so far."""
     ENCODER = "encoder"
-    """Between the tokens of the source, in the encoder of an encoder-decoder."""
+    """Source tokens attend to each other, in the encoder of an encoder-decoder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,9 +235,9 @@ class ResponseOptions(TypedDict, total=False):
         bool | None, Flag(help="With --json: return the log-probability of each token too.")
     ]
     top_logprobs: int | None
-    """Also the log-probabilities of this many most likely tokens at each step, up to 100."""
+    """Also return the log-probabilities of this many most likely tokens per step, up to 100."""
     prompt_logprobs: bool | None
-    """The log-probabilities of the prompt's tokens, except the first."""
+    """Return the log-probabilities of the prompt's tokens, except the first."""
     attention: AttentionOptions | None
     """Which attention weights of the first hypothesis to return."""
     echo: Annotated[bool | None, Flag(help="Prepend the input to the output.")]
@@ -268,7 +268,7 @@ class ScoreOptions(TypedDict, total=False):
     logprobs: bool
     """Return the log-probability of each token too."""
     top_logprobs: int | None
-    """Also the log-probabilities of this many most likely tokens at each step, up to 100."""
+    """Also return the log-probabilities of this many most likely tokens per step, up to 100."""
     source_language: Annotated[
         str, Flag(help="Source language of a multilingual encoder-decoder, by its own name.")
     ]

@@ -74,7 +74,7 @@ def write_texts_json(results: Sequence[types.TextResult], options: types.Generat
 
 
 def write_scores(result: types.ScoreResult, texts: Sequence[str]) -> None:
-    """A row per text: its log-probability, the mean per token, and the text."""
+    """Prints a row per text: its log-probability, the mean per token, and the text."""
     table = Table(box=None, pad_edge=False)
     for title in ("log p", "per token", "text"):
         table.add_column(title, justify="left" if title == "text" else "right")
@@ -120,23 +120,23 @@ def write_pieces(
 
 
 def write_classifications(result: encoder_types.ClassifyResult, texts: Sequence[str]) -> None:
-    """A line per text with its labels, most likely first."""
+    """Prints a line per text with its labels, most likely first."""
     for output, text in zip(result.outputs, texts, strict=True):
         labels = ", ".join(f"{row.label} {row.score:.3f}" for row in output.labels)
         print(f"{text[:60]}: {labels}")
 
 
 def write_tokenizations(result: types.TokenizeResult) -> None:
-    """A line per text with its tokens and their ids."""
+    """Prints a line per text with its tokens and their ids."""
     for output in result.outputs:
         pairs = zip(output.tokens, output.token_ids, strict=True)
         print(" ".join(f"{token}:{token_id}" for token, token_id in pairs))
 
 
 def write_models(models: Sequence[types.Model]) -> None:
-    """A table of the models, and a line for each with the nodes that native kernels compute.
+    """Prints a table of the models, then a line per model with its nodes in native kernels.
 
-    The failures of refused models go to standard error.
+    The reasons why models were refused go to standard error.
     """
     titles = ("model", "version", "kind", "tasks", "architecture", "precision", "parameters")
     table = Table(*titles, "memory (of at most)", "fidelity to fp32", "quality")
@@ -162,18 +162,18 @@ def write_models(models: Sequence[types.Model]) -> None:
 
 
 def write_models_json(models: Sequence[types.Model]) -> None:
-    """One JSON object on one line: ``{"models": [...]}``."""
+    """Prints one JSON object on one line: ``{"models": [...]}``."""
     print(json.dumps({"models": [asdict(model) for model in models]}, ensure_ascii=False))
 
 
 def _task(model: types.Model, task: str) -> str:
-    """A task's name; of embeddings that are no dense vectors, with their kind."""
+    """The task's name, followed by the kind of embedding if that is not dense."""
     kind = "dense" if model.embedding is None else model.embedding.kind
     return f"{task} ({kind})" if task == "embed" and kind != "dense" else task
 
 
 def _native_nodes(model: types.Model) -> str:
-    """For each kernel, the nodes of all graphs that it computes, of those it is made for."""
+    """For each kernel, how many of the nodes that it supports it computes, over all graphs."""
     native: Counter[str] = Counter()
     standard: Counter[str] = Counter()
     for nodes in model.kernel_nodes:
@@ -186,7 +186,7 @@ def _native_nodes(model: types.Model) -> str:
 
 
 def _quality(model: types.Model) -> str:
-    """The metrics of each held-out set."""
+    """One line per held-out set: its name and its metrics."""
     lines = []
     for measured in model.quality:
         values = ", ".join(f"{name} {value:.4g}" for name, value in measured.metrics.items())
@@ -195,7 +195,7 @@ def _quality(model: types.Model) -> str:
 
 
 def _memory(model: types.Model) -> str:
-    """What a model takes now, and what it would with full slots, in MB."""
+    """The memory that a model uses now, and with all slots full, in MB."""
     memory = model.memory
     if memory is None:
         return ""
@@ -207,7 +207,7 @@ def _memory(model: types.Model) -> str:
 
 
 def _fidelity(model: types.Model) -> str:
-    """The figures of a quantized model that compare it with others at a glance."""
+    """The main figures that compare a quantized model with its fp32 graph."""
     found = None if model.parity is None else model.parity.fidelity
     if found is None:
         return ""

@@ -1,4 +1,4 @@
-"""Prints embeddings: vectors, weights of tokens or vectors of tokens, and how similar they are."""
+"""Prints embeddings (dense, sparse or token vectors) and their pairwise similarity."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,12 +11,12 @@ from client.render import write_json
 from client.similarity import similarity
 
 _MAX_ROWS = 16
-"""A larger matrix does not fit a terminal."""
+"""Most texts in the similarity matrix; a larger one does not fit a terminal."""
 _MAX_TOKENS = 12
 
 
 def write_embeddings(result: EmbedResult, texts: Sequence[str]) -> None:
-    """A line per text, and the similarity of each pair."""
+    """Prints a line per text, and the similarity of each pair of up to 16 texts."""
     outputs = result.outputs
     print(
         f"{result.model}: {_size(outputs)}, {result.usage.input_tokens} tokens, "
@@ -29,7 +29,7 @@ def write_embeddings(result: EmbedResult, texts: Sequence[str]) -> None:
 
 
 def write_embeddings_json(result: EmbedResult) -> None:
-    """One JSON object. An output is a vector, a sparse vector, or a list of tokens and vectors."""
+    """Prints one JSON object. Outputs are dense vectors, sparse vectors or token vectors."""
     outputs = [_plain(output) for output in result.outputs]
     write_json(result.model, outputs, result.usage, result.timing)
 

@@ -24,9 +24,9 @@ Texts = str | Sequence[str]
 """One text, or a batch of them."""
 Pairs = Sequence[tuple[str, str]]
 PairsOrImages = Sequence[tuple[str, str | bytes]]
-"""Pairs of texts, or texts with the contents of an image's file each."""
+"""Pairs of texts, or pairs of a text and the contents of an image file."""
 Images = bytes | Sequence[bytes]
-"""One image, or a batch of them: the contents of files, for a model that takes images."""
+"""One image or a batch of images, as the contents of files."""
 
 GenerateT = TypeVar("GenerateT", wire.GenerateRequest, wire.GenerateStreamRequest)
 TranslateT = TypeVar("TranslateT", wire.TranslateRequest, wire.TranslateStreamRequest)
@@ -98,7 +98,7 @@ def tokenize(
 def _with_wire_grammar(
     options: GenerationOptions | TranslationOptions,
 ) -> Mapping[str, Any]:
-    """``options`` with its grammar, if any, as a message: one field for each kind of grammar."""
+    """Returns ``options`` with the grammar, if any, as a protobuf message."""
     grammar = options.get("grammar")
     return options if grammar is None else {**options, "grammar": _grammar(grammar)}
 

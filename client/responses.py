@@ -57,7 +57,7 @@ def _hypothesis(message: inference_pb2.Hypothesis) -> types.Hypothesis:
 
 
 def attention_matrix(message: inference_pb2.AttentionMatrix, width: int) -> types.AttentionMatrix:
-    """A matrix with ``width`` source tokens."""
+    """Converts a matrix with ``width`` source tokens (columns)."""
     starts = range(0, len(message.weights), width)
     return types.AttentionMatrix(
         layer=message.layer,

@@ -11,12 +11,12 @@ class FinishReason(StrEnum):
     """Why an output ended."""
 
     STOP = "stop"
-    """At an end-of-sequence or stop token."""
+    """It reached an end-of-sequence or stop token."""
     LENGTH = "length"
-    """At ``max_new_tokens``, or at the model's length limit."""
+    """It reached ``max_new_tokens`` or the model's length limit."""
     STOP_STRING = "stop_string"
     DEADLINE = "deadline"
-    """At ``max_seconds`` or shortly before the call's deadline: the output is partial."""
+    """It stopped at ``max_seconds`` or shortly before the call's deadline; it is partial."""
     CANCELLED = "cancelled"
 
 
@@ -41,7 +41,7 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """Durations of a request's phases, in seconds; with several inputs, the longest of each."""
+    """Durations of a request's phases, in seconds; each is the longest over all inputs."""
 
     queue_seconds: float
     """From admission to the first model run."""
@@ -69,7 +69,7 @@ class TokenLogprob:
 
     token_id: int
     token: str
-    """As the vocabulary spells it."""
+    """The token as the vocabulary spells it."""
     logprob: float
     top: tuple["TokenLogprob", ...] = ()
     """The most likely tokens at this step, best first; empty unless ``top_logprobs`` was set."""
@@ -169,7 +169,7 @@ class Tokenization:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """The fields that every result has. ``usage`` and ``timing`` are of the whole request."""
+    """The fields that every result has. ``usage`` and ``timing`` cover the whole request."""
 
     model: str
     usage: Usage

@@ -1,4 +1,4 @@
-"""How similar two embeddings are, by the measure of their kind: the scores of ``rerank``."""
+"""Compares two embeddings with the measure of their kind; ``rerank`` gives the same scores."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,13 +9,13 @@ Floats = npt.NDArray[np.float64]
 
 
 def similarity(query: Embedding, document: Embedding) -> float:
-    """The score of a document for a query; embeddings of one model.
+    """The score of a document for a query; both embeddings must come from the same model.
 
-    - Of sparse vectors, the dot product.
-    - Of embeddings with a vector for each token and no other, the sum of each query token's highest
-      dot product with a token of the document (MaxSim; Khattab and Zaharia 2020, section 3.3).
-      Only this depends on which of the two is the query.
-    - Else the cosine; 0 if a vector is 0.
+    - Sparse vectors: the dot product.
+    - Multi-vector embeddings: the sum of each query token's highest dot product with a token of the
+      document (MaxSim; Khattab and Zaharia 2020, section 3.3). Only this measure depends on which
+      of the two is the query.
+    - Dense vectors: the cosine; 0 if a vector is 0.
 
     Raises:
         ValueError: the embeddings are of different kinds or sizes, or have no vector.

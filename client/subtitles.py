@@ -1,4 +1,4 @@
-"""Segments of a recording as subtitles, line by line: SubRip (SRT) and WebVTT."""
+"""Formats the segments of a transcription as subtitles: SubRip (SRT) and WebVTT."""
 
 from collections.abc import Iterable, Iterator
 
@@ -25,7 +25,7 @@ def vtt(segments: Iterable[Segment]) -> Iterator[str]:
 
 
 def _time(seconds: float, point: str) -> str:
-    """Hours, minutes, seconds and milliseconds."""
+    """Formats a time as hours, minutes, seconds and milliseconds."""
     milliseconds = round(1000 * seconds)
     minutes, milliseconds = divmod(milliseconds, 60_000)
     hours, minutes = divmod(minutes, 60)
@@ -34,5 +34,5 @@ def _time(seconds: float, point: str) -> str:
 
 
 def _cue(text: str) -> str:
-    """The text on one line, without the arrow of a line of times."""
+    """The text on one line, without "-->", which separates the times of a cue."""
     return " ".join(text.split()).replace("-->", "->")

@@ -69,7 +69,7 @@ class Calls:
         make_request: Callable[[], Any],
         read: Callable[[Response], Result],
     ) -> Generator[Result, None, None]:
-        """Yields the responses. ``make_request``: the request or the requests of an attempt."""
+        """Yields the responses. ``make_request`` returns an attempt's request, or its requests."""
         # Retries stop at the first response: a later retry would repeat text.
         for attempt in tenacity.Retrying(**self._controls):
             with attempt, typed_errors():

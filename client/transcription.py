@@ -46,24 +46,24 @@ class Word:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """A phrase of a recording, as the model's timestamps divide it.
+    """A phrase of a recording, delimited by the model's timestamps.
 
-    The model reads a recording in windows, often of several segments.
+    The model transcribes a recording in windows; a window often has several segments.
     """
 
     text: str
-    """With the space before it."""
+    """The text, including the space before it."""
     start_seconds: float
     end_seconds: float
     token_ids: tuple[int, ...]
     mean_logprob: float
-    """Of the tokens of the segment's window."""
+    """Mean log-probability of the tokens in the segment's window."""
     compression_ratio: float
-    """Of the window's text, by zlib: high if the text repeats itself."""
+    """zlib compression ratio of the window's text; high if the text repeats itself."""
     no_speech_probability: float
-    """That nobody speaks in the window."""
+    """Probability that nobody speaks in the window."""
     temperature: float
-    """At which the window was decoded."""
+    """Sampling temperature at which the window was decoded."""
     words: tuple[Word, ...] = ()
     """Empty unless ``word_timestamps`` was set."""
 
@@ -73,10 +73,10 @@ class TranscriptionFinish:
     """The end of a transcription."""
 
     language: str
-    """Of the speech, requested or detected."""
+    """The requested or detected language of the speech."""
     language_probability: float
     duration_seconds: float
-    """Of the recording."""
+    """Length of the recording in seconds."""
     usage: Usage
     timing: Timing
 
@@ -95,10 +95,10 @@ class TranscribeResult(Result):
     """The result of ``transcribe``, of one recording."""
 
     text: str
-    """Of all segments, joined."""
+    """The joined text of all segments."""
     segments: tuple[Segment, ...]
     language: str
-    """Of the speech, requested or detected."""
+    """The requested or detected language of the speech."""
     language_probability: float
     duration_seconds: float
-    """Of the recording."""
+    """Length of the recording in seconds."""

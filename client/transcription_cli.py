@@ -16,7 +16,7 @@ app = typer.Typer()
 
 
 class TranscriptFormat(StrEnum):
-    """What ``transcribe`` prints. Everything but JSON is printed as segments arrive."""
+    """Output formats of ``transcribe``. All but JSON are printed as segments arrive."""
 
     TEXT = "text"
     SRT = "srt"

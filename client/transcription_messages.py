@@ -8,7 +8,7 @@ from client.responses import timing, usage
 from protos.triune.v1 import transcription_pb2 as wire
 
 MAX_UNARY_BYTES = (4 << 20) - (64 << 10)
-"""A message has at most 4 MiB, of which options take less than 64 KiB."""
+"""Most audio bytes in one message: gRPC's limit of 4 MiB, less 64 KiB for the options."""
 _PART_BYTES = 128 << 10
 
 
@@ -24,9 +24,9 @@ def request(
 def parts(
     model: str, audio: bytes, options: types.TranscriptionOptions
 ) -> Callable[[], Iterator[wire.TranscribeStreamRequest]]:
-    """Makes the requests of ``TranscribeStream``, for each attempt anew.
+    """Returns a function that makes the requests of one ``TranscribeStream`` attempt.
 
-    Only the first has the model and the options.
+    Only the first request has the model and the options.
     """
     first = build(
         wire.TranscribeStreamRequest,
@@ -72,7 +72,7 @@ def piece(message: wire.TranscribeStreamResponse) -> types.TranscriptionPiece:
 
 
 def joined(pieces: Iterable[types.TranscriptionPiece]) -> types.TranscribeResult:
-    """The result of all pieces of a stream."""
+    """Joins all pieces of a stream into one result."""
     segments: list[types.Segment] = []
     for each in pieces:
         segments += each.segments

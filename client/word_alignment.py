@@ -1,4 +1,4 @@
-"""Alignments of words, from those of tokens."""
+"""Derives word alignments from token alignments."""
 
 import re
 from bisect import bisect_right

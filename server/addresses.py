@@ -9,9 +9,9 @@ from server.errors import StartupError
 
 MAX_PORT = 65535
 _UNIX = ("unix:", "unix-abstract:")
-# Other errors, such as a missing family of addresses, are the listener's to report.
+# The listener reports other errors, such as an unsupported address family.
 _REFUSALS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
-# As browsers send it: in lower case, without a path.
+# An origin as browsers send it: in lower case, without a path.
 _ORIGIN = re.compile(r"\*|null|[^A-Z/:]+://[^A-Z/]+")
 
 
@@ -33,21 +33,21 @@ def check_grpc_address(address: str) -> None:
     """Checks ``HOST:PORT`` or ``unix:PATH``: gRPC truncates large ports, and guesses missing ones.
 
     Raises:
-        StartupError: as :func:`host_and_port`.
+        StartupError: see :func:`host_and_port`.
     """
     if not address.startswith(_UNIX):
         host_and_port(address)
 
 
 def check_free(address: str, purpose: str) -> None:
-    """Checks that ``HOST:PORT`` is free, without listening: nobody can connect meanwhile.
+    """Checks that ``HOST:PORT`` is free, by binding without listening, so nobody can connect.
 
     Args:
-        address: a Unix socket is not checked, as gRPC replaces it.
-        purpose: what the server cannot do without the address, for the message.
+        address: the address. Unix sockets are not checked, because gRPC replaces them.
+        purpose: the action in the error message, such as "listen": "cannot listen on ...".
 
     Raises:
-        StartupError: the host is unknown or not of this machine, or the port is taken or reserved.
+        StartupError: the host is unknown or not local, or the port is in use or privileged.
     """
     if address.startswith(_UNIX):
         return
@@ -75,7 +75,7 @@ def check_origins(origins: Iterable[str]) -> None:
     """Checks ``SCHEME://HOST`` or ``SCHEME://HOST:PORT``: browsers send no other origins.
 
     Raises:
-        StartupError: names the origin that no page has.
+        StartupError: an origin is malformed; the message names it.
     """
     for origin in origins:
         if not _ORIGIN.fullmatch(origin):

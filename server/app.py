@@ -38,19 +38,20 @@ from server.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 _TOKENIZER_THREADS = 2
-# How long a thread may run Python while others wait. The default, 5 ms, delays the event loop by
-# that for each thread that tokenizes, builds a reply or runs a model.
+# Python's switch interval: how long a thread may hold the interpreter lock while others wait. The
+# default of 5 ms delays the event loop by 5 ms per thread that tokenizes, builds a reply or runs a
+# model.
 SWITCH_SECONDS = 0.001
-# A server with a stuck lane ends after this many seconds, whatever else hangs.
+# A server with a stuck lane exits after this many seconds, even if its event loop hangs, too.
 _MAX_EXIT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A running server. If a configured port is 0, the attributes have the port chosen.
+    """A running server. If a configured port is 0, its attribute is the port that was chosen.
 
-    ``admin_port`` and ``http_port``: ``None`` without such a listener. ``engine_failure`` gets the
-    exception that ended a lane's thread.
+    ``admin_port`` and ``http_port`` are ``None`` if that listener is off. ``engine_failure``
+    receives the exception that ended a lane's thread.
     """
 
     port: int
@@ -68,7 +69,7 @@ class RunningServer:
 
 @asynccontextmanager
 async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
-    """Serves until the block ends, then drains: new calls are refused, accepted calls finish.
+    """Serves until the block ends, then drains: rejects new calls and finishes accepted ones.
 
     Raises:
         StartupError: a device, an address, a certificate or a token file cannot be used; or no
@@ -88,7 +89,8 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         await frontend.set_models(registry.names)
 
     async with AsyncExitStack() as stack:
-        # Loading takes long: mistakes are told before it. Nobody can connect until it is done.
+        # Configuration errors are reported before models load, which takes long.
+        # No client can connect until loading is done.
         stack.callback(http.close)
         frontend.prepare()
         http.prepare()
@@ -145,7 +147,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
 
 
 async def _drain(grpc: GrpcFrontend, http: HttpFrontend) -> None:
-    """Both front ends refuse new calls at once, and have the same grace period."""
+    """Drains both front ends at once, with the same grace period."""
     await asyncio.gather(grpc.drain(), http.drain())
 
 
@@ -160,10 +162,10 @@ def _watch(config: ServerConfig, catalog: Catalog) -> Watch | None:
 
 
 def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
-    """One backend per device.
+    """Makes one backend per device.
 
-    On a CPU, longer runs of a single active lane use all threads, and several active lanes divide
-    them. On other devices, every run has the same number of threads.
+    On a CPU with several lanes, longer runs use all threads while a single lane is active; several
+    active lanes divide the threads. On other devices, each lane always has its share of threads.
 
     Raises:
         StartupError: a device is unknown, or this installation cannot use it.
@@ -189,7 +191,7 @@ def make_backends(config: ServerConfig, busy: BusyLanes) -> tuple[Backend, ...]:
 
 
 def report_kernels() -> dict[str, bool]:
-    """Logs which native kernels run on this CPU; returns it by the kernel's name."""
+    """Logs the native kernels that run on this CPU; returns, by kernel name, whether each does."""
     in_use = kernels_in_use()
     names = ", ".join(name for name, is_used in in_use.items() if is_used)
     if names:

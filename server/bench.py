@@ -1,4 +1,4 @@
-"""The engine as a process, without a front end: ``python -m server.bench``.
+"""Runs the engine as a process without a front end: ``python -m server.bench``.
 
 Reads one JSON object per line and answers each with one line, in the protocol of the peers of
 ``python -m loadtest compare`` (documented in ``loadtest/peers/json_lines.py``). It runs the
@@ -37,9 +37,9 @@ from server.runtime.devices import parse_device
 
 @dataclass(slots=True)
 class Result:
-    """The tokens of one input with their times (seconds) and log-probabilities, or its vector.
+    """One input's generated tokens with times (seconds) and log-probabilities, or its vector.
 
-    ``prompt_logprobs``: of the input's tokens except the first. ``indices``: of a sparse vector.
+    ``prompt_logprobs`` skips the input's first token; ``indices`` are a sparse vector's token ids.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -56,7 +56,7 @@ SCORED = LogprobOptions(prompt_logprobs=1)
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Token ids, and the number of tokens to generate after them; 0 to encode them."""
+    """Token ids, and the number of tokens to generate after them; 0 encodes the ids instead."""
 
     ids: tuple[int, ...]
     num_new_tokens: int
@@ -64,10 +64,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class StaticBatching:
-    """Static batches of ``num_rows`` inputs, each run to its end; 0 for continuous batching.
+    """Static batches of ``num_rows`` inputs, each run to its end; 0 means continuous batching.
 
-    ``padded``: every input generates as many tokens as the longest of its batch, as in a runtime
-    that holds a batch in one array.
+    With ``padded``, every input generates as many tokens as the longest of its batch, as in a
+    runtime that holds a batch in one array.
     """
 
     num_rows: int = 0
@@ -134,11 +134,11 @@ class Bench:
         return {"arrivals": arrivals}
 
     async def clients(self, message: Message) -> Message:
-        """A closed loop of ``clients``, each of which sends its next input when one is done.
+        """Runs a closed loop: each of ``clients`` sends its next input when the last one is done.
 
-        Answers with the number of tokens that arrived within ``seconds``, after
-        ``warmup_seconds``, then cancels what still runs. Inputs are used once, in order; there
-        must be enough of them.
+        Answers with the number of tokens that arrived in the ``seconds`` after
+        ``warmup_seconds``, and cancels the jobs that still run. Inputs are used once, in order;
+        there must be enough of them.
         """
         inputs = iter(_inputs(message))
         begin = clock() + message["warmup_seconds"]
@@ -161,7 +161,7 @@ class Bench:
         return {"num_tokens": count, "seconds": message["seconds"]}
 
     async def vectors(self, message: Message) -> Message:
-        """Answers with the vector of each input; of sparse ones with weights and ``indices``."""
+        """Answers with each input's vector; sparse vectors as weights and their ``indices``."""
         results = await self._results(_inputs({**message, "max_new_tokens": 0}), message)
         vectors = [result.vector for result in results if result.vector is not None]
         return {
@@ -170,7 +170,7 @@ class Bench:
         }
 
     async def tokens(self, message: Message) -> Message:
-        """Greedy tokens after each input; with ``with_logprobs``, their log-probabilities too."""
+        """Answers with greedy tokens; with ``with_logprobs``, their log-probabilities too."""
         logprob_options = WITH_LOGPROBS if message["with_logprobs"] else NO_LOGPROBS
         results = await self._results(_inputs(message), message, logprob_options)
         return {
@@ -181,7 +181,7 @@ class Bench:
     async def score(self, message: Message) -> Message:
         """Scores the tokens of each input from index ``starts`` on, each given those before it.
 
-        Answers with their ``logprobs`` and with the likeliest token in each place, ``top``.
+        Answers with their ``logprobs`` and, as ``top``, the most likely token at each position.
         """
         inputs, starts = _inputs({**message, "max_new_tokens": 1}), message["starts"]
         results = await self._results(inputs, message, SCORED)
@@ -261,7 +261,7 @@ class Bench:
 
 
 def _inputs(message: Message) -> list[Input]:
-    """``max_new_tokens`` is one number for all inputs, or a list of numbers."""
+    """Parses the inputs. ``max_new_tokens`` is one number for all of them, or a list."""
     ids_of_inputs, new = message["inputs"], message["max_new_tokens"]
     numbers = new if isinstance(new, list) else [new] * len(ids_of_inputs)
     return [Input(tuple(ids), number) for ids, number in zip(ids_of_inputs, numbers, strict=True)]

@@ -1,7 +1,7 @@
-"""Bounds of every field of a request: declared beside the dataclass field, checked in one place.
+"""Bounds of every request field: declared beside the dataclass field, checked in one place.
 
-``python -m scripts.bounds`` renders them as a table. Costs that need the model are checked by the
-service in this order, each before the work that it bounds: bytes, tokens, windows, the reply.
+``python -m scripts.bounds`` renders them as a table. The service checks costs that depend on the
+model in this order, each before the work that it bounds: bytes, tokens, windows, the reply.
 """
 
 from collections.abc import Sequence, Sized
@@ -14,54 +14,56 @@ from server.errors import InvalidArgumentError
 _KEY = "bounds"
 
 MAX_INTEGER = 2**31 - 1
-# Of a request: texts, and bytes of text to tokenize. What is repeated for each text, such as the
-# query for each document, counts each time.
+# Maximum texts, and bytes of text to tokenize, per request. Text that is tokenized repeatedly, such
+# as the query with each document, counts each time.
 MAX_TEXTS = 4096
 MAX_REQUEST_BYTES = 16 << 20
-# Of a request to an encoder, overlaps and special tokens included.
+# Maximum windows, and tokens in all windows (overlaps and special tokens included), per request to
+# an encoder.
 MAX_WINDOWS = 4096
 MAX_WINDOW_TOKENS = 1 << 20
-# Of a request to a decoder: as many as the queue of a model holds by default.
+# Maximum token ids per request to a decoder: as many as a model's queue holds by default.
 MAX_TOKEN_IDS = 1 << 19
-# Of a reply: tokens, log-probabilities, labels or spans; and numbers of 4 bytes in vectors and
-# matrices.
+# Maximum values (tokens, log-probabilities, labels or spans) per reply; and maximum numbers of 4
+# bytes in its vectors and matrices.
 MAX_REPLY_VALUES = 1 << 19
 MAX_REPLY_NUMBERS = 8 << 20
-# Vectors of a model with one for each token: numbers of 4 bytes that a request holds until its
-# documents are compared with its query, and multiplications of the comparison.
+# Reranking with a multi-vector (late-interaction) model: maximum numbers of 4 bytes that a request
+# holds until its documents are compared with its query, and multiplications of the comparison.
 MAX_VECTOR_NUMBERS = 1 << 26
 MAX_SIMILARITY_PRODUCTS = 1 << 33
-# Weights of a sparse vector.
+# Maximum non-zero weights of a sparse vector.
 MAX_ACTIVE_DIMS = 1024
-# Attention weights of one text of an encoder that are held at a time, 4 bytes each.
+# Maximum attention weights of 4 bytes that are held at a time for one text of an encoder.
 MAX_ATTENTION_WEIGHTS = 1 << 26
-# Logits that a request holds until all of its masks are computed, 4 bytes each.
+# Maximum logits of 4 bytes that a request holds until all of its masks are computed.
 MAX_LOGITS = 1 << 26
-# Of a request: images, the bytes of each file, and the pixels of each and of all together. The
-# largest one takes 100 MB while it is decoded.
+# Maximum images per request, bytes per file, pixels per image, and pixels of all images together.
+# The largest image takes 100 MB while it is decoded.
 MAX_IMAGES = 256
 MAX_IMAGE_BYTES = 4 << 20
 MAX_IMAGE_PIXELS = 1 << 25
 MAX_REQUEST_PIXELS = 1 << 27
-# Of a request: the bytes of its recording, and how long that is.
+# Maximum size and duration of a request's recording.
 MAX_AUDIO_BYTES = 25 << 20
 MAX_AUDIO_SECONDS = 7200
-# Decoded images and recordings of all calls in progress, as their models take them.
+# Maximum bytes of decoded images and recordings, in their models' input format, over all calls in
+# progress.
 MAX_DECODED_BYTES = 1 << 29
-# Entries of a list of options, and bytes of each.
+# Maximum entries of an option that is a list, and bytes per entry.
 MAX_ENTRIES = 1024
 MAX_ENTRY_BYTES = 256
 MAX_NAME_BYTES = 256
-MAX_LABELS = 100  # that a request brings with it
+MAX_LABELS = 100  # candidate labels in a request
 MAX_MESSAGES = 1024
-# Of a text that is put before or after each input.
+# Maximum bytes of a text that is put before or after each input.
 MAX_PREFIX_BYTES = 4096
 MAX_BAD_WORD_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Inclusive bounds. ``excludes_low``: ``low`` itself is out of bounds."""
+    """Inclusive bounds. With ``excludes_low``, ``low`` itself is out of bounds."""
 
     low: float
     high: float
@@ -89,10 +91,10 @@ def bounded(default: Any, low: float, high: float, *, excludes_low: bool = False
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of a text or a list. ``None``: not bounded here.
+    """The maximum size of a text or a list. ``None`` sets no bound.
 
-    ``max_items``: of a list. ``max_bytes``: of a text, or of each, in UTF-8. ``max_total``: ids of
-    all rows of a list together.
+    ``max_items`` bounds the length of a list, ``max_bytes`` the UTF-8 size of the text or of each
+    text in the list, and ``max_total`` the ids in all rows of a list of lists together.
     """
 
     max_items: int | None = None
@@ -108,17 +110,17 @@ class Size:
         return ", ".join(f"{limit:,} {unit}" for limit, unit in parts if limit is not None)
 
     def check_count(self, name: str, items: Sized) -> None:
-        """Raises ``InvalidArgumentError`` if a list has too many items. Reads none of them."""
+        """Raises ``InvalidArgumentError`` if a list has too many items. Does not read the items."""
         if self.max_items is not None and len(items) > self.max_items:
             raise InvalidArgumentError(name, f"{len(items)} given, at most {self.max_items}")
 
     def check_total(self, name: str, counts: Sequence[int]) -> None:
-        """Raises ``InvalidArgumentError`` if all lists of a list together have too many items."""
+        """Raises ``InvalidArgumentError`` if nested lists have too many items in all."""
         if self.max_total is not None and sum(counts) > self.max_total:
             raise InvalidArgumentError(name, f"{sum(counts)} in all, at most {self.max_total}")
 
     def check(self, name: str, value: Any) -> None:
-        """Raises ``InvalidArgumentError``, which names the text or list that is too large."""
+        """Raises ``InvalidArgumentError``, naming the text or list, if ``value`` is too large."""
         if isinstance(value, str):
             self._check_text(name, value)
             return
@@ -139,7 +141,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A bound that depends on the model or the configuration, and is checked by the service."""
+    """A bound that depends on the model or the configuration; the service checks it."""
 
     text: str
 
@@ -154,12 +156,12 @@ def sized(
     max_bytes: int | None = None,
     max_total: int | None = None,
 ) -> Any:
-    """A dataclass field of text or of a list, which :func:`check_fields` checks."""
+    """A dataclass field that is a text or a list, whose size :func:`check_fields` checks."""
     return field(default=default, metadata={_KEY: Size(max_items, max_bytes, max_total)})
 
 
 def ruled(text: str, default: Any = MISSING, *, max_items: int | None = None) -> Any:
-    """A dataclass field whose bound is ``text``. ``max_items``: of a list; checked as a size."""
+    """A dataclass field whose bound ``text`` describes; ``max_items`` also bounds its length."""
     metadata = {_KEY: Rule(text)}
     if max_items is not None:
         metadata = {_KEY: _SizedRule(text, Size(max_items))}
@@ -175,7 +177,7 @@ class _SizedRule(Rule):
 
 
 def bound_of(option: Any) -> Bounds | Size | Rule | None:
-    """The bound that a dataclass field declares."""
+    """The bound that a dataclass field declares; ``None`` if it declares none."""
     found: Bounds | Size | Rule | None = option.metadata.get(_KEY)
     return found
 
@@ -189,10 +191,10 @@ def size_of(option: Any) -> Size | None:
 
 
 class _Field(NamedTuple):
-    """A field of a dataclass.
+    """A dataclass field, prepared for :func:`check_fields`.
 
-    ``default``: needs no check. ``bound``: of numbers, texts or lists. ``is_group``: of a dataclass
-    whose fields have no prefix in errors.
+    A value that is the ``default`` needs no check. ``bound`` is that of a number, text or list.
+    ``is_group`` means: if the value is a dataclass, its fields have no prefix in errors.
     """
 
     name: str
@@ -219,9 +221,9 @@ _PLAIN = (str, int, float)
 
 
 def check_fields(request: Any, path: str = "") -> None:
-    """Checks sizes and bounds of all fields of a dataclass, those of nested ones included.
+    """Checks sizes and bounds of all fields of a dataclass and of the dataclasses in it.
 
-    ``path``: prefix of field names in errors.
+    ``path`` is the prefix of field names in errors.
 
     Raises:
         InvalidArgumentError: names the first field that is out of bounds or too large.
@@ -247,7 +249,7 @@ def _has_bounds(item: Any) -> bool:
 
 
 INPUT_BYTES = "512 KiB each"
-"""The bound of texts that ``ServerConfig.max_input_bytes`` bounds."""
+"""Describes the bound of texts that ``ServerConfig.max_input_bytes`` sets."""
 
 
 def check_name(field_name: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Sizes in bytes, as text with units."""
+"""Parses and formats byte sizes with units."""
 
 import re
 
@@ -12,7 +12,7 @@ def parse_bytes(text: str, whole: int | None = None) -> int:
     Args:
         text: a number with an optional unit, which may end in B. K, M, G and T count in powers of
             1000; Ki, Mi, Gi and Ti in powers of 1024.
-        whole: what a percentage is a share of, in bytes.
+        whole: the size in bytes that a percentage refers to; ``None`` if it is unknown.
 
     Raises:
         ValueError: the text has another form, or is not above 0; or a percentage is above 100, or
@@ -37,7 +37,7 @@ def parse_bytes(text: str, whole: int | None = None) -> int:
 
 
 def in_units(size: int) -> str:
-    """``1234567890`` as ``1.23 GB``."""
+    """Formats a size in decimal units: ``1234567890`` becomes ``1.23 GB``."""
     for name, unit in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size >= unit:
             return f"{size / unit:.3g} {name}"

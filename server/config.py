@@ -29,7 +29,7 @@ _MAX_SECONDS = _MAX_INT // 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """PEM files, read again when they change. ``client_ca``: it must sign clients' certificates."""
+    """PEM files, reloaded when they change. ``client_ca`` must sign the clients' certificates."""
 
     certificate: Annotated[
         Path, Option("Certificate chain (PEM); read again when it changes.", "tls_cert")
@@ -44,7 +44,7 @@ class TlsFiles:
 class SamplingLocation(StrEnum):
     """Where tokens are sampled.
 
-    ``AUTO``: on the device for GPUs, on the host for CPUs (docs/decisions/0085-sampling.md).
+    ``AUTO`` means the device for GPUs, the host for CPUs (docs/decisions/0085-sampling.md).
     """
 
     AUTO = "auto"
@@ -54,7 +54,7 @@ class SamplingLocation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Lengths in tokens, times in seconds.
+    """The server's options. Lengths are in tokens, times in seconds.
 
     Devices: each of ``devices`` has a replica of every model and ``num_lanes`` lanes.
     ``has_device_memory`` treats a CPU as a device with separate memory, for tests. With
@@ -66,19 +66,19 @@ class ServerConfig:
     ``max_duplicated_bytes`` (:mod:`server.runtime.thread_switching`). Up to
     ``single_lane_max_sequences`` sequences share one lane.
 
-    Cache: ``num_slots`` sequences run at a time, and ``num_prefix_slots`` more rows keep the tokens
-    of ended ones.
+    Cache: per model and lane, ``num_slots`` sequences run at a time, and ``num_prefix_slots`` more
+    rows keep the prefixes of finished ones.
 
     Admission, per model: ``max_queue`` and ``max_queue_tokens`` limit the waiting sequences,
     ``max_queued_texts`` and ``max_queued_text_tokens`` the waiting texts of an encoder. All models
     together: ``max_tokenizing`` limits the requests that wait for tokenization.
 
-    Memory, in bytes: ``memory_budget`` limits what all models may take with full caches; ``None``
-    sets no limit. Every ``memory_check_seconds``, rows unused for ``idle_seconds`` and cached
-    prefixes unused for ``prefix_idle_seconds`` give their memory back.
+    Memory, in bytes: ``memory_budget`` limits the memory of all models with full caches; ``None``
+    sets no limit. Every ``memory_check_seconds``, the server frees the memory of rows unused for
+    ``idle_seconds`` and of cached prefixes unused for ``prefix_idle_seconds``.
 
-    Watchdog: the process exits if a run takes longer than ``stuck_seconds`` and 20 times what such
-    a run usually takes, or a model's first run 10 times ``stuck_seconds``.
+    Watchdog: the process exits if a run takes longer than both ``stuck_seconds`` and 20 times its
+    usual duration, or if a model's first run takes 10 times ``stuck_seconds``.
     """
 
     bundles: Annotated[

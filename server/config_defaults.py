@@ -1,4 +1,4 @@
-"""Defaults that depend on the machine or on other options, and checks of values."""
+"""Option defaults that depend on the machine or on other options, and checks of values."""
 
 import os
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ PADDED_TOKENS = {"cpu": 256, "cuda": 4096}
 _MAX_LANES = 4
 
 Options = Mapping[str, Any]
-"""Fields of :class:`server.config.ServerConfig` by name: those before the one in question."""
+"""Values of the :class:`server.config.ServerConfig` fields that precede the one to compute."""
 
 
 def num_cores(_: Options) -> int:
-    """Cores that this process may use, as a container's limit of CPU time allows."""
+    """Number of cores that this process may use, within a container's limit of CPU time."""
     return control_groups.num_cores(len(os.sched_getaffinity(0)))
 
 
@@ -29,7 +29,7 @@ def default_num_lanes(options: Options) -> int:
 
 
 def default_num_prefix_slots(options: Options) -> int:
-    """A page of host memory is allocated when it is first used; device memory is, at once."""
+    """As many as the slots on a CPU, whose pages are allocated on first use; 0 on other devices."""
     return int(options["num_slots"]) if options["devices"] == ("cpu",) else 0
 
 
@@ -44,7 +44,7 @@ def default_padded_tokens(options: Options) -> int:
 
 
 def is_folder(path: Path) -> None:
-    """Raises ``ValueError`` for anything else."""
+    """Raises ``ValueError`` if ``path`` is not a folder."""
     if not path.is_dir():
         raise ValueError("not a folder")
 

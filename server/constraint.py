@@ -1,4 +1,4 @@
-"""The interface between the engine and grammars, or the rules of timestamps."""
+"""The interface through which grammars and timestamp rules constrain the engine's output."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Constraint(Protocol):
-    """A state after the tokens of one output so far: of a grammar, or of rules."""
+    """The state of a grammar, or of timestamp rules, after one output's tokens so far."""
 
     def mask(self, logits: Floats) -> None:
         """Sets the logits ``[vocabulary]`` of all tokens that may not come next to -inf.
@@ -19,11 +19,11 @@ class Constraint(Protocol):
         """
 
     def advance(self, token: int) -> None:
-        """Takes the next token. Raises ``ConstraintError`` if the grammar does not allow it."""
+        """Consumes the next token. Raises ``ConstraintError`` if the grammar does not allow it."""
 
     def fork(self) -> "Constraint":
         """An independent copy of the state."""
 
 
 class ConstraintError(Exception):
-    """A grammar that became too expensive to follow, or that allows no token."""
+    """A grammar became too expensive to follow, or allows no token."""

@@ -1,4 +1,4 @@
-"""The limits of the control groups (Linux cgroups) that this process is in, as a container's.
+"""Reads the limits of this process's control groups (Linux cgroups), such as a container's.
 
 Source: the Linux kernel's documentation, "Control Group v2" and "CFS Bandwidth Control".
 """
@@ -11,11 +11,11 @@ _GROUPS = Path("/proc/self/cgroup")
 
 
 def memory_limits(root: Path = _ROOT, groups: Path = _GROUPS) -> Iterator[int]:
-    """Limits of memory, in bytes.
+    """Yields the memory limit of each control group that has one, in bytes.
 
     Args:
-        root: where control groups are mounted.
-        groups: the file that lists those of the process.
+        root: the mount point of the control groups.
+        groups: the file that lists the process's groups.
     """
     for folder, is_v2 in _folders("memory", root, groups):
         for (limit,) in _read(folder, "memory.max" if is_v2 else "memory.limit_in_bytes"):
@@ -23,9 +23,9 @@ def memory_limits(root: Path = _ROOT, groups: Path = _GROUPS) -> Iterator[int]:
 
 
 def num_cores(available: int, root: Path = _ROOT, groups: Path = _GROUPS) -> int:
-    """The whole cores of ``available`` ones that the limits of CPU time leave; at least one.
+    """Limits ``available`` cores to the whole cores that the CPU time limits allow; at least 1.
 
-    ``root``, ``groups``: as for :func:`memory_limits`.
+    ``root`` and ``groups`` are those of :func:`memory_limits`.
     """
     cores = float(available)
     for folder, is_v2 in _folders("cpu", root, groups):
@@ -37,7 +37,7 @@ def num_cores(available: int, root: Path = _ROOT, groups: Path = _GROUPS) -> int
 
 
 def _folders(controller: str, root: Path, groups: Path) -> Iterator[tuple[Path, bool]]:
-    """The folder of each group and of those around it, and whether it is one of version 2."""
+    """Yields the folder of each group and of its parents, and whether the group is cgroup v2."""
     try:
         lines = groups.read_text().splitlines()
     except OSError:
@@ -47,7 +47,7 @@ def _folders(controller: str, root: Path, groups: Path) -> Iterator[tuple[Path, 
         if controllers and controller not in controllers.split(","):
             continue
         top = root / controller if controllers else root
-        # In a container, the path may be that of the host: then the root is the container's.
+        # In a container, the path may be the host's; then the root itself is the container's group.
         folder = top / path.lstrip("/")
         for each in (folder, *folder.parents):
             if each.is_relative_to(top):
@@ -55,7 +55,7 @@ def _folders(controller: str, root: Path, groups: Path) -> Iterator[tuple[Path, 
 
 
 def _read(folder: Path, *files: str) -> Iterator[list[int]]:
-    """The numbers in the files of a group, if it has a limit."""
+    """Yields the numbers in a group's files; nothing if the group sets no limit."""
     try:
         yield [int(word) for file in files for word in (folder / file).read_text().split()]
     except (OSError, ValueError):  # no such group, or "max": no limit

@@ -1,4 +1,4 @@
-"""Detects changes of files, to read them again."""
+"""Detects changes of files, so that they can be reloaded."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ from pathlib import Path
 class FileChanges:
     """Compares files with their state at the previous check.
 
-    One thread at a time may call :meth:`detected`, any thread :attr:`are_pending`.
+    Only one thread at a time may call :meth:`detected`; any thread may read :attr:`are_pending`.
 
     Args:
-        paths: of files that may be created, changed and removed.
+        paths: the files, which may be created, changed and removed.
     """
 
     def __init__(self, *paths: Path) -> None:
@@ -18,7 +18,7 @@ class FileChanges:
 
     @property
     def are_pending(self) -> bool:
-        """What :meth:`detected` would return; it stays true until that is called."""
+        """Whether :meth:`detected` would return true, without resetting the comparison."""
         return self._seen != [_state(path) for path in self._paths]
 
     def detected(self) -> bool:

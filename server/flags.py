@@ -27,14 +27,14 @@ from server.settings import (
 log = logging.getLogger(__name__)
 
 _METAVARS = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
-# Unknown flags are reported with all other errors.
+# Click must not stop at unknown flags: they are reported together with all other errors.
 CONTEXT_SETTINGS = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 
 def takes_server_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds a flag for every option to a typer command, which gets the given ones as ``flags``.
+    """Adds a flag for every option to a typer command, which receives the given ones as ``flags``.
 
-    The flags are texts, or None if not given: :func:`server.settings.configure` converts them.
+    The values are unconverted; :func:`server.settings.configure` converts them.
     """
 
     def run(*, context: typer.Context, **values: Any) -> None:
@@ -55,10 +55,10 @@ def takes_server_options(command: Callable[..., None]) -> Callable[..., None]:
 def read_configuration(
     file: Path | None, flags: Mapping[str, object], environment: Mapping[str, str] = os.environ
 ) -> Configuration:
-    """Configuration from all sources. Without ``file``, ``triune.toml`` is read if it exists.
+    """Reads the configuration from all sources. Without ``file``, reads ``triune.toml`` if present.
 
     Raises:
-        ConfigurationError: with every problem.
+        ConfigurationError: an option is invalid; the error lists every problem.
     """
     if file is None and environment.get(CONFIG_VARIABLE):
         file = Path(environment[CONFIG_VARIABLE])
@@ -117,7 +117,7 @@ def _default_note(setting: Setting) -> str:
 
 
 def default_text(setting: Setting) -> str:
-    """The default, for help and documents; empty where the help describes it or there is none."""
+    """The default for help and documents; empty if the help text describes it or there is none."""
     if isinstance(setting.default, Computed) or not isinstance(
         setting.default, str | int | float | Path | tuple
     ):
@@ -130,7 +130,7 @@ def default_text(setting: Setting) -> str:
 
 
 def _unknown_flags(arguments: Sequence[str]) -> dict[str, object]:
-    """Flags that no option has, by name; their values follow them or an equals sign."""
+    """The unknown flags by name, with the values after their equals signs, if any."""
     found: dict[str, object] = {}
     for argument in arguments:
         if argument.startswith("-"):

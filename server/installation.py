@@ -14,7 +14,7 @@ from server.errors import StartupError
 
 CPU, GPU = "onnxruntime", "onnxruntime-gpu"
 MODULE = "onnxruntime"
-# A library of the NVIDIA driver; no Python package contains it.
+# Part of the NVIDIA driver; no Python package contains this library.
 DRIVER = "libcuda.so.1"
 
 
@@ -22,7 +22,7 @@ def check_installation(device: str) -> None:
     """Checks that this installation and this machine support a device.
 
     Args:
-        device: as on the command line.
+        device: the device, in the command line's notation.
 
     Raises:
         StartupError: the device cannot be used; the message says what to install.

@@ -1,4 +1,4 @@
-"""The protocol of the engine's processes: one JSON object per line, a reply for each.
+"""The protocol of benchmark processes: one JSON object per line, and one reply for each.
 
 ``loadtest/peers/json_lines.py`` documents the objects.
 """

@@ -1,4 +1,4 @@
-"""The format of the log: each record begins a line, whatever a message repeats."""
+"""Formats the log so that messages with foreign text cannot forge records."""
 
 import logging
 
@@ -8,9 +8,9 @@ _INDENT = "    "
 
 
 class LogFormatter(logging.Formatter):
-    """Escapes what is not printable in messages, and indents tracebacks.
+    """Escapes unprintable characters in messages, and indents tracebacks.
 
-    Names of folders and texts of clients could otherwise forge a record or control a terminal.
+    Otherwise, folder names and clients' texts could forge a record or control a terminal.
     """
 
     def __init__(self) -> None:

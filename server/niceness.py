@@ -1,8 +1,8 @@
-"""Lets the event loop go first when a machine has more busy threads than cores.
+"""Prioritizes the event loop when a machine has more busy threads than cores.
 
 A request passes the event loop several times, and waits each time until that thread gets a core.
-Threads that compute therefore have a higher niceness than the loop's (setpriority(2); Linux has one
-for each thread). On a machine with cores to spare this changes nothing.
+Compute threads therefore have a higher niceness than the event loop's thread (setpriority(2); on
+Linux, each thread has its own). On a machine with idle cores this changes nothing.
 """
 
 import os
@@ -14,14 +14,14 @@ _HIGHEST = 19
 
 
 class Niceness(IntEnum):
-    """Added to that of the process."""
+    """Niceness values, relative to that of the process."""
 
     LANE = 5
     TOKENIZER = 10
 
 
 def add_niceness(niceness: Niceness) -> None:
-    """Adds ``niceness`` to that of the current thread. Only Linux has one for each thread."""
+    """Raises the current thread's niceness. Does nothing except on Linux."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
         own = os.getpriority(os.PRIO_PROCESS, thread)

@@ -1,4 +1,4 @@
-"""The options of :class:`server.config.ServerConfig`, as its annotations declare them."""
+"""Collects the options that the annotations of :class:`server.config.ServerConfig` declare."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ from server.option import Option
 
 ENVIRONMENT_PREFIX = "TRIUNE_"
 NONE = "none"
-"""The value of an option that is switched off, in every source."""
+"""The value that switches an option off, in every source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +24,9 @@ class Setting:
     """One option.
 
     Attributes:
-        name: in the TOML file.
-        path: its field in ``ServerConfig``: ``("tls", "key")`` is ``config.tls.key``.
-        kind: its type without ``None``.
+        name: the key in the TOML file.
+        path: the field in ``ServerConfig``: ``("tls", "key")`` is ``config.tls.key``.
+        kind: the field's type without ``None``.
         default: a value, a :class:`server.option.Computed`, or ``dataclasses.MISSING``.
         group: the dataclass of ``path[0]`` if it is nested.
     """
@@ -52,10 +52,10 @@ class Setting:
         return get_origin(self.kind) is tuple
 
     def convert(self, raw: object) -> Any:
-        """A value of a file, a variable or a flag, as its type.
+        """Converts a value from a file, a variable or a flag to the option's type.
 
         Raises:
-            ValueError: the type or a bound does not hold.
+            ValueError: the value has the wrong type or is out of bounds.
         """
         if self.is_optional and raw in ("", NONE):
             return None
@@ -94,12 +94,12 @@ _NOUNS = {int: "an integer", float: "a number", bool: "true or false", str: "a t
 
 
 def flag_name(name: str) -> str:
-    """``max_queue``: ``--max-queue``."""
+    """Converts ``max_queue`` to ``--max-queue``."""
     return f"--{name.replace('_', '-')}"
 
 
 def variable_name(name: str) -> str:
-    """``max_queue``: ``TRIUNE_MAX_QUEUE``."""
+    """Converts ``max_queue`` to ``TRIUNE_MAX_QUEUE``."""
     return f"{ENVIRONMENT_PREFIX}{name.upper()}"
 
 

@@ -1,7 +1,7 @@
-"""Recognises that an error of a runtime library means: there is not enough memory."""
+"""Recognises errors of runtime libraries that mean "out of memory"."""
 
-# Parts of messages, in lower case: of ONNX Runtime's arena, the CUDA runtime and driver, cuBLAS,
-# cuDNN, the C++ library and NumPy. The libraries have no common type for them.
+# Lower-case parts of the messages of ONNX Runtime's arena, the CUDA runtime and driver, cuBLAS,
+# cuDNN, the C++ library and NumPy. The libraries have no common exception type.
 _MESSAGES = (
     "failed to allocate memory",
     "out of memory",
@@ -15,7 +15,7 @@ _MESSAGES = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether ``error``, or the error that caused it, tells that memory could not be allocated."""
+    """Whether ``error``, or its cause, means that memory could not be allocated."""
     if isinstance(error, MemoryError):
         return True
     message = str(error).lower()

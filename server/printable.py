@@ -1,6 +1,6 @@
-"""Makes text of clients and files safe to show: one line, printable, of bounded length."""
+"""Makes text from clients and files safe to show: one line, printable, of bounded length."""
 
-# A status is sent as metadata: its message percent-encoded, and twice more in the details, in
+# A gRPC status is sent as metadata: its message percent-encoded, and twice more in the details, in
 # base64. Clients reject calls whose metadata exceed 8 KiB.
 MAX_MESSAGE_BYTES = 768
 MAX_FIELD_BYTES = 128
@@ -22,7 +22,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, max_bytes: int) -> str:
-    """``text``, printable, cut to ``max_bytes`` in UTF-8. A cut text ends in an ellipsis."""
+    """Makes ``text`` printable and cuts it to ``max_bytes`` of UTF-8, with a final ellipsis."""
     data = printable(text[:max_bytes]).encode()
     if len(data) <= max_bytes and len(text) <= max_bytes:
         return data.decode()
@@ -30,5 +30,5 @@ def shortened(text: str, max_bytes: int) -> str:
 
 
 def quoted(text: str) -> str:
-    """``repr(text)`` of at most the first 80 characters."""
+    """``repr`` of the first 80 characters of ``text``."""
     return repr(text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + _CUT)

@@ -1,4 +1,4 @@
-"""The service as a process, without a front end: ``python -m server.service_bench``.
+"""Runs the service as a process without a front end: ``python -m server.service_bench``.
 
 It translates texts with the server's own service layer: validation, tokenizer, engine and
 detokenizer. The protocol is that of ``python -m server.bench``.
@@ -40,8 +40,8 @@ class ServiceBench:
     async def load(self, message: Message) -> Message:
         """Serves a bundle.
 
-        Fields: ``model`` (its folder, ``DIR/NAME/VERSION``), ``threads``, and ``slots`` (of each
-        lane, 32 unless given).
+        Fields: ``model`` (its folder, ``DIR/NAME/VERSION``), ``threads``, and ``slots`` (per lane,
+        by default 32).
         """
         folder, threads = Path(message["model"]), message["threads"]
         config = ServerConfig(
@@ -69,7 +69,7 @@ class ServiceBench:
     async def run(self, message: Message) -> Message:
         """Translates the texts of each of ``requests``, one request after another.
 
-        Answers with all results, ``texts``, and the duration.
+        Answers with all translations as ``texts``, and with the duration.
         """
         if self._service is None:
             raise ValueError("nothing is loaded")
@@ -86,7 +86,7 @@ class ServiceBench:
 
 
 async def _announce(registry: Registry) -> None:
-    """There is no front end that needs to know."""
+    """Does nothing: no front end needs the registry."""
     del registry
 
 

@@ -1,6 +1,6 @@
-"""Builds the configuration from a TOML file, the environment and flags; flags come first.
+"""Builds the configuration from a TOML file, the environment and flags; flags have precedence.
 
-Every error of every source is reported at once. The options are those of :mod:`server.options`.
+All errors of all sources are reported together. The options are those of :mod:`server.options`.
 """
 
 import dataclasses
@@ -33,7 +33,8 @@ from server.runtime.process_memory import container_bytes
 CONFIG_FILE = "triune.toml"
 CONFIG_VARIABLE = "TRIUNE_CONFIG"
 DEFAULT = "default"
-# Variables of the client, the build, and those that Kubernetes sets for a service named "triune".
+# Variables that are no options: those of the client and of the build, and those that Kubernetes
+# sets for a service named "triune".
 _OTHER_VARIABLES = {
     *(CONFIG_VARIABLE, "TRIUNE_TARGET", "TRIUNE_TLS_CA", "TRIUNE_TOKEN_FILE"),
     "TRIUNE_WITHOUT_KERNELS",
@@ -42,7 +43,7 @@ _KUBERNETES = ("TRIUNE_SERVICE_", "TRIUNE_PORT")
 
 
 class ConfigurationError(StartupError):
-    """Invalid configuration. ``problems``: one line each, with the source."""
+    """Invalid configuration. Each of ``problems`` is one line that names the source."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -53,12 +54,12 @@ class ConfigurationError(StartupError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Values from one place.
+    """The options of one source.
 
     Attributes:
-        values: by option name, unconverted.
-        label: how messages name an option of this source.
-        folder: where relative paths begin, if not in the working directory.
+        values: unconverted values by option name.
+        label: converts an option's name to how messages call it.
+        folder: base of relative paths; ``None`` means the working directory.
     """
 
     values: Mapping[str, object]
@@ -68,7 +69,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A value in force, and the source that set it."""
+    """The effective value of an option, and the source that set it."""
 
     value: Any
     source: str
@@ -76,7 +77,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What is in force: the configuration, and each option's value with its origin."""
+    """The effective configuration, and each option's value with its origin."""
 
     config: ServerConfig
     origins: Mapping[str, Origin]
@@ -124,10 +125,10 @@ def from_flags(values: Mapping[str, object]) -> Source:
 
 
 def configure(sources: Iterable[Source]) -> Configuration:
-    """Combines ``sources``; a later one comes before an earlier one.
+    """Combines ``sources``; later ones have precedence.
 
     Raises:
-        ConfigurationError: unknown options and invalid values, all of them.
+        ConfigurationError: lists all unknown options and invalid values.
     """
     building = _Building()
     for source in sources:
@@ -179,7 +180,7 @@ class _Building:
         )
 
     def _in_force(self, setting: Setting) -> Origin:
-        """The value that was given, unless it cannot work, else the default."""
+        """The given value of an option if it is valid, else the default."""
         check = _CHECKS.get(setting.name) or setting.option.check
         origin = self.given.get(setting.name)
         if origin is None:
@@ -200,7 +201,7 @@ class _Building:
         if setting.name in _PARSERS and isinstance(setting.default, str):
             try:
                 return _convert(setting, setting.default)
-            except ValueError:  # a share of what is unknown
+            except ValueError:  # a percentage of an unknown size
                 return None
         return None if setting.default is dataclasses.MISSING else setting.default
 
@@ -233,21 +234,21 @@ def _check_devices(names: tuple[str, ...]) -> None:
     parse_devices(",".join(names))
 
 
-# Checks of lists, by option.
+# Checks of options that are lists.
 _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "device": _check_devices,
     "http_cors": check_origins,
 }
 
 
-# Texts with a form of their own, by option. Other values are converted as usual.
+# Parsers of options whose texts have a special format. Other values are converted as usual.
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
     "memory_budget": lambda text: parse_bytes(text, container_bytes())
 }
 
 
 def _convert(setting: Setting, raw: object) -> Any:
-    """Raises ``ValueError`` for a value of another type, form or range."""
+    """Converts a value. Raises ``ValueError`` if its type, format or range is wrong."""
     parser = _PARSERS.get(setting.name)
     if parser is not None and isinstance(raw, str) and raw != NONE:
         return parser(raw)

@@ -15,20 +15,20 @@ Key = tuple[str, str]
 class FoundBundles:
     """The bundles below a folder, sorted by name and version.
 
-    ``unreadable``: why a folder cannot be read, by the parts of its path: a name, or a name and a
-    version.
+    ``unreadable`` maps folders that cannot be read to the reason. Its keys are the parts of their
+    paths: a name, or a name and a version.
     """
 
     keys: tuple[Key, ...]
     unreadable: Mapping[tuple[str, ...], str] = field(default_factory=dict)
 
     def is_unreadable(self, key: Key) -> bool:
-        """Whether nothing is known about a bundle, because one of its folders is unreadable."""
+        """Whether the state of a bundle is unknown because one of its folders is unreadable."""
         return key in self.unreadable or key[:1] in self.unreadable
 
 
 def find_bundles(root: Path) -> FoundBundles:
-    """Every folder below ``root`` with a manifest.
+    """Finds every folder below ``root`` with a manifest.
 
     Raises:
         OSError: ``root`` itself cannot be read.

@@ -1,4 +1,4 @@
-"""The tensors that the workers of one model have allocated, to measure what they take."""
+"""Tracks the cache tensors that one model's workers allocate, to measure their memory."""
 
 import weakref
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from server.runtime.memory import Layout, MakeMemory, Memory
 
 
 class CacheMemories:
-    """Counts what a model's slots take. It does not keep their memory. Any thread may ask.
+    """Measures the memory of a model's slots, without keeping it alive. Any thread may call it.
 
     Attributes:
-        resident_bytes: of the host's memory that the tensors took at the last :meth:`measure`; 0
-            on other devices.
+        resident_bytes: the host memory that the tensors took at the last :meth:`measure`; 0 on
+            other devices.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class CacheMemories:
         self._memories: weakref.WeakSet[Memory] = weakref.WeakSet()
 
     def tracking(self, make: MakeMemory) -> MakeMemory:
-        """``make``, which also counts what it allocates."""
+        """Wraps ``make`` so that its allocations are measured."""
 
         def make_counted(layouts: Mapping[str, Layout]) -> Memory:
             memory = make(layouts)

@@ -39,15 +39,15 @@ from server.runtime.contract import Backend
 
 log = logging.getLogger(__name__)
 
-# Bytes of the reason why a bundle is refused, which may repeat its manifest.
+# Maximum bytes of the reason why a bundle is refused; it may quote the manifest.
 _MAX_REASON_BYTES = 2048
 
 
 class CatalogObserver(Observer, Protocol):
-    """An engine observer that also learns when a model is gone."""
+    """An engine observer that is also notified when a model is gone."""
 
     def forget(self, model: str) -> None:
-        """No version of this model is served any more."""
+        """Called when no version of this model is served any more."""
         ...
 
 
@@ -58,10 +58,10 @@ class Catalog:
     earlier calls have ended.
 
     Args:
-        config: the server's.
-        backends: run the graphs, one for each device.
+        config: the server's configuration.
+        backends: run the graphs; one per device.
         engine: runs the models.
-        observer: receives reports of runs and steps, and which models are gone.
+        observer: receives reports of runs and steps, and the names of models that are gone.
         announce: called after each change of the registry.
     """
 
@@ -117,8 +117,8 @@ class Catalog:
         """Loads or reloads a bundle. Returns when new calls use it.
 
         Args:
-            name: of the model.
-            version: of the model; empty for the newest in the folder.
+            name: the model's name.
+            version: the model's version; empty means the newest in the folder.
 
         Raises:
             InvalidArgumentError: the name or version is malformed.
@@ -128,9 +128,9 @@ class Catalog:
         return await self.load_found(name, await asyncio.to_thread(self._find, name, version))
 
     async def load_found(self, name: str, version: str) -> Model:
-        """Loads, as :meth:`load` does, a bundle that :func:`find_bundles` has found."""
+        """Like :meth:`load`, for a bundle that :func:`find_bundles` has found."""
         directory = self._config.bundles / name / version
-        # No bundle with an unprintable name is served: a manifest cannot have that name.
+        # Bundles with unprintable names are never served: manifests cannot contain such names.
         name, version = printable(name), printable(version)
         async with self._locks[name, version]:
             before = self.registry.entry(name, version)
@@ -167,7 +167,7 @@ class Catalog:
             The unloaded versions. Earlier calls still finish.
 
         Raises:
-            ModelNotFoundError: none is served.
+            ModelNotFoundError: no such version is served.
         """
         self.registry.get(name, version)
         unloaded = []
@@ -193,7 +193,7 @@ class Catalog:
             return [version]
 
     async def settled(self) -> None:
-        """Waits until all models replaced or unloaded so far are out of memory."""
+        """Waits until the memory of all models replaced or unloaded so far is freed."""
         await asyncio.gather(*self._retiring)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a model takes of the memory budget, and how many slots fit into it.
+"""Plans a model's share of the memory budget, and the slots that fit into it.
 
     weights + lanes x slots x (tokens x bytes per token + source) + working memory
 
@@ -15,11 +15,11 @@ from server.config import ServerConfig
 
 log = logging.getLogger(__name__)
 
-# fp32 activations of one token that a run holds at a time, in vectors of the hidden size: queries,
-# keys, values, the two or three of a feed-forward layer of 4 x hidden, residuals; and as much again
+# Estimated fp32 activations that a run holds per token, in vectors of the hidden size: queries,
+# keys, values, two or three activations of a feed-forward layer (4 x hidden), residuals; doubled
 # for the arenas, which grow by powers of two.
 _VECTORS_PER_TOKEN = 32
-# Of one run of a sparse embedding model, whose graph computes logits of every token.
+# Maximum logits of one run of a sparse embedding model, whose graph computes them for every token.
 _MAX_LOGIT_BYTES = 64 << 20
 
 
@@ -28,12 +28,12 @@ class MemoryPlan:
     """The memory of one model, and the slots that fit.
 
     Attributes:
-        weight_bytes: of all devices' graphs, each copy that a device or a lane needs included.
-        slot_bytes: of one slot of one lane, full.
+        weight_bytes: weights of all devices' graphs, including each copy for a device or a lane.
+        slot_bytes: cache of one full slot of one lane.
         working_bytes: estimate of ONNX Runtime's arenas and the logits, over all lanes.
-        num_lanes: that have slots of their own.
-        num_slots: per lane; 0 for an encoder.
-        num_prefix_slots: per lane.
+        num_lanes: number of lanes; each has its own slots.
+        num_slots: slots per lane; 0 for an encoder.
+        num_prefix_slots: prefix slots per lane.
     """
 
     weight_bytes: int
@@ -45,7 +45,7 @@ class MemoryPlan:
 
     @property
     def cache_bytes(self) -> int:
-        """Of all slots, full."""
+        """Cache of all slots and prefix slots if they are full."""
         return self.num_lanes * (self.num_slots + self.num_prefix_slots) * self.slot_bytes
 
     @property
@@ -83,11 +83,11 @@ def plan_memory(
     Prefix slots are given up first, then slots. Memory of a GPU is not counted.
 
     Args:
-        manifest: the bundle's.
-        max_length: of a sequence, in tokens.
+        manifest: the bundle's manifest.
+        max_length: maximum length of a sequence, in tokens.
         config: the configured slots and lanes.
-        weight_bytes: of the loaded graphs.
-        available_bytes: the rest of the budget; None for no limit.
+        weight_bytes: weights of the loaded graphs.
+        available_bytes: the rest of the budget; None means no limit.
 
     Raises:
         BundleError: not even one slot fits.
@@ -138,7 +138,7 @@ def plan_memory(
 
 
 def max_padded_tokens(manifest: Manifest, config: ServerConfig) -> int:
-    """Tokens of an encoder's batch, padding included. A longer text runs alone."""
+    """Maximum tokens of an encoder's batch, padding included. A longer text runs alone."""
     if manifest.embedding_kind != EmbeddingKind.SPARSE:
         return config.max_padded_tokens
     num_tokens = _MAX_LOGIT_BYTES // (4 * manifest.dimensions.vocabulary_size)
@@ -146,12 +146,12 @@ def max_padded_tokens(manifest: Manifest, config: ServerConfig) -> int:
 
 
 def max_source_length(manifest: Manifest, max_length: int) -> int:
-    """The longest source of an encoder-decoder; of speech, all vectors of a window."""
+    """Maximum length of an encoder-decoder's source; for speech, the vectors of one window."""
     return max_length if manifest.audio is None else manifest.audio.num_tokens
 
 
 def _slot_bytes(decode: GraphSpec, max_length: int, max_source_length: int) -> int:
-    """Bytes of one row of all states; a recurrent state has a second row, to restore it."""
+    """Bytes of one row of all states. A recurrent state has a second row, to restore it from."""
     total, lengths = 0, {"length": max_length, "source_length": max_source_length}
     for state in decode.states:
         sizes = (lengths[size] if isinstance(size, str) else size for size in state.shape)
@@ -161,7 +161,7 @@ def _slot_bytes(decode: GraphSpec, max_length: int, max_source_length: int) -> i
 
 
 def _working_bytes(manifest: Manifest, max_length: int, config: ServerConfig) -> int:
-    """An estimate: the activations of a lane's largest run, and its logits, twice."""
+    """Estimates activations and logits (counted twice) of the largest run, over all lanes."""
     dimensions = manifest.dimensions
     num_tokens, logits = max_padded_tokens(manifest, config), 0
     if manifest.embedding_kind == EmbeddingKind.SPARSE:

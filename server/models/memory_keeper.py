@@ -1,4 +1,4 @@
-"""Gives idle memory back to the operating system, and reports what each model takes."""
+"""Returns idle memory to the operating system, and reports the memory of each model."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from server.runtime.process_memory import resident_bytes
 
 log = logging.getLogger(__name__)
 
-# Share of the memory budget in use above which idle memory is given back at once.
+# If more than this share of the memory budget is in use, idle memory is released at once.
 _PRESSURE = 0.9
 
 
@@ -56,12 +56,12 @@ class MemoryKeeper:
             try:
                 await self.check()
             except Exception:
-                # One failed check must not end them.
+                # A failed check must not end the loop.
                 log.exception("checking the memory failed")
             await asyncio.sleep(self._config.memory_check_seconds)
 
     async def check(self) -> None:
-        """Asks the lanes to give idle memory back, frees what an idle server left, and reports."""
+        """Makes the lanes release idle memory, collects garbage, trims the heap, and reports."""
         budget = self._config.memory_budget
         is_pressed = budget is not None and resident_bytes() > _PRESSURE * budget
         limits = IdleLimits(
@@ -96,5 +96,5 @@ class MemoryKeeper:
 
 
 def _cache_bytes(models: Mapping[str, Model]) -> dict[str, int]:
-    """What each model's slots take now. Visits every page, so it runs in a thread."""
+    """Resident bytes of each model's slots. Visits every page, so it runs in a thread."""
     return {name: model.caches.measure() for name, model in models.items()}

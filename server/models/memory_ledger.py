@@ -1,4 +1,4 @@
-"""How much of the memory budget the loaded models leave."""
+"""Accounts for the memory budget: the models' shares, and the rest for the next model."""
 
 import logging
 import weakref
@@ -20,23 +20,23 @@ log = logging.getLogger(__name__)
 
 
 class MemoryLedger:
-    """Accounts for the memory of every model until it is freed. Used by the loading thread.
+    """Accounts for the memory of every model until it is freed. The loading thread uses it.
 
     Args:
-        config: the budget, and the slots that each model should have.
+        config: the budget, and the configured slots of each model.
     """
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
-        # In use beside what is planned: the interpreter, libraries, tokenizers.
+        # Memory outside the plans: the interpreter, libraries, tokenizers.
         self._base_bytes = resident_bytes()
-        # An entry ends with the model's memory.
+        # An entry disappears when the model's memory is freed.
         self._plans: weakref.WeakKeyDictionary[CacheMemories, MemoryPlan] = (
             weakref.WeakKeyDictionary()
         )
-        # Of models that take no new calls.
+        # Caches of models that take no new calls.
         self._leaving: weakref.WeakSet[CacheMemories] = weakref.WeakSet()
-        # Weights of bundles that are still to be loaded at start.
+        # Weight bytes of the bundles that remain to be loaded at startup.
         self._pending: tuple[int, ...] = ()
         if config.memory_budget is not None:
             log.info(
@@ -45,15 +45,15 @@ class MemoryLedger:
             )
 
     def expect(self, directories: Iterable[Path]) -> None:
-        """Leaves a part of the budget to bundles that are loaded after the next one."""
+        """Reserves a part of the budget for bundles that are loaded after the next one."""
         self._pending = tuple(map(_num_weight_bytes, directories))
 
     def leave(self, model: Model) -> None:
-        """Counts only what the slots of a replaced or unloaded model hold, until it is freed."""
+        """From now on, counts only the resident part of a replaced or unloaded model's cache."""
         self._leaving.add(model.caches)
 
     def check_weights(self, directory: Path, replaced: Model | None) -> None:
-        """Raises ``BundleError`` if the weights of a bundle do not fit, before they are read."""
+        """Raises ``BundleError`` if a bundle's weights do not fit. Does not read the weights."""
         available, needed = self._available_bytes(replaced), _num_weight_bytes(directory)
         if available is not None and needed > available:
             raise BundleError(
@@ -62,9 +62,9 @@ class MemoryLedger:
             )
 
     def plan(self, model: Model, backends: Sequence[Backend], replaced: Model | None) -> Model:
-        """The model, which is loaded, with its share of the budget; it has that until it is freed.
+        """Returns the loaded model with its share of the budget, which it keeps until it is freed.
 
-        ``replaced``: takes no more calls as soon as this one does.
+        ``replaced`` is the model that stops taking calls when this one starts.
 
         Raises:
             BundleError: not even one slot fits.
@@ -73,7 +73,7 @@ class MemoryLedger:
         self._base_bytes = max(self._base_bytes, self._unplanned_bytes(weights))
         available = self._available_bytes(replaced)
         if available is not None and self._pending:
-            # The cache gets an equal part of what all weights leave.
+            # Each cache gets an equal part of the budget that remains after all weights.
             rest = max(available - sum(self._pending) - weights, 0)
             available = weights + rest // (1 + len(self._pending))
         plan = plan_memory(model.manifest, model.max_length, self._config, weights, available)
@@ -81,9 +81,9 @@ class MemoryLedger:
         return replace(model, memory=plan)
 
     def _unplanned_bytes(self, weights: int) -> int:
-        """What the process takes beside its weights, those of the new model included, and caches.
+        """The process's memory without caches and weights (``weights`` are the new model's).
 
-        Plans do not know the overhead of sessions and tokenizers.
+        This is the overhead of sessions and tokenizers, which no plan includes.
         """
         plans = list(self._plans.items())
         planned = weights + sum(caches.measure() + plan.weight_bytes for caches, plan in plans)
@@ -103,7 +103,7 @@ class MemoryLedger:
 
 
 def with_planned_slots(config: ServerConfig, model: Model) -> ServerConfig:
-    """The configuration with the slots that this model has."""
+    """Returns the configuration with the planned slots of this model."""
     if model.memory is None or not model.memory.num_slots:
         return config
     return replace(
@@ -117,11 +117,11 @@ def _num_weight_bytes(directory: Path) -> int:
     try:
         return weight_file_bytes(read_manifest(directory))
     except BundleError:
-        return 0  # the load refuses it
+        return 0  # loading refuses the bundle later
 
 
 def _copied_bytes(model: Model, backend: Backend, config: ServerConfig) -> int:
-    """Bytes of the weights on one device, those of which each of two sessions has a copy twice."""
+    """Weight bytes on one device. Weights that its two sessions cannot share count twice."""
     total = weight_file_bytes(model.manifest)
     if config.num_lanes > 1:
         for name, graph in model.manifest.graphs.items():

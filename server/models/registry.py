@@ -40,7 +40,7 @@ from server.text.chat import ChatTemplate
 from server.text.grammar import GrammarCompiler
 from server.text.tokenizer import Tokenizer
 
-# Few requests need them: they are loaded on first use.
+# Graphs that few requests need; they are loaded on first use.
 ATTENTION_GRAPHS = (ATTEND, ATTEND_ENCODE)
 
 
@@ -48,9 +48,9 @@ ATTENTION_GRAPHS = (ATTEND, ATTEND_ENCODE)
 class Replica:
     """A bundle's graphs on one device.
 
-    ``memory`` allocates tensors on that device; ``load_model`` loads graphs built in memory there,
-    ``load_repeated`` those whose runs repeat.
-    ``steps``: graphs of decode steps, if the device has some.
+    ``memory`` allocates tensors on that device. ``load_model`` loads graphs there that were built
+    in memory, ``load_repeated`` those whose runs repeat. ``steps`` are graphs of decode steps, if
+    the device has some.
     """
 
     graphs: dict[str, Graph]
@@ -64,10 +64,10 @@ class Replica:
 class Model:
     """A loaded bundle, ready to serve.
 
-    ``max_length``: the longest sequence that this server accepts, in tokens. ``serial``: how many
-    times this version was loaded before. ``memory``: its share of the memory budget; ``None``
-    outside a server. ``caches``: what its workers have allocated. ``changes``: of the
-    bundle's files since they were verified.
+    ``max_length`` is the maximum length of a sequence on this server, in tokens. ``serial`` counts
+    earlier loads of this version. ``memory`` is the model's share of the memory budget; ``None``
+    outside a server. ``caches`` tracks the cache tensors of its workers. ``changes`` detects
+    changes of the bundle's files since they were verified.
     """
 
     manifest: Manifest
@@ -77,7 +77,7 @@ class Model:
     shortlist: Shortlist | None
     chat_template: ChatTemplate | None
     grammars: GrammarCompiler
-    replicas: tuple[Replica, ...]  # one for each device
+    replicas: tuple[Replica, ...]  # one per device
     max_length: int
     directory: Path
     changes: FileChanges
@@ -87,7 +87,7 @@ class Model:
 
     @property
     def max_source_length(self) -> int:
-        """The longest source of an encoder-decoder, in vectors."""
+        """Maximum length of an encoder-decoder's source, in vectors."""
         return max_source_length(self.manifest, self.max_length)
 
     @property
@@ -97,13 +97,13 @@ class Model:
         return "" if mask is None else self.tokenizer.tokens([mask])[0]
 
     def can_run(self, graph: str) -> bool:
-        """Whether a graph is loaded, or can be: its files are still those that were verified."""
+        """Whether a graph is loaded or can be loaded: its files have not changed since verified."""
         graphs = [replica.graphs[graph] for replica in self.replicas]
         return all(graph.is_usable for graph in graphs if isinstance(graph, LazyGraph))
 
     @property
     def kernel_nodes(self) -> dict[str, KernelNodes]:
-        """The nodes by kernel of each graph that is loaded and has such nodes."""
+        """Node counts per kernel, of each loaded graph that has nodes for the kernels."""
         return {
             name: nodes
             for replica in self.replicas
@@ -113,7 +113,7 @@ class Model:
 
     @property
     def key(self) -> str:
-        """Name, version and serial: unique in a server, across reloads too."""
+        """Name, version and serial; unique in a server, even across reloads."""
         label = self.manifest.label
         return f"{label}#{self.serial}" if self.serial else label
 
@@ -121,7 +121,7 @@ class Model:
 class State(StrEnum):
     """The state of one version of a model.
 
-    ``REFUSED``: it could not be loaded. ``UNLOADING``: earlier calls still use it.
+    ``REFUSED`` means that it could not be loaded, ``UNLOADING`` that earlier calls still use it.
     """
 
     LOADING = "loading"
@@ -135,7 +135,7 @@ class Entry:
     """One version of a model.
 
     ``model`` is set while the state is ``READY``. ``failure`` says why the last load failed; a
-    ``READY`` entry with a failure still serves what was loaded before.
+    ``READY`` entry with a failure still serves the model that was loaded before.
     """
 
     name: str
@@ -156,10 +156,10 @@ class Registry:
         self.names = frozenset(model.manifest.name for model in self.models)
 
     def get(self, name: str, version: str = "") -> Model:
-        """The given version, or the newest one that is served.
+        """The given version of a model, or the newest one that is served.
 
         Raises:
-            ModelNotFoundError: none is served.
+            ModelNotFoundError: no such version is served.
         """
         found = [entry.model for entry in self._entries(name, version) if entry.model is not None]
         if not found:
@@ -174,11 +174,11 @@ class Registry:
         return max(reversed(found), key=lambda entry: entry.model is not None)
 
     def entry(self, name: str, version: str) -> Entry | None:
-        """The entry of one version, if there is one."""
+        """The entry of one version; ``None`` if there is none."""
         return next(iter(self._entries(name, version)), None)
 
     def replacing(self, name: str, version: str, entry: Entry | None) -> "Registry":
-        """A registry with ``entry`` for this version; without the version if ``entry`` is None."""
+        """A copy of the registry with ``entry`` for this version; ``None`` removes the version."""
         others = (other for other in self.entries if (other.name, other.version) != (name, version))
         return Registry(others if entry is None else (*others, entry))
 
@@ -205,15 +205,15 @@ def load_bundle(
     """Verifies and loads one bundle.
 
     Args:
-        directory: the bundle's.
+        directory: the bundle's folder.
         backend: runs the graphs; see :func:`replicated` for more devices.
-        max_length: an upper bound on sequences, in tokens, even if the model could hold more.
+        max_length: upper bound on sequence lengths in tokens, even if the model supports more.
         before: the model loaded from this folder earlier. Its tokenizer is reused if the file is
             unchanged: the tokenizer library holds the interpreter lock for up to a second while
             it parses the file.
 
     Raises:
-        BundleError: names the bundle and what is wrong with it.
+        BundleError: the bundle is invalid; the message names it and the problem.
     """
     manifest = read_manifest(directory)
     changes = FileChanges(*(directory / record.path for record in manifest.files))
@@ -258,7 +258,7 @@ def _replica(model: Model, backend: Backend) -> Replica:
     steps: StepGraphs | None = None
     for name, graph in manifest.graphs.items():
         path = model.directory / graph.file
-        # Repeated runs compare graphs of steps with the decode graph; they change recurrent states.
+        # Step graphs are checked against the decode graph by runs that change recurrent states.
         is_recurrent = any(state.role == StateRole.RECURRENT for state in graph.states)
         if name == "decode" and not is_recurrent:
             steps = backend.load_steps(path, graph.disabled_optimizers, suppressed)
@@ -278,7 +278,7 @@ def _replica(model: Model, backend: Backend) -> Replica:
 
 
 def _check_vocabulary(manifest: Manifest, tokenizer: Tokenizer) -> None:
-    """Raises ``BundleError`` if a token has no embedding: its text would be read as another."""
+    """Raises ``BundleError`` if a token's id has no embedding: the graph would misread it."""
     size, label = manifest.dimensions.vocabulary_size, manifest.label
     token = tokenizer.token_beyond(size)
     if token is not None:

@@ -1,4 +1,4 @@
-"""Lets other threads have the interpreter sooner while a model is loaded."""
+"""Gives other threads the interpreter lock sooner while a model is loaded."""
 
 import sys
 from collections.abc import Iterator
@@ -9,10 +9,10 @@ _SECONDS = 0.0005
 
 @contextmanager
 def short_switch_interval() -> Iterator[None]:
-    """Shortens the time that a thread waits for the interpreter while another one runs Python.
+    """Shortens the time that a thread waits for the interpreter lock.
 
-    By default it is 5 ms. A token passes through three threads, so a load, which runs Python for
-    seconds, would add 15 ms to each. For one thread at a time.
+    The default is 5 ms. A token passes through three threads, so a load, which runs Python for
+    seconds, would add 15 ms to each token. Only one thread at a time may use this.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SECONDS)

@@ -1,8 +1,8 @@
-"""Warm-up: runs each graph of a model once before the model is ready, on a GPU at all sizes.
+"""Warm-up: runs each graph of a model before the model is ready; on a GPU, at all sizes.
 
-A GPU's first runs take longer: CUDA loads kernels when they are first launched, ONNX Runtime's
-memory grows, and it times variants of a mixture of experts' products for each power of two of
-tokens. Sizes that the device has no memory for are logged.
+First runs on a GPU take longer: CUDA loads kernels at their first launch, ONNX Runtime's arenas
+grow, and it times variants of mixture-of-experts products for each power of two of tokens. Sizes
+that need too much device memory are logged.
 """
 
 import logging
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _MAX_LENGTH = 8
 _MIN_PROMPT = 2  # a prompt of one token is not prefilled
-# One for each sampling graph.
+# One configuration per sampling graph.
 _SAMPLINGS = (GREEDY, Sampling(1.0), Sampling(1.0, top_k=1), Sampling(1.0, top_p=0.5))
 _ID = 0  # every vocabulary has this token
 
@@ -40,8 +40,8 @@ _ID = 0  # every vocabulary has this token
 def warm_up(model: Model, config: ServerConfig) -> None:
     """Runs a short job on each graph, with workers that are then discarded.
 
-    On a device with memory of its own, runs of all sizes follow (:func:`run_sizes`). The graphs
-    that return attention weights are left out: they are loaded on first use.
+    On a device with separate memory, runs of all sizes follow (:func:`run_sizes`). Graphs that
+    return attention weights are skipped, because they are loaded on first use.
 
     Raises:
         BundleError: a short run failed, or its output is not finite.
@@ -58,11 +58,14 @@ def warm_up(model: Model, config: ServerConfig) -> None:
 
 
 def run_sizes(most: int, longest: int) -> list[tuple[int, int]]:
-    """Rows, and tokens of each, of runs of up to ``most``, …, 4, 2 and 1 tokens, the largest first.
+    """Shapes ``(rows, tokens per row)`` of runs of up to ``most``, …, 4, 2 and 1 tokens.
 
     Args:
-        most: tokens of a run.
-        longest: tokens of a row.
+        most: maximum tokens of a run.
+        longest: maximum tokens of a row.
+
+    Returns:
+        The shapes, largest first.
     """
     sizes = []
     for number in (most, *(1 << power for power in reversed(range((most - 1).bit_length())))):
@@ -72,14 +75,14 @@ def run_sizes(most: int, longest: int) -> list[tuple[int, int]]:
 
 
 def _run_sizes(model: Model, replica: Replica, config: ServerConfig) -> None:
-    """Runs prompts, sources or texts of all sizes. What fails is logged: others may still run."""
+    """Runs prompts, sources or texts of all sizes. Failures are logged and do not end it."""
     if model.manifest.kind == Kind.ENCODER:
         _run_batches(model, replica, config, _sizes_of_texts(model, config))
         return
     _run_batches(model, replica, config, _sizes_of_prompts(model, config))
     spec = model.manifest.graphs["decode"]
     if model.manifest.audio is None and not spec.chunk_within_source:
-        # A decoder's last layer computes one token of each row.
+        # A decoder's last layer computes one token per row, so its size depends on the rows.
         num_rows = min(config.num_slots, config.max_batched_tokens // _MIN_PROMPT)
         sizes = [(rows, _MIN_PROMPT) for rows, _ in run_sizes(max(num_rows, 1), 1)]
         _run_batches(model, replica, config, sizes)
@@ -91,7 +94,7 @@ def _sizes_of_texts(model: Model, config: ServerConfig) -> list[tuple[int, int]]
     if manifest.image is not None:
         num_tokens = manifest.image.num_tokens + (longest if manifest.reads_texts else 0)
         return [(rows, longest) for rows, _ in run_sizes(max(most // num_tokens, 1), 1)]
-    alone = [(1, longest)] if longest > most else []  # it runs all the same
+    alone = [(1, longest)] if longest > most else []  # such a text runs alone
     return [*alone, *run_sizes(most, longest)]
 
 
@@ -108,11 +111,11 @@ def _run_batches(
 ) -> None:
     """Runs prompts or texts, with a worker that is then discarded.
 
-    ``sizes``: of runs, rows and tokens of each.
+    ``sizes`` are the shapes of the runs: ``(rows, tokens per row)``.
     """
     manifest, length = model.manifest, max([_MIN_PROMPT, *(length for _, length in sizes)])
     model = replace(model, max_length=min(model.max_length, length))
-    scopes = map(str, count())  # prompts share no prefix
+    scopes = map(str, count())  # separate cache scopes, so that prompts share no prefix
     batches = [
         [_prompt(model, length, next(scopes)) for _ in range(rows)] for rows, length in sizes
     ]
@@ -125,7 +128,7 @@ def _run_batches(
     )
     worker = make_worker(model, replica, config, Unobserved())
     for (rows, length), jobs in zip(sizes, batches, strict=True):
-        # An encoder leaves half of a large batch to the next run.
+        # An encoder splits a large batch into two runs, so twice the jobs fill a run.
         is_large = 2 * _num_tokens(jobs) > max_padded_tokens(manifest, config)
         is_halved = manifest.kind == Kind.ENCODER and is_large
         if failure := _failure_of(worker, jobs * 2 if is_halved else jobs):
@@ -134,7 +137,7 @@ def _run_batches(
 
 
 def _prompt(model: Model, num_tokens: int, scope: str) -> Job:
-    """A job that is done after its prompt. Those of other scopes share no prefix with it."""
+    """A job that ends after its prompt. Jobs of other scopes share no cached prefix with it."""
     job = _job(model, min(num_tokens, model.max_length))
     if isinstance(job, EncodingJob):
         return job
@@ -146,7 +149,7 @@ def _num_tokens(jobs: Sequence[Job]) -> int:
 
 
 def _failure_of(worker: Worker[Any], jobs: Sequence[Job]) -> str:
-    """Runs jobs together. Returns how the first one fails; empty if none does."""
+    """Runs jobs together. Returns the first failure; empty if there is none."""
     failure = ""
     for id_, job in enumerate(jobs):
         worker.submit(id_, job)
@@ -158,7 +161,7 @@ def _failure_of(worker: Worker[Any], jobs: Sequence[Job]) -> str:
 
 
 def _copies(replica: Replica) -> Iterator[Replica]:
-    """The replica with each loaded copy of its graphs: for one lane's threads and for all cores."""
+    """Yields the replica with each copy of its graphs: those for one lane and for all cores."""
     copies = {
         name: copies_of(graph)
         for name, graph in replica.graphs.items()
@@ -181,7 +184,7 @@ def _jobs(model: Model, config: ServerConfig) -> list[Job]:
 
 
 def _job(model: Model, num_tokens: int) -> Job:
-    """``num_tokens``: of a text, a prompt, and a source."""
+    """A short job, whose text, prompt or source has ``num_tokens`` tokens."""
     manifest, tokens = model.manifest, (_ID,) * num_tokens
     if manifest.kind == Kind.ENCODER:
         spec = manifest.graphs["encode"]

@@ -27,15 +27,15 @@ class Changes:
 
 
 def changes(loaded: Fingerprints, previous: Fingerprints, current: Fingerprints) -> Changes:
-    """The bundles that changed, but not since the previous poll. A pure function.
+    """Returns the bundles that changed since their last load, but not since the previous poll.
 
     A bundle that changed between the two polls may be incomplete, so it waits for the next poll.
-    A refused bundle is loaded again only when its files change.
+    A refused bundle is loaded again only when its files change. This is a pure function.
 
     Args:
-        loaded: each bundle when it was last loaded.
-        previous: each bundle at the previous poll.
-        current: each bundle at this poll.
+        loaded: each bundle's fingerprint when it was last loaded.
+        previous: each bundle's fingerprint at the previous poll.
+        current: each bundle's fingerprint at this poll.
     """
     settled = [key for key in current if previous.get(key) == current[key]]
     return Changes(
@@ -52,7 +52,7 @@ class Poll:
     found: FoundBundles
 
     def after(self, previous: Fingerprints) -> dict[Key, Fingerprint]:
-        """The fingerprints, with the previous ones of bundles that could not be read."""
+        """The fingerprints, including the previous ones of bundles that could not be read."""
         kept = {
             key: fingerprint
             for key, fingerprint in previous.items()
@@ -81,7 +81,7 @@ def poll(root: Path) -> Poll:
 
 
 def _fingerprint(directory: Path) -> Fingerprint:
-    """Raises ``OSError`` if a folder cannot be read."""
+    """The fingerprint of one bundle. Raises ``OSError`` if a folder cannot be read."""
     return frozenset(
         (str(path.relative_to(directory)), status.st_ino, status.st_size, status.st_mtime_ns)
         for folder, folders, files in os.walk(directory, onerror=_raise)
@@ -99,7 +99,7 @@ class Watch:
     """Polls ``root`` every ``seconds`` and updates the catalog.
 
     Create it before the bundles are first loaded, so that it detects changes made during the load.
-    What is served from a folder that cannot be read any more is kept.
+    Models whose folders can no longer be read stay served.
 
     Raises:
         StartupError: ``root`` cannot be read.
@@ -130,11 +130,11 @@ class Watch:
             except OSError as error:
                 log.error("cannot read the bundles folder: %s", error)
             except Exception:
-                # One failed poll must not end the watch.
+                # A failed poll must not end the watch.
                 log.exception("watching the bundles folder failed")
 
     async def follow(self) -> None:
-        """Polls once, and loads and unloads what changed."""
+        """Polls once, and loads and unloads the changed bundles."""
         latest = await asyncio.to_thread(poll, self.root)
         for path, reason in latest.found.unreadable.items() - self._unreadable.items():
             log.error("cannot read %s: %s", "/".join(path), reason)

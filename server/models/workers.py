@@ -1,4 +1,4 @@
-"""Builds the engine, and a model's workers: one for each lane, with its slots and limits."""
+"""Builds the engine, and a model's workers: one per lane, with slots and limits."""
 
 import logging
 import time
@@ -70,7 +70,7 @@ def build_engine(
 
 
 def make_workers(model: Model, config: ServerConfig, observer: Observer) -> list[Worker[Any]]:
-    """A model's workers, one for each lane; the lanes of a device are adjacent."""
+    """Makes a model's workers, one per lane; the lanes of a device are adjacent."""
     return [
         make_worker(model, replica, config, observer)
         for replica in model.replicas
@@ -81,7 +81,7 @@ def make_workers(model: Model, config: ServerConfig, observer: Observer) -> list
 def make_worker(
     model: Model, replica: Replica, config: ServerConfig, observer: Observer
 ) -> Worker[Any]:
-    """A model's worker for one lane of the replica's device, with its own slots."""
+    """Makes a model's worker for one lane of the replica's device, with its own slots."""
     if model.manifest.kind == Kind.ENCODER:
         return _encoder_worker(model, replica, config, observer)
     manifest, graphs = model.manifest, replica.graphs
@@ -124,7 +124,7 @@ def make_worker(
 def _padded_prompts(
     model: Model, replica: Replica, config: ServerConfig, cache: SlotTensors, reader: LogitsReader
 ) -> PaddedPrompts | None:
-    """None if runs over prompts are not recorded."""
+    """Makes recorded runs over prompts; None if the graph does not support them."""
     spec = model.manifest.graphs["decode"]
     if model.manifest.kind != Kind.DECODER or not has_recorded_prompts(spec):
         return None
@@ -136,7 +136,7 @@ def _padded_prompts(
 def _padded_sources(
     model: Model, replica: Replica, config: ServerConfig, cache: SlotTensors
 ) -> PaddedSources | None:
-    """None if runs over sources are not recorded."""
+    """Makes recorded runs over sources; None if the graph does not support them."""
     spec = model.manifest.graphs.get("encode")
     if spec is None or not has_recorded_sources(spec):
         return None
@@ -147,7 +147,7 @@ def _padded_sources(
 
 
 def _device_sampler(replica: Replica, logits: LogitsSpec, buckets: Buckets | None) -> DeviceSampler:
-    """``buckets``: of decode steps, after which sampling is recorded; None if they are not."""
+    """Makes the sampler. ``buckets`` are those of recorded decode steps; None records nothing."""
     recorded = None
     if buckets is not None:
         recorded = RecordedSampler(replica.load_repeated, logits, buckets.rows, replica.memory)
@@ -170,7 +170,7 @@ def _encoder_worker(
 
 
 def _padded_encoder(model: Model, replica: Replica, config: ServerConfig) -> PaddedEncoder | None:
-    """None if runs of the encoder are not recorded."""
+    """Makes recorded runs of an encoder; None if config or graph does not support them."""
     manifest, spec = model.manifest, model.manifest.graphs["encode"]
     if not config.has_buckets or not can_be_padded(spec):
         return None
@@ -184,9 +184,9 @@ def _padded_encoder(model: Model, replica: Replica, config: ServerConfig) -> Pad
 
 
 def _suppressed(manifest: Manifest) -> tuple[int, ...]:
-    """Tokens that are never generated; without the one whose probability tells of silence.
+    """Tokens that are never generated, except the no-speech token, whose probability is needed.
 
-    The rules of timestamps suppress that one.
+    The timestamp rules suppress that token instead.
     """
     tokens = manifest.transcription
     no_speech = None if tokens is None else tokens.no_speech
@@ -194,13 +194,13 @@ def _suppressed(manifest: Manifest) -> tuple[int, ...]:
 
 
 def _encoder_attention(manifest: Manifest, graphs: Mapping[str, Graph]) -> EncoderAttention | None:
-    """None if the bundle has no graph that returns it."""
+    """The encoder's attention graph; None if the bundle has none."""
     graph = graphs.get(ATTEND_ENCODE)
     return None if graph is None else EncoderAttention(manifest.graphs[ATTEND_ENCODE], graph)
 
 
 def admission_limits(model: Model, config: ServerConfig) -> AdmissionLimits:
-    """Limits of the work that the engine accepts for a model: running jobs and a queue."""
+    """The work that the engine accepts for a model: running jobs and a queue."""
     if model.manifest.kind == Kind.ENCODER:
         num_tokens = max_padded_tokens(model.manifest, config) * config.num_lanes_total
         max_accepted = Cost(config.max_queued_texts, config.max_queued_text_tokens)
@@ -212,7 +212,7 @@ def admission_limits(model: Model, config: ServerConfig) -> AdmissionLimits:
 
 
 def _client_rate(config: ServerConfig) -> ClientRate | None:
-    """None without a limit. The default burst is one minute of tokens."""
+    """The token rate per client; None means no limit. The default burst is one minute of tokens."""
     per_second = config.client_tokens_per_second
     if per_second is None:
         return None

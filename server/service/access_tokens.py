@@ -1,4 +1,4 @@
-"""Valid bearer tokens (RFC 6750) and the names of their owners."""
+"""Checks bearer tokens (RFC 6750) and finds the names of their owners."""
 
 import hashlib
 import hmac
@@ -60,7 +60,7 @@ class AccessTokens:
 
 
 def _parse(path: Path) -> dict[bytes, str]:
-    """Names by token. ``ValueError`` has the number of an invalid line, never its content."""
+    """Owner names by token. A ``ValueError`` gives an invalid line's number, never its content."""
     names = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         text = line.strip()

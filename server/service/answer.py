@@ -1,4 +1,4 @@
-"""Answer: extractive question answering, which finds the answer as a span of the context."""
+"""The Answer call: extractive question answering, which finds the answer as a context span."""
 
 from dataclasses import dataclass, field
 
@@ -32,9 +32,9 @@ class Question:
 class AnswerRequest(ModelRequest):
     """Questions with their contexts, and the answers to return.
 
-    ``top_k``: maximum number of answers per question. ``max_answer_tokens``: length of the longest
-    answer; ``None``: :data:`DEFAULT_MAX_ANSWER_TOKENS`. ``allow_no_answer``: the answers may
-    include an empty span.
+    ``top_k`` is the maximum number of answers per question. ``max_answer_tokens`` is the maximum
+    length of an answer; ``None`` means :data:`DEFAULT_MAX_ANSWER_TOKENS`. With ``allow_no_answer``,
+    the answers may include an empty span.
     """
 
     questions: tuple[Question, ...] = sized((), max_items=MAX_TEXTS)
@@ -46,9 +46,9 @@ class AnswerRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True)
 class AnswerSpan:
-    """``text`` is the context from ``start`` to ``end``, in characters; empty for no answer.
+    """An answer: the context from ``start`` to ``end``, in characters; empty for no answer.
 
-    ``score``: the probability of the start times the probability of the end.
+    ``score`` is the probability of the start times the probability of the end.
     """
 
     text: str
@@ -68,7 +68,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class AnswerResult:
-    """The outputs in the order of the questions."""
+    """The result of Answer, with outputs in the order of the questions."""
 
     model: str
     outputs: tuple[Answers, ...]
@@ -77,7 +77,7 @@ class AnswerResult:
 
     @property
     def num_values(self) -> int:
-        """Numbers and short texts in the reply."""
+        """Number of numbers and short texts in the reply."""
         return sum(2 + 4 * len(output.spans) for output in self.outputs)
 
 
@@ -101,7 +101,7 @@ async def answer(request: AnswerRequest, context: ServiceContext, caller: Caller
         questions, limit, pairs=passages, with_offsets=True, path="questions[{}]"
     )
     longest = request.max_answer_tokens or DEFAULT_MAX_ANSWER_TOKENS
-    # The candidates of each window, which bound the spans.
+    # Each window yields up to top_k candidate spans, so check their total.
     num_windows = sum(len(text.windows) for text in tokenized)
     validation.check_reply("top_k", num_windows * request.top_k, MAX_REPLY_VALUES, "spans")
     num_tokens = len(questions) * request.top_k * longest

@@ -1,4 +1,4 @@
-"""Attend: the attention weights of an encoder over texts, or pairs of texts."""
+"""The Attend call: returns an encoder's attention weights over texts or pairs of texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from server.text.windows import LongInput, TokenizedText
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttendRequest(ModelRequest):
-    """Either ``inputs`` or ``pairs``. ``attention``: ``None`` for all layers and heads."""
+    """Has either ``inputs`` or ``pairs``. ``attention`` of ``None`` means all layers and heads."""
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
     pairs: tuple[TextPair, ...] = sized((), max_items=MAX_TEXTS)
@@ -40,9 +40,9 @@ class AttendRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True)
 class TokenSpan:
-    """A token and its characters: ``start`` and ``end`` in text ``text`` of a pair, else 0.
+    """A token, and its ``start`` and ``end`` in characters of a text.
 
-    0 for all three if the token is special.
+    ``text`` is the index of that text in a pair, else 0. All three are 0 for a special token.
     """
 
     token: str
@@ -63,7 +63,7 @@ class AttendedText:
 
 @dataclass(frozen=True, slots=True)
 class AttendResult:
-    """The outputs in the order of the inputs, or of the pairs."""
+    """The result of Attend, with outputs in the order of the inputs or pairs."""
 
     model: str
     outputs: tuple[AttendedText, ...]
@@ -72,7 +72,7 @@ class AttendResult:
 
     @property
     def num_values(self) -> int:
-        """Numbers and short texts in the reply."""
+        """Number of numbers and short texts in the reply."""
         return sum(
             4 + 4 * len(output.tokens) + sum(2 + each.weights.size // 4 for each in output.matrices)
             for output in self.outputs
@@ -82,7 +82,7 @@ class AttendResult:
 async def attend(request: AttendRequest, context: ServiceContext, caller: Caller) -> AttendResult:
     """Returns the attention weights of each text, or each pair.
 
-    A model with a vector for each token reads the texts as documents.
+    A multi-vector (late-interaction) model encodes the texts as documents.
 
     Raises:
         ServeError: an input or option is invalid, the model is unknown, is no encoder or returns
@@ -126,7 +126,7 @@ async def attend(request: AttendRequest, context: ServiceContext, caller: Caller
 
 
 def _tokens(text: TokenizedText, tokens: Sequence[str]) -> tuple[TokenSpan, ...]:
-    """The tokens of a text in one window."""
+    """The tokens of a text that fits one window."""
     window = text.windows[0]
     spans = [TokenSpan(token, 0, 0, 0) for token in tokens]
     own = text.offsets[window.first_token :][: window.num_text_tokens]

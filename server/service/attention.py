@@ -1,4 +1,4 @@
-"""Attention weights of a generated text, from a second, prefill-only run of the model."""
+"""Returns attention weights of a generated text, from a second, prefill-only run of the model."""
 
 import math
 from collections import Counter
@@ -23,7 +23,7 @@ from server.service.generation_request import Alignment, Attention, AttentionMat
 from server.service.usage import completion_of
 from server.text.alignment import target_spans
 
-# A matrix takes as long to send as this many weights, however small it is.
+# A smaller matrix takes as long to send as one with this many weights.
 _MIN_MATRIX_SIZE = 16
 
 Floats = npt.NDArray[np.float32]
@@ -36,7 +36,7 @@ class AttentionPlan:
     selection: AttentionSelection
     alignments: bool
     num_heads: int
-    """Of a layer."""
+    """Attention heads per layer."""
 
     @property
     def num_matrices(self) -> int:
@@ -45,21 +45,21 @@ class AttentionPlan:
 
     @property
     def num_held(self) -> int:
-        """Matrices of an encoder that are held at a time: the chosen ones and those of a layer."""
+        """Matrices that an encoder run holds at a time: the selected ones and those of a layer."""
         selection = self.selection
         chosen = 1 if selection.average else len(selection.heads)
         return len(selection.layers) * chosen + self.num_heads
 
 
 def plan_attention(options: AttentionOptions, model: Model) -> AttentionPlan:
-    """The weights that a request asks for.
+    """Plans the computation of the requested weights.
 
     Raises:
-        InvalidArgumentError: the model does not return them.
-        BundleChangedError: they need a graph that can no longer be loaded.
+        InvalidArgumentError: the model does not return these weights.
+        BundleChangedError: the weights need a graph that can no longer be loaded.
     """
     name, shapes = model.manifest.name, _shapes(model)
-    # AttentionKind.ENCODER is the last: of an encoder-decoder, it is returned only if asked for.
+    # AttentionKind.ENCODER is last: an encoder-decoder returns it only on request.
     kinds = [kind for kind in AttentionKind if kind in shapes]
     lacks_encoder = (
         options.kind == AttentionKind.ENCODER
@@ -87,7 +87,7 @@ def plan_attention(options: AttentionOptions, model: Model) -> AttentionPlan:
 
 
 def _shapes(model: Model) -> dict[AttentionKind, tuple[int, int]]:
-    """The numbers of layers and heads of each attention that the model returns."""
+    """The numbers of layers and heads, for each kind of attention that the model returns."""
     graphs, shapes = model.manifest.graphs, {}
     for output in graphs[ATTEND].outputs if ATTEND in graphs else ():
         if output.name in set(AttentionKind):
@@ -107,7 +107,7 @@ def check_attention_size(plan: AttentionPlan, jobs: Iterable[GenerationJob]) -> 
 
 
 def check_encoder_attention(plan: AttentionPlan, lengths: Sequence[int]) -> None:
-    """Checks the reply and the memory for an encoder's texts of these lengths, in tokens.
+    """Checks the size of the reply and the memory, for texts of ``lengths`` in tokens.
 
     Raises:
         InvalidArgumentError: the reply could have more than :data:`MAX_REPLY_NUMBERS` weights, or
@@ -127,7 +127,10 @@ def check_encoder_attention(plan: AttentionPlan, lengths: Sequence[int]) -> None
 def check_joined_size(
     plan: AttentionPlan, texts: Iterable[int], jobs: Iterable[GenerationJob]
 ) -> None:
-    """The same for joined sentences. ``texts``: the index of each job's text."""
+    """Like :func:`check_attention_size`, for sentences that are joined to texts.
+
+    ``texts`` holds the index of each job's text.
+    """
     lengths: Counter[int] = Counter()
     sources: Counter[int] = Counter()
     for text, job in zip(texts, jobs, strict=True):
@@ -138,7 +141,7 @@ def check_joined_size(
 
 
 def _matrix_shape(plan: AttentionPlan, job: GenerationJob) -> tuple[int, int]:
-    """Rows and columns of one matrix, at most."""
+    """The maximum number of rows and columns of one matrix."""
     if plan.selection.kind == AttentionKind.ENCODER:
         return len(job.source), len(job.source)
     length = len(job.prompt) + job.max_new_tokens
@@ -228,7 +231,7 @@ async def read_attention(
 
 
 def matrices_of(selection: AttentionSelection, weights: Floats) -> tuple[AttentionMatrix, ...]:
-    """The matrices of ``weights [target, layers, heads, source]``: selected layers and heads."""
+    """Splits ``weights [target, layers, heads, source]`` into one matrix per layer and head."""
     if selection.average:
         return (AttentionMatrix(-1, -1, weights[:, 0, 0]),)
     return tuple(
@@ -241,8 +244,8 @@ def matrices_of(selection: AttentionSelection, weights: Floats) -> tuple[Attenti
 def _alignments(
     model: Model, weights: Floats, target: tuple[int, ...], source_text: str
 ) -> tuple[Alignment, ...]:
-    """Aligns each target token with the source token that it attends to most, without special
-    tokens.
+    """Aligns each target token with the source token that it attends to most; special tokens are
+    ignored.
     """
     offsets = model.tokenizer.offsets(source_text)
     inside = [index for index, span in enumerate(offsets) if span is not None]

@@ -1,4 +1,4 @@
-"""The recording of a request: decoded in blocks, within limits of time and memory."""
+"""Decodes the recording of a request in blocks, within limits of time and memory."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -13,9 +13,9 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.threads import SLICE_BYTES, Slice
 
-FIELD = "audio"  # of requests
+FIELD = "audio"  # the request field with the recording
 
-_BLOCK_SECONDS = 10  # are decoded in 5 (WAV) to 30 ms (Opus)
+_BLOCK_SECONDS = 10  # decoding a block takes 5 ms (WAV) to 30 ms (Opus)
 
 
 @asynccontextmanager
@@ -29,13 +29,13 @@ async def decoded_audio(
 
     Args:
         data: a file in one of :data:`model.audio.FORMATS`.
-        spec: of the model.
-        context: of the server.
-        caller: the client, and the deadline of the call.
+        spec: the model's audio format.
+        context: the server's components.
+        caller: the client and the deadline of the call.
 
     Raises:
         InvalidArgumentError: the recording is damaged, empty, too large or too long.
-        ServeError: too much is in progress, or the deadline passed.
+        ServeError: too many recordings are in progress, or the deadline passed.
     """
     if len(data) > MAX_AUDIO_BYTES:
         raise InvalidArgumentError(
@@ -53,14 +53,14 @@ async def decoded_audio(
 
 
 class _Decoding:
-    """A recording, of which ``num_samples`` were decoded. Slices use it, one at a time."""
+    """A recording whose first ``num_samples`` are decoded. Only one slice at a time uses it."""
 
     def __init__(self, reader: AudioReader, sample_rate: int) -> None:
         self.reader = reader
         self.sample_rate = sample_rate
         self.num_samples = 0
         self.is_complete = False
-        # A page takes no memory before it is written.
+        # The operating system allocates a page only when it is written.
         self._buffer = np.empty(MAX_AUDIO_SECONDS * sample_rate, np.int16)
 
     @property
@@ -93,7 +93,7 @@ class _Decoding:
 def _slices(
     decoding: _Decoding, context: ServiceContext, caller: Caller, memory: ExitStack
 ) -> Iterator[Slice[None]]:
-    """The header, then the blocks, before each of which its memory is reserved in ``memory``."""
+    """Yields slices that decode the header, then the blocks; reserves memory before each block."""
     block_bytes = _BLOCK_SECONDS * decoding.sample_rate * 2
     num_reserved = 0
     yield Slice(SLICE_BYTES, decoding.open)

@@ -1,4 +1,4 @@
-"""Divides a recording into the windows of a model, at quiet places."""
+"""Divides a recording into a model's windows, at quiet places."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,19 @@ import numpy as np
 from model.audio import Samples
 from model.bundle import AudioSpec
 
-# A window is cut in its last part, in the middle of a quiet place. Sounds such as "p" are quiet
+# A window ends in the middle of the quietest 0.2 s of its last 5 s. Plosives such as "p" are quiet
 # for less than 0.2 s.
 _SEARCH_SECONDS = 5.0
 _QUIET_SECONDS = 0.2
-_STEP_SECONDS = 0.01  # from one place to the next
-# Samples as large as the noise that is added to silence when it is rounded.
+_STEP_SECONDS = 0.01  # distance between candidate places
+# Maximum magnitude of a silent sample: as large as the noise of dithering.
 _SILENT_SAMPLE = 2
-_MIN_SECONDS = 1.0  # of the last window, since models invent text for shorter ones
+_MIN_SECONDS = 1.0  # minimum length of the last window; models invent text for shorter ones
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Samples ``start`` to ``stop``, exclusive, of a recording."""
+    """The samples ``start`` to ``stop`` (exclusive) of a recording."""
 
     start: int
     stop: int
@@ -32,8 +32,8 @@ class Window:
 def split_windows(samples: Samples, spec: AudioSpec) -> list[Window]:
     """Divides a recording into windows of at most ``spec.num_samples``, without gaps or overlaps.
 
-    Each but the last one ends in the middle of the quietest 0.2 s of its last 5 s, so that no word
-    is cut; where several places are as quiet, at the last of them. ``samples``: at least one.
+    Each window except the last ends in the middle of the quietest 0.2 s of its last 5 s, so that no
+    word is cut; among equally quiet places, the last one wins. ``samples`` must not be empty.
     """
     search = min(_samples_of(_SEARCH_SECONDS, spec), spec.num_samples // 2)
     shortest = min(_samples_of(_MIN_SECONDS, spec), spec.num_samples // 4)
@@ -47,7 +47,7 @@ def split_windows(samples: Samples, spec: AudioSpec) -> list[Window]:
 
 
 def windows_with_sound(samples: Samples, spec: AudioSpec) -> list[Window]:
-    """As :func:`split_windows`, without silent windows: of those, models invent text."""
+    """Like :func:`split_windows`, but without silent windows, for which models invent text."""
     return [
         window
         for window in split_windows(samples, spec)
@@ -56,14 +56,14 @@ def windows_with_sound(samples: Samples, spec: AudioSpec) -> list[Window]:
 
 
 def padded_window(samples: Samples, window: Window, spec: AudioSpec) -> Samples:
-    """The samples of ``window``, then silence: ``[spec.num_samples]``."""
+    """The samples of ``window``, padded with silence to ``[spec.num_samples]``."""
     padded = np.zeros(spec.num_samples, np.int16)
     padded[: window.num_samples] = samples[window.start : window.stop]
     return padded
 
 
 def _quietest(samples: Samples, first: int, last: int, spec: AudioSpec) -> int:
-    """The place from ``first`` to ``last`` around which there is the least energy."""
+    """The index from ``first`` to ``last`` around which the samples have the least energy."""
     half = _samples_of(_QUIET_SECONDS / 2, spec)
     places = np.arange(last, first - 1, -_samples_of(_STEP_SECONDS, spec))
     start, stop = max(first - half, 0), min(last + half, len(samples))
@@ -75,7 +75,7 @@ def _quietest(samples: Samples, first: int, last: int, spec: AudioSpec) -> int:
 
 
 def _peak(samples: Samples) -> int:
-    """The largest magnitude, also of -32,768."""
+    """The largest magnitude; correct for -32,768, too."""
     return max(int(samples.max()), -int(samples.min()))
 
 

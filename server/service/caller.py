@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """``client``: identity for per-client limits. ``deadline``: seconds of ``time.monotonic``."""
+    """The client's identity, for per-client limits, and a deadline in ``time.monotonic``
+    seconds; ``None`` means no deadline.
+    """
 
     client: str
     deadline: float | None

@@ -1,4 +1,4 @@
-"""Classify: maps texts, or pairs of texts, to labels with scores."""
+"""The Classify call: maps texts, pairs of texts or images to labels with scores."""
 
 from dataclasses import asdict, dataclass, field
 
@@ -49,16 +49,16 @@ from server.text.windows import LongInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifyRequest(ModelRequest):
-    """One of ``inputs``, ``pairs`` and ``images``; or an image for each of ``inputs``.
+    """Has one of ``inputs``, ``pairs`` and ``images``; or ``inputs`` with an image for each.
 
-    ``images``: files, for a model that takes images.
+    ``images`` are files, for a model that takes images.
 
-    ``top_k``: return the k best labels; ``None``: all. ``score_function``: from logits to scores;
-    ``None``: the function that the model was trained with.
+    ``top_k`` limits the labels to the k best; ``None`` returns all. ``score_function`` maps logits
+    to scores; ``None`` means the function that the model was trained with.
 
-    ``candidate_labels``: classify ``inputs`` by these, not by the model's labels, with a model of
-    natural language inference. ``hypothesis_template``: has ``{}`` in place of a label; ``None``:
-    :data:`DEFAULT_TEMPLATE`. ``multi_label``: several of them may apply.
+    ``candidate_labels`` replace the model's labels (zero-shot classification of ``inputs`` with a
+    natural language inference model). ``hypothesis_template`` has ``{}`` in place of a label;
+    ``None`` means :data:`DEFAULT_TEMPLATE`. With ``multi_label``, several labels may apply.
     """
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
@@ -74,7 +74,7 @@ class ClassifyRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True)
 class LabelScore:
-    """One of the model's labels, and its score."""
+    """A label and its score."""
 
     label: str
     score: float
@@ -91,7 +91,7 @@ class Classification:
 
 @dataclass(frozen=True, slots=True)
 class ClassifyResult:
-    """The outputs in the order of the inputs, or of the pairs."""
+    """The result of Classify, with outputs in the order of the inputs or pairs."""
 
     model: str
     outputs: tuple[Classification, ...]
@@ -100,7 +100,7 @@ class ClassifyResult:
 
     @property
     def num_values(self) -> int:
-        """Numbers and short texts in the reply."""
+        """Number of numbers and short texts in the reply."""
         return sum(2 + 2 * len(output.labels) for output in self.outputs)
 
 
@@ -154,7 +154,7 @@ async def classify(
 
 
 async def _classify_by_candidates(request: ClassifyRequest, call: EncoderCall) -> ClassifyResult:
-    """Classifies each text by labels of the request: see :mod:`server.service.zero_shot`."""
+    """Classifies each text by the request's labels; see :mod:`server.service.zero_shot`."""
     model, inputs, labels = call.model, request.inputs, request.candidate_labels
     entailment = Entailment.of(model.manifest.name, model.manifest.labels)
     for name in ("pairs", "images", "score_function"):

@@ -1,4 +1,4 @@
-"""Whole outputs of Generate and Translate, for callers that do not stream."""
+"""Collects the whole outputs of Generate and Translate, for callers that do not stream."""
 
 import contextlib
 import itertools

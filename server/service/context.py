@@ -21,16 +21,15 @@ from server.text.windows import TooLongError
 
 T = TypeVar("T")
 
-# Up to this cost, work runs on the event loop, in at most about 0.5 ms. On busy cores, a round trip
-# to a thread costs more than that saves.
+# Work up to this cost runs on the event loop, in at most about 0.5 ms. On busy cores, a round trip
+# to a thread would take longer.
 MAX_INLINE_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """``threads`` run work that would block the event loop, ``turns`` divide what runs on it.
-
-    ``decoded_memory`` bounds the decoded images and recordings of all calls.
+    """The components. ``threads`` runs work that would block the event loop; ``turns`` interleaves
+    work on it. ``decoded_memory`` bounds the decoded images and recordings of all calls.
     """
 
     config: ServerConfig
@@ -48,19 +47,19 @@ class ServiceContext:
         return self.catalog.registry
 
     def model_of(self, request: ModelRequest) -> Model:
-        """The model that a request names. Checks the sizes of all fields first.
+        """The model that a request names. Checks the sizes and bounds of all fields first.
 
         Raises:
-            InvalidArgumentError: names the field that is too large.
+            InvalidArgumentError: a field is too large or out of bounds; the error names it.
             ModelNotFoundError: no such model is served.
         """
         check_fields(request)
         return self.registry.get(request.model, request.version)
 
     def cache_scope(self, caller: Caller) -> str:
-        """The scope of a caller's jobs: see :class:`GenerationJob`.
+        """The prefix-cache scope of a caller's jobs; see :class:`GenerationJob`.
 
-        It is the caller's identity; "" if all callers share prefixes.
+        It is the caller's identity, or "" if all callers share prefixes.
         """
         if self.config.shares_prefixes or not self.config.authenticates_callers:
             return ""
@@ -72,9 +71,9 @@ class ServiceContext:
         """Runs the slices of a call's work: inline if they are short, else in threads.
 
         Args:
-            slices: the whole work.
-            caller: its client and its deadline.
-            is_admitted: whether the engine has accepted the call; then no limits apply.
+            slices: all slices of the work.
+            caller: the client and the deadline of the call.
+            is_admitted: whether the engine has accepted the call; if so, no limits apply.
 
         Raises:
             ServeError: the caller's deadline passed, or too much work is waiting.
@@ -96,7 +95,7 @@ class ServiceContext:
         """Runs ``function``, which cannot be divided, as one slice of ``num_bytes``.
 
         Raises:
-            ServeError: as for :meth:`run_slices`.
+            ServeError: see :meth:`run_slices`.
         """
         parts = [Slice(num_bytes, function)]
         (result,) = await self.run_slices(parts, caller, is_admitted=is_admitted)
@@ -119,14 +118,14 @@ class ServiceContext:
         """Tokenizes texts in slices.
 
         Args:
-            texts: of the request's ``field``.
-            encode: tokenizes some of them. Raises ``TooLongError`` for one that is too long.
-            caller: its client and its deadline.
-            field: of the request, for errors.
+            texts: the texts in the request's ``field``.
+            encode: tokenizes some of the texts; raises ``TooLongError`` if one is too long.
+            caller: the client and the deadline of the call.
+            field: the request field, for errors.
 
         Raises:
             InvalidArgumentError: a text is too long; later ones are not tokenized.
-            ServeError: as for :meth:`run_slices`.
+            ServeError: see :meth:`run_slices`.
         """
 
         def encode_some(start: int, stop: int) -> list[T]:

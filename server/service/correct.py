@@ -1,4 +1,4 @@
-"""Correct: edits the words of texts, round after round, until the model changes nothing."""
+"""The Correct call: edits the words of texts in rounds, until the model changes nothing."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ from server.text.windows import LengthLimit, LongInput, TokenizedText, best_wind
 
 MAX_ITERATIONS = 10
 DEFAULT_ITERATIONS = 5
-# A round must not make a text longer than this many times its input: a model may append for ever.
+# Maximum growth of a text relative to its input; a model may append for ever.
 MAX_GROWTH = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectRequest(ModelRequest):
-    """Texts, and when to trust an edit.
+    """Texts, and limits of their edits.
 
-    ``max_iterations``: rounds of edits; each reads the text that the last one left.
-    ``min_score``: the least probability of an edit; by default the model's own.
+    ``max_iterations`` is the maximum number of rounds; each edits the text of the previous one.
+    ``min_score`` is the minimum probability of an edit; ``None`` means the model's own.
     """
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
@@ -44,7 +44,7 @@ class CorrectRequest(ModelRequest):
 class AppliedEdit:
     """``original``, the input from ``start`` to ``end`` in characters, became ``replacement``.
 
-    ``score``: the lowest probability of the model's edits in it.
+    ``score`` is the lowest probability among the model's edits that it combines.
     """
 
     start: int
@@ -58,8 +58,8 @@ class AppliedEdit:
 class Correction:
     """The corrected ``text``, and the edits that lead to it, in the order of the input.
 
-    ``iterations``: times that the model read the text. ``is_final``: whether it would change
-    nothing more.
+    ``iterations`` is the number of passes of the model over the text. ``is_final`` means that
+    another pass would change nothing.
     """
 
     text: str
@@ -72,7 +72,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class CorrectResult:
-    """The outputs in the order of the inputs."""
+    """The result of Correct, with outputs in the order of the inputs."""
 
     model: str
     outputs: tuple[Correction, ...]
@@ -81,13 +81,13 @@ class CorrectResult:
 
     @property
     def num_values(self) -> int:
-        """Numbers and texts in the reply."""
+        """Number of numbers and texts in the reply."""
         return sum(5 + 5 * len(output.edits) for output in self.outputs)
 
 
 @dataclass(slots=True)
 class _Draft:
-    """One input between two rounds. ``seen``: the texts that the model has read."""
+    """The state of one input between rounds. ``seen`` holds the texts that the model has read."""
 
     revision: Revision
     usages: list[Usage] = field(default_factory=list)
@@ -146,7 +146,7 @@ async def _round(
     vocabulary: EditVocabulary,
     min_score: float,
 ) -> None:
-    """Reads each text once and edits it. ``path``: the request field of a text, for errors."""
+    """Runs the model once on each text and edits it. ``path`` is a text's field, for errors."""
     texts = [draft.revision.text for draft in drafts]
     call.renew_window_budget()
     tokenized = await call.tokenize(texts, limit, with_offsets=True, path=path)
@@ -167,7 +167,7 @@ async def _round(
 
 
 def _edit(draft: _Draft, edits: list[TextEdit]) -> None:
-    """Applies the edits of a round, unless they lead back to an earlier text or to a long one."""
+    """Applies a round's edits, unless the text would be empty, too long or one seen before."""
     revision = draft.revision
     draft.seen.add(revision.text)
     if not edits:
@@ -190,7 +190,7 @@ def _chosen(
     vocabulary: EditVocabulary,
     min_score: float,
 ) -> list[TextEdit]:
-    """The edits of a text. A word has the most probable edit of its first token."""
+    """The edits of a text. Each word gets the most probable edit of its first token."""
     words = words_of(source)
     chosen = []
     index = 0
@@ -201,7 +201,7 @@ def _chosen(
             index += 1
         if index == len(words):
             break
-        if end <= words[index].start:  # of white space
+        if end <= words[index].start:  # a token of white space
             continue
         if start <= words[index].start:
             scores = softmax(outputs[window].vector[place])

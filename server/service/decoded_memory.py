@@ -8,9 +8,9 @@ from server.errors import RETRY_SECONDS, InvalidArgumentError, Limit, Overloaded
 
 
 class DecodedMemory:
-    """Bytes of decoded images and recordings of all calls. Only the event loop may call it.
+    """Counts bytes of decoded images and recordings of all calls. Use it on the event loop only.
 
-    Each client may have its share of ``limit`` even if others have taken the rest.
+    Each client may use its equal share of ``limit``, even if others have used up the rest.
     """
 
     def __init__(self, limit: int = MAX_DECODED_BYTES) -> None:
@@ -19,18 +19,18 @@ class DecodedMemory:
 
     @property
     def num_bytes(self) -> int:
-        """Of all calls."""
+        """Bytes that all calls hold together."""
         return sum(self._by_client.values())
 
     @contextmanager
     def reserve(self, num_bytes: int, client: str, field: str) -> Iterator[None]:
         """Counts ``num_bytes`` for ``client`` while the block runs.
 
-        ``field``: of the request, for errors.
+        ``field`` is the request field, for errors.
 
         Raises:
-            InvalidArgumentError: they are more than all calls together may have.
-            OverloadedError: others have taken too much.
+            InvalidArgumentError: ``num_bytes`` exceeds the limit of all calls together.
+            OverloadedError: too many bytes are in use, and the client would exceed its share.
         """
         if num_bytes > self._limit:
             raise InvalidArgumentError(

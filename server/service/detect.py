@@ -1,4 +1,4 @@
-"""DetectLanguages: the languages that texts may be written in."""
+"""The DetectLanguages call: finds the languages that texts may be written in."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from server.text.language_detector import MAX_CHARACTERS, DetectedLanguage, dete
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectRequest:
-    """``inputs``: texts, read together as one."""
+    """A request. Its ``inputs`` are joined to one text, which has one language."""
 
     inputs: tuple[str, ...] = ()
 
@@ -20,7 +20,7 @@ class DetectRequest:
 async def detect_languages(
     request: DetectRequest, context: ServiceContext, caller: Caller
 ) -> list[DetectedLanguage]:
-    """The source languages of the served translation models, most likely first.
+    """Scores the source languages of the served translation models, most likely first.
 
     Raises:
         ServeError: there is no text, it is too long, or no translation model is served.

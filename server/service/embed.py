@@ -1,4 +1,4 @@
-"""Embed: maps texts to vectors."""
+"""The Embed call: maps texts or images to vectors."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -18,7 +18,7 @@ from server.service.input_types import InputType, named_prompt, reader_of, typed
 from server.service.vectors import embeddings_of, finished, is_normalized
 from server.text.windows import LongInput, TokenizedText
 
-# Of a reply, for each weight of a sparse vector: its token's id, its value and the token.
+# Values in a reply per weight of a sparse vector: token id, weight and token.
 _NUMBERS_PER_WEIGHT = 3
 
 
@@ -27,8 +27,8 @@ async def embed(
 ) -> EmbedResult:
     """Embeds each text or image.
 
-    A text in several windows gets the mean of their vectors, weighted by tokens; of sparse vectors
-    the highest weight of each token.
+    A text in several windows gets the mean of their vectors, weighted by their numbers of tokens;
+    for sparse vectors, the highest weight of each token.
 
     Args:
         request: the texts and options.
@@ -109,7 +109,7 @@ def _result(call: EncoderCall, outputs: Iterable[Embedding]) -> EmbedResult:
 
 
 def _max_numbers(texts: Sequence[TokenizedText], request: EmbedRequest, model: Model) -> int:
-    """Numbers in the reply, and in the vectors of windows meanwhile, at most."""
+    """Upper bound of the numbers in the reply, and of those in windows' vectors before it."""
     embedding = model.manifest.embedding
     if embedding is not None and embedding.kind == EmbeddingKind.SPARSE:
         num_windows = sum(len(text.windows) for text in texts)
@@ -122,7 +122,7 @@ def _max_numbers(texts: Sequence[TokenizedText], request: EmbedRequest, model: M
 
 
 def _check_options(request: EmbedRequest, model: Model) -> None:
-    """Rejects options that the model's vectors do not have."""
+    """Rejects options that the model's vectors do not support."""
     if model.manifest.embedding_kind == EmbeddingKind.SPARSE:
         given = {
             "dimensions": request.dimensions is not None,
@@ -160,9 +160,10 @@ def _check_normalize(normalize: bool | None, model: Model) -> None:
 
 
 def _prompt(request: EmbedRequest, model: Model) -> str:
-    """What precedes each text: of ``prompt``, ``prompt_name`` and ``input_type`` at most one.
+    """The prompt to prepend to each text. At most one of ``prompt``, ``prompt_name`` and
+    ``input_type`` may be given.
 
-    Without them, texts are documents for a model with a vector for each token.
+    Without them, a multi-vector (late-interaction) model gets its prompt for documents.
     """
     embedding, kind = model.manifest.embedding, model.manifest.embedding_kind
     if request.prompt is not None and request.prompt_name is not None:

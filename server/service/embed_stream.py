@@ -1,4 +1,4 @@
-"""EmbedStream: any number of Embed requests in one call, with flow control."""
+"""The EmbedStream call: any number of Embed requests in one call, with flow control."""
 
 import asyncio
 from collections import deque
@@ -12,7 +12,7 @@ from server.service.context import ServiceContext
 from server.service.embed import embed
 from server.service.embedding import EmbedRequest, EmbedResult
 
-# In progress at a time, per stream. Among many texts are some of similar length, whose batches need
+# Maximum work in progress per stream. Many texts include some of similar length, whose batches need
 # little padding.
 MAX_STREAM_TEXTS = 512
 MAX_STREAM_REQUESTS = 64
@@ -36,10 +36,10 @@ async def embed_stream(
 ) -> AsyncGenerator[tuple[int, EmbedResult], None]:
     """Embeds the items. Yields the id and the result of each, in order.
 
-    At most :data:`MAX_STREAM_REQUESTS` items are in progress. Another item is read only while
-    they have fewer than :data:`MAX_STREAM_TEXTS` texts, and :data:`MAX_STREAM_CHARACTERS` in them,
-    so that the transport's flow control slows down the client. An item that finds the engine's
-    queue full waits, tokenized.
+    At most :data:`MAX_STREAM_REQUESTS` items are in progress. The next item is read only while
+    these have fewer than :data:`MAX_STREAM_TEXTS` texts and :data:`MAX_STREAM_CHARACTERS`
+    characters, so that the transport's flow control slows the client down. An item waits if the
+    engine's queue is full.
 
     Args:
         items: the requests.

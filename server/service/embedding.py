@@ -1,4 +1,4 @@
-"""The request of Embed, and its results: vectors, weights of tokens, or a vector per token."""
+"""The request of Embed, and its results: dense vectors, sparse vectors, or token vectors."""
 
 from dataclasses import dataclass, field
 
@@ -28,14 +28,14 @@ from server.service.usage import Timing, Usage
 class EmbedRequest(ModelRequest):
     """Texts or images to embed, and the properties of their vectors.
 
-    ``images``: files, for a model that takes images.
+    ``images`` are files, for a model that takes images.
 
-    ``dimensions``: truncate vectors to this size (Matryoshka, Kusupati et al. 2022).
-    ``normalize``: to length 1; ``None``: the model's default. ``prompt`` is prepended to each text;
+    Vectors are truncated to ``dimensions`` (Matryoshka, Kusupati et al. 2022). ``normalize`` scales
+    them to length 1; ``None`` means the model's default. ``prompt`` is prepended to each text;
     ``prompt_name`` selects one of the model's prompts instead; without both, the model's default
-    prompt is used. ``input_type`` selects the prompt for queries or documents, and how a model with
-    a vector for each token reads the text. ``token_embeddings``: also return the vector of each
-    token; not with windows. ``max_active_dims``: weights that sparse vectors keep at most.
+    prompt is used. ``input_type`` selects the prompt for queries or documents, and the encoding by
+    a multi-vector (late-interaction) model. ``token_embeddings`` also returns the vector of each
+    token; not allowed with windows. ``max_active_dims`` limits the weights of sparse vectors.
     """
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
@@ -54,8 +54,9 @@ class EmbedRequest(ModelRequest):
 class TokenEmbeddings:
     """Vectors of one input's tokens, special tokens included.
 
-    ``tokens`` are spelled as in the vocabulary. ``offsets``: start and end of each token in the
-    text, prompt included, in characters; (0, 0) for special tokens. ``vectors``: [tokens, size].
+    ``tokens`` are spelled as in the vocabulary. ``offsets`` are the start and end of each token in
+    the text including the prompt, in characters; (0, 0) for special tokens. ``vectors`` has shape
+    ``[tokens, size]``.
     """
 
     tokens: tuple[str, ...]
@@ -65,9 +66,9 @@ class TokenEmbeddings:
 
 @dataclass(frozen=True, slots=True)
 class SparseVector:
-    """Weights of tokens of the vocabulary; all others have weight 0.
+    """The non-zero weights of the vocabulary's tokens.
 
-    ``indices``: token ids, ascending. ``values``: their weights. ``tokens``: their spelling.
+    ``indices`` are token ids, ascending; ``values`` their weights; ``tokens`` their spelling.
     """
 
     indices: npt.NDArray[np.int32]
@@ -77,9 +78,9 @@ class SparseVector:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """One input's ``vector``: [size]. ``None`` if it is sparse, or if each token has a vector.
+    """One input's ``vector`` of shape ``[size]``; ``None`` for sparse and multi-vector models.
 
-    ``tokens``: if the request asks for them, and always if each token has a vector.
+    ``tokens`` is set if the request asks for it, and always for multi-vector models.
     """
 
     vector: Floats | None
@@ -91,7 +92,7 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class EmbedResult:
-    """The outputs in the order of the inputs."""
+    """The result of Embed, with outputs in the order of the inputs."""
 
     model: str
     outputs: tuple[Embedding, ...]
@@ -100,7 +101,7 @@ class EmbedResult:
 
     @property
     def num_values(self) -> int:
-        """Numbers and short texts in the reply."""
+        """Number of numbers and short texts in the reply."""
         return sum(map(_num_values, self.outputs))
 
 

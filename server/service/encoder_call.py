@@ -1,4 +1,4 @@
-"""The steps that all encoder calls share: look up the model, tokenize, run, count."""
+"""The common steps of all encoder calls: look up the model, tokenize, run, count."""
 
 import asyncio
 import time
@@ -29,15 +29,15 @@ from server.text.windows import LengthLimit, TokenizedText, TooLongError, Window
 T = TypeVar("T")
 
 RESULTS_AT_ONCE = 256
-_VALUES_PER_JOB = 4  # the time to build a job, in values of a reply
+_VALUES_PER_JOB = 4  # a job takes as long to build as this many values of a reply
 
 
 @dataclass(slots=True)
 class EncoderCall:
     """The state of one encoder call, from arrival to result. One coroutine owns it.
 
-    ``is_bulk``: other requests may overtake its texts, and it waits where others are rejected.
-    ``started``: arrival of the call, in seconds of ``time.monotonic``.
+    With ``is_bulk``, other requests may overtake the call's texts, and it waits where others are
+    rejected. ``started`` is the call's arrival, in seconds of ``time.monotonic``.
     """
 
     model: Model
@@ -86,7 +86,8 @@ class EncoderCall:
     ) -> list[TokenizedText]:
         """Tokenizes texts, or pairs of texts, in slices.
 
-        Bytes and the engine's capacity are checked first, then the windows before they are built.
+        Checks the size of the texts and the engine's capacity first, and windows before building
+        them.
 
         Args:
             texts: single texts, or the first text of each pair.
@@ -94,13 +95,13 @@ class EncoderCall:
             pairs: the second text of each pair; as many as ``texts``.
             with_offsets: whether to return offsets and word ids of the tokens.
             has_images: whether each text comes with an image.
-            reader: adds markers and fillers, for a model with a vector for each token.
+            reader: adds marker and filler tokens, for a multi-vector (late-interaction) model.
             path: the request field of a text, with ``{}`` for its index, for errors.
-            num_per_input: texts in succession that have the same index.
+            num_per_input: number of successive texts that belong to one input.
 
         Raises:
             InvalidArgumentError: a text is too long for ``limit`` or has no tokens, or the call has
-                too many bytes or windows; names the path.
+                too many characters or windows; the error names the path.
             ServeError: the queue is full, or the deadline passed.
         """
         validation.check_takes_texts(self.model, path.partition("[")[0], has_images=has_images)
@@ -139,7 +140,7 @@ class EncoderCall:
         return tokenized
 
     async def prepare(self, num_inputs: int, slices: Sequence[Slice[T]]) -> list[T]:
-        """Runs ``slices``, which tokenize texts or decode images, if the engine takes that many.
+        """Runs ``slices``, which tokenize or decode inputs, if the engine accepts the inputs.
 
         Raises:
             ServeError: the queue is full, or the deadline passed.
@@ -155,7 +156,7 @@ class EncoderCall:
         return results
 
     def renew_window_budget(self) -> None:
-        """Allows as many windows again: for a call that encodes its texts several times."""
+        """Resets the limit of windows, for a call that encodes its texts several times."""
         self._budget = WindowBudget(MAX_WINDOWS, MAX_WINDOW_TOKENS)
 
     async def run(self, jobs: Sequence[Sequence[EncodingJob]]) -> list[list[EncoderOutput]]:
@@ -179,7 +180,7 @@ class EncoderCall:
         return [[next(outputs) for _ in group] for group in jobs]
 
     async def _results(self, handles: Sequence[JobHandle]) -> list[EncoderOutput]:
-        """The results of all texts, in order. Other tasks run meanwhile."""
+        """Awaits the outputs of all jobs, in order. Yields to other tasks regularly."""
         results = []
         for handle in handles:
             by_id: dict[int, EncoderOutput] = {}
@@ -202,7 +203,7 @@ class EncoderCall:
         max_active_dims: int = MAX_ACTIVE_DIMS,
         attention: AttentionSelection | None = None,
     ) -> EncodingJob:
-        """The job that encodes one window of a request with ``num_texts`` in all.
+        """Makes the job that encodes one window of a request with ``num_texts`` jobs in all.
 
         :class:`EncodingJob` describes the other arguments.
         """
@@ -227,7 +228,7 @@ class EncoderCall:
         max_active_dims: int = MAX_ACTIVE_DIMS,
         attention: AttentionSelection | None = None,
     ) -> list[list[EncodingJob]]:
-        """For each text, the jobs that encode its windows."""
+        """Makes the jobs that encode the windows of each text."""
 
         def build() -> list[list[EncodingJob]]:
             return [
@@ -252,7 +253,7 @@ class EncoderCall:
         return await self.context.build(num_values + 8 * num_jobs, function, self.caller)
 
     async def _submit(self, jobs: Sequence[EncodingJob]) -> list[JobHandle]:
-        """Submits all jobs; other tasks run meanwhile."""
+        """Submits all jobs in parts. Yields to other tasks between parts."""
         handles: list[JobHandle] = []
         if len(jobs) > HANDLES_AT_ONCE:
             await self.context.turns.take()
@@ -267,9 +268,9 @@ class EncoderCall:
         return handles
 
     async def enter(self, resource: Callable[[], AbstractContextManager[None]]) -> ExitStack:
-        """Enters the context that ``resource`` makes; the caller closes what is returned.
+        """Enters the context that ``resource`` makes. The caller must close the returned stack.
 
-        Bulk work waits and retries while it is overloaded.
+        Bulk work waits and retries if ``resource`` raises ``OverloadedError``.
         """
         stack = ExitStack()
 
@@ -290,7 +291,7 @@ class EncoderCall:
                 await asyncio.sleep(error.retry_seconds)
 
     def finish(self) -> tuple[Usage, Timing]:
-        """Usage and timing of the whole call. Also reports them to the metrics: call it once."""
+        """Returns the whole call's usage and timing, and reports them to the metrics. Call once."""
         metrics, name = self.context.metrics, self.model.manifest.name
         for done in self._completions:
             metrics.on_phases(name, done.queue_seconds, done.prefill_seconds, done.decode_seconds)

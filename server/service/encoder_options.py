@@ -1,4 +1,4 @@
-"""Options that several encoder calls share, and their validation."""
+"""The common options of encoder calls, and their validation."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthOptions:
-    """How inputs over the length limit are handled. ``None``: the default of the call or model.
+    """How inputs over the length limit are handled. ``None`` means the call's or model's default.
 
-    ``long_input``: error, truncation or windows. ``max_tokens``: per model run, special tokens
-    included. ``stride``: tokens that neighbouring windows share.
+    ``long_input`` selects an error, truncation or windows. ``max_tokens`` is the limit per window,
+    special tokens included. ``stride`` is the overlap of adjacent windows in tokens.
     """
 
     long_input: LongInput | None = None
@@ -38,7 +38,7 @@ def length_limit(
     windows: bool = True,
     reader: LateInteraction | None = None,
 ) -> LengthLimit:
-    """The limits for one call.
+    """The length limits of one call.
 
     Texts of up to ``max_tokens`` (default: the model's limit) are encoded whole. Longer texts are
     truncated to, or split into windows of, the length that the model was trained on.
@@ -48,10 +48,10 @@ def length_limit(
         model: the model that encodes the texts.
         default: how long inputs are handled if the request does not specify it.
         windows: whether this call supports windows.
-        reader: of a model with a vector for each token, which has limits of its own.
+        reader: the reader of a multi-vector (late-interaction) model, which has its own limits.
 
     Raises:
-        InvalidArgumentError: names the option that is out of range or not supported.
+        InvalidArgumentError: an option is out of range or not supported; the error names it.
     """
     long_input = options.long_input or default
     if long_input == LongInput.WINDOWS and not windows:
@@ -99,5 +99,5 @@ _SCORES: dict[ScoreFunction, Callable[[Floats], Floats]] = {
 
 
 def score_function(requested: ScoreFunction | None, model: Model) -> Callable[[Floats], Floats]:
-    """The requested function, or by default the one that the model was trained with."""
+    """The requested function; by default the one that the model was trained with."""
     return _SCORES[requested or model.manifest.score_function or ScoreFunction.SOFTMAX]

@@ -1,4 +1,4 @@
-"""What an encoder returns for one window of a text, or for one image."""
+"""The output of an encoder for one window of a text, or for one image."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from server.service.encoder_options import Floats
 
 @dataclass(frozen=True, slots=True)
 class EncoderOutput:
-    """The model's output for one window, as in :class:`JobUpdate`."""
+    """The model's output for one window or image; the fields are those of :class:`JobUpdate`."""
 
     vector: Floats
     token_vectors: Floats | None
@@ -21,7 +21,7 @@ class EncoderOutput:
 
     @classmethod
     def of(cls, update: JobUpdate) -> "EncoderOutput":
-        """The output in the update of a job that succeeded."""
+        """Takes the output from the update of a successful job."""
         if update.vector is None:
             raise InternalError
         return cls(update.vector, update.token_vectors, update.attention, update.indices)

@@ -1,4 +1,4 @@
-"""FillMask: predicts words for the masks in texts."""
+"""The FillMask call: predicts words for the masks in texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -43,8 +43,9 @@ DEFAULT_TOP_K = 5
 class FillMaskRequest(ModelRequest):
     """Texts with at least one mask each, written as the model's mask token.
 
-    ``top_k``: candidates per mask; ``None``: :data:`DEFAULT_TOP_K`. ``targets``: the words to
-    consider, each a single token of the model; empty for the whole vocabulary.
+    ``top_k`` is the number of candidates per mask; ``None`` means :data:`DEFAULT_TOP_K`.
+    ``targets`` are the words to consider, each a single token of the model; empty means the whole
+    vocabulary.
     """
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
@@ -55,7 +56,7 @@ class FillMaskRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True)
 class MaskCandidate:
-    """A token for a mask, as text. ``score``: its probability over the whole vocabulary."""
+    """A token for a mask. ``score`` is its probability over the whole vocabulary."""
 
     text: str
     token_id: int
@@ -82,7 +83,7 @@ class MaskFilling:
 
 @dataclass(frozen=True, slots=True)
 class FillMaskResult:
-    """The outputs in the order of the inputs."""
+    """The result of FillMask, with outputs in the order of the inputs."""
 
     model: str
     outputs: tuple[MaskFilling, ...]
@@ -91,13 +92,13 @@ class FillMaskResult:
 
     @property
     def num_values(self) -> int:
-        """Numbers and short texts in the reply."""
+        """Number of numbers and short texts in the reply."""
         return sum(2 + 3 * len(mask.candidates) for output in self.outputs for mask in output.masks)
 
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The candidates to return. ``targets``: token ids; empty for the whole vocabulary."""
+    """The candidates to return. ``targets`` are token ids; empty means the whole vocabulary."""
 
     top_k: int
     targets: tuple[int, ...]
@@ -188,7 +189,7 @@ def _mask_positions(index: int, text: TokenizedText, model: Model) -> tuple[int,
 def _filled(
     text: TokenizedText, position: int, logits: Floats, selection: _Selection, model: Model
 ) -> FilledMask:
-    """The best candidates for the mask at ``position`` of the window; ``logits``: [vocabulary]."""
+    """The best candidates for the mask at ``position``, from its ``logits [vocabulary]``."""
     window = text.windows[0]
     start, end = text.offsets[window.first_token + position - window.text_start]
     scores = softmax(logits)

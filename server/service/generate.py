@@ -1,4 +1,4 @@
-"""Generate: continues prompts with a decoder, or maps texts to texts (encoder-decoder)."""
+"""The Generate call: continues prompts (decoder) or maps texts to texts (encoder-decoder)."""
 
 import time
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ async def _prompts(
     max_bytes = context.config.max_input_bytes
     if request.inputs:
         validation.check_texts(request.inputs, max_bytes)
-        is_decoder = model.manifest.kind == Kind.DECODER  # which needs room for a new token
+        is_decoder = model.manifest.kind == Kind.DECODER  # a decoder needs room for a new token
         encode = partial(model.tokenizer.encode, max_tokens=model.max_length - is_decoder)
         return "inputs", await context.tokenize(request.inputs, encode, caller)
     template = model.chat_template

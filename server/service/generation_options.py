@@ -1,4 +1,4 @@
-"""Options of Generate and Translate, and their validation.
+"""The options of Generate and Translate, and their validation.
 
 Options that the engine uses unchanged, such as the temperature, are in
 :mod:`server.engine.decoding.options`. Every error names the option that it rejects.
@@ -39,7 +39,7 @@ MAX_TOP_LOGPROBS = 100
 VOCABULARY = "in the vocabulary"
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARACTERS = 256
-# Below it, the softmax in float32 gives the most likely token all of the probability.
+# At lower temperatures, the float32 softmax gives the most likely token all of the probability.
 MIN_TEMPERATURE = 1e-5
 MAX_LOGIT_BIAS = 100.0
 PRIORITIES = Bounds(-100, 100)
@@ -48,8 +48,8 @@ PRIORITIES = Bounds(-100, 100)
 class ShortlistMode(StrEnum):
     """Whether only the tokens of the model's lexical shortlist are generated.
 
-    ``AUTO``: if the model has one and the request has no grammar. ``ON``: the request fails where
-    ``AUTO`` would use none.
+    ``AUTO`` uses it if the model has one and the request has no grammar. With ``ON``, the request
+    fails if ``AUTO`` would not use it.
     """
 
     AUTO = "auto"
@@ -61,9 +61,9 @@ class ShortlistMode(StrEnum):
 class DecodingOptions:
     """Search options and constraints on the output.
 
-    ``num_hypotheses``: outputs per input. ``target_prefix``: the text that the output begins with,
-    one for all inputs or one per input. ``alternatives``: one output for each of the most likely
-    first tokens. ``bad_words``: texts that never appear.
+    ``num_hypotheses`` is the number of outputs per input. ``target_prefix`` forces the start of the
+    output; it has one text for all inputs or one per input. ``alternatives`` starts one output from
+    each of the most likely first tokens. ``bad_words`` are texts that are never generated.
     """
 
     beam_size: int = bounded(1, 1, MAX_BEAMS)
@@ -79,10 +79,10 @@ class DecodingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppingOptions:
-    """When a sequence ends, besides the end-of-sequence token.
+    """When a sequence ends, apart from the end-of-sequence token.
 
-    ``max_seconds`` after the arrival of the call, the partial output is returned.
-    ``stop_before_deadline`` returns it shortly before the call's deadline.
+    The partial output is returned ``max_seconds`` after the arrival of the call and, with
+    ``stop_before_deadline``, shortly before the call's deadline.
     """
 
     max_new_tokens: int | None = bounded(None, 1, MAX_INTEGER)
@@ -97,10 +97,10 @@ class StoppingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionOptions:
-    """The attention weights to return. Empty ``layers`` or ``heads``: all.
+    """The attention weights to return. Empty ``layers`` or ``heads`` mean all.
 
-    ``kind``: ``None`` for cross-attention if the model has it, else self-attention. ``average``:
-    one matrix, the mean. ``alignments``: also align the spans of source and output.
+    A ``kind`` of ``None`` means cross-attention if the model has it, else self-attention.
+    ``average`` returns one matrix, the mean. ``alignments`` also aligns spans of source and output.
     """
 
     kind: AttentionKind | None = None
@@ -123,7 +123,7 @@ class ResponseOptions:
 
 
 def effective_sampling(sampling: Sampling) -> Sampling:
-    """Temperatures below :data:`MIN_TEMPERATURE` become greedy."""
+    """Replaces temperatures below :data:`MIN_TEMPERATURE` by 0 (greedy)."""
     if sampling.temperature < MIN_TEMPERATURE:
         return replace(sampling, temperature=0.0)
     return sampling
@@ -142,7 +142,7 @@ def checked_logits_options(options: LogitsOptions, vocabulary_size: int) -> Logi
 
 
 def beams_of(sampling: Sampling, decoding: DecodingOptions) -> Beams | None:
-    """The beam search of a request; ``None`` without one."""
+    """The beam search options of a request; ``None`` if it does not use beam search."""
     if decoding.beam_size == 1:
         return None
     if not sampling.is_greedy:
@@ -155,7 +155,7 @@ def beams_of(sampling: Sampling, decoding: DecodingOptions) -> Beams | None:
 def num_outputs_of(
     sampling: Sampling, beams: Beams | None, decoding: DecodingOptions, max_sequences: int
 ) -> int:
-    """Outputs per input. The sequences that they need are at most ``max_sequences``."""
+    """Validates and returns the number of outputs per input, for ``max_sequences`` slots."""
     count = decoding.num_hypotheses
     field = "num_hypotheses"
     if beams is not None:
@@ -178,7 +178,7 @@ def num_outputs_of(
 
 
 def logprob_options(response: ResponseOptions, beams: Beams | None) -> LogprobOptions:
-    """The log-probabilities that the engine must return."""
+    """Selects the log-probabilities that the engine must return."""
     top = response.top_logprobs
     if top and beams is not None:
         raise InvalidArgumentError("top_logprobs", "is not available with beam search")
@@ -191,7 +191,7 @@ def logprob_options(response: ResponseOptions, beams: Beams | None) -> LogprobOp
 
 
 def check_stopping(stopping: StoppingOptions, min_new_tokens: int) -> None:
-    """Rejects contradictions, and empty or too long stop strings."""
+    """Rejects contradictory limits, and empty or too long stop strings."""
     longest = stopping.max_new_tokens
     if longest is not None and min_new_tokens > longest:
         raise InvalidArgumentError(
@@ -207,14 +207,14 @@ def check_stopping(stopping: StoppingOptions, min_new_tokens: int) -> None:
 def end_tokens(
     stopping: StoppingOptions, eos: Sequence[int], vocabulary_size: int
 ) -> frozenset[int]:
-    """The tokens that end a sequence. ``eos``: the model's end-of-sequence tokens."""
+    """The tokens that end a sequence. ``eos`` are the model's end-of-sequence tokens."""
     check_token_ids("stop_token_ids", stopping.stop_token_ids, vocabulary_size)
     ids = stopping.stop_token_ids
     return frozenset(ids if stopping.ignore_eos else (*eos, *ids))
 
 
 def target_prefixes(decoding: DecodingOptions, num_inputs: int) -> list[str]:
-    """The target prefix of each input; empty if none is given."""
+    """The target prefix of each input; empty texts if none is given."""
     given = list(decoding.target_prefix)
     if len(given) <= 1:
         return (given or [""]) * num_inputs
@@ -227,7 +227,7 @@ def target_prefixes(decoding: DecodingOptions, num_inputs: int) -> list[str]:
 
 
 def checked_grammar(decoding: DecodingOptions, stopping: StoppingOptions) -> Grammar | None:
-    """The validated grammar of a request, not compiled yet; ``None`` without one."""
+    """Validates a request's grammar, without compiling it; ``None`` if there is none."""
     grammar = decoding.grammar
     if grammar is None:
         return None
@@ -248,8 +248,8 @@ def uses_shortlist(decoding: DecodingOptions, *, has_shortlist: bool, on_device:
 
     Args:
         decoding: the request's options.
-        has_shortlist: whether the model has one.
-        on_device: whether tokens are selected on the device, which supports none.
+        has_shortlist: whether the model has a shortlist.
+        on_device: whether tokens are sampled on the device, which does not support shortlists.
     """
     if decoding.shortlist == ShortlistMode.OFF:
         return False

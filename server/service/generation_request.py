@@ -32,7 +32,7 @@ from server.text.chat import Message as Message  # noqa: PLC0414
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest(ModelRequest):
-    """The fields that Generate and Translate share. A higher ``priority`` is served earlier."""
+    """The common fields of Generate and Translate. A higher ``priority`` is served earlier."""
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
     sampling: Sampling = field(default_factory=Sampling)
@@ -45,7 +45,7 @@ class GenerationRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest(GenerationRequest):
-    """Exactly one of ``inputs``, ``token_inputs`` and ``messages`` is given."""
+    """A request of Generate with one of ``inputs``, ``token_inputs`` and ``messages``."""
 
     token_inputs: tuple[tuple[int, ...], ...] = sized(
         (), max_items=MAX_TEXTS, max_total=MAX_TOKEN_IDS
@@ -56,8 +56,9 @@ class GenerateRequest(GenerationRequest):
 class SentenceSplit(StrEnum):
     """Whether a text is translated sentence by sentence.
 
-    ``AUTO``: if it has several sentences, no option needs the whole text, and the model does not
-    read its task from the text. ``ON``: the request fails if an option needs the whole text.
+    ``AUTO`` splits it if it has several sentences, no option needs the whole text, and the model
+    does not read its task from the text. With ``ON``, the request fails if an option needs the
+    whole text.
     """
 
     AUTO = "auto"
@@ -67,7 +68,7 @@ class SentenceSplit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranslateRequest(GenerationRequest):
-    """Languages by the names in the model's manifest; empty for the default."""
+    """A request of Translate. Languages are names in the model's manifest; empty is the default."""
 
     source_language: str = sized("", max_bytes=MAX_NAME_BYTES)
     target_language: str = sized("", max_bytes=MAX_NAME_BYTES)
@@ -88,7 +89,7 @@ class FinishReason(StrEnum):
 class ScoredToken:
     """A token, its spelling in the vocabulary, and its natural log-probability.
 
-    ``top``: the likeliest tokens in its place, likeliest first, if requested.
+    ``top`` are the most likely tokens at its position, most likely first, if requested.
     """
 
     token_id: int
@@ -99,7 +100,7 @@ class ScoredToken:
 
 @dataclass(frozen=True, slots=True)
 class AttentionMatrix:
-    """``weights``: ``[target tokens, source tokens]`` of a head. Layer and head: -1 for a mean."""
+    """The ``weights [target tokens, source tokens]`` of a head. A mean has layer and head -1."""
 
     layer: int
     head: int
@@ -108,7 +109,7 @@ class AttentionMatrix:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """A span of the output and the source span that it attends to most, in characters."""
+    """A span of the output, and the source span that it attends to most, in characters."""
 
     source_start: int
     source_end: int
@@ -130,7 +131,7 @@ class Attention:
 class Finish:
     """The end of an output. Only the first hypothesis has ``prompt_logprobs`` and ``attention``.
 
-    ``score``: with beam search, the summed log-probability after the length penalty.
+    ``score`` is set by beam search: the summed log-probability after the length penalty.
     """
 
     reason: FinishReason
@@ -146,9 +147,9 @@ class Finish:
 class TextChunk:
     """The next part of hypothesis ``hypothesis`` of input ``index``; the last one has ``finish``.
 
-    ``token_ids``: empty unless requested. ``logprobs``: of the generated tokens, if requested.
-    ``num_output_tokens``: of the hypothesis so far. ``num_input_tokens``: 0 but for the first
-    hypothesis, as all share the input. With split sentences, both are those of the sentence.
+    ``token_ids`` and ``logprobs`` are empty unless requested. ``num_output_tokens`` counts the
+    hypothesis so far. ``num_input_tokens`` is 0 except for the first hypothesis, as all share the
+    input. With split sentences, both counts are those of the sentence.
     """
 
     model: str
@@ -163,7 +164,7 @@ class TextChunk:
 
     @property
     def num_values(self) -> int:
-        """Numbers and short texts in the chunk."""
+        """Number of numbers and short texts in the chunk."""
         count = len(self.token_ids) + num_logprobs(self.logprobs) if self.logprobs else 0
         if self.finish is None:
             return count
@@ -184,7 +185,7 @@ class Hypothesis:
 class GeneratedOutput:
     """The hypotheses for one input, best first, and their total usage.
 
-    ``has_several``: whether the request asks for several hypotheses; a search may find fewer.
+    ``has_several`` means that the request asks for several; beam search may find fewer.
     """
 
     hypotheses: tuple[Hypothesis, ...]
@@ -203,7 +204,7 @@ class GenerationResult:
 
     @property
     def num_values(self) -> int:
-        """Numbers and short texts in the reply."""
+        """Number of numbers and short texts in the reply."""
         return sum(map(_num_values, self.outputs))
 
 
@@ -226,5 +227,5 @@ def _num_weights(finish: Finish) -> int:
 
 
 def num_logprobs(tokens: Sequence[ScoredToken]) -> int:
-    """Log-probabilities of tokens, those of the likeliest ones in their places included."""
+    """Number of log-probabilities of ``tokens``, including those of their ``top`` tokens."""
     return sum(1 + len(token.top) for token in tokens)

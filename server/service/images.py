@@ -1,4 +1,4 @@
-"""Images of a request: decoded and resized as the model's graph takes them."""
+"""Decodes a request's images and resizes them to the model's input format."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -17,17 +17,17 @@ from server.service.threads import Slice, slices_of
 from server.service.truncation import Truncation
 from server.service.usage import Usage
 
-# Bytes that take as long to tokenize as the header of an image to read, and the pixels of an image
-# that are decoded and resized in the time of one.
+# Costs, in bytes of text to tokenize: reading an image's header takes as long as this many bytes,
+# and decoding and resizing this many pixels as long as one byte.
 _HEADER_BYTES = 256
 _PIXELS_PER_BYTE = 64
 
 
 async def prepare_images(images: Sequence[bytes], call: EncoderCall) -> PreparedInputs:
-    """Images, each of which is an input.
+    """Prepares images as inputs, one input per image.
 
     Raises:
-        ServeError: as for :func:`decode_images`, or the model takes a text with each image.
+        ServeError: see :func:`decode_images`; or the model takes a text with each image.
     """
     spec = image_spec(call)
     if call.model.manifest.reads_texts:
@@ -51,10 +51,10 @@ async def prepare_images(images: Sequence[bytes], call: EncoderCall) -> Prepared
 async def add_images(
     texts: PreparedInputs, images: Sequence[bytes], call: EncoderCall
 ) -> PreparedInputs:
-    """Tokenized texts of one window each, with the image of each.
+    """Adds an image to each of the tokenized texts, which have one window each.
 
     Raises:
-        ServeError: as for :func:`decode_images`, or there are not as many images as texts.
+        ServeError: see :func:`decode_images`; or there are not as many images as texts.
     """
     if len(images) != len(texts.jobs):
         raise InvalidArgumentError(
@@ -73,16 +73,16 @@ async def add_images(
 
 
 async def decode_images(images: Sequence[bytes], call: EncoderCall) -> list[Pixels]:
-    """Decodes and resizes images as the call's model takes them.
+    """Decodes images and resizes them to the input format of the call's model.
 
-    Headers are read first: no image is decoded if one of them is too large.
+    Headers are read first; no image is decoded if one of them is too large.
 
     Args:
         images: files in one of :data:`model.images.FORMATS`.
-        call: of a model that takes images.
+        call: the call; its model must take images.
 
     Raises:
-        InvalidArgumentError: names the image that is damaged or too large.
+        InvalidArgumentError: an image is damaged or too large; the error names it.
         ServeError: the queue is full, or the deadline passed.
     """
     spec = image_spec(call)
@@ -102,10 +102,10 @@ async def decode_images(images: Sequence[bytes], call: EncoderCall) -> list[Pixe
 
 
 def image_spec(call: EncoderCall) -> ImageSpec:
-    """What images the call's model takes.
+    """The image format of the call's model.
 
     Raises:
-        InvalidArgumentError: it takes none.
+        InvalidArgumentError: the model takes no images.
     """
     manifest = call.model.manifest
     if manifest.image is None:
@@ -115,10 +115,10 @@ def image_spec(call: EncoderCall) -> ImageSpec:
 
 @asynccontextmanager
 async def reserved(images: Sequence[bytes], call: EncoderCall) -> AsyncIterator[None]:
-    """Reserves the memory of ``images``, decoded, for the block that prepares and runs them.
+    """Reserves the memory of the decoded ``images`` for the block that prepares and runs them.
 
     Raises:
-        ServeError: the model takes no images, or they need more memory than there is.
+        ServeError: the model takes no images, or too much memory is in use.
     """
     if not images:
         yield
@@ -130,16 +130,16 @@ async def reserved(images: Sequence[bytes], call: EncoderCall) -> AsyncIterator[
 
 
 def check_given(call: EncoderCall, *inputs: Sequence[object]) -> None:
-    """Rejects a request without any inputs to a model of images; others name ``inputs``."""
+    """Rejects a request without inputs to a model that takes only images, naming ``images``."""
     if not any(inputs) and not call.model.manifest.reads_texts:
         raise InvalidArgumentError("images", "must not be empty")
 
 
 def check_alone(**others: object) -> None:
-    """Rejects fields of a request beside its images: texts, and options of texts.
+    """Rejects request fields that do not apply to images: texts, and options of texts.
 
     Raises:
-        InvalidArgumentError: names the first of ``others`` that is set.
+        InvalidArgumentError: one of ``others`` is set; the error names the first.
     """
     for name, value in others.items():
         if value is not None and value != ():

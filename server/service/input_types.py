@@ -1,4 +1,4 @@
-"""Queries and documents: the prompts before them, and how models read them."""
+"""Queries and documents: their prompts, and their encoding by multi-vector models."""
 
 from enum import StrEnum
 
@@ -12,14 +12,14 @@ from server.text.late_interaction import LateInteraction
 
 
 class InputType(StrEnum):
-    """What a text is for. Models trained for search encode queries and documents differently."""
+    """The role of a text in search; models may encode queries and documents differently."""
 
     QUERY = "query"
     DOCUMENT = "document"
 
 
-# The first of these that a model has, as in sentence-transformers' encode_query and
-# encode_document.
+# Prompt names by input type; the first one that a model has is used, as in sentence-transformers'
+# encode_query and encode_document.
 _PROMPT_NAMES = {
     InputType.QUERY: ("query",),
     InputType.DOCUMENT: ("document", "passage", "corpus"),
@@ -30,7 +30,7 @@ def named_prompt(embedding: Embedding | None, name: str | None, field: str) -> s
     """The prompt called ``name``, or the model's default prompt if ``name`` is ``None``.
 
     Raises:
-        InvalidArgumentError: the model has no such prompt; names ``field``.
+        InvalidArgumentError: the model has no such prompt; the error names ``field``.
     """
     prompts = {} if embedding is None else embedding.prompts
     if name is None:
@@ -47,7 +47,8 @@ def typed_prompt(
 ) -> str:
     """The model's prompt for texts of this type; if there is none, its default prompt.
 
-    ``name``: take the prompt with this name instead; ``field`` has it, for errors.
+    If ``name`` is given, returns the prompt with this name instead; ``field`` is the request field
+    of ``name``, for errors.
     """
     if name is not None:
         return named_prompt(embedding, name, field)
@@ -57,7 +58,7 @@ def typed_prompt(
 
 
 def reader_of(model: Model, input_type: InputType | None) -> LateInteraction | None:
-    """How a model with a vector for each token reads texts; by default documents.
+    """The reader of a multi-vector (late-interaction) model; by default for documents.
 
     ``None`` for other models.
     """

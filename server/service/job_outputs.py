@@ -28,7 +28,7 @@ from server.service.usage import Timing, Usage, failure_of
 from server.telemetry.metrics import Metrics
 from server.text.stop_strings import StopStrings
 
-# Updates with more values are read in a thread.
+# Updates with more values are converted in a thread.
 MAX_INLINE_VALUES = 1024
 
 _FINISH_REASONS = {
@@ -63,7 +63,7 @@ def scored_tokens(
 
 
 def parts_of(update: JobUpdate) -> Iterator[JobUpdate]:
-    """The update; if its output failed, first its tokens, which are text all the same."""
+    """Yields the update. If its output failed, yields its tokens first, so their text is kept."""
     if update.tokens and update.completion is not None and failure_of(update.completion):
         yield structs.replace(update, completion=None)
         update = structs.replace(update, tokens=(), logprobs=(), token_times=())
@@ -81,9 +81,9 @@ class JobOutputs:
         self._outputs: dict[int, _OutputText] = {}
 
     async def chunk(self, update: JobUpdate, handle: JobHandle) -> TextChunk | None:
-        """The chunk for an update; None if no text is final yet.
+        """Makes the chunk for an update; None if no text is final yet.
 
-        An output ends at its last token or a stop string, which cancels it in the engine.
+        An output ends at its last token or at a stop string, which cancels it in the engine.
 
         Raises:
             ServeError: the output failed.
@@ -113,7 +113,7 @@ class JobOutputs:
 
 
 def _num_values(update: JobUpdate) -> int:
-    """Tokens of an update to detokenize or to spell."""
+    """Number of tokens of an update to detokenize or to spell."""
     scored = (*update.logprobs, *update.prompt_logprobs)
     return len(update.tokens) + sum(1 + len(value.top) for value in scored)
 
@@ -158,7 +158,10 @@ class _OutputText:
         return self._stops.is_matched
 
     def push(self, update: JobUpdate) -> TextChunk | None:
-        """The chunk for an update; ``None`` if no text is final yet. Raises ``ServeError``."""
+        """Makes the chunk for an update; ``None`` if no text is final yet.
+
+        Raises ``ServeError`` if the output failed.
+        """
         prepared = self._prepared
         text = ""
         token_ids: tuple[int, ...] = ()
@@ -194,14 +197,14 @@ class _OutputText:
 
     @property
     def _num_input_tokens(self) -> int:
-        """0 but for the first output: the outputs of a job share its input."""
+        """0 except for the first output, because the outputs of a job share its input."""
         job = self._prepared.jobs[self._index]
         return 0 if self._hypothesis else len(job.source) or len(job.prompt)
 
     def _final_text(self, update: JobUpdate) -> tuple[str, int]:
-        """The text that is final now, and how many tokens of ``update`` are part of the output.
+        """The text that is now final, and the number of the update's tokens in the output.
 
-        Tokens after a stop string are not. Raises ``ServeError`` if the output failed.
+        Tokens after a stop string do not count. Raises ``ServeError`` if the output failed.
         """
         if self.is_stopped:
             return "", 0
@@ -246,7 +249,7 @@ class _OutputText:
                 completion.decode_seconds,
             )
             if update.prompt_logprobs:
-                scored = job.prompt[1:][: len(update.prompt_logprobs)]  # fewer at a time limit
+                scored = job.prompt[1:][: len(update.prompt_logprobs)]  # a time limit leaves fewer
                 prompt_logprobs = scored_tokens(prepared.model, scored, update.prompt_logprobs)
         self._metrics.on_tokens(name, usage.input_tokens, usage.output_tokens, usage.reused_tokens)
         reason = FinishReason.STOP_STRING
@@ -257,11 +260,11 @@ class _OutputText:
 
 
 class TokenClock:
-    """Counts the tokens of one output, and reports time to first token and between tokens.
+    """Counts one output's tokens, and reports its time to first token and inter-token times.
 
     Args:
-        model: its name.
-        started: when the caller asked for the output, in seconds of ``time.monotonic``.
+        model: the model's name.
+        started: when the call arrived, in seconds of ``time.monotonic``.
         metrics: receives the times.
     """
 
@@ -272,7 +275,7 @@ class TokenClock:
         self._last = started
 
     def add(self, moments: Sequence[float]) -> None:
-        """``moments``: of the next tokens, at least one."""
+        """Adds tokens that arrived at ``moments``, of which there must be at least one."""
         intervals = [after - before for before, after in pairwise((self._last, *moments))]
         if not self.num_tokens:
             self._metrics.on_first_token(self._model, intervals.pop(0))

@@ -1,4 +1,4 @@
-"""Joins the outputs of a text's sentences to the output of the text."""
+"""Joins the outputs of a text's sentences into the output of the text."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from server.service.sentences import SentencePlan
 from server.service.usage import Timing, Usage
 from server.text.sentences import SplitText
 
-# A text ends for the first of these reasons that any of its sentences has.
+# The finish reason of a text is the first of these that any of its sentences has.
 _REASONS = (
     FinishReason.CANCELLED,
     FinishReason.DEADLINE,
@@ -36,14 +36,14 @@ async def join_sentences(
     """Joins the chunks of sentences to chunks of texts, in the order of the text.
 
     The chunks of a sentence wait until the sentences before it are complete. Hypothesis ``k`` of a
-    text joins hypothesis ``k`` of each sentence; a sentence that has fewer gives its last one.
+    text joins hypothesis ``k`` of each sentence; a sentence with fewer repeats its last one.
 
     Args:
-        chunks: of the request's jobs. Their ``index`` is that of the sentence in ``plan``.
+        chunks: the chunks of the request's jobs. Their ``index`` is the sentence's in ``plan``.
         plan: the sentences of the texts.
 
     Raises:
-        ServeError: as ``chunks`` does.
+        ServeError: an error of ``chunks``.
     """
     texts = [_JoinedText(index, split) for index, split in enumerate(plan.texts)]
     async with contextlib.aclosing(chunks):
@@ -70,7 +70,7 @@ class _JoinedText:
         return self._outputs[chunk.hypothesis].push(sentence, chunk)
 
     def finish(self) -> Iterator[TextChunk]:
-        """Completes the hypotheses that some sentences do not have, after the end of all jobs."""
+        """Completes hypotheses that some sentences lack. Call this after the end of all jobs."""
         numbers = sorted(self._outputs)
         for number, before in zip(numbers[1:], numbers, strict=False):
             output = self._outputs[number]
@@ -81,26 +81,26 @@ class _JoinedText:
 
 
 def _copied(chunk: TextChunk, hypothesis: int) -> TextChunk:
-    """The chunk for another hypothesis, without the usage that is counted already."""
+    """Copies a chunk to another hypothesis, without its usage, which is already counted."""
     finish = None if chunk.finish is None else replace(chunk.finish, usage=Usage())
     return replace(chunk, hypothesis=hypothesis, finish=finish)
 
 
 class _JoinedOutput:
-    """One hypothesis of one text. ``received``: the chunks of each sentence."""
+    """One hypothesis of one text. ``received`` holds the chunks of each sentence."""
 
     def __init__(self, index: int, split: SplitText) -> None:
         self.received: dict[int, list[TextChunk]] = {}
         self._index = index
         self._split = split
-        self._current = 0  # the sentence whose chunks are passed on
-        self._num_sent = 0  # chunks of it
+        self._current = 0  # the sentence whose chunks are being sent
+        self._num_sent = 0  # chunks of that sentence that were sent
         self._finishes: list[Finish] = []
-        self._starts: list[int] = []  # of each sentence in the output, in characters
+        self._starts: list[int] = []  # start of each sentence in the output, in characters
         self._num_characters = 0
 
     def push(self, sentence: int, chunk: TextChunk) -> Iterator[TextChunk]:
-        """The chunks that are next in the text, after ``chunk`` arrived."""
+        """Adds ``chunk``; yields the chunks that now come next in the text."""
         self.received.setdefault(sentence, []).append(chunk)
         while self._num_sent < len(self.received.get(self._current, ())):
             chunk = self.received[self._current][self._num_sent]
@@ -144,7 +144,7 @@ class _JoinedOutput:
 
 
 def _completion(completions: Sequence[Completion], deciding: int) -> Completion:
-    """The longest phases, and the outcome of the sentence ``deciding``."""
+    """Combines completions: the longest phases, and the outcome of sentence ``deciding``."""
     return structs.replace(
         completions[deciding],
         queue_seconds=max(done.queue_seconds for done in completions),
@@ -157,8 +157,8 @@ def _completion(completions: Sequence[Completion], deciding: int) -> Completion:
 def _attention(
     finishes: Iterable[Finish], source_starts: Sequence[int], target_starts: Sequence[int]
 ) -> Attention | None:
-    """Tokens and alignments of all sentences. A matrix has a block for each of them; the weights
-    between tokens of different sentences are 0.
+    """Joins tokens and alignments of all sentences. Matrices are block-diagonal: weights between
+    tokens of different sentences are 0.
     """
     parts = [
         (finish.attention, source, target)
@@ -188,7 +188,7 @@ def _attention(
 
 
 def _block_diagonal(blocks: Sequence[AttentionMatrix]) -> AttentionMatrix:
-    """One matrix with the weights of each block; all are of the same layer and head."""
+    """Joins ``blocks``, which have the same layer and head, to one block-diagonal matrix."""
     shapes = [block.weights.shape for block in blocks]
     rows, columns = (sum(sizes) for sizes in zip(*shapes, strict=True))
     weights = np.zeros((rows, columns), np.float32)

@@ -52,7 +52,7 @@ def with_source_language(model: Model, language: str, source: tuple[int, ...]) -
 
 
 def language_token(manifest: Manifest, field: str, language: str, own: str | None) -> int | None:
-    """The token of ``language``; ``None`` for ``own``, the only language of a model."""
+    """The token of ``language``; ``None`` if it is ``own``, the only language of the model."""
     if language in manifest.languages:
         return manifest.languages[language]
     if language == own:

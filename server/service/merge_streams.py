@@ -12,7 +12,7 @@ async def merge(streams: list[AsyncGenerator[TextChunk, None]]) -> AsyncGenerato
     Raises:
         ServeError: the first error of any stream. The other streams are cancelled.
     """
-    # Limits the chunks that wait here. Later updates wait in the job handles, which are bounded.
+    # Bounds the chunks in the queue. Later updates wait in the job handles, which are bounded.
     room = asyncio.Semaphore(len(streams))
     chunks: asyncio.Queue[TextChunk | None] = asyncio.Queue()
 

@@ -1,4 +1,4 @@
-"""Descriptions of models: for ListModels, GetModel and LoadModel."""
+"""Describes models, for ListModels, GetModel and LoadModel."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ from server.models.registry import State as State  # noqa: PLC0414
 class ModelInfo:
     """One version of a model. If it is not loaded, only the fields up to ``failure`` are set.
 
-    ``slots``: per lane; 0 for an encoder. ``cache_bytes_per_token``: of the key-value cache.
-    ``max_length``: the longest sequence on this server, in tokens. ``native_kernels``: those with a
-    native node in ``kernel_nodes``, which has the graphs that are loaded.
+    ``slots`` are those per lane; 0 for an encoder. ``cache_bytes_per_token`` is the size of the
+    key-value cache. ``max_length`` is the maximum length of a sequence on this server, in tokens.
+    ``kernel_nodes`` covers the loaded graphs; ``native_kernels`` are its kernels with native nodes.
     """
 
     name: str
@@ -55,7 +55,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelNodes:
-    """Nodes of one graph, by kernel, as in :class:`server.runtime.contract.KernelNodes`."""
+    """Node counts of one graph by kernel; see :class:`server.runtime.contract.KernelNodes`."""
 
     graph: str
     num_native: Mapping[str, int]
@@ -64,11 +64,11 @@ class KernelNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryInfo:
-    """Memory of the host that a model takes, in bytes.
+    """The host memory of a model, in bytes.
 
-    ``weight_bytes`` counts every copy. ``cache_bytes``: of the cache if every slot were full;
-    ``cache_resident_bytes``: what it took at the last check. ``working_bytes``: an estimate of the
-    memory of runs. ``prefix_slots``: per lane, beside the slots.
+    ``weight_bytes`` counts every copy. ``cache_bytes`` is the cache's size with all slots full,
+    ``cache_resident_bytes`` its size at the last check. ``working_bytes`` is an estimate of the
+    memory of model runs. ``prefix_slots`` are those per lane, in addition to the slots.
     """
 
     weight_bytes: int
@@ -82,9 +82,9 @@ class MemoryInfo:
 class EmbeddingInfo:
     """Properties of a model's vectors.
 
-    ``pooling``: empty unless they are dense.
-    ``truncations``: sizes that they may be truncated to. ``query_length`` and ``document_length``:
-    the most tokens of a query and a document; 0 unless each token has a vector.
+    ``pooling`` is empty unless they are dense. ``truncations`` are the sizes to which they may be
+    truncated. ``query_length`` and ``document_length`` are the maximum tokens of queries and
+    documents; 0 unless the model is multi-vector.
     """
 
     kind: EmbeddingKind

@@ -11,7 +11,7 @@ from server.text.windows import TokenizedText
 
 @dataclass(frozen=True, slots=True)
 class PreparedInputs:
-    """Of each input its jobs, its usage, and how it was shortened or split."""
+    """The jobs and usage of each input, and how it was truncated or split."""
 
     jobs: list[list[EncodingJob]]
     usages: list[Usage]
@@ -19,5 +19,5 @@ class PreparedInputs:
 
     @classmethod
     def of(cls, texts: Sequence[TokenizedText], jobs: list[list[EncodingJob]]) -> "PreparedInputs":
-        """Tokenized ``texts`` and the ``jobs`` of each."""
+        """Combines tokenized ``texts`` with the ``jobs`` of each."""
         return cls(jobs, [usage_of(text) for text in texts], [truncation_of(x) for x in texts])

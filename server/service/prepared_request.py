@@ -1,4 +1,4 @@
-"""Validated requests of Generate and Translate: the engine's jobs, and options of the response."""
+"""Validated requests of Generate and Translate: the engine's jobs and response options."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from server.service.sentences import SentencePlan
 class ForcedPrefix:
     """The start of an output: the echoed input, then the tokens of the target prefix.
 
-    ``source_text``: the untokenized input.
+    ``source_text`` is the untokenized input.
     """
 
     echo: str = ""
@@ -24,8 +24,8 @@ class ForcedPrefix:
 class PreparedRequest:
     """A validated request: one job and one prefix per input, and the options of the response.
 
-    ``started``: arrival of the call, in seconds of ``time.monotonic``. ``sentences``: how the
-    outputs of the jobs are joined; ``None`` if each is the output of one input.
+    ``started`` is the call's arrival, in seconds of ``time.monotonic``. ``sentences`` says how to
+    join the outputs of the jobs; ``None`` if each job is one input.
     """
 
     model: Model
@@ -46,5 +46,5 @@ class PreparedRequest:
 
     @property
     def sends_tokens_without_text(self) -> bool:
-        """Whether chunks are sent that have tokens but no text."""
+        """Whether to send chunks that have tokens but no text."""
         return self.wants_token_ids or self.wants_logprobs

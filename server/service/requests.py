@@ -7,7 +7,7 @@ from server.bounds import MAX_NAME_BYTES, sized
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """``version``: empty for the newest version that is served."""
+    """Names a model. An empty ``version`` means the newest one that is served."""
 
     model: str = sized(max_bytes=MAX_NAME_BYTES)
     version: str = sized("", max_bytes=MAX_NAME_BYTES)

@@ -1,4 +1,4 @@
-"""Rerank: sorts documents by relevance to a query."""
+"""The Rerank call: sorts documents by relevance to a query."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -30,10 +30,10 @@ from server.text.windows import LongInput, TokenizedText
 class RerankRequest(ModelRequest):
     """A query and the documents to rank.
 
-    ``top_n``: return the n best documents; ``None``: all. ``score_function``: for cross-encoders;
-    ``None``: the function that the model was trained with. ``query_prompt_name`` and
-    ``document_prompt_name``: for embedding models; ``None``: the model's prompt for queries or
-    documents, or its default prompt.
+    ``top_n`` limits the documents to the n best; ``None`` returns all. ``score_function`` applies
+    to cross-encoders; ``None`` means the function that the model was trained with.
+    ``query_prompt_name`` and ``document_prompt_name`` apply to embedding models; ``None`` means the
+    model's prompt for queries or documents, or its default prompt.
     """
 
     query: str = ruled(INPUT_BYTES, "")
@@ -48,9 +48,9 @@ class RerankRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True)
 class RankedDocument:
-    """Document ``index`` of the request. ``document``: its text, if requested, else empty.
+    """Document ``index`` of the request; ``document`` is its text if requested, else empty.
 
-    ``score``: the cross-encoder's score, or the similarity to the query.
+    ``score`` is the cross-encoder's score, or the similarity to the query.
     """
 
     index: int
@@ -61,7 +61,7 @@ class RankedDocument:
 
 @dataclass(frozen=True, slots=True)
 class RerankResult:
-    """The documents, best first."""
+    """The result of Rerank, with documents sorted best first."""
 
     model: str
     outputs: tuple[RankedDocument, ...]
@@ -70,7 +70,7 @@ class RerankResult:
 
     @property
     def num_values(self) -> int:
-        """Numbers and short texts in the reply."""
+        """Number of numbers and short texts in the reply."""
         return 4 * len(self.outputs)
 
 
@@ -85,8 +85,8 @@ class _Scores:
 async def rerank(request: RerankRequest, context: ServiceContext, caller: Caller) -> RerankResult:
     """Ranks documents by a cross-encoder's scores, or by the similarity of embeddings.
 
-    That is the cosine; of sparse vectors the dot product; of models with a vector for each token
-    the sum of each query vector's highest dot product (MaxSim).
+    The similarity is the cosine for dense vectors, the dot product for sparse vectors, and for
+    multi-vector models the sum of each query vector's highest dot product (MaxSim).
 
     A document in several windows gets the score of its best window (Dai and Callan 2019).
 
@@ -120,7 +120,7 @@ async def rerank(request: RerankRequest, context: ServiceContext, caller: Caller
 
 
 async def _cross_encoder_scores(request: RerankRequest, call: EncoderCall) -> _Scores:
-    """Scores of (query, document) pairs."""
+    """Scores (query, document) pairs with a cross-encoder."""
     limit = length_limit(request.length, call.model, LongInput.ERROR)
     to_scores = score_function(request.score_function, call.model)
     documents = request.documents
@@ -138,13 +138,13 @@ async def _cross_encoder_scores(request: RerankRequest, call: EncoderCall) -> _S
 
 
 async def _similarities(request: RerankRequest, call: EncoderCall) -> _Scores:
-    """Similarities of the query's embedding and the documents' embeddings."""
+    """Scores documents by the similarity of their embeddings to the query's."""
     model = call.model
     readers = [reader_of(model, input_type) for input_type in (InputType.QUERY, InputType.DOCUMENT)]
     query_limit, limit = (
         length_limit(request.length, model, LongInput.ERROR, reader=reader) for reader in readers
     )
-    # The query is one window: each window of a document is compared with all of it.
+    # The query must fit one window, because each window of a document is compared with all of it.
     if query_limit.long_input == LongInput.WINDOWS:
         query_limit = replace(query_limit, long_input=LongInput.ERROR)
     query_prompt, document_prompt = _prompts(request, model.manifest.embedding)

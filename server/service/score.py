@@ -1,4 +1,4 @@
-"""Score: log-probabilities of given texts, by prefill without generation."""
+"""The Score call: computes log-probabilities of given texts, by prefill without generation."""
 
 import time
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ _TASKS = (Task.TRANSLATE, Task.GENERATE)
 
 @dataclass(frozen=True, slots=True)
 class ScoreInput:
-    """``context``: a prompt, or the source of a translation. ``target``: the text to score."""
+    """A prompt or a translation's source as ``context``, and the ``target`` text to score."""
 
     context: str = ruled(SHARED_BYTES)
     target: str = ruled(SHARED_BYTES)
@@ -46,7 +46,7 @@ class ScoreInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest(ModelRequest):
-    """``response``: only ``logprobs`` and ``top_logprobs`` apply."""
+    """A request of Score. Of ``response``, only ``logprobs`` and ``top_logprobs`` apply."""
 
     inputs: tuple[ScoreInput, ...] = sized((), max_items=MAX_TEXTS)
     response: ResponseOptions = field(default_factory=ResponseOptions)
@@ -57,7 +57,7 @@ class ScoreRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True)
 class ScoredOutput:
-    """``score``: the sum of the log-probabilities of ``num_tokens`` target tokens."""
+    """One input's ``score``: the sum of the log-probabilities of ``num_tokens`` target tokens."""
 
     score: float
     num_tokens: int
@@ -67,7 +67,7 @@ class ScoredOutput:
 
 @dataclass(frozen=True, slots=True)
 class ScoreResult:
-    """The outputs in the order of the inputs."""
+    """The result of Score, with outputs in the order of the inputs."""
 
     model: str
     outputs: tuple[ScoredOutput, ...]
@@ -76,7 +76,7 @@ class ScoreResult:
 
     @property
     def num_values(self) -> int:
-        """Numbers and short texts in the reply."""
+        """Number of numbers and short texts in the reply."""
         return sum(
             4 + 4 * sum(1 + len(token.top) for token in output.logprobs) for output in self.outputs
         )
@@ -179,7 +179,7 @@ def _output(
 
 
 def _check_inputs(request: ScoreRequest, model: Model, max_bytes: int) -> None:
-    """Rejects what is empty or too long, before it is tokenized."""
+    """Rejects empty or too long inputs before tokenization."""
     if not request.inputs:
         raise InvalidArgumentError("inputs", "at least one is needed")
     for index, pair in enumerate(request.inputs):
@@ -193,7 +193,7 @@ def _check_inputs(request: ScoreRequest, model: Model, max_bytes: int) -> None:
 
 
 def _tokenized(request: ScoreRequest, index: int, model: Model) -> _Tokens:
-    """Tokenizes input ``index``. Raises ``InvalidArgumentError``."""
+    """Tokenizes input ``index``. Raises ``InvalidArgumentError`` if it is empty or too long."""
     pair, path = request.inputs[index], f"inputs[{index}]"
     try:
         if model.manifest.kind == Kind.DECODER:

@@ -1,4 +1,4 @@
-"""Divides the tokens of a window of speech into segments, by their timestamps."""
+"""Divides the tokens of an audio window into segments, at timestamp tokens."""
 
 import zlib
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from model.bundle import TranscriptionTokens
 
 
 class TokenSegment(NamedTuple):
-    """Tokens of a phrase, without timestamps. Times are in seconds from the window's start."""
+    """A phrase's tokens without timestamps. Times are in seconds from the window's start."""
 
     token_ids: tuple[int, ...]
     start_seconds: float
@@ -18,7 +18,8 @@ class TokenSegment(NamedTuple):
 class DividedWindow(NamedTuple):
     """The segments of a window, in order.
 
-    ``rest_seconds``: there is more speech from here on, which the model did not transcribe.
+    ``rest_seconds`` is the time from which on the model did not transcribe the speech; ``None`` if
+    it transcribed all of it.
     """
 
     segments: list[TokenSegment]
@@ -34,16 +35,16 @@ def divide(
 ) -> DividedWindow:
     """Divides the tokens of a window.
 
-    A text without a timestamp before it begins at the window's start, and one without a timestamp
+    A text without a timestamp before it starts at the window's start, and one without a timestamp
     after it ends at the window's end. Two timestamps at the end, the second of which starts a
-    segment, say that there is more speech: a phrase that the window cuts.
+    segment, mean that the window cuts off a phrase.
 
     Args:
-        token_ids: generated in the window, timestamps included.
+        token_ids: the generated tokens, timestamps included.
         tokens: the model's special tokens.
-        num_seconds: of speech in the window; no time is later.
-        is_cut: the output reached its maximum length. The window goes on after its last whole
-            segment, if there is one.
+        num_seconds: the length of the recording in the window; later times are limited to it.
+        is_cut: whether the output reached its maximum length. If so, ``rest_seconds`` is the end of
+            the last whole segment, if there is one.
     """
     segments: list[TokenSegment] = []
     text: list[int] = []
@@ -68,6 +69,6 @@ def divide(
 
 
 def compression_ratio(text: str) -> float:
-    """Bytes of ``text`` to its bytes compressed by zlib; 0 for an empty text."""
+    """Size of ``text`` divided by its size compressed with zlib; 0 for an empty text."""
     data = text.encode()
     return len(data) / len(zlib.compress(data))

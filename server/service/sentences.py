@@ -1,4 +1,4 @@
-"""Long texts in Translate: which requests are split into sentences, and how."""
+"""Splits long texts in Translate into sentences, if the request and the model allow it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from server.service.generation_request import SentenceSplit, TranslateRequest
 from server.service.threads import slices_of
 from server.text.sentences import Span, SplitText, sentence_spans, split_sentence, split_text
 
-MAX_SENTENCES = 4096  # of one request; the queue of most servers is shorter
-# Special tokens around a text, and a space that tokenizers put before it.
+MAX_SENTENCES = 4096  # per request; the queue of most servers is shorter
+# Maximum special tokens around a text, plus a space that tokenizers put before it.
 _MAX_ADDED_TOKENS = 4
-# Each is one character, so offsets stay the same.
+# Line breaks become spaces. Each is one character, so offsets stay the same.
 _SPACES = dict.fromkeys(map(ord, "\r\n\u2028\u2029"), " ")
 
 
 @dataclass(frozen=True, slots=True)
 class SentencePlace:
-    """Where a sentence belongs: the text's index in the request, and its own index in the text."""
+    """The place of a sentence: its text's index in the request, and its index in the text."""
 
     text: int
     sentence: int
@@ -32,8 +32,8 @@ class SentencePlace:
 class SentencePlan:
     """The sentences of a request's texts, in the order of its jobs.
 
-    The first sentences of all texts come before the others, so that a text that is not split keeps
-    the job, and the seed, that it has without splitting.
+    The first sentences of all texts come before the others, so that a text with one sentence keeps
+    the job index, and thus the seed, that it has without splitting.
     """
 
     texts: tuple[SplitText, ...]
@@ -42,10 +42,11 @@ class SentencePlan:
 
 
 def should_split(request: TranslateRequest, model: Model) -> bool:
-    """Whether a request's texts are split, if they have several sentences.
+    """Whether to split those of a request's texts that have several sentences.
 
     Raises:
-        InvalidArgumentError: names an option that needs the whole text, with ``ON``.
+        InvalidArgumentError: the mode is ``ON``, and an option needs the whole text; the error
+            names the option.
     """
     mode = request.sentence_split
     if mode == SentenceSplit.OFF:
@@ -62,7 +63,7 @@ def should_split(request: TranslateRequest, model: Model) -> bool:
 
 
 def _option_for_whole_texts(request: TranslateRequest) -> str:
-    """The first option that has no meaning for a single sentence of a text; "" for none."""
+    """The name of the first given option that needs the whole text; "" if there is none."""
     decoding, stopping = request.decoding, request.stopping
     given = {
         "grammar": decoding.grammar is not None,
@@ -82,7 +83,7 @@ async def plan_sentences(
     """Splits the texts of a request; ``None`` if each is a single sentence that the model accepts.
 
     Raises:
-        InvalidArgumentError: there are more than :data:`MAX_SENTENCES`.
+        InvalidArgumentError: there are more than :data:`MAX_SENTENCES` sentences.
         ServeError: the caller's deadline passed, or too much work is waiting.
     """
     manifest = model.manifest
@@ -124,9 +125,9 @@ async def plan_sentences(
 
 
 def _fitting(text: str, spans: Sequence[Span], model: Model) -> Iterator[Span]:
-    """The sentences ``spans``; those with more tokens than the model accepts are split further.
+    """Yields the sentences ``spans``; splits those with more tokens than the model accepts.
 
-    Their parts have at most half of the tokens, to leave as many for a longer translation.
+    Their parts have at most half as many tokens, which leaves room for longer translations.
     """
     tokenizer, max_tokens = model.tokenizer, model.max_length
     for span in spans:
@@ -141,7 +142,7 @@ def _fitting(text: str, spans: Sequence[Span], model: Model) -> Iterator[Span]:
 
 
 def _sentence(text: str, split: SplitText, place: SentencePlace) -> str:
-    """A sentence on one line; a text that is not split, as it is."""
+    """The sentence on one line; a text that is not split is returned unchanged."""
     if not split.is_split:
         return text
     start, end = split.spans[place.sentence]

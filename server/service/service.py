@@ -78,7 +78,7 @@ UNKNOWN_MODEL = "unknown"
 
 
 class Service:
-    """Handles requests. Every method raises ``ServeError``, whose field names are the service's.
+    """Handles requests. All methods raise ``ServeError`` with field names of the request types.
 
     A front end decodes a request, calls one method within :meth:`track_call`, and encodes the
     result.
@@ -94,12 +94,12 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        """Whether new calls are welcome: live, started, and not draining."""
+        """Whether the server takes new calls: it is live, has started, and is not draining."""
         return self._context.state.is_ready
 
     @property
     def stall_seconds(self) -> float:
-        """A stream ends when its client does not read for this many seconds."""
+        """Seconds without reading after which a client's stream ends."""
         return self._context.config.stall_seconds
 
     @asynccontextmanager
@@ -111,7 +111,7 @@ class Service:
             model: the model that the request names; empty for calls that use none.
 
         Raises:
-            ServeError: as raised in the block. Other exceptions are logged and become
+            ServeError: the error raised in the block. Other exceptions are logged and become
                 ``InternalError``.
         """
         catalog = self._context.catalog
@@ -160,31 +160,31 @@ class Service:
     async def translate_by_language(
         self, request: LanguageRequest, caller: Caller
     ) -> LanguageResult:
-        """Translates texts or HTML from one language to another with the models that are served."""
+        """Translates texts or HTML from one language to another with the served models."""
         return await translate_by_language(request, self._context, caller)
 
     async def detect_languages(
         self, request: DetectRequest, caller: Caller
     ) -> list[DetectedLanguage]:
-        """The source languages of the served models, the most likely of a text first."""
+        """Scores the source languages of the served models for a text, most likely first."""
         return await detect_languages(request, self._context, caller)
 
     def translation_languages(self) -> tuple[ServedLanguage, ...]:
-        """The languages that are translated, each with those that it can be translated to."""
+        """The languages of the served models, each with its target languages."""
         return TranslationRoutes(self._context.registry).languages()
 
     async def embed(self, request: EmbedRequest, caller: Caller) -> EmbedResult:
-        """Maps texts to vectors."""
+        """Maps texts or images to vectors."""
         return await embed_texts(request, self._context, caller)
 
     def embed_stream(
         self, items: AsyncIterator[BulkItem], caller: Caller
     ) -> AsyncGenerator[tuple[int, EmbedResult], None]:
-        """Maps any number of texts to vectors. Yields results in the order of the items."""
+        """Maps any number of inputs to vectors. Yields results in the order of the items."""
         return embed_items(items, self._context, caller)
 
     async def classify(self, request: ClassifyRequest, caller: Caller) -> ClassifyResult:
-        """Maps texts, or pairs of texts, to labels with scores."""
+        """Maps texts, pairs of texts or images to labels with scores."""
         return await classify_texts(request, self._context, caller)
 
     async def tag(self, request: TagRequest, caller: Caller) -> TagResult:
@@ -216,13 +216,13 @@ class Service:
         return await score_texts(request, self._context, caller)
 
     async def transcribe(self, request: TranscribeRequest, caller: Caller) -> TranscribeResult:
-        """Turns recorded speech into text with times."""
+        """Transcribes recorded speech into text with timestamps."""
         return await transcribe_recording(request, self._context, caller)
 
     async def transcribe_stream(
         self, request: TranscribeRequest, caller: Caller
     ) -> AsyncGenerator[TranscriptionChunk, None]:
-        """The same, but streams the segments of each part of the recording, in order."""
+        """The same, but streams the segments of each window of the recording, in order."""
         return await transcribe_windows(request, self._context, caller)
 
     async def tokenize(self, request: TokenizeRequest, caller: Caller) -> TokenizeResult:
@@ -230,7 +230,7 @@ class Service:
         return await tokenize_texts(request, self._context, caller)
 
     async def build(self, num_values: int, function: Callable[[], T], caller: Caller) -> T:
-        """Runs ``function``, which encodes a result of ``num_values``: in a thread if many."""
+        """Runs ``function``, which encodes ``num_values`` values; in a thread if there are many."""
         return await self._context.build(num_values, function, caller)
 
     async def detokenize(self, request: DetokenizeRequest, caller: Caller) -> DetokenizeResult:
@@ -238,30 +238,30 @@ class Service:
         return await detokenize_ids(request, self._context, caller)
 
     def token_speller(self, model: str) -> Callable[[Sequence[int]], list[bytes]]:
-        """A function from token ids to the bytes that each adds to a text, for ``model``."""
+        """A function that maps token ids of ``model`` to the bytes that each adds to a text."""
         return self._context.registry.get(model, "").tokenizer.token_bytes
 
     def list_models(self) -> tuple[ModelInfo, ...]:
-        """Every version of every model."""
+        """Describes every version of every model."""
         config = self._context.config
         return tuple(model_info(entry, config) for entry in self._context.registry.entries)
 
     def get_model(self, name: str, version: str = "") -> ModelInfo:
-        """One version of a model; the newest if ``version`` is empty."""
+        """Describes one version of a model; the newest if ``version`` is empty."""
         _check_names(name, version)
         entry = self._context.registry.describe(name, version)
         return model_info(entry, self._context.config)
 
     def manifest(self, name: str, version: str = "") -> Manifest:
-        """The manifest of a served model; of the newest version if ``version`` is empty."""
+        """The manifest of a served model; the newest version's if ``version`` is empty."""
         return self._context.registry.get(name, version).manifest
 
     def statistics(self, name: str) -> ModelStatistics:
-        """Counts and durations of a model's calls, since the server started, over all versions."""
+        """Counts and durations of a model's calls since startup, over all of its versions."""
         return self._context.metrics.statistics(name)
 
     async def load_model(self, name: str, version: str = "") -> ModelInfo:
-        """Loads or reloads a model. Continues if the caller cancels."""
+        """Loads or reloads a model. The load continues if the caller cancels."""
         _check_names(name, version)
         catalog = self._context.catalog
         model = await asyncio.shield(asyncio.ensure_future(catalog.load(name, version)))

@@ -1,4 +1,4 @@
-"""Whether the server is alive, and whether it is ready: what an orchestrator asks."""
+"""Whether the server is alive and ready, for the probes of orchestrators."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from server.engine.engine import Engine
 
 @dataclass(slots=True)
 class ServingState:
-    """``is_serving``: the models are loaded and the server does not drain."""
+    """``is_serving`` means that the models are loaded and the server is not draining."""
 
     engine: Engine
     is_serving: bool = False
@@ -19,5 +19,5 @@ class ServingState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether new calls are welcome: not while it starts or drains, nor when not live."""
+        """Whether the server takes new calls: it is live, has started, and is not draining."""
         return self.is_serving and self.is_live

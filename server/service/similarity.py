@@ -1,4 +1,4 @@
-"""Scores of documents for a query, from the vectors of an embedding model."""
+"""Scores documents for a query by the vectors of an embedding model."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,23 +14,23 @@ from server.service.vectors import normalized, weights_of
 from server.text.late_interaction import LateInteraction
 from server.text.windows import TokenizedText, Window
 
-# Multiplications that take as long as to tokenize a byte of text.
+# Multiplications that take as long as tokenizing a byte of text.
 _PRODUCTS_PER_BYTE = 4096
-# OpenBLAS computes products of matrices with up to this many multiplications in one thread. Its
-# other threads would wait for cores that the lanes use, for hundreds of milliseconds.
+# OpenBLAS computes matrix products with up to this many multiplications in one thread. With more,
+# its other threads would wait hundreds of milliseconds for cores that the lanes use.
 _PRODUCTS_AT_ONCE = 1 << 18
 _QUERIES_AT_ONCE = 32
 
 Score = Callable[[Window, EncoderOutput], float]
-"""The score of a window of a document, and of the model's output for it."""
+"""Maps a document's window and the model's output for it to a score."""
 
 
 def similarity(
     model: Model, query: EncoderOutput, documents_reader: LateInteraction | None
 ) -> Score:
-    """The similarity to a query whose output is ``query``, as the kind of the vectors has it.
+    """The similarity to a query with output ``query``; the model's kind of vectors selects it.
 
-    ``documents_reader``: of a model with a vector for each token.
+    ``documents_reader`` is the reader of a multi-vector (late-interaction) model, else ``None``.
     """
     if model.manifest.embedding_kind == EmbeddingKind.SPARSE:
         return _dot_product(query, model.manifest.dimensions.vocabulary_size)
@@ -41,7 +41,7 @@ def similarity(
 
 
 def _dot_product(query: EncoderOutput, vocabulary_size: int) -> Score:
-    """Of sparse vectors."""
+    """The dot product of sparse vectors."""
     whole = np.zeros(vocabulary_size, np.float32)
     weights = weights_of(query)
     whole[weights.indices] = weights.values
@@ -49,10 +49,10 @@ def _dot_product(query: EncoderOutput, vocabulary_size: int) -> Score:
 
 
 def _max_sim(query: Floats, reader: LateInteraction) -> Score:
-    """For each of the ``query``'s vectors the highest dot product with one of the document's.
+    """Sums each query vector's highest dot product with a vector of the document (MaxSim).
 
-    The score is their sum (Khattab and Zaharia 2020, ColBERT, equation 3). A document whose tokens
-    all have no vector gets the lowest score that one with vectors of length 1 could have.
+    Source: Khattab and Zaharia 2020, ColBERT, equation 3. A document without token vectors gets the
+    lowest score that a document with vectors of length 1 could have.
     """
     lowest = -float(np.linalg.norm(query, axis=1).sum())
 
@@ -78,11 +78,11 @@ def _sum_of_highest(query: Floats, vectors: Floats) -> float:
 def check_similarity_size(
     query: TokenizedText, documents: Sequence[TokenizedText], model: Model
 ) -> None:
-    """Checks the work and the memory of comparing vectors of tokens.
+    """Checks the cost and the memory of comparing token vectors.
 
     Raises:
-        InvalidArgumentError: the documents have more than :data:`MAX_VECTOR_NUMBERS` numbers in
-            their vectors, or the comparison takes more than :data:`MAX_SIMILARITY_PRODUCTS`.
+        InvalidArgumentError: the documents' vectors have more than :data:`MAX_VECTOR_NUMBERS`
+            numbers, or the comparison needs more than :data:`MAX_SIMILARITY_PRODUCTS` products.
     """
     embedding = model.manifest.embedding
     if embedding is None or embedding.kind != EmbeddingKind.MULTI_VECTOR:
@@ -99,6 +99,6 @@ def check_similarity_size(
 
 
 def similarity_cost(query: EncoderOutput, output: EncoderOutput) -> int:
-    """The time to compare a query to a window, in bytes of text to tokenize."""
+    """The cost of comparing a query with a window, in bytes of text to tokenize."""
     num_queries = len(query.vector) if query.vector.ndim > 1 else 1
     return 8 + num_queries * output.vector.size // _PRODUCTS_PER_BYTE

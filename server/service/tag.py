@@ -1,4 +1,4 @@
-"""Tag: finds entities, labelled spans of texts such as names and places."""
+"""The Tag call: finds entities, which are labelled spans of texts such as names and places."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -35,8 +35,8 @@ DEFAULT_IGNORED_LABELS = ("O",)
 class TagRequest(ModelRequest):
     """Texts, and the entities to return.
 
-    ``ignored_labels``: labels to leave out; empty for :data:`DEFAULT_IGNORED_LABELS`.
-    ``min_score``: leave out entities with lower scores; 0 … 1.
+    Entities with ``ignored_labels`` are left out; empty means :data:`DEFAULT_IGNORED_LABELS`. So
+    are entities with scores below ``min_score``, 0 … 1.
     """
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
@@ -50,7 +50,7 @@ class TagRequest(ModelRequest):
 class TextEntity:
     """A labelled span: ``text`` is the input from ``start`` to ``end``, in characters.
 
-    ``score``: the mean probability of its tokens or words.
+    ``score`` is the mean probability of its tokens or words.
     """
 
     label: str
@@ -71,7 +71,7 @@ class Tagging:
 
 @dataclass(frozen=True, slots=True)
 class TagResult:
-    """The outputs in the order of the inputs."""
+    """The result of Tag, with outputs in the order of the inputs."""
 
     model: str
     outputs: tuple[Tagging, ...]
@@ -80,7 +80,7 @@ class TagResult:
 
     @property
     def num_values(self) -> int:
-        """Numbers and short texts in the reply."""
+        """Number of numbers and short texts in the reply."""
         return sum(2 + 5 * len(output.entities) for output in self.outputs)
 
 
@@ -148,7 +148,7 @@ def _text_entities(
 def _labelled_tokens(
     tokenizer: Tokenizer, source: str, text: TokenizedText, outputs: Sequence[EncoderOutput]
 ) -> list[LabelledToken]:
-    """Label probabilities of each token of ``source``, from the window with the most context."""
+    """The label probabilities of each token, from the window that gives it the most context."""
     starts = tokenizer.word_starts(source, text)
     tokens = []
     first_token = text.windows[0].first_token  # not 0 if the left of the text was truncated

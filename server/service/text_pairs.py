@@ -1,4 +1,4 @@
-"""Requests of texts, or of pairs of texts that an encoder reads together."""
+"""Tokenizes requests of texts, or of pairs of texts that an encoder reads together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ async def tokenize_inputs_or_pairs(
     has_images: bool = False,
     reader: LateInteraction | None = None,
 ) -> list[TokenizedText]:
-    """Tokenizes a request's ``inputs`` or its ``pairs``, as :meth:`EncoderCall.tokenize` does.
+    """Tokenizes a request's ``inputs`` or ``pairs``; see :meth:`EncoderCall.tokenize`.
 
     Raises:
         ServeError: both or neither are given, a text is empty or too long, or there are pairs for a
-            model with a vector for each token, whose texts ``reader`` reads.
+            multi-vector (late-interaction) model, which has a ``reader``.
     """
     max_bytes = call.context.config.max_input_bytes
     if not pairs:

@@ -1,4 +1,4 @@
-"""Runs the jobs of a request, and yields their text: chunks of streams, or whole outputs."""
+"""Runs the jobs of a request, and yields their text in chunks or as whole outputs."""
 
 import asyncio
 import contextlib
@@ -34,10 +34,10 @@ def stream(prepared: PreparedRequest, context: ServiceContext) -> AsyncGenerator
 async def _run_jobs(
     prepared: PreparedRequest, context: ServiceContext
 ) -> AsyncGenerator[TextChunk, None]:
-    """The chunks of all jobs; their ``index`` is that of the job."""
+    """Yields the chunks of all jobs; their ``index`` is that of the job."""
     jobs, order = prepared.jobs, list(range(len(prepared.jobs)))
     is_whole = jobs[0].delivery is Delivery.WHOLE
-    if is_whole:  # the longest first: none is left for the end, and the encoder pads little
+    if is_whole:  # longest first: no long job runs alone at the end, and the encoder pads little
         order.sort(key=lambda index: -len(jobs[index].source))
     ordered = [jobs[index] for index in order]
     handles = context.engine.submit(prepared.model.key, ordered, prepared.client)
@@ -47,7 +47,7 @@ async def _run_jobs(
             merging = _chunks(outputs[0], handles[0])
         elif is_whole and prepared.attention is None:
             merging = _as_they_end(outputs, handles)
-        else:  # attention needs another run for each output: those run side by side
+        else:  # attention needs another run for each output; these run concurrently
             merging = merge(list(map(_chunks, outputs, handles)))
         async with contextlib.aclosing(merging) as merged:
             async for chunk in merged:
@@ -57,7 +57,7 @@ async def _run_jobs(
 
 
 async def _chunks(outputs: JobOutputs, handle: JobHandle) -> AsyncGenerator[TextChunk, None]:
-    """The chunks of one job."""
+    """Yields the chunks of one job."""
     is_last = False
     while not is_last:
         update = await handle.next()
@@ -71,9 +71,9 @@ async def _chunks(outputs: JobOutputs, handle: JobHandle) -> AsyncGenerator[Text
 async def _as_they_end(
     outputs: Sequence[JobOutputs], handles: Sequence[JobHandle]
 ) -> AsyncGenerator[TextChunk, None]:
-    """The chunks of jobs with whole outputs, in the order in which the outputs end.
+    """Yields the chunks of jobs with whole outputs, in the order in which the outputs end.
 
-    It needs no task for each job, unlike ``merge``.
+    Unlike ``merge``, this needs no task per job.
     """
     arrived: asyncio.Queue[int] = asyncio.Queue()
     for index, handle in enumerate(handles):

@@ -1,12 +1,13 @@
-"""Runs blocking work in slices on a few threads, fairly among clients. Mostly tokenization.
+"""Runs blocking work, mostly tokenization, in slices on a few threads, fairly among clients.
 
-Each client has had a number of bytes of work. The next slice is that of the client that has had
-least, and among its calls, of the call that has had least (start-time fair queueing, Goyal et al.
-1996, and least attained service). A client that was idle starts level with those that were not. So
-a short call does not wait for the long ones of others, nor for those of its own client.
+The bytes of work that were started are counted per client and per call. The next slice is taken
+from the client with the fewest bytes and, among its calls, from the call with the fewest
+(start-time fair queueing, Goyal et al. 1996, and least attained service). An idle client resumes
+with the lowest count of the others. So a short call waits neither for other clients' long calls nor
+for those of its own client.
 
-A slice over :data:`SLICE_BYTES` has one text that cannot be split. It may wait so that one thread
-is free for short slices.
+A slice over :data:`SLICE_BYTES` has one text that cannot be split. It may have to wait, so that one
+thread stays free for short slices.
 """
 
 import asyncio
@@ -21,16 +22,16 @@ from server.service.caller import Caller
 
 T = TypeVar("T")
 
-# Takes about 20 ms to tokenize.
+# Maximum cost of a slice, unless it has one item. This many bytes take about 20 ms to tokenize.
 SLICE_BYTES = 1 << 15
-# Work that does not depend on the length of a text, in bytes that take as long to tokenize.
+# Fixed cost of a text, in bytes that take as long to tokenize.
 TEXT_OVERHEAD_BYTES = 64
 MAX_WAITING_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class Slice(Generic[T]):
-    """A part of a call's work. ``num_bytes``: its cost, as bytes of text to tokenize."""
+    """A part of a call's work. ``num_bytes`` is its cost, in bytes of text to tokenize."""
 
     num_bytes: int
     function: Callable[[], T]
@@ -46,8 +47,8 @@ def slices_of(costs: Iterable[int], function: Callable[[int, int], T]) -> list[S
     """Divides work over items into slices of at most :data:`SLICE_BYTES`, or of one item.
 
     Args:
-        costs: bytes of each item.
-        function: does the work of the items from its first argument up to its second.
+        costs: the cost of each item, in bytes.
+        function: processes the items from its first argument up to its second (exclusive).
     """
     slices: list[Slice[T]] = []
     start = stop = size = 0
@@ -69,7 +70,7 @@ def slices_of(costs: Iterable[int], function: Callable[[int, int], T]) -> list[S
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """A client with calls in progress. ``num_attained``: bytes of work that were started for it."""
+    """A client with calls in progress. ``num_attained`` counts its bytes of started work."""
 
     num_attained: int
     num_calls: int = 0
@@ -78,7 +79,7 @@ class _Client:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """The next slice of a call. ``num_attained``: bytes of the call that were started before."""
+    """The next slice of a call. ``num_attained`` counts the call's bytes of started work."""
 
     client: _Client
     num_attained: int
@@ -100,8 +101,9 @@ class FairExecutor:
 
     Args:
         executor: a pool of ``num_threads`` threads, which runs nothing else.
-        num_threads: of the pool.
-        max_waiting: the maximum number of calls in progress, and of each client its share of them.
+        num_threads: the size of the pool.
+        max_waiting: maximum number of calls in progress; each client may always have its equal
+            share.
     """
 
     def __init__(self, executor: Executor, num_threads: int, max_waiting: int) -> None:
@@ -126,10 +128,10 @@ class FairExecutor:
         If the caller cancels, the slices that have not started are dropped.
 
         Args:
-            slices: the whole work of the call.
-            caller: the client, and the deadline of the call.
-            is_admitted: whether the engine has accepted the call; then no limits apply.
-            num_bytes: of all slices, if each is made when the ones before it have run.
+            slices: all slices of the call's work.
+            caller: the client and the deadline of the call.
+            is_admitted: whether the engine has accepted the call; if so, no limits apply.
+            num_bytes: the cost of all slices, if ``slices`` makes each one after the previous ran.
 
         Raises:
             DeadlineError: the deadline passed before a slice started.
@@ -175,7 +177,7 @@ class FairExecutor:
         return client
 
     def _check_room(self, client: _Client, num_bytes: int) -> None:
-        """Raises ``OverloadedError`` if the limits are reached and the client has its share."""
+        """Raises ``OverloadedError`` if a limit is reached and the client exceeds its share."""
         clients = self._clients.values()
         num_clients = len(clients) + (not client.num_calls)
         for limit, total, own, more in (
@@ -195,7 +197,7 @@ class FairExecutor:
         finally:
             if waiting in self._waiting:  # cancelled before it started
                 self._waiting.remove(waiting)
-            del waiting  # its error keeps this frame, which would keep the error
+            del waiting  # breaks a cycle: its error's traceback keeps this frame
 
     def _start_next(self) -> None:
         """Starts as many slices as there are free threads."""
@@ -233,5 +235,5 @@ class FairExecutor:
             else:
                 waiting.done.set_exception(error)
         else:
-            ended.exception()  # the caller has left: nobody else retrieves it
+            ended.exception()  # marks the exception as retrieved; the caller has left
         self._start_next()

@@ -3,7 +3,7 @@
 from server.errors import InvalidArgumentError
 from server.service.generation_options import StoppingOptions
 
-# The time reserved for sending the response: a share of the time left at arrival,
+# The share of the time left at arrival that is reserved for sending the response,
 _MARGIN_SHARE = 0.1
 # within these bounds, in seconds.
 _MIN_MARGIN_SECONDS, _MAX_MARGIN_SECONDS = 0.02, 0.5
@@ -16,8 +16,8 @@ def finish_by(stopping: StoppingOptions, started: float, deadline: float | None)
 
     Args:
         stopping: the stopping options of the request.
-        started: arrival of the call.
-        deadline: deadline of the call.
+        started: the call's arrival.
+        deadline: the call's deadline.
 
     Raises:
         InvalidArgumentError: ``stop_before_deadline`` is set, but the call has no deadline.

@@ -1,4 +1,4 @@
-"""Tokenize: token ids of texts. Detokenize: texts of token ids."""
+"""The Tokenize call turns texts into token ids; Detokenize turns token ids into texts."""
 
 import time
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from server.service.usage import Timing, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeRequest(ModelRequest):
-    """``without_special_tokens``: leave out the special tokens that the model's calls add.
+    """A request of Tokenize. ``without_special_tokens`` leaves out special tokens.
 
-    ``with_offsets``: also return where the tokens are in the texts.
+    ``with_offsets`` also returns the positions of the tokens in the texts.
     """
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
@@ -29,8 +29,8 @@ class TokenizeRequest(ModelRequest):
 class Tokenization:
     """The token ids of one text, and the tokens as spelled in the vocabulary.
 
-    ``offsets``: start and end of each token in the text, in characters, without leading spaces;
-    ``None`` for special tokens. Only if the request asks for them.
+    ``offsets`` are the start and end of each token in the text, in characters, without leading
+    spaces; ``None`` for special tokens. They are empty unless requested.
     """
 
     token_ids: tuple[int, ...]
@@ -40,7 +40,7 @@ class Tokenization:
 
 @dataclass(frozen=True, slots=True)
 class TokenizeResult:
-    """The outputs in the order of the inputs."""
+    """The result of Tokenize, with outputs in the order of the inputs."""
 
     model: str
     outputs: tuple[Tokenization, ...]
@@ -49,13 +49,13 @@ class TokenizeResult:
 
     @property
     def num_values(self) -> int:
-        """Numbers and short texts in the reply."""
+        """Number of numbers and short texts in the reply."""
         return 2 * self.usage.input_tokens + len(self.outputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetokenizeRequest(ModelRequest):
-    """Token ids of texts."""
+    """A request of Detokenize, with the token ids of each text."""
 
     token_inputs: tuple[tuple[int, ...], ...] = sized(
         (), max_items=MAX_TEXTS, max_total=MAX_TOKEN_IDS

@@ -1,4 +1,4 @@
-"""Transcribe and TranscribeStream: what a recording says, and when."""
+"""The Transcribe and TranscribeStream calls: turn recorded speech into text with timestamps."""
 
 import asyncio
 import contextlib
@@ -25,9 +25,9 @@ from server.service.usage import Timing
 
 T = TypeVar("T")
 
-# Results that wait for an earlier one, for each task in progress.
+# Maximum results, per task in progress, that wait for an earlier result.
 _MAX_EARLY_RESULTS = 4
-# Samples that are searched for quiet places in the time to tokenize a byte.
+# Searching this many samples for quiet places takes as long as tokenizing a byte.
 _SAMPLES_PER_BYTE = 384
 
 
@@ -59,7 +59,7 @@ async def transcribe_stream(
     Closing the generator early cancels the jobs of all windows.
 
     Raises:
-        ServeError: as :func:`transcribe`; from the generator, what concerns the recording.
+        ServeError: see :func:`transcribe`; the generator raises the errors of the recording.
     """
     started = time.monotonic()
     plan = await plan_transcription(request, context, caller)
@@ -90,7 +90,7 @@ async def _chunks(
                 if segments:
                     yield TranscriptionChunk(name, segments)
         num_seconds = len(samples) / plan.audio.sample_rate
-    is_known = call.language.done()  # not if there was no sound
+    is_known = call.language.done()  # false if there was no sound
     finish = TranscriptionFinish(
         language=call.language.result() if is_known else "",
         language_probability=call.language_probability if is_known else 0.0,

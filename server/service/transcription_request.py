@@ -16,7 +16,7 @@ from server.service.requests import ModelRequest
 from server.service.usage import Timing, Usage
 from server.text.languages import language_name
 
-# Names of languages that have other names in Unicode's tables.
+# Whisper's names of languages whose names differ in Unicode's tables.
 WHISPER_NAMES = {
     "bn": "bengali",
     "mi": "maori",
@@ -28,16 +28,17 @@ WHISPER_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptionOptions:
-    """How speech becomes text.
+    """How speech is transcribed.
 
     Attributes:
-        language: of the speech, by its name in the model's manifest; empty: the model detects it.
-        translate: into English.
-        prompt: text that precedes the speech: names and words to spell like this.
-        temperature: None decodes greedily, and again at rising temperatures where the text is not
-            plausible (Radford et al. 2022, section 4.5); a number is used for all.
-        beam_size: of a beam search, while the temperature is 0.
-        word_timestamps: also return when each word is said.
+        language: the speech's language, by its name in the model's manifest; if empty, the model
+            detects it.
+        translate: whether to translate into English.
+        prompt: text before the speech, with the spelling of names and words to use.
+        temperature: None decodes greedily, and retries at rising temperatures where the text is not
+            plausible (Radford et al. 2022, section 4.5); a number applies to all windows.
+        beam_size: number of beams while the temperature is 0.
+        word_timestamps: whether to return when each word is said.
     """
 
     language: str = sized("", max_bytes=MAX_NAME_BYTES)
@@ -50,7 +51,7 @@ class TranscriptionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscribeRequest(ModelRequest):
-    """``audio``: a file in one of the formats of :mod:`model.audio`."""
+    """A request of Transcribe. ``audio`` is a file in one of the formats of :mod:`model.audio`."""
 
     audio: bytes = ruled(f"{MAX_AUDIO_BYTES:,} bytes", b"")
     options: TranscriptionOptions = field(default_factory=TranscriptionOptions)
@@ -61,7 +62,7 @@ class TranscribeRequest(ModelRequest):
 class Word:
     """A word with its punctuation and the space before it.
 
-    ``start_seconds`` and ``end_seconds``: from the start of the recording.
+    ``start_seconds`` and ``end_seconds`` count from the start of the recording.
     """
 
     text: str
@@ -72,18 +73,17 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A phrase of a recording, as the model's timestamps divide it.
+    """A phrase of a recording, delimited by the model's timestamps.
 
     Attributes:
-        text: with the space before it.
-        start_seconds: from the start of the recording. So is ``end_seconds``.
-        token_ids: of ``text``, without timestamps.
-        mean_logprob: of the tokens of the window that it is from.
-        compression_ratio: bytes of that window's text, to its bytes compressed by zlib: high if the
-            text repeats itself.
-        no_speech_probability: that nobody speaks in that window.
-        temperature: at which the window was decoded.
-        words: if requested.
+        text: the text, including the space before it.
+        start_seconds, end_seconds: times from the start of the recording.
+        token_ids: the tokens of ``text``, without timestamps.
+        mean_logprob: mean log-probability of the tokens in the segment's window.
+        compression_ratio: zlib compression ratio of the window's text; high if it repeats itself.
+        no_speech_probability: probability that nobody speaks in the window.
+        temperature: sampling temperature at which the window was decoded.
+        words: the words with their times; empty unless requested.
     """
 
     text: str
@@ -101,8 +101,8 @@ class Segment:
 class TranscriptionFinish:
     """The end of a transcription.
 
-    ``language``: of the speech, given or detected; empty if there is no sound.
-    ``duration_seconds``: of the recording.
+    ``language`` is the given or detected language of the speech; empty if there is no sound.
+    ``duration_seconds`` is the length of the recording.
     """
 
     language: str
@@ -113,7 +113,7 @@ class TranscriptionFinish:
 
     @property
     def language_name(self) -> str:
-        """In English, in small letters, such as "german"; as the authors of Whisper spell it."""
+        """The language's English name in lower case, such as "german", as Whisper spells it."""
         return WHISPER_NAMES.get(self.language) or language_name(self.language).lower()
 
 
@@ -133,7 +133,7 @@ class TranscriptionChunk:
 
 @dataclass(frozen=True, slots=True)
 class TranscribeResult:
-    """``text``: of all segments, without the space before the first one."""
+    """The result of Transcribe. ``text`` joins all segments, without white space around them."""
 
     model: str
     text: str

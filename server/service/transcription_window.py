@@ -1,4 +1,4 @@
-"""Transcribes one window of a recording: one job, or several at rising temperatures."""
+"""Transcribes one window of a recording with one job, or with several at rising temperatures."""
 
 import asyncio
 import math
@@ -25,14 +25,14 @@ from server.service.transcription_request import Segment, Word
 from server.service.usage import Usage, failure_of
 from server.service.word_times import LANGUAGES_WITHOUT_SPACES, of_heads, token_starts, words_of
 
-# Radford et al. 2022, section 4.5: a text that repeats itself, or of which the model is unsure, is
-# not plausible; and of the latter, there is none if the model hears no speech.
+# Radford et al. 2022, section 4.5: a text is not plausible if it repeats itself or if the model is
+# unsure of it. A window has no text if the model is unsure and probably hears no speech.
 MAX_COMPRESSION_RATIO = 2.4
 MIN_MEAN_LOGPROB = -1.0
 MAX_NO_SPEECH_PROBABILITY = 0.6
-DECIMALS = 3  # of seconds
-# The rest of a window is transcribed as another one if it is no shorter, and if the part before it
-# is no shorter.
+DECIMALS = 3  # decimal places of times in seconds
+# The rest of a window is transcribed as another window if neither the rest nor the part before it
+# is shorter than these.
 _MIN_REST_SECONDS = 0.5
 _MIN_PROGRESS_SECONDS = 1.0
 
@@ -41,9 +41,8 @@ _MIN_PROGRESS_SECONDS = 1.0
 class WindowText:
     """One attempt at a window.
 
-    ``token_ids``: with timestamps, without other special tokens. ``logprobs``: of those that are no
-    timestamps. ``is_cut``: the output reached its maximum length. Other values are those of
-    :class:`Segment`.
+    ``token_ids`` includes timestamps but no other special tokens; ``logprobs`` excludes timestamps.
+    ``is_cut``: the output reached its maximum length. Other fields are those of :class:`Segment`.
     """
 
     token_ids: tuple[int, ...]
@@ -70,9 +69,10 @@ class WindowText:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """The whole output of a job, with its last token; ``first_logprobs`` as in the update.
+    """The whole output of a job, including its last token.
 
-    ``is_cut``: it reached its maximum length. ``attention``: of the prompt, if the job wants it.
+    ``first_logprobs`` and ``attention`` (of the prompt, if requested) are those of the update.
+    ``is_cut`` means that the output reached its maximum length.
     """
 
     token_ids: tuple[int, ...]
@@ -84,14 +84,14 @@ class _Output:
 
 @dataclass(slots=True)
 class TranscriptionCall:
-    """The state of one call, for all of its windows. One task for each window uses it.
+    """The state of one call for all of its windows, each of which has a task that uses it.
 
     Attributes:
         plan: the validated request.
-        language: once it is known.
-        language_probability: once the window that detects the language is done.
-        completions: of all jobs so far.
-        usage: of all jobs so far, repeated attempts included.
+        language: a future of the speech's language.
+        language_probability: set when the window that detects the language is done.
+        completions: the completions of all jobs so far.
+        usage: the usage of all jobs so far, repeated attempts included.
     """
 
     plan: TranscriptionPlan
@@ -112,14 +112,14 @@ class TranscriptionCall:
     async def transcribe(
         self, samples: Samples, window: Window, *, is_first: bool
     ) -> tuple[Segment, ...]:
-        """The segments of one window.
+        """Returns the segments of one window.
 
-        If the model leaves a part of it, that part is transcribed as another window.
+        If the model leaves a part untranscribed, that part is transcribed as another window.
 
         Args:
-            samples: of the recording.
-            window: of at most the samples that the model takes.
-            is_first: it detects the language if that is unknown; others wait for it.
+            samples: the samples of the recording.
+            window: the window, which must fit the model's input.
+            is_first: whether this window detects an unknown language; others wait for it.
 
         Raises:
             ServeError: a job failed, or the deadline passed.
@@ -149,9 +149,9 @@ class TranscriptionCall:
             window = Window(window.start + round(rest * spec.sample_rate), window.stop)
 
     async def _decode(self, samples: Samples) -> WindowText:
-        """The first attempt that is plausible or silent, else the likeliest one.
+        """Returns the first plausible or silent attempt, else the most likely one.
 
-        One that repeats itself is likely too, and comes last.
+        Texts that repeat themselves are likely, too, so they rank last.
         """
         attempts = []
         for temperature in self.plan.temperatures:
@@ -174,7 +174,7 @@ class TranscriptionCall:
         text: WindowText,
         segments: Sequence[TokenSegment],
     ) -> list[tuple[Word, ...]]:
-        """The words of each segment, from a second run of the model over the text."""
+        """Returns the words of each segment, from a second run of the model over the text."""
         plan, spec = self.plan, self.plan.audio
         language = self.language.result()
         token_ids = [id_ for segment in segments for id_ in segment.token_ids]
@@ -206,7 +206,7 @@ class TranscriptionCall:
             self.context.engine.cancel([handle])
 
     async def _submit(self, job: GenerationJob) -> JobHandle:
-        """Submits a job. All but the call's first wait while the engine's queue is full."""
+        """Submits a job. Jobs after the call's first wait while the engine's queue is full."""
         while True:
             try:
                 key = self.plan.model.key
@@ -221,7 +221,7 @@ class TranscriptionCall:
                 return handle
 
     async def _output(self, job: GenerationJob, handle: JobHandle) -> _Output:
-        """Awaits the whole output. Its first token is the language, if that is unknown."""
+        """Awaits the whole output. If the language is unknown, the first token sets it."""
         name, metrics = self.plan.model.manifest.name, self.context.metrics
         clock = TokenClock(name, time.monotonic(), metrics)
         token_ids: tuple[int, ...] = ()
@@ -278,7 +278,7 @@ class TranscriptionCall:
         words: Sequence[tuple[Word, ...]],
         start_seconds: float,
     ) -> tuple[Segment, ...]:
-        """Segments with text, of a window that starts at ``start_seconds``."""
+        """The non-empty segments of a window that starts at ``start_seconds``."""
         tokenizer = self.plan.model.tokenizer
         segments = []
         for (token_ids, start, end), own in zip(divided, words, strict=True):

@@ -1,4 +1,4 @@
-"""Translate: maps source texts to target texts with an encoder-decoder."""
+"""The Translate call: maps source texts to target texts with an encoder-decoder."""
 
 import time
 from dataclasses import replace
@@ -25,7 +25,7 @@ from server.service.sentences import plan_sentences, should_split
 async def prepare_translate(
     request: TranslateRequest, context: ServiceContext, caller: Caller, delivery: Delivery
 ) -> PreparedRequest:
-    """Validates, splits into sentences and tokenizes a request.
+    """Validates a request, splits its texts into sentences if needed, and tokenizes them.
 
     Raises:
         ServeError: an option or input is invalid, the model is unknown, or its queue is full.

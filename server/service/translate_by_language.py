@@ -1,4 +1,4 @@
-"""Translates by languages: finds the models, detects the source, keeps markup in place."""
+"""Translates between languages: selects the models, detects the source, and keeps markup."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,14 +19,15 @@ from server.text.markup import MAX_TAGS, Segment, segments
 from server.text.tag_placement import AlignedSpan, escaped, place_tags
 
 AUTO = "auto"
-MAX_SEGMENTS = 32  # of HTML, that are translated at once
+MAX_SEGMENTS = 32  # maximum HTML segments that are translated at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageRequest:
-    """``source``: a language code, or :data:`AUTO`. ``num_alternatives``: besides the translation.
+    """A request. ``source`` is a language code or :data:`AUTO`.
 
-    ``is_html``: the inputs are HTML, whose markup stays in place.
+    ``num_alternatives`` is the number of further translations. With ``is_html``, the inputs are
+    HTML, whose markup stays in place.
     """
 
     inputs: tuple[str, ...]
@@ -38,9 +39,9 @@ class LanguageRequest:
 
 @dataclass(frozen=True, slots=True)
 class LanguageResult:
-    """``texts``: the translations. ``alternatives``: other ones, for each input.
+    """The translations ``texts``, and other translations of each input as ``alternatives``.
 
-    ``detected``: the source language, if it was detected.
+    ``detected`` is the source language if it was detected, else ``None``.
     """
 
     texts: tuple[str, ...]
@@ -51,7 +52,7 @@ class LanguageResult:
 async def translate_by_language(
     request: LanguageRequest, context: ServiceContext, caller: Caller
 ) -> LanguageResult:
-    """Translates texts from one language to another with the models that are served.
+    """Translates texts from one language to another with the served models.
 
     Raises:
         ServeError: a language is not served, or an input is empty or too long.
@@ -82,7 +83,7 @@ async def translate_by_language(
 
 
 def _alternatives(output: GeneratedOutput) -> tuple[str, ...]:
-    """The other hypotheses that differ from the first and from each other."""
+    """The texts of the other hypotheses, without duplicates."""
     texts = dict.fromkeys(hypothesis.text for hypothesis in output.hypotheses)
     return tuple(texts)[1:]
 
@@ -111,7 +112,7 @@ async def _translate(
 async def _translate_html(
     documents: Sequence[str], hop: Hop, context: ServiceContext, caller: Caller
 ) -> tuple[str, ...]:
-    """The documents with their texts translated. Texts with tags in them need alignments."""
+    """Translates the texts of HTML documents. Texts with inline tags need alignments."""
     for index, document in enumerate(documents):
         if document.count("<") > MAX_TAGS:
             raise InvalidArgumentError(f"inputs[{index}]", f"has more than {MAX_TAGS} tags")

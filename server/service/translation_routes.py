@@ -14,7 +14,7 @@ _PIVOT = "en"
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One translation. ``source`` and ``target`` are languages as the model calls them."""
+    """One translation by ``model``. ``source`` and ``target`` are the model's language codes."""
 
     model: str
     source: str
@@ -23,7 +23,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class ServedLanguage:
-    """A language of a model, and those that texts in it can be translated to."""
+    """A language of a model, and its target languages."""
 
     code: str
     name: str
@@ -70,17 +70,17 @@ class TranslationRoutes:
         return tuple(sorted({code for each in self._translators for code in each.targets}))
 
     def languages(self) -> tuple[ServedLanguage, ...]:
-        """All languages, each with itself and what it can be translated to."""
+        """All languages with their target languages, which include the language itself."""
         return tuple(
             ServedLanguage(code, language_name(code), tuple(sorted(self._reachable(code))))
             for code in sorted({*self.sources, *self.targets})
         )
 
     def find(self, source: str, target: str) -> tuple[Hop, ...]:
-        """The model for two languages, or two models by way of English; none if they are equal.
+        """The model for two languages, or two models via English; none if they are equal.
 
         Raises:
-            InvalidArgumentError: names the language that is not served.
+            InvalidArgumentError: a language or the pair is not served; the error names the field.
         """
         own_source = match_language(source, self.sources)
         own_target = match_language(target, self.targets)
@@ -119,7 +119,7 @@ class TranslationRoutes:
         }
 
     def _hop(self, source: str, target: str) -> Hop | None:
-        """Models for a pair of languages have precedence over multilingual ones."""
+        """The direct translation. Bilingual models have precedence over multilingual ones."""
         hops = [
             (len(each.sources), hop)
             for each in self._translators

@@ -1,4 +1,4 @@
-"""How the inputs of encoder calls were shortened or split, and their usage."""
+"""Reports how inputs of encoder calls were truncated or split, and their usage."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,10 @@ from server.text.windows import TokenizedText
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """How an input was shortened or split.
+    """How an input was truncated or split.
 
-    ``truncated_tokens``: tokens of the text that were dropped. ``windows``: windows that the text
-    was split into; 1 if it fits into one.
+    ``truncated_tokens`` is the number of the text's dropped tokens. ``windows`` is the number of
+    windows; 1 if the text fits into one.
     """
 
     truncated_tokens: int
@@ -24,5 +24,5 @@ def usage_of(text: TokenizedText) -> Usage:
 
 
 def truncation_of(text: TokenizedText) -> Truncation:
-    """How one input was shortened or split."""
+    """How one input was truncated or split."""
     return Truncation(text.num_truncated_tokens, len(text.windows))

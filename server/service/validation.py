@@ -10,7 +10,7 @@ from server.text.chat import ROLES, Message
 
 
 def _call_name(task: Task) -> str:
-    """``fill_mask`` is answered by FillMask."""
+    """The name of the call for a task: ``fill_mask`` becomes "FillMask"."""
     return task.value.title().replace("_", "")
 
 
@@ -27,7 +27,7 @@ def check_task(model: Model, task: Task) -> None:
 
 
 def of_inputs(model: Model) -> str:
-    """What the calls of a model take, for errors; empty for models of texts."""
+    """Describes a model's inputs, for errors, such as " of speech"; empty for texts."""
     if model.manifest.audio is not None:
         return " of speech"
     if model.manifest.image is None:
@@ -36,7 +36,7 @@ def of_inputs(model: Model) -> str:
 
 
 def check_no_speech(model: Model) -> None:
-    """Rejects a model of speech, for calls that have no task of their own."""
+    """Rejects a speech model, for calls that check no task."""
     manifest = model.manifest
     if manifest.audio is not None:
         calls = ", ".join(map(_call_name, manifest.tasks))
@@ -44,9 +44,9 @@ def check_no_speech(model: Model) -> None:
 
 
 def check_takes_texts(model: Model, field: str, *, has_images: bool = False) -> None:
-    """Rejects texts or token ids that the model does not take; they are ``field`` of the request.
+    """Rejects texts or token ids, in the request's ``field``, that the model does not take.
 
-    ``has_images``: each comes with an image.
+    ``has_images`` says whether each text comes with an image.
     """
     manifest = model.manifest
     if not manifest.reads_texts:
@@ -70,7 +70,7 @@ def check_texts(
 
 
 def check_reply(field: str, count: int, limit: int, unit: str) -> None:
-    """Rejects a request whose reply could need more than ``limit`` units, meanwhile included."""
+    """Rejects a request if its reply or intermediate results could exceed ``limit`` units."""
     if count > limit:
         raise InvalidArgumentError(
             field, f"could need {count} {unit} in the reply, at most {limit} are accepted"

@@ -1,4 +1,4 @@
-"""The vectors of one text or image, from the model's outputs for its windows."""
+"""Computes the vectors of texts and images from the model's outputs for their windows."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,7 +17,7 @@ from server.service.truncation import truncation_of, usage_of
 from server.text.windows import TokenizedText
 
 Outputs = Sequence[Sequence[EncoderOutput]]
-"""Of each text, the model's output for each of its windows."""
+"""The model's output for each window of each text."""
 
 MIN_NORM = 1e-12  # the eps of torch.nn.functional.normalize
 
@@ -29,7 +29,7 @@ def is_normalized(model: Model) -> bool:
 
 
 def normalized(vectors: Floats) -> Floats:
-    """A vector, or each row of ``vectors``, scaled to length 1."""
+    """Scales a vector, or each row of a matrix, to length 1."""
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     units: Floats = vectors / np.maximum(norms, MIN_NORM)
     return units
@@ -48,7 +48,7 @@ def mean_vector(text: TokenizedText, outputs: Sequence[EncoderOutput]) -> Floats
 def sparse_weights(
     outputs: Sequence[EncoderOutput], vocabulary_size: int, max_active_dims: int
 ) -> SparseWeights:
-    """The highest weight of each token of the vocabulary in any window."""
+    """The highest weight of each token over all windows; keeps the largest ``max_active_dims``."""
     windows = [weights_of(output) for output in outputs]
     if len(windows) == 1:
         return windows[0]
@@ -68,9 +68,9 @@ def weights_of(output: EncoderOutput) -> SparseWeights:
 def finished(
     vectors: Floats, request: EmbedRequest, model: Model, *, is_mean: bool = False
 ) -> Floats:
-    """A vector, or a row for each, truncated and normalized.
+    """Truncates and normalizes a vector, or each row of a matrix, as the request asks.
 
-    ``is_mean``: it is a mean of the model's vectors.
+    ``is_mean`` means that it is a mean of the model's vectors, so its length may not be 1.
     """
     is_unit = is_normalized(model)
     is_changed = request.dimensions is not None or is_mean
@@ -130,7 +130,7 @@ def _multi_vector(
 def _token_embeddings(
     text: TokenizedText, kept: Sequence[int], vectors: Floats, model: Model
 ) -> TokenEmbeddings:
-    """The tokens of a text in one window that are ``kept``, with their ``vectors``."""
+    """Returns the tokens ``kept`` of a text in one window, with their ``vectors``."""
     window = text.windows[0]
     offsets = [(0, 0)] * len(window.token_ids)
     end = window.text_start + window.num_text_tokens
@@ -155,10 +155,10 @@ _EMBEDDINGS: dict[
 def embeddings_of(
     texts: Sequence[TokenizedText], outputs: Outputs, request: EmbedRequest, model: Model
 ) -> Iterator[Embedding]:
-    """The embedding of each text, from the outputs for its windows.
+    """Yields the embedding of each text, from the outputs for its windows.
 
     Raises:
-        InvalidArgumentError: the bundle does not return vectors of tokens, but the request asks.
+        InvalidArgumentError: the request asks for token vectors that the bundle does not return.
     """
     kind = model.manifest.embedding_kind or EmbeddingKind.DENSE
     yield from _EMBEDDINGS[kind](texts, outputs, request, model)

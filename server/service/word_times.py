@@ -1,8 +1,8 @@
-"""When each word of a transcript is said, by dynamic time warping over cross-attention.
+"""Finds when each word of a transcript is said, by dynamic time warping over cross-attention.
 
 The method is that of the code released with Radford et al. 2022 (``whisper/timing.py``): the
 attention of some heads follows the speech. Each head's weights are standardized over the tokens and
-smoothed over time; the path through their mean that has the most weight aligns tokens with times.
+smoothed over time; the path with the most weight through their mean aligns tokens with times.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from server.service.transcription_request import Word
 from server.text.tokenizer import Tokenizer
 
 MEDIAN_WIDTH = 7
-_TINY = 1e-30  # instead of a sum or a deviation of 0
-# Their words are not separated by spaces: each character is one, if it is a token.
+_TINY = 1e-30  # replaces a sum or a deviation of 0
+# Languages without spaces between words; there, each token with whole characters counts as a word.
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
 Floats = npt.NDArray[np.float32]
@@ -42,11 +42,11 @@ def words_of(
     """The words of each segment of a window.
 
     Args:
-        segments: in order.
-        probabilities: of the segments' tokens.
-        starts: of each token, then the end of the last one, in seconds from the start of the
-            recording.
-        tokenizer: the model's.
+        segments: the segments, in order.
+        probabilities: the probabilities of the segments' tokens.
+        starts: the start of each token, then the end of the last one, in seconds from the start of
+            the recording.
+        tokenizer: the model's tokenizer.
         has_spaces: whether spaces separate the words of the language.
     """
     words: list[tuple[Word, ...]] = []
@@ -64,7 +64,7 @@ def words_of(
 def split_words(
     token_ids: Sequence[int], tokenizer: Tokenizer, *, has_spaces: bool
 ) -> list[TokenWord]:
-    """Divides tokens before spaces, or else between characters."""
+    """Groups tokens into words: at spaces, or if ``has_spaces`` is false, between characters."""
     words: list[TokenWord] = []
     detokenizer = tokenizer.detokenizer()
     num_pending = 0
@@ -85,25 +85,26 @@ def split_words(
 
 
 def of_heads(attention: Floats, pairs: Sequence[tuple[int, int]]) -> Floats:
-    """The weights of pairs of a layer and a head: ``[pairs, tokens, vectors]``.
+    """Selects the weights of (layer, head) ``pairs``: ``[pairs, tokens, vectors]``.
 
-    ``attention``: ``[tokens, layers, heads, vectors]`` of all layers and heads in ``pairs``.
+    ``attention`` has shape ``[tokens, layers, heads, vectors]``, with the layers and heads that
+    occur in ``pairs``.
     """
     layers, heads = (sorted(set(ids)) for ids in zip(*pairs, strict=True))
     return np.stack([attention[:, layers.index(x), heads.index(y)] for x, y in pairs])
 
 
 def token_starts(attention: Floats, first_row: int, num_vectors: int) -> Indices:
-    """The vector of speech at which each token begins.
+    """The index of the audio vector at which each token starts.
 
     Args:
         attention: softmax weights ``[heads, tokens, vectors]`` of a prompt with the text and the
             token after it.
         first_row: the row that predicts the text's first token; the last row is not used.
-        num_vectors: of speech; silence follows.
+        num_vectors: number of vectors with sound; padding follows.
 
     Returns:
-        ``[text + 1]``: of the tokens of the text and of the one after it, which ends the last.
+        ``[text + 1]``: the starts of the text's tokens, then the end of the last one.
     """
     weights = attention[..., :num_vectors]
     weights = weights / np.maximum(weights.sum(-1, keepdims=True), _TINY)
@@ -116,7 +117,7 @@ def token_starts(attention: Floats, first_row: int, num_vectors: int) -> Indices
 
 
 def median_filter(values: Floats) -> Floats:
-    """The median of :data:`MEDIAN_WIDTH` neighbours along the last axis, mirrored at the edges."""
+    """Median filter of width :data:`MEDIAN_WIDTH` along the last axis, mirrored at the edges."""
     half = MEDIAN_WIDTH // 2
     if values.shape[-1] <= half:
         return values
@@ -136,7 +137,7 @@ def warp(costs: npt.NDArray[np.float64]) -> tuple[Indices, Indices]:
     num_rows, num_columns = costs.shape
     totals = np.full((num_rows + 1, num_columns + 1), np.inf)
     totals[0, 0] = 0.0
-    for diagonal in range(2, num_rows + num_columns + 1):  # row + column, which depend on earlier
+    for diagonal in range(2, num_rows + num_columns + 1):  # row + column; depends on earlier ones
         rows = np.arange(max(1, diagonal - num_columns), min(num_rows, diagonal - 1) + 1)
         columns = diagonal - rows
         best = np.minimum(totals[rows - 1, columns], totals[rows, columns - 1])

@@ -1,6 +1,6 @@
-"""Classification by any labels with a model of natural language inference (Yin et al. 2019).
+"""Zero-shot classification with a natural language inference model (Yin et al. 2019).
 
-A text is a premise, and each label makes a hypothesis. Scores are those of the zero-shot pipeline
+A text is the premise, and each label makes a hypothesis. Scores are those of the zero-shot pipeline
 of ``transformers``.
 """
 
@@ -17,10 +17,10 @@ DEFAULT_TEMPLATE = "This example is {}."
 
 
 def hypotheses(labels: Sequence[str], template: str | None) -> list[str]:
-    """A hypothesis for each label.
+    """Makes a hypothesis for each label.
 
     Raises:
-        InvalidArgumentError: a label is empty, or the template has not one place for it.
+        InvalidArgumentError: a label is empty, or the template does not have exactly one ``{}``.
     """
     if template is None:
         template = DEFAULT_TEMPLATE
@@ -44,17 +44,17 @@ def check_num_pairs(num_inputs: int, num_labels: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Entailment:
-    """Indices of a model's labels: of entailment, and of its opposite."""
+    """The indices of a model's labels for entailment and for its opposite."""
 
     entailed: int
     contradicted: int
 
     @classmethod
     def of(cls, model: str, labels: Sequence[str]) -> "Entailment":
-        """Of ``model``, which has these ``labels``.
+        """Finds the indices in the ``labels`` of ``model``.
 
         Raises:
-            InvalidArgumentError: it infers no entailment; names ``candidate_labels``.
+            InvalidArgumentError: there is no entailment label; names ``candidate_labels``.
         """
         lower = [label.lower() for label in labels]
         entailed = next((i for i, label in enumerate(lower) if label.startswith("entail")), None)
@@ -70,10 +70,10 @@ class Entailment:
         return cls(entailed, next(named, opposite))
 
     def scores(self, logits: Floats, *, multi_label: bool) -> Floats:
-        """``[candidates]``, from the logits ``[candidates, labels]`` of one text's hypotheses.
+        """Scores ``[candidates]``, from logits ``[candidates, labels]`` of a text's hypotheses.
 
-        ``multi_label``: each candidate is entailed or contradicted; else one of them is entailed.
-        A single candidate is always the former.
+        With ``multi_label``, or for a single candidate, each is scored as entailed against
+        contradicted. Otherwise exactly one candidate is assumed to be entailed.
         """
         if multi_label or len(logits) == 1:
             return softmax(logits[:, [self.contradicted, self.entailed]])[:, 1]

@@ -23,22 +23,22 @@ from server.errors import Code, StartupError
 from server.telemetry.histogram import Histogram
 from server.telemetry.statistics import ModelStatistics, Total
 
-# Calls that run no model.
+# Calls that statistics() leaves out, because they run no model.
 _LOOKUPS = frozenset({"GetModel"})
-# Seconds: 0.5 ms to 60 s, about 2.2 times apart.
+# Bounds in seconds: 0.5 ms to 60 s, about a factor of 2.2 apart.
 SECONDS_BUCKETS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
     *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
 _HISTOGRAMS = ("request", "queue", "prefill", "decode", "run")
-# Samples that statistics() reads.
+# Names of the samples that statistics() reads.
 _STATISTICS = (
     *(f"triune_{name}_seconds_{part}" for name in _HISTOGRAMS for part in ("count", "sum")),
     "triune_requests_total",
     "triune_failed_request_seconds_total",
     "triune_last_request_timestamp_seconds",
 )
-# Name and documentation, by field of WorkerStats.
+# Metric name and documentation, by field of WorkerStats.
 _WORKER_GAUGES = {
     "num_waiting": ("sequences_waiting", "Sequences and texts in the queue."),
     "num_running": ("sequences_running", "Sequences that hold a slot."),
@@ -134,7 +134,7 @@ class Metrics:
     content_type = CONTENT_TYPE_LATEST
 
     def exposition(self) -> bytes:
-        """All metrics in Prometheus's text format, of :attr:`content_type`."""
+        """All metrics in Prometheus's text format (:attr:`content_type`)."""
         return generate_latest(self.registry)
 
     def on_run(self, model: str, report: RunReport) -> None:
@@ -156,7 +156,7 @@ class Metrics:
         self._memory.labels(model, "working").set(working)
 
     def on_process_memory(self, resident: int) -> None:
-        """Reports the memory of this process that is in use, in bytes."""
+        """Reports the resident memory of this process, in bytes."""
         self._resident.set(resident)
 
     def forget(self, model: str) -> None:
@@ -167,7 +167,7 @@ class Metrics:
                 del self._worker_gauges.latest[key]
 
     def on_request(self, model: str, method: str, status: str, seconds: float) -> None:
-        """Counts a finished call. ``status``: a name of ``server.errors.Code``."""
+        """Counts a finished call. ``status`` is a value of ``server.errors.Code``."""
         self._requests(model, method, status).inc()
         self._total(model, method).add(seconds)
         self._last_call(model).set(time.time())
@@ -175,7 +175,7 @@ class Metrics:
             self._failed(model).inc(seconds)
 
     def statistics(self, model: str) -> ModelStatistics:
-        """The totals of one model. Reads the metrics, so it takes about a millisecond."""
+        """The totals of one model. Takes about a millisecond, because it reads the metrics."""
         totals: dict[str, float] = defaultdict(float)
         for family in self.registry.restricted_registry(_STATISTICS).collect():
             for sample in family.samples:
@@ -217,7 +217,7 @@ class Metrics:
         num_output_tokens: int,
         num_reused_tokens: int = 0,
     ) -> None:
-        """``num_reused_tokens``: of the input tokens."""
+        """Counts tokens. ``num_reused_tokens`` is the number of input tokens from the cache."""
         self._tokens(model, "in").inc(num_input_tokens)
         self._tokens(model, "out").inc(num_output_tokens)
         self._reused(model).inc(num_reused_tokens)
@@ -226,7 +226,7 @@ class Metrics:
         self._first_token(model).add(seconds)
 
     def on_next_tokens(self, model: str, seconds: Sequence[float]) -> None:
-        """``seconds``: from the token before each."""
+        """Reports the inter-token times of several tokens, in seconds."""
         self._inter_token(model).add_all(seconds)
 
     def _count(self, name: str, documentation: str, *labels: str) -> Callable[..., Counter]:
@@ -250,7 +250,7 @@ class Metrics:
 
 
 class _Histograms(Collector):
-    """The histograms of a metric, one for each combination of label values."""
+    """The histograms of a metric, one per combination of label values."""
 
     def __init__(
         self, name: str, documentation: str, bounds: Sequence[float], labels: Sequence[str]
@@ -278,9 +278,9 @@ class _Histograms(Collector):
 
 
 class _WorkerGauges(Collector):
-    """Gauges of the latest stats of each worker, ``latest``, by model and lane.
+    """Gauges of the ``latest`` stats of each worker, by model and lane.
 
-    They are made at each scrape: there are many more steps.
+    They are made at each scrape, because steps are far more frequent than scrapes.
     """
 
     def __init__(self) -> None:

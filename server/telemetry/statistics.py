@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """How often something happened, and how long it took in all."""
+    """The count and total duration of an operation."""
 
     count: int = 0
     seconds: float = 0.0
@@ -15,10 +15,10 @@ class Total:
 class ModelStatistics:
     """A model's calls and runs since the server started.
 
-    ``succeeded`` and ``failed``: whole calls. ``queue``: from admission to the first run;
-    ``compute``: from the first run to the result; both of each sequence or text that completed.
-    ``num_runs``: runs of the model's graphs. ``last_call``: when the last call ended, in seconds
-    since the Unix epoch; 0 for never.
+    ``succeeded`` and ``failed`` cover whole calls. ``queue`` (from admission to the first run) and
+    ``compute`` (from the first run to the result) cover the completed sequences and texts.
+    ``num_runs`` counts runs of the model's graphs. ``last_call`` is when the last call ended, in
+    seconds since the Unix epoch; 0 if there was none.
     """
 
     succeeded: Total

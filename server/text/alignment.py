@@ -1,4 +1,4 @@
-"""Character spans of generated tokens in the detokenized text."""
+"""Finds the character spans of generated tokens in the detokenized text."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,10 @@ Span = tuple[int, int]  # start and end in characters; end excluded
 
 
 def target_spans(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Span | None]:
-    """The characters that each token adds to ``tokenizer.decode(ids)``, without leading spaces.
+    """The span that each token adds to ``tokenizer.decode(ids)``, without leading spaces.
 
-    ``None`` for a token that adds none, such as a special token or the first bytes of a character.
+    The span is ``None`` for a token that adds no text, such as a special token or the first bytes
+    of a character.
     """
     whole = tokenizer.decode(ids)
     spans: list[Span | None] = []

@@ -1,4 +1,4 @@
-"""Answer spans from a question-answering model's start and end logits."""
+"""Finds answer spans from a question-answering model's start and end logits."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class ScoredSpan:
-    """An answer: characters ``start`` to ``end`` of the context; both 0 for no answer."""
+    """An answer: the characters ``start`` to ``end`` of the context; both are 0 for no answer."""
 
     score: float
     start: int
@@ -63,9 +63,9 @@ def find_answers(
 def _best_pairs(
     start: Floats, end: Floats, max_length: int, top_k: int
 ) -> Iterable[tuple[int, int, float]]:
-    """First token, last token and score of the best spans, best first."""
+    """Yields first token, last token and score of the best spans, best first."""
     size = len(start)
-    # A band: [size, max_length], the last token from first to first + max_length - 1.
+    # Band [size, max_length]: for each first token, the last tokens first … first + max_length - 1.
     lengths = min(max_length, size)
     lasts = np.arange(size)[:, None] + np.arange(lengths)
     scores = np.where(lasts < size, start[:, None] * end[np.minimum(lasts, size - 1)], -1.0)
@@ -80,7 +80,7 @@ def _best_pairs(
 
 
 def _whole_words(text: TokenizedText, first: int, last: int) -> tuple[int, int]:
-    """Start and end, in characters, of the words that tokens ``first`` to ``last`` belong to."""
+    """The start and end, in characters, of the words with the tokens ``first`` to ``last``."""
     words = text.word_ids
     if words[first] is not None:
         while first > 0 and words[first - 1] == words[first]:

@@ -1,4 +1,4 @@
-"""Chat templates as Hugging Face defines them: sandboxed Jinja."""
+"""Renders chat templates as Hugging Face defines them: sandboxed Jinja."""
 
 import json
 from collections.abc import Sequence
@@ -28,7 +28,8 @@ class ChatTemplate:
 
     Args:
         template: the Jinja source.
-        special_tokens: by name, such as ``bos_token``; variables of the template.
+        special_tokens: texts of special tokens by name, such as ``bos_token``: the template's
+            variables.
 
     Raises:
         jinja2.TemplateError: the template does not compile.
@@ -47,7 +48,7 @@ class ChatTemplate:
         self._special_tokens = special_tokens
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The prompt. Raises ``InvalidArgumentError`` if the template rejects the messages."""
+        """Renders a prompt. Raises ``InvalidArgumentError`` if the template rejects messages."""
         try:
             pieces, num_characters = [], 0
             for piece in self._template.generate(

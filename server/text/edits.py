@@ -1,4 +1,4 @@
-"""Edits of words: which characters they change, and how rounds of them add up."""
+"""Edits of words: the characters that they change, and how rounds of edits combine."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from model.bundle import Edit, EditKind
 
-# Words as taggers of edits are trained on: numbers, letters with inner apostrophes, and runs of
-# marks. Every character but white space is in one.
+# Words as in the training data of edit taggers: numbers, letters with inner apostrophes, and runs
+# of punctuation. Every character except white space belongs to a word.
 _WORD = re.compile(
     r"\d+(?:,\d{3})*(?:\.\d+)?"
     r"|[^\W\d]+(?:['’][^\W\d]+)*"
@@ -41,7 +41,7 @@ def words_of(text: str) -> list[Span]:
 
 
 def text_edit(text: str, words: Sequence[Span], index: int, edit: Edit, score: float) -> TextEdit:
-    """What ``edit`` of the word ``index`` changes; maybe nothing."""
+    """Converts ``edit`` of the word ``index`` to a change of characters, which may be empty."""
     word = words[index]
     if edit.kind == EditKind.DELETE:
         return _deletion(text, word, score)
@@ -77,9 +77,9 @@ _CHANGES: dict[EditKind, Callable[[str], str]] = {
 
 
 def effective(text: str, edits: Sequence[TextEdit]) -> list[TextEdit]:
-    """The edits that change ``text``, in order and without overlaps: a later one loses characters.
+    """Drops edits without effect and resolves overlaps by shortening the later edit.
 
-    ``edits`` are in the order of their words.
+    ``edits`` must be in the order of their words; the result is in the same order.
     """
     found: list[TextEdit] = []
     done = 0
@@ -93,7 +93,7 @@ def effective(text: str, edits: Sequence[TextEdit]) -> list[TextEdit]:
 
 
 def apply(text: str, edits: Sequence[TextEdit]) -> str:
-    """``text`` after ``edits``, which are in order and do not overlap."""
+    """Applies ``edits``, which must be in order and not overlap, to ``text``."""
     parts, done = [], 0
     for edit in edits:
         parts += [text[done : edit.start], edit.replacement]
@@ -102,18 +102,18 @@ def apply(text: str, edits: Sequence[TextEdit]) -> str:
 
 
 class Revision:
-    """A text and what rounds of edits made of it."""
+    """A text, its version after rounds of edits, and the combined edits."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.text = source
         self.edits: tuple[TextEdit, ...] = ()
-        """From ``source`` to ``text``, in order; neither overlapping nor touching."""
+        """Edits that turn ``source`` into ``text``, in order; they neither overlap nor touch."""
 
     def apply(self, edits: Sequence[TextEdit]) -> None:
-        """Applies edits of ``text``, as :func:`effective` returns them.
+        """Applies edits of ``text`` that :func:`effective` returned.
 
-        An edit that touches one of an earlier round joins it; the score is the lowest of them.
+        An edit that touches one of an earlier round is merged with it; the lowest score is kept.
         """
         text = apply(self.text, edits)
         self.edits = tuple(self._joined(edits, text))
@@ -123,7 +123,7 @@ class Revision:
         """The edits from ``source`` to ``text``, the result of ``edits``."""
         old = _changes(self.edits)
         new = _changes(edits)
-        # In coordinates of self.text, the middle one of the three texts.
+        # Spans are positions in self.text, which is after the old and before the new edits.
         spans = sorted(
             [(change.after, change.score) for change in old]
             + [(change.before, change.score) for change in new],
@@ -166,7 +166,10 @@ def _changes(edits: Sequence[TextEdit]) -> list[_Change]:
 
 
 def _before(changes: Sequence[_Change], place: int, *, is_end: bool) -> int:
-    """The place before ``changes`` of a ``place`` after them, on the border of one or in none."""
+    """Maps ``place`` from the text after ``changes`` to that before them.
+
+    ``place`` must not be inside a change, but may be at its edge.
+    """
     shift = 0
     for change in changes:
         if change.after.start > place or (change.after.start == place and not is_end):
@@ -176,7 +179,10 @@ def _before(changes: Sequence[_Change], place: int, *, is_end: bool) -> int:
 
 
 def _after(changes: Sequence[_Change], place: int, *, is_end: bool) -> int:
-    """The place after ``changes`` of a ``place`` before them, on the border of one or in none."""
+    """Maps ``place`` from the text before ``changes`` to that after them.
+
+    ``place`` must not be inside a change, but may be at its edge.
+    """
     shift = 0
     for change in changes:
         if change.before.start > place or (change.before.start == place and not is_end):

@@ -1,4 +1,4 @@
-"""Entities of a text from the label probabilities of its tokens."""
+"""Finds the entities of a text from the label probabilities of its tokens."""
 
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -11,15 +11,15 @@ import numpy.typing as npt
 Scores = npt.NDArray[np.float32]  # [labels]: label probabilities of a token or a word
 _PREFIXED = re.compile(r"[BIESLU]-.")
 _ENDS = frozenset("ESLU")  # prefixes of an entity's last or only token
-_BEGINS = frozenset("BSU")  # prefixes of its first or only token
+_BEGINS = frozenset("BSU")  # prefixes of an entity's first or only token
 
 
 class Aggregation(StrEnum):
-    """How tokens become entities, as ``aggregation_strategy`` of ``transformers``.
+    """How tokens become entities, like ``aggregation_strategy`` of ``transformers``.
 
-    ``NONE``: each token is an entity. ``SIMPLE``: neighbouring tokens with one label. ``FIRST``,
-    ``AVERAGE`` and ``MAX``: the same with words; a word gets the label of its first token, of the
-    mean of its tokens' probabilities, or of its token with the highest probability.
+    With ``NONE``, each token is an entity. ``SIMPLE`` joins adjacent tokens with the same label.
+    ``FIRST``, ``AVERAGE`` and ``MAX`` join words instead; a word gets the label of its first token,
+    of the mean of its tokens' probabilities, or of its token with the highest probability.
     """
 
     NONE = "none"
@@ -31,7 +31,7 @@ class Aggregation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LabelledToken:
-    """A token or a word: label probabilities, and characters ``start`` to ``end``."""
+    """A token or a word: its label probabilities, and its characters ``start`` to ``end``."""
 
     scores: Scores
     start: int
@@ -41,7 +41,7 @@ class LabelledToken:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Characters ``start`` to ``end`` of the text.
+    """A labelled span of the text: the characters ``start`` to ``end``.
 
     ``label`` has no prefix such as ``B-``, except with ``Aggregation.NONE``.
     """
@@ -54,7 +54,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class _BestLabel:
-    """The likeliest label of a token or a word: its index, and its probability."""
+    """A token or word with the index of its most likely label and its probability."""
 
     label: int
     score: float
@@ -88,15 +88,15 @@ def find_entities(
     aggregation: Aggregation,
     ignored: Collection[str] = ("O",),
 ) -> list[Entity]:
-    """The entities of a text, in order, as the pipelines of ``transformers`` find them.
+    """Finds the entities of a text, in order, like the pipelines of ``transformers``.
 
-    Neighbours with the same label form one entity. A new entity begins at ``B-`` and, in a BIOES or
-    BILOU scheme, at ``S-`` or ``U-`` and after ``E-``, ``L-``, ``S-`` or ``U-``. Its score is the
-    mean of its tokens' or words' probabilities.
+    Adjacent tokens with the same label form one entity. A new entity begins at ``B-`` and, in a
+    BIOES or BILOU scheme, at ``S-`` or ``U-`` and after ``E-``, ``L-``, ``S-`` or ``U-``. Its score
+    is the mean of its tokens' or words' probabilities.
 
     Args:
-        tokens: of the text, without special tokens.
-        labels: of the model, such as ``B-PER``.
+        tokens: the text's tokens, without special tokens.
+        labels: the model's labels, such as ``B-PER``.
         aggregation: how tokens become entities.
         ignored: labels that mark no entities; without prefix unless ``aggregation`` is ``NONE``.
     """
@@ -130,7 +130,7 @@ def _words(
 
 
 def _has_ends(labels: Sequence[str]) -> bool:
-    """Whether the scheme marks ends too: BIOES or BILOU."""
+    """Whether the labelling scheme also marks ends (BIOES or BILOU)."""
     entities = [label for label in labels if label != "O"]
     prefixed = all(_PREFIXED.match(label) for label in entities)
     return prefixed and any(label[0] in _ENDS for label in entities)
@@ -144,7 +144,7 @@ def _split(label: str, has_ends: bool) -> tuple[str, str]:
 
 
 def _group(tokens: Sequence[_BestLabel], labels: Sequence[tuple[str, str]]) -> list[Entity]:
-    """Joins neighbouring tokens into entities. ``labels``: prefix and name of each label."""
+    """Joins adjacent tokens into entities. ``labels`` has the prefix and name of each label."""
     groups: list[list[_BestLabel]] = []
     for token in tokens:
         prefix, name = labels[token.label]

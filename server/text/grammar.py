@@ -27,7 +27,7 @@ from server.text.token_bytes import drops_first_space, token_bytes
 log = logging.getLogger(__name__)
 
 MAX_GRAMMAR_BYTES = 1 << 16
-# A compiled grammar takes some 600 times its source: the cache holds at most about 160 MB.
+# A compiled grammar takes about 600 times the memory of its source: the cache takes up to 160 MB.
 CACHED_GRAMMARS, MAX_CACHED_BYTES = 64, 1 << 12
 _SPECIAL_IN_REGEX = re.compile(r"[\\.+*?()|\[\]{}^$#&~\-]")
 
@@ -43,7 +43,7 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A constraint on an output: it matches ``text``, or is one of ``choices``."""
+    """A constraint on an output, which must match ``text`` or be one of ``choices``."""
 
     kind: GrammarKind
     text: str = ""
@@ -63,7 +63,7 @@ class GrammarCompiler:
     """Compiles grammars for one tokenizer and caches the latest short ones. Thread-safe.
 
     Args:
-        tokenizer: the model's; converted when the first grammar is compiled.
+        tokenizer: the model's tokenizer; converted when the first grammar is compiled.
         vocabulary_size: length of the model's logits.
         eos: ids of the end-of-sequence tokens; without any, no grammar compiles.
     """
@@ -79,11 +79,11 @@ class GrammarCompiler:
 
     @property
     def num_cached(self) -> int:
-        """Compiled grammars that are kept."""
+        """Number of compiled grammars in the cache."""
         return self._compiled.cache_info().currsize
 
     def compile(self, grammar: Grammar) -> "GrammarConstraint":
-        """A constraint in its initial state. Blocks for up to a second.
+        """Compiles a grammar to a constraint in its initial state. Blocks for up to a second.
 
         Raises:
             GrammarError: the grammar is malformed or too complex, or the tokenizer is unsupported.
@@ -131,7 +131,7 @@ class GrammarCompiler:
             return self._converted
 
     def _convert_tokenizer(self) -> llguidance.LLTokenizer:
-        """From ``tokenizer.json`` if llguidance supports its decoder, else from the token bytes."""
+        """Converts ``tokenizer.json`` if llguidance supports its decoder, else the token bytes."""
         given: str | llguidance.TokenizerWrapper = self._tokenizer.to_str()
         try:
             return llguidance.LLTokenizer(given, n_vocab=self._vocabulary_size, eos_token=self._eos)
@@ -183,7 +183,7 @@ class _BytesTokenizer:
 
 
 def _with_optional_space(source: str) -> str:
-    """The grammar with an optional leading space, which the tokenizer drops when it decodes."""
+    """Allows an optional leading space, which the tokenizer drops when it decodes."""
     if source.lstrip().startswith("{"):
         (inner,) = json.loads(source)["grammars"]
     else:

@@ -1,7 +1,7 @@
-"""Messages of the grammar library as sentences for the caller.
+"""Converts error messages of the grammar library to messages for the caller.
 
-The library's messages may have internals, such as the states of its parser and names of types, and
-may repeat the whole grammar. What is known to help is kept; anything else becomes one sentence.
+The library's messages may contain internals, such as parser states and type names, and may repeat
+the whole grammar. Known helpful parts are kept; any other message becomes a generic one.
 """
 
 import re
@@ -11,11 +11,11 @@ from server.printable import quoted
 UNSUPPORTED = "is not a grammar that this server supports"
 TOO_COMPLEX = "is too complex"
 
-# ``at 2(8): …``, or without ``at``: line and column of a Lark grammar.
+# Line and column of a Lark grammar: ``at 2(8): …``, or the same without ``at``.
 _PLACE = re.compile(r"(?:at )?(\d{1,9})\((\d{1,9})\): ")
 _SCHEMA = "failed to compile JSON schema: "
 _REGEX, _INDENT, _REASON = "regex parse error:\n", "    ", "\nerror: "
-# Patterns of messages, and what to say. The group ``text`` is the caller's, and is quoted.
+# Patterns of messages, and their replacements. The group ``text`` is from the caller and is quoted.
 _KNOWN = tuple(
     (re.compile(pattern, re.DOTALL), sentence)
     for pattern, sentence in (
@@ -70,14 +70,15 @@ _KNOWN = tuple(
 
 
 def describe(message: str, pattern: str | None = None) -> str:
-    """What is wrong with a grammar, without the library's internals.
+    """Describes what is wrong with a grammar, without the library's internals.
 
     Args:
-        message: the library's.
+        message: the library's message.
         pattern: the regular expression that the grammar consists of; ``None`` for other grammars.
 
     Returns:
-        A sentence of which the grammar is the subject, or what was found or expected, and where.
+        A predicate whose subject is the grammar, or a phrase that says what was found or expected;
+        with the line and column if they are known.
     """
     message = message.strip()
     place = _PLACE.match(message)
@@ -85,13 +86,13 @@ def describe(message: str, pattern: str | None = None) -> str:
         message = message[place.end() :]
     message = message.removeprefix(_SCHEMA)
     what = _of_regex(message, pattern) if _REGEX in message else _known(message)
-    if place is None or pattern is not None:  # a place in a Lark grammar around the pattern
+    if place is None or pattern is not None:  # a pattern's place is in a generated Lark grammar
         return what
     return f"{what} at line {place[1]}, column {place[2]}"
 
 
 def _of_regex(message: str, pattern: str | None) -> str:
-    """``… regex parse error:``, the expression, carets below the place, and ``error: REASON``."""
+    """Parses ``… regex parse error:``, the expression, carets at the place, ``error: REASON``."""
     _, _, found = message.partition(_REGEX)
     shown, _, reason = found.partition(_REASON)
     reason = reason.partition("\n")[0]

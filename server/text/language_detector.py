@@ -14,20 +14,20 @@ _loading = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class DetectedLanguage:
-    """``language``: a code of those asked for. ``confidence``: a probability among them."""
+    """One of the candidate codes, and the probability of it among the candidates."""
 
     language: str
     confidence: float
 
 
 def detect_language(text: str, languages: Iterable[str]) -> list[DetectedLanguage]:
-    """The languages that a text may be written in, most likely first.
+    """Ranks the languages that a text may be written in, most likely first.
 
     Blocks; the first call loads the detector, which takes seconds and 120 MB.
 
     Args:
         text: any text; only its beginning is read.
-        languages: the codes of possible languages. Those that the detector does not know are
+        languages: the codes of candidate languages. Those that the detector does not know are
             left out; of several codes for one language, the first is used.
     """
     codes: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Language codes: those of models, such as ``eng_Latn`` and ``en_XX``, and BCP 47 tags."""
+"""Matches language codes of models, such as ``eng_Latn`` and ``en_XX``, and BCP 47 tags."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -6,7 +6,7 @@ from functools import lru_cache
 from langcodes import Language
 from langcodes.tag_parser import LanguageTagError
 
-MAX_CODE_CHARACTERS = 35  # as RFC 5646 recommends
+MAX_CODE_CHARACTERS = 35  # the length that RFC 5646 recommends
 _UNKNOWN = "und"
 
 
@@ -21,9 +21,9 @@ def _tag(code: str) -> Language | None:
 
 
 def base_language(code: str) -> str:
-    """The language of a code without region and script, in ISO 639-1 where it has a code.
+    """The language of a code without region and script, in ISO 639-1 if it has such a code.
 
-    "en" for ``en``, ``en-US``, ``eng_Latn`` and ``en_XX``; empty for what is no code.
+    Returns "en" for ``en``, ``en-US``, ``eng_Latn`` and ``en_XX``; an empty text for invalid codes.
     """
     tag = _tag(code)
     base = tag.language if tag is not None else None
@@ -40,10 +40,11 @@ def language_name(code: str) -> str:
 
 
 def match_language(wanted: str, available: Iterable[str]) -> str | None:
-    """The code of ``available`` for the language ``wanted``.
+    """Finds the best code in ``available`` for the language ``wanted``; ``None`` if there is none.
 
-    The same code, else the same tag in another spelling, else the same language and script, else
-    the same language: ``pt-BR`` finds ``pt_BR`` before ``pt``, and ``pt-PT`` finds ``pt``.
+    Prefers the same code, then the same tag in another spelling, then the code without region and
+    script, then the same script, then any code of the language: ``pt-BR`` finds ``pt_BR`` before
+    ``pt``, and ``pt-PT`` finds ``pt``.
     """
     codes = list(available)
     if wanted in codes:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-# Address space only: memory is committed as the recursion needs it, and freed at the end.
+# Size of the address space. Memory is committed as the recursion needs it, and freed at the end.
 STACK_BYTES = 256 << 20
 
 T = TypeVar("T")
@@ -15,7 +15,7 @@ def run_with_large_stack(function: Callable[[], T]) -> T:
     """Runs ``function`` in a new thread with :data:`STACK_BYTES` of stack. Returns its result.
 
     Raises:
-        BaseException: whatever ``function`` raises.
+        BaseException: the exception that ``function`` raises.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -27,7 +27,7 @@ def run_with_large_stack(function: Callable[[], T]) -> T:
             errors.append(error)
 
     thread = threading.Thread(target=run, name="large-stack", daemon=True)
-    with _lock:  # stack_size applies to every thread that the process starts meanwhile
+    with _lock:  # stack_size applies to every thread that the process starts at this time
         before = threading.stack_size(STACK_BYTES)
         try:
             thread.start()
@@ -35,5 +35,5 @@ def run_with_large_stack(function: Callable[[], T]) -> T:
             threading.stack_size(before)
     thread.join()
     if errors:
-        raise errors.pop()  # not of a variable: the error keeps this frame, which would keep it
+        raise errors.pop()  # a variable would make a cycle: the traceback keeps this frame
     return results[0]

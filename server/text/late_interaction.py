@@ -1,6 +1,6 @@
-"""Queries and documents as a model with a vector for each token reads them.
+"""Adapts tokenized queries and documents to multi-vector (late-interaction) models.
 
-The rules for token ids are :mod:`model.late_interaction`'s.
+:mod:`model.late_interaction` has the rules for token ids.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from server.text.windows import TokenizedText, TooLongError, Window, WindowBudge
 
 @dataclass(frozen=True, slots=True)
 class LateInteraction:
-    """How the texts of a call are read.
+    """Adapts the texts of one call, which are queries if ``is_query``, else documents.
 
-    ``spec``: with lengths that fit the server. ``is_query``: whether they are queries.
+    The lengths in ``spec`` must fit the server's limits.
     """
 
     spec: MultiVector
@@ -23,12 +23,12 @@ class LateInteraction:
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens of a text, its marker and special tokens included."""
+        """Maximum tokens of a text, including its marker and special tokens."""
         return self.spec.query_length if self.is_query else self.spec.document_length
 
     @property
     def num_markers(self) -> int:
-        """1 or 0."""
+        """Number of marker tokens per text: 1 or 0."""
         return int(self._marker is not None)
 
     def kept(self, ids: Sequence[int]) -> Sequence[int]:
@@ -40,7 +40,7 @@ class LateInteraction:
         return self.spec.query_marker if self.is_query else self.spec.document_marker
 
     def read_all(self, texts: Sequence[TokenizedText], budget: WindowBudget) -> list[TokenizedText]:
-        """Reads each of ``texts``, as :meth:`read` does; an error says which is too long."""
+        """Calls :meth:`read` for each text; the ``index`` of an error says which text it is."""
         read = []
         for index, text in enumerate(texts):
             try:
@@ -51,12 +51,12 @@ class LateInteraction:
         return read
 
     def read(self, text: TokenizedText, budget: WindowBudget) -> TokenizedText:
-        """``text`` with a marker and, of a query, fillers in each window.
+        """Adds a marker to each window of ``text`` and, for a query, filler tokens.
 
         Args:
-            text: its windows have at most :attr:`max_tokens` together with a marker; it has only
-                one window, if it has offsets. A text without any token is returned as it is.
-            budget: of the request; the added tokens are taken from it.
+            text: the text. Each window has at most :attr:`max_tokens` together with a marker; a
+                text with offsets has one window. A text without tokens is returned unchanged.
+            budget: the request's budget, from which the added tokens are taken.
 
         Raises:
             TooLongError: the added tokens exceed the budget.
@@ -73,7 +73,7 @@ class LateInteraction:
         return replace(text, windows=windows, offsets=offsets, word_ids=word_ids)
 
     def _splits(self, window: Window) -> bool:
-        """Whether the marker comes after the text's first token, not after a special one."""
+        """Whether the marker follows the text's first token instead of a special token."""
         return self._marker is not None and window.text_start == 0 and window.num_text_tokens > 0
 
     def _num_added(self, window: Window) -> int:

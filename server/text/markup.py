@@ -1,8 +1,8 @@
-"""HTML as text between tags, to translate the text and keep the markup.
+"""Splits HTML into text and tags, to translate the text and keep the markup.
 
-A scanner finds the tags; everything but the text is kept character by character. It takes linear
-time and builds no tree, so nesting costs nothing. Parsers that build one write other markup than
-they read: quotes, attributes' order and missing end tags change.
+A scanner finds the tags; everything except the text is kept character by character. It takes linear
+time and builds no tree, so nesting costs nothing. Parsers that build a tree change the markup:
+quotes, the order of attributes and missing end tags.
 """
 
 import html
@@ -15,13 +15,13 @@ from server.text.markup_rules import INLINE, RAW_TEXT, VOID, is_untranslated
 _NAME = re.compile(r"[A-Za-z][^\s/>]*")
 _ATTRIBUTES_END = re.compile(r"""[^>"'=]|=\s*(?:"[^"]*"|'[^']*'|[^\s>"'][^\s>]*)?|["']""")
 _SPACES = re.compile(r"[ \t\r\n\f]+")
-MAX_TAGS = 50_000  # of one document: characters "<"
-MAX_INLINE_TAGS = 256  # of one segment; at more, tags end a segment
+MAX_TAGS = 50_000  # maximum characters "<" per document
+MAX_INLINE_TAGS = 256  # per segment; further tags end the segment
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A tag, comment or other markup. ``name``: empty if it is no tag."""
+    """A tag, comment or other markup. ``name`` is empty if it is not a tag."""
 
     source: str
     name: str = ""
@@ -34,9 +34,9 @@ class Tag:
 
 @dataclass(slots=True)
 class Element:
-    """An inline element, or a void one without ``end``, at characters of a segment's text.
+    """An inline element that covers the characters ``start`` to ``stop`` of a segment's text.
 
-    ``children``: the elements in it.
+    A void element has no ``end``. ``children`` are the elements inside it.
     """
 
     begin: Tag
@@ -50,7 +50,7 @@ class Element:
 class Segment:
     """Text between block tags.
 
-    White space in it is one space, as browsers show it, but for that in <pre>.
+    Runs of white space become one space, as browsers show them, except inside <pre>.
 
     Attributes:
         text: the text without white space around it.
@@ -68,12 +68,12 @@ class Segment:
 
     @property
     def is_text(self) -> bool:
-        """Whether there is something to translate."""
+        """Whether the text has letters, so that it needs a translation."""
         return any(map(str.isalpha, self.text))
 
 
 def segments(document: str) -> Iterator[Segment | str]:
-    """The segments of a document, and the markup between them as it is."""
+    """Yields the segments of a document, and the markup between them unchanged."""
     builder = _Builder()
     skipped: list[str] = []  # open elements that are not translated
     in_pre = False
@@ -132,7 +132,7 @@ class _Builder:
 
 
 def _segment(parts: list[str | Tag], keeps_space: bool) -> Segment:
-    """The segment of text and paired tags."""
+    """Makes a segment of texts and paired tags."""
     texts: list[str] = []
     length = 0
     elements: list[Element] = []
@@ -186,7 +186,7 @@ def _paired(parts: list[str | Tag]) -> set[int]:
         if isinstance(begin, Tag) and start is not None and begin.name == part.name:
             stack.pop()
             partners[start], partners[index] = index, start
-        else:  # an end tag of nothing, or of an outer element
+        else:  # an end tag without a begin tag, or that of an outer element
             stack.clear()
             partners = {a: b for a, b in partners.items() if max(a, b) < index}
     alone = [
@@ -200,7 +200,7 @@ def _paired(parts: list[str | Tag]) -> set[int]:
 
 
 def _parts(document: str) -> Iterator[str | Tag]:
-    """Text and markup, in order. Their sources, joined, are the document."""
+    """Yields text and markup, in order. Their sources, joined, are the document."""
     position, size = 0, len(document)
     raw = ""  # the element whose content is text without markup
     while position < size:
@@ -229,7 +229,7 @@ def _parts(document: str) -> Iterator[str | Tag]:
 
 
 def _tag_at(document: str, at: int) -> Tag | None:
-    """The markup that begins at a "<"; what is not closed reaches to the end of the document."""
+    """The markup at a "<", or ``None``. Unclosed markup extends to the end of the document."""
     for opening, closing in (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<!", ">"), ("<?", ">")):
         if document.startswith(opening, at):
             end = document.find(closing, at + len(opening))

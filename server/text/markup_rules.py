@@ -16,7 +16,7 @@ VOID = frozenset(
         *("source", "track", "wbr"),
     }
 )
-# Elements whose content is no markup.
+# Elements whose content is text without markup.
 RAW_TEXT = frozenset({"iframe", "noembed", "noframes", "script", "style", "textarea", "xmp"})
 _UNTRANSLATED = RAW_TEXT | {"math", "svg", "template"}
 _TRANSLATE = re.compile(r"""\stranslate\s*=\s*["']?no["'\s/>]""", re.IGNORECASE)
@@ -27,7 +27,7 @@ _CLASS = re.compile(
 
 
 def is_untranslated(name: str, tag: str) -> bool:
-    """Whether the element's content is kept as it is. ``tag``: the source of its begin tag."""
+    """Whether the element's content stays untranslated. ``tag`` is its begin tag's source."""
     if name in _UNTRANSLATED:
         return True
     return ("translate" in tag.lower() and _TRANSLATE.search(tag) is not None) or _CLASS.search(

@@ -1,4 +1,4 @@
-"""Splits texts into sentences, and sentences that are too long at clauses or white space."""
+"""Splits texts into sentences, and long sentences at clauses or white space."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,17 +11,17 @@ from server.text.languages import base_language
 
 Span = tuple[int, int]  # start and end in characters; end excluded
 
-# A longer sentence is split. The library's time grows with the square of a text's length, so it
-# never sees more at once.
+# Maximum characters of a sentence; longer ones are split. The library's time is quadratic in the
+# length of its input, so it gets at most this much at once.
 MAX_SENTENCE_CHARACTERS = 2000
-# Lines of this length that end without closing punctuation are taken for wrapped text.
+# Lines of at least this length that end without closing punctuation count as wrapped text.
 _WRAPPED_CHARACTERS = 60
 _LINE = re.compile(r"[^\r\n\u2028\u2029]+")
 _CLOSED = re.compile(r"[.!?:;…。！？：；؟۔।॥][\"'”’»)\]」』]*\s*$")
-# A list's bullet or number, a heading's or a quotation's mark: kept as it is.
+# The mark of a list item, a heading or a quotation, which is kept unchanged.
 _MARKER = re.compile(r"\s*(?:[-*+•‣▪◦·–—>]+|#{1,6}|\(?\d{1,3}[.)])\s+")
 _WHITE_SPACE = re.compile(r"\s+")
-_BREAKS = (  # from the best place to split a long sentence to the worst
+_BREAKS = (  # places to split a long sentence, best first
     re.compile(r"[;:—–](?=\s)|[；：]"),
     re.compile(r"[,)\]](?=\s)|[，、،]"),
     _WHITE_SPACE,
@@ -32,7 +32,7 @@ _SPACELESS = {"bo", "dz", "ja", "km", "lo", "my", "th", "yue", "zh"}
 
 @dataclass(frozen=True, slots=True)
 class SplitText:
-    """The sentences of a text and what surrounds them.
+    """The sentences of a text and the separators around them.
 
     The text is ``separators[0] + sentence 0 + separators[1] + … + separators[-1]``, apart from a
     space that :func:`split_text` adds where the target language wants one.
@@ -48,14 +48,14 @@ class SplitText:
 
 
 def split_text(text: str, spans: Sequence[Span], source: str = "", target: str = "") -> SplitText:
-    """The text with its sentences ``spans`` and the separators between them.
+    """Combines a text's sentences ``spans`` with the separators between them.
 
     Args:
         text: the whole text.
-        spans: its sentences, in order. Fewer than two: the text is not split.
-        source: the text's language. If it is written without spaces, ``target``, the language to
-            translate to, says whether to put one between sentences.
-        target: as above.
+        spans: its sentences, in order. With fewer than two, the text is not split.
+        source: the text's language.
+        target: the language to translate to. If it is written with spaces and ``source`` is not, a
+            space is inserted between sentences without a separator.
     """
     if len(spans) < 2:
         return SplitText(((0, len(text)),), ("", ""))
@@ -66,7 +66,7 @@ def split_text(text: str, spans: Sequence[Span], source: str = "", target: str =
 
 
 def sentence_spans(text: str, language: str = "") -> Iterator[Span]:
-    """The sentences of a text, without white space around them.
+    """Yields the sentences of a text, without white space around them.
 
     A line break ends a sentence unless the text is wrapped there. Bullets, numbers of lists and
     sentences without a letter belong to no span. The time is proportional to the text's length.
@@ -93,16 +93,16 @@ def sentence_spans(text: str, language: str = "") -> Iterator[Span]:
 def split_sentence(
     text: str, span: Span, offsets: Sequence[Span | None], max_tokens: int
 ) -> Iterator[Span]:
-    """Parts of a sentence with at most ``max_tokens`` tokens each.
+    """Yields parts of a sentence with at most ``max_tokens`` tokens each.
 
-    It is split after a semicolon, a comma or a word, whichever of them is in the second half of the
-    part; if there is no white space either, between tokens.
+    A part ends at the last semicolon, colon or dash in its second half, else comma or bracket, else
+    white space; without any of these, it ends between tokens.
 
     Args:
         text: the whole text.
         span: the sentence in ``text``.
         offsets: the span of each token in the sentence, ``None`` for special tokens.
-        max_tokens: at least 1.
+        max_tokens: maximum tokens of a part; at least 1.
     """
     start, end = span
     tokens = [token for token in offsets if token is not None]
@@ -117,7 +117,7 @@ def split_sentence(
 
 
 def _paragraphs(text: str) -> Iterator[Span]:
-    """Lines with text; lines that were wrapped are joined."""
+    """Yields lines with text; wrapped lines are joined."""
     start: int | None = None
     end = 0
     for line in _LINE.finditer(text):
@@ -145,7 +145,7 @@ def _is_wrapped(text: str, start: int, end: int, line: re.Match[str]) -> bool:
 
 
 def _last_break(window: str) -> int:
-    """Where to split a window without the end of a sentence: a number of characters."""
+    """The number of characters after which to split a window that has no sentence end."""
     for pattern in _BREAKS:
         ends = [found.end() for found in pattern.finditer(window, len(window) // 2)]
         if ends:
@@ -154,7 +154,7 @@ def _last_break(window: str) -> int:
 
 
 def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
-    """The span without white space around it; nothing if it has no letter."""
+    """Yields the span without white space around it; nothing if it has no letter."""
     part = text[start:end]
     if any(character.isalpha() for character in part):
         yield start + len(part) - len(part.lstrip()), start + len(part.rstrip())

@@ -10,13 +10,13 @@ class StopStrings:
     """Holds back text that may begin a stop string.
 
     Args:
-        stops: the stop strings; none is empty.
+        stops: the stop strings; none may be empty.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._borders = _borders_of(self._stops)
-        # For each stop string, how many of its first characters end the text so far.
+        # For each stop string, the length of its longest prefix that ends the text so far.
         self._matched = [0] * len(self._stops)
         self._held = ""
         self.is_matched = False
@@ -40,7 +40,7 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """The text held back so far; call it when no more text follows."""
+        """Returns the text held back so far. Call this when no more text follows."""
         held, self._held = self._held, ""
         return held
 
@@ -48,11 +48,11 @@ class StopStrings:
 def stop_detector(
     text: StreamingDetokenizer, stops: Sequence[str], prefix: Iterable[int]
 ) -> Callable[[int], bool]:
-    """A function that takes the next token of a text: whether the text has a stop string now.
+    """Returns a function that adds a token to a text and returns whether it has a stop string.
 
     Args:
-        text: of the whole text; not used before.
-        stops: the stop strings; none is empty.
+        text: an unused detokenizer for the whole text.
+        stops: the stop strings; none may be empty.
         prefix: the first tokens of the text, in which stop strings do not count.
     """
     found = StopStrings(stops)
@@ -67,9 +67,9 @@ def stop_detector(
 
 
 def _advance(stop: str, borders: tuple[int, ...], matched: int, piece: str) -> int:
-    """How many first characters of ``stop`` end a text, after ``piece`` is added to it.
+    """The length of the prefix of ``stop`` that ends a text after ``piece`` is added to it.
 
-    Knuth, Morris and Pratt 1977: linear in ``piece``, whatever the text and ``stop``.
+    Source: Knuth, Morris and Pratt 1977. The time is linear in the length of ``piece``.
     """
     for character in piece:
         while matched and stop[matched] != character:

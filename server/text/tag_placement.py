@@ -1,4 +1,4 @@
-"""Places the inline elements of a source text in its translation, by word alignments."""
+"""Places a source text's inline elements in its translation, by word alignments."""
 
 import html
 import re
@@ -16,7 +16,7 @@ _SIBLING_WEIGHT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class AlignedSpan:
-    """Characters of the source and the characters of the translation that they became."""
+    """A span of the source and the aligned span of the translation, in characters."""
 
     source_start: int
     source_end: int
@@ -26,7 +26,7 @@ class AlignedSpan:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """A word or mark of the translation, and the character of the source it came from."""
+    """A word or punctuation mark of the translation, and its position in the source."""
 
     start: int
     end: int
@@ -37,15 +37,15 @@ class _Word:
 def place_tags(
     source: str, translation: str, elements: Sequence[Element], spans: Iterable[AlignedSpan]
 ) -> str:
-    """The translation as HTML: escaped, with every tag of the source once.
+    """Returns the translation as HTML: escaped, with every tag of the source once.
 
-    An element covers the words of the translation for which the number of words that come from its
-    text, less the number of others, is highest. One that covers all of the source covers all of
-    the translation. One without any word keeps its place between words.
+    An element covers the interval of the translation that maximizes the weighted number of words
+    from its text minus that of other words. An element that covers all of the source covers all of
+    the translation. An element without words keeps its place between words.
 
     Args:
-        source: the source's text.
-        translation: its translation, as text.
+        source: the source text.
+        translation: the translation, as plain text.
         elements: the outermost inline elements of the source.
         spans: the alignments.
     """
@@ -54,7 +54,7 @@ def place_tags(
 
 
 def escaped(text: str) -> str:
-    """Text as HTML."""
+    """Escapes text for HTML."""
     return html.escape(text, quote=False).replace("\xa0", "&nbsp;")
 
 
@@ -67,7 +67,7 @@ def _words(translation: str, spans: list[AlignedSpan]) -> list[_Word]:
         last = max(bisect_left(starts, end) - 1, 0)
         if not spans:
             continue
-        # Spans do not overlap in the target: the parts of this word end at the last one.
+        # Spans do not overlap in the target, so those of this word are consecutive and end at last.
         first = last
         while first > 0 and spans[first - 1].target_end > start:
             first -= 1
@@ -88,7 +88,7 @@ def _render(
     elements: Sequence[Element],
     words: Sequence[_Word],
 ) -> str:
-    """The part ``target_range`` of the translation with ``elements``, all of ``source_range``."""
+    """Renders ``target_range`` of the translation with the ``elements`` of ``source_range``."""
     low, high = target_range
     inside = [word for word in words if low <= word.start and word.end <= high]
     placed: list[tuple[int, int, Element]] = []
@@ -120,7 +120,7 @@ def _render(
 def _covered(
     source: str, source_range: tuple[int, int], target_range: tuple[int, int], element: Element
 ) -> tuple[int, int] | None:
-    """All of the target, if there are no words of the source outside of the element."""
+    """``target_range`` if the element contains all of the source's words, else ``None``."""
     first, last = source_range
     outside = source[first : element.start] + source[element.stop : last]
     if element.end is None or any(map(str.isalnum, outside)):
@@ -136,7 +136,7 @@ def _best_interval(
     words: Sequence[_Word],
     taken: Sequence[tuple[int, int]],
 ) -> tuple[int, int] | None:
-    """The words with the highest sum of weights, as characters (Kadane's algorithm)."""
+    """The span of the words with the highest sum of weights (Kadane's algorithm)."""
     if element.end is None or element.start == element.stop:
         return None
     best_sum = current = 0.0
@@ -160,7 +160,7 @@ def _best_interval(
 
 
 def _position(at: int, words: Sequence[_Word], target_range: tuple[int, int]) -> int:
-    """The boundary between words that best separates those from before and after ``at``."""
+    """The boundary that best separates words from before and after ``at`` in the source."""
     if not words:
         return target_range[0]
     signs = [word.weight * (1 if word.source < at else -1) for word in words]

@@ -1,4 +1,4 @@
-"""A pair of texts inside the template of a language model."""
+"""A pair of texts inside a language model's template."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Offsets = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class TemplatedPair:
-    """The whole text, and the characters of the pair's two texts in it."""
+    """The rendered text, and the character ranges of the pair's two texts in it."""
 
     text: str
     first: range
@@ -20,7 +20,7 @@ class TemplatedPair:
 
     @classmethod
     def of(cls, template: PairTemplate, first: str, second: str) -> "TemplatedPair":
-        """``first`` and ``second`` in ``template``."""
+        """Renders ``first`` and ``second`` with ``template``."""
         start = len(template.before)
         stop = start + len(first)
         second_start = stop + len(template.between)
@@ -31,7 +31,7 @@ class TemplatedPair:
         )
 
     def tokens(self, whole: Encoding) -> tuple[range, range]:
-        """The tokens of each text. A token at its boundary belongs to it."""
+        """The token range of each text. A token that spans a text's boundary belongs to it."""
         offsets = whole.offsets
         first, second = (_tokens(offsets, characters) for characters in (self.first, self.second))
         return first, range(max(first.stop, second.start), max(first.stop, second.stop))
@@ -44,11 +44,11 @@ def _tokens(offsets: list[tuple[int, int]], characters: range) -> range:
 
 
 def offsets_of(whole: Encoding, tokens: range, characters: range | None) -> Offsets:
-    """Start and end of each of ``tokens``, in characters.
+    """The start and end of each of ``tokens``, in characters.
 
     Args:
-        characters: the text whose tokens they are, if the whole has others around it: the offsets
-            are those in the text.
+        characters: the range of the tokens' text in the whole, to which offsets are then relative;
+            ``None`` means offsets in the whole.
     """
     offsets = whole.offsets[tokens.start : tokens.stop]
     if characters is None:

@@ -1,4 +1,4 @@
-"""The bytes that each token adds to a text, computed with the tokenizer's decoder."""
+"""Computes the bytes that each token adds to a text, with the tokenizer's decoder."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_REPLACEMENT = "\ufffd"  # incomplete UTF-8 decodes to it
-SPACE = "▁"  # SentencePiece writes it for a space
-_CONTEXT = "a"  # some text for a token to follow
+_REPLACEMENT = "\ufffd"  # the result of decoding incomplete UTF-8
+SPACE = "▁"  # SentencePiece's symbol for a space
+_CONTEXT = "a"  # text for a token to follow
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
     """A vocabulary as bytes.
 
-    ``tokens[id]``: the bytes that ``id`` adds after other text. ``without_text``: ids that add no
-    text of their own (special tokens, the unknown token, incomplete characters); ``tokens`` has
-    their names instead. ``encode``: tokenizes bytes that follow other text.
+    ``tokens[id]`` are the bytes that ``id`` adds after other text. ``without_text`` lists the ids
+    that add no text of their own (special tokens, the unknown token, incomplete characters);
+    ``tokens`` has their names instead. ``encode`` tokenizes bytes that follow other text.
     """
 
     tokens: tuple[bytes, ...]
@@ -27,7 +27,7 @@ class TokenBytes:
 
 
 def token_bytes(tokenizer: Tokenizer, vocabulary_size: int) -> TokenBytes:
-    """The bytes of the first ``vocabulary_size`` ids."""
+    """Computes the bytes of the first ``vocabulary_size`` ids."""
     before = tokenizer.encode(_CONTEXT, add_special_tokens=False).ids
     start = len(tokenizer.decode(before))
     ids = range(min(vocabulary_size, tokenizer.get_vocab_size()))
@@ -50,7 +50,7 @@ def token_bytes(tokenizer: Tokenizer, vocabulary_size: int) -> TokenBytes:
         without_text.append(id_)
 
     def encode(text: bytes) -> list[int]:
-        """Runs the tokenizer's model only, which adds no space before the first word."""
+        """Runs only the tokenizer's model, which adds no space before the first word."""
         spelled = text.decode("utf-8", errors="ignore").replace(" ", SPACE)
         return [token.id for token in tokenizer.model.tokenize(spelled)]
 
@@ -58,7 +58,7 @@ def token_bytes(tokenizer: Tokenizer, vocabulary_size: int) -> TokenBytes:
 
 
 def bytes_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
-    """The bytes that each of ``ids`` adds after other text; the names of special tokens."""
+    """The bytes that each id adds after other text; for special tokens, their names."""
     before = tokenizer.encode(_CONTEXT, add_special_tokens=False).ids
     start = len(tokenizer.decode(before, skip_special_tokens=False))
     texts = tokenizer.decode_batch([[*before, id_] for id_ in ids], skip_special_tokens=False)
@@ -81,7 +81,7 @@ def _spelled_bytes(name: str) -> bytes:
 
 
 def _byte_level() -> dict[str, int]:
-    """Bytes by the characters that stand for them in byte-level BPE (Radford et al. 2019)."""
+    """Maps the characters of byte-level BPE to their bytes (Radford et al. 2019)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (byte for byte in range(256) if byte not in printable)
     table = {chr(byte): byte for byte in printable}

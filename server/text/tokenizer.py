@@ -19,11 +19,11 @@ from server.text.windows import (
     tokenize_windows,
 )
 
-_REPLACEMENT = "\ufffd"  # incomplete UTF-8 decodes to it
+_REPLACEMENT = "\ufffd"  # the result of decoding incomplete UTF-8
 
 
 class Tokenizer:
-    """``tokenizer.json`` of a bundle. Thread-safe; releases the GIL while it works.
+    """The ``tokenizer.json`` of a bundle. Thread-safe; releases the GIL while it works.
 
     Raises:
         BundleError: the file is not a tokenizer.
@@ -42,7 +42,7 @@ class Tokenizer:
 
     @property
     def library(self) -> HuggingFaceTokenizer:
-        """The library's tokenizer, which callers do not change."""
+        """The library's tokenizer, which callers must not change."""
         return self._tokenizer
 
     def token_beyond(self, vocabulary_size: int) -> str | None:
@@ -72,12 +72,12 @@ class Tokenizer:
     def encode_after(
         self, context: str, text: str, max_tokens: int | None = None
     ) -> tuple[tuple[int, ...], int]:
-        """Token ids of ``context + text``, and how many of them precede ``text``.
+        """Token ids of ``context + text``, and the number of those that precede ``text``.
 
         A token that spans the boundary belongs to ``text``.
 
         Raises:
-            TooLongError: they are more than ``max_tokens``.
+            TooLongError: there are more than ``max_tokens``.
         """
         encoding = self._encode_one(context + text)
         _check_length(encoding, max_tokens)
@@ -106,7 +106,7 @@ class Tokenizer:
             texts: single texts, or the first text of each pair.
             pairs: the second text of each pair; as many as ``texts``.
             limit: the length limit, and how longer texts are handled.
-            budget: windows and tokens that the texts may have; they are taken from it.
+            budget: the windows and tokens that the texts may use; reduced by what they use.
             with_offsets: whether to return offsets and word ids; otherwise they are empty.
             template: the text around each pair.
 
@@ -185,7 +185,7 @@ class Tokenizer:
         ]
 
     def _encode_one(self, text: str, *, special_tokens: bool = True) -> Encoding:
-        """Unlike the library's ``encode``, this lets other threads run."""
+        """Tokenizes one text. Unlike the library's ``encode``, this lets other threads run."""
         (encoding,) = self._tokenizer.encode_batch([text], add_special_tokens=special_tokens)
         return encoding
 
@@ -194,7 +194,7 @@ class Tokenizer:
         return [self._tokenizer.id_to_token(id_) or "" for id_ in ids]
 
     def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
-        """The bytes that each id adds after other text; the names of special tokens."""
+        """The bytes that each id adds after other text; for special tokens, their names."""
         return bytes_of(self._tokenizer, ids)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -203,22 +203,22 @@ class Tokenizer:
         return text.rstrip(_REPLACEMENT)
 
     def detokenizer(self) -> "StreamingDetokenizer":
-        """A detokenizer for one sequence, from its first generated token."""
+        """Makes a detokenizer for one sequence, from its first generated token."""
         return StreamingDetokenizer(self._tokenizer, changes_text=self._changes_text)
 
 
 class StreamingDetokenizer:
-    """Streaming detokenizer. The pieces, joined, do not depend on how tokens were added.
+    """Detokenizes a stream. The joined pieces do not depend on how tokens were grouped.
 
-    They equal ``Tokenizer.decode`` of all ids unless some bytes are no UTF-8.
+    They equal ``Tokenizer.decode`` of all ids unless some bytes are invalid UTF-8.
 
-    ``changes_text``: whether later tokens may change the text of earlier ones, as bytes do.
+    ``changes_text`` says whether later tokens may change earlier text, as with byte fallback.
     """
 
     def __init__(self, library: HuggingFaceTokenizer, *, changes_text: bool = True) -> None:
         self._library = library
         self._stream = DecodeStream(skip_special_tokens=True)
-        self._pending: list[int] = []  # without text so far
+        self._pending: list[int] = []  # tokens whose text has not been returned yet
         self._changes_text = changes_text
         self._is_empty = True
 
@@ -227,10 +227,10 @@ class StreamingDetokenizer:
         return self._push([id_])
 
     def push_all(self, ids: Sequence[int]) -> str:
-        """As :meth:`push` of each, at less cost; some text may wait for the next tokens."""
+        """Like :meth:`push` of each token, but cheaper; some text may wait for the next tokens."""
         if self._changes_text or len(ids) < 2:
             return "".join(map(self.push, ids))
-        *earlier, last = ids  # the last one is more often within a character than both
+        *earlier, last = ids  # if the last ends inside a character, earlier text is still returned
         return self._push(earlier) + self.push(last)
 
     def _push(self, ids: list[int]) -> str:
@@ -248,7 +248,7 @@ class StreamingDetokenizer:
         return piece
 
     def finish(self, ids: Sequence[int] = ()) -> str:
-        """Adds the last tokens, at less cost than :meth:`push`. Returns the rest of the text."""
+        """Adds the last tokens, more cheaply than :meth:`push`. Returns the rest of the text."""
         if self._is_empty:
             whole: str = self._library.decode(list(ids))
             if _REPLACEMENT not in whole:

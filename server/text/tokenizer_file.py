@@ -1,8 +1,8 @@
 """Loads ``tokenizer.json`` in parts, so that other threads run in between.
 
-The library holds the interpreter lock while it parses a file, for 0.2 s and, on a busy machine, for
-a second: every stream of the server would wait. Its constructors take the same vocabulary from
-Python in a third of the time, and the parts of a file can be decoded one by one.
+The library holds the interpreter lock while it parses a file: for 0.2 s, or for a second on a busy
+machine, during which every stream of the server would wait. Its constructors take the same
+vocabulary from Python in a third of the time, and a file's parts can be decoded one by one.
 """
 
 from pathlib import Path
@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 from tokenizers import AddedToken, Tokenizer, models
 
-# Smaller files are parsed in one go, in less than 20 ms.
+# Smaller files are parsed as a whole, in less than 20 ms.
 _LARGE_BYTES = 1 << 18
 
 
 class _Model(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The fields that the model's constructor takes; another field is parsed by the library."""
+    """The fields that the model's constructor takes; with others, the library parses the file."""
 
     type: str
     vocab: msgspec.Raw
@@ -47,7 +47,7 @@ _EMPTY_MODEL = msgspec.Raw(b'{"type": "BPE", "vocab": {}, "merges": []}')
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer that the library reads from ``path``.
+    """Loads the tokenizer in ``path``.
 
     Raises:
         Exception: the file is not a tokenizer, or cannot be read.
@@ -60,12 +60,12 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def _load_parts(data: bytes) -> Tokenizer | None:
-    """None if the file has anything that the library must read itself."""
+    """Loads a tokenizer in parts; None if only the library can read the file."""
     try:
         file = msgspec.json.decode(data, type=_File)
         model = _model(file.model)
-    except Exception:  # of the library: it raises plain Exception
-        return None  # reading the file whole tells what is wrong with it
+    except Exception:  # the library raises plain Exception
+        return None  # parsing the whole file then reports the error
     if model is None:
         return None
     rest = {name: getattr(file, name) for name in file.__struct_fields__}
@@ -73,7 +73,7 @@ def _load_parts(data: bytes) -> Tokenizer | None:
     tokenizer = Tokenizer.from_str(msgspec.json.encode(rest).decode())
     tokenizer.model = model
     expected = {token.pop("id"): token["content"] for token in file.added_tokens}
-    # As in the library: a special token may be one of the vocabulary.
+    # The library does the same: a special token may be in the vocabulary.
     tokenizer.add_tokens([AddedToken(**token) for token in file.added_tokens])
     added = tokenizer.get_added_tokens_decoder()
     is_equal = {id_: token.content for id_, token in added.items()} == expected
@@ -81,7 +81,7 @@ def _load_parts(data: bytes) -> Tokenizer | None:
 
 
 def _model(model: _Model) -> Any:
-    """The library's model; None if its type is not known here."""
+    """Builds the library's model; None if its type is not supported here."""
     if model.type == "BPE":
         given = {
             "dropout": model.dropout,
@@ -105,5 +105,5 @@ def _model(model: _Model) -> Any:
             max_input_chars_per_word=model.max_input_chars_per_word,
             continuing_subword_prefix=prefix,
         )
-    # Not Unigram: the library reads some scores a bit differently from the nearest double.
+    # Unigram is not supported: the library does not round some scores to the nearest double.
     return None

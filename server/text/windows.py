@@ -1,4 +1,4 @@
-"""Splits texts and pairs into token windows for an encoder: whole, truncated or overlapping."""
+"""Fits texts and pairs to an encoder: whole, truncated, or split into overlapping windows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ class LengthLimit:
     """The length limit, in tokens including special tokens, and how longer texts are handled.
 
     A text of up to ``max_whole_tokens`` is neither truncated nor split. A longer text is an error,
-    or is truncated to, or split into windows of, ``max_tokens``. ``stride``: tokens that
-    neighbouring windows share; ``None``: a quarter of a window.
+    or is truncated to, or split into windows of, ``max_tokens``. ``stride`` is the overlap of
+    adjacent windows in tokens; ``None`` means a quarter of a window.
     """
 
     long_input: LongInput
@@ -36,7 +36,7 @@ class LengthLimit:
 class TooLongError(Exception):
     """A text over the length limit, windows too small for new tokens, or too many windows.
 
-    ``index``: the position of the text in its batch.
+    ``index`` is the position of the text in its batch.
     """
 
     def __init__(self, description: str, index: int = 0) -> None:
@@ -49,8 +49,8 @@ class Window:
     """The input of one model run.
 
     The text's own tokens are ``token_ids[text_start : text_start + num_text_tokens]``; the first
-    of them is token ``first_token`` of the text. For a pair, "the text" is the second text.
-    ``num_attended``: how many of the tokens are attended to, the first ones; ``None`` for all.
+    of them is token ``first_token`` of the text. For a pair, "the text" is the second text. Only
+    the first ``num_attended`` tokens are attended to; ``None`` means all.
     """
 
     token_ids: tuple[int, ...]
@@ -62,7 +62,7 @@ class Window:
 
     @property
     def end_token(self) -> int:
-        """The text's token after the last one in this window."""
+        """Index of the text's token after the last one in this window."""
         return self.first_token + self.num_text_tokens
 
 
@@ -70,11 +70,10 @@ class Window:
 class TokenizedText:
     """A text, or a pair of texts, split into windows.
 
-    ``offsets``: start and end of each of the text's tokens, in characters. ``word_ids``: the number
-    of the word that each token belongs to. Both are empty if not requested.
-    ``num_truncated_tokens``: tokens of the text that are in no window. ``first_offsets``: as
-    ``offsets``, of the kept tokens of a pair's first text, which begin at ``first_start`` in each
-    window.
+    ``offsets`` are the start and end of each of the text's tokens, in characters; ``word_ids`` the
+    index of the word that each token belongs to. Both are empty if not requested.
+    ``num_truncated_tokens`` counts tokens that are in no window. ``first_offsets`` are the offsets
+    of the kept tokens of a pair's first text, which begin at ``first_start`` in each window.
     """
 
     windows: tuple[Window, ...]
@@ -87,22 +86,22 @@ class TokenizedText:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in all windows, special tokens and overlaps included."""
+        """Number of tokens in all windows, including special tokens and overlaps."""
         return sum(len(window.token_ids) for window in self.windows)
 
 
 @dataclass(slots=True)
 class WindowBudget:
-    """The windows and the tokens in them that a request may still have."""
+    """The number of windows, and of tokens in them, that a request may still use."""
 
     num_windows: int
     num_tokens: int
 
     def spend(self, num_windows: int, num_tokens: int) -> None:
-        """Takes windows with ``num_tokens`` tokens in all, special tokens included.
+        """Uses windows with ``num_tokens`` tokens in all. Call this before building them.
 
         Raises:
-            TooLongError: fewer are left. Nothing is built before this check.
+            TooLongError: fewer windows or tokens are left.
         """
         if num_windows > self.num_windows:
             raise TooLongError(
@@ -129,16 +128,16 @@ def tokenize_windows(
 ) -> TokenizedText:
     """Splits a text, or a pair of texts, into windows.
 
-    Of a pair, windows split the second text and repeat the first. Truncation shortens the longer
+    For a pair, windows split the second text and repeat the first. Truncation shortens the longer
     text until both are equally long, then both equally.
 
     Args:
-        whole: the encoding of the text or of both, with special tokens.
+        whole: the encoding of the text or of both texts, with special tokens.
         limit: the length limit, and how longer texts are handled.
-        budget: of the request; the windows are taken from it.
+        budget: the request's budget, from which the windows are taken.
         is_pair: whether ``whole`` has two texts.
         with_offsets: whether to return offsets and word ids.
-        templated: the pair, if ``whole`` is its text with a template around it.
+        templated: the rendered pair, if a template was used.
 
     Raises:
         TooLongError: the text is too long, a window has no room for new tokens, or the windows
@@ -185,10 +184,10 @@ def tokenize_windows(
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The tokens that are kept, as ranges of the whole encoding.
+    """The kept tokens, as ranges of the whole encoding.
 
-    ``first``: of the first text of a pair, in every window. ``text``: of the text; its windows of
-    ``room`` tokens begin ``step`` tokens apart.
+    ``first`` is the range of a pair's first text, which every window repeats. ``text`` is that of
+    the text, whose windows of ``room`` tokens start ``step`` tokens apart.
     """
 
     first: range
@@ -198,8 +197,8 @@ class _Kept:
 
 
 def _spans(whole: Encoding, *, is_pair: bool) -> tuple[range, range]:
-    """The tokens of the first text of a pair, else an empty range; and those of the text."""
-    # If there are no special tokens, or only special tokens, the library numbers all tokens 0.
+    """The token ranges of a pair's first text (empty for a single text) and of the text."""
+    # Without special tokens, or with only special tokens, the library gives all tokens sequence 0.
     sequence_ids = whole.sequence_ids
 
     def span(sequence: int, default: int) -> range:
@@ -212,7 +211,10 @@ def _spans(whole: Encoding, *, is_pair: bool) -> tuple[range, range]:
 
 
 def _kept(num_tokens: int, first: range, text: range, limit: LengthLimit) -> _Kept:
-    """What is kept of a text over the limit. Raises ``TooLongError``."""
+    """Selects the tokens to keep of a text over the limit.
+
+    Raises ``TooLongError`` if special tokens, or the first text, leave no room.
+    """
     room = limit.max_tokens - (num_tokens - len(first) - len(text))
     if room < 1:
         raise _no_room(limit)
@@ -233,7 +235,7 @@ def _kept(num_tokens: int, first: range, text: range, limit: LengthLimit) -> _Ke
 
 
 def _cut(tokens: range, room: int, limit: LengthLimit) -> range:
-    """The first or the last ``room`` tokens."""
+    """The first ``room`` tokens, or the last with ``TRUNCATE_LEFT``."""
     if limit.long_input == LongInput.TRUNCATE_LEFT:
         return tokens[max(0, len(tokens) - room) :]
     return tokens[:room]
@@ -242,7 +244,7 @@ def _cut(tokens: range, room: int, limit: LengthLimit) -> range:
 def _joined(
     whole: tuple[int, ...], first: range, kept_first: range, text: range, part: range
 ) -> tuple[int, ...]:
-    """``whole`` with ``kept_first`` in place of ``first``, and ``part`` in place of ``text``."""
+    """Replaces ``first`` by ``kept_first``, and ``text`` by ``part``, in ``whole``."""
     if not first:
         start = whole[: text.start]
     else:
@@ -259,7 +261,7 @@ def _no_room(limit: LengthLimit) -> TooLongError:
 
 
 def _stride(room: int, limit: LengthLimit) -> int:
-    """Tokens that neighbouring windows share."""
+    """The overlap of adjacent windows in tokens, which must be less than ``room``."""
     stride = room // 4 if limit.stride is None else limit.stride
     if stride >= room:
         raise TooLongError(
@@ -275,7 +277,8 @@ def best_windows(text: TokenizedText) -> Sequence[tuple[int, int]]:
     window and the end of the last one do not count as edges.
 
     Returns:
-        For each token that is in a window, in order: a window and an index into its tokens.
+        For each token that is in a window, in order: the window's index and the token's index in
+        it.
     """
     windows = text.windows
     start, end = windows[0].first_token, windows[-1].end_token

@@ -1,4 +1,4 @@
-"""What all gRPC calls share: the caller's identity and deadline, errors as statuses."""
+"""Helpers of all gRPC calls: the caller's identity and deadline, and errors as statuses."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from server.frontends.grpc.status import message_of, metadata_of, status_of
 from server.service.caller import Caller
 from server.service.service import Service
 
-# The longest wait for the status of a failed call to be sent.
+# Timeout for sending the status of a failed call.
 _ABORT_SECONDS = 1.0
 
 
@@ -49,9 +49,9 @@ async def rpc_scope(
 
 
 async def abort(error: ServeError, context: Context, request: Message | None = None) -> None:
-    """Ends a call with the status of ``error``. ``request``: the one whose field it names."""
-    # If the client does not read its stream, the status waits behind earlier messages. If it is
-    # gone, nobody gets the status.
+    """Ends a call with the status of ``error``, whose field paths are those of ``request``."""
+    # If the client does not read its stream, the status waits behind earlier messages. If the
+    # client is gone, the status is dropped.
     with suppress(TimeoutError, grpc.aio.InternalError, grpc.aio.UsageError):
         async with asyncio.timeout(_ABORT_SECONDS):
             await context.abort(
@@ -61,10 +61,10 @@ async def abort(error: ServeError, context: Context, request: Message | None = N
 
 @contextmanager
 def abort_without_cycle() -> Iterator[None]:
-    """Ends the block where the call is aborted. gRPC raises the error again after the handler.
+    """Suppresses the ``AbortError`` of the block; gRPC raises it again after the handler.
 
-    gRPC keeps the error as long as the call, and the error would keep its frames, which have the
-    call: a cycle that only a full garbage collection frees.
+    gRPC keeps the error as long as the call. The error's traceback would keep its frames, which
+    refer to the call: a cycle that only a full garbage collection frees.
     """
     try:
         yield

@@ -50,7 +50,7 @@ def decode(message: Message, kind: type[T], path: str = "") -> T:
 
 
 def wire_path(message: Message, path: str) -> str:
-    """The path on the wire of a field of the request: ``top_p`` → ``sampling.top_p``."""
+    """Converts a field's path to that on the wire: ``top_p`` → ``sampling.top_p``."""
     found = re.match(r"\w+", path)
     if found is None:
         return path
@@ -60,9 +60,9 @@ def wire_path(message: Message, path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """How one field of a request is decoded.
+    """How to decode one field of a request.
 
-    ``nested``: the type of a group of options, whose fields are looked up in the whole message.
+    ``nested`` is the type of a group of options, whose fields are looked up in the whole message.
     """
 
     name: str
@@ -124,7 +124,7 @@ def _decoder(source: FieldDescriptor, hint: Any) -> FieldDecoder:
 
 
 def _checked(convert: FieldDecoder, source: FieldDescriptor, size: Size | None) -> FieldDecoder:
-    """``convert``, with a check of the number of items before any is converted."""
+    """Wraps ``convert`` with a check of the number of items before any is converted."""
     if size is None or not source.is_repeated:
         return convert
     row = source.message_type
@@ -157,7 +157,7 @@ def _message_decoder(descriptor: Descriptor, item: Any) -> FieldDecoder:
         return _REGISTERED[item]
     if is_dataclass(item):
         return lambda value, name: decode(value, typing.cast("type[Any]", item), f"{name}.")
-    # A message that only wraps a list of numbers, such as TokenIds.
+    # The message only wraps a list of numbers, such as TokenIds.
     (inner,) = descriptor.fields
     return lambda value, _: tuple(getattr(value, inner.name))
 
@@ -187,7 +187,7 @@ def enum_values(descriptor: EnumDescriptor, kind: type[Enum]) -> Mapping[int, En
 def encode(value: Any, kind: type[M]) -> M:
     """Encodes ``value``, whose attributes have the names of the message's fields; None is unset.
 
-    For messages that are rare: it looks up every field by name.
+    Use it only for rare messages: it looks up every field by name.
 
     Raises:
         AttributeError: ``value`` lacks a field.

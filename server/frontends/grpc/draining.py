@@ -13,7 +13,7 @@ from server.errors import ShuttingDownError
 from server.frontends.grpc.refusal import RefusingInterceptor
 
 _QUIET_SECONDS = 0.2
-# For clients that do not stop. Proxies need about a second to see that the health changed.
+# Longest wait for clients that keep calling. Proxies need about a second to see the health change.
 _MAX_SECONDS = 2.0
 
 
@@ -25,7 +25,7 @@ class DrainingInterceptor(RefusingInterceptor):
         self._last_arrival = 0.0
 
     async def refuse_until_quiet(self, grace_seconds: float) -> None:
-        """Refuses calls from now on. Returns when no call has arrived for a moment."""
+        """Refuses calls from now on. Returns when no call has arrived for 0.2 s, or after 2 s."""
         self._is_draining = True
         self._last_arrival = time.monotonic()
         end = self._last_arrival + min(grace_seconds, _MAX_SECONDS)

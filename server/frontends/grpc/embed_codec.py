@@ -25,7 +25,7 @@ class EncodingFormat(Enum):
 
     @property
     def dtype(self) -> np.dtype[np.floating]:
-        """The type of packed numbers. Token vectors are packed in every format."""
+        """Element type of packed numbers. Token vectors are packed in every format."""
         return np.dtype("<f2" if self is EncodingFormat.FLOAT16_BYTES else "<f4")
 
 
@@ -38,7 +38,7 @@ def decode_encoding(message: pb.EmbedRequest) -> EncodingFormat:
     """The encoding format of the response that ``message`` requests.
 
     Raises:
-        InvalidArgumentError: names ``encoding_format``: its value is unknown.
+        InvalidArgumentError: the value of ``encoding_format`` is unknown.
     """
     return codec.decode(message, _Encoding).encoding_format
 
@@ -69,8 +69,8 @@ def embed_stream_response(
 class EmbedStreamCodec:
     """Codec of one EmbedStream call: iterates over its requests, and encodes its responses.
 
-    A message without model, version, options or length takes them from the messages before it. A
-    model without a version means its newest.
+    A message without model, version, options or length inherits them from earlier messages. A
+    model without a version means its newest version.
 
     Args:
         first: the first message.
@@ -83,7 +83,7 @@ class EmbedStreamCodec:
         self._first: pb.EmbedStreamRequest | None = first
         self._messages = messages
         self._last = pb.EmbedRequest()  # model, version, options and length so far
-        self._encodings: deque[EncodingFormat] = deque()  # of the requests without a response
+        self._encodings: deque[EncodingFormat] = deque()  # for the requests without a response
 
     def __aiter__(self) -> "EmbedStreamCodec":
         return self

@@ -50,7 +50,7 @@ _ADMIN_SERVICES = (
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What a listener needs besides its services."""
+    """A listener's address, tokens and TLS credentials."""
 
     address: str
     tokens: AccessTokens | None
@@ -58,10 +58,10 @@ class _Prepared:
 
 
 class GrpcFrontend:
-    """One listener for inference, and one for admin calls if the configuration has an address.
+    """Runs a listener for inference, and one for admin calls if its address is configured.
 
     Args:
-        config: the server's.
+        config: the server's configuration.
 
     Raises:
         StartupError: the admin address is reachable from the network without authentication.
@@ -78,7 +78,7 @@ class GrpcFrontend:
         self.admin_port: int | None = None
 
     def prepare(self) -> None:
-        """Checks the addresses and reads tokens and certificates. Call it once, before the start.
+        """Checks the addresses and reads tokens and certificates. Call once, before ``start``.
 
         Raises:
             StartupError: an address, a certificate or a token file cannot be used.
@@ -114,7 +114,7 @@ class GrpcFrontend:
             await listener.start()
 
     async def set_models(self, names: frozenset[str]) -> None:
-        """Sets the served models, each of which has a health status of its own."""
+        """Sets the names of the served models, each of which has its own health status."""
         await self._health.set_models(names)
 
     async def set_serving(self) -> None:

@@ -119,14 +119,14 @@ def tokenize_response(result: TokenizeResult) -> pb.TokenizeResponse:
 
 
 def _add_tokenization(message: pb.Tokenization, output: Tokenization) -> None:
-    # In pieces: each holds the interpreter.
+    # In pieces, because each call holds the interpreter lock.
     for start in range(0, len(output.token_ids), _PIECE):
         message.token_ids.extend(output.token_ids[start : start + _PIECE])
         message.tokens.extend(output.tokens[start : start + _PIECE])
 
 
 def _add_output(message: pb.GeneratedOutput, output: GeneratedOutput) -> None:
-    """The first hypothesis, and all of them if there are several."""
+    """Fills ``message`` with the best hypothesis, and with all of them if there are several."""
     best = output.hypotheses[0]
     finish = best.finish
     message.text = best.text
@@ -150,7 +150,7 @@ def _add_output(message: pb.GeneratedOutput, output: GeneratedOutput) -> None:
 
 
 def _add_tokens(messages: Any, tokens: Iterable[ScoredToken]) -> None:
-    """Adds in place: a constructor would copy the messages while it holds the interpreter."""
+    """Adds tokens in place: a constructor would copy them while it holds the interpreter lock."""
     for token in tokens:
         message = messages.add(token_id=token.token_id, token=token.token, logprob=token.logprob)
         for other in token.top:

@@ -1,4 +1,4 @@
-"""``grpc.health.v1``: the server, its services, and each model."""
+"""Maintains the ``grpc.health.v1`` status of the server, its services and each model."""
 
 import asyncio
 
@@ -12,9 +12,9 @@ MODELS = models_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name
 
 
 class Health:
-    """The status of "", of each service, and of ``triune.v1.InferenceService/NAME`` per model.
+    """Sets the status of "", of each service, and of ``triune.v1.InferenceService/NAME`` per model.
 
-    A model that is unloaded is NOT_SERVING; so is everything while the server drains, except
+    An unloaded model is NOT_SERVING. While the server drains, everything is NOT_SERVING except
     ``liveness``, which is NOT_SERVING only if the process must be replaced.
     """
 
@@ -30,7 +30,7 @@ class Health:
             await self._set(name, is_serving=True)
 
     async def set_models(self, names: frozenset[str]) -> None:
-        """Sets the models that are served. Of concurrent calls, the last one wins."""
+        """Sets the names of the served models. Of concurrent calls, the last one wins."""
         self._latest = names
         async with self._lock:
             for name in sorted(self._latest ^ self._announced):
@@ -38,7 +38,7 @@ class Health:
             self._announced = self._latest
 
     async def set_not_serving(self, *, is_live: bool) -> None:
-        """Sets everything to NOT_SERVING, for good; ``liveness`` only if not ``is_live``."""
+        """Sets every status to NOT_SERVING, for good; ``liveness`` only if not ``is_live``."""
         self.servicer.is_live = is_live
         await self.servicer.enter_graceful_shutdown()
 

@@ -1,4 +1,4 @@
-"""``grpc.health.v1`` that ends its Watch calls when the server drains."""
+"""A ``grpc.health.v1`` servicer that ends its Watch calls when the server drains."""
 
 import asyncio
 from contextlib import suppress
@@ -14,14 +14,14 @@ from grpc_health.v1.health_pb2 import (
 
 from server.frontends.grpc.context import Context
 
-# A service name for liveness probes: NOT_SERVING only if the process must be replaced.
+# The service name for liveness probes. It is NOT_SERVING only if the process must be replaced.
 LIVENESS = "liveness"
-# A watcher that does not read delays the others by at most this long.
+# Longest wait at shutdown for watchers that do not read, in seconds.
 _MAX_SECONDS = 1.0
 
 
 class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]
-    """In a graceful shutdown, each watcher gets NOT_SERVING and its call ends.
+    """Sends NOT_SERVING to each watcher in a graceful shutdown, and ends its call.
 
     The servicer of grpcio-health-checking leaves these calls open, which delays the shutdown, and
     does not implement ``List``.
@@ -64,7 +64,7 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]
                 await context.write(HealthCheckResponse(status=status))
 
     async def List(self, request: Any, context: Context) -> HealthListResponse:
-        """The status of every service."""
+        """Returns the status of every service."""
         del request, context
         return HealthListResponse(
             statuses={
@@ -79,7 +79,7 @@ class HealthServicer(health.aio.HealthServicer):  # type: ignore[misc]
         return response.SERVING if self.is_live else response.NOT_SERVING
 
     async def enter_graceful_shutdown(self) -> None:
-        """Sets everything to NOT_SERVING, tells the watchers, and ends their calls."""
+        """Sets every status to NOT_SERVING, notifies the watchers, and ends their calls."""
         self._draining.set()
         if self._calls:
             await asyncio.wait(self._calls, timeout=_MAX_SECONDS)

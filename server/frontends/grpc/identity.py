@@ -1,4 +1,4 @@
-"""The identity of a client, to which the limits per client apply."""
+"""Identifies clients; limits per client apply to these identities."""
 
 from contextvars import ContextVar
 from urllib.parse import unquote
@@ -10,10 +10,10 @@ token_name: ContextVar[str | None] = ContextVar("token_name", default=None)
 
 
 def identity_of(context: Context) -> str:
-    """``token:NAME``, else ``certificate:COMMON NAME``, else ``peer:ADDRESS``.
+    """Returns ``token:NAME``, else ``certificate:COMMON NAME``, else ``peer:ADDRESS``.
 
-    The certificate is the client's, verified. The address has no port, so all connections of one
-    machine are one client. The prefixes prevent one kind of identity from posing as another.
+    The certificate is the client's verified one. The address has no port, so all connections from
+    one address are one client. The prefixes prevent one kind of identity from posing as another.
     """
     name = token_name.get()
     if name is not None:
@@ -25,7 +25,7 @@ def identity_of(context: Context) -> str:
 
 
 def address_of(peer: str) -> str:
-    """A peer without its port: of ``ipv4:1.2.3.4:50``, ``ipv6:[::1]:50``, ``unix:PATH``."""
+    """The host of ``ipv4:1.2.3.4:50`` or ``ipv6:[::1]:50``, or "unix" of ``unix:PATH``."""
     kind, _, rest = unquote(peer).partition(":")
     if kind in {"ipv4", "ipv6"}:
         return rest.rpartition(":")[0].strip("[]")

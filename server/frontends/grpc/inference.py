@@ -33,7 +33,7 @@ from server.service.tag import TagRequest
 from server.service.tokenize import TokenizeRequest
 from server.service.transcription_request import TranscribeRequest
 
-# Up to this many values, a response is encoded on the event loop, in at most about 0.5 ms.
+# A response with up to this many values is encoded on the event loop, in at most about 0.5 ms.
 MAX_INLINE_VALUES = 1024
 
 
@@ -203,7 +203,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     async def _encoded(
         self, result: Result, encode: Callable[[Result], Response], caller: Caller
     ) -> Response:
-        """The response. A large one is built and serialized in a thread: its type is ``bytes``."""
+        """Encodes a response. A large one is encoded and serialized in a thread, to ``bytes``."""
         num_values = result.num_values
         if num_values <= MAX_INLINE_VALUES:
             return encode(result)

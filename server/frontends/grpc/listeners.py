@@ -1,4 +1,4 @@
-"""gRPC listeners: addresses, TLS, tokens, and the limits of a connection."""
+"""Creates gRPC listeners: addresses, TLS, tokens, and the limits of a connection."""
 
 import ipaddress
 import logging
@@ -24,9 +24,9 @@ def make_server(
     tokens: AccessTokens | None,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> grpc.aio.Server:
-    """A server without services. With ``tokens``, every call needs one of them.
+    """Makes a server without services. With ``tokens``, every call needs a valid token.
 
-    ``interceptors`` see the calls that have one.
+    ``interceptors`` see only calls that pass this check.
     """
     options: list[tuple[str, int]] = [
         *CHANNEL_ARGUMENTS,
@@ -37,7 +37,7 @@ def make_server(
         options.append(("grpc.max_connection_age_ms", round(age * 1000)))
         options.append(("grpc.max_connection_age_grace_ms", round(grace * 1000)))
     checks = list(interceptors)
-    if tokens is not None:  # first, so that nobody learns anything without a token
+    if tokens is not None:  # the first check, so that callers without a token learn nothing
         checks.insert(0, BearerTokenInterceptor(tokens))
     return grpc.aio.server(options=options, interceptors=checks)
 
@@ -82,7 +82,7 @@ def _is_local(address: str) -> bool:
 
 
 def credentials_of(tls: TlsFiles) -> grpc.ServerCredentials:
-    """TLS credentials that are reloaded when their files change. Raises ``StartupError``."""
+    """TLS credentials, reloaded when their files change. Raises ``StartupError`` if invalid."""
     certificates = _Certificates(tls)
     return grpc.dynamic_ssl_server_credentials(
         # The type stubs do not allow None, which means no change.

@@ -1,7 +1,7 @@
 """Rejects messages that are not valid protobuf, which gRPC reports as UNKNOWN with a traceback.
 
-Also those with too many fields, before they are parsed. Large messages are scanned and parsed in a
-thread, so that they do not hold the event loop.
+Rejects messages with too many fields, too, before they are parsed. Large messages are scanned and
+parsed in a thread, so that they do not block the event loop.
 """
 
 import inspect
@@ -21,15 +21,15 @@ from server.frontends.grpc.wire_size import MAX_FIELDS, MIN_SCANNED_BYTES, has_t
 from server.service.service import Service
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-# The time to scan a large message, in values of a reply.
+# The cost of scanning a large message, as the number of reply values that take the same time.
 _PARSE_VALUES = 1 << 15
-# What takes the place of a message that is rejected, and why.
+# The error that replaces a rejected message, by reason.
 _MALFORMED = InvalidArgumentError("request", "is not a valid protobuf message of this method")
 _TOO_LARGE = InvalidArgumentError("request", f"has more than {MAX_FIELDS} fields or too many ids")
 
 
 class MalformedMessageInterceptor(grpc.aio.ServerInterceptor):
-    """Ends calls whose request is malformed with ``INVALID_ARGUMENT``, and counts them."""
+    """Ends calls with malformed requests with ``INVALID_ARGUMENT``, and counts them."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -52,14 +52,14 @@ class MalformedMessageInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _checked(handler: Any, service: Service, method: str) -> Handler:
-    """``handler``, with a check of each request before it reaches the servicer."""
+    """Wraps ``handler`` with a check of each request before it reaches the servicer."""
     behavior = (
         handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     )
 
     async def abort(error: InvalidArgumentError, context: Context) -> None:
         async with rpc_scope(service, method, Empty(), context):
-            # A new one: the traceback of ``error`` would keep this frame, which has ``error``.
+            # Raise a copy: the traceback of ``error`` would keep this frame, which holds ``error``.
             raise InvalidArgumentError(error.field, error.description)
 
     async def parse(message: Any, context: Context) -> Any:
@@ -107,12 +107,12 @@ def _checked(handler: Any, service: Service, method: str) -> Handler:
 
 
 def _encoder(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Large responses come serialized, from a thread."""
+    """Wraps ``encode`` to pass on ``bytes``: large responses were serialized in a thread."""
     return lambda response: response if isinstance(response, bytes) else encode(response)
 
 
 def _decoder(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    kind = getattr(decode, "__self__", None)  # the message type, of its method FromString
+    kind = getattr(decode, "__self__", None)  # the message type; ``decode`` is its FromString
 
     def parse(data: bytes) -> Any:
         if kind is not None and has_too_many_fields(data, kind.DESCRIPTOR):

@@ -37,7 +37,7 @@ async def _unimplemented(context: Context, reason: str) -> NoReturn:
 
 
 class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
-    """The handlers of the main listener, which infers, or of the admin listener, which loads.
+    """The handlers of the main listener (inference) or of the admin listener (loading models).
 
     Args:
         service: handles the calls.
@@ -147,5 +147,5 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
 
 
 def _message(found: models.Json, kind: type[Response]) -> Response:
-    """A JSON object as the message with the same field names."""
+    """Converts a JSON object to the message with the same field names."""
     return ParseDict(found, kind())

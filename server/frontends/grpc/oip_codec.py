@@ -1,4 +1,4 @@
-"""Codec of ModelInfer and ModelStreamInfer: protobuf messages and neutral requests."""
+"""Codec of ModelInfer and ModelStreamInfer: protobuf messages ↔ protocol-neutral requests."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from server.frontends.oip.options import MAX_PARAMETERS, Parameter
 from server.frontends.oip.tensors import MAX_INPUTS, InputTensor
 from server.printable import quoted
 
-# The list of elements in InferTensorContents, by datatype. FP16 and BF16 have none.
+# The field of InferTensorContents with the elements, by datatype. FP16 and BF16 have none.
 _CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -32,8 +32,8 @@ def decode_infer(message: pb.ModelInferRequest) -> InferRequest:
     """Decodes a request. Elements are not copied.
 
     Raises:
-        InvalidArgumentError: contents do not match the inputs, or something is not supported;
-            names the tensor or field.
+        InvalidArgumentError: contents do not match the inputs, or a feature is not supported; the
+            error names the tensor or field.
     """
     if len(message.inputs) > MAX_INPUTS:
         raise InvalidArgumentError("inputs", f"{len(message.inputs)} given, at most {MAX_INPUTS}")
@@ -100,7 +100,7 @@ def _input(tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> 
 
 
 def _typed(tensor: pb.ModelInferRequest.InferInputTensor) -> Any:
-    """The list of the tensor's datatype. Rejects elements in other lists."""
+    """The elements in the field of the tensor's datatype. Rejects elements in other fields."""
     own = _CONTENTS.get(tensor.datatype)
     for field, _ in tensor.contents.ListFields():
         if field.name != own:

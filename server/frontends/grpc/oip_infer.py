@@ -16,14 +16,14 @@ from server.frontends.oip.messages import FINAL_RESPONSE, InferResponse
 from server.service.caller import Caller
 from server.service.service import Service
 
-# Requests of one stream that run at a time. The next one is read when one of them ends.
+# Maximum concurrent requests per stream. The next one is read when one of them ends.
 MAX_CONCURRENT_REQUESTS = 256
 
 
 async def encoded(
     response: InferResponse, service: Service, caller: Caller
 ) -> pb.ModelInferResponse:
-    """The message of a response; one with many values is encoded in a thread."""
+    """Encodes a response; one with many values is encoded in a thread."""
     return await service.build(response.num_values, lambda: encode_infer(response), caller)
 
 
@@ -67,7 +67,7 @@ class _Stream:
         self._room = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     async def run(self, messages: AsyncIterator[pb.ModelInferRequest]) -> None:
-        """Answers all requests. A malformed one ends the stream after those before it.
+        """Answers all requests. A malformed one ends the stream once the earlier ones are answered.
 
         Raises:
             InvalidArgumentError: a message is malformed.

@@ -1,7 +1,7 @@
 """Receives the recordings of TranscribeStream calls: bounded in bytes and in time.
 
 While a recording arrives, its call takes no thread and no place in a queue, so a client that
-sends slowly delays nobody else.
+sends slowly delays no other client.
 """
 
 import asyncio
@@ -20,28 +20,28 @@ from server.errors import (
     SlowSenderError,
 )
 
-# Of all calls.
+# Maximum bytes of recordings that all calls hold together.
 MAX_RECEIVED_BYTES = 256 << 20
-# From the start of a call to the end of its recording.
+# Timeout from the start of a call to the end of its recording.
 RECEIVE_SECONDS = 120.0
 _FIRST_MESSAGE_FIELDS = ("model", "version", "options", "priority")
 
 
 class ReceivedBytes:
-    """Bytes of the recordings that calls hold. One client may have half of ``limit``."""
+    """Counts the bytes of recordings that calls hold. One client may hold half of ``limit``."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """``limit``: by default :data:`MAX_RECEIVED_BYTES`."""
+        """Sets the limit in bytes; by default :data:`MAX_RECEIVED_BYTES`."""
         self._limit = MAX_RECEIVED_BYTES if limit is None else limit
         self._by_client: Counter[str] = Counter()
 
     @property
     def num_bytes(self) -> int:
-        """Of all calls."""
+        """Bytes that all calls hold together."""
         return self._by_client.total()
 
     def take(self, num_bytes: int, client: str) -> None:
-        """Raises ``OverloadedError`` if the client, or all clients together, have too many."""
+        """Adds bytes. Raises ``OverloadedError`` if the client or all clients hold too many."""
         own = self._by_client[client] + num_bytes
         if own > self._limit // 2 or self.num_bytes + num_bytes > self._limit:
             raise OverloadedError(
@@ -56,12 +56,12 @@ class ReceivedBytes:
 
 
 class IncomingRecording:
-    """The messages of one call, whose time begins now.
+    """Receives the messages of one call. Its timeout starts with the constructor.
 
     Args:
-        messages: those of the client.
-        held: the bytes of all calls.
-        seconds: until the last message has arrived; by default :data:`RECEIVE_SECONDS`.
+        messages: the client's messages.
+        held: counts the bytes of all calls.
+        seconds: timeout for the last message; by default :data:`RECEIVE_SECONDS`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class IncomingRecording:
         self._error: ServeError | None = None
 
     async def first(self) -> pb.TranscribeStreamRequest:
-        """The first message, without its audio. If there is none, ``received`` says why."""
+        """The first message, without its audio; empty on failure, which ``received`` raises."""
         try:
             message = await self._next()
         except ServeError as error:
@@ -98,16 +98,17 @@ class IncomingRecording:
         """Waits for the whole recording, which counts as held by ``client`` while the block runs.
 
         Raises:
-            InvalidArgumentError: it has too many bytes, or a later message has other fields.
+            InvalidArgumentError: the recording has too many bytes, or a later message sets fields
+                that only the first may set.
             OverloadedError: too many bytes are held.
-            SlowSenderError: it does not arrive in time.
+            SlowSenderError: the recording does not arrive in time.
         """
         if self._error is not None:
             try:
                 raise self._error
             finally:
                 self._error = None  # its traceback keeps this frame: a cycle
-        # Not a list of parts, whose objects would take more memory than the bytes that they hold.
+        # A list of parts could take more memory for its objects than for the bytes in them.
         buffer = bytearray()
         part, self._first_audio = self._first_audio, b""
         num_bytes = 0

@@ -12,8 +12,8 @@ from server.errors import ServeError
 from server.frontends.grpc.calls import abort, abort_without_cycle
 from server.frontends.grpc.context import Context
 
-# Never refused: supervisors have no token, and ask for health while the server drains. ``List`` is
-# not among them: it returns the names of all models.
+# Health probes are never refused: supervisors have no token and probe while the server drains.
+# ``List`` is not public, because it returns the names of all models.
 _PUBLIC = frozenset(
     {
         "/grpc.health.v1.Health/Check",
@@ -29,7 +29,7 @@ class RefusingInterceptor(grpc.aio.ServerInterceptor, ABC):
 
     @abstractmethod
     def refusal(self, details: grpc.HandlerCallDetails) -> ServeError | None:
-        """The error that ends a call; ``None`` lets it pass. The handler runs in the same task."""
+        """The error that ends a call, or ``None``. The call's handler runs in the same task."""
 
     async def intercept_service(
         self,

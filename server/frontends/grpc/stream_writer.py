@@ -14,9 +14,9 @@ from server.frontends.grpc.context import Context
 class StreamWriter:
     """Writes the messages of one stream. Use it with ``async with`` in the task of the call.
 
-    A write ends when gRPC accepts the message: while HTTP/2 flow control has window left. Later
-    updates wait in the job's handle. One timer checks the current write every ``stall_seconds``; a
-    timeout per write would add 10 % to the cost of a token.
+    A write ends when gRPC accepts the message, which it does while the HTTP/2 flow-control window
+    has room. Later updates wait in the job's handle. One timer checks the current write every
+    ``stall_seconds``; a timeout per write would add 10 % to the cost of a token.
 
     Raises:
         OverloadedError: at the end of the block, if a write took longer than ``stall_seconds``.

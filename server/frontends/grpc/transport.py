@@ -1,6 +1,6 @@
 """gRPC channel arguments of every listener: message sizes, metadata sizes, pings."""
 
-# gRPC's default. Reading and parsing a message takes the event loop up to 10 ms per MiB.
+# gRPC's default. Reading and parsing a message blocks the event loop for up to 10 ms per MiB.
 MAX_MESSAGE_BYTES = 4 << 20
 
 CHANNEL_ARGUMENTS: tuple[tuple[str, int], ...] = (

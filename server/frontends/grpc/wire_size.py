@@ -1,7 +1,7 @@
 """Counts the fields of a serialized message before it is parsed.
 
-Parsing holds the interpreter: 16 MiB of empty texts take 260 ms. A scan that skips the contents of
-texts stops at the first field too many.
+Parsing holds the interpreter lock: 16 MiB of empty texts take 260 ms. A scan that skips the
+contents of texts stops at the first field over the limit.
 """
 
 from functools import cache
@@ -24,11 +24,11 @@ _MAX_VARINT_BYTES = 10
 def has_too_many_fields(data: bytes, descriptor: Any) -> bool:
     """Whether a message has more than :data:`MAX_FIELDS` fields or too many packed numbers.
 
-    A malformed message has as many as come before the error.
+    In a malformed message, only the fields before the error count.
 
     Args:
         data: the serialized message.
-        descriptor: of its type.
+        descriptor: the descriptor of its type.
     """
     if len(data) < MIN_SCANNED_BYTES:
         return False
@@ -72,7 +72,7 @@ def _exceeds(data: bytes, descriptor: Any) -> bool:
 
 
 def _num_varints(data: bytes, at: int, size: int) -> int:
-    """Numbers among ``size`` bytes; too many without counting if even the longest would be."""
+    """Number of varints in ``size`` bytes; a lower bound, uncounted, if that is over the limit."""
     if size // _MAX_VARINT_BYTES > MAX_TOKEN_IDS:
         return size // _MAX_VARINT_BYTES
     part = np.frombuffer(data, np.uint8, max(0, min(size, len(data) - at)), at)
@@ -80,7 +80,7 @@ def _num_varints(data: bytes, at: int, size: int) -> int:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at ``at``, and where it ends."""
+    """The number that starts at index ``at``, and the index after it."""
     value = data[at]
     at += 1
     if value < 0x80:
@@ -101,7 +101,7 @@ _NUMBERS = object()
 
 @cache
 def _nested(descriptor: Any) -> dict[int, Any]:
-    """By field number: the types of nested messages, and ``_NUMBERS`` for packed numbers."""
+    """Maps field numbers to the types of nested messages, or to ``_NUMBERS`` for packed numbers."""
     found: dict[int, Any] = {}
     for field in descriptor.fields:
         if field.message_type is not None:

@@ -1,4 +1,4 @@
-"""Who calls: bearer tokens, client certificates, addresses."""
+"""Identifies callers by bearer token, client certificate or address."""
 
 from starlette.types import Scope
 
@@ -20,11 +20,11 @@ class Access:
         self._tokens = None if config.tokens is None else AccessTokens(config.tokens)
 
     def identity(self, scope: Scope, body_token: str | None = None) -> str:
-        """``token:NAME``, else ``certificate:COMMON NAME``, else ``peer:ADDRESS``.
+        """Returns ``token:NAME``, else ``certificate:COMMON NAME``, else ``peer:ADDRESS``.
 
         Args:
-            scope: the request's.
-            body_token: a token from the body, for protocols that send it there.
+            scope: the request's ASGI scope.
+            body_token: the token from the body, for protocols that send it there.
 
         Raises:
             UnauthenticatedError: tokens are required, and the request has no valid one.
@@ -48,7 +48,7 @@ class Access:
 
 
 def _header(scope: Scope, body_token: str | None) -> str | None:
-    """The request's only token, as an ``Authorization`` header; ``None`` without one."""
+    """The request's token as an ``Authorization`` header; ``None`` unless there is exactly one."""
     given = [value for name, value in scope["headers"] if name == b"authorization"]
     if not given:
         given = [b"Bearer " + value for name, value in scope["headers"] if name in _KEY_HEADERS]

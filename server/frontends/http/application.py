@@ -17,7 +17,7 @@ _EXPOSED_HEADERS = ("x-request-id", "retry-after", "retry-after-ms")
 
 
 class Application:
-    """Routes requests. Unknown addresses need a token, like all others."""
+    """Routes requests. Unknown paths need a token, too."""
 
     def __init__(self, routes: Sequence[BaseRoute], access: Access) -> None:
         self._access = access
@@ -49,7 +49,7 @@ class Application:
 
 
 def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """``app``, which browsers may call from pages of ``origins``."""
+    """Wraps ``app`` so that pages of ``origins`` may call it from browsers."""
     if not origins:
         return app
     return CORSMiddleware(

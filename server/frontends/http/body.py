@@ -1,4 +1,4 @@
-"""Request bodies: bounded, received in time, decoded into typed structs."""
+"""Receives request bodies, within limits of size and time, and decodes them into structs."""
 
 import re
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from server.errors import RETRY_SECONDS, Limit, OverloadedError
 from server.frontends.http.failures import BodyTooLargeError, MalformedBodyError
 
 T = TypeVar("T")
-# msgspec's message, such as "Expected `int`, got `str` - at `$.messages[0].content`".
+# msgspec's error messages, such as "Expected `int`, got `str` - at `$.messages[0].content`".
 _MESSAGE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?")
 _NAMED = re.compile(r"Object (?P<what>missing required|contains unknown) field `(?P<name>.*)`")
 _NAMED_MESSAGES = {"missing required": "is required", "contains unknown": "is not supported"}
@@ -24,7 +24,7 @@ class ClientGoneError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """Of one body: its bytes, and the seconds in which it must arrive."""
+    """The maximum size of one body in bytes, and the seconds within which it must arrive."""
 
     max_bytes: int
     seconds: float
@@ -37,7 +37,7 @@ class BodyBudget:
         self._free_bytes = max_bytes
 
     def take(self, num_bytes: int) -> None:
-        """Raises ``OverloadedError`` if too many bytes are buffered."""
+        """Reserves bytes. Raises ``OverloadedError`` if too many are buffered."""
         if num_bytes > self._free_bytes:
             raise OverloadedError(
                 "too many request bodies are being received", RETRY_SECONDS, Limit.THREADS
@@ -49,12 +49,12 @@ class BodyBudget:
 
 
 async def read_body(receive: Receive, max_bytes: int, budget: BodyBudget) -> bytes:
-    """The whole body of a request.
+    """Reads the whole body of a request.
 
     Raises:
-        BodyTooLargeError: it has more than ``max_bytes``.
+        BodyTooLargeError: the body has more than ``max_bytes``.
         OverloadedError: ``budget`` is used up.
-        ClientGoneError: the client is gone.
+        ClientGoneError: the client closed the connection.
     """
     parts: list[bytes] = []
     size = 0
@@ -81,10 +81,10 @@ async def read_body(receive: Receive, max_bytes: int, budget: BodyBudget) -> byt
 
 
 def json_decoder(kind: type[T]) -> Callable[[bytes], T]:
-    """A function that decodes JSON into ``kind``, a msgspec struct.
+    """Returns a function that decodes JSON into ``kind``, a msgspec struct.
 
-    Unknown fields are ignored or refused, as the struct says. The function raises
-    ``MalformedBodyError`` that names the field.
+    The struct determines whether unknown fields are ignored or rejected. For invalid JSON, the
+    function raises a ``MalformedBodyError`` that names the field.
     """
     decoder = msgspec.json.Decoder(kind)
 
@@ -102,7 +102,7 @@ def json_decoder(kind: type[T]) -> Callable[[bytes], T]:
 
 
 def named_error(message: str) -> MalformedBodyError:
-    """msgspec's message as an error that names the field."""
+    """Converts msgspec's error message to an error that names the field."""
     found = _MESSAGE.fullmatch(message)
     what, path = (message, "") if found is None else (found["what"], found["path"] or "")
     field = _NAMED.fullmatch(what)

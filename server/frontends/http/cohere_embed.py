@@ -1,4 +1,4 @@
-"""Cohere's ``/v2/embed``."""
+"""Cohere's embedding route ``/v2/embed``."""
 
 import uuid
 from typing import Any, Literal
@@ -33,7 +33,7 @@ _LONG_INPUTS = {
 
 
 class EmbedBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Texts or images, as ``data:`` addresses. ``priority`` has no effect: all are equal."""
+    """Texts, or images as ``data:`` URLs. ``priority`` has no effect."""
 
     model: str
     input_type: Literal["search_document", "search_query", "classification", "clustering", "image"]
@@ -52,7 +52,7 @@ def routes(context: Context) -> list[BaseRoute]:
     names = {"inputs": "texts", "dimensions": "output_dimension", "long_input": "truncate"}
     return [
         api.post("/v2/embed", EmbedBody, _embed, names=names),
-        # Else it would be text-embeddings-inference's, of a model v1.
+        # Without this route, /v1/embed would be TEI's route /{model}/embed for a model "v1".
         api.post("/v1/embed", lambda *_: None, _no_embed),
     ]
 
@@ -86,7 +86,7 @@ async def _embed(call: Call[EmbedBody]) -> Response:
 
 
 def _purpose(body: EmbedBody, model: ModelInfo) -> dict[str, Any]:
-    """The model's prompt with the name of the input type, or whether texts are queries."""
+    """Selects the model's prompt that is named like the input type, else queries or documents."""
     if model.embedding is not None and body.input_type in model.embedding.prompts:
         return {"prompt_name": body.input_type}
     return {"input_type": input_type_of(body.input_type)}
@@ -96,7 +96,7 @@ def _response(body: EmbedBody, vectors: list[Vectors], usage: Usage) -> Response
     encodings: list[Encoding] = body.embedding_types or ["float"]
     embeddings = {
         name: [encoded(vector, name) for vector in vectors]
-        for name in dict.fromkeys(encodings)  # each once
+        for name in dict.fromkeys(encodings)  # without duplicates
     }
     tokens = {"input_tokens": usage.input_tokens}
     return json_response(

@@ -1,4 +1,4 @@
-"""One connection: uvicorn's HTTP/1.1 protocol with limits of size and time."""
+"""An HTTP/1.1 connection: uvicorn's protocol with limits of size and time."""
 
 import asyncio
 import ssl
@@ -14,14 +14,14 @@ _TOO_SLOW = (408, "Request Timeout")
 
 
 class Connection(HttpToolsProtocol):
-    """Limits what a client can hold: bytes of a head, and time.
+    """Limits the size of a request's head, and the time that a client may take.
 
     uvicorn has no limit for slow requests, for large heads or for clients that do not read. Use
     :func:`connection_type` to set ``settings`` and ``idle``.
 
-    ``settings``: the limits. ``idle``: the server's connections without a request, the longest
-    idle first. ``on_lost``: called once when the connection is lost during a request. ``stalled``:
-    whether it was reset because the client did not read.
+    ``settings`` are the limits. ``idle`` holds the server's connections without a request, longest
+    idle first. ``on_lost`` is called once if the connection is lost during a request. ``stalled``
+    is true if the connection was reset because the client did not read.
     """
 
     settings: HttpSettings
@@ -40,7 +40,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._certificate = _common_name(transport.get_extra_info("ssl_object"))
-        # A connection that is never used closes as one that is used no more.
+        # A connection that was never used has the same keep-alive timeout as an idle one.
         self.timeout_keep_alive_task = self.loop.call_later(
             self.settings.keep_alive_seconds, self.timeout_keep_alive_handler
         )
@@ -56,12 +56,12 @@ class Connection(HttpToolsProtocol):
         running = self._running
         super().connection_lost(exc)
         if running is not None and not running.response_complete:
-            # uvicorn tells the newest of several pipelined requests only.
+            # uvicorn notifies only the newest of several pipelined requests.
             running.disconnected = True
             running.message_event.set()
         if self.on_lost is not None:
             self.on_lost()
-        # These refer to this connection: only a full garbage collection would free them with it.
+        # These refer to this connection; only a full garbage collection would free such a cycle.
         self.cycle = self._running = self.on_lost = None  # type: ignore[assignment]
         self.scope = {}  # type: ignore[typeddict-item]
 
@@ -82,7 +82,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         num_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        self._num_head_bytes = -1  # the body follows, which is counted as it is read
+        self._num_head_bytes = -1  # the body follows; read_body counts its bytes
         if num_bytes > self.settings.max_head_bytes:
             self._reject(*_HEAD_TOO_LARGE)
             return
@@ -108,7 +108,7 @@ class Connection(HttpToolsProtocol):
             self.idle[self] = None
 
     def extend_body(self, seconds: float) -> None:
-        """Gives the body that is being received ``seconds`` from now."""
+        """Extends the deadline of the body that is being received to ``seconds`` from now."""
         if self._num_head_bytes < 0:
             self._stop_deadline()
             self._start_deadline(seconds)
@@ -162,7 +162,7 @@ class Connection(HttpToolsProtocol):
             self._stall_check.cancel()
 
     def _reject(self, status: int, reason: str) -> None:
-        """Answers a request that never became one, unless a response is being sent; closes."""
+        """Sends an error for an incomplete request, unless a request is running, and closes."""
         if self.transport.is_closing():
             return
         if self._running is None:
@@ -172,7 +172,7 @@ class Connection(HttpToolsProtocol):
 
 
 def connection_type(settings: HttpSettings) -> type[Connection]:
-    """The type of one server's connections."""
+    """Makes the connection type of one server, with its settings and its own ``idle`` set."""
     return type("Connection", (Connection,), {"settings": settings, "idle": {}})
 
 

@@ -1,6 +1,6 @@
-"""The console: a page to try models and to see the load. It is a client of the other protocols.
+"""The console: a web page to try models and to see the load. It calls the other protocols.
 
-Its files hold nothing about the server, so they need no token; what the page calls does.
+Its files contain nothing about this server, so they need no token; the calls of the page do.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ _HEADERS = {
 
 
 def routes(context: Context) -> list[BaseRoute]:
-    """The page at ``/console/``, its files beside it, and a redirect from ``/``."""
+    """Routes of the page at ``/console/`` and of its files, and a redirect from ``/``."""
     api = Api(context=context, error=error_response)
 
     async def redirect(_: Call[None]) -> Response:

@@ -7,26 +7,26 @@ from starlette.datastructures import Headers
 
 from server.errors import InvalidArgumentError
 
-# Names and their unit in seconds. Envoy sends the second to its upstreams, and OpenAI's clients
-# the third: the longest pause between two parts of a response.
+# Timeout headers, with their units in seconds. Envoy sends the second one to its upstreams.
 _TIMEOUTS = (
     ("x-request-timeout", 1.0),
     ("x-envoy-expected-rq-timeout-ms", 1e-3),
 )
+# OpenAI's clients send their read timeout: the longest pause between two parts of a response.
 _READ_TIMEOUT = "x-stainless-read-timeout"
 _MAX_SECONDS = 86400.0
 
 
 def deadline_of(headers: Headers, started: float, *, is_stream: bool) -> float | None:
-    """The deadline in seconds of ``time.monotonic``; ``None`` without one.
+    """The deadline in seconds of ``time.monotonic``; ``None`` if the request sets none.
 
     Args:
-        headers: of the request.
-        started: arrival of the request.
-        is_stream: whether the response is streamed, to which a read timeout does not apply.
+        headers: the request's headers.
+        started: when the request arrived, in seconds of ``time.monotonic``.
+        is_stream: whether the response is a stream; the read timeout does not apply to it.
 
     Raises:
-        InvalidArgumentError: ``x-request-timeout`` is not a positive number of seconds.
+        InvalidArgumentError: the value of a timeout header is not a positive number.
     """
     deadlines = [
         started + _seconds(name, headers[name], unit) for name, unit in _TIMEOUTS if name in headers

@@ -1,4 +1,4 @@
-"""What the embedding protocols share: kinds of embeddings, and names of what a text is for."""
+"""Helpers of the embedding protocols: kinds of embeddings, and names of input types."""
 
 import base64
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ T = TypeVar("T")
 Vectors = npt.NDArray[np.float32]
 Encoding: TypeAlias = Literal["float", "base64"]
 
-# Our own names, NVIDIA's "passage", and Cohere's.
+# The names of input types of this server, NVIDIA ("passage") and Cohere.
 InputTypeName: TypeAlias = Literal[
     "query",
     "document",
@@ -59,15 +59,17 @@ _ADVICE_IMAGES = "has one vector for each of its images: use /v1/embeddings"
 
 
 def input_type_of(name: str | None) -> InputType | None:
-    """What a protocol calls ``name``; ``None`` for purposes that are no search."""
+    """The input type that a protocol calls ``name``; ``None`` for purposes other than search."""
     return _INPUT_TYPES.get(name)
 
 
 def check_kind(model: ModelInfo, *kinds: EmbeddingKind) -> EmbeddingKind:
-    """The kind of a model's embeddings; of one that has none, which the service rejects, any.
+    """Returns the kind of a model's embeddings, which must be one of ``kinds``.
+
+    A model without embeddings passes, because the service rejects it.
 
     Raises:
-        InvalidArgumentError: it is another kind. Names the field ``model``, and the right path.
+        InvalidArgumentError: the kind is another one; the error names the path to use.
     """
     if model.embedding is None:
         return kinds[0]
@@ -79,10 +81,10 @@ def check_kind(model: ModelInfo, *kinds: EmbeddingKind) -> EmbeddingKind:
 
 
 def required(part: T | None) -> T:
-    """A part of an embedding that :func:`check_kind` found its model to have.
+    """Returns a part of an embedding that the model has, according to :func:`check_kind`.
 
     Raises:
-        InvalidArgumentError: a model of another kind took its place since.
+        InvalidArgumentError: the part is missing: a model of another kind replaced the model.
     """
     if part is None:
         raise InvalidArgumentError("model", "became another kind of model during the call")
@@ -90,7 +92,7 @@ def required(part: T | None) -> T:
 
 
 def encoded(vectors: Vectors, encoding: Encoding | None) -> Any:
-    """A vector, or several: as lists of numbers, or as little-endian float32 in base64, by rows."""
+    """Encodes a vector or a matrix as lists of numbers, or as base64 of row-major ``<f4``."""
     if encoding == "base64":
         return base64.b64encode(vectors.astype("<f4").tobytes()).decode("ascii")
     return vectors.tolist()

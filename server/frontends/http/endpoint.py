@@ -1,4 +1,4 @@
-"""Endpoints: what all HTTP calls share, whatever their protocol."""
+"""Endpoints: the parts of an HTTP call that are the same in all protocols."""
 
 import asyncio
 import time
@@ -47,13 +47,13 @@ _MAX_REQUEST_ID = 128
 def json_response(
     value: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """``value`` as JSON: msgspec structs, dataclasses, dicts and lists."""
+    """A response with ``value`` (msgspec structs, dataclasses, dicts, lists) as JSON."""
     return Response(_encode(value), status, headers, _JSON)
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Body]):
-    """One request. ``started``: its arrival, in seconds of ``time.monotonic``."""
+    """One request. It arrived at ``started``, in seconds of ``time.monotonic``."""
 
     body: Body
     caller: Caller
@@ -67,12 +67,12 @@ class Call(Generic[Body]):
 Handler = Callable[[Call[Any]], Awaitable[Response | EventStream]]
 Decode = Callable[[bytes, Headers], Any]
 Names = Mapping[str, str] | Callable[[Any], Mapping[str, str]]
-"""The protocol's names of the service's fields, where they differ; or a function of the body."""
+"""The protocol's names of service fields, where they differ; or a function from body to names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the endpoints of all protocols share."""
+    """Objects that the endpoints of all protocols use."""
 
     service: Service
     settings: HttpSettings
@@ -82,12 +82,12 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """One protocol: makes its routes.
+    """Makes the routes of one protocol.
 
-    ``error``: the response of an error; its status and headers are added. ``error_event``: the
-    same as an item of a stream; by default an event whose data is the body of ``error``.
-    ``body_token``: reads a token from the body, for protocols that send it there; their bodies are
-    read before the token is checked. ``status_of``: the statuses of errors, where they differ.
+    ``error`` makes the response of an error; the endpoint adds status and headers. ``error_event``
+    makes a stream item of an error; by default an event whose data is the body of ``error``.
+    ``body_token`` returns the token in a body, for protocols that send it there; such bodies are
+    read before the token is checked. ``status_of`` returns the HTTP status of an error.
     """
 
     context: Context
@@ -111,17 +111,17 @@ class Api:
         model_of: Callable[[Call[Any]], str] | None = None,
         limits: BodyLimits | None = None,
     ) -> Route:
-        """A route that reads a body.
+        """Makes a route that reads a body.
 
         Args:
             path: the path, with ``{parameters}``. It labels the call in the metrics.
-            body: the msgspec struct of the JSON body; or a function from the raw body and the
-                headers to what the handler gets, which raises ``InvalidArgumentError``.
+            body: the msgspec struct of the JSON body; or a function that decodes the raw body and
+                the headers for the handler, and raises ``InvalidArgumentError``.
             handler: answers the call.
-            names: of the service's fields, for errors.
-            model_of: the model that the call uses, which stays loaded until the call ends. By
-                default the field ``model`` of the body.
-            limits: of the body, instead of those of the settings.
+            names: the protocol's names of the service's fields, for errors.
+            model_of: returns the model that the call uses, which stays loaded until the call ends.
+                By default the field ``model`` of the body.
+            limits: limits of the body that override those of the settings.
         """
         decode = _json_decode(body) if isinstance(body, type) else body
         endpoint = Endpoint(
@@ -144,9 +144,10 @@ class Api:
         is_public: bool = False,
         decode: Decode | None = None,
     ) -> Route:
-        """A route without a body, whose handler gets ``None``. ``is_public``: needs no token.
+        """Makes a route without a body, whose handler receives ``None``.
 
-        ``decode``: for protocols that send a token in the body even then.
+        If ``is_public``, the route needs no token. ``decode`` decodes the body of protocols that
+        send a token in the body even here.
         """
         endpoint = Endpoint(
             self, path, handler, decode=decode, names=names or {}, is_public=is_public
@@ -246,7 +247,7 @@ class Endpoint:
             try:
                 body = self.decode(data, headers)
             except InvalidArgumentError:
-                if not self.is_public:  # nobody learns what is wrong without a token
+                if not self.is_public:  # callers without a token must not learn what is wrong
                     context.access.identity(scope)
                 raise
         if not self.is_public and body_token is not None:
@@ -264,7 +265,7 @@ class Endpoint:
 
 
 def _request_id(headers: Headers) -> str:
-    """The client's ``x-request-id`` if it can be repeated, else a new one."""
+    """The client's ``x-request-id`` if it is short, printable ASCII, else a new one."""
     given = headers.get("x-request-id", "")
     if 0 < len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable():
         return given

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 DONE = b"data: [DONE]\n\n"
-"""The last event of OpenAI's streams."""
+"""The event that ends OpenAI's streams."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -19,11 +19,11 @@ def event(value: Any, name: str | None = None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class EventStream:
-    """A streamed response. Each item is the bytes of one event, or of several.
+    """A streamed response. Each item is the bytes of one or more events.
 
     The first item is awaited before the status is sent, so that a rejected request gets the status
-    of its error. A later error is sent as an event of the protocol's shape. If the client leaves or
-    does not read, ``items`` is closed.
+    of its error. A later error is sent as an event in the protocol's format. If the client
+    disconnects or does not read, ``items`` is closed.
     """
 
     items: AsyncGenerator[bytes, None]

@@ -1,4 +1,4 @@
-"""The response to one request: whole, streamed, or an error."""
+"""Sends the response to one request: whole, streamed, or an error."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -15,9 +15,9 @@ from server.frontends.http.failures import Failure, failure_of
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """How a protocol sends errors: as a response, with a status, and as an item of a stream.
+    """How a protocol sends errors: as a response with a status, or as an item of a stream.
 
-    ``event``: by default an event whose data is the body of the response.
+    ``event`` makes the item; by default it is an event whose data is the body of the response.
     """
 
     response: Callable[[Failure], Response]
@@ -25,23 +25,23 @@ class Errors:
     event: Callable[[Failure], bytes] | None = None
 
     def event_of(self, failure: Failure) -> bytes:
-        """The item of a stream."""
+        """The stream item that reports ``failure``."""
         if self.event is not None:
             return self.event(failure)
         return b"data: " + bytes(self.response(failure).body) + b"\n\n"
 
 
 class Exchange:
-    """Sends the response of one request, or the error in its place.
+    """Sends the response of one request, or an error instead.
 
     Args:
-        scope: the request's.
+        scope: the request's ASGI scope.
         send: sends the parts of the response.
-        request_id: repeated in the response.
+        request_id: the id to return in ``x-request-id``.
         errors: how the protocol sends errors.
 
     Attributes:
-        names: returns the names of the service's fields in the body, once that is decoded.
+        names: returns the protocol's names of the service's fields; set when the body is decoded.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Exchange:
         given = {
             "content-type": stream.media_type,
             "cache-control": "no-cache",
-            "x-accel-buffering": "no",  # nginx would hold back events
+            "x-accel-buffering": "no",  # nginx would buffer events
             "x-request-id": self._request_id,
             **stream.headers,
         }

@@ -1,6 +1,6 @@
-"""Options of the service as flat fields of a JSON body, matched by name.
+"""Maps the service's options to flat fields of a JSON body, by name.
 
-A body that is built from the service's option types accepts every option of theirs by its own
+A body type that is built from the service's option types accepts every one of their options by its
 name, so a new option needs no code here.
 """
 
@@ -20,13 +20,13 @@ T = TypeVar("T")
 def flat_body(
     name: str, base: type[msgspec.Struct], request: type, without: Iterable[str] = ()
 ) -> type[Any]:
-    """A struct with the fields of ``base`` and, all optional, the options of a request.
+    """Makes a struct with the fields of ``base`` and, as optional fields, a request's options.
 
     Args:
         name: the name of the struct.
-        base: the fields of the protocol. They have precedence.
-        request: the type of a request. The fields of its groups of options are added that hold
-            numbers, strings, enums or tuples of those.
+        base: the struct with the protocol's fields, which have precedence.
+        request: the type of a request. Of its groups of options, the fields with numbers, strings,
+            enums or tuples of those are added.
         without: names of fields to leave out.
     """
     taken = {*without, *(field.name for field in msgspec.structs.fields(base))}
@@ -43,13 +43,13 @@ def flat_body(
 
 
 def options_of(body: Any, kind: type[T], given: Mapping[str, Any] | None = None) -> T:
-    """The fields of ``body`` as a ``kind``. What is ``None`` or missing keeps its default.
+    """Builds a ``kind`` from the fields of ``body``. ``None`` and missing fields keep defaults.
 
     Args:
         body: a struct.
         kind: the type of a request or of a group of options. Fields that are groups of options
             themselves are filled from the whole body.
-        given: values by field name, instead of those of the body; those of ``None`` are missing.
+        given: values by field name that override those of the body; ``None`` keeps the default.
     """
     values: dict[str, Any] = {}
     for name, group in _plan(typing.cast("typing.Hashable", kind)):
@@ -74,7 +74,7 @@ def _plan(kind: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Whether values of this type are JSON scalars, or arrays of them."""
+    """Whether the type's values are JSON scalars or arrays of scalars."""
     if typing.get_origin(hint) is types.UnionType or typing.get_origin(hint) is typing.Union:
         return all(_is_plain(part) for part in typing.get_args(hint))
     if typing.get_origin(hint) is tuple:

@@ -1,4 +1,4 @@
-"""Bodies of HTML forms, URL-encoded or multipart, as structs."""
+"""Decodes HTML forms, URL-encoded or multipart, into structs."""
 
 from collections.abc import Collection
 from typing import Any
@@ -14,16 +14,16 @@ from server.frontends.http.multipart import Part, split_parts
 
 MAX_FIELDS = 1000
 MAX_UPLOAD_FIELDS = 64
-# Of all fields of a form with a file, besides the file.
+# Maximum bytes of all fields of an upload form that are not files.
 MAX_UPLOAD_TEXT_BYTES = 64 << 10
 
 
 def decode_form(data: bytes, headers: Headers, kind: type[Any]) -> Any:
-    """The fields of a form as a ``kind``; a field that is given several times is a list.
+    """Decodes a form into a ``kind``; a field that is given several times becomes a list.
 
     Raises:
-        InvalidArgumentError: the form is malformed, has too many fields or a file, or names the
-            field that is invalid.
+        InvalidArgumentError: the form is malformed, or has too many fields or a file, or a field
+            is invalid; the error names the field.
     """
     fields: dict[str, Any] = {}
     for name, value in _fields(data, headers):
@@ -43,17 +43,17 @@ def decode_upload(
     files: Collection[str],
     lists: Collection[str] = (),
 ) -> Any:
-    """The fields of a multipart form with files as a ``kind``.
+    """Decodes a multipart form with files into a ``kind``.
 
     Args:
         data: the body.
-        headers: of the request.
-        kind: a struct.
-        files: names of the fields that are files, in ``bytes``.
-        lists: names of the fields that may be given several times. ``name[]`` is another name.
+        headers: the request's headers.
+        kind: the struct.
+        files: names of the fields that are files, decoded as ``bytes``.
+        lists: names of the fields that may be given several times, also as ``name[]``.
 
     Raises:
-        InvalidArgumentError: the form is malformed, or names the field that is invalid.
+        InvalidArgumentError: the form is malformed, or a field is invalid; the error names it.
     """
     if not _is_multipart(headers):
         raise MalformedBodyError("body", "is not multipart/form-data")

@@ -1,4 +1,4 @@
-"""The HTTP front end: its listener, its protocols, and health."""
+"""The HTTP front end: its listener, protocols and health probes."""
 
 import socket
 import ssl
@@ -18,10 +18,10 @@ from server.telemetry.metrics import Metrics
 
 
 class HttpFrontend:
-    """One listener for all HTTP protocols; none if the configuration has no address.
+    """Runs one listener for all HTTP protocols; none if the configuration has no address.
 
     Args:
-        config: the server's.
+        config: the server's configuration.
         metrics: the server's metrics, served at ``/metrics``.
     """
 
@@ -35,7 +35,7 @@ class HttpFrontend:
 
     @property
     def port(self) -> int | None:
-        """The port, also before the start; ``None`` without an address."""
+        """The port once :meth:`prepare` has bound it; ``None`` without an address."""
         return None if self._socket is None else int(self._socket.getsockname()[1])
 
     def prepare(self) -> None:
@@ -53,12 +53,12 @@ class HttpFrontend:
         self._socket = bound_socket(config.http)
 
     def close(self) -> None:
-        """Gives the address back. Call it last, also if the front end never started."""
+        """Releases the address. Call this last, even if the front end never started."""
         if self._socket is not None:
             self._socket.close()
 
     async def start(self, service: Service) -> None:
-        """Opens the listener, after :meth:`prepare`.
+        """Opens the listener. Call :meth:`prepare` first.
 
         Raises:
             StartupError: another process has taken the address.

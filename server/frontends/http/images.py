@@ -1,4 +1,4 @@
-"""Images in JSON: files in base64, or as ``data:`` addresses. No other address is fetched."""
+"""Images in JSON: files in base64 or as ``data:`` URLs. The server fetches no other URLs."""
 
 import binascii
 import re
@@ -14,9 +14,10 @@ from server.errors import InvalidArgumentError
 from server.frontends.http.endpoint import Call
 from server.printable import quoted
 
-# Of base64, decoded without a pause in which other threads run: 0.2 ms. A multiple of 4.
+# Base64 characters to decode at a time, a multiple of 4. A piece holds the interpreter lock for
+# 0.2 ms.
 _PIECE = 1 << 16
-# Of base64, that take as long to decode as a value of a reply to build.
+# Base64 characters that take as long to decode as one value of a reply takes to build.
 _CHARACTERS_PER_VALUE = 128
 _MAX_CHARACTERS = (MAX_IMAGE_BYTES + 2) // 3 * 4
 _DATA_ADDRESS = re.compile(r"data:[^,]{0,256};base64,", re.IGNORECASE)
@@ -24,19 +25,19 @@ _ADDRESS = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,31}):", re.IGNORECASE)
 
 
 class ImageItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """An image as an input, as Jina has it."""
+    """An image as an input item, in Jina's format."""
 
     image: str
 
 
 class ImageAddress(msgspec.Struct, kw_only=True):
-    """The address of an image; OpenAI's field ``detail`` is ignored."""
+    """The URL of an image; OpenAI's field ``detail`` is ignored."""
 
     url: str
 
 
 class Part(msgspec.Struct, kw_only=True):
-    """A part of a message: ``text``, or an image."""
+    """A part of a message: a text or an image."""
 
     type: str
     text: str | None = None
@@ -44,7 +45,7 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class ImageMessage(msgspec.Struct, kw_only=True):
-    """A message with an image, as vLLM embeds and classifies it."""
+    """A message with an image, in the format of vLLM's embed and classify routes."""
 
     role: str
     content: str | list[Part]
@@ -52,11 +53,11 @@ class ImageMessage(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """The images of a body, not decoded yet, and a text beside them.
+    """The images of a body, still encoded, and the text that accompanies them.
 
-    ``images``: each in base64 or as a ``data:`` address. ``field``: where they are in the body;
-    ``path``: where each of them is, with ``{}`` for its index. ``texts``: of a message, at most
-    one, at ``text_path``.
+    ``images`` are base64 or ``data:`` URLs. ``field`` is the body's field that holds them, and
+    ``path`` the path of each, with ``{}`` for its index. ``texts`` holds at most one text, the
+    message's, whose path is ``text_path``.
     """
 
     images: Sequence[str]
@@ -66,11 +67,11 @@ class Images:
     text_path: str = ""
 
     async def files(self, call: Call[Any]) -> tuple[bytes, ...]:
-        """The files. Sizes are checked first; much base64 is decoded in a thread.
+        """Decodes the files. Checks sizes first; large base64 is decoded in a thread.
 
         Raises:
-            InvalidArgumentError: names the image that is no base64, an address, or too large; or
-                there are too many.
+            InvalidArgumentError: there are too many images, or an image is too large, invalid
+                base64 or another URL; the error names the image.
         """
         if len(self.images) > MAX_IMAGES:
             raise InvalidArgumentError(
@@ -89,7 +90,7 @@ class Images:
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Renames the service's fields in an error raised in the block: ``images[2]``."""
+        """Renames the service's field in an error of the block, such as ``images[2]``."""
         try:
             yield
         except InvalidArgumentError as error:
@@ -107,15 +108,15 @@ class Images:
 
 
 def images_of(given: Any, messages: Sequence[ImageMessage] | None) -> Images:
-    """The images of a body with the fields ``input`` and ``messages``; none if it has texts.
+    """The images of a body with the fields ``input`` and ``messages``; empty if it has texts.
 
     Args:
         given: the field ``input``: an :class:`ImageItem`, a list, or texts.
-        messages: one message of a user, with one image and at most one text.
+        messages: one user message with one image and at most one text.
 
     Raises:
-        InvalidArgumentError: there are both fields or none, images are mixed with texts, or the
-            messages are others.
+        InvalidArgumentError: both fields or none are given, images are mixed with texts, or the
+            messages have another form.
     """
     if messages is not None:
         if given is not None:
@@ -170,7 +171,7 @@ def _image_of(messages: Sequence[ImageMessage]) -> Images:
 
 
 def _start(text: str, path: str) -> int:
-    """Where the base64 of an image begins. Checks its size."""
+    """The index at which an image's base64 begins. Checks its size."""
     data, address = _DATA_ADDRESS.match(text), _ADDRESS.match(text)
     start = 0 if data is None else data.end()
     if data is None and address is not None:
@@ -187,7 +188,7 @@ def _start(text: str, path: str) -> int:
 
 
 def _decoded(text: str, start: int, path: str) -> bytes:
-    """The base64 of ``text`` from ``start``, decoded in pieces."""
+    """Decodes the base64 in ``text`` from index ``start``, piece by piece."""
     parts, end = [], len(text)
     for position in range(start, end, _PIECE):
         piece = text[position : position + _PIECE]

@@ -34,13 +34,13 @@ class TranslateBody(msgspec.Struct, kw_only=True):
 
 
 class KeyBody(msgspec.Struct, kw_only=True):
-    """The body of the routes that need none, as LibreTranslate's own client sends it."""
+    """The optional body of GET routes; LibreTranslate's own client sends one."""
 
     api_key: str | None = None
 
 
 class DetectBody(msgspec.Struct, kw_only=True):
-    """A text whose language is unknown."""
+    """Texts whose language is to be detected."""
 
     q: str | list[str]
     api_key: str | None = None
@@ -68,7 +68,7 @@ def _token(body: Any) -> str | None:
 
 
 def _decoder(kind: type[Any]) -> Any:
-    """Decodes a JSON body, or a form with the same fields."""
+    """Returns a function that decodes a JSON body, or a form with the same fields."""
     decode_json = json_decoder(kind)
 
     def decode(data: bytes, headers: Headers) -> Any:
@@ -98,7 +98,7 @@ async def _translate(call: Call[TranslateBody]) -> Response:
     if text_format not in _FORMATS:
         raise InvalidArgumentError("format", f"{quoted(text_format)} is neither text nor html")
     texts = [body.q] if isinstance(body.q, str) else body.q
-    # An empty text of a list is its own translation.
+    # Empty texts in a list are returned unchanged.
     indices = [index for index, text in enumerate(texts) if text.strip()]
     if not indices:
         raise InvalidArgumentError("inputs", "must not be empty")

@@ -1,4 +1,4 @@
-"""The listener: uvicorn in the running event loop."""
+"""The HTTP listener: uvicorn on the running event loop."""
 
 import asyncio
 import contextlib
@@ -17,9 +17,9 @@ from server.frontends.http.connection import connection_type
 from server.frontends.http.settings import HttpSettings
 
 _BACKLOG = 2048
-# Bytes that the kernel holds unsent per connection: more would hide that a client does not read.
+# Unsent bytes that the kernel buffers per connection. More would hide that a client does not read.
 _UNSENT_BYTES = 128 << 10
-# Files that the process opens besides connections: models, gRPC, metrics.
+# File descriptors for everything except HTTP connections: models, gRPC, metrics.
 _RESERVED_FILES = 1024
 
 
@@ -27,7 +27,7 @@ class Listener:
     """Serves an ASGI application on one address.
 
     Args:
-        bound: of :func:`bound_socket`.
+        bound: the socket from :func:`bound_socket`.
         app: the application.
         settings: limits of connections.
         tls: the TLS context; ``None`` for plain HTTP.
@@ -51,7 +51,7 @@ class Listener:
             log_config=None,
             log_level=logging.ERROR,
             access_log=False,
-            # Clients could otherwise claim any address.
+            # With proxy headers, clients could claim any address.
             proxy_headers=False,
             server_header=False,
             backlog=_BACKLOG,
@@ -62,10 +62,10 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Accepts connections from now on.
+        """Starts to accept connections.
 
         Raises:
-            StartupError: another process listens on the address since it was bound.
+            StartupError: another process has begun to listen on the address.
         """
         try:
             self._socket.listen(_BACKLOG)
@@ -75,7 +75,7 @@ class Listener:
         await self._server.accepting.wait()
 
     async def stop(self, grace_seconds: float) -> None:
-        """Closes idle connections; gives requests ``grace_seconds``, then cancels them."""
+        """Closes idle connections; cancels the requests that still run after ``grace_seconds``."""
         if self._task is None:
             return
         self._server.grace_seconds = grace_seconds
@@ -84,7 +84,7 @@ class Listener:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers, and with a shutdown that cancels what is left."""
+    """uvicorn without its signal handlers, and with a shutdown that cancels late requests."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -112,7 +112,7 @@ class _Server(uvicorn.Server):
             for task in late:
                 task.cancel()
             if late:
-                await asyncio.wait(late, timeout=1.0)  # for their last words
+                await asyncio.wait(late, timeout=1.0)  # they still send their errors
         for connection in list(self.server_state.connections):
             connection.transport.close()
 
@@ -133,7 +133,7 @@ def bound_socket(address: str) -> socket.socket:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            # Inherited by connections.
+            # Connections inherit this option.
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
             bound.bind(name)
         except OSError:
@@ -148,7 +148,7 @@ def bound_socket(address: str) -> socket.socket:
 
 
 def _allow_files(number: int) -> None:
-    """Raises this process's limit of open files to ``number``, as far as it may."""
+    """Raises this process's soft limit of open files to ``number``, within its hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = number if hard == resource.RLIM_INFINITY else min(number, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,15 +1,15 @@
-"""Splits multipart forms (RFC 7578) in time that their length bounds.
+"""Splits multipart forms (RFC 7578) in bounded time.
 
-python-multipart looks at some bytes one by one: 16 MiB of spaces after a boundary take it 5 s, in
-which the event loop would serve nobody. Here every loop runs once for each part or header.
+python-multipart examines some bytes one by one: 16 MiB of spaces after a boundary take it 5 s,
+which would block the event loop. Here every loop runs once per part or header.
 """
 
 from dataclasses import dataclass
 
 from python_multipart.multipart import parse_options_header
 
-MAX_HEAD_BYTES = 4096  # of a part; also before the first one
-MAX_HEADS_BYTES = 256 << 10  # of all parts
+MAX_HEAD_BYTES = 4096  # headers of one part; also the bytes before the first part
+MAX_HEADS_BYTES = 256 << 10  # headers of all parts
 _MAX_BOUNDARY_BYTES = 256
 _END = b"\r\n"
 _PLAIN = (b"7bit", b"8bit", b"binary")
@@ -17,7 +17,7 @@ _PLAIN = (b"7bit", b"8bit", b"binary")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A field of a form. ``is_file``: it has a filename."""
+    """A field of a form. If ``is_file``, it has a filename."""
 
     name: str
     data: bytes
@@ -25,15 +25,15 @@ class Part:
 
 
 def split_parts(data: bytes, content_type: str, max_parts: int) -> list[Part]:
-    """The parts of a form, in order.
+    """Splits a form into its parts, in order.
 
     Args:
         data: the body.
-        content_type: the header of the request, which has the boundary.
-        max_parts: as many are accepted.
+        content_type: the request's content-type header, with the boundary.
+        max_parts: maximum number of parts.
 
     Raises:
-        ValueError: says what is wrong with the form.
+        ValueError: the form is malformed or exceeds a limit; the message says why.
     """
     _, options = parse_options_header(content_type)
     boundary = options.get(b"boundary", b"")

@@ -34,7 +34,7 @@ from server.frontends.oip.tensors import BYTES, InputTensor
 
 
 class _ElsewhereError(ServeError):
-    """A call that another listener answers."""
+    """The call is only available on another listener."""
 
     code = Code.FAILED_PRECONDITION
 
@@ -50,7 +50,7 @@ _decode_index_body = json_decoder(_IndexBody)
 
 
 def routes(context: Context) -> list[BaseRoute]:
-    """The routes. Those of health are among the probes."""
+    """The routes, except ``/v2/health``, which is among the probes."""
     api = Api(context=context, error=_error)
     calls = _InferCalls(Inference(context.service))
     both = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
@@ -116,12 +116,12 @@ def _version(call: Call[Any]) -> str:
 
 
 def _named(call: Call[Any], request: InferRequest) -> InferRequest:
-    """``request`` with the model of the path."""
+    """``request`` with the model and version from the path."""
     return replace(request, model=_model(call), version=_version(call))
 
 
 async def _with_files(tensor: InputTensor, call: Call[Any]) -> InputTensor:
-    """``tensor``, with files for the base64 that JSON has of images and recordings."""
+    """``tensor``, with image and audio files decoded from the base64 in JSON."""
     if tensor.name not in FILE_INPUTS or tensor.datatype != BYTES or tensor.raw is not None:
         return tensor
     encoded = Images(images=tensor.values, field=tensor.name, path=f"{tensor.name}[{{}}]")
@@ -159,7 +159,7 @@ def _decode_index(data: bytes, _: Headers) -> _IndexBody:
 
 
 def _ignore_body(_: bytes, __: Headers) -> None:
-    """The body of calls that are refused anyway."""
+    """Ignores the body of calls that are always rejected."""
 
 
 async def _refuse(_: Call[None]) -> Response:

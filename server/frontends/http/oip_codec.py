@@ -1,4 +1,4 @@
-"""Codec of the Open Inference Protocol over HTTP: JSON, and tensors as binary data after it."""
+"""Codec of the Open Inference Protocol over HTTP: JSON, optionally followed by binary tensors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ from server.frontends.oip.options import MAX_PARAMETERS, Parameter
 from server.frontends.oip.signatures import SIGNATURES, Task
 from server.frontends.oip.tensors import BOOL, BYTES, MAX_DIMS, MAX_INPUTS, InputTensor
 
-# Larger tensors are sent as binary data.
+# Maximum JSON bytes of a request; larger tensors must be sent as binary data.
 MAX_JSON_BYTES = 4 << 20
 HEADER_LENGTH = "inference-header-content-length"
 _BINARY = "binary_data"
 _ALL_BINARY = "binary_data_output"
 _BINARY_SIZE = "binary_data_size"
-# Inputs of models that generate; ``stream`` is also a parameter of all others.
+# Boolean inputs of generative models, except ``stream``, which is also a parameter.
 _FLAGS = {spec.name for spec in SIGNATURES[Task.GENERATE].inputs if spec.datatype == BOOL} - {
     "stream"
 }
 _UNSUPPORTED = ("shared_memory_region", "classification")
 
 
-_Parameters = dict[str, Parameter] | None  # typed clients send null for what they leave out
+_Parameters = dict[str, Parameter] | None  # typed clients send null for absent parameters
 
 
 class _Input(msgspec.Struct):
@@ -55,7 +55,7 @@ class _InferBody(msgspec.Struct):
 
 
 class _GenerateBody(msgspec.Struct):
-    """``text_input`` is one text or several."""
+    """The body of ``generate``. ``text_input`` is one text or several."""
 
     text_input: str | list[str]
     id: str | None = None
@@ -69,7 +69,7 @@ _decode_object = json_decoder(dict[str, Any])
 
 @dataclass(frozen=True, slots=True)
 class InferBody:
-    """A decoded request; the path of its route has the model. ``binary``: outputs sent as bytes."""
+    """A decoded request; the path has its model. ``binary`` names outputs to send as bytes."""
 
     request: InferRequest
     binary: frozenset[str]
@@ -80,7 +80,7 @@ def decode_infer(data: bytes, headers: Headers) -> InferBody:
     """Decodes the body of ``infer``.
 
     Raises:
-        InvalidArgumentError: names the tensor or field that is invalid.
+        InvalidArgumentError: a tensor or field is invalid; the error names it.
     """
     length = _json_length(headers, len(data))
     body = _decode_infer(data[:length])
@@ -142,11 +142,11 @@ def encode_infer(response: InferResponse, body: InferBody) -> Response:
 
 
 def decode_generate(data: bytes, _: Headers) -> InferRequest:
-    """Decodes the body of ``generate``. Fields that are not of the protocol are parameters, or
-    inputs of that name.
+    """Decodes the body of ``generate``. Fields outside the protocol are parameters, or inputs of
+    that name.
 
     Raises:
-        InvalidArgumentError: names the field that is invalid.
+        InvalidArgumentError: a field is invalid; the error names it.
     """
     if len(data) > MAX_JSON_BYTES:
         raise InvalidArgumentError("body", f"has more than {MAX_JSON_BYTES} bytes")
@@ -171,7 +171,7 @@ def decode_generate(data: bytes, _: Headers) -> InferRequest:
 
 
 def generated(response: InferResponse) -> dict[str, Any]:
-    """The JSON object of one response of ``generate``: a tensor with one element is a value."""
+    """The JSON object of a response of ``generate``; a tensor with one element is a scalar."""
     values = {tensor.name: tensor.listed() for tensor in response.outputs}
     return {
         **({"id": response.id} if response.id else {}),
@@ -225,7 +225,7 @@ def _check_supported(name: str, parameters: Mapping[str, Parameter]) -> None:
 
 
 def _values(tensor: _Input) -> Sequence[Any]:
-    """The elements of ``data``, a list of the tensor's shape or a flat one."""
+    """The elements of ``data``: a flat list, or nested lists of the tensor's shape."""
     data = bytes(tensor.data)
     if not data:
         raise InvalidArgumentError(tensor.name, "has neither data nor binary_data_size")

@@ -9,15 +9,15 @@ from server.telemetry.metrics import Metrics
 
 
 def error_response(failure: Failure) -> Response:
-    """The shape of errors outside of any protocol."""
+    """The error response of routes that belong to no protocol."""
     return json_response({"error": failure.message})
 
 
 def routes(context: Context, metrics: Metrics) -> list[BaseRoute]:
-    """The routes. Only ``/metrics`` needs a token, as it names the models.
+    """The routes. Only ``/metrics`` needs a token, because it names the models.
 
     Args:
-        context: what all endpoints share.
+        context: the objects that all endpoints use.
         metrics: the server's metrics.
     """
     api = Api(context=context, error=error_response)

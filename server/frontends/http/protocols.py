@@ -1,4 +1,4 @@
-"""The protocols that the HTTP port speaks. A new one is a module with ``routes`` and a line here.
+"""The protocols of the HTTP port. A new protocol is a module with ``routes``, and a line here.
 
 ``routes(context)`` returns the routes of a protocol; :class:`server.frontends.http.endpoint.Api`
 makes them. ``context.service`` answers the calls, ``context.settings`` has the limits.

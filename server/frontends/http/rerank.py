@@ -17,13 +17,15 @@ from server.service.tokenize import TokenizeRequest
 
 
 class Document(msgspec.Struct):
-    """A document as an object, which Cohere's first version and Jina accept."""
+    """A document as an object, which Cohere's API v1 and Jina accept."""
 
     text: str
 
 
 class RerankBody(msgspec.Struct, kw_only=True):
-    """Cohere's ``max_tokens_per_doc`` cuts documents, vLLM's ``truncate_prompt_tokens`` all."""
+    """The body. Cohere's ``max_tokens_per_doc`` truncates each document; vLLM's
+    ``truncate_prompt_tokens`` limits query and document together.
+    """
 
     model: str
     query: str
@@ -35,7 +37,7 @@ class RerankBody(msgspec.Struct, kw_only=True):
 
 
 def cohere_error(failure: Failure) -> Response:
-    """``{"message"}``, as Cohere's service answers."""
+    """Formats an error as Cohere does: ``{"message"}``."""
     return json_response({"message": failure.message})
 
 
@@ -51,7 +53,7 @@ def routes(context: Context) -> list[BaseRoute]:
 
 
 async def _answer(call: Call[RerankBody]) -> RerankResult:
-    """Ranks the documents. Longer ones are truncated, as Cohere does."""
+    """Ranks the documents. Truncates long ones, as Cohere does."""
     body = call.body
     max_tokens = body.truncate_prompt_tokens
     if max_tokens in (0, -1):  # vLLM: the model's limit
@@ -71,7 +73,7 @@ def _text(document: str | Document) -> str:
 
 
 async def _documents(call: Call[RerankBody]) -> tuple[str, ...]:
-    """The texts, of at most ``max_tokens_per_doc`` tokens without special ones."""
+    """The texts, truncated to ``max_tokens_per_doc`` tokens; special tokens do not count."""
     body, max_tokens = call.body, call.body.max_tokens_per_doc or 0
     texts = tuple(map(_text, body.documents))
     if max_tokens < 0:
@@ -90,7 +92,7 @@ async def _documents(call: Call[RerankBody]) -> tuple[str, ...]:
 
 
 def _top_n(body: RerankBody) -> int | None:
-    """vLLM sends 0 for all, and more than there are documents is all of them."""
+    """The number of documents to return. ``None`` means all; vLLM's clients send 0 for it."""
     if body.top_n is not None and body.top_n < 0:
         raise InvalidArgumentError("top_n", f"{body.top_n} is negative")
     return body.top_n or None
@@ -128,7 +130,7 @@ async def _jina(call: Call[RerankBody]) -> Response:
 def _results(
     call: Call[RerankBody], result: RerankResult, *, with_documents: bool
 ) -> list[dict[str, Any]]:
-    """The ranks, with the documents as they were given."""
+    """The results in the order of their ranks, optionally with the documents."""
     documents = call.body.documents
     return [
         {"index": output.index, "relevance_score": output.score}

@@ -7,27 +7,27 @@ from server.config import ServerConfig
 MAX_CONNECTIONS = 16384
 MAX_HEAD_BYTES = 32 << 10
 MAX_BODY_BYTES = 16 << 20
-# Of all requests that are being received.
+# Maximum body bytes of all requests that are being received.
 MAX_BUFFERED_BYTES = 256 << 20
 HEAD_SECONDS = 15.0
 BODY_SECONDS = 60.0
-# Of bodies with recordings, as by gRPC.
+# Timeout of bodies with recordings; the gRPC front end has the same.
 RECORDING_SECONDS = 120.0
 KEEP_ALIVE_SECONDS = 75.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
-    """Limits in bytes, times in seconds.
+    """Settings of the HTTP front end. Limits are in bytes, times in seconds.
 
-    ``max_connections``: with more, the connection that has been idle for longest is closed.
-    ``max_head_bytes``: request line and headers. ``max_body_bytes``: of one request;
-    ``max_buffered_bytes``: of all requests whose body is being received. A request's head must
-    arrive within ``head_seconds`` and its body within another ``body_seconds``. A connection
-    without requests closes after ``keep_alive_seconds``, and one whose client does not read for
-    ``stall_seconds`` is reset. ``cors_origins``: origins whose pages may call; empty for none.
-    ``max_input_bytes``: as the service limits one text. ``tei_model``: the model of
-    text-embeddings-inference's routes at the root; empty for none.
+    Over ``max_connections``, the connection that has been idle for longest is closed.
+    ``max_head_bytes`` limits request line and headers, ``max_body_bytes`` one request's body, and
+    ``max_buffered_bytes`` the bodies that are being received. A request's head must arrive within
+    ``head_seconds``, and its body within another ``body_seconds``. A connection without requests
+    closes after ``keep_alive_seconds``; one whose client does not read for ``stall_seconds`` is
+    reset. ``cors_origins`` are the origins whose pages may call. ``max_input_bytes`` is the
+    service's limit of one text. ``tei_model`` is the model of text-embeddings-inference's routes at
+    the root; empty means that these routes do not exist.
     """
 
     max_connections: int = MAX_CONNECTIONS
@@ -44,7 +44,7 @@ class HttpSettings:
 
     @classmethod
     def of(cls, config: ServerConfig) -> "HttpSettings":
-        """The settings of a server."""
+        """The settings that follow from a server's configuration."""
         return cls(
             stall_seconds=config.stall_seconds,
             cors_origins=config.http_cors,

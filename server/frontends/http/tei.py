@@ -21,7 +21,7 @@ from server.service.tokenize import DetokenizeRequest, Tokenization, TokenizeReq
 
 Answer = Callable[[str, Call[Any]], Awaitable[Response]]
 
-# Paths that other protocols have at the root.
+# Paths that other protocols use at the root.
 _TAKEN = {"/health", "/rerank", "/tokenize"}
 _NAMES = {
     "documents": "texts",
@@ -29,7 +29,7 @@ _NAMES = {
     "token_inputs": "ids",
     "long_input": "truncate",
 }
-# As text-embeddings-inference's ErrorType.
+# text-embeddings-inference's ErrorType and HTTP status, by code.
 _ERROR_TYPES = {
     Code.INVALID_ARGUMENT: ("Validation", 413),
     Code.RESOURCE_EXHAUSTED: ("Overloaded", 429),
@@ -40,7 +40,7 @@ _ERROR_TYPES = {
 
 
 def routes(context: Context) -> list[BaseRoute]:
-    """The routes of every model; without a model those of ``tei_model``, if there is one."""
+    """The routes with a model in their path, and those without one if ``tei_model`` is set."""
     api = Api(context=context, error=_error_response, status_of=_status_of)
     posts: list[tuple[str, Any, Answer]] = [
         ("/embed", bodies.EmbedBody, embed),

@@ -1,4 +1,4 @@
-"""Bodies of text-embeddings-inference's requests."""
+"""Request bodies of text-embeddings-inference's API."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,14 +15,14 @@ Direction = Literal["Left", "Right", "left", "right"]
 
 
 class LengthBody(msgspec.Struct, kw_only=True):
-    """How texts over the model's length are handled; by default they are an error."""
+    """How texts over the model's length limit are handled; by default they are an error."""
 
     truncate: bool | None = None
     truncation_direction: Direction = "Right"
 
 
 class EmbedAllBody(LengthBody, kw_only=True):
-    """Texts to embed. ``input_type`` is our own field."""
+    """Texts to embed. TEI has no field ``input_type``."""
 
     inputs: Texts
     prompt_name: str | None = None
@@ -37,7 +37,7 @@ class EmbedBody(EmbedAllBody, kw_only=True):
 
 
 class EmbedSparseBody(EmbedAllBody, kw_only=True):
-    """Texts to map to sparse vectors. ``max_active_dims`` is our own field."""
+    """Texts to map to sparse vectors. TEI has no field ``max_active_dims``."""
 
     max_active_dims: int | None = None
 
@@ -59,7 +59,7 @@ class RerankBody(LengthBody, kw_only=True):
 
 
 class SimilarityInputs(msgspec.Struct, kw_only=True):
-    """A text and those to compare it with."""
+    """A text and the sentences to compare it with."""
 
     source_sentence: str
     sentences: list[str]
@@ -72,7 +72,7 @@ class SimilarityParameters(LengthBody, kw_only=True):
 
 
 class SimilarityBody(msgspec.Struct, kw_only=True):
-    """A text, those to compare it with, and options."""
+    """A text, the sentences to compare it with, and options."""
 
     inputs: SimilarityInputs
     parameters: SimilarityParameters = msgspec.field(default_factory=SimilarityParameters)
@@ -94,7 +94,7 @@ class DecodeBody(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class PredictInputs:
-    """Texts or pairs; the other is empty. ``is_batch``: whether the answer is a list of lists."""
+    """Texts or pairs; the other is empty. With ``is_batch``, the answer is a list of lists."""
 
     texts: tuple[str, ...] = ()
     pairs: tuple[TextPair, ...] = ()
@@ -102,12 +102,12 @@ class PredictInputs:
 
 
 def texts_of(inputs: Texts) -> tuple[str, ...]:
-    """One text, or a batch of them."""
+    """The texts as a tuple; a single text becomes a batch of one."""
     return (inputs,) if isinstance(inputs, str) else tuple(inputs)
 
 
 def length_of(body: LengthBody) -> LengthOptions:
-    """The length options of a request."""
+    """Converts the truncation fields to the service's length options."""
     if not body.truncate:
         return LengthOptions(long_input=LongInput.ERROR)
     is_left = body.truncation_direction.lower() == "left"
@@ -120,8 +120,8 @@ def predict_inputs(inputs: str | list[str | list[str]]) -> PredictInputs:
     """The texts or pairs of a request.
 
     Raises:
-        InvalidArgumentError: there is none, an item is neither one text nor two, or they are
-            mixed.
+        InvalidArgumentError: ``inputs`` is empty, mixes texts and pairs, or has an item that is
+            neither.
     """
     if isinstance(inputs, str):
         return PredictInputs(texts=(inputs,))
@@ -149,10 +149,10 @@ def _of_rows(rows: list[list[str]], *, is_batch: bool) -> PredictInputs:
 
 
 def ids_of(ids: list[int | list[int]]) -> tuple[tuple[int, ...], ...]:
-    """Rows of token ids.
+    """The token ids of each text; a flat list is one text.
 
     Raises:
-        InvalidArgumentError: ids and rows of ids are mixed.
+        InvalidArgumentError: ids and lists of ids are mixed.
     """
     if all(isinstance(item, int) for item in ids):
         return (tuple(item for item in ids if isinstance(item, int)),)

@@ -20,7 +20,7 @@ from server.service.rerank import RerankRequest
 
 
 async def embed(model: str, call: Call[bodies.EmbedBody]) -> Response:
-    """A vector of each text."""
+    """Answers with one vector per text."""
     body = call.body
     check_kind(call.service.get_model(model), EmbeddingKind.DENSE)
     options = {"dimensions": body.dimensions, "normalize": body.normalize}
@@ -29,7 +29,7 @@ async def embed(model: str, call: Call[bodies.EmbedBody]) -> Response:
 
 
 async def embed_all(model: str, call: Call[bodies.EmbedAllBody]) -> Response:
-    """A vector of each token of each text."""
+    """Answers with one vector per token of each text."""
     kinds = (EmbeddingKind.DENSE, EmbeddingKind.MULTI_VECTOR)
     kind = check_kind(call.service.get_model(model), *kinds)
     result = await _embedded(model, call, token_embeddings=kind == EmbeddingKind.DENSE)
@@ -37,7 +37,7 @@ async def embed_all(model: str, call: Call[bodies.EmbedAllBody]) -> Response:
 
 
 async def embed_sparse(model: str, call: Call[bodies.EmbedSparseBody]) -> Response:
-    """The weights of each text that are not 0, by token id."""
+    """Answers with the non-zero weights of each text and their token ids."""
     check_kind(call.service.get_model(model), EmbeddingKind.SPARSE)
     result = await _embedded(model, call, max_active_dims=call.body.max_active_dims)
     return await _built(call, result, lambda output: _weights(required(output.sparse)))
@@ -59,7 +59,7 @@ async def _embedded(model: str, call: Call[Any], **options: Any) -> EmbedResult:
 async def _built(
     call: Call[Any], result: EmbedResult, shown: Callable[[Embedding], Any]
 ) -> Response:
-    """The answer with each output as ``shown``; of many numbers, in a thread."""
+    """Converts each output with ``shown``, in a thread if there are many numbers."""
 
     def encode() -> Response:
         return answer_with([shown(output) for output in result.outputs], result)
@@ -73,7 +73,9 @@ def _weights(vector: SparseVector) -> list[dict[str, Any]]:
 
 
 async def similarity(model: str, call: Call[bodies.SimilarityBody]) -> Response:
-    """Cosines of one text to others; of vectors of tokens, the scores of this text as the query."""
+    """Answers with cosines of one text and others; for multi-vector models, with MaxSim scores of
+    the others for that text as the query.
+    """
     inputs = call.body.inputs
     if not inputs.sentences:
         raise InvalidArgumentError("inputs.sentences", "must not be empty")
@@ -106,7 +108,7 @@ async def _cosines(model: str, call: Call[bodies.SimilarityBody], kind: Embeddin
 
 def _cosine(embedding: Embedding, other: Embedding) -> float:
     if embedding.sparse is None or other.sparse is None:
-        return float(required(embedding.vector) @ required(other.vector))  # of length 1
+        return float(required(embedding.vector) @ required(other.vector))  # both have length 1
     ours, theirs = embedding.sparse, other.sparse
     _, at, there = np.intersect1d(ours.indices, theirs.indices, True, return_indices=True)
     norms = float(np.linalg.norm(ours.values) * np.linalg.norm(theirs.values))
@@ -129,7 +131,7 @@ async def _late_interaction(model: str, call: Call[bodies.SimilarityBody]) -> Re
 
 
 def _similarity_field(field: str) -> str:
-    """Where a text is in the body: the first is the source, the others are sentences."""
+    """The body's path of a text: the first one is the source, the others are sentences."""
     text = re.fullmatch(r"(inputs|documents)\[(\d+)\]", field)
     if text is None:
         return {"query": "inputs.source_sentence"}.get(field, field)

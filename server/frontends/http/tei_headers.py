@@ -1,4 +1,4 @@
-"""The headers of text-embeddings-inference's answers."""
+"""Adds the headers of text-embeddings-inference's responses."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from server.service.usage import Timing, Usage
 
 
 def _headers(usage: Usage, timing: Timing) -> dict[str, str]:
-    """Times in milliseconds."""
+    """TEI's headers; times are in milliseconds."""
 
     def milliseconds(seconds: float) -> str:
         return str(int(seconds * 1000))
@@ -26,5 +26,5 @@ def _headers(usage: Usage, timing: Timing) -> dict[str, str]:
 
 
 def answer_with(value: Any, result: Any) -> Response:
-    """``value`` as JSON, with the counts and times of a service's ``result``."""
+    """A response with ``value`` as JSON, and the token counts and times of ``result``."""
     return json_response(value, headers=_headers(result.usage, result.timing))

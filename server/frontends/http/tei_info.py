@@ -11,7 +11,7 @@ from server.service.model_info import ModelInfo
 
 
 async def info(name: str, call: Call[None]) -> Response:
-    """What a model is and accepts, in the fields that clients read."""
+    """Describes a model, in TEI's fields."""
     model = call.service.get_model(name)
     return json_response(
         {

@@ -1,4 +1,4 @@
-"""TLS of the HTTP listener, with the files of the gRPC listeners."""
+"""TLS of the HTTP listener. It uses the same files as the gRPC listeners."""
 
 import logging
 import ssl
@@ -32,7 +32,7 @@ class TlsContext:
         self.first.sni_callback = self._choose
 
     def _choose(self, connection: ssl.SSLObject, *_: object) -> None:
-        """Called by OpenSSL at each handshake, with or without a server name."""
+        """OpenSSL calls this at each handshake, with or without a server name."""
         if self._changes.detected():
             try:
                 self._current = self._read()

@@ -1,4 +1,4 @@
-"""Vectors of tokens: Jina's ``/v1/multi-vector`` and vLLM's ``/pooling``."""
+"""Routes that return token vectors: Jina's ``/v1/multi-vector`` and vLLM's ``/pooling``."""
 
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ _POOLING_KINDS = (EmbeddingKind.DENSE, EmbeddingKind.MULTI_VECTOR)
 
 
 class MultiVectorBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Jina's fields. ``base64``: each vector in base64. ``truncate``: cuts long texts."""
+    """Jina's fields. ``base64`` encodes each vector separately; ``truncate`` cuts long texts."""
 
     model: str
     input: str | list[str]
@@ -35,7 +35,8 @@ class MultiVectorBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class PoolingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """vLLM's fields, and ``input_type``.
 
-    ``task``: by default the one of the model's kind. ``base64``: all vectors of a text in base64.
+    ``task`` depends on the model's kind by default. ``base64`` encodes all vectors of a text as one
+    string.
     """
 
     model: str
@@ -60,7 +61,7 @@ def routes(context: Context) -> list[BaseRoute]:
 
 
 async def _multi_vector(call: Call[MultiVectorBody]) -> Response:
-    """The vectors of each text's tokens, of a model that has no others."""
+    """Answers with the token vectors of each text. Only for multi-vector models."""
     body = call.body
     check_kind(call.service.get_model(body.model), EmbeddingKind.MULTI_VECTOR)
     request = EmbedRequest(
@@ -89,7 +90,7 @@ async def _multi_vector(call: Call[MultiVectorBody]) -> Response:
 
 
 async def _pooling(call: Call[PoolingBody]) -> Response:
-    """A vector of each text, or one of each token."""
+    """Answers with one vector per text, or one per token."""
     body = call.body
     model = call.service.get_model(body.model)
     is_dense = check_kind(model, *_POOLING_KINDS) == EmbeddingKind.DENSE

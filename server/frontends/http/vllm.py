@@ -21,7 +21,7 @@ from server.service.usage import Usage
 
 
 class ScoreBody(msgspec.Struct, kw_only=True):
-    """One text and others, or as many first as second texts."""
+    """One text to compare with several, or equally many first and second texts."""
 
     model: str
     text_1: str | list[str]
@@ -30,7 +30,7 @@ class ScoreBody(msgspec.Struct, kw_only=True):
 
 
 class ClassifyBody(msgspec.Struct, kw_only=True):
-    """Texts or images to classify. ``messages``: an image, with or without a text."""
+    """Texts or images to classify. ``messages`` is one image, with or without a text."""
 
     model: str
     input: str | ImageItem | list[str | ImageItem] | None = None
@@ -39,7 +39,7 @@ class ClassifyBody(msgspec.Struct, kw_only=True):
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A text."""
+    """A text to tokenize."""
 
     model: str
     prompt: str
@@ -48,7 +48,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class DetokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Token ids."""
+    """Token ids to detokenize."""
 
     model: str
     tokens: list[int]
@@ -99,7 +99,7 @@ async def _score(call: Call[ScoreBody]) -> Response:
 
 
 def _place(field: str, indices: list[int]) -> str:
-    """``field`` of the request for the texts at ``indices``, with the index of the call's text."""
+    """Replaces the index in ``field``, which counts ``indices``, by the index in the call."""
     document = re.fullmatch(r"documents\[(\d+)\]", field)
     return field if document is None else f"documents[{indices[int(document[1])]}]"
 
@@ -132,7 +132,7 @@ async def _classify(call: Call[ClassifyBody]) -> Response:
 
 
 def list_response(call: Call[Any], kind: str, data: list[dict[str, Any]], usage: Usage) -> Response:
-    """vLLM's answer with a result for each input. ``kind``: what its id starts with."""
+    """vLLM's response with a result for each input. Its id starts with ``kind``."""
     return json_response(
         {
             "id": f"{kind}-{call.request_id}",

@@ -1,4 +1,4 @@
-"""Names of a service's request's fields as tensors and parameters, for errors."""
+"""Renames request fields of the service to tensors and parameters, for errors."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from server.errors import InvalidArgumentError, RequestTooLargeError
 from server.frontends.oip.signatures import AUDIO_INPUT, IMAGE_INPUT, Task
 
-# ``inputs[2].target``: a field, an index, a field of the item.
+# The path of a field, such as ``inputs[2].target``: a field, an index, and a field of the item.
 _PATH = re.compile(r"(?P<name>\w+)(?P<index>\[\d+\])?(?:\.(?P<member>\w+))?")
 _TENSORS = {
     "inputs": "text_input",
@@ -20,17 +20,17 @@ _TENSORS = {
     "query": "query",
     "candidate_labels": "candidate_labels",
 }
-# Fields of items that are tensors of their own.
+# Fields of items that are separate tensors.
 _MEMBERS = {"text_pair", "context", "target"}
-_MAX_LENGTH = "max_new_tokens"  # the parameter that errors of other fields mention
+_MAX_LENGTH = "max_new_tokens"  # errors of other fields mention this parameter
 _FIELDS = {"model": "model_name", "version": "model_version"}
 
 
 @contextmanager
 def tensor_fields(task: Task, sent: Mapping[str, str]) -> Iterator[None]:
-    """Renames the field of an error raised in the block, which becomes ``InvalidArgumentError``.
+    """Renames the field of an error in the block, and converts it to ``InvalidArgumentError``.
 
-    ``sent``: the names of parameters that the request has under another name, by field.
+    ``sent`` maps fields to the parameter names that the request uses for them, where they differ.
     """
     try:
         yield

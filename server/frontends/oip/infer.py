@@ -20,7 +20,7 @@ from server.service.service import Service
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A decoded request, its response without outputs, and its caller with its deadline."""
+    """A decoded request, its response without outputs, and its caller (with deadline)."""
 
     decoded: DecodedRequest
     response: InferResponse
@@ -29,7 +29,7 @@ class _Call:
 
 
 class Inference:
-    """ModelInfer and ModelStreamInfer, for the front ends that speak the protocol."""
+    """Implements ModelInfer and ModelStreamInfer for the gRPC and HTTP front ends."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -48,10 +48,10 @@ class Inference:
         }
 
     async def infer(self, request: InferRequest, caller: Caller) -> InferResponse:
-        """The only response to a request.
+        """Returns the only response to a request.
 
         Raises:
-            ServeError: as the service; fields are names of tensors and parameters.
+            ServeError: the service's error; its fields are names of tensors and parameters.
         """
         call = self._open(request, caller)
         if call.decoded.streams:
@@ -61,13 +61,13 @@ class Inference:
     async def stream(
         self, request: InferRequest, caller: Caller
     ) -> AsyncGenerator[InferResponse, None]:
-        """The responses to a request: one for each chunk of generated text, else only one.
+        """Yields the responses to a request: one per chunk of generated text, else only one.
 
-        The parameter ``triton_final_response`` marks the last one. If the request asks for it, the
-        last one is empty.
+        The parameter ``triton_final_response`` marks the last one, which is empty if the request
+        asks for that.
 
         Raises:
-            ServeError: as the service; fields are names of tensors and parameters.
+            ServeError: the service's error; its fields are names of tensors and parameters.
         """
         call = self._open(request, caller)
         is_final = not call.ends_with_empty_response
@@ -96,7 +96,7 @@ class Inference:
                     num_open -= chunk.finish is not None
                     is_last = num_open == 0 and not call.ends_with_empty_response
                     yield _chunk_response(call, chunk, is_last=is_last, has_several=has_several)
-        if num_open and not call.ends_with_empty_response:  # a search found fewer texts
+        if num_open and not call.ends_with_empty_response:  # beam search found fewer hypotheses
             yield replace(call.response, parameters={FINAL_RESPONSE: True})
 
     async def _answer(self, call: _Call) -> InferResponse:
@@ -124,7 +124,7 @@ class Inference:
 
 
 def _num_outputs(request: Any) -> int:
-    """The texts that a stream generates: each ends with a chunk that has a finish."""
+    """Number of texts that a stream generates; each ends with a chunk that has ``finish``."""
     num_inputs = len(request.inputs) or len(getattr(request, "token_inputs", ()))
     count: int = num_inputs * request.decoding.num_hypotheses
     return count

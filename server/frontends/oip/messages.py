@@ -11,8 +11,8 @@ from server.service.generation_options import PRIORITIES
 
 MAX_ID_CHARACTERS = 1024
 MAX_TIMEOUT_MICROSECONDS = 1 << 53
-# Level 1 is served first, as in Triton; requests without a priority have the middle level, which is
-# the service's priority 0.
+# Number of priority levels. Level 1 is served first, as in Triton. Requests without a priority have
+# the middle level, which is the service's priority 0.
 PRIORITY_LEVELS = int(PRIORITIES.high - PRIORITIES.low) + 1
 DEFAULT_PRIORITY_LEVEL = int(PRIORITIES.high) + 1
 
@@ -24,7 +24,7 @@ _RESERVED_PREFIXES = ("triton_", "sequence_")
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """``outputs``: the names of the requested outputs; empty for the task's default."""
+    """A request. ``outputs`` names the requested outputs; empty means the task's default."""
 
     model: str
     version: str = ""
@@ -34,10 +34,11 @@ class InferRequest:
     outputs: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Rejects parameters that are not supported, and too many or too long ones.
+        """Checks the request's id and parameters.
 
         Raises:
-            InvalidArgumentError: names the field.
+            InvalidArgumentError: the id is too long, there are too many parameters, or one is not
+                supported; the error names the field.
         """
         if len(self.id) > MAX_ID_CHARACTERS:
             raise InvalidArgumentError("id", f"has more than {MAX_ID_CHARACTERS} characters")
@@ -52,7 +53,7 @@ class InferRequest:
 
     @property
     def options(self) -> dict[str, Parameter]:
-        """The parameters without the protocol's own."""
+        """The parameters that are not reserved by the protocol."""
         if not self.parameters:
             return {}
         return {
@@ -63,10 +64,10 @@ class InferRequest:
 
     @property
     def priority(self) -> int:
-        """The priority as the service counts it: higher is served earlier.
+        """The service's priority, of which higher values are served earlier.
 
         Raises:
-            InvalidArgumentError: it is not an integer in 0 … :data:`PRIORITY_LEVELS`.
+            InvalidArgumentError: the level is not an integer in 0 … :data:`PRIORITY_LEVELS`.
         """
         level = integer(self.parameters.get("priority", 0), "parameters.priority")
         if not 0 <= level <= PRIORITY_LEVELS:
@@ -77,10 +78,10 @@ class InferRequest:
 
     @property
     def timeout_seconds(self) -> float | None:
-        """The request's timeout, sent in microseconds; ``None`` for none.
+        """The request's timeout (in microseconds on the wire); ``None`` means no timeout.
 
         Raises:
-            InvalidArgumentError: it is not an integer, negative or too large.
+            InvalidArgumentError: the timeout is not an integer, is negative or too large.
         """
         value = integer(self.parameters.get("timeout", 0), "parameters.timeout")
         if not 0 <= value <= MAX_TIMEOUT_MICROSECONDS:
@@ -108,7 +109,9 @@ class InferResponse:
 
     @property
     def num_values(self) -> int:
-        """Texts and numbers to encode, as :meth:`server.service.service.Service.build` has them."""
+        """The encoding cost in values, for :meth:`server.service.service.Service.build`: a text
+        counts 1, a number 1/4.
+        """
         return sum(
             math.prod(tensor.shape) // (1 if tensor.datatype == BYTES else 4)
             for tensor in self.outputs

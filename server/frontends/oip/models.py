@@ -1,7 +1,7 @@
-"""Descriptions of models and of the server, as the protocol's JSON objects.
+"""Describes models and the server as the protocol's JSON objects.
 
-Each function returns a value that is JSON: the HTTP front end sends it as it is, and the gRPC front
-end as the message with the same field names.
+Each function returns a JSON value. The HTTP front end sends it unchanged; the gRPC front end
+converts it to the message with the same field names.
 """
 
 import importlib.metadata
@@ -40,7 +40,7 @@ _STATES = {
 
 
 def server_metadata() -> Json:
-    """Name, version and extensions of the server."""
+    """The server's name, version and protocol extensions."""
     try:
         version = importlib.metadata.version(SERVER_NAME)
     except importlib.metadata.PackageNotFoundError:  # runs from a checkout
@@ -58,7 +58,11 @@ def model_ready(service: Service, name: str, version: str = "") -> bool:
 
 
 def model_metadata(service: Service, name: str, version: str = "") -> Json:
-    """The tensors of a model's tasks, each name once. Raises ``ModelNotFoundError``."""
+    """Describes the tensors of all of a model's tasks, without duplicate names.
+
+    Raises:
+        ModelNotFoundError: no such model is served.
+    """
     manifest = service.manifest(name, version)
     return {
         "name": manifest.name,
@@ -74,7 +78,7 @@ def model_metadata(service: Service, name: str, version: str = "") -> Json:
 
 
 def model_config(service: Service, name: str, version: str = "") -> Json:
-    """The configuration of a model. Raises ``ModelNotFoundError``."""
+    """The configuration of a model. Raises ``ModelNotFoundError`` if it is not served."""
     manifest = service.manifest(name, version)
     tasks = tasks_of(manifest.tasks)
     generates = not GENERATIVE.isdisjoint(tasks)
@@ -153,7 +157,7 @@ def _model_statistics(service: Service, name: str, version: str) -> Json:
             "success": _duration(found.succeeded),
             "fail": _duration(found.failed),
             "queue": _duration(found.queue),
-            # Triton's perf_analyzer requires equal counts of the three.
+            # Triton's perf_analyzer requires equal counts of the three compute phases.
             "compute_input": _duration(Total(found.compute.count)),
             "compute_infer": _duration(found.compute),
             "compute_output": _duration(Total(found.compute.count)),
@@ -169,7 +173,7 @@ def _duration(total: Total) -> Json:
 
 
 def _is_optional(manifest: Manifest, spec: TensorSpec) -> bool:
-    """Whether a request to the model may leave out this input: some task does not need it."""
+    """Whether at least one of the model's tasks does not require this input."""
     return any(
         spec.name not in signature_of(task, manifest).required_inputs
         for task in tasks_of(manifest.tasks)
@@ -185,7 +189,7 @@ def _outputs(manifest: Manifest) -> list[TensorSpec]:
 
 
 def _union(groups: Iterable[Iterable[TensorSpec]]) -> list[TensorSpec]:
-    """The specs of all tasks; of those with one name, the first task's."""
+    """The specs of all tasks; if several have the same name, the first task's."""
     found: dict[str, TensorSpec] = {}
     for group in groups:
         for spec in group:

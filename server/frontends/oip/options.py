@@ -1,4 +1,4 @@
-"""Request parameters as fields of the service's requests, matched by name.
+"""Maps request parameters to fields of the service's requests, by name.
 
 A field is looked up in the request and in its groups of options, so a new option of the service
 needs no code here.
@@ -22,12 +22,12 @@ from server.service.score import ScoreRequest
 
 T = TypeVar("T")
 Parameter = bool | int | float | str
-"""A parameter of the protocol; in ``sampling_parameters``, also lists and objects."""
+"""The value of a parameter; ``sampling_parameters`` may also hold lists and objects."""
 
 MAX_PARAMETERS = 64
-MAX_ITEMS = 1 << 12  # of a list in sampling_parameters
+MAX_ITEMS = 1 << 12  # per list or object in sampling_parameters
 MAX_JSON_BYTES = 1 << 18
-# Names that clients of Triton's language model backends and of vLLM send.
+# Names that clients of Triton's language model backends and of vLLM use.
 ALIASES = {
     "max_tokens": "max_new_tokens",
     "min_tokens": "min_new_tokens",
@@ -37,7 +37,8 @@ ALIASES = {
     "beam_width": "beam_size",
     "random_seed": "seed",
 }
-# Set by the codec or by the service, or without a tensor to return.
+# Fields that are no parameters: the codec or the service sets them, or no tensor returns their
+# results.
 _INTERNAL = frozenset(
     {
         *("model", "version", "inputs", "pairs", "images", "audio", "questions", "query"),
@@ -52,12 +53,12 @@ _GRAMMARS = tuple(kind.value for kind in GrammarKind)
 
 
 def known_options(kind: type[Any]) -> frozenset[str]:
-    """The parameters that a request of type ``kind`` has; without aliases."""
+    """The names of the parameters of requests of type ``kind``, without aliases."""
     return frozenset(_known(typing.cast(typing.Hashable, kind)))
 
 
 def sent_names(kind: type[Any], options: Iterable[str]) -> dict[str, str]:
-    """The names of ``options`` by the field of ``kind`` that they set, where they differ."""
+    """Maps fields of ``kind`` to the names in ``options`` that set them, where they differ."""
     fields = {**ALIASES, **dict.fromkeys(_GRAMMARS, "grammar")}
     for name in known_options(kind).difference(_GRAMMARS):
         fields.pop(name, None)
@@ -65,15 +66,16 @@ def sent_names(kind: type[Any], options: Iterable[str]) -> dict[str, str]:
 
 
 def build_request(kind: type[T], given: Mapping[str, Any], options: Mapping[str, Any]) -> T:
-    """A request of type ``kind``.
+    """Builds a request of type ``kind``.
 
     Args:
         kind: the request's type, a frozen dataclass.
-        given: fields that the codec sets, also of groups.
+        given: values of fields that the codec sets, in the request or its groups.
         options: parameters by name.
 
     Raises:
-        InvalidArgumentError: a parameter is unknown or has the wrong type; names it.
+        InvalidArgumentError: a parameter is unknown, given twice or has the wrong type; the error
+            names it.
     """
     if not options:
         return _filled(kind, given)
@@ -97,10 +99,10 @@ def build_request(kind: type[T], given: Mapping[str, Any], options: Mapping[str,
 
 
 def sampling_parameters(text: str) -> dict[str, Any]:
-    """The options in a JSON object, as the tensor ``sampling_parameters`` has them.
+    """Parses the JSON object of options in the tensor ``sampling_parameters``.
 
     Raises:
-        InvalidArgumentError: names the tensor: it is no JSON object, or too large.
+        InvalidArgumentError: the text is no JSON object, or is too large.
     """
     name = "sampling_parameters"
     if len(text) > MAX_JSON_BYTES:
@@ -117,14 +119,14 @@ def sampling_parameters(text: str) -> dict[str, Any]:
 
 
 def boolean(value: Any, field: str) -> bool:
-    """``value``. Raises ``InvalidArgumentError`` if it is not true or false."""
+    """Returns ``value``. Raises ``InvalidArgumentError`` if it is not true or false."""
     if not isinstance(value, bool):
         raise InvalidArgumentError(field, f"{_shown(value)} is not true or false")
     return value
 
 
 def integer(value: Any, field: str) -> int:
-    """An integer, also one written as a text. Raises ``InvalidArgumentError`` for others."""
+    """Converts an integer or its text. Raises ``InvalidArgumentError`` for other values."""
     if isinstance(value, str) and len(value) <= 20:
         try:
             return int(value)
@@ -136,7 +138,7 @@ def integer(value: Any, field: str) -> int:
 
 
 def number(value: Any, field: str) -> float:
-    """A number, also one written as a text. Raises ``InvalidArgumentError`` for others."""
+    """Converts a number or its text. Raises ``InvalidArgumentError`` for other values."""
     if isinstance(value, str) and len(value) <= 32:
         try:
             return float(value)
@@ -151,7 +153,7 @@ def number(value: Any, field: str) -> float:
 
 
 def text(value: Any, field: str) -> str:
-    """``value``. Raises ``InvalidArgumentError`` if it is not a text."""
+    """Returns ``value``. Raises ``InvalidArgumentError`` if it is not a text."""
     if not isinstance(value, str):
         raise InvalidArgumentError(field, f"{_shown(value)} is not a text")
     return value
@@ -191,7 +193,7 @@ def _filled(kind: type[T], values: Mapping[str, Any]) -> T:
 
 @cache
 def _groups(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """The fields of ``kind``, with the type of each group of options, else ``None``."""
+    """The fields of ``kind``, each with its type if it is a group of options, else ``None``."""
     hints = typing.get_type_hints(kind)
     return tuple(
         (
@@ -241,7 +243,7 @@ def _list_converter(item: Converter) -> Converter:
 
 
 def _biases(value: Any, field: str) -> tuple[tuple[int, float], ...]:
-    """Numbers by token id: a JSON object."""
+    """Converts a JSON object of numbers by token id."""
     if isinstance(value, str):
         value = sampling_parameters(value)
     if not isinstance(value, dict) or len(value) > MAX_ITEMS:

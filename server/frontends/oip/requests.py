@@ -33,27 +33,27 @@ from server.service.transcription_request import TranscribeRequest
 
 Tensors = Mapping[str, InputTensor]
 
-# Inputs that ask for an optional output.
+# Inputs that request an optional output, with its name.
 _RETURN_FLAGS = {
     "return_finish_reason": "finish_reason",
     "return_cumulative_logprob": "cumulative_logprob",
     "return_num_input_tokens": "num_input_tokens",
     "return_num_output_tokens": "num_output_tokens",
 }
-# Outputs of a transcription that need times of words.
+# Outputs of a transcription that need word timestamps.
 _WORDS = frozenset({"words", "word_seconds"})
-# Tasks whose requests have a priority, besides the generative ones.
+# Non-generative tasks whose requests have a priority.
 _PRIORITIZED = frozenset({Task.SCORE, Task.TRANSCRIBE})
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedRequest:
-    """A request of the service, and what its response needs.
+    """A request of the service, and the data to build its response.
 
-    ``outputs``: the names of the tensors to return. ``shape``: of the tensor with the texts or
-    images. ``streams``: whether the request asks for a stream; ``None`` if it does not say.
-    ``sent``: the names of parameters that the request has under another name, by field of
-    ``request``.
+    ``outputs`` are the names of the tensors to return. ``shape`` is the shape of the tensor with
+    the texts or images. ``streams`` says whether the request asks for a stream; ``None`` if it
+    leaves that open. ``sent`` maps fields of ``request`` to the parameter names that the client
+    used, where they differ.
     """
 
     task: Task
@@ -68,7 +68,7 @@ def decode_request(infer: InferRequest, manifest: Manifest) -> DecodedRequest:
     """Decodes a request for the model that ``manifest`` describes.
 
     Raises:
-        InvalidArgumentError: names the tensor or the parameter that is invalid.
+        InvalidArgumentError: a tensor or parameter is invalid; the error names it.
     """
     infer.check()
     check_inputs(infer.inputs)
@@ -152,7 +152,7 @@ def _one_text(tensor: InputTensor) -> str:
 
 
 def _token_rows(ids: InputTensor, lengths: InputTensor | None) -> tuple[tuple[int, ...], ...]:
-    """The rows of ``ids``, of shape [tokens] or [texts, tokens], cut to ``lengths``: [texts]."""
+    """The rows of ``ids`` ``[tokens]`` or ``[texts, tokens]``, cut to ``lengths`` ``[texts]``."""
     if len(ids.shape) > 2:
         raise InvalidArgumentError(ids.name, f"shape {list(ids.shape)} has more than 2 dimensions")
     values = ids.integers()
@@ -222,7 +222,8 @@ def _recording(tensors: Tensors) -> dict[str, Any]:
     return {"audio": recordings[0]}
 
 
-# The service's request, the input whose shape the outputs have, and the decoder of the tensors.
+# By task: the type of the service's request, the input whose shape the outputs have, and the
+# decoder of the tensors.
 _ENCODERS: dict[Task, tuple[Any, str, Callable[[Tensors], dict[str, Any]]]] = {
     Task.EMBED: (EmbedRequest, "text_input", _texts_or_images),
     Task.CLASSIFY: (ClassifyRequest, "text_input", _classified),

@@ -22,11 +22,11 @@ from server.service.tag import TagResult
 from server.service.transcription_request import Segment, TranscribeResult, Word
 
 Makers = dict[str, Callable[[], OutputTensor]]
-"""A function for each output of a task, in the order of its signature; only those of the requested
+"""A function for each output of a task, in the order of its signature. Only those of requested
 outputs are called.
 """
 
-PADDING = -1  # of token ids
+PADDING = -1  # fills rows of token ids
 
 
 def encode_result(decoded: DecodedRequest, result: Any) -> tuple[OutputTensor, ...]:
@@ -72,7 +72,7 @@ def _generation(decoded: DecodedRequest, result: GenerationResult) -> Makers:
     width = max(len(row) for row in rows)
     several = any(output.has_several for output in result.outputs)
     shape = (len(rows), width) if several else decoded.shape
-    # A search may find fewer hypotheses than requested: those that are missing are empty.
+    # Beam search may find fewer hypotheses than requested; the missing ones are empty.
     flat: list[Hypothesis | None] = list(
         chain.from_iterable([*row, *[None] * (width - len(row))] for row in rows)
     )
@@ -93,7 +93,7 @@ def _generation(decoded: DecodedRequest, result: GenerationResult) -> Makers:
         "cumulative_logprob": lambda: numbers(
             "cumulative_logprob", "FP32", lambda one: sum(token.logprob for token in one.logprobs)
         ),
-        # The hypotheses of an input share its tokens: only the first one counts them.
+        # All hypotheses of an input share its tokens, so only the first one counts them.
         "num_input_tokens": lambda: numbers(
             "num_input_tokens", "UINT32", lambda one: one.finish.usage.input_tokens
         ),
@@ -121,7 +121,7 @@ def _embed(_: DecodedRequest, result: EmbedResult) -> Makers:
 
 
 def _sparse_vectors(vectors: Sequence[SparseVector]) -> Makers:
-    """The weights of all texts; those of a text are in the order of their token ids."""
+    """The weights of all texts, concatenated; each text's weights are sorted by token id."""
 
     def indices() -> OutputTensor:
         texts = np.repeat(np.arange(len(vectors)), [each.values.size for each in vectors])
@@ -138,7 +138,7 @@ def _sparse_vectors(vectors: Sequence[SparseVector]) -> Makers:
 
 
 def _token_vectors(texts: Sequence[TokenEmbeddings]) -> Makers:
-    """The vectors of all texts' tokens."""
+    """The token vectors of all texts, concatenated."""
     return {
         "token_embeddings": lambda: numbers_tensor(
             "token_embeddings", "FP32", np.concatenate([each.vectors for each in texts])
@@ -249,7 +249,7 @@ def _spans(spans: Iterable[tuple[int, int, int]]) -> OutputTensor:
 
 
 def _padded(name: str, rows: Sequence[tuple[int, ...]]) -> OutputTensor:
-    """Token ids: [rows, longest]; shorter rows end in :data:`PADDING`."""
+    """Token ids of shape ``[rows, longest]``; shorter rows end in :data:`PADDING`."""
     ids: npt.NDArray[np.int64] = np.full((len(rows), max(map(len, rows))), PADDING, dtype=np.int64)
     for index, row in enumerate(rows):
         ids[index, : len(row)] = row

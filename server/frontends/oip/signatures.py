@@ -1,4 +1,4 @@
-"""The tensors of each task: their names, types and shapes, and which inputs mean which task."""
+"""The tensors of each task: names, types and shapes, and which inputs imply which task."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ ANY = -1  # any size
 
 
 class Task(StrEnum):
-    """What a request asks a model for."""
+    """The task that a request asks a model to do."""
 
     GENERATE = "generate"
     TRANSLATE = "translate"
@@ -35,10 +35,10 @@ GENERATIVE = frozenset({Task.GENERATE, Task.TRANSLATE})
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """``shape``: :data:`ANY` where every size is accepted.
+    """The name, type and shape of a tensor; :data:`ANY` stands for any size.
 
-    ``is_optional``: of an input, that it may be left out; of an output, that it is returned only if
-    the request names it.
+    An input that ``is_optional`` may be left out; an output that ``is_optional`` is returned only
+    if the request names it.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Signature:
 
     @cached_property
     def default_outputs(self) -> frozenset[str]:
-        """The outputs of a request that names none."""
+        """The outputs to return if the request names none."""
         return frozenset(spec.name for spec in self.outputs if not spec.is_optional)
 
 
@@ -81,7 +81,7 @@ FILE_INPUTS = frozenset({IMAGE_INPUT, AUDIO_INPUT})
 _IMAGE = TensorSpec(IMAGE_INPUT, BYTES)
 _TEXT = TensorSpec("text_input", BYTES)
 _SCORES = TensorSpec("scores", "FP32")
-# Text of input spans[i, 0] from character spans[i, 1] to spans[i, 2].
+# Span i is in input spans[i, 0], from character spans[i, 1] to spans[i, 2].
 _SPANS = TensorSpec("spans", "INT64", (ANY, 3))
 # Inputs and outputs of Triton's vLLM backend.
 _GENERATION_OPTIONS = (
@@ -159,7 +159,7 @@ SIGNATURES = {
         (
             TensorSpec("text_output", BYTES, (1,)),
             TensorSpec("language", BYTES, (1,), is_optional=True),
-            # Text of the recording from segment_seconds[i, 0] to segment_seconds[i, 1].
+            # segments[i] is the text from second segment_seconds[i, 0] to segment_seconds[i, 1].
             TensorSpec("segments", BYTES, is_optional=True),
             TensorSpec("segment_seconds", "FP32", (ANY, 2), is_optional=True),
             TensorSpec("words", BYTES, is_optional=True),
@@ -167,10 +167,10 @@ SIGNATURES = {
         ),
     ),
 }
-# Outputs of embedding models of other kinds: rows of all texts, each with the index of its text.
+# Outputs of sparse and multi-vector models. Rows are those of all texts; each has its text's index.
 _EMBEDDINGS = {
     EmbeddingKind.SPARSE: (
-        # Weight values[i] of text indices[i, 0] and token id indices[i, 1].
+        # values[i] is the weight of token id indices[i, 1] in text indices[i, 0].
         TensorSpec("indices", "INT64", (ANY, 2)),
         TensorSpec("values", "FP32"),
         TensorSpec("tokens", BYTES),
@@ -181,10 +181,10 @@ _EMBEDDINGS = {
         _SPANS,
     ),
 }
-# The tasks whose inputs may be images. By whether the model also takes texts: its inputs.
+# Tasks whose inputs may be images, and their inputs by whether the model also takes texts.
 _IMAGE_TASKS = frozenset({Task.CLASSIFY, Task.EMBED})
 _IMAGE_INPUTS = {False: (_IMAGE,), True: (_TEXT, _IMAGE)}
-# Inputs that only one of a model's tasks has.
+# Inputs that imply a task, because no other task of a model has them.
 _TELLING = {
     "passages": Task.RERANK,
     "query": Task.RERANK,
@@ -205,8 +205,8 @@ def tasks_of(tasks: tuple[ModelTask, ...]) -> tuple[Task, ...]:
 def signature_of(task: Task, manifest: Manifest) -> Signature:
     """The tensors of a model's task.
 
-    The inputs are images instead of texts, or beside them, if it takes them; the outputs of an
-    embedding are those of its kind.
+    A model that takes images has an image input, instead of or beside the text. The outputs of
+    embedding depend on the model's kind of embedding.
     """
     signature = SIGNATURES[task]
     kind = manifest.embedding_kind
@@ -218,10 +218,10 @@ def signature_of(task: Task, manifest: Manifest) -> Signature:
 
 
 def task_of(manifest: Manifest, requested: object, names: Iterable[str]) -> Task:
-    """The task of a request: the parameter ``task``, else by the names of the inputs.
+    """The task of a request: the parameter ``task``, else the one that its inputs imply.
 
     Args:
-        manifest: the model's.
+        manifest: the model's manifest.
         requested: the parameter; ``None`` if it is not given.
         names: the names of the input tensors.
 
@@ -243,7 +243,7 @@ def task_of(manifest: Manifest, requested: object, names: Iterable[str]) -> Task
 
 
 def check_inputs_of(task: Task, manifest: Manifest, names: Collection[str]) -> None:
-    """Rejects inputs that ``task`` does not have, and missing ones. The error names the input."""
+    """Rejects unknown and missing inputs of ``task``. The error names the input."""
     signature = signature_of(task, manifest)
     for name in names:
         if name not in signature.input_names:
@@ -255,14 +255,14 @@ def check_inputs_of(task: Task, manifest: Manifest, names: Collection[str]) -> N
 
 
 def outputs_of(task: Task, manifest: Manifest, requested: Iterable[str]) -> frozenset[str]:
-    """The outputs to return: those requested, or the task's default.
+    """The outputs to return: the requested ones, or the task's default.
 
-    Some clients request every output that the model's metadata list, so those of its other tasks
-    are left out.
+    Some clients request every output in the model's metadata, so outputs of its other tasks are
+    ignored.
 
     Raises:
-        InvalidArgumentError: names an output that the model does not have, or one of another task
-            if no requested one is of this task.
+        InvalidArgumentError: the model does not have a requested output, or all requested outputs
+            belong to other tasks; the error names one.
     """
     own, wanted = signature_of(task, manifest), list(requested)
     if not wanted:

@@ -1,4 +1,4 @@
-"""Tensors of the Open Inference Protocol, checked before anything of their size is allocated.
+"""Tensors of the Open Inference Protocol. Sizes are checked before memory is allocated for them.
 
 Raw elements are little-endian and row-major. An element of a BYTES tensor is a uint32 length and
 that many bytes (https://github.com/triton-inference-server/server, ``extension_binary_data.md``).
@@ -19,7 +19,7 @@ from server.printable import quoted
 
 BYTES = "BYTES"
 BOOL = "BOOL"
-# NumPy types of elements, as raw bytes.
+# NumPy types of raw elements, by datatype.
 DTYPES: dict[str, np.dtype[Any]] = {
     BOOL: np.dtype("?"),
     "UINT8": np.dtype("u1"),
@@ -45,10 +45,10 @@ _LENGTH = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class InputTensor:
-    """One input of a request, not checked yet.
+    """One unchecked input of a request.
 
-    ``raw``: the elements as bytes; ``None``: they are ``values``, one Python object each, in
-    row-major order.
+    ``raw`` holds the elements as bytes. If it is ``None``, ``values`` holds them as Python objects,
+    in row-major order.
     """
 
     name: str
@@ -61,8 +61,8 @@ class InputTensor:
         """The elements of a BYTES tensor as texts.
 
         Raises:
-            InvalidArgumentError: names the tensor: it is not BYTES, or its shape, its size or its
-                UTF-8 is invalid.
+            InvalidArgumentError: the tensor is not BYTES, or its shape, size or UTF-8 is invalid;
+                the error names the tensor.
         """
         self._check_datatype((BYTES,))
         count = self._num_elements(MAX_TEXTS)
@@ -70,10 +70,10 @@ class InputTensor:
         return tuple(self._text(index, element) for index, element in enumerate(elements))
 
     def files(self) -> tuple[bytes, ...]:
-        """The elements of a BYTES tensor: at least one, at most :data:`MAX_IMAGES`.
+        """The elements of a BYTES tensor as files: at least one, at most :data:`MAX_IMAGES`.
 
         Raises:
-            InvalidArgumentError: names the tensor, as :meth:`texts`.
+            InvalidArgumentError: the tensor is invalid, see :meth:`texts`.
         """
         self._check_datatype((BYTES,))
         count = self._num_elements(MAX_IMAGES)
@@ -83,12 +83,12 @@ class InputTensor:
         return tuple(self._file(index, element) for index, element in enumerate(elements))
 
     def integers(self) -> tuple[int, ...]:
-        """The elements of an integer tensor. Raises ``InvalidArgumentError``, which names it."""
+        """The elements of an integer tensor. Raises ``InvalidArgumentError`` if it is invalid."""
         self._check_datatype(INTEGERS)
         return tuple(self._numbers(int))
 
     def flags(self) -> tuple[bool, ...]:
-        """The elements of a BOOL tensor. Raises ``InvalidArgumentError``, which names it."""
+        """The elements of a BOOL tensor. Raises ``InvalidArgumentError`` if it is invalid."""
         self._check_datatype((BOOL,))
         return tuple(self._numbers(bool))
 
@@ -97,7 +97,7 @@ class InputTensor:
             raise self._error(f"datatype {quoted(self.datatype)} is not {' or '.join(allowed)}")
 
     def _num_elements(self, limit: int) -> int:
-        """The product of the shape. Python integers do not overflow."""
+        """The number of elements that the shape implies. Python integers do not overflow."""
         if not 0 < len(self.shape) <= MAX_DIMS:
             raise self._error(f"shape has {len(self.shape)} dimensions, not 1 … {MAX_DIMS}")
         if min(self.shape) < 0:
@@ -131,7 +131,7 @@ class InputTensor:
         yield from np.frombuffer(self.raw, dtype).tolist()
 
     def _split(self, count: int) -> Iterator[bytes]:
-        """The elements of ``raw``, each after its length."""
+        """Splits ``raw`` into its elements, each of which follows its length."""
         raw = self.raw or b""
         if len(raw) < count * _LENGTH.size:
             raise self._error(
@@ -175,7 +175,7 @@ class InputTensor:
 
 @dataclass(frozen=True, slots=True)
 class OutputTensor:
-    """One output of a response. ``values``: texts for BYTES, else an array of the shape."""
+    """One output of a response. ``values`` are texts for BYTES, else an array of ``shape``."""
 
     name: str
     datatype: str
@@ -201,14 +201,14 @@ class OutputTensor:
 def texts_tensor(
     name: str, values: Sequence[str], shape: tuple[int, ...] | None = None
 ) -> OutputTensor:
-    """A BYTES tensor; by default with one dimension."""
+    """Makes a BYTES tensor; by default with one dimension."""
     return OutputTensor(name, BYTES, (len(values),) if shape is None else shape, tuple(values))
 
 
 def numbers_tensor(
     name: str, datatype: str, values: npt.ArrayLike, shape: tuple[int, ...] | None = None
 ) -> OutputTensor:
-    """A tensor of numbers; by default with the shape of ``values``."""
+    """Makes a tensor of numbers; by default with the shape of ``values``."""
     array = np.asarray(values, DTYPES[datatype])
     if shape is not None:
         array = array.reshape(shape)
@@ -216,7 +216,7 @@ def numbers_tensor(
 
 
 def check_inputs(inputs: Sequence[InputTensor]) -> None:
-    """Rejects duplicate names, and more than :data:`MAX_INPUTS`."""
+    """Rejects empty and duplicate names, and more than :data:`MAX_INPUTS` inputs."""
     if len(inputs) > MAX_INPUTS:
         raise InvalidArgumentError("inputs", f"{len(inputs)} given, at most {MAX_INPUTS}")
     seen: set[str] = set()

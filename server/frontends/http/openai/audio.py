@@ -42,15 +42,15 @@ LIMITS = BodyLimits(
     max_bytes=MAX_AUDIO_BYTES + MAX_UPLOAD_TEXT_BYTES + MAX_HEADS_BYTES,
     seconds=RECORDING_SECONDS,
 )
-_MILLISECONDS = 3  # decimals of times
-# Of ``seek``: a vector of a spectrogram each.
+_MILLISECONDS = 3  # decimal places of times in seconds
+# Unit of ``seek``: spectrogram frames.
 _FRAMES_PER_SECOND = 100
 
 
 class _Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The form. ``chunking_strategy`` has no effect: long recordings are cut at quiet places.
 
-    The options of the service are added by name. ``priority`` is vLLM's: lower is earlier.
+    The service's options are added by name. ``priority`` follows vLLM: lower runs earlier.
     """
 
     file: bytes
@@ -90,7 +90,7 @@ def _decode(data: bytes, headers: Headers) -> Any:
 
 
 async def _transcribe(call: Call[Any], *, translate: bool) -> Response | EventStream:
-    """Transcribes a recording, or translates it into English; whole or as a stream."""
+    """Transcribes a recording, or translates it into English, as one response or a stream."""
     body = call.body
     _check_format(body)
     request = options_of(
@@ -99,7 +99,7 @@ async def _transcribe(call: Call[Any], *, translate: bool) -> Response | EventSt
         {
             "audio": body.file,
             "translate": translate,
-            # OpenAI: with 0, the model raises it where the text is not plausible.
+            # In OpenAI's API, 0 means automatic: the temperature rises if decoding fails.
             "temperature": body.temperature or None,
             "word_timestamps": "word" in body.timestamp_granularities,
             "priority": None if body.priority is None else -body.priority,
@@ -135,7 +135,7 @@ def _check_format(body: Any) -> None:
 
 
 def encoded(result: TranscribeResult, body: Any, *, translate: bool) -> Response:
-    """The response in the format that ``body`` asks for."""
+    """Encodes the response in the format that ``body`` requests."""
     match body.response_format:
         case "text":
             return Response(f"{result.text}\n", media_type="text/plain")
@@ -196,7 +196,7 @@ def _words(segments: Iterable[Segment]) -> list[dict[str, Any]]:
 async def _events(
     chunks: AsyncGenerator[TranscriptionChunk, None], *, is_verbose: bool, translate: bool
 ) -> AsyncGenerator[bytes, None]:
-    """One event for each segment. ``is_verbose``: with its fields, words included."""
+    """Yields an event per segment; with ``is_verbose``, it includes the segment and its words."""
     text = _StrippedText()
     num_segments = 0
     async with aclosing(chunks):
@@ -235,14 +235,14 @@ def _done(
 
 
 class _StrippedText:
-    """Joins texts without the space at both ends, as the whole result is."""
+    """Joins texts and strips white space at both ends, like the text of a whole result."""
 
     def __init__(self) -> None:
         self.text = ""
-        self._space = ""  # after ``text``, unless nothing follows
+        self._space = ""  # white space to insert after ``text`` if more text follows
 
     def push(self, text: str) -> str:
-        """What ``text`` adds."""
+        """Appends ``text``; returns the part to send now."""
         given = self._space + text
         kept = given.rstrip()
         self._space = given[len(kept) :]

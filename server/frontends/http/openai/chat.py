@@ -25,7 +25,7 @@ from server.service.generation_request import Hypothesis, TextChunk
 
 
 class ChatFields(GenerationFields, kw_only=True):
-    """The body. The last group is refused unless it asks for nothing."""
+    """The body. Fields of the last group are rejected unless their values have no effect."""
 
     messages: list[ChatMessage]
     max_completion_tokens: int | None = None
@@ -49,12 +49,12 @@ ChatBody = body_type(ChatFields)
 
 
 def chat_names(body: Any) -> dict[str, str]:
-    """The names of the service's fields in ``body``."""
+    """The names that ``body`` uses for the service's fields."""
     return {**sent_names(body), "inputs": "messages"}
 
 
 async def chat_completions(call: Call[Any]) -> Response | EventStream:
-    """Answers a conversation, whole or as a stream of deltas."""
+    """Answers a conversation, as one response or a stream of deltas."""
     body = call.body
     check_neutral(
         body,
@@ -116,7 +116,7 @@ async def _events(
     spell: Spell,
     usage: StreamUsage,
 ) -> AsyncGenerator[bytes, None]:
-    """One event per chunk. The first delta of each choice has the role."""
+    """Yields one event per chunk. The first delta of each choice has the role."""
     begun: set[int] = set()
     async with aclosing(chunks):
         async for chunk in chunks:

@@ -26,11 +26,11 @@ from server.service.generation_request import GenerateRequest, Hypothesis, TextC
 from server.service.tokenize import TokenizeRequest
 
 DEFAULT_MAX_TOKENS = 16
-"""OpenAI's and vLLM's."""
+"""The default of OpenAI and vLLM."""
 
 
 class CompletionFields(GenerationFields, kw_only=True):
-    """The body. ``best_of`` and ``suffix`` are refused unless they ask for nothing."""
+    """The body. ``best_of`` and ``suffix`` are rejected unless their values have no effect."""
 
     prompt: Texts
     logprobs: int | None = None
@@ -43,12 +43,12 @@ CompletionBody = body_type(CompletionFields)
 
 
 def completion_names(body: Any) -> dict[str, str]:
-    """The names of the service's fields in ``body``."""
+    """The names that ``body`` uses for the service's fields."""
     return {**sent_names(body), "top_logprobs": "logprobs"}
 
 
 async def completions(call: Call[Any]) -> Response | EventStream:
-    """Continues prompts, whole or as a stream. Choice ``p * n + i`` is output i of prompt p."""
+    """Continues prompts, streamed or not. Choice ``p * n + i`` is output i of prompt p."""
     body = call.body
     check_neutral(body, best_of=(body.n or 1,), suffix=())
     inputs, token_inputs = texts_or_tokens(body.prompt, "prompt")
@@ -101,7 +101,7 @@ async def _first_tokens(call: Call[Any], request: GenerateRequest) -> list[int]:
 def _choice(
     index: int, hypothesis: Hypothesis, spell: Spell, best: Hypothesis, first: int | None
 ) -> dict[str, Any]:
-    """``best`` has the log-probabilities of the prompt."""
+    """Makes a choice. ``best`` carries the log-probabilities of the prompt."""
     scored = (*best.finish.prompt_logprobs, *hypothesis.logprobs)
     return {
         "index": index,
@@ -118,7 +118,8 @@ async def _events(
     num_outputs: int,
     usage: StreamUsage,
 ) -> AsyncGenerator[bytes, None]:
-    ends: dict[int, int] = {}  # of the tokens so far, in characters; their text may come later
+    # By choice: the end of its tokens so far, in characters. Their text may arrive later.
+    ends: dict[int, int] = {}
     async with aclosing(chunks):
         async for chunk in chunks:
             place = chunk.index * num_outputs + chunk.hypothesis

@@ -21,7 +21,7 @@ from server.service.usage import Usage
 
 MAX_QUESTIONS = 400
 MAX_CHOICES = 255
-# Of all prompts and answers together; each prompt is tokenized with each of its answers.
+# Maximum characters to score. A prompt counts once per answer: they are tokenized together.
 MAX_CHARACTERS = 4 << 20
 _TRUE, _FALSE = "yes", "no"
 
@@ -34,21 +34,21 @@ class Choice(msgspec.Struct, kw_only=True):
 
 
 class Level(msgspec.Struct, kw_only=True):
-    """One of the ordered answers of a score."""
+    """One of the ordered answers of a score question."""
 
     label: str
     description: str | None = None
 
 
 class Predicate(msgspec.Struct, kw_only=True, tag="predicate"):
-    """How likely is it that a statement is true?"""
+    """Asks how likely it is that a statement is true."""
 
     instructions: str | list[ContentPart]
     name: str | None = None
 
 
 class ChoiceQuestion(msgspec.Struct, kw_only=True, tag="choice"):
-    """Which of the choices is right?"""
+    """Asks which of the choices is right."""
 
     instructions: str | list[ContentPart]
     choices: list[Choice]
@@ -56,7 +56,7 @@ class ChoiceQuestion(msgspec.Struct, kw_only=True, tag="choice"):
 
 
 class ScoreQuestion(msgspec.Struct, kw_only=True, tag="score"):
-    """Which level is reached?"""
+    """Asks which level is reached."""
 
     instructions: str | list[ContentPart]
     levels: list[Level]
@@ -67,7 +67,7 @@ Question = Predicate | ChoiceQuestion | ScoreQuestion
 
 
 class DecisionsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The body. The last group has no effect."""
+    """The body. The fields of the last group have no effect."""
 
     model: str
     input: str | list[ChatMessage]

@@ -1,4 +1,4 @@
-"""``/v1/embeddings``."""
+"""OpenAI's embedding route ``/v1/embeddings``."""
 
 from typing import Any, cast
 
@@ -24,10 +24,10 @@ from server.service.embedding import EmbedRequest, EmbedResult
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The body. The options after ``dimensions`` are vLLM's, Jina's and the service's own.
+    """The body. The options after ``dimensions`` are those of vLLM, Jina and the service.
 
-    ``input``: :data:`Texts`, or images. ``messages``: one image, instead of ``input``. ``task`` is
-    Jina's name of ``input_type``.
+    ``input`` is :data:`Texts` or images. ``messages`` is one image and replaces ``input``. ``task``
+    is Jina's name for ``input_type``.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, which vLLM's addresses have too."""
+"""Formats errors as OpenAI does; vLLM's routes use the same format."""
 
 from starlette.responses import Response
 
@@ -6,7 +6,7 @@ from server.errors import Code
 from server.frontends.http.endpoint import json_response
 from server.frontends.http.failures import Failure
 
-# Types by code, as OpenAI's own service names them.
+# OpenAI's error types, by code.
 _TYPES = {
     Code.UNAUTHENTICATED: "authentication_error",
     Code.RESOURCE_EXHAUSTED: "rate_limit_error",
@@ -15,7 +15,7 @@ _TYPES = {
     Code.INTERNAL: "server_error",
     Code.CANCELLED: "server_error",
 }
-# Codes that OpenAI's clients and proxies know; others are those of ``google.rpc`` in lower case.
+# OpenAI's error codes, by code; the others are the names of ``google.rpc`` in lower case.
 _CODES = {
     Code.UNAUTHENTICATED: "invalid_api_key",
     Code.RESOURCE_EXHAUSTED: "rate_limit_exceeded",

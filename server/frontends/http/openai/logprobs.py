@@ -1,4 +1,4 @@
-"""Log-probabilities in the shapes of chat and of text completions."""
+"""Formats log-probabilities for chat and for text completions."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from server.service.generation_request import ScoredToken
 
 Spell = Callable[[Sequence[int]], list[bytes]]
-"""From token ids to the bytes that they add to a text."""
+"""Maps token ids to the bytes that they add to a text."""
 
 
 def chat_logprobs(tokens: Sequence[ScoredToken], spell: Spell) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def chat_logprobs(tokens: Sequence[ScoredToken], spell: Spell) -> dict[str, Any]
 
 
 def token_list(tokens: Sequence[ScoredToken], spell: Spell) -> list[dict[str, Any]]:
-    """Each token with the likeliest tokens in its place."""
+    """Each token with the most likely tokens at its position."""
     return [
         {**one, "top_logprobs": _entries(token.top, spell)}
         for token, one in zip(tokens, _entries(tokens, spell), strict=True)
@@ -44,7 +44,7 @@ def completion_logprobs(
         tokens: the tokens.
         spell: spells tokens.
         start: the offset of the first token in the text, in characters.
-        first: a token before them that has no log-probability: the first of an echoed prompt.
+        first: the first token of an echoed prompt, which has no log-probability; else ``None``.
     """
     ids = [token.token_id for token in tokens]
     texts = [
@@ -65,5 +65,5 @@ def completion_logprobs(
 
 
 def _top(token: ScoredToken, spell: Spell) -> dict[str, float]:
-    entries = reversed(_entries((*token.top, token), spell))  # of equal texts, the likeliest
+    entries = reversed(_entries((*token.top, token), spell))  # the likeliest of equal texts wins
     return {entry["token"]: entry["logprob"] for entry in entries}

@@ -1,4 +1,4 @@
-"""Conversations: OpenAI's messages as the service's."""
+"""Converts OpenAI's messages to those of the service."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -22,7 +22,7 @@ class ContentPart(msgspec.Struct, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One turn. The fields after ``content`` are those of answers that clients send back."""
+    """One turn. Fields after ``content`` occur when clients send earlier answers back."""
 
     role: str
     content: str | list[ContentPart] | None = None
@@ -44,11 +44,11 @@ class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def service_messages(
     messages: Iterable[ChatMessage], field: str = "messages"
 ) -> tuple[Message, ...]:
-    """The messages, with ``developer`` as ``system`` and parts joined.
+    """Converts messages: the role ``developer`` becomes ``system``, and text parts are joined.
 
     Raises:
-        InvalidArgumentError: there is none, a part is not text, or a message has calls of tools;
-            names it.
+        InvalidArgumentError: there are no messages, a part is not text, or a message has tool
+            calls; the error names the field.
     """
     converted = []
     for index, message in enumerate(messages):

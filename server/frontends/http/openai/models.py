@@ -10,12 +10,12 @@ from server.service.model_info import ModelInfo, State
 
 
 async def list_models(call: Call[None]) -> Response:
-    """The models that are served."""
+    """Lists the served models."""
     return json_response({"object": "list", "data": [_model(info, call) for info in _served(call)]})
 
 
 async def get_model(call: Call[None]) -> Response:
-    """One model."""
+    """Describes one model."""
     name = call.path_params["model"]
     models = _served(call)
     for info in models:
@@ -31,7 +31,7 @@ def _served(call: Call[None]) -> list[ModelInfo]:
 
 
 def _model(info: ModelInfo, call: Call[None]) -> dict[str, Any]:
-    """OpenAI's fields, vLLM's ``max_model_len``, the tasks, vectors, and what images or speech."""
+    """OpenAI's fields, vLLM's ``max_model_len``, the tasks, and formats of vectors and inputs."""
     described: dict[str, Any] = {
         "id": info.name,
         "object": "model",

@@ -1,4 +1,4 @@
-"""Fields that OpenAI's generating calls share, and their options as the service's."""
+"""The common fields of OpenAI's generative calls, and their conversion to service options."""
 
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ from server.service.generation_options import Grammar, GrammarKind
 from server.service.generation_request import FinishReason, GenerateRequest
 
 DEFAULT_TEMPERATURE = 1.0
-"""OpenAI's. The service's own default is 0, greedy."""
+"""OpenAI's default. The service's own default is 0, greedy."""
 
 FINISH_REASONS = {
     FinishReason.STOP: "stop",
@@ -19,7 +19,7 @@ FINISH_REASONS = {
     FinishReason.DEADLINE: "length",
     FinishReason.CANCELLED: "stop",
 }
-# The service's fields as OpenAI names them, for errors.
+# OpenAI's names of the service's fields, for errors.
 NAMES = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
@@ -29,12 +29,12 @@ NAMES = {
     "inputs": "prompt",
     "token_inputs": "prompt",
 }
-# Fields with several names, the one in force first.
+# Fields with several names, in order of precedence.
 _ALIASES = {
     "max_new_tokens": ("max_completion_tokens", "max_tokens"),
     "min_new_tokens": ("min_tokens", "min_new_tokens"),
 }
-# Options under another name here, or that only this server's own protocol has.
+# Options that have another name here, or that only the gRPC protocol has.
 _WITHOUT = (
     *("bad_word_ids", "max_new_tokens", "stop_strings", "num_hypotheses", "token_ids"),
     *("prompt_logprobs", "logprobs", "top_logprobs", "echo", "grammar"),
@@ -42,9 +42,9 @@ _WITHOUT = (
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """``continuous_usage_stats`` is vLLM's.
+    """Options of a stream. ``continuous_usage_stats`` comes from vLLM.
 
-    ``include_obfuscation`` is ignored: nothing is padded.
+    ``include_obfuscation`` is ignored: events are never padded.
     """
 
     include_usage: bool | None = None
@@ -53,21 +53,21 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class JsonSchema(msgspec.Struct, kw_only=True):
-    """``strict`` is always true here."""
+    """A JSON schema. ``strict`` is ignored: output always conforms to the schema."""
 
     name: str | None = None
     schema: Any = None
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
-    """``type``: text, json_object or json_schema."""
+    """The output format; ``type`` is text, json_object or json_schema."""
 
     type: str
     json_schema: JsonSchema | None = None
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's ``structured_outputs``: one of these."""
+    """vLLM's ``structured_outputs``; at most one field may be set."""
 
     json: Any = None
     regex: str | None = None
@@ -77,10 +77,10 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The fields of chat and text completions that need a translation.
+    """The fields of chat and text completions that need conversion.
 
-    The options of the service are added to them by name. The last group is accepted and has no
-    effect, as no answer depends on it.
+    :func:`body_type` adds the service's options by name. The fields of the last group are accepted
+    and have no effect.
     """
 
     model: str
@@ -113,15 +113,15 @@ Fields = TypeVar("Fields", bound=GenerationFields)
 
 
 def body_type(fields: type[Fields]) -> type[Fields]:
-    """``fields`` with every option of the service, by its own name."""
+    """Extends ``fields`` with every option of the service, under its own name."""
     return flat_body(fields.__name__, fields, GenerateRequest, _WITHOUT)
 
 
 def generate_request(body: Any, **given: Any) -> GenerateRequest:
-    """The request of the service. ``given``: its fields that ``body`` has in another form.
+    """Builds the service's request. ``given`` are fields that ``body`` has in another form.
 
     Raises:
-        InvalidArgumentError: names the field that is invalid.
+        InvalidArgumentError: a field is invalid; the error names it.
     """
     if body.stream_options is not None and not body.stream:
         raise InvalidArgumentError("stream_options", "needs stream")
@@ -146,7 +146,7 @@ def generate_request(body: Any, **given: Any) -> GenerateRequest:
 
 
 def sent_names(body: Any) -> dict[str, str]:
-    """:data:`NAMES`, with the names that ``body`` uses where there are several."""
+    """:data:`NAMES`, but with the names that ``body`` uses if a field has several."""
     names = dict(NAMES)
     for field, aliases in _ALIASES.items():
         sent = [name for name in aliases if getattr(body, name, None) is not None]
@@ -154,7 +154,7 @@ def sent_names(body: Any) -> dict[str, str]:
             names[field] = sent[0]
     try:
         given = _given_grammar(body)
-    except InvalidArgumentError:  # it is the error that the caller gets
+    except InvalidArgumentError:  # the caller reports this error
         return names
     if given is not None:
         path, grammar = given
@@ -165,14 +165,14 @@ def sent_names(body: Any) -> dict[str, str]:
 
 
 def check_neutral(body: Any, **allowed: tuple[Any, ...]) -> None:
-    """Refuses fields that ask for something that this server does not do.
+    """Rejects fields that request an unsupported feature.
 
     Args:
         body: a struct.
-        allowed: by field, the values that ask for nothing, besides null, [] and "".
+        allowed: by field, the values without an effect, in addition to null, [] and "".
 
     Raises:
-        InvalidArgumentError: names the field.
+        InvalidArgumentError: a field has another value; the error names the field.
     """
     for name, values in allowed.items():
         value = getattr(body, name)
@@ -181,7 +181,7 @@ def check_neutral(body: Any, **allowed: tuple[Any, ...]) -> None:
 
 
 def _seed(given: int | None) -> int | None:
-    """The seed as 64 bits without sign: OpenAI's are signed."""
+    """Converts a seed to an unsigned 64-bit integer; OpenAI's seeds are signed."""
     if given is None or -(2**63) <= given < 2**64:
         return None if given is None else given % 2**64
     raise InvalidArgumentError("seed", "does not fit into 64 bits")
@@ -195,7 +195,7 @@ def _logit_bias(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
 
 
 def _given_grammar(body: GenerationFields) -> tuple[str, Grammar] | None:
-    """The only grammar of a body and the field that has it, in whichever form it is given."""
+    """The body's only grammar, in any of its forms, with the path of its field."""
     outputs = body.structured_outputs or StructuredOutputs()
     found = {
         "response_format": _response_format(body.response_format),
@@ -232,7 +232,7 @@ def _response_format(given: ResponseFormat | None) -> Grammar | None:
 
 
 def _json_schema(schema: Any) -> Grammar | None:
-    """``schema``: an object, or its JSON as a string."""
+    """The grammar of ``schema``, an object or its JSON as a string."""
     if schema is None:
         return None
     text = schema if isinstance(schema, str) else msgspec.json.encode(schema).decode()

@@ -1,4 +1,4 @@
-"""Inputs that are texts or token ids, one or several, and how long ones are cut."""
+"""Inputs that are one or several texts or token id lists, and their truncation."""
 
 from typing import Any, TypeAlias
 
@@ -8,7 +8,7 @@ from server.service.encoder_options import LengthOptions, LongInput
 from server.service.tokenize import DetokenizeRequest
 
 Texts: TypeAlias = str | list[str | int | list[int]]
-"""A text, texts, the token ids of a text, or those of several."""
+"""A text, several texts, the token ids of one text, or those of several texts."""
 
 ENCODER_NAMES = {
     "inputs": "input",
@@ -22,10 +22,10 @@ ENCODER_NAMES = {
 def texts_or_tokens(
     given: Texts, field: str
 ) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
-    """The texts, or the token ids; one of both is empty.
+    """Returns the texts and the token ids; one of the two is empty.
 
     Raises:
-        InvalidArgumentError: there is none, or different kinds; names ``field``.
+        InvalidArgumentError: ``given`` is empty or mixes types; the error names ``field``.
     """
     if isinstance(given, str):
         return (given,), ()
@@ -46,11 +46,11 @@ def texts_or_tokens(
 
 
 async def encoder_texts(given: Texts, call: Call[Any]) -> tuple[str, ...]:
-    """The texts of the field ``input``. Token ids are detokenized: the model's special tokens are
-    added around the text, as for texts.
+    """The texts of the field ``input``. Token ids are detokenized; the model's special tokens are
+    then added as to any text.
 
     Raises:
-        ServeError: as :func:`texts_or_tokens`, or the ids are not the model's.
+        ServeError: see :func:`texts_or_tokens`; or the ids are not in the model's vocabulary.
     """
     texts, token_inputs = texts_or_tokens(given, "input")
     if not token_inputs:
@@ -60,7 +60,9 @@ async def encoder_texts(given: Texts, call: Call[Any]) -> tuple[str, ...]:
 
 
 def truncation(max_tokens: int | None) -> LengthOptions:
-    """Of vLLM's ``truncate_prompt_tokens``: truncates only if asked; -1 is the model's limit."""
+    """Converts vLLM's ``truncate_prompt_tokens``: ``None`` does not truncate, -1 truncates to the
+    model's limit.
+    """
     if max_tokens is None:
         return LengthOptions()
     return LengthOptions(

@@ -20,7 +20,7 @@ class ResponseEvents:
         return self._number > 0
 
     def begin(self, response: dict[str, Any], message: dict[str, Any]) -> bytes:
-        """What comes before the first text."""
+        """The events before the first text."""
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
         return b"".join(
             (
@@ -32,12 +32,12 @@ class ResponseEvents:
         )
 
     def delta(self, text: str, logprobs: list[dict[str, Any]]) -> bytes:
-        """The next part of the text."""
+        """The event of the next part of the text."""
         place = {**self._item, **_PLACE}
         return self._event("response.output_text.delta", delta=text, logprobs=logprobs, **place)
 
     def end(self, text: str, part: dict[str, Any], response: dict[str, Any]) -> bytes:
-        """What comes after the last text. ``response``: the completed object."""
+        """The events after the last text. ``response`` is the completed object."""
         place = {**self._item, **_PLACE}
         (message,) = response["output"]
         return b"".join(

@@ -1,4 +1,4 @@
-"""``/v1/responses``, for text. Nothing is stored."""
+"""OpenAI's ``/v1/responses``, for text only. Responses are not stored."""
 
 import re
 import time
@@ -32,7 +32,7 @@ _LOGPROBS = "message.output_text.logprobs"
 
 
 class TextFormat(msgspec.Struct, kw_only=True):
-    """``type``: text, json_object or json_schema."""
+    """The output format; ``type`` is text, json_object or json_schema."""
 
     type: str
     name: str | None = None
@@ -40,14 +40,14 @@ class TextFormat(msgspec.Struct, kw_only=True):
 
 
 class TextOptions(msgspec.Struct, kw_only=True):
-    """``verbosity`` has no effect."""
+    """Options of the text. ``verbosity`` has no effect."""
 
     format: TextFormat | None = None
     verbosity: Any = None
 
 
 class ResponseFields(GenerationFields, kw_only=True):
-    """The body. The last group is refused unless it asks for nothing."""
+    """The body. Fields of the last group are rejected unless their values have no effect."""
 
     input: str | list[ChatMessage]
     instructions: str | None = None
@@ -72,17 +72,17 @@ ResponseBody = body_type(ResponseFields)
 
 
 def names_in(body: Any) -> dict[str, str]:
-    """The names of the service's fields in ``body``."""
+    """The names that ``body`` uses for the service's fields."""
     return {field: _as_sent(name) for field, name in {**sent_names(body), **_NAMES}.items()}
 
 
 def _as_sent(path: str) -> str:
-    """The path of a field, of which :func:`_with_format` made another."""
+    """Reverts the renaming of :func:`_with_format` in the path of a field."""
     return re.sub(r"^response_format(\.json_schema)?", "text.format", path)
 
 
 async def responses(call: Call[Any]) -> Response | EventStream:
-    """Answers a text or a conversation, whole or as a stream of events."""
+    """Answers a text or a conversation, as one response or a stream of events."""
     body = call.body
     check_neutral(
         body,
@@ -133,7 +133,7 @@ def _messages(body: ResponseFields) -> tuple[Message, ...]:
 
 
 def _with_format(body: Any) -> Any:
-    """``body`` with ``text.format`` as chat completions spell it."""
+    """Converts ``text.format`` to the ``response_format`` of chat completions, in ``body``."""
     given = body.text.format if body.text is not None else None
     if given is not None:
         schema = JsonSchema(name=given.name, schema=given.schema)
@@ -166,13 +166,13 @@ class Answer:
         }
 
     def in_progress(self) -> dict[str, Any]:
-        """Before the first token."""
+        """The object before the first token."""
         return {**self._fields, "status": "in_progress", "output": [], "usage": None}
 
     def completed(
         self, text: str, logprobs: list[dict[str, Any]], finish: Finish
     ) -> dict[str, Any]:
-        """After the last token."""
+        """The object after the last token."""
         is_whole = finish.reason in (FinishReason.STOP, FinishReason.STOP_STRING)
         status = "completed" if is_whole else "incomplete"
         return {
@@ -184,7 +184,7 @@ class Answer:
         }
 
     def message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        """The only item of the output."""
+        """The message, which is the only item of the output."""
         return {
             "id": self.item_id,
             "type": "message",
@@ -195,14 +195,14 @@ class Answer:
 
 
 def text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The only part of the message."""
+    """The text part, which is the only part of the message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
 async def _events(
     chunks: AsyncGenerator[TextChunk, None], answer: Answer
 ) -> AsyncGenerator[bytes, None]:
-    """The events that OpenAI's clients expect, in their order."""
+    """Yields the events that OpenAI's clients expect, in their order."""
     events = ResponseEvents(answer.item_id)
     texts: list[str] = []
     scored: list[dict[str, Any]] = []

@@ -9,10 +9,10 @@ from server.service.usage import Usage
 
 
 class StreamUsage:
-    """What a stream reports of its tokens, as ``stream_options`` ask.
+    """The token counts that a stream reports, as ``stream_options`` request.
 
-    ``include_usage``: an event at the end has the usage, all others null.
-    ``continuous_usage_stats``: every event has the usage so far; reused tokens only at the end.
+    With ``include_usage``, an event at the end has the usage, and the others have null. With
+    ``continuous_usage_stats``, every event has the usage so far; reused tokens count at the end.
     """
 
     def __init__(self, options: StreamOptions | None) -> None:
@@ -23,7 +23,7 @@ class StreamUsage:
         self._so_far: dict[tuple[int, int], Usage] = {}
 
     def push(self, chunk: TextChunk) -> dict[str, Any]:
-        """The fields that the event of ``chunk`` gets."""
+        """The usage fields of the event for ``chunk``."""
         if not self.is_wanted:
             return {}
         if chunk.finish is not None:
@@ -34,5 +34,5 @@ class StreamUsage:
         return {"usage": self.total() if self._is_continuous else None}
 
     def total(self) -> dict[str, Any]:
-        """The usage of all outputs."""
+        """The usage of all outputs so far."""
         return completion_usage(Usage.total(self._so_far.values()))

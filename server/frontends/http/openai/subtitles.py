@@ -1,4 +1,4 @@
-"""Segments of a recording as subtitles: SubRip (SRT) and WebVTT."""
+"""Formats the segments of a transcription as subtitles: SubRip (SRT) and WebVTT."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from server.service.transcription_request import Segment
 
 
 def srt(segments: Iterable[Segment]) -> str:
-    """A SubRip file."""
+    """The text of a SubRip file."""
     return "".join(
         f"{number}\n{_times(segment, ',')}\n{_cue(segment.text)}\n\n"
         for number, segment in enumerate(segments, start=1)
@@ -14,7 +14,7 @@ def srt(segments: Iterable[Segment]) -> str:
 
 
 def vtt(segments: Iterable[Segment]) -> str:
-    """A WebVTT file. Source: https://www.w3.org/TR/webvtt1/#file-structure."""
+    """The text of a WebVTT file. Source: https://www.w3.org/TR/webvtt1/#file-structure."""
     return "WEBVTT\n\n" + "".join(
         f"{_times(segment, '.')}\n{_escaped(_cue(segment.text))}\n\n" for segment in segments
     )
@@ -25,7 +25,7 @@ def _times(segment: Segment, point: str) -> str:
 
 
 def _time(seconds: float, point: str) -> str:
-    """Hours, minutes, seconds and milliseconds."""
+    """Formats a time as hours, minutes, seconds and milliseconds."""
     minutes, milliseconds = divmod(round(1000 * seconds), 60_000)
     hours, minutes = divmod(minutes, 60)
     whole, milliseconds = divmod(milliseconds, 1000)
@@ -33,7 +33,7 @@ def _time(seconds: float, point: str) -> str:
 
 
 def _cue(text: str) -> str:
-    """The text on one line, without the arrow of a line of times."""
+    """The text on one line, without "-->", which separates the times of a cue."""
     return " ".join(text.split()).replace("-->", "->")
 
 

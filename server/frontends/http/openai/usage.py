@@ -1,4 +1,4 @@
-"""Token counts as OpenAI reports them."""
+"""Formats token counts as OpenAI does."""
 
 from typing import Any
 
