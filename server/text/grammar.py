@@ -11,7 +11,6 @@ import re
 import threading
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 
 import llguidance
 import llguidance.numpy
@@ -27,8 +26,8 @@ from server.text.token_bytes import drops_first_space, token_bytes
 log = logging.getLogger(__name__)
 
 MAX_GRAMMAR_BYTES = 1 << 16
-# A compiled grammar takes about 600 times the memory of its source: the cache takes up to 160 MB.
-CACHED_GRAMMARS, MAX_CACHED_BYTES = 64, 1 << 12
+# A state takes up to 2 kB. The library's default of 250,000 would allow 500 MB for one request.
+_LIMITS = llguidance.LLParserLimits(max_lexer_states=50_000)
 _SPECIAL_IN_REGEX = re.compile(r"[\\.+*?()|\[\]{}^$#&~\-]")
 
 
@@ -60,7 +59,10 @@ class GrammarError(Exception):
 
 
 class GrammarCompiler:
-    """Compiles grammars for one tokenizer and caches the latest short ones. Thread-safe.
+    """Compiles grammars for one tokenizer. Thread-safe.
+
+    Compiled grammars are not kept: all forks of one extend the same automaton, whose size is
+    limited, so that requests would use up the limit of each other.
 
     Args:
         tokenizer: the model's tokenizer; converted when the first grammar is compiled.
@@ -75,12 +77,6 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._converted: llguidance.LLTokenizer | None = None
         self._drops_first_space = False
-        self._compiled = lru_cache(CACHED_GRAMMARS)(self._compile_on_large_stack)
-
-    @property
-    def num_cached(self) -> int:
-        """Number of compiled grammars in the cache."""
-        return self._compiled.cache_info().currsize
 
     def compile(self, grammar: Grammar) -> "GrammarConstraint":
         """Compiles a grammar to a constraint in its initial state. Blocks for up to a second.
@@ -88,11 +84,6 @@ class GrammarCompiler:
         Raises:
             GrammarError: the grammar is malformed or too complex, or the tokenizer is unsupported.
         """
-        if grammar.num_bytes > MAX_CACHED_BYTES:
-            return self._compile_on_large_stack(grammar)
-        return self._compiled(grammar).fork()
-
-    def _compile_on_large_stack(self, grammar: Grammar) -> "GrammarConstraint":
         # The library recurses once per rule: the largest grammars overflow 8 MiB of stack.
         return run_with_large_stack(lambda: self._compile(grammar))
 
@@ -104,7 +95,7 @@ class GrammarCompiler:
                 source = _with_optional_space(source)
         except RecursionError as error:
             raise GrammarError("is nested too deeply") from error
-        matcher = llguidance.LLMatcher(tokenizer, source, log_level=0)
+        matcher = llguidance.LLMatcher(tokenizer, source, log_level=0, limits=_LIMITS)
         if matcher.is_error():
             is_pattern = grammar.kind in (GrammarKind.REGEX, GrammarKind.CHOICES)
             pattern = grammar.text if is_pattern else None

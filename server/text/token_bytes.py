@@ -1,7 +1,7 @@
 """Computes the bytes that each token adds to a text, with the tokenizer's decoder."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer
@@ -52,9 +52,34 @@ def token_bytes(tokenizer: Tokenizer, vocabulary_size: int) -> TokenBytes:
     def encode(text: bytes) -> list[int]:
         """Runs only the tokenizer's model, which adds no space before the first word."""
         spelled = text.decode("utf-8", errors="ignore").replace(" ", SPACE)
-        return [token.id for token in tokenizer.model.tokenize(spelled)]
+        found = [token.id for token in tokenizer.model.tokenize(spelled)]
+        # A model of whole words or characters leaves splitting to the pre-tokenizer.
+        return found if unspelled.isdisjoint(found) else longest_tokens(text, by_text) or found
 
+    unspelled = set(without_text)
+    by_text = {token: id_ for id_, token in enumerate(tokens) if id_ not in unspelled}
     return TokenBytes(tuple(tokens), tuple(without_text), encode)
+
+
+def longest_tokens(text: bytes, ids: Mapping[bytes, int]) -> list[int]:
+    """Splits ``text`` into tokens, each the longest that matches.
+
+    ``ids``: by the bytes of each token.
+
+    Returns:
+        The ids; none if a part of ``text`` matches no token.
+    """
+    longest = max(map(len, ids), default=0)
+    found, start = [], 0
+    while start < len(text):
+        stop = min(start + longest, len(text))
+        while stop > start and text[start:stop] not in ids:
+            stop -= 1
+        if stop == start:
+            return []
+        found.append(ids[text[start:stop]])
+        start = stop
+    return found
 
 
 def bytes_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:

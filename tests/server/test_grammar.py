@@ -10,13 +10,13 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from server.constraint import ConstraintError
 from server.text.grammar import (
-    MAX_CACHED_BYTES,
     Grammar,
     GrammarCompiler,
     GrammarConstraint,
     GrammarError,
     GrammarKind,
 )
+from server.text.token_bytes import longest_tokens
 
 EOS = 0
 WORDS = ("true", "false", '{"', '":', "red", "re", "green", "12", "é", "0.5", '",')
@@ -68,7 +68,18 @@ def byte_fallback() -> Tokenizer:
     return tokenizer
 
 
-@pytest.fixture(scope="module", params=[byte_level, metaspace, byte_fallback])
+def characters() -> Tokenizer:
+    """A vocabulary of characters, which the pre-tokenizer splits, and of some words."""
+    tokens = ["<end>", "<unk>", *dict.fromkeys([*map(chr, range(32, 127)), *WORDS])]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(["<end>", "<unk>"])
+    return tokenizer
+
+
+@pytest.fixture(scope="module", params=[byte_level, metaspace, byte_fallback, characters])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     built: Tokenizer = request.param()
     return built
@@ -216,13 +227,19 @@ def test_first_word_may_include_the_leading_space() -> None:
     assert second == {"▁green"}, "later words use the tokenizer's spelling"
 
 
-def test_only_short_grammars_are_kept() -> None:
-    tokenizer = byte_level()
+def test_requests_do_not_use_up_the_limits_of_each_other() -> None:
+    tokenizer, rng = byte_level(), np.random.default_rng(0)
     compiler = GrammarCompiler(tokenizer, tokenizer.get_vocab_size(), (EOS,))
-    first = {id_of(tokenizer, token) for token in ("true", "t", "red", "re", "r")}
-    long = Grammar(GrammarKind.CHOICES, choices=("true", "red" * MAX_CACHED_BYTES))
-    short = Grammar(GrammarKind.CHOICES, choices=("true", "red"))
-    for grammar, num_cached in ((long, 0), (short, 1), (short, 1), (long, 1)):
-        constraint = compiler.compile(grammar)
-        assert allowed_tokens(constraint, tokenizer.get_vocab_size()) == first
-        assert compiler.num_cached == num_cached
+    letters = [id_of(tokenizer, letter) for letter in "ab"]
+    for _ in range(120):  # each visits new states of an automaton with 2 ** 20 of them
+        constraint = compiler.compile(Grammar(GrammarKind.REGEX, "[ab]*a[ab]{20}"))
+        for token in rng.choice(letters, 600).tolist():
+            constraint.advance(token)
+        assert set(letters) <= allowed_tokens(constraint, tokenizer.get_vocab_size())
+
+
+def test_text_that_no_token_spells_is_not_split() -> None:
+    ids = {b"r": 3, b"re": 4, b"d": 5, b"ed": 6}
+    assert longest_tokens(b"red", ids) == [4, 5]
+    assert longest_tokens(b"", ids) == []
+    assert longest_tokens(b"rex", ids) == []
