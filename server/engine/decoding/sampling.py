@@ -15,8 +15,8 @@ from server.runtime.host_ops import TopTokens
 # A token whose scaled logit is this far below the best has at most exp(-25) of the best token's
 # probability. Such tokens are sorted only if a rule may keep them.
 _MAX_GAP = 25.0
-# How many tokens to sort at first. They are nearly always enough.
-_FIRST_CANDIDATES = 256
+# How many tokens to sort at first, by probability and by typicality. They are nearly always enough.
+_FIRST_CANDIDATES, _FIRST_TYPICAL = 256, 4096
 
 
 class TopLogprobs(Sequence[tuple[int, float]]):
@@ -130,16 +130,18 @@ def _only_temperature(sampling: Sampling) -> Sampling:
 
 
 def _ranked(logits: Floats, sampling: Sampling) -> Iterator[npt.NDArray[np.intp]]:
-    """Yields candidates, likeliest first: at first a few, then all that a rule can keep.
+    """Yields candidates, likeliest first if that matters: first a few, then all that can be kept.
 
     Sorting a whole vocabulary takes milliseconds, and the rules usually keep few tokens.
     """
     if 0 < sampling.top_k < len(logits):
         yield host_ops.top_indices(logits, sampling.top_k)
         return
-    if not sampling.top_k and sampling.typical_p == 1.0:
+    if sampling.top_p < 1.0 or sampling.min_p > 0.0:
         yield host_ops.top_indices(logits, _FIRST_CANDIDATES)
-    yield _kept_by_rank(logits, sampling)
+        yield _kept_by_rank(logits, sampling)
+    else:  # the order does not matter to typical sampling
+        yield np.arange(len(logits))
 
 
 def _is_enough(weights: npt.NDArray[np.float64], sampling: Sampling) -> bool:
@@ -151,11 +153,10 @@ def _is_enough(weights: npt.NDArray[np.float64], sampling: Sampling) -> bool:
 
 def _kept_by_rank(logits: Floats, sampling: Sampling) -> npt.NDArray[np.intp]:
     """Returns the tokens that ``top_p`` or ``min_p`` can keep, or all; likeliest first."""
-    if sampling.typical_p == 1.0:
-        near = np.flatnonzero(logits >= logits.max() - _MAX_GAP * sampling.temperature)
-        lost = np.exp(-_MAX_GAP) * len(logits)  # at most, as a multiple of the best token's weight
-        if lost < min(1.0 - sampling.top_p, 1e-3) or sampling.min_p > np.exp(-_MAX_GAP):
-            return near[np.argsort(-logits[near], kind="stable")]
+    near = np.flatnonzero(logits >= logits.max() - _MAX_GAP * sampling.temperature)
+    lost = np.exp(-_MAX_GAP) * len(logits)  # at most, as a multiple of the best token's weight
+    if lost < min(1.0 - sampling.top_p, 1e-3) or sampling.min_p > np.exp(-_MAX_GAP):
+        return near[np.argsort(-logits[near], kind="stable")]
     return np.argsort(-logits, kind="stable")
 
 
@@ -166,10 +167,23 @@ def _typical(
     ids, weights = ids[possible], weights[possible]
     information = -np.log(weights)
     entropy = float((weights * information).sum())
-    order = np.argsort(np.abs(information - entropy), kind="stable")
-    keep = int(np.searchsorted(np.cumsum(weights[order]), mass)) + 1
-    chosen = np.sort(order[:keep])  # likeliest first again
+    distance = np.abs(information - entropy)
+    for count in (_FIRST_TYPICAL, len(ids)):
+        nearest = _smallest(distance, count)
+        keep = int(np.searchsorted(np.cumsum(weights[nearest]), mass)) + 1
+        if keep <= len(nearest):
+            break
+    chosen = np.sort(nearest[:keep])
+    chosen = chosen[np.argsort(-weights[chosen], kind="stable")]  # likeliest first
     return ids[chosen], weights[chosen]
+
+
+def _smallest(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.intp]:
+    """Returns the indices of the ``count`` smallest values, in order; equal ones by index."""
+    if count >= len(values):
+        return np.argsort(values, kind="stable")
+    indices = np.flatnonzero(values <= np.partition(values, count - 1)[count - 1])
+    return indices[np.argsort(values[indices], kind="stable")[:count]]
 
 
 def log_probabilities(logits: Floats) -> Floats:
