@@ -20,6 +20,7 @@ from server.engine.gpu.padded_decode import PaddedDecode
 from server.engine.gpu.padded_prompts import PaddedPrompts
 from server.engine.gpu.padded_sources import PaddedSources
 from server.engine.gpu.sampler_inputs import LOGITS, SUPPRESSED_LOGIT
+from server.engine.recent_bindings import RecentBindings
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.run_inputs import Chunk, ChunkLimits, RunInputs, encoder_inputs, split
@@ -27,7 +28,6 @@ from server.engine.watchdog import Progress
 from server.runtime.contract import (
     BEST_TOKENS,
     CANDIDATES,
-    BoundGraph,
     Graph,
     StepGraphs,
 )
@@ -88,10 +88,15 @@ class ModelRunner:
         self._max_length = capacity.max_length
         self._limits = ChunkLimits(spec.max_chunk, within_source=spec.chunk_within_source)
         self._suppressed = np.array(suppressed, np.intp)
-        self._decode = decode
         self._encode = None if encode is None else encode.bind({})
         self._inputs = RunInputs(has_source=encode is not None)
-        self._bound: dict[tuple[int, int], BoundGraph] = {}
+        self._finds_best = reader is not None and BEST_TOKENS in decode.outputs
+        outputs = {LOGITS, BEST_TOKENS} if self._finds_best else {LOGITS}
+        rows = self.cache.rows  # not of this object, which would make a cycle
+        self._bindings = RecentBindings(
+            lambda first_slot, num_slots: decode.bind(rows(first_slot, num_slots), outputs),
+            2 * capacity.num_slots,
+        )
         if buckets is not None:
             self._padded = PaddedDecode(
                 *(spec, decode, self.cache, capacity, buckets, memory, steps),
@@ -295,20 +300,16 @@ class ModelRunner:
         It may be called again after :meth:`RunInputs.advance`.
         """
         self.wait()
-        key = (first_slot, len(chunks))
-        finds_best = self._reader is not None and BEST_TOKENS in self._decode.outputs
-        if key not in self._bound:
-            outputs = {LOGITS, BEST_TOKENS} if finds_best else {LOGITS}
-            self._bound[key] = self._decode.bind(self.cache.rows(*key), outputs)
+        bound = self._bindings.of(first_slot, len(chunks))
         inputs = self._inputs.of(chunks, all_positions=all_positions)
-        bound, num_tokens = self._bound[key], sum(chunk.size for chunk in chunks)
+        num_tokens = sum(chunk.size for chunk in chunks)
         inputs[CANDIDATES] = ALL_TOKENS
         reader = self._reader
         if reader is not None:
 
             def run_on_device() -> Logits:
                 self.progress.begin(num_tokens)
-                if not finds_best:
+                if not self._finds_best:
                     return DeviceLogits(bound.run_on_device(inputs)[LOGITS], reader)
                 outputs = bound.run_on_device(inputs, on_host={BEST_TOKENS})
                 best: Any = outputs[BEST_TOKENS].owner

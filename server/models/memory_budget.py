@@ -161,7 +161,7 @@ def _slot_bytes(decode: GraphSpec, max_length: int, max_source_length: int) -> i
 
 
 def _working_bytes(manifest: Manifest, max_length: int, config: ServerConfig) -> int:
-    """Estimates activations and logits (counted twice) of the largest run, over all lanes."""
+    """Estimates the activations of the largest run and the logits that are kept, over all lanes."""
     dimensions = manifest.dimensions
     num_tokens, logits = max_padded_tokens(manifest, config), 0
     if manifest.embedding_kind == EmbeddingKind.SPARSE:
@@ -169,6 +169,7 @@ def _working_bytes(manifest: Manifest, max_length: int, config: ServerConfig) ->
         logits = 2 * 4 * num_tokens * dimensions.vocabulary_size
     if "decode" in manifest.graphs:
         num_tokens = config.max_batched_tokens
-        logits = 2 * 4 * config.num_slots * dimensions.vocabulary_size
+        # The latest runs keep logits of 2 rows for each slot, in both copies of a graph.
+        logits = 4 * 4 * config.num_slots * dimensions.vocabulary_size
     activations = 4 * num_tokens * dimensions.hidden_size * _VECTORS_PER_TOKEN
     return config.num_lanes_total * (activations + logits)
