@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from server.engine.cache.idle_rows import IdleLimits
-from server.engine.observer import Observer, WorkerStats
+from server.engine.observer import Observer, WorkerStats, total_stats
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Job
 from server.engine.requests.lifecycle import Outcome
@@ -191,7 +191,9 @@ class Lane(threading.Thread):
         if updates:
             self._publish(updates)
         seconds = time.perf_counter() - started
-        self._observer.on_step(worker.model, self._index, worker.stats, seconds)
+        # The versions of a model have the same name.
+        stats = total_stats(w.stats for w in self._workers.values() if w.model == worker.model)
+        self._observer.on_step(worker.model, self._index, stats, seconds)
 
     def _watch(self, worker: Worker[Any]) -> None:
         """Lets the watchdog see the worker's progress, until :meth:`_unwatch`."""

@@ -1,6 +1,6 @@
 """Reports of an engine's runs and steps. ``server.telemetry.metrics`` implements the observer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -23,6 +23,12 @@ class WorkerStats(NamedTuple):
     cache_capacity_tokens: int = 0
     num_cuda_graphs: int = 0
     cuda_graph_bytes: int = 0
+
+
+def total_stats(stats: Iterable[WorkerStats]) -> WorkerStats:
+    """Adds up the stats of several workers, at least one."""
+    first, *others = stats
+    return WorkerStats(*map(sum, zip(first, *others, strict=True))) if others else first
 
 
 class Observer(Protocol):

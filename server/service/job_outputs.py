@@ -4,7 +4,6 @@ import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 
 from msgspec import structs
 
@@ -24,6 +23,7 @@ from server.service.generation_request import (
     TextChunk,
 )
 from server.service.prepared_request import PreparedRequest
+from server.service.token_clock import TokenClock
 from server.service.usage import Timing, Usage, failure_of
 from server.telemetry.metrics import Metrics
 from server.text.stop_strings import StopStrings
@@ -111,6 +111,11 @@ class JobOutputs:
             self._context.engine.cancel([handle], number)
         return chunk
 
+    def close(self) -> None:
+        """Counts the tokens of outputs that failed, or whose reader left before their end."""
+        for output in self._outputs.values():
+            output.close()
+
 
 def _num_values(update: JobUpdate) -> int:
     """Number of tokens of an update to detokenize or to spell."""
@@ -149,7 +154,7 @@ class _OutputText:
         self._clock = TokenClock(prepared.model.manifest.name, prepared.started, metrics)
         self._text = prepared.model.tokenizer.detokenizer()
         self._stops = StopStrings(prepared.stop_strings)
-        self._has_started = False
+        self._has_started = self._is_counted = False
         self.token_ids: tuple[int, ...] = ()
 
     @property
@@ -194,6 +199,20 @@ class _OutputText:
             self._num_input_tokens,
             self._clock.num_tokens,
         )
+
+    def close(self) -> None:
+        """Counts the output's tokens, unless :meth:`push` has done so at its end."""
+        self._count(Usage(self._num_input_tokens, self._clock.num_tokens))
+
+    def _count(self, usage: Usage) -> None:
+        if not self._is_counted:
+            self._is_counted = True
+            self._metrics.on_tokens(
+                self._prepared.model.manifest.name,
+                usage.input_tokens,
+                usage.output_tokens,
+                usage.reused_tokens,
+            )
 
     @property
     def _num_input_tokens(self) -> int:
@@ -251,35 +270,9 @@ class _OutputText:
             if update.prompt_logprobs:
                 scored = job.prompt[1:][: len(update.prompt_logprobs)]  # a time limit leaves fewer
                 prompt_logprobs = scored_tokens(prepared.model, scored, update.prompt_logprobs)
-        self._metrics.on_tokens(name, usage.input_tokens, usage.output_tokens, usage.reused_tokens)
+        self._count(usage)
         reason = FinishReason.STOP_STRING
         if not self.is_stopped:
             reason = _FINISH_REASONS[completion.outcome]
         timing = Timing.of([completion], prepared.tokenize_seconds, prepared.started)
         return Finish(reason, usage, timing, completion, update.score, prompt_logprobs)
-
-
-class TokenClock:
-    """Counts one output's tokens, and reports its time to first token and inter-token times.
-
-    Args:
-        model: the model's name.
-        started: when the call arrived, in seconds of ``time.monotonic``.
-        metrics: receives the times.
-    """
-
-    def __init__(self, model: str, started: float, metrics: Metrics) -> None:
-        self.num_tokens = 0
-        self._model = model
-        self._metrics = metrics
-        self._last = started
-
-    def add(self, moments: Sequence[float]) -> None:
-        """Adds tokens that arrived at ``moments``, of which there must be at least one."""
-        intervals = [after - before for before, after in pairwise((self._last, *moments))]
-        if not self.num_tokens:
-            self._metrics.on_first_token(self._model, intervals.pop(0))
-        if intervals:
-            self._metrics.on_next_tokens(self._model, intervals)
-        self.num_tokens += len(moments)
-        self._last = moments[-1]

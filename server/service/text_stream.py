@@ -54,6 +54,8 @@ async def _run_jobs(
                 yield chunk
     finally:
         context.engine.cancel(handles)
+        for output in outputs:
+            output.close()
 
 
 async def _chunks(outputs: JobOutputs, handle: JobHandle) -> AsyncGenerator[TextChunk, None]:

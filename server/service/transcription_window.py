@@ -17,9 +17,9 @@ from server.errors import Limit, OverloadedError
 from server.service.audio_windows import Window, padded_window
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.job_outputs import TokenClock
 from server.service.segments import TokenSegment, compression_ratio, divide
 from server.service.threads import check_deadline
+from server.service.token_clock import TokenClock
 from server.service.transcription_plan import TranscriptionPlan
 from server.service.transcription_request import Segment, Word
 from server.service.usage import Usage, failure_of

@@ -13,10 +13,11 @@ from server.engine.decoding.options import LogprobOptions
 from server.engine.requests.job import Delivery, GenerationJob
 from server.errors import InvalidArgumentError
 from server.service.caller import Caller
-from server.service.collect import check_reply_size
+from server.service.collect import check_reply_size, collect
 from server.service.generate import prepare_generate
-from server.service.generation_options import DecodingOptions
+from server.service.generation_options import DecodingOptions, StoppingOptions
 from server.service.generation_request import GenerateRequest
+from server.service.text_stream import stream
 from server.text.windows import LengthLimit, TooLongError, WindowBudget, tokenize_windows
 from server.text.windows import LongInput as ServerLongInput
 from tests import heads
@@ -158,3 +159,26 @@ async def test_jobs_of_a_request_share_their_bad_words(tiny_bundles: Path) -> No
     first, second = (job.logits_options.bad_word_ids for job in prepared.jobs)
     assert first is not None
     assert first is second
+
+
+async def test_tokens_are_counted_whose_reader_left(tiny_bundles: Path) -> None:
+    def count(direction: str) -> float:
+        labels = {"model": "tiny-decoder", "direction": direction}
+        return context.metrics.registry.get_sample_value("triune_tokens_total", labels) or 0.0
+
+    request = GenerateRequest(
+        model="tiny-decoder", inputs=("7,",), stopping=StoppingOptions(max_new_tokens=9)
+    )
+    async with service_context(tiny_bundles) as context:
+        caller = Caller("", None)
+        whole = await prepare_generate(request, context, caller, Delivery.WHOLE)
+        await collect(whole, context)
+        expected = count("in"), count("out")
+        assert expected == (3.0, 9.0)
+        prepared = await prepare_generate(request, context, caller, Delivery.EACH)
+        chunks = stream(prepared, context)
+        read = await anext(chunks)
+        await chunks.aclose()
+        left = count("in") - expected[0], count("out") - expected[1]
+    assert read.finish is None
+    assert left == (3.0, float(read.num_output_tokens))

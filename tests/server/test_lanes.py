@@ -15,7 +15,7 @@ from model.bundle import BundleError
 from server.engine.decoding.options import Sampling
 from server.engine.encoder_batch import BatchLimits
 from server.engine.lane import REFUSED_JOB, Add, Cancel, Lane, Stop, Submit
-from server.engine.observer import Unobserved
+from server.engine.observer import Unobserved, WorkerStats
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Outcome
@@ -217,3 +217,29 @@ def test_outputs_do_not_depend_on_the_lane(server: ServerProcess) -> None:
     assert together == alone * 6
     metrics = urlopen(server.metrics_url).read().decode()
     assert 'lane="2"' in metrics, "all lanes had work"
+
+
+def test_versions_of_a_model_are_reported_together() -> None:
+    reported: list[int] = []
+
+    class Recorded(Unobserved):
+        def on_step(self, model: str, lane: int, stats: WorkerStats, seconds: float) -> None:
+            del model, lane, seconds
+            reported.append(stats.num_running)
+
+    def publish(updates: list[JobUpdate]) -> None:
+        ended.extend(update.id for update in updates if update.is_last)
+        if len(ended) == 3:
+            lane.send(Stop())
+
+    ended: list[int] = []
+    errors: list[BaseException] = []
+    lane = Lane(0, publish, errors.append, Recorded(), BusyLanes())
+    for version, num_jobs in enumerate((1, 2)):
+        lane.send(Add(version, make_harness().worker, lambda: None))
+        lane.send(Submit(version, 10 * version, [make_job([5, 6], 20)] * num_jobs))
+    lane.start()
+    lane.join(60)
+    assert not errors
+    assert max(reported) == 3
+    assert sorted(ended) == [0, 10, 11]
