@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 
 from server.engine.cache.slot_store import SlotStore
 from server.engine.decoding.logits import Logits
@@ -63,15 +63,21 @@ class DecoderRuns:
         over the same sequences, may then start early.
         """
         chunks = [next_chunk(sequence, 1) for sequence in sequences]
-        if all(sequence.job.logprob_options.attention is None for sequence in sequences):
+        if not any(map(_wants_attention, chunks)):
             return self._run("decode", chunks, may_continue)
-        # The graph ``attend`` runs the last prompt token of a job that wants attention weights.
-        runs = (
-            self._run("prefill" if chunk.sequence.phase == Phase.PREFILLING else "decode", [chunk])
-            for chunk in chunks
-            if _is_live_chunk(chunk)
-        )
-        return chain.from_iterable(runs)
+        return chain.from_iterable(self._decode_beside_attention(chunks))
+
+    def _decode_beside_attention(self, chunks: Sequence[Chunk]) -> Iterator[Iterator[Run]]:
+        """Runs the chunks between two jobs that want attention weights together, those alone."""
+        for wants_attention, adjacent in groupby(chunks, _wants_attention):
+            if not wants_attention:
+                yield self._run("decode", list(adjacent))
+                continue
+            for chunk in filter(
+                _is_live_chunk, adjacent
+            ):  # its last prompt token runs in the graph ``attend``
+                is_prompt = chunk.sequence.phase == Phase.PREFILLING
+                yield self._run("prefill" if is_prompt else "decode", [chunk])
 
     def _run(
         self, phase: str, chunks: Sequence[Chunk], may_continue: Callable[[], bool] = never
@@ -111,3 +117,7 @@ class DecoderRuns:
 
 def _is_live_chunk(chunk: Chunk) -> bool:
     return chunk.sequence.is_live
+
+
+def _wants_attention(chunk: Chunk) -> bool:
+    return chunk.sequence.job.logprob_options.attention is not None

@@ -11,11 +11,13 @@ import pytest
 from client.sync import Client
 from client.types import AttentionKind, AttentionOptions, FinishReason, GenerationOptions
 from model import bundle
-from server.engine.decoding.options import AttentionSelection
+from server.engine.decoding.options import AttentionSelection, LogprobOptions
+from server.engine.observer import RunReport
 from server.engine.requests.job import GenerationJob
 from server.errors import InvalidArgumentError
 from server.service.attention import AttentionPlan, check_attention_size
 from tests.server.clients import connected
+from tests.server.in_process_service import service_context
 
 DECODER, DATES = "tiny-decoder", "dates"
 DATE = "3 March 2021"
@@ -245,3 +247,28 @@ def test_rejects_attention_larger_than_a_response_before_running() -> None:
     )
     with pytest.raises(InvalidArgumentError, match=r"^attention: could be 8847360 weights"):
         check_attention_size(AttentionPlan(selection, alignments=False, num_heads=9), jobs * 2)
+
+
+async def test_other_sequences_decode_together_beside_attention(tiny_bundles: Path) -> None:
+    """The weights of a job's prompt are computed alone; neighbouring slots share a run."""
+    bulk = GenerationJob((0,), max_new_tokens=6, source=tuple(range(4, 12)))
+    selection = AttentionSelection(bundle.AttentionKind.CROSS, (0,), (0, 1), average=False)
+    attending = replace(bulk, max_new_tokens=0, logprob_options=LogprobOptions(attention=selection))
+    sizes = []
+    async with service_context(tiny_bundles, num_lanes=1, num_slots=16) as context:
+        on_run = context.metrics.on_run
+
+        def record(model: str, report: RunReport) -> None:
+            if report.phase != "encode":
+                sizes.append(report.num_sequences)
+            on_run(model, report)
+
+        context.metrics.on_run = record  # type: ignore[method-assign]
+        key = context.registry.get(DATES).key
+        jobs = [bulk] * 5 + [attending] + [bulk] * 4 + [attending]
+        for handle in context.engine.submit(key, jobs):
+            update = await handle.next()
+            while not update.is_last:
+                update = await handle.next()
+    assert sizes[:4] == [5, 1, 4, 1]
+    assert set(sizes[4:]) == {9}
