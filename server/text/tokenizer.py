@@ -20,6 +20,9 @@ from server.text.windows import (
 )
 
 _REPLACEMENT = "\ufffd"  # the result of decoding incomplete UTF-8
+# A character needs far fewer pushes. Then invalid bytes are returned as they are, because every
+# push without text makes the next one slower.
+_MAX_PUSHES_WITHOUT_TEXT = 64
 
 
 class Tokenizer:
@@ -37,6 +40,8 @@ class Tokenizer:
             label = f"{path.parent.parent.name}/{path.parent.name}"
             raise BundleError(f"{label}: {path.name}: {error}") from error
         self._changes_text = "ByteFallback" in str(self._tokenizer.decoder)
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special = frozenset(id_ for id_, token in added.items() if token.special)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
 
@@ -204,7 +209,7 @@ class Tokenizer:
 
     def detokenizer(self) -> "StreamingDetokenizer":
         """Makes a detokenizer for one sequence, from its first generated token."""
-        return StreamingDetokenizer(self._tokenizer, changes_text=self._changes_text)
+        return StreamingDetokenizer(self._tokenizer, self._special, changes_text=self._changes_text)
 
 
 class StreamingDetokenizer:
@@ -212,13 +217,17 @@ class StreamingDetokenizer:
 
     They equal ``Tokenizer.decode`` of all ids unless some bytes are invalid UTF-8.
 
-    ``changes_text`` says whether later tokens may change earlier text, as with byte fallback.
+    ``special`` has the ids of special tokens, which have no text. ``changes_text`` says whether
+    later tokens may change earlier text, as with byte fallback.
     """
 
-    def __init__(self, library: HuggingFaceTokenizer, *, changes_text: bool = True) -> None:
-        self._library = library
+    def __init__(
+        self, library: HuggingFaceTokenizer, special: frozenset[int], *, changes_text: bool = True
+    ) -> None:
+        self._library, self._special = library, special
         self._stream = DecodeStream(skip_special_tokens=True)
         self._pending: list[int] = []  # tokens whose text has not been returned yet
+        self._num_pushes = 0  # since text was returned
         self._changes_text = changes_text
         self._is_empty = True
 
@@ -235,16 +244,30 @@ class StreamingDetokenizer:
 
     def _push(self, ids: list[int]) -> str:
         self._is_empty = False
+        ids = [id_ for id_ in ids if id_ not in self._special]
+        if not ids:
+            return ""
         self._pending += ids
         try:
             piece = self._stream.step(self._library, ids) or ""
         except Exception:
             # Byte fallback (Llama 2, Gemma) changes returned characters if invalid bytes follow.
-            piece = self._library.decode(self._pending)
-            self._stream = DecodeStream(skip_special_tokens=True)
-            self._stream.step(self._library, ids)
+            piece = self._restart(ids)
+        self._num_pushes += 1
+        if not piece and self._num_pushes > _MAX_PUSHES_WITHOUT_TEXT:
+            piece = self._restart(ids)
         if piece:
             self._pending.clear()
+            self._num_pushes = 0
+        return piece
+
+    def _restart(self, last: list[int]) -> str:
+        """Returns the pending tokens' text as it is. The next text follows the tokens ``last``."""
+        piece: str = self._library.decode(self._pending)
+        self._pending.clear()
+        self._num_pushes = 0
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._stream.step(self._library, last)
         return piece
 
     def finish(self, ids: Sequence[int] = ()) -> str:

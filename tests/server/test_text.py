@@ -1,5 +1,7 @@
 """Incremental detokenization, stop strings and chat templates."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -86,6 +88,31 @@ def test_chunks_contain_no_partial_characters(bytes_tokenizer, text, cut) -> Non
     assert "\ufffd" not in joined
     assert text.startswith(joined)
     assert joined == bytes_tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("bad_byte", [0xC3, 0xE6, 0xFF])
+def test_invalid_bytes_are_not_kept(fallback_tokenizer, bad_byte: int) -> None:
+    stream = fallback_tokenizer.detokenizer()
+    texts = []
+    for _ in range(500):
+        texts.append(stream.push(bad_byte))
+        assert len(stream._pending) <= 65
+    text = "".join(texts)
+    assert set(text) == {"\ufffd"}
+    assert len(text) > 400
+    assert (stream.push(257) + stream.finish()).lstrip("\ufffd") == "b"
+
+
+def test_special_tokens_are_not_kept(tmp_path: Path) -> None:
+    library = HuggingFaceTokenizer(models.WordLevel({"a": 0, "b": 1, "<s>": 2}, unk_token="a"))
+    library.decoder = decoders.Fuse()
+    library.add_special_tokens(["<s>"])
+    library.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = Tokenizer(tmp_path / "tokenizer.json")
+    stream, ids = tokenizer.detokenizer(), [0, *[2] * 300, 1, 2, 0]
+    text = "".join(map(stream.push, ids))
+    assert not stream._pending
+    assert text + stream.finish() == tokenizer.decode(ids) == "aba"
 
 
 @given(
