@@ -53,41 +53,6 @@ class InvalidArgumentError(ServeError):
         super().__init__(f"{self.field}: {self.description}")
 
 
-class Resource(StrEnum):
-    """A resource of the engine that requests use."""
-
-    SEQUENCES = "sequences"
-    TOKENS = "tokens"
-
-
-class RequestTooLargeError(ServeError):
-    """A request that exceeds the engine's capacity even when idle. Front ends name the field.
-
-    Attributes:
-        limit: the most that one request may use, in units of ``resource``.
-        requested: what this request needs, in the same unit.
-        resource: the unit of ``limit`` and ``requested``.
-        counts_new_tokens: whether ``requested`` includes ``max_new_tokens``.
-    """
-
-    code = Code.INVALID_ARGUMENT
-
-    def __init__(
-        self,
-        description: str,
-        *,
-        limit: int,
-        requested: int,
-        resource: Resource,
-        counts_new_tokens: bool = False,
-    ) -> None:
-        super().__init__(description)
-        self.limit = limit
-        self.requested = requested
-        self.resource = resource
-        self.counts_new_tokens = counts_new_tokens
-
-
 class ModelNotFoundError(ServeError):
     code = Code.NOT_FOUND
 

@@ -124,7 +124,7 @@ class Engine:
         """Raises if the model cannot accept ``num_sequences`` more sequences now.
 
         Raises:
-            RequestTooLargeError: the model never accepts this many sequences at once.
+            InvalidArgumentError: the model never accepts this many sequences at once.
             OverloadedError: the model is at its limit.
             ShuttingDownError: the engine is stopping, or a lane has died.
         """

@@ -77,7 +77,9 @@ async def _prompts(
     if request.token_inputs:
         size = model.manifest.dimensions.vocabulary_size
         validation.check_lengths("token_inputs", request.token_inputs, model.max_length)
-        validation.check_token_inputs(request.token_inputs, size)
+        num_ids = sum(map(len, request.token_inputs))
+        check = partial(validation.check_token_inputs, request.token_inputs, size)
+        await context.in_thread(check, caller, num_ids // 4)
         return "token_inputs", request.token_inputs
     max_bytes = context.config.max_input_bytes
     if request.inputs:

@@ -99,12 +99,14 @@ def check_lengths(field: str, rows: Sequence[Sequence[int]], max_tokens: int) ->
 def check_token_inputs(rows: Sequence[Sequence[int]], vocabulary_size: int) -> None:
     """Rejects token ids outside the vocabulary."""
     for index, row in enumerate(rows):
-        for position, id_ in enumerate(row):
-            if not 0 <= id_ < vocabulary_size:
-                raise InvalidArgumentError(
-                    f"token_inputs[{index}].ids[{position}]",
-                    f"{id_} is not in 0 … {vocabulary_size - 1}",
-                )
+        if min(row) >= 0 and max(row) < vocabulary_size:  # much faster than to compare each here
+            continue
+        position, id_ = next(
+            (position, id_) for position, id_ in enumerate(row) if not 0 <= id_ < vocabulary_size
+        )
+        raise InvalidArgumentError(
+            f"token_inputs[{index}].ids[{position}]", f"{id_} is not in 0 … {vocabulary_size - 1}"
+        )
 
 
 def check_messages(messages: Sequence[Message], max_bytes: int) -> None:

@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 from model.bundle import AttentionKind
 from protos.triune.v1 import inference_pb2 as pb
 from server.engine.decoding.options import EarlyStopping, LogitsOptions, Sampling
-from server.errors import InvalidArgumentError, OverloadedError, RequestTooLargeError, Resource
+from server.errors import InvalidArgumentError, OverloadedError
 from server.frontends.grpc import generation_codec
 from server.frontends.grpc.codec import decode, wire_path
 from server.frontends.grpc.status import message_of
@@ -248,9 +248,7 @@ def test_errors_name_the_protobuf_field(neutral: str, on_the_wire: str) -> None:
 
 
 def test_engine_limit_errors_name_a_request_field() -> None:
-    error = RequestTooLargeError(
-        "too much", limit=1, requested=2, resource=Resource.TOKENS, counts_new_tokens=True
-    )
+    error = InvalidArgumentError("max_new_tokens", "too much")
     assert message_of(error, pb.GenerateRequest()) == "stopping.max_new_tokens: too much"
     overloaded = OverloadedError("later", 1.0, limit=None)  # type: ignore[arg-type]
     assert message_of(overloaded, pb.GenerateRequest()) == "later"

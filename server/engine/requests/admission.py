@@ -12,7 +12,7 @@ from server.engine.requests.client_shares import ClientShares
 from server.engine.requests.job import Cost
 from server.engine.requests.update import Completion
 from server.engine.requests.wait_estimate import WaitEstimate
-from server.errors import Limit, OverloadedError, RequestTooLargeError, Resource
+from server.errors import InvalidArgumentError, Limit, OverloadedError
 
 MIN_RETRY_SECONDS = 0.1
 MAX_RETRY_SECONDS = 30.0
@@ -70,22 +70,19 @@ class Admission:
             client: the client that sends the request.
 
         Raises:
-            RequestTooLargeError: the request exceeds the limits even of an idle model.
+            InvalidArgumentError: the request exceeds the limits even of an idle model.
             OverloadedError: the model is at its limits, or the estimated wait exceeds the deadline.
         """
         max_accepted, total = self._limits.max_accepted, self._accepted + cost
         if cost.num_sequences > max_accepted.num_sequences:
-            raise RequestTooLargeError(
+            raise InvalidArgumentError(
+                "inputs",
                 f"the request needs {cost.num_sequences} sequences, at most "
                 f"{max_accepted.num_sequences} are accepted",
-                limit=max_accepted.num_sequences,
-                requested=cost.num_sequences,
-                resource=Resource.SEQUENCES,
             )
         if cost.num_tokens > max_accepted.num_tokens:
-            raise _too_many_tokens(
-                cost,
-                max_accepted.num_tokens,
+            raise InvalidArgumentError(
+                _token_field(cost),
                 f"the request needs up to {cost.num_tokens} tokens, at most "
                 f"{max_accepted.num_tokens} are accepted",
             )
@@ -179,13 +176,12 @@ class ClientBuckets:
         """Raises if ``client`` may not spend ``cost`` at ``now`` (nanoseconds). Changes nothing.
 
         Raises:
-            RequestTooLargeError: ``cost`` exceeds a full bucket.
+            InvalidArgumentError: ``cost`` exceeds a full bucket.
             OverloadedError: the bucket holds too few tokens now.
         """
         if cost.num_tokens > self._rate.burst:
-            raise _too_many_tokens(
-                cost,
-                self._rate.burst,
+            raise InvalidArgumentError(
+                _token_field(cost),
                 f"the request needs up to {cost.num_tokens} tokens, one client may ask for "
                 f"{self._rate.burst} at once",
             )
@@ -213,14 +209,9 @@ class ClientBuckets:
         return num_tokens * _NANOSECONDS // self._rate.per_second
 
 
-def _too_many_tokens(cost: Cost, limit: int, description: str) -> RequestTooLargeError:
-    return RequestTooLargeError(
-        description,
-        limit=limit,
-        requested=cost.num_tokens,
-        resource=Resource.TOKENS,
-        counts_new_tokens=cost.num_new_tokens > 0,
-    )
+def _token_field(cost: Cost) -> str:
+    """Returns the field of a request with too many tokens: fewer new ones may be enough."""
+    return "max_new_tokens" if cost.num_new_tokens else "inputs"
 
 
 def _clamped_retry_seconds(seconds: float) -> float:

@@ -8,7 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from server.errors import InvalidArgumentError, OverloadedError, RequestTooLargeError, ServeError
+from server.errors import InvalidArgumentError, OverloadedError, ServeError
 from server.frontends.grpc.codec import wire_path
 
 DOMAIN = "triune.dev"
@@ -63,19 +63,10 @@ def _violation(
     error: ServeError, request: Message | None
 ) -> error_details_pb2.BadRequest.FieldViolation | None:
     """The invalid field, by its path on the wire; ``None`` if the error names none."""
-    if isinstance(error, RequestTooLargeError):
-        field, description = field_of(error), str(error)
-    elif isinstance(error, InvalidArgumentError):
-        field, description = error.field, error.description
-    else:
+    if not isinstance(error, InvalidArgumentError):
         return None
-    path = field if request is None else wire_path(request, field)
-    return error_details_pb2.BadRequest.FieldViolation(field=path, description=description)
-
-
-def field_of(error: RequestTooLargeError) -> str:
-    """The field of the service's request that exceeded a limit of the engine."""
-    return "max_new_tokens" if error.counts_new_tokens else "inputs"
+    path = error.field if request is None else wire_path(request, error.field)
+    return error_details_pb2.BadRequest.FieldViolation(field=path, description=error.description)
 
 
 def _pack(message: Message) -> AnyMessage:

@@ -10,7 +10,6 @@ from server.errors import (
     InvalidArgumentError,
     ModelNotFoundError,
     OverloadedError,
-    RequestTooLargeError,
     ServeError,
 )
 
@@ -110,15 +109,10 @@ def failure_of(error: ServeError, names: Mapping[str, str] | None = None) -> Fai
     """
     status = _STATUSES_OF_TYPES.get(type(error)) or STATUSES[error.code]
     names = {} if names is None or isinstance(error, MalformedBodyError) else names
-    if isinstance(error, InvalidArgumentError):
-        field, description = error.field, error.description
-    elif isinstance(error, RequestTooLargeError):
-        field = _MAX_LENGTH if error.counts_new_tokens else "inputs"
-        description = str(error)
-    else:
+    if not isinstance(error, InvalidArgumentError):
         return Failure(error, status, str(error))
-    field = wire_path(field, names)
-    description = description.replace(_MAX_LENGTH, names.get(_MAX_LENGTH, _MAX_LENGTH))
+    field = wire_path(error.field, names)
+    description = error.description.replace(_MAX_LENGTH, names.get(_MAX_LENGTH, _MAX_LENGTH))
     return Failure(error, status, f"{field}: {description}", field)
 
 

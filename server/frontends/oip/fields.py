@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from server.errors import InvalidArgumentError, RequestTooLargeError
+from server.errors import InvalidArgumentError
 from server.frontends.oip.signatures import AUDIO_INPUT, IMAGE_INPUT, Task
 
 # The path of a field, such as ``inputs[2].target``: a field, an index, and a field of the item.
@@ -28,24 +28,15 @@ _FIELDS = {"model": "model_name", "version": "model_version"}
 
 @contextmanager
 def tensor_fields(task: Task, sent: Mapping[str, str]) -> Iterator[None]:
-    """Renames the field of an error in the block, and converts it to ``InvalidArgumentError``.
+    """Renames the field of an ``InvalidArgumentError`` that the block raises.
 
     ``sent`` maps fields to the parameter names that the request uses for them, where they differ.
     """
     try:
         yield
-    except RequestTooLargeError as error:
-        field = _MAX_LENGTH if error.counts_new_tokens else "inputs"
-        raise _renamed_error(field, str(error), task, sent) from error
     except InvalidArgumentError as error:
-        raise _renamed_error(error.field, error.description, task, sent) from error
-
-
-def _renamed_error(
-    field: str, description: str, task: Task, sent: Mapping[str, str]
-) -> InvalidArgumentError:
-    description = description.replace(_MAX_LENGTH, sent.get(_MAX_LENGTH, _MAX_LENGTH))
-    return InvalidArgumentError(_renamed(field, task, sent), description)
+        description = error.description.replace(_MAX_LENGTH, sent.get(_MAX_LENGTH, _MAX_LENGTH))
+        raise InvalidArgumentError(_renamed(error.field, task, sent), description) from error
 
 
 def _renamed(field: str, task: Task, sent: Mapping[str, str]) -> str:
