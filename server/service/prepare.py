@@ -11,7 +11,6 @@ from model.shortlist import Shortlist
 from server.bounds import MAX_BAD_WORD_TOKENS, MAX_REPLY_VALUES
 from server.constraint import Constraint
 from server.engine.decoding.bad_words import BadWordIds
-from server.engine.decoding.options import Beams, LogitsOptions, LogprobOptions, Sampling
 from server.engine.requests.job import Candidates, Delivery, GenerationJob, TextEnd
 from server.errors import InvalidArgumentError
 from server.models.memory_ledger import with_planned_slots
@@ -31,30 +30,19 @@ from server.text.stop_strings import stop_detector
 
 @dataclass(frozen=True, slots=True)
 class JobTemplate:
-    """The fields that all jobs of one request share."""
+    """The job of a request, without its inputs.
+
+    Attributes:
+        model: the model that runs the jobs.
+        base: the job, without prompt, source and number of new tokens.
+        max_new_tokens: the request's limit; None for the model's default.
+        shortlist: the tokens that a source allows; None for all.
+    """
 
     model: Model
-    sampling: Sampling
-    logits: LogitsOptions
-    beams: Beams | None
-    num_outputs: int
-    alternatives: bool
-    constraint: Constraint | None
-    shortlist: Shortlist | None
-    logprobs: LogprobOptions
+    base: GenerationJob
     max_new_tokens: int | None
-    eos: frozenset[int]
-    priority: int
-    deadline: float | None
-    finish_by: float | None
-    cache_scope: str
-    client: str
-    delivery: Delivery
-
-    @property
-    def num_sequences(self) -> int:
-        """Sequences of one job."""
-        return self.num_outputs if self.beams is None else self.beams.size
+    shortlist: Shortlist | None
 
     def job(
         self,
@@ -64,36 +52,24 @@ class JobTemplate:
         source: tuple[int, ...] = (),
     ) -> GenerationJob:
         """The job of input ``index``. Output ``i`` of the request uses seed ``seed + i``."""
-        sampling = self.sampling
+        sampling = self.base.sampling
         if sampling.seed is not None:
-            sampling = replace(sampling, seed=sampling.seed + index * self.num_outputs)
-        return GenerationJob(
+            sampling = replace(sampling, seed=sampling.seed + index * self.base.num_outputs)
+        return replace(
+            self.base,
             prompt=prompt,
             max_new_tokens=max_new_tokens,
             source=source,
-            eos=self.eos,
             sampling=sampling,
-            logits_options=self.logits,
-            beams=self.beams,
-            num_outputs=self.num_outputs,
-            alternatives=self.alternatives,
-            constraint=self.constraint,
             candidates=self._candidates(prompt, source),
-            logprob_options=self.logprobs,
-            priority=self.priority,
-            deadline=self.deadline,
-            finish_by=self.finish_by,
-            cache_scope=self.cache_scope,
-            client=self.client,
-            delivery=self.delivery,
         )
 
     def _candidates(self, prompt: tuple[int, ...], source: tuple[int, ...]) -> Candidates | None:
         """The shortlist of ``source``, with all tokens that the request names."""
         if self.shortlist is None:
             return None
-        biased = [id_ for id_, _ in self.logits.logit_bias]
-        others = [*prompt, *self.eos, *biased]
+        biased = [id_ for id_, _ in self.base.logits_options.logit_bias]
+        others = [*prompt, *self.base.eos, *biased]
         return Candidates(partial(self.shortlist.candidates, source, others))
 
 
@@ -127,18 +103,18 @@ async def job_template(
     checks.check_stopping(stopping, logits.min_new_tokens)
     logprobs = checks.logprob_options(request.response, beams)
     eos = checks.end_tokens(stopping, model.manifest.special_tokens.eos, vocabulary_size)
-    return JobTemplate(
-        model=model,
+    bad_words = await _bad_word_ids(request, model, context, caller)
+    base = GenerationJob(
+        prompt=(),
+        max_new_tokens=0,
+        eos=eos,
         sampling=sampling,
-        logits=replace(logits, bad_word_ids=await _bad_word_ids(request, model, context, caller)),
+        logits_options=replace(logits, bad_word_ids=bad_words),
         beams=beams,
         num_outputs=num_outputs,
         alternatives=decoding.alternatives and num_outputs > 1,
         constraint=await _constraint(request, model, context, caller),
-        shortlist=_shortlist(request, model, context),
-        logprobs=logprobs,
-        max_new_tokens=stopping.max_new_tokens,
-        eos=eos,
+        logprob_options=logprobs,
         priority=request.priority,
         deadline=caller.deadline,
         finish_by=finish_by(stopping, started, caller.deadline),
@@ -147,6 +123,8 @@ async def job_template(
         # No token after a stop string is part of the output.
         delivery=Delivery.EACH if stopping.stop_strings else delivery,
     )
+    shortlist = _shortlist(request, model, context)
+    return JobTemplate(model, base, stopping.max_new_tokens, shortlist)
 
 
 def _shortlist(

@@ -40,7 +40,9 @@ async def prepare_translate(
     if should_split(request, model):
         plan = await plan_sentences(request, model, context, caller)
     if plan is not None:
-        context.engine.check(model.key, template.num_sequences * len(plan.inputs), caller.client)
+        context.engine.check(
+            model.key, template.base.num_sequences * len(plan.inputs), caller.client
+        )
         request = replace(request, inputs=plan.inputs)
     encode = partial(model.tokenizer.encode, max_tokens=model.max_length)
     sources = await context.tokenize(request.inputs, encode, caller)
