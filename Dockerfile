@@ -1,7 +1,8 @@
 # CPU, bundles mounted:
 #     docker build -t triune .
-#     docker run -p 50051:50051 -p 9464:9464 -v "$PWD/bundles:/bundles:ro" triune
-# The default models inside:
+#     docker run -p 50051:50051 -p 8080:8080 -p 9464:9464 -v "$PWD/bundles:/bundles:ro" triune \
+#         --http 0.0.0.0:8080
+# With minilm, smollm2, en-pt and pt-en inside:
 #     docker build -t triune:baked --build-arg BUNDLES=baked .
 # NVIDIA GPU (CUDA 13 driver on the host, NVIDIA's container runtime):
 #     docker build -t triune:gpu --build-arg DEVICE=gpu .
@@ -62,7 +63,7 @@ COPY LICENSE NOTICE /usr/share/doc/triune/
 COPY --from=bundles /bundles /bundles
 ENV PATH=/opt/triune/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 ORT_DISABLE_TELEMETRY=1
 USER 10001:10001
-EXPOSE 50051 9464
+EXPOSE 50051 8080 9464
 # SIGTERM lets calls in flight finish for up to 30 seconds: stop with `docker stop --time 35`.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=6s --start-period=60s --retries=3 \

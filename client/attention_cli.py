@@ -41,7 +41,8 @@ def attention(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write a .png or .svg; needs triune[plot]. For one TEXT."
+            metavar="FILE",
+            help="Write a .png or .svg; needs matplotlib (pip install '.[plot]'). For one TEXT.",
         ),
     ] = None,
     max_new_tokens: Annotated[

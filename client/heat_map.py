@@ -95,7 +95,7 @@ def check_image_path(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401, PLC0415  (extra "plot")
     except ImportError as error:
-        raise ValueError("images need matplotlib: pip install triune[plot]") from error
+        raise ValueError("images need matplotlib: pip install '.[plot]'") from error
 
 
 def save_heat_maps(attention: types.Attention, path: Path) -> None:

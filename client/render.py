@@ -134,31 +134,42 @@ def write_tokenizations(result: types.TokenizeResult) -> None:
 
 
 def write_models(models: Sequence[types.Model]) -> None:
-    """Prints a table of the models, then a line per model with its nodes in native kernels.
+    """Prints a table of the models, whose names are whole in 80 columns, and lines of details.
 
     The reasons why models were refused go to standard error.
     """
-    titles = ("model", "version", "kind", "tasks", "architecture", "precision", "parameters")
-    table = Table(*titles, "memory (of at most)", "fidelity to fp32", "quality")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("model", no_wrap=True)
+    table.add_column("version")
+    table.add_column("tasks")
+    table.add_column("precision")
+    table.add_column("memory\nof at most", justify="right")
     for model in models:
         table.add_row(
             model.name,
             model.version,
-            model.kind or "",
             ", ".join(_task(model, task) for task in model.tasks),
-            model.architecture,
             model.precision,
-            f"{model.parameters:,}" if model.parameters else "",
             _memory(model),
-            _fidelity(model),
-            _quality(model),
         )
     Console().print(table)
     for model in models:
-        if model.kernel_nodes:
-            print(f"{model.name}/{model.version} native nodes: {_native_nodes(model)}")
+        for title, text in _details(model).items():
+            if text:
+                print(f"{model.name}/{model.version} {title}: {text}")
         if model.state is types.ModelState.REFUSED:
             print(f"{model.name} was refused: {model.failure}", file=sys.stderr)
+
+
+def _details(model: types.Model) -> dict[str, str]:
+    """Returns what has no column in the table, by title; empty where a model has none."""
+    size = f"{model.parameters:,} parameters" if model.parameters else ""
+    return {
+        "architecture": ", ".join(filter(None, (model.kind, model.architecture, size))),
+        "fidelity to fp32": _fidelity(model),
+        "quality": _quality(model),
+        "native nodes": _native_nodes(model),
+    }
 
 
 def write_models_json(models: Sequence[types.Model]) -> None:
@@ -186,12 +197,14 @@ def _native_nodes(model: types.Model) -> str:
 
 
 def _quality(model: types.Model) -> str:
-    """One line per held-out set: its name and its metrics."""
-    lines = []
+    """Returns the metrics of each held-out set."""
+    found = []
     for measured in model.quality:
-        values = ", ".join(f"{name} {value:.4g}" for name, value in measured.metrics.items())
-        lines.append(f"{measured.dataset}: {values}")
-    return "\n".join(lines)
+        values = ", ".join(
+            f"{name} {value:.4g}" for name, value in sorted(measured.metrics.items())
+        )
+        found.append(f"{values} ({measured.dataset})")
+    return "; ".join(found)
 
 
 def _memory(model: types.Model) -> str:

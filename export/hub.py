@@ -170,7 +170,7 @@ def _hub() -> ModuleType:
     try:
         import huggingface_hub  # noqa: PLC0415
     except ImportError as error:
-        reason = f"needs the package {error.name}: pip install 'triune[export]'"
+        reason = f"needs the package {error.name}: pip install '.[export]'"
         raise SourceError(f"{PREFIX}… {reason}") from error
     return huggingface_hub
 

@@ -200,8 +200,9 @@ class ServerConfig:
     memory_budget: Annotated[
         int | None,
         Option(
-            "Memory for all models with full caches: 6GiB, 6G, or a share of the memory of this "
-            "machine or container. Models that do not fit get fewer slots, or are refused.",
+            "Memory of the process, all models with full caches: 6GiB, 6G, a share of the memory "
+            "of this machine or container, or none. Models that do not fit get fewer slots, or are "
+            "refused.",
             default="80%",
         ),
     ] = None

@@ -84,9 +84,14 @@ class Configuration:
     warnings: tuple[str, ...]
 
     def report(self) -> str:
-        """All options as a TOML file; a comment names the origin of each value."""
+        """The options as a TOML file; a comment names the origin of each value.
+
+        Hidden options are left out, unless a source sets them.
+        """
         lines = []
         for name, origin in self.origins.items():
+            if SETTINGS[name].option.hidden and origin.source == DEFAULT:
+                continue
             text = "none" if origin.value is None else origin.value
             line = f"{name} = {_toml(text)}"
             lines.append(f"{line:<46} # {origin.source}")

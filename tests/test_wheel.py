@@ -107,7 +107,7 @@ def test_pip_installs_a_command_that_serves_and_calls(wheel: Path, tiny_bundles:
     exported = call("export", "minilm", "--out", "bundles/minilm")
     assert (exported.returncode, exported.stdout) == (1, "")
     assert "needs the package" in exported.stderr
-    assert "pip install 'triune[export]'" in exported.stderr
+    assert "pip install '.[export]'" in exported.stderr
 
 
 @needs_kernels

@@ -65,7 +65,7 @@ def draw_learning_curve(folder: Path, title: str) -> None:
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415  (extra "train")
     except ImportError as error:
-        raise TrainingError("learning curves need matplotlib: pip install triune[train]") from error
+        raise TrainingError("learning curves need matplotlib: pip install '.[train]'") from error
     rows = read_log(folder)
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()

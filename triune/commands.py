@@ -9,7 +9,7 @@ class Program:
 
     Attributes:
         module: has ``app``, a typer application. It is imported when a command runs.
-        extra: the optional dependencies that it needs, ``pip install triune[EXTRA]``.
+        extra: the optional dependencies that it needs, ``pip install '.[EXTRA]'``.
         errors: classes of expected errors, ``module:NAME``; they print one line.
     """
 

@@ -104,7 +104,5 @@ def _reason(name: str, program: Program, error: ImportError) -> str:
     if error.name in (package, program.module):
         return f"this installation has no `triune {name}`"
     if program.extra:
-        return (
-            f"`triune {name}` needs the package {error.name}: pip install 'triune[{program.extra}]'"
-        )
+        return f"`triune {name}` needs the package {error.name}: pip install '.[{program.extra}]'"
     return f"`triune {name}` needs the package {error.name}: {error}"

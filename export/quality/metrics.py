@@ -19,7 +19,7 @@ def translation_metrics(outputs: Sequence[str], references: Sequence[str]) -> di
         from sacrebleu import corpus_bleu, corpus_chrf  # noqa: PLC0415  (extra "train")
     except ImportError as error:
         raise UnsupportedError(
-            "the quality of a translation is measured by sacrebleu: pip install triune[train], "
+            "the quality of a translation is measured by sacrebleu: pip install '.[train]', "
             "or --evaluate off"
         ) from error
     return {

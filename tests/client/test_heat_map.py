@@ -66,7 +66,7 @@ def test_missing_matplotlib_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(ValueError, match=r"pip install triune\[plot\]"):
+    with pytest.raises(ValueError, match=r"pip install '\.\[plot\]'"):
         heat_map.check_image_path(tmp_path / "map.png")
 
 

@@ -136,11 +136,39 @@ def test_no_text_is_a_usage_error() -> None:
         flags.read_texts(None, ["\n"])
 
 
-def test_models_are_listed_with_their_fidelity(
+def test_names_of_models_are_whole_on_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    message = models_pb2.Model(name="m", precision="int8")
+    monkeypatch.setenv("COLUMNS", "80")
+    message = models_pb2.Model(
+        name="debian-summaries",
+        version="1",
+        kind=models_pb2.MODEL_KIND_ENCODER_DECODER,
+        architecture="transformer",
+        precision="int8",
+        parameters=134_515_008,
+        tasks=["embed", "rerank", "transcribe"],
+        embedding=models_pb2.EmbeddingInfo(kind="multi_vector"),
+        memory=models_pb2.MemoryInfo(
+            weight_bytes=99_500_000, cache_bytes=6_040_000_000, cache_resident_bytes=1_000_000
+        ),
+    )
+    render.write_models([responses.model(models_pb2.GetModelResponse(model=message))])
+    printed = capsys.readouterr().out
+    *table, details = printed.splitlines()
+    assert all(len(line) <= 80 for line in table)
+    assert "…" not in printed
+    words = ["debian-summaries", "(multi_vector),", "transcribe", "int8"]
+    assert [word for word in words if word not in printed] == []
+    title = "debian-summaries/1 architecture"
+    assert details == f"{title}: encoder_decoder, transformer, 134,515,008 parameters"
+
+
+def test_models_are_listed_with_their_fidelity_and_quality(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    message = models_pb2.Model(name="m", version="1", precision="int8")
+    message.quality.add(dataset="sections").metrics.update({"accuracy": 0.722, "f1": 0.645})
     message.parity.fidelity.top1_agreement = 0.0  # set, unlike the other figures
     message.parity.fidelity.rms_logprob_difference = 0.1681
     message.parity.fidelity.exceeded_limits.append("top1_agreement is 0.0000, below 0.85")
@@ -151,8 +179,10 @@ def test_models_are_listed_with_their_fidelity(
     assert len(model.parity.fidelity.exceeded_limits) == 1
     older = responses.model(models_pb2.GetModelResponse(model=models_pb2.Model(name="older")))
     render.write_models([model, older])
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "top-1 0.000, rms 0.168" in printed
+    printed = capsys.readouterr().out
+    assert "m/1 fidelity to fp32: top-1 0.000, rms 0.168\n" in printed
+    assert "m/1 quality: accuracy 0.722, f1 0.645 (sections)\n" in printed
+    assert "older/" not in printed
 
 
 def test_models_are_listed_with_their_native_nodes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,7 @@ def test_an_error_is_one_line(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "package", "message"),
     [
-        (("export", "--help"), "torch", "needs the package torch: pip install 'triune[export]'"),
+        (("export", "--help"), "torch", "needs the package torch: pip install '.[export]'"),
         (("train", "--help"), "train", "this installation has no `triune train`"),
         (("serve", "--help"), "server", "this installation has no `triune serve`"),
     ],

@@ -110,7 +110,8 @@ def test_every_subcommand_exists() -> None:
     named = {
         (program, arguments.split()[0])
         for document in DOCUMENTS
-        for program, arguments in _COMMAND.findall(document.read_text(encoding="utf-8"))
+        for pattern in (_COMMAND, _TRIUNE)
+        for program, arguments in pattern.findall(document.read_text(encoding="utf-8"))
         if program in ("client", "loadtest")
     }
     existing = {

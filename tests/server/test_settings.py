@@ -120,9 +120,17 @@ def test_the_report_is_a_file_with_the_same_effect(tmp_path: Path) -> None:
     found = configured(tmp_path, 'device = "cpu"\nstall_seconds = 5', {"slots": "3"})
     report = found.report()
     assert "slots = 3" in report
-    assert tomllib.loads(report).keys() == SETTINGS.keys()
+    hidden = {name for name, setting in SETTINGS.items() if setting.option.hidden}
+    assert hidden
+    assert tomllib.loads(report).keys() == SETTINGS.keys() - hidden
     again = configured(tmp_path, report)
     assert again.config == found.config
+
+
+def test_the_report_has_a_hidden_option_that_is_set(tmp_path: Path) -> None:
+    report = configured(tmp_path, "max_padded_tokens = 64").report()
+    assert tomllib.loads(report)["max_padded_tokens"] == 64
+    assert "device_memory" not in report
 
 
 def test_every_option_sets_a_field_and_every_field_with_a_default_agrees() -> None:

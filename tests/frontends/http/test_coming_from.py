@@ -23,7 +23,14 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "coming-from.md"
 SPAN = re.compile(r"`([^`]*)`")
 # Small models under the names of the default models.
-MODELS = {"minilm": EMBEDDER, "smollm2": DECODER, "en-pt": TRANSLATOR, "whisper": "speech"}
+MODELS = {
+    "minilm": EMBEDDER,
+    "smollm2": DECODER,
+    "en-pt": TRANSLATOR,
+    "whisper": "speech",
+    "debian-splade": SPARSE,
+    "debian-colbert": MULTI_VECTOR,
+}
 LANGUAGES = {"en-pt": {"source_language": "en", "target_language": "pt"}}
 
 
@@ -33,7 +40,7 @@ def _here() -> list[str]:
     return [span for row in rows for span in SPAN.findall(row.split(" | ")[-1])]
 
 
-COMMANDS = [span for span in _here() if span.startswith(("curl ", "python -m client "))]
+COMMANDS = [span for span in _here() if span.startswith(("curl ", "triune "))]
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +51,12 @@ def server(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("default-names")
-    for name in (SPARSE, MULTI_VECTOR):
-        shutil.copytree(retrieval_bundles / name, root / name)
+    folders = {
+        "whisper": speech_bundles,
+        **dict.fromkeys(("debian-splade", "debian-colbert"), retrieval_bundles),
+    }
     for name, small in MODELS.items():
-        folder = speech_bundles if name == "whisper" else every_task
-        shutil.copytree(folder / small, root / name)
+        shutil.copytree(folders.get(name, every_task) / small, root / name)
         manifest = root / name / "1" / "bundle.json"
         content = json.loads(manifest.read_text()) | {"name": name} | LANGUAGES.get(name, {})
         manifest.write_text(json.dumps(content))
@@ -63,7 +71,7 @@ def test_every_tool_has_a_command() -> None:
         "/embed",
         "/embed_sparse",
         "/v1/multi-vector",
-        "embed --model colbert",
+        "embed --model debian-colbert",
         "/rerank",
         "/translate",
         "/v1/completions",
@@ -82,7 +90,7 @@ def test_a_command_runs(server: ServerProcess, tmp_path: Path, command: str) -> 
     if words[0] == "curl":
         words[1:1] = ["--silent", "--show-error", "--fail-with-body"]
     else:
-        words[0] = sys.executable
+        words[:1] = [sys.executable, "-m", "triune"]
     variables = {**os.environ, "TRIUNE_TARGET": server.target, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(
         words, capture_output=True, text=True, check=False, timeout=60, env=variables, cwd=tmp_path
