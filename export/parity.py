@@ -1,4 +1,4 @@
-"""The parity check: the graphs compute what the eager module computes.
+"""The parity check: whether the graphs compute what the eager module computes.
 
 The fp32 graphs must match within a tolerance and produce the same greedy tokens. The graphs of the
 bundle, which may be quantized, must reach a minimum cosine.
