@@ -121,7 +121,7 @@ def greedy_answers(
 
 
 class GreedyStep(NamedTuple):
-    """``logits [rows, vocabulary]``, the best ``tokens [rows]``, and the running rows."""
+    """``logits [rows, vocabulary]``, the best ``tokens [rows]``, and which rows have not ended."""
 
     logits: Floats
     tokens: Ids
