@@ -97,7 +97,7 @@ def test_attention_of_an_encoder(
     attentions: tuple[Attention, ...],
     expected: dict[str, int],
 ) -> None:
-    """Our attention needs no kernel that splits heads; the last case stores scores for a softmax."""
+    """Our attention needs no kernel that splits heads; the last one stores scores for softmax."""
     names = tuple(attention.value for attention in attentions)
     reply = run_probe(Request(bundle_of("bert-check"), attentions=names))
     parts = ("attend_text", "split", "attention_kernel_batched_impl", "softmax", "AddBiasTranspose")
