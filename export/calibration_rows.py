@@ -10,8 +10,8 @@ from export.speech import CARDS, SpeechReader, SpeechWindow
 
 MAX_ROW_TOKENS = 96
 NUM_IMAGES, MIN_IMAGES, IMAGE_SEED = 32, 4, 20211003
-NUM_WINDOWS = 6  # of speech
-MAX_UNKNOWN_SHARE = 0.1  # of a row's tokens: text in another alphabet would measure nothing
+NUM_WINDOWS = 6  # windows of speech
+MAX_UNKNOWN_SHARE = 0.1  # share of a row's tokens: text in another alphabet would measure nothing
 
 
 def calibration_samples(checkpoint: Checkpoint, max_tokens: float = math.inf) -> Samples:

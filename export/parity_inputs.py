@@ -19,7 +19,7 @@ NUM_LARGE_STEPS = 8
 NUM_LARGE_ROWS = 6
 RANDOM_LENGTHS = (13, 1, 7, 4)
 NUM_IMAGES = 6
-NUM_WINDOWS = 2  # of speech, plus a silent one
+NUM_WINDOWS = 2  # windows of speech; there is also a silent one
 SEED = 20170612
 
 

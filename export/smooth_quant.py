@@ -28,7 +28,7 @@ from model.config import (
 )
 
 MIGRATION_STRENGTH = 0.5
-RESIDUAL_MIGRATION_STRENGTH = 0.7  # where the graph divides at run time
+RESIDUAL_MIGRATION_STRENGTH = 0.7  # if the graph divides at run time
 MIN_RELATIVE_RANGE = 0.1  # relative to the mean channel
 
 # Norm orders in which matrices read the residual stream itself, not the output of a norm.

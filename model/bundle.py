@@ -254,7 +254,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     device: Device = Device.CPU
     kv_cache: KvCache = KvCache.FLOAT
     license: str
-    source: str | None = None  # of a pulled checkpoint: hf:OWNER/NAME@COMMIT
+    source: str | None = None  # a pulled checkpoint's origin: hf:OWNER/NAME@COMMIT
     dimensions: Dimensions
     special_tokens: SpecialTokens
     source_language: str | None = None

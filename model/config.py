@@ -253,7 +253,8 @@ class ImageStreamConfig(ConfigStruct, frozen=True, kw_only=True):
     Attributes:
         norm: normalizes the embeddings of patches.
         connections: in the order in which they run.
-        fusion: of both class tokens, ``dense(text) * dense(image)``, of the model's hidden size.
+        fusion: activation of the dense layers in ``dense(text) * dense(image)``, which combines
+            both class tokens; its size is the model's ``hidden_size``.
     """
 
     hidden_size: int

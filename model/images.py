@@ -28,7 +28,7 @@ warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 PLUGINS = (PngImagePlugin, JpegImagePlugin, WebPImagePlugin, GifImagePlugin, BmpImagePlugin)
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MODES = {1: "L", 3: "RGB"}  # Pillow's modes by number of channels
-MAX_SIDE = 1 << 14  # of a picture after resizing
+MAX_SIDE = 1 << 14  # pixels per side after resizing
 # Errors of Pillow; ``MemoryError`` for a row of 2**31 bits, before it allocates anything.
 DAMAGED = (OSError, ValueError, SyntaxError, EOFError, struct.error, MemoryError)
 # The transposition that makes a picture upright, by its EXIF orientation.

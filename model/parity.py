@@ -28,7 +28,7 @@ class Fidelity(Record, frozen=True, kw_only=True):
         min_cosine: lowest cosine of a text's vectors in both.
         mean_cosine: mean cosine over all texts.
         retrieval_agreement: share of texts with the same nearest other text.
-        max_probability_difference: of a label, or of a token of an answer.
+        max_probability_difference: largest difference of a probability of a label or answer token.
         worst_matrices: linear maps with the largest errors, the largest first.
         matrix_errors: root mean square error of each kind of linear map.
         exceeded_limits: limits that ``--accept-loss`` overrode; empty if all were met.
@@ -55,8 +55,9 @@ class Parity(Record, frozen=True, kw_only=True):
     """``parity.json``: the graphs in ONNX Runtime compared with the eager PyTorch module.
 
     Attributes:
-        max_absolute_error: of the fp32 graphs' outputs; the compared greedy tokens are theirs too.
-        min_cosine: of the bundle's graphs: the lowest of any row of embeddings or logits.
+        max_absolute_error: largest error of the fp32 graphs' outputs; the greedy tokens are also
+            theirs.
+        min_cosine: lowest cosine of the bundle's graphs for any row of embeddings or logits.
         evaluation_tokens: number of tokens over which perplexities are measured.
         perplexity: that of the bundle's graphs, if the model generates text.
         fp32_perplexity: that of the fp32 graphs.

@@ -20,7 +20,7 @@ class PatchesRecipe(Section, frozen=True, kw_only=True):
 
     Attributes:
         size: the side of a square patch, in pixels.
-        height, width: of an image, in pixels; multiples of ``size``.
+        height, width: size of an image in pixels; multiples of ``size``.
         num_channels: 3 for red, green and blue, 1 for grey.
         mean, deviation: per channel, for values between 0 and 1: the model reads the difference
             from the mean, divided by the deviation.
@@ -53,7 +53,7 @@ class ImageStreamRecipe(Section, frozen=True, kw_only=True):
     before each of the last ``num_connections`` layers.
 
     Attributes:
-        num_heads: of the image's layers, and of attention to the other stream in both streams.
+        num_heads: number of heads in the image's layers, and in cross-attention of both streams.
     """
 
     hidden_size: Positive

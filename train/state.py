@@ -21,7 +21,7 @@ class Progress:
 
     Attributes:
         epoch, batch: the next batch.
-        best_loss, best_step: of the best validation.
+        best_loss, best_step: loss and step of the best validation.
         validations: step and loss of each validation.
         seconds, cpu_seconds: of all runs until the last checkpoint; the processor time is that of
             the first process, with its threads.

@@ -13,7 +13,7 @@ Ids = NDArray[np.int64]
 
 # Masked logits are large negative numbers or minus infinity, depending on the graph.
 LOWEST_LOGIT = -1e4
-MAX_ROWS = 128  # of logits in float64 at a time
+MAX_ROWS = 128  # rows of logits in float64 at a time
 CHRF_ORDER, CHRF_BETA = 6, 2  # the defaults of sacrebleu
 
 

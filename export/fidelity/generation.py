@@ -23,7 +23,7 @@ from export.fidelity.subject import GraphFolder, Subject
 from export.runtime import DecodeSession, Session
 from model.config import Kind
 
-MAX_CACHED_TOKENS = 1 << 13  # of all rows that run together
+MAX_CACHED_TOKENS = 1 << 13  # cached tokens of all rows that run together
 
 
 @dataclass(frozen=True)

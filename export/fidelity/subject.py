@@ -36,7 +36,7 @@ BUDGET = 2.2e11
 SMALL_PARAMETERS = 2_000_000  # a test's model
 MAX_PROMPT_TOKENS = 96
 NUM_IMAGES, MIN_IMAGES, IMAGE_SEED = 64, 16, 20201022
-MAX_WINDOWS, MIN_WINDOWS = 25, 8  # of speech
+MAX_WINDOWS, MIN_WINDOWS = 25, 8  # windows of speech
 
 
 @dataclass(frozen=True)

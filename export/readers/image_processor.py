@@ -166,7 +166,7 @@ def _normalisation(
         deviation = _channels(file, "image_std", defaults.deviation, num_channels)
     if not scale > 0 or not all(value > 0 for value in deviation):
         raise SourceError(f"{file.origin}: rescale_factor and image_std must be positive")
-    values = MAX_PIXEL * scale  # of the brightest pixel, before the mean is subtracted
+    values = MAX_PIXEL * scale  # the brightest pixel's values, before the mean is subtracted
     return tuple(x / values for x in mean), tuple(x / values for x in deviation)
 
 

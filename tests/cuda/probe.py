@@ -38,7 +38,7 @@ Call = list[str]
 """A CUDA call: name, then arguments. Launches have the name ``kernel``."""
 
 NUM_SLOTS, MAX_LENGTH = 16, 256  # defaults
-_LENGTHS = (20, 19, 18, 3, 11, 1, 7, 16, 2)  # of jobs, repeated in turn
+_LENGTHS = (20, 19, 18, 3, 11, 1, 7, 16, 2)  # lengths of jobs' inputs, repeated in turn
 _FIRST_ID, _NUM_NEW_TOKENS, _MAX_STEPS = 3, 6, 60
 # Options of the jobs, by kind.
 _KINDS: dict[str, dict[str, Any]] = {

@@ -24,7 +24,7 @@ VERSION = "13_0"  # suffix of the functions
 # H200, B200, RTX PRO 6000.
 SHARED_KILOBYTES = {80: 164, 86: 100, 89: 100, 90: 228, 100: 228, 120: 100}
 REGISTERS, REGISTERS_AT_ONCE = 65536, 256  # per multiprocessor; allocated per warp in multiples
-RESERVED_BYTES = 1024  # of shared memory per block
+RESERVED_BYTES = 1024  # bytes of shared memory that each block reserves
 MAX_BLOCKS = 16  # per multiprocessor
 
 
