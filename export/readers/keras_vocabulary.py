@@ -13,7 +13,7 @@ from typing import Any
 from export.errors import SourceError
 
 MAX_BYTES = 2**20
-# Classes, each with the empty value that stands for a new object of it.
+# The classes that such files name; an object of any of them becomes an empty dictionary.
 CLASSES = {
     ("keras.src.legacy.preprocessing.text", "Tokenizer"),
     ("keras.preprocessing.text", "Tokenizer"),
