@@ -1,4 +1,4 @@
-"""Passes the inputs of a model's linear maps to an observer, while the model runs."""
+"""Passes the inputs of a model's linear maps to an observer while the model runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,12 +17,12 @@ from model.transformer import Transformer, from_weights
 
 # Called with the name of a linear map and its inputs [..., channels].
 Observer = Callable[[str, Tensor], None]
-# What a model reads: rows of token ids, images, rows with an image each, or speech.
+# The inputs of a model: rows of token ids, images, rows with an image each, or speech.
 Samples = Sequence[list[int] | Pixels | tuple[list[int], Pixels] | SpeechWindow]
 
 
 def linear_maps(config: ModelConfig) -> list[str]:
-    """The names of all linear maps: those of their weights without ``.weight``."""
+    """The names of all linear maps: their weights' names without ``.weight``."""
     with torch.device("meta"):
         model = Transformer(config)
     return [name for name, module in model.named_modules() if isinstance(module, Linear)]
@@ -38,8 +38,8 @@ def observe_inputs(
     """Runs the eager module over ``samples``, each alone and without padding.
 
     Args:
-        targets: of an encoder-decoder, what the decoder reads; default: the samples, or what is
-            said in them.
+        targets: the decoder's inputs in an encoder-decoder; default: the samples, or the
+            transcripts of speech.
     """
     model = from_weights(config, weights)
     with torch.inference_mode(), _observed(model, observe):
@@ -66,7 +66,7 @@ def _run(model: Transformer, source: Source, target: list[int]) -> None:
 
 
 def _texts(model: Transformer, row: list[int]) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Ids, length and segments of one row, as a batch."""
+    """Ids, length and segments of one row, as a batch of one."""
     ids, lengths = torch.tensor([row]), torch.tensor([len(row)], dtype=torch.int32)
     segments = torch.zeros_like(ids) if model.config.embedding.num_segments else None
     return ids, lengths, segments

@@ -29,8 +29,8 @@ def apply_recipe(
     Args:
         smoothing_factors: divisors of int8 matrices' inputs, from
             :func:`export.smooth_quant.residual_smoothing_factors`.
-        fp32_folder: a folder that the files of converted graphs move to.
-        second_moments: of 4-bit matrices' inputs, from
+        fp32_folder: a folder to which the files of converted graphs are moved.
+        second_moments: those of 4-bit matrices' inputs, from
             :func:`export.second_moments.measure_second_moments`.
     """
     if recipe.is_plain:

@@ -1,9 +1,10 @@
 """The ``attend`` graph: ``decode`` with attention weights as further outputs.
 
-It is made from the finished ``decode`` graph, in any precision, and shares its weights' file.
-Self-attention's operator returns its softmax weights itself, and so does one whose scores have a
-bias; those of other cross-attentions are computed beside the operator, from its inputs.
-Cross-attention in plain operators (of recurrent decoders) has them as the output of a ``Softmax``.
+It is derived from the finished ``decode`` graph, in any precision, and shares its weights' file.
+The operator of self-attention returns its softmax weights itself, and so does that of
+cross-attention with a bias; those of other cross-attentions are computed beside the operator, from
+its inputs. In plain operators (recurrent decoders), cross-attention has them as the output of a
+``Softmax``.
 """
 
 import math
@@ -73,7 +74,7 @@ def add_attention_graph(graphs: dict[str, GraphSpec], directory: Path) -> dict[s
 
 
 def _is_cross_attention(node: ir.Node) -> bool:
-    """Whether ``node`` is not causal and has a past: all of its keys are cached."""
+    """Whether ``node`` is not causal and has a past, so that all of its keys are cached."""
     if node.op_type == SOFTMAX:
         return True
     causal = node.attributes.get("causal")
@@ -100,7 +101,7 @@ def _weights_values(node: ir.Node, values: tuple[str, ...]) -> bool:
 
 
 def _origin(value: ir.Value | None) -> str | None:
-    """The name of the value that ``value`` is a part or a cast of."""
+    """The name of the value of which ``value`` is a part or a cast."""
     while value is not None:
         node = value.producer()
         if node is None or node.op_type not in PARTS:
@@ -110,7 +111,7 @@ def _origin(value: ir.Value | None) -> str | None:
 
 
 def num_heads_of(node: ir.Node) -> int:
-    """The query heads of an attention, fused or a ``Softmax``."""
+    """Number of query heads of an attention: the fused operator or a ``Softmax``."""
     attribute = node.attributes.get("num_heads")
     if attribute is not None:
         return int(attribute.value)
@@ -121,7 +122,7 @@ def num_heads_of(node: ir.Node) -> int:
 
 
 def operator_weights(tape: Tape, node: ir.Node) -> ir.Value:
-    """The operator's own weights: ``[batch, heads, length, total_length]``.
+    """The weights that the operator returns: ``[batch, heads, length, total_length]``.
 
     With ``qk_output`` 2, its fourth output is the softmax weights, in the type of the query.
     """

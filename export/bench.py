@@ -1,9 +1,9 @@
 """A worker process for many exports, which loads PyTorch once: ``python -m export.bench``.
 
-It reads one JSON object per line and answers with one, as ``python -m server.bench`` does.
+It reads one JSON object per line and answers with one, like ``python -m server.bench``.
 ``{"op": "export", "source", "out", "precision", "device", "kv_cache"}`` writes the bundle ``out``
-(``DIR/NAME``), also below the limits of fidelity; the answer has its folder, its parity and the
-duration in seconds.
+(``DIR/NAME``), even if it misses the limits of fidelity; the answer has its folder, its parity and
+the duration in seconds.
 """
 
 import json
@@ -46,7 +46,7 @@ def export(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answers until the input ends. Everything else that is printed goes to standard error."""
+    """Answers until the input ends. All other output goes to standard error."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     for line in sys.stdin:

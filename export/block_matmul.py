@@ -1,7 +1,7 @@
-"""Products whose inputs are rounded to 8 bits in blocks of 32, with matrices in such blocks.
+"""Matrix products in blocks of 32 inputs: inputs rounded to 8 bits, matrices to 8, 6 or 4 bits.
 
-An outlier among the inputs coarsens its block only. Measurements: docs/decisions/0006-int8.md and
-0011-int4.md.
+An outlier among the inputs coarsens only its own block. Measurements: docs/decisions/0006-int8.md
+and 0011-int4.md.
 """
 
 import numpy as np
@@ -26,19 +26,20 @@ from export.gptq import Moments, calibrated
 from export.quantized_matmul import CONTRIB, SMALLEST_SCALE, Weight, constant, pack_bits
 
 _ROUNDED = {8: rounded_to_8_bits, 6: rounded_to_6_bits}
-# Of a matrix's 4-bit blocks, so that it gets float16 scales, which keep them. A few are exact by
-# chance where a checkpoint has 8 bits.
+# If this share of a matrix's 4-bit blocks is exact, it gets float16 scales, which keep them exact.
+# In a checkpoint of 8 bits, a few blocks are exact by chance.
 _MIN_EXACT = 0.5
 
 
 def quantize(weight: Weight, bits: int, moments: Moments | None = None) -> Blocks:
     """Rounds ``weight [inputs, outputs]`` to blocks of ``bits`` bits: 8, 6 or 4.
 
-    Weights that 4-bit blocks hold exactly get 4 bits even if more are asked for: these would add
-    bytes, not fidelity.
+    Weights that 4-bit blocks hold exactly get 4 bits even if more are requested: more would add
+    bytes, but no fidelity.
 
     Args:
-        moments: of the inputs, for 4 bits. Without them, the weights' own error is made small.
+        moments: second moments of the inputs, for 4 bits. Without them, the error of the weights
+            is minimized instead of that of the outputs.
     """
     matrix = in_blocks(weight)
     blocks, is_exact = exact_4_bits(matrix)
@@ -56,10 +57,10 @@ def quantize(weight: Weight, bits: int, moments: Moments | None = None) -> Block
 
 
 def quantize_table(table: Weight, bits: int) -> Blocks:
-    """Rounds the rows of ``table [rows, size]``, which are looked up, to blocks of 8, 6 or 4 bits.
+    """Rounds the rows of a lookup table, ``table [rows, size]``, to blocks of 8, 6 or 4 bits.
 
-    With 4 bits, zero points are whole numbers, as ``GatherBlockQuantized`` has them. A table that 4
-    bits hold exactly, but not so, gets 8.
+    With 4 bits, zero points are integers, as ``GatherBlockQuantized`` requires. A table that 4
+    bits hold exactly only with other zero points gets 8 bits.
     """
     matrix = table.reshape(len(table), -1, BLOCK)
     if bits != 4:
@@ -72,7 +73,7 @@ def quantize_table(table: Weight, bits: int) -> Blocks:
 
 
 def _has_whole_zero_points(blocks: Blocks) -> bool:
-    """Whether those of 4-bit blocks are numbers from 0 to 15."""
+    """Whether all zero points of 4-bit blocks are integers from 0 to 15."""
     zeros = np.round(blocks.zero_points())
     is_kept = np.array_equal(-zeros * blocks.scales.astype(np.float32), np.asarray(blocks.offsets))
     return bool(is_kept and 0 <= zeros.min() <= zeros.max() <= 15)
@@ -93,16 +94,17 @@ def block_matmul(
 
 
 def multiply(tape: Tape, x: ir.Value, name: str, numbers: ir.Value, blocks: Blocks) -> ir.Value:
-    """``x [..., inputs]``, rounded in blocks, times the matrix whose numbers are stored already.
+    """``x [..., inputs]``, rounded in blocks, times the matrix whose numbers are already stored.
 
-    ``MatMulNBits`` with fp32 inputs: rounding stands in the graph, so that every ONNX Runtime
-    computes the same. Its zero points are float, since an offset is no multiple of the scale.
+    ``MatMulNBits`` with fp32 inputs: the graph itself rounds, so that every ONNX Runtime computes
+    the same. Zero points are float, since an offset is not a multiple of the scale.
 
     Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
     """
     num_outputs, num_blocks, _ = blocks.numbers.shape
     if blocks.offsets is not None:
-        # A block of one value may have the scale 0: its offset becomes a multiple of another scale.
+        # A block of equal values may have the scale 0: its offset becomes a multiple of another
+        # scale.
         magnitudes = np.where(blocks.offsets == 0, np.float16(1), np.abs(blocks.offsets))
         scales = np.where(blocks.scales == 0, magnitudes, blocks.scales)
         blocks = blocks._replace(scales=scales)
@@ -121,7 +123,7 @@ def multiply(tape: Tape, x: ir.Value, name: str, numbers: ir.Value, blocks: Bloc
 def gather_rows(tape: Tape, ids: ir.Value, name: str, stored: ir.Value, rows: Blocks) -> ir.Value:
     """The rows ``ids [...]`` of the matrix ``rows``, in fp32: ``[..., size]``.
 
-    Zero points of 4 bits, which must be whole, are stored one in a byte.
+    Zero points of 4 bits, which must be integers, are stored one per byte.
 
     Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
     """
@@ -148,7 +150,7 @@ def halves(tape: Tape, name: str, values: Halves) -> ir.Value:
 
 
 def _zero_points(tape: Tape, name: str, zeros: NDArray[np.float32]) -> ir.Value:
-    """A flat constant, as float16 if it stays the same: zero points of 8 bits do."""
+    """A flat constant, stored as float16 if that is exact, as for zero points of 8 bits."""
     rounded = zeros.astype(np.float16)
     if np.array_equal(rounded, zeros):
         return halves(tape, name, rounded)

@@ -1,7 +1,7 @@
 """Matrices in blocks of 32 inputs: the format, and rounding to it.
 
 Each block has a float16 scale and, with 4 bits, a float16 offset, as in GGUF's Q8_0 and Q4_1: a
-matrix that came in such blocks is kept exactly. Measurements: docs/decisions/0006-int8.md and
+matrix that is already in such blocks is kept exactly. Measurements: docs/decisions/0006-int8.md and
 0011-int4.md.
 """
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from export.quantized_matmul import SMALLEST_SCALE, Weight
 
 BLOCK = 32
-STEPS = 127  # of the largest magnitude of a block, with 8 bits
-_NUM_FITS = 6  # more gain less than 1 % of the error
+STEPS = 127  # from 0 to the largest magnitude of a block, with 8 bits
+_NUM_FITS = 6  # more fits reduce the error by less than 1 %
 _MAX_BYTE = 255
-_SPARE = 1.1  # weights that make up for others' errors grow
-_SMALLEST_UNIT = 2.0**-24  # of float16
+_SPARE = 1.1  # headroom: weights that compensate others' errors grow
+_SMALLEST_UNIT = 2.0**-24  # the smallest positive float16
 _EVEN = np.full(BLOCK, 1 / BLOCK, np.float32)
 Halves = NDArray[np.float16]
 Offsets = NDArray[np.float16] | NDArray[np.float32]
@@ -27,7 +27,7 @@ class Blocks(NamedTuple):
     """A matrix ``[outputs, blocks, 32]``: weight = number * scale + offset.
 
     Numbers of 8 bits are stored + 128 and have no offsets. With 4 bits, scale and offset are
-    float16 as in GGUF, or have 8 bits: :class:`InBytes`.
+    float16 as in GGUF, or 8-bit numbers (:class:`InBytes`).
     """
 
     numbers: NDArray[np.uint8]
@@ -39,40 +39,40 @@ class Blocks(NamedTuple):
         return 8 if self.offsets is None else 4
 
     def zero_points(self) -> Weight:
-        """Those of 4-bit numbers, ``[outputs, blocks]``; 0 where the scale is."""
+        """Zero points of 4-bit numbers, ``[outputs, blocks]``; 0 where the scale is 0."""
         scales = self.scales.astype(np.float32)
         zeros = -np.asarray(self.offsets) / np.where(scales == 0, np.inf, scales)
         return zeros.astype(np.float32)
 
     def restored(self) -> NDArray[np.float32]:
-        """The weights that the numbers stand for, ``[outputs, blocks, 32]``."""
+        """The dequantized weights, ``[outputs, blocks, 32]``."""
         scales = self.scales.astype(np.float32)[..., None]
         if self.offsets is None:
             return (self.numbers.astype(np.float32) - 128) * scales
-        # In float64 the product is exact, so that the sum is rounded once.
+        # The product is exact in float64, so the sum is rounded once.
         exact = self.numbers.astype(np.float64) * scales + self.offsets[..., None]
         return exact.astype(np.float32)
 
 
 class InBytes(NamedTuple):
-    """Scales of 4-bit blocks as 8-bit multiples of a unit, zero points as such of a fraction.
+    """Scales of 4-bit blocks as 8-bit multiples of a unit, zero points in 8-bit fixed point.
 
-    A zero point is ``-offset / scale``. Blocks take a tenth less memory so than with float16:
-    SmallInt4Pair of native/block_matmul.h.
+    A zero point is ``-offset / scale``. Blocks take a tenth less memory than with float16:
+    SmallInt4Pair in native/block_matmul.h.
     """
 
     units: NDArray[np.float32]  # [rows], powers of two
-    fractions: int = 16  # of zero points, by step of the numbers
+    fractions: int = 16  # fractions of zero points per step of the numbers
 
     @classmethod
     def of(cls, matrix: Weight, fractions: int = 16) -> "InBytes":
-        """For ``matrix [rows, blocks, 32]``."""
+        """The form for ``matrix [rows, blocks, 32]``."""
         ranges = np.maximum(matrix.max(-1), 0) - np.minimum(matrix.min(-1), 0)
         largest = np.maximum(ranges.max(1) * (_SPARE / 15 / _MAX_BYTE), _SMALLEST_UNIT)
         return cls(np.exp2(np.frexp(largest)[1]).astype(np.float32), fractions)
 
     def stored(self, scales: Weight, offsets: Weight) -> tuple[Halves, Offsets]:
-        """Scales and offsets ``[rows, blocks]`` as they are stored."""
+        """Scales and offsets ``[rows, blocks]``, rounded to what can be stored."""
         counts = np.clip(np.round(scales / self.units[:, None]), np.sign(scales), _MAX_BYTE)
         exact = (np.maximum(counts, 0) * self.units[:, None]).astype(np.float32)
         steps = exact / self.fractions
@@ -92,15 +92,15 @@ def in_blocks(weight: Weight) -> Weight:
 
 
 def rounded_to_8_bits(matrix: Weight) -> Blocks:
-    """``matrix [rows, blocks, 32]`` as in GGUF's Q8_0, which it therefore keeps exactly."""
+    """``matrix [rows, blocks, 32]`` as in GGUF's Q8_0, whose matrices are kept exactly."""
     return _symmetric(matrix, STEPS, 1)
 
 
 def rounded_to_6_bits(matrix: Weight) -> Blocks:
     """``matrix [rows, blocks, 32]`` as 8-bit numbers that are multiples of 4.
 
-    Operators read them as 8 bits, the native kernels store 6: Int6Pair of native/block_matmul.h.
-    A matrix that came as in GGUF's Q8_0 stays as it is.
+    ONNX operators read them as 8 bits; the native kernels store 6 bits: Int6Pair in
+    native/block_matmul.h. A matrix that is already in GGUF's Q8_0 is not changed.
     """
     exact = rounded_to_8_bits(matrix)
     if np.array_equal(exact.restored(), matrix):
@@ -109,14 +109,14 @@ def rounded_to_6_bits(matrix: Weight) -> Blocks:
 
 
 def _symmetric(matrix: Weight, num_steps: int, step: int) -> Blocks:
-    """8-bit numbers in steps of ``step``, of which ``num_steps`` reach the largest magnitude."""
+    """8-bit numbers in steps of ``step``; ``num_steps`` steps reach the largest magnitude."""
     scales = (np.abs(matrix).max(-1) / (num_steps * step)).astype(np.float16)
     numbers = step * np.clip(_steps(matrix, scales * np.float16(step)), -num_steps, num_steps) + 128
     return Blocks(numbers.astype(np.uint8), scales)
 
 
 def exact_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
-    """Blocks as in GGUF's Q4_1 or Q4_0, and which of them ``[rows, blocks]`` are exact.
+    """Blocks as in GGUF's Q4_1 or Q4_0, and which of them are exact, ``[rows, blocks]``.
 
     Args:
         matrix: ``[rows, blocks, 32]``
@@ -135,15 +135,15 @@ def exact_4_bits(matrix: Weight) -> tuple[Blocks, NDArray[np.bool_]]:
 def fitted(
     matrix: Weight, best: Blocks, importance: Weight = _EVEN, form: InBytes | None = None
 ) -> Blocks:
-    """The 4-bit blocks ``best``, with a smaller squared error where one is found.
+    """The 4-bit blocks ``best``, or others where these have a smaller squared error.
 
-    Least squares fits scale and offset to the numbers, and the weights are rounded anew, in turn
+    Alternately fits scale and offset to the numbers by least squares, and rounds the weights again
     (as in Lloyd 1982).
 
     Args:
         matrix: ``[rows, blocks, 32]``
-        importance: of the squared errors of each input, ``[32]``; the sum is 1.
-        form: that of ``best``; None for float16.
+        importance: weights of the squared errors of the inputs, ``[32]``; their sum is 1.
+        form: the form of ``best``; None for float16.
     """
     least = _squared_error(best, matrix, importance)
     found = best
@@ -166,7 +166,7 @@ def _squared_error(blocks: Blocks, matrix: Weight, importance: Weight) -> Weight
 
 
 def choose(condition: NDArray[np.bool_], one: Blocks, other: Blocks) -> Blocks:
-    """``one`` where ``condition [rows, blocks]`` holds; both have 4 bits in the same form."""
+    """``one`` where ``condition [rows, blocks]`` holds, else ``other``; both 4 bits in one form."""
     return Blocks(
         np.where(condition[..., None], one.numbers, other.numbers),
         np.where(condition, one.scales, other.scales),
@@ -175,7 +175,7 @@ def choose(condition: NDArray[np.bool_], one: Blocks, other: Blocks) -> Blocks:
 
 
 def between_extremes(matrix: Weight, form: InBytes | None = None) -> Blocks:
-    """Numbers from 0, the lowest weight of a block, to 15, the highest."""
+    """4-bit blocks in which 0 is the lowest weight of a block and 15 the highest."""
     lowest, highest = matrix.min(-1), matrix.max(-1)
     if form is not None:  # its zero points are numbers from 0 to 15
         lowest, highest = np.minimum(lowest, 0), np.maximum(highest, 0)
@@ -185,10 +185,10 @@ def between_extremes(matrix: Weight, form: InBytes | None = None) -> Blocks:
 def with_scales(
     matrix: Weight, scales: Weight, offsets: Weight, form: InBytes | None = None
 ) -> Blocks:
-    """Each weight as the nearest of its block's 16 values.
+    """Rounds each weight to the nearest of its block's 16 values.
 
     Args:
-        scales: ``[rows, blocks]``, rounded to what can be stored, as are the offsets.
+        scales: ``[rows, blocks]``, already rounded to what can be stored; ``offsets`` likewise.
     """
     stored, rounded = _in_halves(scales, offsets) if form is None else form.stored(scales, offsets)
     numbers = np.clip(_steps(matrix - rounded.astype(np.float32)[..., None], stored), 0, 15)
@@ -200,7 +200,7 @@ def _in_halves(scales: Weight, offsets: Weight) -> tuple[Halves, Offsets]:
 
 
 def _steps(matrix: Weight, scales: Halves) -> Weight:
-    """How many scales each value is, rounded; 0 where the scale is 0."""
+    """Each value divided by its scale, rounded; 0 where the scale is 0."""
     divisors = np.where(scales == 0, np.inf, scales.astype(np.float32))[..., None]
     steps: Weight = np.round(matrix / divisors)
     return steps

@@ -1,4 +1,4 @@
-"""Writes a checkpoint as a bundle: graphs, parity check, hashes; all or nothing."""
+"""Writes a checkpoint as a bundle: graphs, parity check and hashes, all or nothing."""
 
 import math
 import re
@@ -62,11 +62,11 @@ from model.bundle_files import sha256_of, to_json
 ProgressCallback = Callable[[str], None]
 MAX_SMOOTHING_TOKENS = 1024
 
-# The minimum cosine to fp32 of the worst row, with an int8 cache.
+# The lowest cosine to fp32 of any row with an int8 cache.
 INT8_CACHE_MIN_COSINE = 0.9
 # A wrong graph is near 0; random weights in int4 reach 0.7 after 22 layers.
 LOSS_MIN_COSINE = 0.5
-FP32_FOLDER = "fp32"  # of the graphs before their conversion, until the export ends
+FP32_FOLDER = "fp32"  # holds the graphs before their conversion until the export ends
 
 
 def _no_progress(_: str) -> None:
@@ -90,20 +90,20 @@ def write_bundle(
 ) -> Path:
     """Writes the bundle ``root/name/version`` and returns its folder.
 
-    The folder appears complete, by a rename, after the parity check passed.
+    The folder appears complete, through a rename, after the parity check has passed.
 
     Args:
-        name: default: the checkpoint's own.
+        name: the bundle's name; default: the checkpoint's.
         device: the device that will run the graphs.
         kv_cache: how the graphs store cached keys and values.
-        shortlist: of an encoder-decoder.
+        shortlist: the lexical shortlist of an encoder-decoder.
         progress: called with the name of each stage as it starts.
         keep_weights: False lets the export remove a large model's weights from
             ``checkpoint``, to free their memory.
         accept_loss: writes the bundle even if its fidelity is below the limits of
             :mod:`export.fidelity.limits`; ``parity.json`` then lists them. The cosine of the
             parity check may be as low as ``LOSS_MIN_COSINE``.
-        held_out: on which the graphs' task quality is measured, for ``quality.json``.
+        held_out: examples for measuring the graphs' task quality, for ``quality.json``.
 
     Raises:
         WeightsError: the weights do not fit the configuration.
@@ -149,7 +149,7 @@ def write_bundle(
 
 @dataclass(frozen=True)
 class _Target:
-    """The precision, device, cache type, shortlist and held-out set; any loss accepted."""
+    """The precision, device, cache type, shortlist and held-out set; whether to accept any loss."""
 
     precision: Precision
     device: Device
@@ -241,7 +241,7 @@ def _write_graphs(
 def _smooth(
     checkpoint: Checkpoint, weights: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], SmoothingFactors]:
-    """The weights with smaller activations, and the factors by which residuals shrank."""
+    """The weights with smoothed activations, and the divisors of inputs from residual streams."""
     rows = calibration_samples(checkpoint, MAX_SMOOTHING_TOKENS) or tokenize_samples(checkpoint)
     factors = residual_smoothing_factors(checkpoint.config, weights, rows)
     smoothing_factors = {name: values.numpy() for name, values in factors.items()}

@@ -1,4 +1,4 @@
-"""Token ids, or images, on which exports measure activations."""
+"""Token ids, images or speech on which exports measure activations."""
 
 import math
 
@@ -10,8 +10,8 @@ from export.speech import CARDS, SpeechReader, SpeechWindow
 
 MAX_ROW_TOKENS = 96
 NUM_IMAGES, MIN_IMAGES, IMAGE_SEED = 32, 4, 20211003
-NUM_WINDOWS = 6  # of speech
-MAX_UNKNOWN_SHARE = 0.1  # of a row's tokens: text of another alphabet measures nothing
+NUM_WINDOWS = 6  # windows of speech
+MAX_UNKNOWN_SHARE = 0.1  # share of a row's tokens: text in another alphabet would measure nothing
 
 
 def calibration_samples(checkpoint: Checkpoint, max_tokens: float = math.inf) -> Samples:
@@ -21,7 +21,7 @@ def calibration_samples(checkpoint: Checkpoint, max_tokens: float = math.inf) ->
 
 
 def calibration_windows(checkpoint: Checkpoint) -> list[SpeechWindow]:
-    """Speech that no bundle is measured on; none for a model that reads something else."""
+    """Speech on which no bundle is measured; empty for models that read something else."""
     reader = SpeechReader.of(checkpoint)
     return [] if reader is None else reader.windows(dict(reversed(CARDS.items())), NUM_WINDOWS)
 
@@ -29,7 +29,7 @@ def calibration_windows(checkpoint: Checkpoint) -> list[SpeechWindow]:
 def with_images(
     checkpoint: Checkpoint, rows: list[list[int]], max_tokens: float = math.inf
 ) -> Samples:
-    """``rows`` with an image each if the model reads them; images alone if there are no rows."""
+    """``rows``, each with an image if the model reads images; only images if there are no rows."""
     size = 1 if checkpoint.image is None else checkpoint.image.num_tokens
     count = int(min(NUM_IMAGES, max(MIN_IMAGES, max_tokens // size)))
     images = checkpoint.images(count, IMAGE_SEED)
@@ -37,12 +37,12 @@ def with_images(
 
 
 def calibration_rows(checkpoint: Checkpoint, max_tokens: float = math.inf) -> list[list[int]]:
-    """Rows of at most ``MAX_ROW_TOKENS`` ids, of texts that no bundle is measured on.
+    """Rows of at most ``MAX_ROW_TOKENS`` ids, from texts on which no bundle is measured.
 
     Empty if the model cannot read these texts, or reads images.
 
     Args:
-        max_tokens: of all rows together, if there are several.
+        max_tokens: limit for all rows together, if there are several.
     """
     subject, unknown = Subject.of(checkpoint), checkpoint.special_tokens.unk
     rows: list[list[int]] = []

@@ -143,7 +143,7 @@ _BY_LANGUAGE = {"en": ENGLISH, "pt": PORTUGUESE}
 
 
 def calibration_texts(source_language: str | None) -> tuple[str, ...]:
-    """Texts in the language that a translator reads, if any; in all languages for None."""
+    """Texts in the source language of a translator; in all languages for None."""
     if source_language is None:
         mixed = itertools.chain.from_iterable(itertools.zip_longest(*_BY_LANGUAGE.values()))
         return tuple(text for text in mixed if text is not None)

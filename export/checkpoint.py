@@ -1,4 +1,4 @@
-"""A trained model in this project's own format: what importers return."""
+"""A trained model in this project's own format, as importers return it."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ from model.transformer import parameter_shapes
 
 @dataclass(frozen=True)
 class HeldOutSet:
-    """Examples of a task that training did not see. ``sha256``: of their file."""
+    """Examples of a task that training did not see. ``sha256``: hash of their file."""
 
     name: str
     task: Task
@@ -46,12 +46,12 @@ class Checkpoint:
             ``[inputs, outputs]``.
         tokenizer_json: in the format of the *tokenizers* library.
         name: the bundle's default name.
-        source: where a pulled checkpoint is from, ``hf:OWNER/NAME@COMMIT``.
-        image: what a model of images takes.
-        audio: what a model of speech takes.
+        source: origin of a pulled checkpoint, ``hf:OWNER/NAME@COMMIT``.
+        image: the preprocessing for a model of images.
+        audio: the input format of a model of speech.
         sample_inputs: real texts for the parity check.
-        samples: real images for all checks of a model of images; it may have none.
-        held_out: on which the bundle's quality is measured.
+        samples: real images for all checks of a model of images; may be empty.
+        held_out: examples on which the bundle's quality is measured.
     """
 
     config: ModelConfig
@@ -83,28 +83,28 @@ class Checkpoint:
     held_out: HeldOutSet | None = None
 
     def images(self, count: int, seed: int) -> list[Pixels]:
-        """At most ``count`` images: its own, or generated ones by ``seed``; of texts none."""
+        """At most ``count`` images: its own, or generated from ``seed``; none for texts."""
         return [] if self.image is None else images_of(self.image, self.samples, count, seed)
 
 
 def is_finite(weight: torch.Tensor) -> bool:
     """Whether no value of ``weight`` is NaN or infinite in fp32.
 
-    The extremes tell, NaN included, without a temporary tensor of the weight's size.
+    Minimum and maximum suffice, NaN included, without a temporary tensor of the weight's size.
     """
     weight = weight.float()
     return weight.numel() == 0 or bool(torch.stack(weight.aminmax()).isfinite().all())
 
 
 def refuse_damaged(broken: Iterable[str]) -> None:
-    """Raises ``WeightsError``, with all names, if there are weights that are not finite."""
+    """Raises ``WeightsError`` with the names of all weights that are not finite, if any."""
     lines = [f"NaN or infinite: {name}" for name in broken]
     if lines:
         raise WeightsError("\n".join(["the weights are damaged:", *lines]))
 
 
 def check_weights(config: ModelConfig, weights: Mapping[str, torch.Tensor]) -> None:
-    """Checks names and shapes of ``weights`` against what ``config`` needs, and their values.
+    """Checks the names, shapes and values of ``weights`` against ``config``.
 
     Raises:
         WeightsError: lists every missing, every unexpected and every wrongly shaped weight; if
@@ -128,7 +128,7 @@ def check_weights(config: ModelConfig, weights: Mapping[str, torch.Tensor]) -> N
 
 
 def check_vocabulary(config: ModelConfig, tokenizer_json: str) -> None:
-    """Checks that every token has an embedding: the text of others would be read as another.
+    """Checks that every token has an embedding; otherwise, text would be read as other tokens.
 
     Raises:
         SourceError: names the tokens whose ids are beyond the vocabulary.

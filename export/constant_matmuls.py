@@ -12,7 +12,7 @@ from export.quantized_matmul import Weight
 
 @dataclass(frozen=True)
 class ConstantMatMul:
-    """A node that only multiplies its first input with the constant ``matrix``.
+    """A node that only multiplies its first input by the constant ``matrix``.
 
     ``is_transposed``: the matrix is ``[outputs, inputs]``, as a tied embedding is.
     """
@@ -35,11 +35,11 @@ class ConstantMatMul:
 
     @property
     def num_inputs(self) -> int:
-        """Rows of :meth:`weight`."""
+        """The number of rows of :meth:`weight`."""
         return int(array_of(self.matrix).shape[1 if self.is_transposed else 0])
 
     def weight(self) -> Weight:
-        """``[inputs, outputs]``"""
+        """The matrix as ``[inputs, outputs]``."""
         matrix = array_of(self.matrix)
         return matrix.T if self.is_transposed else matrix
 
@@ -47,7 +47,7 @@ class ConstantMatMul:
 def constant_matmuls(graph: ir.Graph) -> Iterator[ConstantMatMul]:
     """Every multiplication with a constant matrix.
 
-    These are ``MatMul``, also of a transposed constant, and ``Gemm(transB=1)`` without a bias.
+    That is ``MatMul``, also by a transposed constant, and ``Gemm(transB=1)`` without a bias.
     """
     for node in list(graph):
         if node.domain or node.op_type not in ("MatMul", "Gemm") or len(node.inputs) != 2:
@@ -78,7 +78,7 @@ def is_matrix(value: ir.Value) -> bool:
 
 
 def array_of(value: ir.Value) -> NDArray[np.float32]:
-    """The fp32 constant that a value is."""
+    """The array of an fp32 constant."""
     if value.const_value is None:
         raise ValueError(f"{value.name} is not a constant")
     array: NDArray[np.float32] = value.const_value.numpy()

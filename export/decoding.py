@@ -1,4 +1,4 @@
-"""Greedy decoding twice: step by step in ONNX Runtime, and whole in the eager module."""
+"""Greedy decoding in two ways: step by step in ONNX Runtime, and at once in the eager module."""
 
 import itertools
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ LOWEST_LOGIT = -1e4
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingInputs:
-    """``prompts``: the first target tokens of each row. ``sources``: of an encoder-decoder."""
+    """``prompts``: the first target tokens of each row. ``sources``: for an encoder-decoder."""
 
     prompts: list[list[int]]
     num_steps: int
@@ -45,7 +45,7 @@ class DecodingInputs:
 
 @dataclass(frozen=True)
 class DecodingRun:
-    """``tokens [rows, steps]`` and the ``logits [rows, steps, vocabulary]`` they came from."""
+    """``tokens [rows, steps]``, and the ``logits [rows, steps, vocabulary]`` that gave them."""
 
     tokens: Ids
     logits: Floats
@@ -65,7 +65,7 @@ def lengths_of(rows: Sequence[Source]) -> NDArray[np.int32]:
 
 
 def prefill_source(encoder: Session, decoder: DecodeSession, sources: Sequence[Source]) -> None:
-    """Encodes ``sources`` into the decoder's states: texts as one batch, speech one by one."""
+    """Encodes ``sources`` into the decoder's states: texts in one batch, speech one by one."""
     texts = [source for source in sources if not isinstance(source, SpeechWindow)]
     if texts:
         outputs = encoder.run(token_ids=padded(texts), lengths=lengths_of(texts))
@@ -94,12 +94,12 @@ def _write_source(
 def decode_in_graph(
     decoder: DecodeSession, inputs: DecodingInputs, tokens: Ids | None = None, chunks: int = 1
 ) -> DecodingRun:
-    """All steps of :func:`decoding_steps`.
+    """Runs all steps of :func:`decoding_steps`.
 
     Args:
-        decoder: its states are empty but for the cross-attention cache.
-        tokens: ``[rows, steps]``, teacher forcing; None feeds back the greedy tokens.
-        chunks: of each prompt.
+        decoder: its states are empty, except for the cross-attention cache.
+        tokens: ``[rows, steps]`` for teacher forcing; None feeds back the greedy tokens.
+        chunks: number of chunks of each prompt.
     """
     steps = decoding_steps(decoder, inputs, chunks)
     all_tokens, all_logits = [], [next(steps)]
@@ -115,7 +115,7 @@ def decode_in_graph(
 def greedy_answers(
     decoder: DecodeSession, inputs: DecodingInputs, eos: tuple[int, ...]
 ) -> list[list[int]]:
-    """The greedy tokens of each row, up to its end token, which is included, or ``num_steps``."""
+    """The greedy tokens of each row, up to and including its end token, at most ``num_steps``."""
     tokens = [step.tokens for step in greedy_steps(decoder, inputs, eos)]
     return [until_end(row, eos) for row in np.stack(tokens, 1)]
 
@@ -145,7 +145,7 @@ def greedy_steps(
 
 
 def until_end(tokens: Ids, eos: tuple[int, ...]) -> list[int]:
-    """``tokens`` up to the first end token, which is included."""
+    """``tokens`` up to and including the first end token."""
     ids: list[int] = tokens.tolist()
     return ids[: next((index + 1 for index, id_ in enumerate(ids) if id_ in eos), len(ids))]
 
@@ -153,7 +153,7 @@ def until_end(tokens: Ids, eos: tuple[int, ...]) -> list[int]:
 def decoding_steps(
     decoder: DecodeSession, inputs: DecodingInputs, chunks: int = 1
 ) -> Generator[Floats, Ids, None]:
-    """A prefill, then decode steps over ragged rows.
+    """Runs a prefill, then decode steps over ragged rows.
 
     The prefill is one padded batch if the graph supports that. Otherwise, or with several
     ``chunks``, it runs row by row, each prompt in that many chunks.
@@ -204,7 +204,7 @@ def decoding_steps(
 
 
 def greedy_tokens(logits: Floats, suppressed: tuple[int, ...]) -> Ids:
-    """``[..., vocabulary]`` to the index of the largest logit that is not suppressed."""
+    """Index of the largest logit that is not suppressed, for each of ``[..., vocabulary]``."""
     allowed = np.array(logits)
     allowed[..., list(suppressed)] = -np.inf
     result: Ids = allowed.argmax(-1)
@@ -212,7 +212,7 @@ def greedy_tokens(logits: Floats, suppressed: tuple[int, ...]) -> Ids:
 
 
 def eager_source_states(model: Transformer, source: Source) -> list[State]:
-    """Each decoder layer's states that come from one source."""
+    """Each decoder layer's states that one source fills."""
     if isinstance(source, SpeechWindow):
         return model.encode_audio(torch.from_numpy(source.samples[None]))
     ids = torch.tensor([source])
@@ -220,7 +220,7 @@ def eager_source_states(model: Transformer, source: Source) -> list[State]:
 
 
 def cached_source_states(decoder: DecodeSession, row: int, length: int) -> list[State]:
-    """The states that :func:`prefill_source` wrote to slot ``row``: by layer, float64."""
+    """The states that :func:`prefill_source` wrote to slot ``row``, by layer, in float64."""
     names = [state.name for state in decoder.graph.states]
     num_layers = 1 + max((int(name.split(".")[1]) for name in names), default=-1)
     states: list[State] = [{} for _ in range(num_layers)]
@@ -260,7 +260,7 @@ def decode_eagerly(
 
 
 def decode_eagerly_batched(model: Transformer, inputs: DecodingInputs, tokens: Ids) -> Floats:
-    """:func:`decode_eagerly` of a decoder in one padded batch: weights are read once."""
+    """:func:`decode_eagerly` for a decoder, in one padded batch: weights are read once."""
     rows = [[*prompt, *tokens[index, :-1].tolist()] for index, prompt in enumerate(inputs.prompts)]
     step = Step.whole(torch.from_numpy(lengths_of(rows)))
     hidden = model.decode(torch.from_numpy(padded(rows)), step).hidden

@@ -1,4 +1,4 @@
-"""How far the outputs of a graph are from those of the eager module."""
+"""Differences between the outputs of a graph and those of the eager module."""
 
 from collections.abc import Sequence
 
@@ -15,10 +15,10 @@ def largest_error(actual: Floats, expected: Floats) -> float:
 
 
 def largest_relative_error(actual: Floats, expected: Floats) -> float:
-    """As :func:`largest_error`; that of a token's vector is in proportion to its length.
+    """As :func:`largest_error`; a token vector's error is divided by its norm, if above 1.
 
     In language models a few tokens have activations of thousands (Sun et al. 2024, Massive
-    Activations), and fp32 rounds what follows to five digits.
+    Activations), so that fp32 keeps only five digits of later values.
     """
     if expected.ndim < 2:
         return largest_error(actual, expected)
@@ -27,7 +27,7 @@ def largest_relative_error(actual: Floats, expected: Floats) -> float:
 
 
 def worst_cosine(actual: Sequence[Floats] | Floats, expected: Sequence[Floats] | Floats) -> float:
-    """The smallest cosine of a row, or NaN; a row is all tokens or steps of one sequence.
+    """The smallest cosine of a row, or NaN. A row is all tokens or steps of one sequence.
 
     A row of zeros counts only if all rows are: a text may have no sparse weights.
     """

@@ -1,7 +1,7 @@
 """The ``attend_encode`` graph: ``encode`` with the weights of the encoder's self-attention.
 
-It is made from the finished ``encode`` graph, in any precision, and shares its weights' file. Each
-layer's weights are an output of their own: only chosen layers are copied to the host, and
+It is derived from the finished ``encode`` graph, in any precision, and shares its weights' file.
+Each layer's weights are an output of their own: only selected layers are copied to the host, and
 ``head_weights`` combines a layer's heads inside the graph.
 """
 
@@ -28,7 +28,7 @@ def add_encoder_attention_graph(
     """Writes ``attend_encode.onnx`` into ``directory`` and returns ``graphs`` with its signature.
 
     Returns ``graphs`` unchanged if there is no encoder, if it reads images, for which servers have
-    no such call, if it has no attention, or if its layers differ in their numbers of heads.
+    no such call, if it has no attention, or if its layers have different numbers of heads.
     """
     encode = graphs.get("encode")
     if encode is None or any(spec.name == PIXELS for spec in encode.inputs):
@@ -73,7 +73,7 @@ def add_encoder_attention_graph(
 
 
 def _combined(tape: Tape, rows: ir.Value, weights: ir.Value, name: str) -> ir.Value:
-    """``rows [chosen, heads]`` times ``weights [batch, heads, n, n]``: of each row and text."""
+    """``rows [chosen, heads]`` times ``weights [batch, heads, n, n]``, for each row and text."""
     shape = constant(tape, f"{name}.flat", np.array([0, 0, -1], np.int64))
     flat = tape.op("Reshape", [weights, shape])
     product = tape.op("MatMul", [rows, flat])
@@ -85,7 +85,7 @@ def _combined(tape: Tape, rows: ir.Value, weights: ir.Value, name: str) -> ir.Va
 
 
 def _is_attention(node: ir.Node) -> bool:
-    """Whether ``node`` is an attention of tokens to tokens; not the rows of global tokens."""
+    """Whether ``node`` is an attention of tokens to tokens, not that of global tokens."""
     if node.op_type == SOFTMAX:
         return weights_values(node)
     return node.op_type == WINDOWED or (node.op_type == OPERATOR and node.inputs[3] is None)

@@ -1,4 +1,4 @@
-"""An encoder twice: as one padded batch in ONNX Runtime, and row by row in the eager module."""
+"""An encoder in two ways: as one padded batch in ONNX Runtime, row by row in the eager module."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ from model.transformer import Transformer
 class EncoderInputs:
     """Rows of token ids, and their segment ids if the model has segments; images; or both.
 
-    ``attended``: of a model that has unattended tokens, how many tokens of each row are attended
-    to; None for all.
+    ``attended``: in a model with unattended tokens, number of each row's tokens that are attended
+    to; None: all.
     """
 
     rows: list[list[int]]
@@ -35,10 +35,10 @@ class EncoderInputs:
     def of(
         cls, config: ModelConfig, rows: list[list[int]], images: Sequence[Pixels] = ()
     ) -> "EncoderInputs":
-        """``rows``, each divided into equal parts, one for each segment of the model.
+        """``rows``, each divided into equal parts, one per segment of the model.
 
-        ``images``: one for each row, if the model reads both. If the model has unattended tokens,
-        the second half of every other row is not attended to.
+        ``images``: one per row, if the model reads both. In a model with unattended tokens, the
+        second half of every other row is not attended to.
         """
         num_segments = config.embedding.num_segments
         segments = [[i * num_segments // len(row) for i in range(len(row))] for row in rows]
@@ -53,21 +53,21 @@ class EncoderInputs:
         return len(self.rows) or len(self.images)
 
     def part(self, start: int, stop: int) -> "EncoderInputs":
-        """The inputs ``start`` to ``stop``, exclusive."""
+        """The inputs from ``start`` to before ``stop``."""
         chosen = slice(start, stop)
         segments = None if self.segments is None else self.segments[chosen]
         attended = None if self.attended is None else self.attended[chosen]
         return EncoderInputs(self.rows[chosen], segments, self.images[chosen], attended)
 
     def attended_lengths(self) -> NDArray[np.int32]:
-        """``[rows]``"""
+        """Number of tokens that are attended to, ``[rows]``."""
         if self.attended is None:
             return lengths_of(self.rows)
         return np.array(self.attended, np.int32)
 
 
 def encode_eagerly(model: Transformer, inputs: EncoderInputs) -> list[list[Floats]]:
-    """Each row's outputs, in the order of the graph's outputs; without padding.
+    """Each row's outputs without padding, in the order of the graph's outputs.
 
     A masked language model returns the logits of every token. Adaptive computation time adds the
     numbers of updates and the remainders.
@@ -90,7 +90,7 @@ def encode_eagerly(model: Transformer, inputs: EncoderInputs) -> list[list[Float
 
 
 def _hidden(model: Transformer, inputs: EncoderInputs) -> torch.Tensor:
-    """Hidden vectors of rows of one length."""
+    """Hidden vectors of rows of equal length."""
     pixels = torch.from_numpy(np.stack(inputs.images)) if inputs.images else None
     if pixels is not None and not inputs.rows:
         return model.encode_images(pixels)
@@ -102,7 +102,7 @@ def _hidden(model: Transformer, inputs: EncoderInputs) -> torch.Tensor:
 
 
 def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats]]:
-    """Each row's outputs of the graph, with the padding's outputs cut off."""
+    """Each row's outputs of the graph, without those of padding."""
     if not inputs.rows:
         results = session.run(pixels=np.stack(inputs.images)).values()
         return [[result[row] for result in results] for row in range(len(inputs))]
@@ -119,7 +119,7 @@ def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats
         feed[ATTENDED_LENGTHS] = inputs.attended_lengths()
     num_rows, longest = feed["token_ids"].shape
     fills_masks = "logit_positions" in names
-    if fills_masks:  # of every token, padding included
+    if fills_masks:  # for every token, padding included
         feed["logit_positions"] = np.arange(num_rows * longest)
     named = session.run(**feed)
     outputs = list(named.values())

@@ -1,8 +1,8 @@
-"""The errors of an export; all are :class:`ExportError`."""
+"""The errors of an export, all of them subclasses of :class:`ExportError`."""
 
 
 class ExportError(Exception):
-    """An export that cannot be finished. ``str(error)`` is a message for the user."""
+    """An export cannot be completed. ``str(error)`` is a message for the user."""
 
 
 class SourceError(ExportError):
@@ -10,7 +10,7 @@ class SourceError(ExportError):
 
 
 class WeightsError(ExportError):
-    """Weights that do not fit the configuration; the message names all of them."""
+    """Weights do not fit the configuration; the message names all of them."""
 
 
 class UnsupportedError(ExportError):

@@ -1,8 +1,8 @@
 """Texts for measuring perplexity before and after quantization.
 
 Written for this repository, under its licence (Apache-2.0), so no model had been trained on them
-when the perplexities were first measured. They are like real requests: prose, dialogue, code,
-figures and other languages.
+when the perplexities were first measured. They resemble real requests: prose, dialogue, code,
+numbers and other languages.
 """
 
 PASSAGES = (
@@ -45,7 +45,7 @@ PASSAGES = (
     "accounts department.",
 )
 
-# The same sentences in every language, line by line.
+# The same sentences in every language, in the same order.
 SENTENCES = {
     "en": (
         "The museum opens at ten o'clock and closes at six.",

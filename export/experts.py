@@ -27,7 +27,7 @@ def is_mixture(node: ir.Node) -> bool:
 def quantized_mixture(tape: Tape, node: ir.Node, weight_format: WeightFormat) -> ir.Value:
     """The output of ``node``, a ``MoE``, with experts in ``weight_format``.
 
-    Each block of an expert's inputs has a scale, and with 4 bits a zero point. If no block size
+    Each block of an expert's inputs has a scale and, with 4 bits, a zero point. If no block size
     divides the inputs, weights have 8 bits and one scale per output.
 
     Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md

@@ -1,8 +1,8 @@
 """GPTQ (Frantar et al. 2023): rounds a matrix so that its products change little.
 
 With ``H = X^T X`` over the inputs ``X`` of calibration text, the squared error of the outputs is
-``(w - q) H (w - q)^T``. Columns are rounded in order, and the error of each is made up for by the
-columns that follow: the paper's algorithm 1, whose blocks are here the format's own.
+``(w - q) H (w - q)^T``. Columns are rounded in order, and later columns compensate the error of
+each: the paper's algorithm 1, with the blocks of the format.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,9 @@ Moments = NDArray[np.float32]  # H of one matrix, [inputs, inputs]
 SecondMoments = Mapping[str, Moments]
 NO_MOMENTS: SecondMoments = MappingProxyType({})
 
-# Of the mean diagonal. The paper's 0.01 is for 128 rows of 2,048 tokens; with a few thousand,
-# minilm lost less at 0.1, and en-pt at 0.03. This lies between; it was not tuned further.
+# Relative to the mean of the diagonal. The paper's 0.01 is for 128 rows of 2,048 tokens; with a few
+# thousand tokens, minilm lost less with 0.1, and en-pt with 0.03. This value lies between, not
+# tuned.
 _DAMPING = 0.05
 
 
@@ -31,14 +32,14 @@ def calibrated(
     is_exact: NDArray[np.bool_],
     form: InBytes | None = None,
 ) -> Blocks:
-    """``matrix [rows, blocks, 32]`` in 4-bit blocks with a small error of its outputs.
+    """Rounds ``matrix [rows, blocks, 32]`` to 4-bit blocks with a small error of the outputs.
 
     Args:
-        exact: blocks that are kept where ``is_exact [rows, blocks]``.
-        form: of all blocks; None for float16.
+        exact: blocks to keep where ``is_exact [rows, blocks]``.
+        form: the form of all blocks; None for float16.
     """
     factor = _inverse_factor(moments)
-    rest = matrix.reshape(len(matrix), -1).copy()  # weights that make up for earlier errors
+    rest = matrix.reshape(len(matrix), -1).copy()  # weights adjusted to compensate earlier errors
     parts = []
     for index in range(matrix.shape[1]):
         start, stop = index * BLOCK, (index + 1) * BLOCK
@@ -55,22 +56,22 @@ def calibrated(
 
 
 def _one(blocks: Blocks, index: int) -> Blocks:
-    """One 4-bit block of each row, ``[rows, 1, 32]``."""
+    """The 4-bit blocks at ``index`` of each row, ``[rows, 1, 32]``."""
     arrays = (blocks.numbers, blocks.scales, np.asarray(blocks.offsets))
     return Blocks(*(array[:, [index]] for array in arrays))  # type: ignore[arg-type]
 
 
 def _inverse_factor(moments: Moments) -> Weight:
-    """The upper triangular ``U`` with ``U^T U = H^-1``, of the damped ``H``.
+    """The upper triangular ``U`` with ``U^T U = H^-1`` for the damped ``H``.
 
-    From ``H = R R^T`` with an upper triangular ``R``: the Cholesky factor of ``H`` with rows and
-    columns in reverse order.
+    Computed from ``H = R R^T`` with an upper triangular ``R``: the Cholesky factor of ``H`` with
+    rows and columns in reverse order.
     """
     damped = moments.astype(np.float64)
     mean = np.trace(damped) / len(damped)
     damped[np.diag_indices_from(damped)] += _DAMPING * mean if mean > 0 else 1
     reverse = np.linalg.inv(np.linalg.cholesky(damped[::-1, ::-1]))
-    # The error does not depend on the scale of H: without it, float32 suffices.
+    # The scale of H does not affect the error; without it, float32 suffices.
     factor: Weight = (reverse / reverse.diagonal().max())[::-1, ::-1].astype(np.float32)
     return factor
 
@@ -82,14 +83,14 @@ def _rounded(
     is_kept: NDArray[np.bool_],
     form: InBytes | None,
 ) -> tuple[Blocks, Weight]:
-    """One block of each row, ``columns [rows, 32]``, and the errors to spread, ``[rows, 32]``.
+    """Rounds one block of each row, ``columns [rows, 32]``; also returns the errors to spread.
 
     Scale and offset fit the weights as they are when the first column is reached. A column whose
-    error the others cannot make up for counts more.
+    error later columns cannot compensate has a larger weight.
 
     Args:
-        factor: ``[32, 32]``, of these inputs.
-        kept: ``[rows, 1, 32]``, the blocks where ``is_kept [rows]``.
+        factor: ``[32, 32]``, the part for these inputs.
+        kept: ``[rows, 1, 32]``, blocks to keep where ``is_kept [rows]``.
     """
     importance = factor.diagonal() ** -2
     matrix = columns[:, None]

@@ -1,4 +1,4 @@
-"""ONNX files: the graph in one file, its weights in another next to it."""
+"""ONNX files: the graph in one file, its weights in another beside it."""
 
 import shutil
 import tempfile
@@ -14,7 +14,7 @@ EXTERNAL_THRESHOLD_BYTES = 1024
 
 
 def load_graph(path: Path) -> ir.Model:
-    """The graph in ``path``. Its weights are read lazily from their file."""
+    """Loads the graph in ``path``. Its weights are read lazily from their file."""
     return ir.load(path)
 
 
@@ -24,7 +24,7 @@ def save_graph(model: ir.Model, path: Path, kept: Path | None = None) -> None:
     ``model`` may still read the old files: they are unlinked, not overwritten.
 
     Args:
-        kept: a folder that the old files move to.
+        kept: a folder to which the old files are moved.
     """
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".graph-") as name:
         directory = Path(name)

@@ -1,4 +1,4 @@
-"""Traces a model to ONNX: one wrapper module for each graph, and the export itself."""
+"""Traces a model to ONNX: one wrapper module per graph, and the export itself."""
 
 import contextlib
 import gc
@@ -35,7 +35,7 @@ DTYPES = {
     Dtype.INT8: torch.int8,
     Dtype.UINT8: torch.uint8,
 }
-# Sizes of the example input for tracing: all different, none 1, so that none is taken as static.
+# Sizes of the example inputs for tracing: all different and none 1, so that none becomes static.
 EXAMPLE_SIZES = {"batch": 2, "length": 3, "source_length": 5, "chosen": 4}
 EXAMPLE_CAPACITY = 7
 
@@ -46,10 +46,10 @@ def ponder_outputs(ponders: list[Ponder]) -> list[Tensor]:
 
 
 class HeadedEncoder(nn.Module):
-    """``encode`` of an encoder: the head's output.
+    """``encode`` of an encoder; returns the head's output.
 
-    Further inputs, each if the model has it: ``segment_ids``, ``attended_lengths``, and of a masked
-    language model ``logit_positions``.
+    Further inputs, if the model has them: ``segment_ids``, ``attended_lengths``, and
+    ``logit_positions`` for a masked language model.
     """
 
     def __init__(self, model: Transformer) -> None:
@@ -74,7 +74,7 @@ class HeadedEncoder(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """``encode`` of a model of images: the head's output."""
+    """``encode`` of a model of images; returns the head's output."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class ImageEncoder(nn.Module):
 
 
 class PairEncoder(nn.Module):
-    """``encode`` of a model of texts with images: the head's output.
+    """``encode`` of a model of texts with images; returns the head's output.
 
     Further inputs: ``segment_ids`` if the model has segments, then ``pixels``.
     """
@@ -103,7 +103,7 @@ class PairEncoder(nn.Module):
 
 
 class SourceEncoder(nn.Module):
-    """``encode`` of an encoder-decoder: every state that the source fills."""
+    """``encode`` of an encoder-decoder; returns every state that the source fills."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class SourceEncoder(nn.Module):
 
 
 class SpeechEncoder(nn.Module):
-    """The same, of speech."""
+    """The same for speech."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class SpeechEncoder(nn.Module):
 
 
 class CachedDecoder(nn.Module):
-    """``decode``: logits at ``logit_positions``, and every state."""
+    """``decode``; returns logits at ``logit_positions`` and every state."""
 
     def __init__(self, model: Transformer, states: tuple[StateSpec, ...]) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ def trace(name: str, graph: GraphSpec, model: Transformer) -> onnx_ir.Model:
         )
     if program is None:
         raise RuntimeError("torch.onnx.export returned nothing")
-    # The tracer's metadata contains paths of this machine.
+    # The tracer's metadata contain paths of this machine.
     ClearMetadataAndDocStringPass()(program.model)
     return program.model
 

@@ -19,12 +19,12 @@ _NUMPY = {ir.DataType.FLOAT16: np.float16, ir.DataType.BFLOAT16: ml_dtypes.bfloa
 _LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895e38}
 # Operators that read weights.
 _WEIGHT_OPERATORS = ("MatMul", "Gemm", "Gather", "Transpose", "Conv", "MoE")
-# Operators that sum over many elements: the output keeps fp32, as does all that follows from it
-# alone (pooling). Not every GPU has kernels for them in bf16.
+# Operators that sum over many elements: their outputs stay fp32, and so do values computed from
+# these alone (pooling). Not every GPU has kernels for them in bf16.
 _SUMS = ("ReduceSum", "ReduceL2")
 # Operators that look up weights by ids.
 _LOOKUP_OPERATORS = ("Gather", "GatherBlockQuantized")
-_WEIGHT = ".weight"  # how names of learned matrices end
+_WEIGHT = ".weight"  # suffix of the names of learned matrices
 
 
 def store_weights_as(model: ir.Model, stored: Dtype) -> None:
@@ -47,8 +47,8 @@ def store_weights_as(model: ir.Model, stored: Dtype) -> None:
 def convert_floats(model: ir.Model, computed: Dtype, fp32_outputs: frozenset[str]) -> None:
     """Converts activations, weights and states to 16 bits, in place.
 
-    Values computed from integers alone (positions, lengths, masks) stay in fp32 and are cast
-    where they meet an activation, or a matrix that embeds them.
+    Values computed only from integers (positions, lengths, masks) stay fp32 and are cast where they
+    meet an activation, or a matrix that embeds them.
 
     Args:
         fp32_outputs: names of outputs that stay fp32.
@@ -71,7 +71,7 @@ def convert_floats(model: ir.Model, computed: Dtype, fp32_outputs: frozenset[str
 
 
 class _Converter:
-    """Converts nodes in order; contains the values that have 16 bits already."""
+    """Converts nodes in order; contains the values that already have 16 bits."""
 
     def __init__(self, graph: ir.Graph, dtype: ir.DataType) -> None:
         self._graph, self._dtype = graph, dtype
@@ -86,7 +86,7 @@ class _Converter:
         self._values.add(value)
 
     def convert(self, node: ir.Node) -> None:
-        """Converts ``node`` if one of its inputs has 16 bits, or if it brings weights in."""
+        """Converts ``node`` if one of its inputs has 16 bits, or if it reads weights."""
         inputs = [value for value in node.inputs if value is not None]
         looks_up = node.op_type in _LOOKUP_OPERATORS and any(
             value.is_initializer() and value.dtype == FLOAT for value in inputs
@@ -106,7 +106,7 @@ class _Converter:
             if value is not None and value not in self._values and value.dtype == FLOAT:
                 node.replace_input_with(index, self._copy(value, node))
         for output in node.outputs:
-            if not output.name and not output.uses():  # it is left out
+            if not output.name and not output.uses():  # omitted output
                 continue
             if output.dtype is None:
                 raise ValueError(f"{node.op_type} {output.name} has no known element type")
@@ -127,9 +127,9 @@ class _Converter:
 
 
 def _embeds(node: ir.Node) -> bool:
-    """Whether a product embeds values of the input, such as pixels, by weights of the model.
+    """Whether a product embeds input values, such as pixels, with weights of the model.
 
-    A spectrogram's basis and filters are none: they are computed with in fp32.
+    A spectrogram's basis and filters do not count: they are used in fp32.
     """
     weights = node.inputs[1] if node.op_type == "MatMul" else None
     if weights is None or not weights.is_initializer() or weights.dtype != FLOAT:
@@ -160,7 +160,7 @@ def emulate_bf16_on_cpu(model: ir.Model) -> None:
 
 
 def _round_to_bf16(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
-    """Makes ``output`` fp32 and gives its consumers the output rounded to bf16."""
+    """Makes ``output`` fp32, and gives its consumers a copy rounded to bf16."""
     cast = _cast_node(output, ir.DataType.BFLOAT16)
     rounded = cast.outputs[0]
     name, rounded.shape = output.name, output.shape

@@ -1,7 +1,7 @@
 """Pads attention heads with zeros to sizes that ONNX Runtime supports.
 
-``GroupQueryAttention`` needs multiples of 8 dimensions, and of 16 with rotary positions. Zeros in
-queries, keys and values change no score and no output, as long as the scale stays and rotary
+``GroupQueryAttention`` needs head sizes that are multiples of 8, or of 16 with rotary positions.
+Zeros in queries, keys and values change no score and no output, if the scale is kept and rotary
 pairs stay together; the output matrix gets rows of zeros.
 """
 
@@ -31,7 +31,7 @@ Weights = dict[str, Tensor]
 def pad_heads(checkpoint: Checkpoint) -> Checkpoint:
     """An equivalent checkpoint with head sizes that the operators support.
 
-    Heads with a norm that subtracts the mean, or scores with matrices, are not padded.
+    Heads with a norm that subtracts the mean, or with scores with matrices, are not padded.
     """
     config, weights = checkpoint.config, dict(checkpoint.weights)
     stacks = {
@@ -81,7 +81,7 @@ def _pad_config(attention: AttentionConfig) -> AttentionConfig:
     if rotary is not None:
         rotary = msgspec.structs.replace(rotary, size=rotary.size or old)
     if norm is not None:
-        # The mean square is over more dimensions: it is old / new of what it was.
+        # The mean square is over more dimensions, which multiplies it by old / new.
         norm = NormConfig(kind=norm.kind, epsilon=norm.epsilon * old / new)
     return msgspec.structs.replace(
         attention,

@@ -33,9 +33,9 @@ TEXTS = (
     *(PROCESSOR_FILE, WHOLE_PROCESSOR_FILE),
     f"*/{ADAPTER_FILE}",
 )
-"""Everything that readers read besides weights. Patterns of ``fnmatch``, as the next ones."""
+"""The files that readers read besides weights, as patterns of ``fnmatch``; so are the next ones."""
 WEIGHTS = (WEIGHTS_FILE, INDEX_FILE, "model-*-of-*.safetensors")
-# In every folder of CTranslate2, beside its model file.
+# Files in every CTranslate2 folder, beside the model file.
 VOCABULARIES = ("vocabulary.json", "vocabulary.txt")
 # Modules of sentence-transformers: 1_Pooling, 2_Dense, …
 MODULES = ("[0-9]_*/config.json", "[0-9]_*/model.safetensors")
@@ -43,7 +43,7 @@ MODULES = ("[0-9]_*/config.json", "[0-9]_*/model.safetensors")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubName:
-    """A repository, with a branch, tag or commit, and a file if it has several models."""
+    """A repository; optionally a branch, tag or commit, and a file if it has several models."""
 
     repository: str
     revision: str | None = None
@@ -62,7 +62,7 @@ def parse(source: str) -> HubName:
     """Parses ``hf:OWNER/NAME[@REVISION][:FILE]``.
 
     Raises:
-        SourceError: it is not of this form.
+        SourceError: it does not have this form.
     """
     found = _NAME.fullmatch(source.removeprefix(PREFIX))
     if found is None:
@@ -77,13 +77,12 @@ def parse(source: str) -> HubName:
 def pull(source: str) -> Pulled:
     """Fetches the files that an export needs into the Hub's cache; cached files are not fetched.
 
-    Safetensors come before a GGUF file, that before a model of CTranslate2, and that before an
-    ONNX graph. Without a connection, the
-    cache is used if it has the repository.
+    Safetensors take precedence over a GGUF file, a CTranslate2 model and an ONNX graph, in this
+    order. Without a connection, the cache is used if it has the repository.
 
     Raises:
-        SourceError: no such repository, revision or file, no access to it, or no connection and
-            not cached.
+        SourceError: there is no such repository, revision or file, no access to it, or no
+            connection and no cached copy.
         UnsupportedError: its weights are pickles.
     """
     name = parse(source)
@@ -126,7 +125,7 @@ def _other_weights(name: HubName, folder: Path) -> Path:
 
 
 def _snapshot(name: HubName, patterns: list[str]) -> Path:
-    """The folder of the commit, whose name it has, with the files that match ``patterns``."""
+    """The folder of the commit, named like it, with the files that match ``patterns``."""
     hub = _hub()
     try:
         return Path(
@@ -165,7 +164,7 @@ def _reason(name: HubName, error: Exception) -> str:
 
 
 def _hub() -> ModuleType:
-    """Imported when it is needed: the package reads its variables at import."""
+    """Imports huggingface-hub when needed: the package reads its variables at import."""
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
         import huggingface_hub  # noqa: PLC0415

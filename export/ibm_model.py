@@ -1,6 +1,6 @@
 """IBM model 1 (Brown et al. 1993): the probability of a target token given a source token.
 
-Expectation maximization over all links of a source and a target token in the same pair. Every
+Expectation maximization over all links of a source token and a target token in the same pair. Every
 target token may also come from the empty source token.
 """
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int64]
 
 NUM_ITERATIONS = 5
-MAX_LINKS = 20_000_000  # about 1 GB; pairs after them are left out
+MAX_LINKS = 20_000_000  # about 1 GB; later pairs are left out
 _EMPTY = -1
 
 
@@ -32,7 +32,7 @@ def lexical_probabilities(
     """Trains on ``pairs`` of source and target tokens. The same pairs give the same numbers.
 
     Returns:
-        The links of all source tokens but the empty one.
+        The links of all source tokens except the empty one.
     """
     sources, targets, places = _links(pairs)
     width = int(targets.max()) + 1
@@ -50,7 +50,7 @@ def lexical_probabilities(
 
 
 def _links(pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[Ids, Ids, Ids]:
-    """Source token, target token, and place of the target token in the corpus, of each link."""
+    """Source token, target token, and position of the target token in the corpus, of each link."""
     sources, targets, places = [], [], []
     num_links = num_places = 0
     for source, target in pairs:

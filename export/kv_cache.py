@@ -1,7 +1,7 @@
 """An int8 key/value cache, quantized by ``GroupQueryAttention`` itself.
 
 The operator writes a new token's keys and values as integers and multiplies them by a scale when
-it reads them. The scale is a constant of the graph: the largest magnitude over calibration text,
+it reads them. The scale is a constant in the graph: the largest magnitude over calibration text,
 divided by 127. Larger values saturate.
 """
 
@@ -23,7 +23,7 @@ from export.speech import Source
 from model.bundle import Device, Dtype, KvCache, StateRole, StateSpec
 from model.config import Kind, ModelConfig, ScoreKind
 
-# By the name of a state: the largest magnitude of each channel, [kv_heads, head_size].
+# The largest magnitude of each channel, [kv_heads, head_size], by the name of the state.
 CacheRanges = Mapping[str, Floats]
 
 # Indices of the operator's inputs.
@@ -63,7 +63,7 @@ def check_kv_cache_supported(config: ModelConfig, device: Device) -> None:
 def calibration_set(config: ModelConfig, evaluation: EvaluationSet | None) -> EvaluationSet:
     """The text of ``evaluation``, plus rows of random tokens if it has few distinct tokens.
 
-    That happens if the vocabulary covers almost none of the text.
+    It has few if the vocabulary covers almost none of the text.
     """
     if evaluation is not None and len(set().union(*evaluation.rows)) >= MIN_DISTINCT_TOKENS:
         return evaluation
@@ -94,7 +94,7 @@ def calibrate(
 def quantize_cache(
     graphs: Signatures, directory: Path, ranges: CacheRanges, device: Device
 ) -> Signatures:
-    """Makes the ``KV`` states of the graph in ``directory`` int8; keeps its weights' file."""
+    """Converts the ``KV`` states of the graph in ``directory`` to int8; keeps its weights' file."""
     decode = graphs["decode"]
     by_input = {state.input: state for state in _kv_states(graphs)}
     model = load_graph(directory / decode.file)
@@ -204,7 +204,7 @@ def _supports_xqa(node: ir.Node, head_size: int) -> bool:
 
 
 def _scale(graph: ir.Graph, name: str, ranges: NDArray[np.float32]) -> ir.Value:
-    """An initializer: the scale of each range; 1 for a range of zero."""
+    """An initializer with the scale of each range; 1 for a range of zero."""
     scales = np.where(ranges > 0, ranges / _LARGEST_INTEGER, 1).astype(np.float32)
     value = ir.Value(name=name, const_value=ir.tensor(scales, name=name))
     value.dtype, value.shape = ir.DataType.FLOAT, ir.Shape(scales.shape)

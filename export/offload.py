@@ -1,6 +1,6 @@
 """Offloads the weights of large models to disk.
 
-An export needs all weights several times, but never twice at once: to trace the graphs, to run
+An export needs all weights several times, but never two copies at once: to trace the graphs, to run
 them, and to run the eager module. Between these steps they need not be in memory.
 """
 
@@ -22,7 +22,7 @@ def num_bytes(weights: Mapping[str, Tensor]) -> int:
 class OffloadedWeights(Mapping[str, Tensor]):
     """Weights in a folder, one file each, in fp32; the caller deletes the folder.
 
-    Each access maps the file anew (copy on write), so its pages leave memory with the tensor.
+    Each access maps the file anew (copy on write), so its pages are freed with the tensor.
     """
 
     def __init__(self, weights: dict[str, Tensor], directory: Path) -> None:

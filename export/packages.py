@@ -1,4 +1,4 @@
-"""Models in packages from the package index, which are never imported."""
+"""Models in packages from the package index; the packages are never imported."""
 
 import importlib.util
 import shutil
@@ -13,7 +13,7 @@ from export.errors import SourceError
 
 @dataclass(frozen=True, kw_only=True)
 class PackageFile:
-    """A file or folder of a package; ``path`` is relative to its folder ``module``."""
+    """A file or folder of a package; ``path`` is relative to the package's folder ``module``."""
 
     package: str
     version: str
@@ -52,8 +52,8 @@ class DefaultSource(PackageFile):
     ``license`` is the model's, ``package_license`` that of the rest of the package.
 
     Attributes:
-        split_file: a file of the model's folder that is too large for one package, which
-            ``parts`` have in pieces.
+        split_file: a file of the model's folder that is too large for one package; ``parts`` have
+            pieces of it.
     """
 
     name: str
@@ -70,7 +70,7 @@ class DefaultSource(PackageFile):
         return {file.package: file.version for file in (self, *self.parts)}
 
     def locate(self) -> Path:
-        """The installed model, or the folder with the first piece of it.
+        """The installed model, or the folder with its first piece.
 
         Raises:
             SourceError: the package is not installed, or has no such file.
@@ -79,7 +79,7 @@ class DefaultSource(PackageFile):
 
     @contextmanager
     def whole(self) -> Iterator[Path]:
-        """The installed model; if it is in pieces, a temporary folder with all of it.
+        """The installed model; if it is in pieces, a temporary folder with the whole model.
 
         Raises:
             SourceError: a package is not installed, or has no such file.

@@ -14,12 +14,12 @@ from model.bundle import SpecialTokens
 from model.config import Kind
 
 NUM_STEPS = 32
-# For a large model, whose every step, and every row in the eager module, reads gigabytes.
+# For a large model: every step, and every row in the eager module, reads gigabytes.
 NUM_LARGE_STEPS = 8
 NUM_LARGE_ROWS = 6
 RANDOM_LENGTHS = (13, 1, 7, 4)
 NUM_IMAGES = 6
-NUM_WINDOWS = 2  # of speech, and a silent one
+NUM_WINDOWS = 2  # windows of speech; there is also a silent one
 SEED = 20170612
 
 
@@ -62,7 +62,7 @@ def decoding_inputs(checkpoint: Checkpoint, *, is_large: bool) -> DecodingInputs
     """:func:`parity_rows` as prompts of a decoder, or as sources of an encoder-decoder.
 
     Raises:
-        ParityError: an encoder-decoder without a decoder start token.
+        ParityError: an encoder-decoder has no decoder start token.
     """
     special, reader = checkpoint.special_tokens, SpeechReader.of(checkpoint)
     rows: list[list[int]] = [] if reader is not None else parity_rows(checkpoint)
@@ -87,7 +87,7 @@ def decoding_inputs(checkpoint: Checkpoint, *, is_large: bool) -> DecodingInputs
 
 
 def _speech_inputs(reader: SpeechReader, special: SpecialTokens) -> DecodingInputs:
-    """Windows of speech and of silence; targets start with what is said in others."""
+    """Windows of speech and of silence; targets start with the transcripts of other windows."""
     windows = reader.windows(SENTENCES, NUM_WINDOWS)
     silent = dataclasses.replace(windows[0], samples=np.zeros_like(windows[0].samples))
     sources: list[Source] = [*windows, silent]

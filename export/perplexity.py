@@ -1,6 +1,6 @@
-"""The perplexity of a bundle's graphs, on text of this repository: what a precision costs.
+"""Measures the perplexity of a bundle's graphs on texts of this repository: a precision's cost.
 
-Teacher forcing: every token is predicted from those before it, by the graphs as they are served.
+Teacher forcing: the graphs, as they are served, predict every token from those before it.
 """
 
 import math
@@ -27,7 +27,7 @@ NUM_LARGE_TEXTS = 3  # for a large model, which needs a GMAC or more per token
 
 @dataclass(frozen=True)
 class PerplexityScore:
-    """``perplexity``: the exponential of a token's mean negative log probability."""
+    """``perplexity``: the exponential of the mean negative log-probability per token."""
 
     num_tokens: int
     perplexity: float
@@ -35,9 +35,9 @@ class PerplexityScore:
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """Rows of token ids, and for an encoder-decoder the source of each row.
+    """Rows of token ids, with the source of each row for an encoder-decoder.
 
-    Every token of a row but the first is predicted.
+    Every token of a row except the first is predicted.
     """
 
     rows: list[list[int]]
@@ -48,7 +48,7 @@ class EvaluationSet:
         """The repository's texts, tokenized; None if the model does not generate text.
 
         Args:
-            num_texts: number of texts or sentences; default all.
+            num_texts: number of texts or sentences; default: all.
         """
         reader = SpeechReader.of(checkpoint)
         if reader is not None:
@@ -77,9 +77,9 @@ class EvaluationSet:
 
 @dataclass(frozen=True)
 class TeacherForcedRun:
-    """``losses`` of each row's tokens but the first, and the ``decoder`` with its cache.
+    """``losses`` of each row's tokens except the first, and the ``decoder`` with its cache.
 
-    The decoder has one slot per row, which holds all of the row's tokens but the last.
+    The decoder has one slot per row, which holds all of the row's tokens except the last.
     """
 
     losses: list[Floats]
@@ -89,7 +89,7 @@ class TeacherForcedRun:
 def measure_perplexity(
     evaluation: EvaluationSet, directory: Path, graphs: Signatures, *, is_large: bool = False
 ) -> PerplexityScore:
-    """How well the graphs in ``directory`` predict the rows of ``evaluation``."""
+    """The perplexity of the graphs in ``directory`` on the rows of ``evaluation``."""
     run = run_teacher_forced(evaluation, directory, graphs, is_large=is_large)
     losses = np.concatenate(run.losses)
     return PerplexityScore(len(losses), math.exp(float(losses.mean())))
@@ -117,7 +117,7 @@ def run_teacher_forced(
 
 
 def _prefill(decoder: DecodeSession, slot: int, row: list[int]) -> Floats:
-    """Logits ``[length - 1, vocabulary]`` after each token of ``row`` but the last."""
+    """Logits ``[length - 1, vocabulary]`` after each token of ``row`` except the last."""
     ids, length = np.array([row[:-1]]), len(row) - 1
     return decoder.step(
         slot,
@@ -145,7 +145,7 @@ def _step_by_step(
 
 
 def _losses(logits: Floats, tokens: list[int]) -> Floats:
-    """Negative log probabilities of ``tokens``; ``logits [steps, vocabulary]`` may be longer."""
+    """Negative log-probabilities of ``tokens``; ``logits [steps, vocabulary]`` may be longer."""
     x: NDArray[np.float64] = logits[: len(tokens)].astype(np.float64)
     x -= x.max(-1, keepdims=True)
     log_sums = np.log(np.exp(x).sum(-1))

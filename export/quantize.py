@@ -1,4 +1,4 @@
-"""Quantizes a graph's weights: finds its matrices and converts each to its format."""
+"""Quantizes a graph's weights: finds its matrices, and converts each to its format."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -29,7 +29,7 @@ from export.recipes import Recipe, WeightFormat
 from model.config import Kind, ModelConfig, NormOrder
 
 ROUTER = "feed_forward.router.weight"  # small, and errors change which experts run
-# They lose most, as measured on SmolLM2 (docs/decisions/0011): the output matrix by far.
+# These lose most, the output matrix by far: measured on SmolLM2 (docs/decisions/0011).
 SENSITIVE = "feed_forward.output.weight"
 OUTPUT = "head.output.weight"
 SPECTROGRAM = "audio.spectrogram."  # small, and powers span ten orders of magnitude
@@ -40,7 +40,7 @@ MATMULS: dict[WeightFormat, Callable[[Tape, ir.Value, str, Weight], ir.Value]] =
     WeightFormat.BLOCK_INT8: lambda tape, x, name, weight: matmul_nbits(tape, x, name, weight, 8),
     WeightFormat.BLOCK_INT4: lambda tape, x, name, weight: matmul_nbits(tape, x, name, weight, 4),
 }
-_DYNAMIC = {  # bits
+_DYNAMIC = {  # number of bits
     WeightFormat.DYNAMIC_INT8: 8,
     WeightFormat.DYNAMIC_INT6: 6,
     WeightFormat.DYNAMIC_INT4: 4,
@@ -55,7 +55,7 @@ TRACED = "model."
 def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
     """Name suffixes of weights that stay fp32 unless their inputs are smoothed or in blocks.
 
-    A post-norm encoder's queries, keys and values read the residual stream, whose few large
+    A post-norm encoder's queries, keys and values read the residual stream, in which a few large
     channels make int8 too coarse (:mod:`export.smooth_quant`).
     """
     stack = config.encoder
@@ -84,12 +84,12 @@ def quantize_graph(
     """Quantizes matrices, embeddings and experts, in place.
 
     Args:
-        kept: name suffixes of matrices that stay as they are, or are sensitive, if their format is
-            in blocks.
-        smoothing_factors: divisors of matrices' inputs. A matrix that has one and becomes int8 by
+        kept: name suffixes of matrices that stay as they are or, if their format is in blocks, that
+            count as sensitive.
+        smoothing_factors: divisors of matrices' inputs. A matrix with divisors that becomes int8 by
             rows is quantized even if it is in ``kept``.
-        second_moments: of matrices' inputs, for 4-bit blocks.
-        is_tied: whether the token embedding is the output matrix, perhaps of another graph.
+        second_moments: those of matrices' inputs, for 4-bit blocks.
+        is_tied: whether the token embedding is also the output matrix, perhaps of another graph.
     """
     if recipe.matrices == WeightFormat.FLOAT:
         return
@@ -128,7 +128,7 @@ def quantize_graph(
 def _format_of(
     product: ConstantMatMul, recipe: Recipe, kept: tuple[str, ...], *, is_smoothed: bool
 ) -> WeightFormat:
-    """The format that a matrix gets; ``FLOAT`` if it stays as it is."""
+    """The format for a matrix; ``FLOAT`` if it is not quantized."""
     if product.name.endswith(ROUTER) or SPECTROGRAM in product.name:
         return WeightFormat.FLOAT
     if recipe.embedding == WeightFormat.FLOAT and _is_embedding(product.matrix):
@@ -145,7 +145,7 @@ def _format_of(
 
 
 def _format_of_embedding(recipe: Recipe, *, is_tied: bool) -> WeightFormat:
-    """One format for a tied embedding in all graphs, so that they can share its memory."""
+    """The format for embeddings: if tied, the same in all graphs, so that they can share memory."""
     return recipe.output if is_tied and recipe.embedding != WeightFormat.FLOAT else recipe.embedding
 
 
@@ -195,7 +195,7 @@ def _quantize_embeddings(graph: ir.Graph, form: WeightFormat) -> Shared:
 
 
 def _quantized_rows(name: str, matrix: Weight, form: WeightFormat) -> Int8Rows | Blocks:
-    """``matrix [rows, size]``, with a scale for each row or for each block of it."""
+    """``matrix [rows, size]``, quantized with a scale per row or per block of a row."""
     if form in _DYNAMIC and can_have_blocks(matrix.shape[1]):
         return block_matmul.quantize_table(matrix, _DYNAMIC[form])
     return Int8Rows.of(name, matrix)
@@ -235,7 +235,7 @@ def _is_embedding(matrix: ir.Value) -> bool:
 
 
 def _replace(graph: ir.Graph, node: ir.Node, result: ir.Value, tape: Tape) -> None:
-    """Replaces ``node`` with the nodes of ``tape``, and its output with ``result``."""
+    """Replaces ``node`` by the nodes of ``tape``, and its output by ``result``."""
     for value in tape.initializers:
         held = graph.initializers.get(value.name or "")
         if held is None:

@@ -16,23 +16,23 @@ CONTRIB = "com.microsoft"
 Weight = NDArray[np.float32]  # [inputs, outputs]
 
 SMALLEST_SCALE = 1e-9
-# Inputs that share a scale, by bits. With 4 bits, blocks of 128 lost three times as much as 32.
+# Number of inputs that share a scale, by bits. With 4 bits, blocks of 128 lost three times as much.
 BLOCK_SIZES = {8: 128, 4: 32}
-# Of MatMulNBits: 4 quantizes activations to int8, block by block.
+# Attribute of MatMulNBits: 4 quantizes activations to int8, block by block.
 ACCURACY_LEVEL = 4
 
 
 def constant(tape: Tape, name: str, array: NDArray[np.generic]) -> ir.Value:
-    """An initializer of the graph."""
+    """Adds an initializer to the graph."""
     return tape.initializer(ir.tensor(array, name=name))
 
 
 def saturation_free_scales(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
-    """An int8 scale for each row of ``matrix [rows, size]`` that avoids 16-bit saturation.
+    """An int8 scale per row of ``matrix [rows, size]`` that avoids 16-bit saturation.
 
     CPUs with AVX2 but without VNNI (``vpmaddubsw``) multiply elements ``2 i`` and ``2 i + 1`` by
     unsigned bytes and add the two products in 16 bits, which saturates. With these scales, two
-    neighbours of the same sign add up to at most 128 steps, and ``255 * 128`` fits.
+    neighbours of the same sign add up to at most 128 steps, and ``255 * 128`` does not saturate.
     """
     even = matrix if matrix.shape[1] % 2 == 0 else np.pad(matrix, [(0, 0), (0, 1)])
     first, second = even[:, 0::2], even[:, 1::2]
@@ -44,7 +44,7 @@ def saturation_free_scales(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Int8Rows:
-    """A matrix ``[rows, size]`` as integers from -127 to 127, with a scale for each row."""
+    """A matrix ``[rows, size]`` as integers from -127 to 127, with a scale per row."""
 
     name: str
     integers: NDArray[np.int8]
@@ -67,7 +67,7 @@ class Int8Rows:
 def gather_rows(tape: Tape, ids: ir.Value, rows: Int8Rows, stored: ir.Value) -> ir.Value:
     """The rows ``ids [...]`` of ``stored [rows, size]``, in fp32: ``[..., size]``.
 
-    One block is a whole row: the operator allows blocks longer than the row.
+    Each row is one block: the operator allows blocks longer than a row.
     """
     block = max(16, 1 << (rows.integers.shape[1] - 1).bit_length())
     scales = constant(tape, f"{rows.name}.row_scales", rows.scales[:, None])
@@ -80,7 +80,7 @@ def dynamic_matmul_int8(
 ) -> ir.Value:
     """``x [..., inputs]`` times an 8-bit matrix, with dynamic quantization of each row of ``x``.
 
-    In standard operators. Rows of ``x`` become unsigned bytes with the zero point 128.
+    Uses standard operators. Rows of ``x`` become unsigned bytes with the zero point 128.
 
     Args:
         matrix: ``[inputs, outputs]``
@@ -122,7 +122,7 @@ def tied_int8(tape: Tape, x: ir.Value, rows: Int8Rows, stored: ir.Value) -> ir.V
 
 
 def matmul_nbits(tape: Tape, x: ir.Value, name: str, weight: Weight, bits: int) -> ir.Value:
-    """``MatMulNBits``: each output has a scale for each block of its inputs.
+    """``MatMulNBits``: each output has a scale per block of its inputs.
 
     With 4 bits, each block also has a zero point; 8 bits are symmetric around 128.
 
@@ -153,7 +153,7 @@ def matmul_nbits(tape: Tape, x: ir.Value, name: str, weight: Weight, bits: int) 
 
 
 class QuantizedBlocks(NamedTuple):
-    """``integers [..., block]``, and for each block a scale and perhaps a zero point."""
+    """``integers [..., block]``; per block, a scale and optionally a zero point."""
 
     integers: NDArray[np.uint8]
     scales: NDArray[np.float32]

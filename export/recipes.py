@@ -1,4 +1,4 @@
-"""How a bundle is quantized, by precision and device; and what ``auto`` chooses."""
+"""How bundles are quantized, by precision and device, and the choice of ``auto``."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -126,14 +126,14 @@ _INT8_DECODER = Recipe(
 
 
 def recipe_for(precision: Precision, device: Device, kind: Kind) -> Recipe:
-    """How a model of this kind is converted."""
+    """The recipe for a model of this kind."""
     if (precision, device, kind) == (Precision.INT8, Device.CPU, Kind.DECODER):
         return _INT8_DECODER
     return RECIPES[precision, device]
 
 
 AUTO = "auto"
-# What ``auto`` chooses, and why.
+# The precisions that ``auto`` chooses, and why.
 _CHOICES = {
     Device.CPU: (Precision.INT8, "the fastest on a CPU, at a quarter of the memory of fp32"),
     Device.CUDA: (Precision.FP16, "what a GPU's attention kernels compute in"),

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-# Read when the library is loaded: it would write a device id and events below the home directory.
+# ONNX Runtime reads it when it is loaded; it would write a device id and events below the home.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
@@ -24,12 +24,12 @@ PROVIDERS = ["CPUExecutionProvider"]
 
 
 def onnxruntime_version() -> str:
-    """The version that ``parity.json`` records."""
+    """The version of ONNX Runtime, for ``parity.json``."""
     return str(ort.__version__)
 
 
 def _element_type(dtype: Dtype) -> type[np.generic] | int:
-    """``dtype`` as an IO binding takes it: bf16 by its ONNX number, all others as numpy types."""
+    """``dtype`` as IO bindings take it: bf16 by its ONNX number, all others as numpy types."""
     if dtype == Dtype.BFLOAT16:
         return int(onnx.TensorProto.BFLOAT16)
     return np.dtype(dtype.value).type
@@ -69,11 +69,11 @@ class Session:
         )
 
     def run(self, **inputs: Array) -> dict[str, Floats]:
-        """Runs the graph; inputs by name, cast to the dtype of the signature."""
+        """Runs the graph; inputs are given by name, and cast to the dtypes of the signature."""
         return self.run_outputs((), **inputs)
 
     def run_outputs(self, more: Sequence[str], **inputs: Array) -> dict[str, Floats]:
-        """:meth:`run`; also returns the outputs ``more``, which the signature need not have."""
+        """As :meth:`run`; also returns the outputs ``more``, which the signature need not list."""
         specs = {spec.name: spec for spec in self.graph.inputs}
         feed = {name: np.asarray(x, specs[name].dtype.value) for name, x in inputs.items()}
         binding = self.session.io_binding()
@@ -122,7 +122,7 @@ class DecodeSession(Session):
     def step_outputs(
         self, names: Sequence[str], first_slot: int = 0, **inputs: Array
     ) -> dict[str, Floats]:
-        """:meth:`step`, but returns the outputs ``names``."""
+        """As :meth:`step`, but returns the outputs ``names``."""
         binding = self.session.io_binding()
         for spec in self.graph.inputs:
             array = np.ascontiguousarray(inputs[spec.name], spec.dtype.value)
@@ -136,5 +136,5 @@ class DecodeSession(Session):
             binding.bind_input(state.input, *where)
             binding.bind_output(state.output, *where)
         self.session.run_with_iobinding(binding)
-        outputs = binding.get_outputs()[: len(names)]  # in the order of binding
+        outputs = binding.get_outputs()[: len(names)]  # in binding order
         return dict(zip(names, map(_to_array, outputs), strict=True))

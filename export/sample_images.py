@@ -1,4 +1,4 @@
-"""Images on which exports measure a model that has none of its own."""
+"""Images on which exports measure models that come without images."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ NUM_WAVES, NUM_RECTANGLES = 6, 4
 
 
 def images_of(spec: ImageSpec, own: Sequence[Pixels], count: int, seed: int) -> list[Pixels]:
-    """At most ``count`` of a model's ``own`` images; without any, as many :func:`sample_images`."""
+    """At most ``count`` of a model's ``own`` images; without any, ``count`` generated ones."""
     return list(own[:count]) or sample_images(spec, count, seed)
 
 

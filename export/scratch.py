@@ -1,4 +1,4 @@
-"""What an export borrows while it runs: a folder and PyTorch's threads."""
+"""Resources of a running export: a temporary folder and PyTorch's threads."""
 
 import shutil
 import tempfile
@@ -17,8 +17,8 @@ from export.offload import LARGE_BYTES, num_bytes
 def few_threads(weights: Mapping[str, Tensor]) -> Iterator[None]:
     """Limits PyTorch to one thread for small models.
 
-    Their matrices are small. On cores shared with other work, threads that waited for each
-    other slowed a check down from 8 to 37 seconds.
+    Their matrices are small. On cores shared with other work, waiting threads slowed a check down
+    from 8 to 37 seconds.
     """
     num_threads = torch.get_num_threads()
     if num_bytes(weights) < LARGE_BYTES:
@@ -34,7 +34,7 @@ def scratch_folder(root: Path) -> Iterator[Path]:
     """A temporary folder inside ``root``, on the same file system; a rename may keep it.
 
     Raises:
-        ExportError: a file could not be written there, for example to a full disk.
+        ExportError: a file could not be written there, for example because the disk is full.
     """
     directory = None
     try:

@@ -1,4 +1,4 @@
-"""Measures what calibrated rounding needs: how the inputs of linear maps vary together."""
+"""Measures the second moments of the inputs of linear maps, for calibrated rounding."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,26 +20,26 @@ from export.recipes import Recipe, WeightFormat
 from export.speech import Source
 from model.config import Kind, ModelConfig
 
-MAX_BYTES = 2 << 30  # of all moments: those of Llama models of 1 B parameters have 1.1 GB
-MAX_TOKENS = 96  # of an answer
-BATCH = 16  # sources that are answered together
+MAX_BYTES = 2 << 30  # for all moments: those of Llama models with 1 B parameters have 1.1 GB
+MAX_TOKENS = 96  # per answer
+BATCH = 16  # sources answered together
 
 
 def measure_second_moments(
     checkpoint: Checkpoint, weights: Mapping[str, Tensor], recipe: Recipe, fp32: GraphFolder
 ) -> SecondMoments:
-    """``X^T X`` of the inputs of each matrix that ``recipe`` rounds to 4-bit blocks.
+    """``X^T X`` for the inputs of each matrix that ``recipe`` rounds to 4-bit blocks.
 
-    Decoders read the fp32 graphs' own greedy answers; those without an encoder also read texts.
-    Heads of encoders are not run, so their matrices have none.
+    Decoders read the fp32 graphs' own greedy answers; decoders without an encoder also read texts.
+    Heads of encoders are not run, so their matrices have no moments.
 
     Args:
-        weights: not smoothed, as the graphs ``fp32``.
+        weights: not smoothed, like those of the graphs ``fp32``.
 
     Returns:
-        ``[inputs, inputs]`` by the matrices' names, of the smallest ones up to :data:`MAX_BYTES`.
-        Nothing for recurrent models, which mostly read single words, and none for a matrix with
-        inputs that are not finite.
+        ``[inputs, inputs]`` by the matrices' names, for the smallest ones up to :data:`MAX_BYTES`.
+        Empty for recurrent models, which mostly read single words; without matrices whose inputs
+        are not finite.
     """
     config = checkpoint.config
     if recipe.matrices != WeightFormat.DYNAMIC_INT4 or config.recurrent is not None:
@@ -76,7 +76,7 @@ def measure_second_moments(
 
 
 def _names_of_smallest(config: ModelConfig, weights: Mapping[str, Tensor]) -> set[str]:
-    """The linear maps with the smallest moments, up to :data:`MAX_BYTES`."""
+    """The linear maps with the smallest moments, up to :data:`MAX_BYTES` in total."""
     by_size = sorted(
         (4 * weights[f"{name}.weight"].shape[0] ** 2, name)
         for name in _rounded_maps(config, weights)
@@ -86,7 +86,7 @@ def _names_of_smallest(config: ModelConfig, weights: Mapping[str, Tensor]) -> se
 
 
 def _rounded_maps(config: ModelConfig, weights: Mapping[str, Tensor]) -> Iterator[str]:
-    """The linear maps that get 4 bits and are not in such blocks already."""
+    """The linear maps that get 4 bits and are not already in such blocks."""
     finer = (ROUTER, OUTPUT)
     for name in linear_maps(config):
         weight = weights[f"{name}.weight"]
@@ -102,7 +102,7 @@ def _answers(
     sources: Sequence[Source] | None,
     fp32: GraphFolder,
 ) -> list[list[int]]:
-    """What the decoder reads as it answers greedily: each prompt and all but the last token."""
+    """The decoder's inputs while it answers greedily: each prompt, and all but the last token."""
     if not prompts:
         return []
     inputs = DecodingInputs(

@@ -1,4 +1,4 @@
-"""What a shortlist costs: greedy translations with it, compared with those without it."""
+"""Measures the loss from a shortlist: greedy translations with it, compared with those without."""
 
 import importlib
 import importlib.util
@@ -28,7 +28,7 @@ MAX_STEPS = 128
 
 
 def evaluation_sentences(language: str | None) -> tuple[str, ...]:
-    """Sentences of this repository in ``language``; English ones if there are none in it."""
+    """This repository's sentences in ``language``; English ones if there are none."""
     language = language if language in SENTENCES else "en"
     passages = PASSAGES if language == "en" else ()
     parts = [f"{part}." for text in passages for part in text.rstrip(".").split(". ")]
@@ -53,7 +53,7 @@ def add_shortlist(
 def measure_shortlist(
     checkpoint: Checkpoint, source: ShortlistSource, directory: Path, graphs: Signatures
 ) -> ShortlistLoss:
-    """Translates the held-out texts, or this repository's, twice by the graphs in ``directory``."""
+    """Translates the held-out texts, or this repository's, with and without the shortlist."""
     tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
     size = checkpoint.config.vocabulary_size
     texts = source.held_out or evaluation_sentences(checkpoint.source_language)
@@ -144,7 +144,7 @@ def _decode(
 def _mask(
     shortlist: Shortlist | None, sources: Sequence[Sequence[int]], eos: Sequence[int]
 ) -> Floats:
-    """What to add to the logits ``[rows, vocabulary]``: -inf for tokens that are not candidates."""
+    """The mask to add to logits ``[rows, vocabulary]``: -inf for tokens that are not candidates."""
     if shortlist is None:
         return np.zeros((1, 1), np.float32)
     mask = np.full((len(sources), shortlist.vocabulary_size), -np.inf, np.float32)
@@ -154,7 +154,7 @@ def _mask(
 
 
 def _bleu(outputs: list[str], references: list[str]) -> float | None:
-    """BLEU by sacrebleu; None if it is not installed."""
+    """BLEU from sacrebleu; None if it is not installed."""
     if importlib.util.find_spec("sacrebleu") is None:
         return None
     sacrebleu = importlib.import_module("sacrebleu")

@@ -1,4 +1,4 @@
-"""The shortlist of a bundle: the checkpoint's own, a file's, or made from parallel texts."""
+"""The shortlist of a bundle: the checkpoint's own, a file, or trained on parallel texts."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from model.shortlist import Shortlist
 
 AUTO, OFF = "auto", "off"
 MAX_TEXT_BYTES = 1 << 28
-MAX_TOKENS = 100  # of a side; longer pairs are left out
-NUM_FREQUENT = NUM_BEST = 50  # candidates for every source, and for each source token
-NUM_HELD_OUT = 200  # pairs, at most, that measure what the shortlist costs
+MAX_TOKENS = 100  # per side; longer pairs are left out
+NUM_FREQUENT = NUM_BEST = 50  # candidates for every source, and per source token
+NUM_HELD_OUT = 200  # at most; pairs that measure the loss from the shortlist
 
 
 @dataclass(frozen=True, eq=False)
 class ShortlistSource:
-    """A shortlist, and texts to measure what it costs: empty for those of this repository."""
+    """A shortlist, and texts to measure its loss; empty: those of this repository."""
 
     shortlist: Shortlist
     origin: ShortlistOrigin
@@ -46,7 +46,7 @@ def choose_shortlist(
         checkpoint: the model.
         choice: ``auto`` for the checkpoint's own, if it has one; ``off``; or the path of a binary
             shortlist of Marian.
-        texts: makes one from the parallel texts in this file, if ``choice`` is ``auto``.
+        texts: a file of parallel texts to train a shortlist on, if ``choice`` is ``auto``.
 
     Raises:
         SourceError: a file is unreadable, damaged or of another vocabulary.
@@ -74,7 +74,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
     """The pairs of a UTF-8 file: one line each, source and target separated by a tab.
 
     Raises:
-        SourceError: unreadable, too large, without pairs, or a line without exactly one tab.
+        SourceError: it is unreadable, too large, without pairs, or a line has not exactly one tab.
     """
     try:
         if path.stat().st_size > MAX_TEXT_BYTES:
@@ -98,7 +98,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 def _from_texts(checkpoint: Checkpoint, path: Path) -> ShortlistSource:
-    """Every tenth pair is held out, up to :data:`NUM_HELD_OUT`."""
+    """Trains a shortlist; every tenth pair is held out, up to :data:`NUM_HELD_OUT`."""
     pairs = read_pairs(path)
     held_out = pairs[::10][:NUM_HELD_OUT]
     rest = [pair for index, pair in enumerate(pairs) if index % 10 or index // 10 >= NUM_HELD_OUT]
@@ -107,7 +107,7 @@ def _from_texts(checkpoint: Checkpoint, path: Path) -> ShortlistSource:
 
 
 def train_shortlist(checkpoint: Checkpoint, pairs: Sequence[tuple[str, str]]) -> Shortlist:
-    """The likeliest translations of each source token, by IBM model 1; and the token itself."""
+    """The most probable translations of each source token by IBM model 1, and the token itself."""
     tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
     size = checkpoint.config.vocabulary_size
     rows = []

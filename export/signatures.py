@@ -1,4 +1,4 @@
-"""Inputs, outputs and states of each graph, from the configuration: see :mod:`model.bundle`."""
+"""Inputs, outputs and states of each graph, from the configuration (:mod:`model.graph_spec`)."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ from model.recurrent_cells import CELLS
 from model.recurrent_config import AlignmentKind, BridgeKind, RecurrentConfig
 
 # ONNX Runtime's fused skip and layer norm has about twice the error of the separate operators. Its
-# layout of convolutions, of which our graphs have none, crashes over a 16-bit LSTM (1.31.1).
+# convolution layout, which our graphs do not need, crashes with a 16-bit LSTM (1.31.1).
 DISABLED_OPTIMIZERS = ("SkipLayerNormFusion", "NchwcTransformer")
 
 LOGIT_POSITIONS = TensorSpec(name="logit_positions", dtype=Dtype.INT32, shape=("chosen",))
@@ -30,7 +30,7 @@ Signatures = dict[str, GraphSpec]
 
 
 def _max_chunk(stack: StackConfig | None) -> int | None:
-    """1 token per run if a layer is recurrent, else no limit; None: all layers are."""
+    """Most new tokens per run: 1 if a layer is recurrent (without a stack, all are), or None."""
     if stack is None:
         return 1
     return 1 if any(layer.mixer == MixerKind.SSRU for layer in stack.layers) else None
@@ -167,7 +167,7 @@ HEAD_OUTPUTS: dict[HeadKind, Callable[[ModelConfig], list[TensorSpec]]] = {
 
 
 def ponder_specs(stack: StackConfig | None, *shape: int | str) -> tuple[TensorSpec, ...]:
-    """Further outputs of a stack with adaptive computation time: see :mod:`model.graph_spec`."""
+    """The outputs added by adaptive computation time: see :mod:`model.graph_spec`."""
     if stack is None or stack.halting is None:
         return ()
     return (
@@ -226,8 +226,8 @@ def _decode(config: ModelConfig, stack: StackConfig | None) -> GraphSpec:
         outputs=(_chosen_logits(config), *ponder_specs(stack, "chosen")),
         states=decoder_states(config),
         max_chunk=max_chunk,
-        # Cross-attention binds the source's keys and values as the past. Over a past,
-        # GroupQueryAttention takes several tokens of one row only, and no more than the past has.
+        # Cross-attention binds the source's keys and values as the past. With a past,
+        # GroupQueryAttention takes several tokens only for one row, and no more than the past has.
         chunk_within_source=max_chunk is None
         and stack is not None
         and any(layer.cross_attention is not None for layer in stack.layers),
@@ -246,7 +246,7 @@ def signatures(config: ModelConfig) -> Signatures:
 
 
 def with_float_states(graphs: Signatures, dtype: Dtype) -> Signatures:
-    """``graphs`` with states and the outputs that fill them in ``dtype``; others stay fp32."""
+    """``graphs`` with states, and the outputs that fill them, in ``dtype``; the rest stays fp32."""
     sources = {state.source for graph in graphs.values() for state in graph.states}
 
     def changed(graph: GraphSpec) -> GraphSpec:

@@ -1,4 +1,4 @@
-"""SmoothQuant (Xiao et al. 2023): makes activations easier to quantize.
+"""SmoothQuant (Xiao et al. 2023): moves outliers from activations to weights.
 
 A few channels of a Transformer's activations are far larger than the others, so an int8 scale
 for a whole row leaves the others few steps. Dividing a channel by ``s`` where it is computed and
@@ -28,12 +28,12 @@ from model.config import (
 )
 
 MIGRATION_STRENGTH = 0.5
-RESIDUAL_MIGRATION_STRENGTH = 0.7  # where the graph divides at run time
-MIN_RELATIVE_RANGE = 0.1  # of the mean channel
+RESIDUAL_MIGRATION_STRENGTH = 0.7  # if the graph divides at run time
+MIN_RELATIVE_RANGE = 0.1  # relative to the mean channel
 
-# Orders in which matrices read the residual stream, not what a norm computes of it.
+# Norm orders in which matrices read the residual stream itself, not the output of a norm.
 RESIDUAL_ORDERS = (NormOrder.POST, NormOrder.RES_POST)
-# The matrices that read it.
+# The matrices that read the residual stream.
 RESIDUAL_CONSUMERS = (
     "mixer.qkv",
     "mixer.global_tokens.query",
@@ -62,8 +62,8 @@ class ActivationRanges:
 class ScaleMigration:
     """Channels that ``producer`` computes and only ``consumer``, a linear map, reads.
 
-    They are the outputs of ``producer`` from ``start`` on. With ``attention``, they are values:
-    ``consumer`` reads each once for every query head of its group.
+    They are the outputs of ``producer`` from ``start`` on. With ``attention``, they are values, and
+    ``consumer`` reads each of them once per query head of its group.
     """
 
     producer: str
@@ -88,12 +88,12 @@ def smooth_activations(config: ModelConfig, weights: Weights, rows: Samples) -> 
 
 
 def residual_smoothing_factors(config: ModelConfig, weights: Weights, rows: Samples) -> Weights:
-    """Divisors for matrix inputs that come from a residual stream, as in post-norm layers.
+    """Divisors for matrix inputs that come from the residual stream, as in post-norm layers.
 
     The graph divides the input by them; the matrix's rows are multiplied by them.
 
     Returns:
-        ``[channels]`` by the names of the matrices.
+        ``[channels]`` by the matrices' names.
     """
     consumers = [
         f"{stack}.layers.{index}.{consumer}"
@@ -125,8 +125,8 @@ def _measure(config: ModelConfig, weights: Weights, rows: Samples) -> Activation
 def scale_migrations(config: ModelConfig) -> Iterator[ScaleMigration]:
     """Every place where a scale can move from one weight to the next.
 
-    Post-norm layers have none: the residual connection reads the norm's output too. Neither has
-    such a norm in layers that normalise only outputs of sub-layers.
+    Post-norm layers have none: the residual connection reads the norm's output too. The same
+    applies to norms in layers that normalize only outputs of sub-layers.
     """
     for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
         for index, layer in enumerate(() if stack is None else stack.layers):
@@ -139,15 +139,15 @@ def _layer_migrations(
 ) -> Iterator[ScaleMigration]:
     attention, reads_residual = layer.attention, layer.norm_order in RESIDUAL_ORDERS
     suffix = ".before" if layer.norm_order == NormOrder.SANDWICH else ""
-    # Global tokens read the norm and compute values with matrices of their own.
+    # Global tokens read the norm too, and compute values with their own matrices.
     if attention is not None and not attention.num_global_tokens:
         norm = layer.mixer_norm or layer.norm
         has_norm = norm.kind != NormKind.NONE and not reads_residual
-        if has_norm and not stack.signal_targets:  # a signal is added to what the norm computes
+        if has_norm and not stack.signal_targets:  # a signal is added to the norm's output
             yield ScaleMigration(f"{name}.mixer_norm{suffix}", f"{name}.mixer.qkv")
         start = (attention.num_heads + attention.num_kv_heads) * attention.head_size
-        # Relative values are added to the values that the projection computes; clipped values do
-        # not grow with their weights.
+        # Relative values are added to the projected values, and clipped values are not linear in
+        # their weights.
         has_relative = attention.relative is not None and attention.relative.values
         if not has_relative and attention.clip is None:
             yield ScaleMigration(f"{name}.mixer.qkv", f"{name}.mixer.output", start, attention)
@@ -158,7 +158,7 @@ def _layer_migrations(
         return
     if not reads_residual:
         yield ScaleMigration(f"{name}.feed_forward_norm{suffix}", f"{name}.feed_forward.input")
-    if layer.feed_forward.gated:  # the output is linear in the half that is not activated
+    if layer.feed_forward.gated:  # the output is linear in the half without activation
         start = layer.feed_forward.inner_size
         yield ScaleMigration(f"{name}.feed_forward.input", f"{name}.feed_forward.output", start)
 
@@ -184,7 +184,7 @@ def _migrate(weights: Weights, migration: ScaleMigration, ranges: ActivationRang
 
 
 def _scales(input_range: Tensor, weight_range: Tensor, strength: float) -> Tensor:
-    """``s`` of each channel."""
+    """The scale ``s`` of each channel."""
     # A channel that is small on the samples may be large on other text.
     input_range = input_range.clamp(min=MIN_RELATIVE_RANGE * float(input_range.mean()))
     weight_range = weight_range.clamp(min=MIN_RELATIVE_RANGE * float(weight_range.mean()))

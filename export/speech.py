@@ -1,4 +1,4 @@
-"""Recordings on which exports calibrate and measure models of speech.
+"""Recordings on which exports calibrate and measure speech models.
 
 The files in ``recordings/`` are from the test data of PocketSphinx (BSD-2-Clause): sentences of a
 LibriVox reading of *Sense and Sensibility* (public domain), and names of playing cards.
@@ -18,7 +18,7 @@ from model.audio import Samples, decode_audio
 from model.bundle import AudioSpec, SpecialTokens, TranscriptionTokens
 
 FOLDER = Path(__file__).with_name("recordings")
-# What exports measure: the transcripts are those of the readers' text.
+# Measured recordings and their transcripts, from the text that was read.
 SENTENCES = {
     "austen-1": " And Mr. John Dashwood had then leisure to consider how much there might be"
     " prudently in his power to do for them.",
@@ -28,7 +28,7 @@ SENTENCES = {
     " respectable than he was.",
     "austen-5": " He might even have been made amiable himself.",
 }
-# On which they calibrate.
+# Calibration recordings.
 CARDS = {
     "cards-1": " Ten of clubs.",
     "cards-2": " Four, queen of clubs.",
@@ -40,9 +40,9 @@ CARDS = {
 
 @dataclass(frozen=True, eq=False)
 class SpeechWindow:
-    """A window of speech as a source. Its length is the number of its vectors in the model.
+    """A window of speech as a source. Its length is the number of the model's vectors for it.
 
-    ``target``: the decoder's start tokens, then those of what is said.
+    ``target``: the decoder's start tokens, then those of the transcript.
     """
 
     samples: Samples
@@ -53,12 +53,12 @@ class SpeechWindow:
         return self.num_tokens
 
 
-# What an encoder-decoder reads: token ids or speech.
+# An encoder-decoder's source: token ids or speech.
 Source = list[int] | SpeechWindow
 
 
 class SpeechModel(Protocol):
-    """What the windows of a model depend on."""
+    """The properties of a model that its windows depend on."""
 
     @property
     def audio(self) -> AudioSpec | None: ...
@@ -77,8 +77,8 @@ class SpeechReader:
     """Makes windows for one model.
 
     Attributes:
-        start: the first tokens of a transcript.
-        end: after its last one.
+        start: tokens before a transcript.
+        end: tokens after a transcript.
     """
 
     spec: AudioSpec
@@ -89,7 +89,7 @@ class SpeechReader:
 
     @classmethod
     def of(cls, model: SpeechModel) -> "SpeechReader | None":
-        """The reader for ``model``; None if it is no model of speech."""
+        """The reader for ``model``; None if it is not a speech model."""
         start, tokens = english_start(model), model.transcription
         if model.audio is None or tokens is None or not start:
             return None
@@ -97,7 +97,7 @@ class SpeechReader:
         return cls(model.audio, tokenizer, tokens, start, list(model.special_tokens.eos[:1]))
 
     def windows(self, texts: dict[str, str], count: int) -> list[SpeechWindow]:
-        """``count`` windows: each recording of ``texts`` alone, then with each other one."""
+        """``count`` windows: each recording of ``texts`` alone, then joined with each other one."""
         names: list[tuple[str, ...]] = [(name,) for name in texts]
         names += itertools.permutations(texts, 2)
         return [self._window(texts, chosen) for chosen in names[:count]]
@@ -114,7 +114,7 @@ class SpeechReader:
 
 
 def english_start(model: SpeechModel) -> list[int]:
-    """The first tokens of an English transcript without timestamps; none of other models."""
+    """The first tokens of an English transcript without timestamps; empty for other models."""
     start, tokens = model.special_tokens.decoder_start, model.transcription
     if start is None or tokens is None:
         return []
@@ -124,5 +124,5 @@ def english_start(model: SpeechModel) -> list[int]:
 
 @cache
 def recording(name: str, sample_rate: int) -> Samples:
-    """One of the recordings, ``[samples]``."""
+    """The samples of a recording, ``[samples]``."""
     return decode_audio((FOLDER / f"{name}.opus").read_bytes(), sample_rate)

@@ -39,10 +39,10 @@ def check_supported(config: Fields, **allowed: tuple[object, ...]) -> None:
 
 
 def check_device_supported(config: ModelConfig, device: Device, precision: Precision) -> None:
-    """Checks that ``device`` has the operators of a model of ``config`` in ``precision``.
+    """Checks that ``device`` has the operators for a model of ``config`` in ``precision``.
 
     Raises:
-        UnsupportedError: it has not.
+        UnsupportedError: it lacks operators.
     """
     stacks = [stack for stack in (config.encoder, config.decoder) if stack is not None]
     attentions = [layer.attention for stack in stacks for layer in stack.layers if layer.attention]

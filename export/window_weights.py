@@ -1,4 +1,4 @@
-"""The weights of an encoder's attention in windows, which runs in blocks.
+"""The weights of an encoder's sliding-window attention, which runs in blocks.
 
 See :mod:`model.windows` for the blocks and :class:`model.mixers.GlobalTokens` for global tokens.
 """
@@ -14,13 +14,13 @@ from export.attention_graph import OPERATOR, cross_weights, num_heads_of
 from export.quantized_matmul import constant
 
 WINDOWED = "MultiHeadAttention"
-# Puts the context of global tokens, its second input, in the place of the windows'.
+# Replaces the windows' context with its second input, that of global tokens.
 _MERGE = "Where"
 _MOVES = ("Cast", "Pad", "Reshape", "Slice", "Transpose")
 
 
 def weights_values(node: ir.Node) -> bool:
-    """Whether the output of ``node`` is the left side of a matrix product."""
+    """Whether the output of ``node`` is the left operand of a matrix product."""
     users = [user.node for user in node.outputs[0].uses()]
     return any(user.op_type == "MatMul" and user.inputs[0] is node.outputs[0] for user in users)
 
@@ -31,7 +31,7 @@ def _window_before(value: ir.Value | None) -> ir.Node | None:
 
 
 def _source(value: ir.Value | None) -> ir.Node | None:
-    """The node whose result ``value`` is, apart from its shape and type."""
+    """The node that computes ``value``, apart from reshapes and casts."""
     while value is not None and (node := value.producer()) is not None:
         if node.op_type not in _MOVES:
             return node
@@ -40,7 +40,7 @@ def _source(value: ir.Value | None) -> ir.Node | None:
 
 
 def _merge_after(window: ir.Node) -> ir.Node | None:
-    """The node that puts the context of global tokens among that of ``window``."""
+    """The node that merges the context of global tokens into that of ``window``."""
     reached = [window]
     while reached:
         for user in [user.node for user in reached.pop().outputs[0].uses()]:
@@ -52,7 +52,7 @@ def _merge_after(window: ir.Node) -> ir.Node | None:
 
 
 class WindowWeights:
-    """The weights of an attention in blocks, put at their places: see :mod:`model.windows`.
+    """The weights of an attention in blocks, moved to their positions: see :mod:`model.windows`.
 
     The operator's inputs are ``queries [batch * blocks, size, heads * d]``, keys and values
     ``[batch * blocks, 3 * size + globals, heads * d]``, and a bias.
@@ -74,7 +74,7 @@ class WindowWeights:
         self.num_blocks = tape.op("Add", [blocks, self.ints(1)])
 
     def weights(self) -> ir.Value:
-        """``[batch, heads, length, length]``, without the blocks' padding."""
+        """The weights, ``[batch, heads, length, length]``, without the blocks' padding."""
         tape, local, more = self.tape, 3 * self.size, self.num_global
         blocks = self._block_weights()  # [batch * blocks, heads, size, 3 * size + globals]
         placed = self._placed(self._slice(blocks, 3, self.ints(0), self.ints(local)))
@@ -86,7 +86,7 @@ class WindowWeights:
         return self._with_global_rows(placed)
 
     def _block_weights(self) -> ir.Value:
-        """``softmax(Q K^T scale + bias)`` of each block."""
+        """``softmax(Q K^T scale + bias)`` for each block."""
         tape, bias = self.tape, self.node.inputs[5]
         heads = self.ints(0, 0, self.num_heads, self.head_size)
         query, key = (
@@ -104,10 +104,10 @@ class WindowWeights:
         return tape.op("Softmax", [scores], {"axis": -1})
 
     def _placed(self, local: ir.Value) -> ir.Value:
-        """Each block's ``[size, 3 * size]`` in the rows and columns of its queries and keys.
+        """Moves each block's ``[size, 3 * size]`` to the rows and columns of its queries and keys.
 
-        Rows of blocks that are one block longer than the matrix shift each block by a block to
-        the right of the one before it when they are read in rows of the matrix's width.
+        Rows of blocks are one block longer than the matrix. Read as rows of the matrix's width,
+        each block is one block farther to the right than the one before.
         """
         tape = self.tape
         by_block = self._reshape(local, self.batch, self.num_blocks, self._shape_of_block())
@@ -138,13 +138,13 @@ class WindowWeights:
         return self._slice(rows, 2, self.ints(0), self.length)
 
     def _padded(self, rows: ir.Value) -> ir.Value:
-        """``[..., width]`` to ``[..., length]``, cut or filled with zeros."""
+        """``[..., width]`` to ``[..., length]``, cut or padded with zeros."""
         after = self.tape.op("Concat", [self.ints(*[0] * 7), self.length], {"axis": 0})
         padded = self.tape.op("Pad", [rows, after])
         return self._slice(padded, 3, self.ints(0), self.length)
 
     def _with_global_rows(self, placed: ir.Value) -> ir.Value:
-        """``placed`` with the rows of the global tokens, which have an attention of their own."""
+        """``placed`` with the rows of the global tokens, which have their own attention."""
         tape, merge = self.tape, _merge_after(self.node)
         if merge is None:
             return placed
@@ -180,7 +180,7 @@ class WindowWeights:
         return self._constant("_".join(map(str, values)), np.array(values, np.int64))
 
     def _constant(self, label: str, array: NDArray[np.generic]) -> ir.Value:
-        """A constant of this attention; one label always has one value."""
+        """A constant of this attention; equal labels always have equal values."""
         name = f"{self.node.name}.weights.{label}"
         known = {value.name: value for value in self.tape.initializers}
         return known.get(name) or constant(self.tape, name, array)

@@ -1,4 +1,4 @@
-"""Stacks whose tokens run different numbers of steps: adaptive computation time.
+"""Stacks in which tokens run different numbers of steps: adaptive computation time.
 
 Graves 2016, for each token of a Universal Transformer (Dehghani et al. 2019, section 2.2). A step
 is one application of a layer. Before it, a gate reads the layer's input and gives the token's
@@ -8,7 +8,7 @@ still compute its keys and values, which other tokens attend to. Graphs run all 
 token's cache is complete; halting changes what they compute, not how long they take.
 
 The output is the mean of the token's states after each of its steps (Graves 2016, equation 13),
-weighted with the halting probabilities; the last one has the remainder, so that they sum to 1.
+weighted with the halting probabilities; the last state has the remainder, so the weights sum to 1.
 """
 
 from collections.abc import Iterator
@@ -26,10 +26,10 @@ from model.mixer_state import State
 
 
 class Ponder(NamedTuple):
-    """What a stack's tokens computed, ``[batch, length]`` each or ``[1, n]`` of selected tokens.
+    """Statistics of a stack's tokens, ``[batch, length]`` each or ``[1, n]`` of selected tokens.
 
     Attributes:
-        updates: ``N``, steps of each token; int32.
+        updates: ``N``, the number of steps of each token; int32.
         remainders: ``R``, the weight of each token's last state. Graves 2016, equation 14, calls
             ``N + R`` the ponder time.
         lengths: ``[batch]``, valid tokens of each right-padded row.
@@ -41,10 +41,10 @@ class Ponder(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Of each token ``[batch, length]`` after some steps.
+    """The state of each token after some steps.
 
-    ``running``: it has not halted. ``total``: the sum of its weights. ``output``: the weighted sum
-    of its states.
+    ``running [batch, length]``: it has not halted. ``total``: the sum of its weights. ``output``:
+    the weighted sum of its states.
     """
 
     running: Tensor
@@ -87,14 +87,14 @@ class Halting(nn.Module):
 
     @staticmethod
     def begin(x: Tensor) -> Progress:
-        """Before the first step of ``x [batch, length, hidden]``."""
+        """The progress before the first step of ``x [batch, length, hidden]``."""
         zeros = torch.zeros_like(x[..., 0])
         return Progress(zeros == 0, zeros, zeros.to(torch.int32), zeros, torch.zeros_like(x))
 
     def weigh(self, x: Tensor, progress: Progress, *, is_last: bool) -> Tensor:
-        """Each token's weight of the state after this step, ``[batch, length]``.
+        """The weight of each token's state after this step, ``[batch, length]``.
 
-        ``x [batch, length, hidden]``: the input of the step's layer.
+        ``x [batch, length, hidden]`` is the input of the step's layer.
         """
         probability = torch.sigmoid(self.gate(x)[..., 0])
         remainder = 1 - progress.total
@@ -104,7 +104,7 @@ class Halting(nn.Module):
         return torch.where(progress.running, torch.where(halts, remainder, probability), 0.0)
 
     def update(self, weight: Tensor, state: Tensor, progress: Progress) -> Progress:
-        """After a step to ``state [batch, length, hidden]``."""
+        """The progress after a step that gave ``state [batch, length, hidden]``."""
         total = progress.total + weight
         was_running = progress.running
         running = was_running & (total < self.threshold)

@@ -25,11 +25,12 @@ CODECS = frozenset(
         *("pcm_alaw", "pcm_mulaw", "flac", "alac", "mp3", "mp3float", "aac", "vorbis", "opus"),
     )
 )
-# Of one packet, encoded. A second of 8 channels has less, in all codecs but PCM of high rates.
+# The most bytes of an encoded packet: more than a second of 8 channels in any codec but high-rate
+# PCM.
 MAX_PACKET_BYTES = 1 << 20
-# Of one allocation by FFmpeg. A table of 2 hours of packets takes half of it.
+# The most bytes of one allocation by FFmpeg: twice what a table of 2 hours of packets takes.
 MAX_ALLOCATION_BYTES = 1 << 24
-# While FFmpeg looks for streams, it runs no other decoder, and at no time it opens other files.
+# FFmpeg uses no other decoder while it looks for streams, and never opens other files.
 _OPTIONS = {
     "codec_whitelist": ",".join(sorted(CODECS)),
     "protocol_whitelist": "none",
@@ -40,7 +41,7 @@ _OPTIONS = {
 class AudioReader:
     """Decodes a recording in blocks. Any thread may read the next block, one at a time.
 
-    As players do, it skips damaged packets, and reads a file that was cut off up to there.
+    Like players, it skips damaged packets, and reads a truncated file up to its end.
 
     Attributes:
         claimed_seconds: the length that the header states, which may be wrong. None: it states
@@ -48,7 +49,7 @@ class AudioReader:
     """
 
     def __init__(self, data: bytes, sample_rate: int) -> None:
-        """``sample_rate``: of the samples to return.
+        """``sample_rate``: that of the samples to return, in Hz.
 
         Raises:
             AudioError: ``data`` is in none of :data:`FORMATS`.
@@ -57,7 +58,7 @@ class AudioReader:
         self._sample_rate = sample_rate
         self._container: InputContainer | None = None
         self._blocks: Iterator[Samples] = iter(())
-        self._lock = threading.Lock()  # of the next two
+        self._lock = threading.Lock()  # guards the next two
         self._is_running = self._is_closed = False
         self.claimed_seconds: float | None = None
 
@@ -74,7 +75,7 @@ class AudioReader:
             self._blocks = _decode(self._container, stream, self._sample_rate)
 
     def read(self, num_samples: int) -> Samples:
-        """The next samples: at least ``num_samples`` and what else their packets hold.
+        """Returns at least ``num_samples`` samples: all samples of the packets that it decodes.
 
         Returns:
             Fewer than ``num_samples`` at the end, then none.
@@ -92,7 +93,7 @@ class AudioReader:
         return np.concatenate(blocks) if blocks else np.zeros(0, np.int16)
 
     def close(self) -> None:
-        """Frees FFmpeg's memory. If a thread reads a block, that happens when it ends."""
+        """Frees FFmpeg's memory, at once or when a thread has read its block."""
         with self._lock:
             self._is_closed = True
             is_running = self._is_running
@@ -143,11 +144,11 @@ class AudioReader:
         self, container: "InputContainer", context: "AudioCodecContext"
     ) -> float | None:
         duration = container.duration  # in microseconds
-        # FFmpeg estimates that of an MP3 file from its first frames.
+        # FFmpeg estimates the duration of an MP3 file from its first frames.
         if self._file.demuxer == "mp3" or duration is None or duration < 0:
             return None
         if context.name.startswith("pcm") and context.bit_rate:
-            # A program that writes to a pipe claims the most, since it cannot know the length.
+            # Programs that write to a pipe claim the maximum, since they do not know the length.
             return min(duration / 1e6, 8 * self._file.num_bytes / context.bit_rate)
         return duration / 1e6
 
@@ -185,9 +186,10 @@ def decode_audio(data: bytes, sample_rate: int) -> Samples:
 
 @cache
 def _bound_allocations() -> None:
-    """Else an MP4 file of 17 KB makes FFmpeg take 2 GB for a table, as large as the file says.
+    """Limits FFmpeg's allocations. Without it, an MP4 file of 17 KB can make FFmpeg allocate 2 GB.
 
-    PyAV lacks this function of FFmpeg, which its wheel has beside the package.
+    The file states the size of a table. PyAV does not expose this function of FFmpeg, whose library
+    its wheel contains.
     """
     import av  # noqa: PLC0415
 
@@ -198,7 +200,7 @@ def _bound_allocations() -> None:
 def _decode(
     container: "InputContainer", stream: "AudioStream", sample_rate: int
 ) -> Iterator[Samples]:
-    """The samples of one packet after another."""
+    """The samples of each packet."""
     from av import FFmpegError  # noqa: PLC0415
 
     mixer, num_decoded, num_damaged = Mixer(sample_rate), 0, 0
@@ -219,7 +221,7 @@ def _decode(
 def _packets(
     container: "InputContainer", stream: "AudioStream"
 ) -> Iterator["Packet[AudioStream] | None"]:
-    """All packets of a stream, then None, at which the decoder returns what it has kept."""
+    """All packets of a stream, then None, which makes the decoder return its remaining frames."""
     from av import FFmpegError  # noqa: PLC0415
 
     packets = container.demux(stream)
@@ -252,5 +254,5 @@ def _audio_stream(container: "InputContainer") -> "AudioStream":
 
 
 def _refuse(*_: Any) -> NoReturn:
-    """Instead of opening another file that a recording names."""
+    """Refuses to open another file that a recording names."""
     raise AudioError("names another file")

@@ -1,4 +1,4 @@
-"""Speech that a model reads as a log-mel spectrogram, as frozen values. Imports no torch."""
+"""The configuration of models that read speech as a log-mel spectrogram. Imports no torch."""
 
 from typing import Annotated
 
@@ -19,8 +19,9 @@ class AudioConfig(ConfigStruct, frozen=True, kw_only=True):
 
     Attributes:
         sample_rate: samples per second.
-        num_samples: of a window, all of which the encoder reads: a multiple of twice ``hop_size``.
-        fft_size: samples of a frame.
+        num_samples: samples per window, all of which the encoder reads: a multiple of twice
+            ``hop_size``.
+        fft_size: samples per frame.
         hop_size: samples from one frame to the next.
     """
 
@@ -32,12 +33,12 @@ class AudioConfig(ConfigStruct, frozen=True, kw_only=True):
 
     @property
     def num_frames(self) -> int:
-        """Frames of a window."""
+        """Number of frames per window."""
         return self.num_samples // self.hop_size
 
     @property
     def num_tokens(self) -> int:
-        """Vectors of a window in the model."""
+        """Number of the model's vectors per window."""
         return self.num_frames // 2
 
     @property
@@ -47,12 +48,12 @@ class AudioConfig(ConfigStruct, frozen=True, kw_only=True):
 
 
 class AudioSpec(Record, frozen=True, kw_only=True):
-    """One window of speech as the graph takes it: mono, int16, silence after the end.
+    """One window of speech as the graph takes it: mono, int16, padded with silence.
 
     Attributes:
         sample_rate: samples per second.
-        num_samples: of a window.
-        num_tokens: vectors of a window in the model.
+        num_samples: samples per window.
+        num_tokens: the model's vectors per window.
     """
 
     sample_rate: Annotated[int, msgspec.Meta(ge=1, le=MAX_SAMPLE_RATE)]
@@ -70,15 +71,15 @@ class TranscriptionTokens(Record, frozen=True, kw_only=True):
     Attributes:
         first_timestamp: the start of a window; the ids after it are later, each by
             ``timestamp_seconds``.
-        num_timestamps: how many ids are timestamps.
+        num_timestamps: number of ids that are timestamps.
         no_timestamps: at the end of the prompt, asks for text without timestamps.
-        transcribe: asks for the language of the speech. None: the model has one language.
-        translate: asks for English.
-        previous: before the text that precedes the window.
+        transcribe: asks for text in the language of the speech. None: the model has one language.
+        translate: asks for English text.
+        previous: comes before the text that precedes the window.
         no_speech: predicted after ``decoder_start`` if nobody speaks.
         first_suppressed: never generated first.
         alignment_heads: layers and heads of the decoder whose cross-attention follows the speech;
-            empty: all of the last half of the layers.
+            empty: all heads of the last half of the layers.
     """
 
     first_timestamp: TokenId
@@ -94,7 +95,7 @@ class TranscriptionTokens(Record, frozen=True, kw_only=True):
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """All of them; of the timestamps, the first and the last."""
+        """All special tokens; of the timestamps, only the first and the last."""
         last_timestamp = self.first_timestamp + self.num_timestamps - 1
         optional = (self.transcribe, self.translate, self.previous, self.no_speech)
         given = (id_ for id_ in optional if id_ is not None)

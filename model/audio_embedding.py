@@ -1,4 +1,4 @@
-"""From the samples of a recording to the first vectors of a speech encoder."""
+"""Embeds recordings: from samples to the first vectors of a speech encoder."""
 
 import math
 
@@ -14,14 +14,14 @@ from model.embeddings import FirstEmbedding
 
 MAX_SAMPLE = 1 << 15  # samples are int16
 MIN_POWER = 1e-10
-RANGE = 8.0  # of the logarithm to base 10, below a window's largest value
+RANGE = 8.0  # the log10 spectrogram is clamped to this far below a window's maximum
 LINEAR_HERTZ = 200.0 / 3  # Hertz per mel below LOG_START
 LOG_START = 1000.0
-LOG_STEP = math.log(6.4) / 27  # of the logarithm of the frequency, per mel, above it
+LOG_STEP = math.log(6.4) / 27  # above LOG_START: step of ln(frequency) per mel
 
 
 class LogMelSpectrogram(torch.nn.Module):
-    """``[batch, samples]`` int16 to ``[batch, frames, mel bins]``, as Whisper reads them.
+    """``[batch, samples]`` int16 to ``[batch, frames, mel bins]``, as in Whisper.
 
     Radford et al. 2022, section 2.2. Discrete Fourier transforms of Hann windows are matrix
     products, so that ONNX needs no operator for them.
@@ -39,7 +39,7 @@ class LogMelSpectrogram(torch.nn.Module):
     def forward(self, samples: Tensor) -> Tensor:
         config = self.config
         x = samples.to(self.basis.dtype) / MAX_SAMPLE
-        # A frame has its sample in the middle; beyond the ends, the window is reflected.
+        # Frames are centred; the window is reflected beyond its ends.
         half = config.fft_size // 2
         before, after = x[:, 1 : half + 1].flip(1), x[:, -half - 1 : -1].flip(1)
         num_blocks = -(-config.fft_size // config.hop_size)
@@ -77,7 +77,7 @@ class AudioEmbedding(FirstEmbedding):
 def neighbours(x: Tensor, stride: int = 1) -> Tensor:
     """``x [batch, frames, size]`` to ``[batch, frames / stride, 3 * size]``.
 
-    Each vector is that of a frame with the one before and the one after, zeros at the ends.
+    Each vector is that of the frame before, of the frame and of the one after, zeros at the ends.
     """
     padded = functional.pad(x, (0, 0, 1, 1))
     length = x.shape[1]
@@ -92,7 +92,7 @@ def fourier_basis(config: AudioConfig) -> Tensor:
     size = config.fft_size
     time = torch.arange(size, dtype=torch.float64)
     window = 0.5 - 0.5 * torch.cos(2 * math.pi * time / size)
-    # Multiples of a turn are left out, for exact angles.
+    # Whole turns are dropped, for exact angles.
     turns = torch.outer(time, torch.arange(size // 2 + 1, dtype=torch.float64)) % size
     angles = 2 * math.pi * turns / size
     basis = torch.cat([angles.cos(), angles.sin()], 1) * window[:, None]
@@ -125,5 +125,5 @@ def _to_mel(hertz: float) -> float:
 
 
 def _input_config(model: ModelConfig, config: AudioConfig) -> ModelConfig:
-    """``model`` with the positions of a recording's vectors, and no norm."""
+    """``model`` with positions for a recording's vectors, and without an input norm."""
     return structs.replace(model, position=config.position, embedding=EmbeddingConfig())

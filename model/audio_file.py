@@ -1,10 +1,10 @@
-"""Files of recordings, as FFmpeg reads them: the format, without tags, for a bounded time."""
+"""Recordings as files for FFmpeg: the format, the data without tags, and a limit of CPU time."""
 
 import io
 import time
 
 FORMATS = ("WAV", "FLAC", "MP3", "Ogg", "MP4", "WebM")
-# Of a thread, to read the header or to decode a block: a hundred times what sane files take.
+# The most CPU time of a thread for the header or a block: a hundred times what sane files take.
 MAX_CPU_SECONDS = 2.0
 _ID3_HEADER_BYTES = 10
 
@@ -14,12 +14,12 @@ class AudioError(Exception):
 
 
 class AudioFile(io.BytesIO):
-    """A file, which FFmpeg reads in parts of 32 KB.
+    """A file that FFmpeg reads in parts of 32 KB.
 
     Attributes:
         demuxer: FFmpeg's name of the format.
-        num_bytes: without tags.
-        is_late: the thread's time was over: the file appears to end where it was read last.
+        num_bytes: size without tags.
+        is_late: whether the thread's time is over; the file then appears to end at the last read.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -42,7 +42,7 @@ class AudioFile(io.BytesIO):
 
 
 def _id3_bytes(data: bytes) -> int:
-    """Bytes of the ID3v2 tags before a file: titles and pictures, which nobody needs here."""
+    """Size of the ID3v2 tags before a file: titles and pictures, which are skipped."""
     start = 0
     while data[start : start + 3] == b"ID3" and len(data) >= start + _ID3_HEADER_BYTES:
         size = 0
@@ -54,9 +54,9 @@ def _id3_bytes(data: bytes) -> int:
 
 
 def _demuxer_of(header: bytes, *, has_id3: bool) -> str:
-    """FFmpeg's name of a file's format, by its first 12 bytes.
+    """FFmpeg's name of a file's format, from its first 12 bytes.
 
-    FFmpeg must not choose: some of its formats are lists of other files to open.
+    FFmpeg must not choose, since some of its formats are lists of other files to open.
     """
     if header[:4] in {b"RIFF", b"RF64"} and header[8:] == b"WAVE":
         return "wav"
@@ -68,7 +68,7 @@ def _demuxer_of(header: bytes, *, has_id3: bool) -> str:
         return "mov"
     if header[:4] == b"\x1a\x45\xdf\xa3":
         return "matroska"
-    # A frame of layer III, or what follows a tag: some programs write zeros there.
+    # A layer III frame, or the zeros that some programs write after a tag.
     is_frame = len(header) > 1 and header[0] == 0xFF and header[1] & 0xE6 == 0xE2
     if is_frame or (has_id3 and header):
         return "mp3"

@@ -1,4 +1,4 @@
-"""Frames of a recording, mixed down to one channel and resampled with FFmpeg."""
+"""Mixes the frames of a recording down to one channel and resamples them with FFmpeg."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
@@ -19,7 +19,7 @@ MAX_CHANNELS = 8
 
 
 class Mixer:
-    """Turns frames into samples at one rate. Frames may change their rate and channels."""
+    """Turns frames into samples at one rate. Frames may differ in rate and channels."""
 
     def __init__(self, sample_rate: int) -> None:
         self._sample_rate = sample_rate
@@ -27,10 +27,10 @@ class Mixer:
         self._resampler: AudioResampler | None = None
 
     def add(self, frame: "AudioFrame") -> Iterator[Samples]:
-        """The samples that are complete after ``frame``.
+        """Adds a frame; returns the samples that are complete after it.
 
         Raises:
-            AudioError: its rate or its channels are not supported.
+            AudioError: the frame's rate or channels are not supported.
         """
         from av import AudioResampler  # noqa: PLC0415
 
@@ -43,7 +43,7 @@ class Mixer:
         yield from self._resample(frame)
 
     def flush(self) -> Iterator[Samples]:
-        """The last samples, which the resampler has kept."""
+        """Returns the samples that remain in the resampler."""
         yield from self._resample(None)
 
     def _resample(self, frame: "AudioFrame | None") -> Iterator[Samples]:
@@ -60,7 +60,7 @@ class Mixer:
 
 
 def check_shape(sample_rate: int, num_channels: int) -> None:
-    """Raises ``AudioError`` if frames of this shape are not supported."""
+    """Raises ``AudioError`` if frames with this rate and these channels are not supported."""
     if not MIN_SAMPLE_RATE <= sample_rate <= MAX_SAMPLE_RATE:
         raise AudioError(
             f"has {sample_rate} samples per second: {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} are "

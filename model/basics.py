@@ -10,7 +10,7 @@ from model.config import Activation, NormConfig, NormKind
 
 
 class Linear(nn.Module):
-    """``x W + b`` with ``weight [inputs, outputs]``, as papers and ONNX's MatMul write it."""
+    """``x W + b`` with ``weight [inputs, outputs]``, as in papers and ONNX's MatMul."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Linear(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    """Ba et al. 2016, over the last dimension."""
+    """Layer normalization (Ba et al. 2016) over the last dimension."""
 
     def __init__(self, size: int, config: NormConfig) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Zhang and Sennrich 2019: ``x / sqrt(mean(x^2) + epsilon) * weight``."""
+    """``x / sqrt(mean(x^2) + epsilon) * weight``: Zhang and Sennrich 2019."""
 
     def __init__(self, size: int, config: NormConfig) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ NORMS: dict[NormKind, Callable[[int, NormConfig], nn.Module]] = {
 
 
 def make_norm(size: int, config: NormConfig) -> nn.Module:
-    """The norm of ``config`` over ``size`` features."""
+    """The norm that ``config`` describes, over ``size`` features."""
     return NORMS[config.kind](size, config)
 
 

@@ -117,7 +117,7 @@ class Task(StrEnum):
 
 
 class ScoreFunction(StrEnum):
-    """From a classifier's logits to scores.
+    """How a classifier's logits become scores.
 
     Softmax for one label per text; sigmoid for several labels, or for one logit that scores a
     pair; identity for regression.
@@ -129,7 +129,7 @@ class ScoreFunction(StrEnum):
 
 
 class EmbeddingKind(StrEnum):
-    """What a text becomes: a vector, weights of the vocabulary's tokens, or a vector per token."""
+    """The output for a text: one vector, weights of vocabulary tokens, or a vector per token."""
 
     DENSE = "dense"
     SPARSE = "sparse"
@@ -137,7 +137,7 @@ class EmbeddingKind(StrEnum):
 
 
 class Precision(StrEnum):
-    """Precision of the weights; that of activations and states depends on the :class:`Device`."""
+    """Precision of the weights; the :class:`Device` decides that of activations and states."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -196,15 +196,15 @@ class Dimensions(Record, frozen=True, kw_only=True):
 
 
 class MultiVector(Record, frozen=True, kw_only=True):
-    """How a late-interaction model reads texts (Khattab and Zaharia 2020, ColBERT).
+    """How a late-interaction model tokenizes texts (Khattab and Zaharia 2020, ColBERT).
 
     Attributes:
         query_marker: inserted after a query's first token; ``document_marker`` likewise.
         query_length: queries are cut to this many tokens, marker and special tokens included.
         document_length: the same for documents.
-        has_end_token: whether the tokenizer ends texts with a special token, which stays when a
+        has_end_token: whether the tokenizer ends texts with a special token, which is kept when a
             text is cut.
-        filler: the token that fills queries up to ``query_length``; None: they stay short.
+        filler: the token that pads queries to ``query_length``; None: queries are not padded.
         attends_to_filler: whether other tokens attend to the filler.
         skipped: tokens of documents that get no vector, such as punctuation.
     """
@@ -223,11 +223,11 @@ class Embedding(Record, frozen=True, kw_only=True):
     """The vectors of an embedding model.
 
     Attributes:
-        size: of a vector; of sparse ones, the vocabulary's.
-        pooling: of dense vectors.
-        multi_vector: of models with a vector for each token.
-        truncations: sizes to which they may be truncated (Kusupati et al. 2022, Matryoshka);
-            empty for any size.
+        size: size of a vector; for sparse vectors, that of the vocabulary.
+        pooling: for dense vectors.
+        multi_vector: for models with a vector per token.
+        truncations: sizes to which vectors may be truncated (Kusupati et al. 2022, Matryoshka);
+            empty: any size.
         prompts: prefixes for texts, by name.
     """
 
@@ -254,7 +254,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     device: Device = Device.CPU
     kv_cache: KvCache = KvCache.FLOAT
     license: str
-    source: str | None = None  # of a pulled checkpoint: hf:OWNER/NAME@COMMIT
+    source: str | None = None  # a pulled checkpoint's origin: hf:OWNER/NAME@COMMIT
     dimensions: Dimensions
     special_tokens: SpecialTokens
     source_language: str | None = None
@@ -263,16 +263,16 @@ class Manifest(Record, frozen=True, kw_only=True):
     # starts with one, after decoder_start or instead of it.
     languages: dict[str, TokenId] = msgspec.field(default_factory=dict)
     labels: tuple[str, ...] = ()
-    score_function: ScoreFunction | None = None  # of a sequence classifier
-    edits: EditVocabulary | None = None  # of a token classifier that corrects texts
+    score_function: ScoreFunction | None = None  # for sequence classifiers
+    edits: EditVocabulary | None = None  # for token classifiers that correct texts
     embedding: Embedding | None = None
-    pair_template: PairTemplate | None = None  # of a classifier
-    image: ImageSpec | None = None  # of a model of images, or of texts with an image each
-    audio: AudioSpec | None = None  # of a model of speech
+    pair_template: PairTemplate | None = None  # for classifiers
+    image: ImageSpec | None = None  # for models of images, or of texts with an image each
+    audio: AudioSpec | None = None  # for models of speech
     transcription: TranscriptionTokens | None = None
-    max_input_tokens: Size | None = None  # if training texts were shorter than max_positions
+    max_input_tokens: Size | None = None  # if shorter than max_positions: longest training texts
     chat_template: str | None = None  # Jinja, as Hugging Face defines it
-    # The default of max_new_tokens in encoder-decoders, as a multiple of the source length.
+    # The default of max_new_tokens in encoder-decoders: this factor times the source length.
     max_length_factor: Annotated[float, msgspec.Meta(gt=0)] | None = None
     shortlist: ShortlistSpec | None = None
     graphs: dict[str, GraphSpec]
@@ -280,14 +280,14 @@ class Manifest(Record, frozen=True, kw_only=True):
 
     @property
     def reads_texts(self) -> bool:
-        """Whether it takes token ids; models of images or speech do not."""
+        """Whether the model takes token ids; models of images or speech do not."""
         inputs = self.graphs["encode"].inputs if "encode" in self.graphs else ()
         reads_others = self.image is not None or self.audio is not None
         return not reads_others or any(tensor.name == "token_ids" for tensor in inputs)
 
     @property
     def embedding_kind(self) -> EmbeddingKind | None:
-        """What a text becomes in an embedding model; None for other models."""
+        """The output for a text in an embedding model; None for other models."""
         return None if self.embedding is None else self.embedding.kind
 
     @property

@@ -36,7 +36,7 @@ from model.bundle import (
 from model.config import Kind
 from model.quality import QUALITY_FILE, Quality
 
-# Relative paths of plain names, without characters that are special to a file system or runtime.
+# Relative paths of plain names, without characters special to a file system or runtime.
 _PATH_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*"
 
 _T = TypeVar("_T")
@@ -85,7 +85,7 @@ def read_manifest(directory: Path) -> Manifest:
     """Parses ``bundle.json`` of the bundle in ``directory`` and checks that it is consistent.
 
     Raises:
-        BundleError: unreadable, of another format, or with a name or path outside the bundle.
+        BundleError: it is unreadable, of another format, or has a name or path outside the bundle.
     """
     label = f"{directory.parent.name}/{directory.name}"
     manifest = _decode(directory / MANIFEST_FILE, Manifest, label)
@@ -132,7 +132,7 @@ def _check_edits(manifest: Manifest, label: str) -> None:
 
 
 def _check_embedding(manifest: Manifest, embedding: Embedding, label: str) -> None:
-    """Rejects a bundle whose vectors are not of the kind that it says."""
+    """Rejects a bundle whose graphs return other vectors than the manifest states."""
     if embedding.default_prompt not in (None, *embedding.prompts):
         raise BundleError(f"{label}: default_prompt {embedding.default_prompt!r} is not in prompts")
     size, kind, spec = manifest.dimensions.vocabulary_size, embedding.kind, embedding.multi_vector
@@ -199,7 +199,7 @@ def _check_counts(manifest: Manifest, label: str) -> None:
 
 
 def _check_image(manifest: Manifest, image: ImageSpec, label: str) -> None:
-    """Rejects a bundle whose graph does not take the images that its server would make."""
+    """Rejects a bundle whose graph takes other images than the manifest describes."""
     shape = ("batch", image.height, image.width, image.num_channels)
     inputs = manifest.graphs["encode"].inputs if "encode" in manifest.graphs else ()
     pixels = [(x.name, x.shape) for x in inputs if x.dtype == Dtype.UINT8]
@@ -208,7 +208,7 @@ def _check_image(manifest: Manifest, image: ImageSpec, label: str) -> None:
 
 
 def _check_nothing_else(directory: Path, manifest: Manifest, label: str) -> None:
-    """Rejects a bundle with a file that the manifest does not list, and so has no hash for."""
+    """Rejects a bundle with a file that the manifest does not list, and so gives no hash for."""
     listed = {MANIFEST_FILE, *(record.path for record in manifest.files)}
     for folder, folders, files in os.walk(directory):
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
@@ -236,7 +236,7 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
 
 
 def _fault(directory: Path, record: FileRecord) -> str:
-    """An error message for a listed file; empty if it is correct. Raises ``OSError``."""
+    """The fault of a listed file; empty if it is correct. Raises ``OSError``."""
     path = directory / record.path
     if path.is_symlink() or not path.resolve().is_relative_to(directory.resolve()):
         return " is outside the bundle"

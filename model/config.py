@@ -68,29 +68,29 @@ class NormConfig(ConfigStruct, frozen=True, kw_only=True):
 
 
 class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
-    """One attention.
+    """The configuration of one attention.
 
     Attributes:
-        num_kv_heads: equal to ``num_heads`` for multi-head, 1 for multi-query, a divisor of it
+        num_kv_heads: ``num_heads`` for multi-head, 1 for multi-query, a divisor of ``num_heads``
             for grouped-query attention.
-        score: computed after rotation, except for ``BILINEAR``'s matrix and ``COSINE``'s division;
-            ``ADDITIVE`` allows neither rotation nor ``soft_cap``.
+        score: computed after rotation, except for the matrix of ``BILINEAR`` and the division of
+            ``COSINE``; ``ADDITIVE`` allows neither rotation nor ``soft_cap``.
         scale: multiplies the scores; default ``head_size ** -0.5`` for ``SCALED_DOT``, 1 for the
             others.
         soft_cap: scores become ``cap * tanh(scores / cap)`` (Gemma 2).
         window: a token sees itself and the ``window - 1`` tokens before it (Mistral; Beltagy et
             al. 2020); in an encoder that is not causal also the ``window - 1`` tokens after it.
-        head_norm: normalises queries and keys before rotation. ``head_norm_scope`` says whether by
-            head or all heads together.
-        norm_rotated: ``head_norm`` comes after rotation (Hunyuan). Only in decoders.
+        head_norm: normalizes queries and keys before rotation; ``head_norm_scope`` says whether
+            per head or over all heads.
+        norm_rotated: ``head_norm`` follows rotation (Hunyuan). Only in decoders.
         clip: clamps queries, keys and values between ``head_norm`` and rotation (MPT, OLMo).
         bias: added to the scaled scores.
-        relative: vectors of distances, added to keys and values; not with rotation, a ``soft_cap``,
+        relative: vectors per distance, added to keys and values; not with rotation, ``soft_cap``,
             or ``COSINE`` or ``ADDITIVE`` scores.
-        is_causal: an encoder's token sees itself and those before it, as a decoder's does.
+        is_causal: a token of an encoder sees itself and the tokens before it, as in a decoder.
         num_global_tokens: number of an encoder's first tokens that see all others and are seen by
-            all, beyond the window; at most, if :attr:`StackConfig.global_before` is given. They
-            have their own query, key and value matrices (Beltagy et al. 2020, section 3.1).
+            all, beyond the window; an upper limit if :attr:`StackConfig.global_before` is given.
+            They have their own query, key and value matrices (Beltagy et al. 2020, section 3.1).
     """
 
     num_heads: int
@@ -115,14 +115,14 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
 
     @property
     def with_scale(self) -> "AttentionConfig":
-        """This configuration with the scale of its score."""
+        """This configuration with ``scale`` set to the default of its score."""
         if self.scale is not None or self.score == ScoreKind.SCALED_DOT:
             return self
         return structs.replace(self, scale=1.0)
 
 
 class ExpertsConfig(ConfigStruct, frozen=True, kw_only=True):
-    """``count`` feed-forwards; a token goes through its top ``active`` (Shazeer et al. 2017).
+    """``count`` feed-forwards; each token goes through its top ``active`` (Shazeer et al. 2017).
 
     Their outputs are weighted with the router's probabilities, which sum to 1 over the active
     experts if ``normalized``. ``router_bias``: the router has a bias.
@@ -147,8 +147,8 @@ class FeedForwardConfig(ConfigStruct, frozen=True, kw_only=True):
 class LayerConfig(ConfigStruct, frozen=True, kw_only=True):
     """A mixer, a cross-attention and a feed-forward; each may be absent.
 
-    A layer with one of them is a single sub-layer: stacks of those can have any order (Press et
-    al. 2020).
+    A layer with only one of them is a single sub-layer: a stack can have sub-layers in any order
+    (Press et al. 2020).
     """
 
     mixer: MixerKind | None = MixerKind.ATTENTION
@@ -162,20 +162,19 @@ class LayerConfig(ConfigStruct, frozen=True, kw_only=True):
 
 
 class StackConfig(ConfigStruct, frozen=True, kw_only=True):
-    """Layers from the input to the output; they may differ.
+    """The layers of a stack, which may differ, and what they share.
 
     Attributes:
         order: indices into ``layers``, in the order in which they run. A layer may run several
             times (ALBERT; Dehghani et al. 2018). Default: each layer runs once.
-        signal: added in every layer.
-        signal_targets: the projections of self-attention to whose input it is added, as DETR adds
-            positions to queries and keys (Carion et al. 2020). Default: the layer's input.
+        signal: positions that are added in every layer.
+        signal_targets: the projections of self-attention to whose input the signal is added, as in
+            DETR (Carion et al. 2020), for queries and keys. Default: the layer's input.
         halting: each token runs as many layers of ``order`` as it needs.
-        global_before: a token id: of an encoder's global tokens, only those before a row's first
-            token with this id. With a separator, they are the question (Beltagy et al. 2020,
-            section 5).
-        has_unattended: an encoder whose last tokens of a row may attend without being attended to,
-            as the masks that fill up a query do in ColBERT (Khattab and Zaharia 2020).
+        global_before: a token id, such as a separator's. Of an encoder's global tokens, only those
+            before the row's first such token count: the question (Beltagy et al. 2020, section 5).
+        has_unattended: in an encoder, the last tokens of a row may attend without being attended
+            to, as the masks that pad a query in ColBERT (Khattab and Zaharia 2020).
     """
 
     layers: tuple[LayerConfig, ...]
@@ -196,21 +195,21 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
 class EmbeddingConfig(ConfigStruct, frozen=True, kw_only=True):
     """The input embedding.
 
-    Encoder and decoder share the token table, and all the rest unless ``separate_target`` is
-    set: then the decoder has its own positions and norm (BART).
+    Encoder and decoder share the token table, and everything else unless ``separate_target`` is
+    set: the decoder then has its own positions and norm (BART).
     """
 
     scale: float = 1.0  # Vaswani et al. multiply by sqrt(hidden_size)
-    norm: NormConfig | None = None  # BERT normalises the sum of its embeddings
+    norm: NormConfig | None = None  # BERT normalizes the sum of its embeddings
     num_segments: int = 0  # BERT's token types
-    # If it is not the hidden size, a linear map projects the embeddings (Lan et al. 2019).
+    # If given, a linear map projects the embeddings to the hidden size (Lan et al. 2019).
     size: int | None = None
     separate_target: bool = False
-    dropped_token: int | None = None  # the id of the mask, with token dropout (ESM)
+    dropped_token: int | None = None  # id of the mask token, with token dropout (ESM)
 
 
 class DenseConfig(ConfigStruct, frozen=True, kw_only=True):
-    """``norm(activation(x W + b))``: BERT's pooler, its masked language model's transform."""
+    """``norm(activation(x W + b))``: BERT's pooler, or its masked language model's transform."""
 
     size: int
     activation: Activation | None = None
@@ -234,12 +233,12 @@ class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
 
 
 class ConnectionConfig(ConfigStruct, frozen=True, kw_only=True):
-    """A co-attentional layer of each of two streams: Lu et al. 2019, section 2.1, figure 2b.
+    """One co-attentional layer per stream (Lu et al. 2019, section 2.1, figure 2b).
 
     Attributes:
         text: its cross-attention reads the image's vectors; it has no mixer.
         image: its cross-attention reads the text's vectors.
-        text_depth: layers of the text's stack that run before. So has ``image_depth``.
+        text_depth: number of the text stack's layers that run before it; ``image_depth`` likewise.
     """
 
     text: LayerConfig
@@ -249,12 +248,13 @@ class ConnectionConfig(ConfigStruct, frozen=True, kw_only=True):
 
 
 class ImageStreamConfig(ConfigStruct, frozen=True, kw_only=True):
-    """The image's stream beside a text's (ViLBERT, Lu et al. 2019).
+    """The image stream beside a text stream (ViLBERT, Lu et al. 2019).
 
     Attributes:
-        norm: of the patches' embeddings.
+        norm: normalizes the embeddings of patches.
         connections: in the order in which they run.
-        fusion: of both class tokens, ``dense(text) * dense(image)``, of the model's hidden size.
+        fusion: activation of the dense layers in ``dense(text) * dense(image)``, which combines
+            both class tokens; its size is the model's ``hidden_size``.
     """
 
     hidden_size: int
@@ -287,7 +287,7 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
 
     @property
     def num_layers(self) -> int:
-        """Of all stacks, as often as they run."""
+        """Number of layers of all stacks, counted as often as they run."""
         if self.recurrent is not None:
             return self.recurrent.num_encoder_layers + self.recurrent.num_decoder_layers
         image = None if self.image_stream is None else self.image_stream.encoder
@@ -295,6 +295,6 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
 
     @property
     def reads_texts(self) -> bool:
-        """Whether its first stack takes token ids."""
+        """Whether the first stack takes token ids."""
         reads_images = self.patches is not None and self.image_stream is None
         return not reads_images and self.audio is None

@@ -23,8 +23,7 @@ def clipped(distances: Tensor, _config: DisentangledConfig) -> Tensor:
 def logarithmic(distances: Tensor, config: DisentangledConfig) -> Tensor:
     """One row for each distance up to half of the span, then logarithmically growing ranges.
 
-    He et al. 2021 (DeBERTa v2); in fp32 and in this order of operations, as the models were
-    trained.
+    He et al. 2021 (DeBERTa v2). Computed in fp32 and in this order of operations, as in training.
     """
     middle = config.span // 2
     magnitudes = distances.abs().clamp(min=middle)

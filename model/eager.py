@@ -1,4 +1,4 @@
-"""Attention and experts in plain tensor operations: for training, and as the reference."""
+"""Attention and experts in plain tensor operations: for training, and as a reference."""
 
 import math
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 
 def split_qkv(qkv: Tensor, config: AttentionConfig) -> tuple[Tensor, Tensor, Tensor]:
-    """Packed queries, keys and values, to three tensors of ``[batch, length, ...]``."""
+    """Splits packed queries, keys and values into three tensors ``[batch, length, ...]``."""
     kv_size = config.num_kv_heads * config.head_size
     sizes = [config.num_heads * config.head_size, kv_size, kv_size]
     query, key, value = torch.split(qkv, sizes, -1)
@@ -58,7 +58,7 @@ def scaled_dot_product_attention(
         soft_cap: bounds the scores (Gemma Team 2024, section 2).
         bias: added to the scores, broadcast to ``[batch, heads, length, key_length]``.
         relative_values: added to the values (Shaw et al. 2018, equation 3).
-        dropout: of the weights.
+        dropout: applied to the weights.
 
     Returns:
         ``[batch, length, heads * size]``
@@ -113,7 +113,7 @@ class EagerKernels:
         bias: Tensor | None = None,
         relative_values: RelativeValues | None = None,
     ) -> Tensor:
-        """The attention of ``config``; arguments as for :func:`scaled_dot_product_attention`."""
+        """The attention of ``config``; arguments as in :func:`scaled_dot_product_attention`."""
         if bias is not None:  # the cache may be longer than the bias; no query sees the rest
             key, value, mask = (
                 key[:, :, : bias.shape[3]],
@@ -133,7 +133,7 @@ class EagerKernels:
         )
 
     def drop_weights(self, weights: Tensor) -> Tensor:
-        """The weights of attention; training drops some of them."""
+        """The attention weights; training overrides it to drop some of them."""
         return weights
 
     def bidirectional(

@@ -12,13 +12,13 @@ MAX_EDIT_CHARACTERS = 256
 
 
 class EditKind(StrEnum):
-    """What happens to a word; ``text`` is that of the :class:`Edit`."""
+    """What happens to a word. ``text`` means that of the :class:`Edit`."""
 
     KEEP = "keep"
     DELETE = "delete"
     REPLACE = "replace"  # by text
     APPEND = "append"  # text after the word
-    CAPITALIZE = "capitalize"  # the first letter; the others become small
+    CAPITALIZE = "capitalize"  # the first letter; lower-cases the others
     LOWERCASE = "lowercase"
     UPPERCASE = "uppercase"
     PLURAL = "plural"  # adds an s
@@ -28,7 +28,7 @@ class EditKind(StrEnum):
 
 
 class Edit(Record, frozen=True, kw_only=True):
-    """The edit that one label means. ``text``: of ``REPLACE``, ``APPEND`` and ``MERGE``."""
+    """The edit of one label. ``text``: for ``REPLACE``, ``APPEND`` and ``MERGE``."""
 
     kind: EditKind
     text: Annotated[str, msgspec.Meta(max_length=MAX_EDIT_CHARACTERS)] = ""
@@ -42,8 +42,8 @@ class EditVocabulary(Record, frozen=True, kw_only=True):
     """The edits of a model that corrects texts.
 
     Attributes:
-        edits: one for each label.
-        min_score: the least probability at which the model's edits are trusted.
+        edits: one edit per label.
+        min_score: the lowest probability at which an edit of the model is applied.
     """
 
     edits: Annotated[tuple[Edit, ...], msgspec.Meta(min_length=1, max_length=MAX_EDITS)]

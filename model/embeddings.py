@@ -13,7 +13,7 @@ from model.position_config import PositionKind, PositionPlacement
 from model.positions import POSITIONS
 
 MAX_PIXEL = 255.0
-# With token dropout: training chose 15 % of the tokens and masked 80 % of those.
+# Token dropout (ESM): training chose 15 % of the tokens and masked 80 % of those.
 KEPT_TOKENS = 1 - 0.15 * 0.8
 
 
@@ -29,10 +29,10 @@ class EmbeddingTable(nn.Module):
 
 
 class InputEmbedding(nn.Module):
-    """Adds positions and segments to token embeddings, then normalises and projects them.
+    """Adds positions and segments to token embeddings, then normalizes and projects them.
 
-    The projection exists if the embeddings are not of the hidden size (Lan et al. 2019), and the
-    layers are not recurrent; and if positions are appended instead of added.
+    There is a projection if the embeddings do not have the hidden size (Lan et al. 2019) and the
+    layers are not recurrent, or if positions are concatenated instead of added.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -72,7 +72,7 @@ class FirstEmbedding(InputEmbedding, ABC):
 
     @abstractmethod
     def look_up(self, inputs: Tensor) -> Tensor:
-        """Vectors of ``inputs`` without positions, ``[batch, length, size]``."""
+        """The vectors of ``inputs`` without positions, ``[batch, length, size]``."""
 
     def drop_out(self, x: Tensor, _inputs: Tensor, _lengths: Tensor | None) -> Tensor:
         """The vectors ``x`` of ``inputs`` after token dropout, if the model has it."""
@@ -84,10 +84,10 @@ class FirstEmbedding(InputEmbedding, ABC):
         segment_ids: Tensor | None = None,
         lengths: Tensor | None = None,
     ) -> Tensor:
-        """``inputs`` of whole sequences, as for :meth:`look_up`, to ``[batch, length, hidden]``.
+        """``inputs`` of whole sequences, as in :meth:`look_up`, to ``[batch, length, hidden]``.
 
         Args:
-            lengths: ``[batch]``, of right-padded sequences; for token dropout.
+            lengths: ``[batch]``, lengths of right-padded sequences; for token dropout.
         """
         x = self.drop_out(self.look_up(inputs), inputs, lengths)
         embedded: Tensor = self(x, torch.arange(x.shape[1]), segment_ids)
@@ -95,7 +95,7 @@ class FirstEmbedding(InputEmbedding, ABC):
 
 
 class TokenEmbedding(FirstEmbedding):
-    """Embeds token ids ``[batch, length]``, by the token table that both stacks share."""
+    """Embeds token ids ``[batch, length]`` with the token table that both stacks share."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -110,9 +110,9 @@ class TokenEmbedding(FirstEmbedding):
         return x if self.scale == 1.0 else x * self.scale
 
     def drop_out(self, x: Tensor, inputs: Tensor, lengths: Tensor | None) -> Tensor:
-        """Masks become zeros, and the others grow as in dropout: Rives et al. 2021, their code.
+        """Zeroes the vectors of masks and scales the others (Rives et al. 2021, after their code).
 
-        The factor is the share of tokens that were kept in training, divided by that in the text.
+        The factor is the share of unmasked tokens in training, divided by that in the text.
         """
         if self.dropped_token is None:
             return x
@@ -128,7 +128,7 @@ class TokenEmbedding(FirstEmbedding):
 
 
 class ImageEmbedding(FirstEmbedding):
-    """Vectors of an image's patches, row by row, after its class tokens.
+    """The vectors of an image's patches, row by row, after its class tokens.
 
     Dosovitskiy et al. 2021, equation 1. A convolution whose stride is the size of its kernel is a
     linear map of each patch; here its weight is ``[rows * columns * channels, size]``.

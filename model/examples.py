@@ -25,7 +25,7 @@ class TextExample(Record, frozen=True, kw_only=True):
 
 
 class MaskedExample(Record, frozen=True, kw_only=True):
-    """A text whose tokens are masked; ``following`` is the text after it (next sentence)."""
+    """A text whose tokens are masked; ``following`` is the text after it (next-sentence task)."""
 
     text: str
     following: str = ""
@@ -38,13 +38,13 @@ class ClassificationExample(Record, frozen=True, kw_only=True):
         image: a PNG file.
 
     Raises:
-        ValueError: there is neither, or a pair with an image.
+        ValueError: there is neither a text nor an image, or there is a pair with an image.
     """
 
     text: str = ""
     label: str
     pair: str = ""
-    image: bytes | msgspec.UnsetType = msgspec.UNSET  # unset, JSON has no such field
+    image: bytes | msgspec.UnsetType = msgspec.UNSET  # unset: JSON omits the field
 
     def __post_init__(self) -> None:
         if not self.text and not self.image:
@@ -76,7 +76,7 @@ class AnswerExample(Record, frozen=True, kw_only=True):
 
 
 class RankingExample(Record, frozen=True, kw_only=True):
-    """A query, the document that it asks for, and others."""
+    """A query, its relevant document, and other documents."""
 
     query: str
     relevant: str

@@ -9,7 +9,7 @@ from model.kernels import ExpertWeights, ModelKernels
 
 
 class Experts(nn.Module):
-    """One linear map per expert: ``weight [experts, outputs, inputs]``, as ``MoE`` takes it."""
+    """One linear map per expert, with ``weight [experts, outputs, inputs]`` as ``MoE`` takes it."""
 
     def __init__(self, count: int, inputs: int, outputs: int, *, bias: bool) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ from model.relative_positions import RelativeValues
 from model.windows import blocked_window_attention
 
 DOMAIN = "com.microsoft"
-SOFTMAX_WEIGHTS = 2  # ``qk_output`` of the operator
+SOFTMAX_WEIGHTS = 2  # a value of the attribute ``qk_output``
 
 # ``activation_type`` of ``MoE``, by activation and gating. Its "gelu" is the tanh approximation.
 EXPERT_ACTIVATIONS = {
@@ -111,7 +111,7 @@ class FusedKernels:
             "normalize_routing_weights": 1,
         }
         if feed_forward.gated:
-            # gate * sigmoid(alpha * gate) * (value + beta), of interleaved outputs
+            # gate * sigmoid(alpha * gate) * (value + beta), for interleaved outputs
             attributes |= {"swiglu_fusion": 1, "activation_alpha": 1.0, "activation_beta": 0.0}
         mixed: Tensor = onnx.ops.symbolic(
             f"{DOMAIN}::MoE",
@@ -157,7 +157,7 @@ class FusedKernels:
 
 
 def _inputs_of(positions: PositionEncodings) -> tuple[Tensor | None, ...]:
-    """``cos_cache``, ``sin_cache``, ``position_ids`` (not used), ``attention_bias``."""
+    """The inputs ``cos_cache``, ``sin_cache``, ``position_ids`` (unused) and ``attention_bias``."""
     return (*(positions.rotary or (None, None)), None, positions.bias)
 
 
@@ -181,10 +181,10 @@ def _relative_attention(
     relative: RelativeValues,
     is_seen: Tensor,
 ) -> AttentionOutput:
-    """Attention whose operator also returns its weights, for the values' relative vectors.
+    """Attention whose operator also returns its weights, which multiply the relative vectors.
 
-    ``is_seen`` is broadcast to ``[batch, heads, length, total]``: the operator does not write the
-    weights of keys beyond a row's own.
+    ``is_seen`` is broadcast to ``[batch, heads, length, total]``: the operator leaves the weights
+    of keys past a row's own unwritten.
     """
     total = relative.distances.shape[2]
     context, key, value, weights = _attention_outputs(

@@ -63,12 +63,12 @@ from typing import Annotated
 
 import msgspec
 
-# The graphs that return attention weights, of the encoder and of the decoder.
+# Graphs that return attention weights: of the decoder, and of the encoder.
 ATTEND_ENCODE = "attend_encode"
 ATTEND = "attend"
 PIXELS, SAMPLES = "pixels", "samples"  # inputs of the encoder
 ATTENDED_LENGTHS = "attended_lengths"
-# Outputs of adaptive computation time.
+# Outputs with adaptive computation time.
 UPDATES, REMAINDERS = "updates", "remainders"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -85,10 +85,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class AttentionKind(StrEnum):
-    """An attention of a model.
+    """A kind of attention in a model.
 
-    Of a decoder: the name of its output of the graph :data:`ATTEND`. Of an encoder: the names of
-    its layers' outputs of the graph :data:`ATTEND_ENCODE`, before their number.
+    For a decoder, the name of its output of the graph :data:`ATTEND`. For an encoder, the prefix
+    of its layers' outputs of the graph :data:`ATTEND_ENCODE`, before the layer's number.
     """
 
     CROSS = "cross_attention"
@@ -132,12 +132,12 @@ class StateSpec(Record, frozen=True, kw_only=True):
     """One tensor that a running sequence owns.
 
     Attributes:
-        shape: of one slot. The server chooses ``"length"`` of a ``KV`` state and
+        shape: that of one slot. The server chooses ``"length"`` of a ``KV`` state and
             ``"source_length"`` of a ``CROSS`` state.
         input: the graph's input for the state.
         output: the graph's output for the state.
-        source: the output of ``encode`` that fills a ``CROSS`` state, or is the first value of a
-            ``RECURRENT`` one; None: that is zero.
+        source: the output of ``encode`` that fills a ``CROSS`` state or initializes a
+            ``RECURRENT`` one; None: zeros.
     """
 
     name: str
@@ -153,12 +153,12 @@ class GraphSpec(Record, frozen=True, kw_only=True):
     """One ONNX file.
 
     Attributes:
-        inputs: without the states.
-        outputs: without the states.
-        max_chunk: the most new tokens per run; None for no limit.
+        inputs: all but the states.
+        outputs: all but the states.
+        max_chunk: the most new tokens per run; None: no limit.
         chunk_within_source: see the module's docstring.
-        disabled_optimizers: ONNX Runtime's graph transformations to disable, as in the parity
-            check.
+        disabled_optimizers: ONNX Runtime's graph transformations to disable, in the parity check
+            too.
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""Norms of an attention's queries and keys, by :class:`model.variants.HeadNormScope`."""
+"""Norms of an attention's queries and keys, one per :class:`model.variants.HeadNormScope`."""
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from model.kernels import RotaryTables
 
 
 class EachHeadNorm(nn.Module):
-    """Normalises each head; ``weight [heads, head_size]``. It has no bias."""
+    """Normalizes each head with its own weights; ``weight [heads, head_size]``. It has no bias."""
 
     def __init__(self, num_heads: int, head_size: int, config: NormConfig) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class EachHeadNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_heads, head_size))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x [batch, length, heads, head_size]``; the same shape."""
+        """Normalizes ``x [batch, length, heads, head_size]``; the same shape."""
         shape, epsilon = x.shape[-1:], self.config.epsilon
         if self.config.kind == NormKind.LAYER:
             return functional.layer_norm(x, shape, eps=epsilon) * self.weight
@@ -29,7 +29,7 @@ class EachHeadNorm(nn.Module):
 
 
 def make_head_norm(attention: AttentionConfig, config: NormConfig, num_heads: int) -> nn.Module:
-    """The norm of the ``num_heads`` heads of queries or keys."""
+    """The norm for the ``num_heads`` heads of queries or keys."""
     if attention.head_norm_scope == HeadNormScope.EACH_HEAD:
         return EachHeadNorm(num_heads, attention.head_size, config)
     is_shared = attention.head_norm_scope == HeadNormScope.HEAD
@@ -37,7 +37,7 @@ def make_head_norm(attention: AttentionConfig, config: NormConfig, num_heads: in
 
 
 def normalize_heads(x: Tensor, norm: nn.Module, config: AttentionConfig) -> Tensor:
-    """``norm`` of queries or keys ``x [batch, length, heads * head_size]``; the same shape."""
+    """Normalizes queries or keys ``x [batch, length, heads * head_size]``; the same shape."""
     if config.head_norm_scope == HeadNormScope.ALL_HEADS:
         normed: Tensor = norm(x)
         return normed
@@ -46,7 +46,7 @@ def normalize_heads(x: Tensor, norm: nn.Module, config: AttentionConfig) -> Tens
 
 
 def rotate(x: Tensor, tables: RotaryTables, positions: Tensor) -> Tensor:
-    """Queries or keys ``x [batch, length, heads * head_size]`` at ``positions [batch, length]``."""
+    """Rotates queries or keys ``x [batch, length, heads * head_size]``; the same shape."""
     head_size = 2 * tables.cos.shape[1]
     heads = split_heads(x, x.shape[2] // head_size)
     return apply_rotary(heads, tables, positions).transpose(1, 2).flatten(2)

@@ -1,4 +1,4 @@
-"""Heads: hidden vectors to an embedding, or to logits of labels or of the vocabulary."""
+"""Heads: from hidden vectors to an embedding, or to logits of labels or of the vocabulary."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ class Dense(nn.Module):
 
 
 class _Head(nn.Module):
-    """The base of all heads: dense layers, whose outputs have ``size`` features."""
+    """The base of all heads: dense layers; the outputs of the last one have ``size`` features."""
 
     def __init__(self, model: ModelConfig, input_size: int | None = None) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _PooledHead(_Head):
 
 
 class EmbeddingHead(_PooledHead):
-    """The pooled vector, of L2 norm 1 if ``normalize``."""
+    """The pooled vector, with L2 norm 1 if ``normalize``."""
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model)
@@ -74,7 +74,7 @@ class EmbeddingHead(_PooledHead):
 class MultiVectorHead(_Head):
     """A vector for each token (Khattab and Zaharia 2020, ColBERT).
 
-    ``hidden [batch, length, size]`` to ``[batch, length, n]``; of L2 norm 1 if ``normalize``.
+    ``hidden [batch, length, size]`` to ``[batch, length, n]``; with L2 norm 1 if ``normalize``.
     """
 
     def __init__(self, model: ModelConfig) -> None:
@@ -99,7 +99,7 @@ class ClassificationHead(_PooledHead):
 
 
 class TokenClassificationHead(_Head):
-    """Logits for each token, ``[batch, length, labels]``."""
+    """Logits per token, ``[batch, length, labels]``."""
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model)
@@ -142,7 +142,7 @@ class LanguageModelHead(_Head):
         return self.project(self.dense(hidden), embedding)
 
     def project(self, x: Tensor, embedding: Tensor) -> Tensor:
-        """Logits of the outputs ``x [..., size]`` of the dense layers."""
+        """Logits from the dense layers' outputs ``x [..., size]``."""
         logits: Tensor = self.output(x, embedding)
         if self.soft_cap is not None:
             logits = self.soft_cap * torch.tanh(logits / self.soft_cap)
@@ -161,16 +161,16 @@ class SparseHead(LanguageModelHead):
 
     def weights(self, hidden: Tensor, lengths: Tensor, embedding: Tensor) -> Tensor:
         """``hidden [batch, length, size]``, right-padded to ``lengths [batch]``, to weights."""
-        # Padding repeats a row's first token, which leaves the maximum as it is: to mask the logits
-        # would copy ``[batch, length, vocabulary]``. Kernels that skip padding make its logits 0,
-        # which the rectifier ignores; before the last product it may be anything.
+        # Padding repeats a row's first token, which leaves the maximum unchanged: masking the
+        # logits would copy ``[batch, length, vocabulary]``. Kernels that skip padding make its
+        # logits 0, which the rectifier ignores; before the last product, padding may be anything.
         x = self.dense(hidden)
         x = torch.where(valid_mask(x, lengths), x, x[:, :1])
-        # The function is monotonic: the maximum comes first, and the function of fewer numbers.
+        # The function is monotonic, so it is applied after the maximum, to fewer numbers.
         return self.activate(self.project(x, embedding).amax(1))
 
     def activate(self, logits: Tensor) -> Tensor:
-        """Of each logit the weight."""
+        """The weights of the logits."""
         weights = logits.relu().log1p()
         return weights.log1p() if self.log_twice else weights
 

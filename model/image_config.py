@@ -1,4 +1,4 @@
-"""Images that a model reads as patches, as frozen values. Imports no torch."""
+"""The configuration of models that read images as patches. Imports no torch."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -13,13 +13,13 @@ class PatchConfig(ConfigStruct, frozen=True, kw_only=True):
     """An image as a sequence of vectors (Dosovitskiy et al. 2021, equation 1).
 
     Attributes:
-        height: of the image, in pixels; a multiple of ``size``. So is ``width``.
+        height: height of the image in pixels, a multiple of ``size``; ``width`` likewise.
         num_channels: 3 for red, green and blue, 1 for grey.
         size: the side of a square patch, in pixels.
-        mean: of each channel, subtracted from its values between 0 and 1.
-        deviation: by which the difference is divided.
-        num_class_tokens: learned vectors before those of the patches.
-        bias: of the linear map from a patch to its vector.
+        mean: per channel, subtracted from values between 0 and 1.
+        deviation: per channel, divides the difference.
+        num_class_tokens: number of learned vectors before those of the patches.
+        bias: whether the linear map from a patch to its vector has a bias.
     """
 
     height: int
@@ -33,22 +33,22 @@ class PatchConfig(ConfigStruct, frozen=True, kw_only=True):
 
     @property
     def num_tokens(self) -> int:
-        """Vectors of an image: class tokens and patches."""
+        """Number of an image's vectors: class tokens and patches."""
         return self.num_class_tokens + (self.height // self.size) * (self.width // self.size)
 
     @property
     def position(self) -> PositionConfig:
-        """A learned vector for each of them."""
+        """The positions of these vectors: one learned vector each."""
         return PositionConfig(kind=PositionKind.LEARNED, max_positions=self.num_tokens)
 
 
-MAX_IMAGE_SIDE = 1 << 12  # of an image, in pixels
+MAX_IMAGE_SIDE = 1 << 12  # in pixels
 MAX_IMAGE_TOKENS = 1 << 16
 Side = Annotated[int, msgspec.Meta(ge=1, le=MAX_IMAGE_SIDE)]
 
 
 class Resampling(StrEnum):
-    """How an image is resized, with Pillow's names."""
+    """Resampling filters, with Pillow's names."""
 
     NEAREST = "nearest"
     BOX = "box"
@@ -61,12 +61,12 @@ class Resampling(StrEnum):
 class ImageSpec(Record, frozen=True, kw_only=True):
     """How a picture becomes the graph's input ``pixels``.
 
-    It is resized; then ``height`` by ``width`` pixels are cut out of the middle.
+    It is resized, then a region of ``height`` by ``width`` pixels is cut out of its middle.
 
     Attributes:
-        resize: height and width.
-        keeps_aspect_ratio: it covers ``resize`` instead, so that one side may be longer.
-        num_tokens: vectors of an image in the model.
+        resize: height and width after resizing.
+        keeps_aspect_ratio: the picture then covers ``resize``, and one side may be longer.
+        num_tokens: the model's vectors per image.
     """
 
     height: Side
@@ -79,7 +79,7 @@ class ImageSpec(Record, frozen=True, kw_only=True):
 
     @property
     def num_bytes(self) -> int:
-        """Of one image as the graph takes it."""
+        """Bytes of one image as the graph takes it."""
         return self.height * self.width * self.num_channels
 
 
@@ -90,7 +90,7 @@ def image_spec(
     *,
     keeps_aspect_ratio: bool = False,
 ) -> ImageSpec:
-    """How a picture becomes what a model with ``patches`` reads; by default all of it, resized."""
+    """The preprocessing for a model with ``patches``; by default, the whole picture is resized."""
     return ImageSpec(
         height=patches.height,
         width=patches.width,

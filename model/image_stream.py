@@ -1,4 +1,4 @@
-"""ViLBERT: a stream of a text and one of an image that attend to each other (Lu et al. 2019)."""
+"""ViLBERT: a text stream and an image stream that attend to each other (Lu et al. 2019)."""
 
 import torch
 from msgspec import structs
@@ -24,8 +24,8 @@ from model.mixers import required
 class CoAttention(nn.Module):
     """Attention of one stream to all valid tokens of the other, which may have another width.
 
-    In plain tensor operations in graphs too: ONNX Runtime's operator takes several queries of one
-    row only beside given keys.
+    It uses plain tensor operations in graphs too: with given keys, ONNX Runtime's operator takes
+    several queries only if there is one row.
     """
 
     def __init__(self, hidden_size: int, source_size: int, config: AttentionConfig) -> None:
@@ -70,7 +70,7 @@ class CoAttentionLayer(Layer):
             self.feed_forward_norm = self.make_norm(hidden_size, layer)
 
     def forward(self, x: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
-        """As :class:`CoAttention`."""
+        """As :meth:`CoAttention.forward`."""
         h = self.residual(
             x, lambda x: self.cross_attention(x, source, source_lengths), self.cross_attention_norm
         )
@@ -78,7 +78,7 @@ class CoAttentionLayer(Layer):
 
 
 class Connection(nn.Module):
-    """A co-attentional layer of each stream."""
+    """One co-attentional layer per stream."""
 
     def __init__(
         self, text_size: int, image_size: int, config: ConnectionConfig, kernels: ModelKernels
@@ -90,14 +90,14 @@ class Connection(nn.Module):
     def forward(
         self, text: Tensor, lengths: Tensor, image: Tensor, image_lengths: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Both streams after it; each reads what the other one was before."""
+        """Both streams after the layers; each reads the other as it was before."""
         read_image: Tensor = self.text(text, image, image_lengths)
         read_text: Tensor = self.image(image, text, lengths)
         return read_image, read_text
 
 
 class ImageStream(nn.Module):
-    """The image's embedding and layers, the connections with the text's, and their fusion."""
+    """The image's embedding and layers, the connections to the text stream, and their fusion."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class ImageStream(nn.Module):
 def _image_config(
     model: ModelConfig, config: ImageStreamConfig, patches: PatchConfig
 ) -> ModelConfig:
-    """The image's stream as a model of its own."""
+    """The image stream's configuration as that of a model of its own."""
     return structs.replace(
         model,
         vocabulary_size=0,

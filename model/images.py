@@ -1,4 +1,4 @@
-"""Pictures as pixels: decoding with Pillow and resizing as a model expects. Imports no torch."""
+"""Decodes pictures with Pillow and resizes them as a model expects. Imports no torch."""
 
 import io
 import struct
@@ -21,17 +21,17 @@ from model.image_config import ImageSpec
 
 Pixels = npt.NDArray[np.uint8]
 
-# Pillow warns once of each number of pixels, and remembers it for ever. Servers have a bound.
+# Pillow warns once per number of pixels, and remembers each for ever. Servers have a limit.
 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
 
-# Imported here: else the first WebP file makes Pillow import its readers of all formats, in 0.1 s.
+# Imported here: otherwise the first WebP file makes Pillow import all its plugins, in 0.1 s.
 PLUGINS = (PngImagePlugin, JpegImagePlugin, WebPImagePlugin, GifImagePlugin, BmpImagePlugin)
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-MODES = {1: "L", 3: "RGB"}  # of Pillow, by the number of channels
-MAX_SIDE = 1 << 14  # of a picture after it was resized
-# What Pillow raises; ``MemoryError`` for a row of 2**31 bits, before it takes any memory.
+MODES = {1: "L", 3: "RGB"}  # Pillow's modes by number of channels
+MAX_SIDE = 1 << 14  # pixels per side after resizing
+# Errors of Pillow; ``MemoryError`` for a row of 2**31 bits, before it allocates anything.
 DAMAGED = (OSError, ValueError, SyntaxError, EOFError, struct.error, MemoryError)
-# What makes a picture upright, by the orientation in its EXIF data.
+# The transposition that makes a picture upright, by its EXIF orientation.
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -51,7 +51,7 @@ def open_image(data: bytes) -> Image.Image:
     """Reads the header of a picture: its format and size, not its pixels.
 
     Raises:
-        ImageError: it is in none of :data:`FORMATS`, damaged, or has more than twice
+        ImageError: it is in none of :data:`FORMATS`, is damaged, or has more than twice
             ``PIL.Image.MAX_IMAGE_PIXELS``.
     """
     try:
@@ -67,9 +67,9 @@ def open_image(data: bytes) -> Image.Image:
 def to_pixels(image: Image.Image, spec: ImageSpec) -> Pixels:
     """Decodes an opened picture: ``[height, width, channels]``, 0 to 255.
 
-    As ``load_image`` of ``transformers`` and its image processors do: a camera's orientation is
-    applied, transparent pixels keep their colour, and an animation is its first frame. Unlike
-    there, grey of 16 bits keeps its range.
+    As in ``load_image`` and the image processors of ``transformers``, the camera's orientation is
+    applied, transparent pixels keep their colour, and an animation is reduced to its first frame.
+    Unlike there, 16-bit grey keeps its range.
 
     Raises:
         ImageError: it is damaged, or too narrow to be resized.
@@ -85,7 +85,7 @@ def to_pixels(image: Image.Image, spec: ImageSpec) -> Pixels:
         converted = converted.resize((width, height), Image.Resampling[spec.resampling.upper()])
     left, top = (width - spec.width) // 2, (height - spec.height) // 2
     if (width, height) != (spec.width, spec.height):
-        # What lies outside is black.
+        # Pixels outside the picture are black.
         converted = converted.crop((left, top, left + spec.width, top + spec.height))
     return np.asarray(converted).reshape(spec.height, spec.width, spec.num_channels)
 
@@ -107,21 +107,21 @@ def encode_png(pixels: Pixels) -> bytes:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """``image`` as its EXIF data orients it."""
-    image.load()  # of some formats, these data follow the pixels
+    """``image``, rotated or mirrored as its EXIF data say."""
+    image.load()  # in some formats, EXIF data follow the pixels
     turn = TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     return image if turn is None else image.transpose(turn)
 
 
 def _8_bits(image: Image.Image) -> Image.Image:
-    """``image`` with 8 bits per channel: Pillow would cut values of 16 bits off at 255."""
+    """``image`` with 8 bits per channel: Pillow would clip 16-bit values at 255."""
     if not image.mode.startswith("I"):
         return image
     return Image.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))
 
 
 def _resized(size: tuple[int, int], spec: ImageSpec) -> tuple[int, int]:
-    """Width and height after resizing, before the cut."""
+    """Width and height after resizing, before cropping."""
     height, width = spec.resize
     if not spec.keeps_aspect_ratio:
         return width, height

@@ -14,9 +14,9 @@ PATCHES = "embedding.patches.weight"
 def random_weights(config: ModelConfig, seed: int) -> dict[str, Tensor]:
     """Weights for a model of ``config``; the same ``seed`` gives the same weights.
 
-    Matrices are uniform (Glorot and Bengio 2010), that of patches included; embeddings, positions
-    and class tokens normal with variance ``1 / size`` (tensor2tensor); norm weights one, biases
-    zero.
+    Matrices, including those of patches, are uniform (Glorot and Bengio 2010); embeddings,
+    positions and class tokens are normal with variance ``1 / size`` (tensor2tensor); norm weights
+    are one, biases zero.
     """
     generator = torch.Generator().manual_seed(seed)
     weights = {}

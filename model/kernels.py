@@ -1,8 +1,8 @@
-"""The interface between the model and implementations of attention and experts.
+"""The interface between the model and the implementations of attention and experts.
 
-:mod:`model.eager` computes them in plain tensor operations (training, tests, parity);
-:mod:`model.fused` emits ONNX Runtime's operators during export. Both take the same
-tensors and parameters, so one can be checked against the other.
+:mod:`model.eager` implements it in plain tensor operations (training, tests, parity);
+:mod:`model.fused` emits ONNX Runtime's operators during export. Both take the same tensors and
+parameters, so one can be checked against the other.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from model.relative_positions import RelativeValues
 class KeyValue(NamedTuple):
     """Keys and values of cached tokens or of a source.
 
-    Each is ``[batch, kv_heads, capacity, head_size]``; only a row's valid prefix is read.
+    Each is ``[batch, kv_heads, capacity, head_size]``; only the valid prefix of a row is read.
     """
 
     key: Tensor
@@ -30,14 +30,14 @@ class KeyValue(NamedTuple):
 
 
 class RotaryTables(NamedTuple):
-    """``[max_positions, head_size / 2]`` each."""
+    """Cosines and sines, each ``[max_positions, head_size / 2]``."""
 
     cos: Tensor
     sin: Tensor
 
 
 class AttentionSignal(NamedTuple):
-    """``vectors [batch or 1, length, hidden]``, added to the inputs of some projections."""
+    """``vectors [batch or 1, length, hidden]`` to add to the inputs of some projections."""
 
     vectors: Tensor
     targets: tuple[SignalTarget, ...]
@@ -51,11 +51,11 @@ class PositionEncodings(NamedTuple):
     Attributes:
         rotary: rotates queries and keys.
         bias: ``[batch or 1, heads, length, total]``, added to the scaled scores.
-        distances: ``[batch or 1, length, total]``, key minus query, where the layer needs them.
+        distances: ``[batch or 1, length, total]``, key minus query, if the layer needs them.
         relative_values: added to the values.
         signal: added before queries, keys or values are projected; kernels do not read it.
-        num_global: ``[batch]``, each row's global tokens, if not all that
-            :class:`AttentionConfig` allows.
+        num_global: ``[batch]``, number of each row's global tokens; None: the number in
+            :class:`AttentionConfig`.
     """
 
     rotary: RotaryTables | None = None
@@ -66,14 +66,14 @@ class PositionEncodings(NamedTuple):
     num_global: Tensor | None = None
 
     def limit_global(self, maximum: int) -> Tensor:
-        """Global tokens of each row, ``[batch or 1]``, at most ``maximum``."""
+        """The number of each row's global tokens, ``[batch or 1]``, at most ``maximum``."""
         if self.num_global is None:
             return torch.tensor([maximum])
         return self.num_global.clamp(max=maximum)
 
 
 class AttentionOutput(NamedTuple):
-    """``context [batch, length, heads * head_size]``, and the keys and values after the step."""
+    """``context [batch, length, heads * head_size]``; keys and values after the step."""
 
     context: Tensor
     present: KeyValue
@@ -93,10 +93,10 @@ class Step:
     """The token counts of one decoder step; all int32.
 
     Attributes:
-        num_cached_tokens: ``[batch]``, already in the cache.
+        num_cached_tokens: ``[batch]``, tokens already in the cache.
         num_new_tokens: ``[batch]``, valid ids of each right-padded row.
         max_total_length: ``[]``, the largest sum of the two.
-        source_lengths: ``[batch]``, of the encoded source, if there is one.
+        source_lengths: ``[batch]``, lengths of the encoded sources, if there are any.
         max_source_length: ``[]``, the largest of them.
     """
 
@@ -108,7 +108,7 @@ class Step:
 
     @classmethod
     def whole(cls, lengths: Tensor, source_lengths: Tensor | None = None) -> "Step":
-        """Whole right-padded sequences, with nothing cached."""
+        """A step over whole right-padded sequences, with nothing cached."""
         lengths = lengths.to(torch.int32)
         if source_lengths is not None:
             source_lengths = source_lengths.to(torch.int32)
@@ -143,7 +143,7 @@ class Step:
 
 
 class ModelKernels(Protocol):
-    """The attentions of Vaswani et al. 2017, section 3.2.3, with grouped heads; and experts.
+    """The attentions of Vaswani et al. 2017, section 3.2.3, with grouped heads, and experts.
 
     ``qkv`` is ``[batch, length, (heads + 2 * kv_heads) * head_size]``: queries, keys, values.
     """
@@ -165,7 +165,7 @@ class ModelKernels(Protocol):
         past: KeyValue | None,
         step: Step,
     ) -> AttentionOutput:
-        """Every token attends to itself, to the tokens before it, and to the cached ones.
+        """Every token attends to itself, to the tokens before it, and to cached tokens.
 
         ``present`` is ``past`` with the new tokens' keys and values written after the cached
         ones; without ``past`` it holds the new tokens alone.
@@ -201,7 +201,7 @@ class ModelKernels(Protocol):
     def recurrent(
         self, x: Tensor, lengths: Tensor, weights: CellWeights, kind: CellKind, *, reverse: bool
     ) -> RecurrentOutput:
-        """A cell over ``x [batch, length, inputs]``, right-padded to ``lengths [batch]``.
+        """Runs a cell over ``x [batch, length, inputs]``, right-padded to ``lengths [batch]``.
 
         See :func:`model.recurrent_cells.run_cell`.
         """

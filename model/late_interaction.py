@@ -1,8 +1,8 @@
-"""Token ids of queries and documents for a model with a vector for each token.
+"""Token ids of queries and documents for late-interaction models, which have a vector per token.
 
-Late interaction is Khattab and Zaharia 2020 (ColBERT, section 3.2). ``export`` and ``server`` share
-these rules. Cutting and filling are those of ColBERT's and PyLate's tokenizers: a text is cut
-first, then the marker comes after its first token, then masks fill up a query.
+Late interaction: Khattab and Zaharia 2020 (ColBERT, section 3.2). ``export`` and ``server`` share
+these rules, which are those of ColBERT's and PyLate's tokenizers: a text is cut first, then the
+marker is inserted after its first token, then masks pad a query.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from model.bundle import MultiVector
 
 
 def query_ids(ids: Sequence[int], spec: MultiVector) -> tuple[list[int], int]:
-    """A query as the model reads it, and how many of its tokens are attended to.
+    """The ids of a query, and the number of its tokens that are attended to.
 
     Args:
         ids: the text's tokens with special tokens, neither cut nor marked.
 
     Returns:
-        At most ``spec.query_length`` ids, with a filler exactly as many. Fillers that are not
-        attended to are the last ones, so the rest is given by its length.
+        At most ``spec.query_length`` ids; exactly as many with a filler. Fillers that are not
+        attended to come last, so one length describes them.
     """
     marked = _marked(ids, spec.query_marker, spec.query_length, spec.has_end_token)
     if spec.filler is None:
@@ -28,7 +28,7 @@ def query_ids(ids: Sequence[int], spec: MultiVector) -> tuple[list[int], int]:
 
 
 def document_ids(ids: Sequence[int], spec: MultiVector) -> list[int]:
-    """A document as the model reads it: at most ``spec.document_length`` ids.
+    """The ids of a document, at most ``spec.document_length``.
 
     ``ids``: the text's tokens with special tokens, neither cut nor marked.
     """
@@ -44,7 +44,7 @@ def kept_tokens(ids: Sequence[int], spec: MultiVector) -> list[int]:
 def _marked(
     ids: Sequence[int], marker: int | None, max_tokens: int, has_end_token: bool
 ) -> list[int]:
-    """``ids`` cut to ``max_tokens`` together with the marker, which is inserted as the second."""
+    """``ids`` with the marker inserted second, cut to ``max_tokens`` in total."""
     limit = max_tokens - (marker is not None)
     cut = list(ids[:limit])
     if has_end_token and len(ids) > limit and cut:

@@ -66,12 +66,12 @@ def select_tokens(hidden: Tensor, positions: Tensor) -> Tensor:
 
 
 def full_lengths(x: Tensor) -> Tensor:
-    """``[batch]``: the length of every row of ``x [batch, length, size]``, without padding."""
+    """``[batch]``: the length of ``x [batch, length, size]``, repeated for rows without padding."""
     return torch.full((x.shape[0],), x.shape[1], dtype=torch.int32)
 
 
 class Layer(nn.Module):
-    """The residual connections and the feed-forward that all layers have.
+    """The base of all layers: residual connections and the feed-forward.
 
     Raises:
         ValueError: the branches are parallel, but the layer is not pre-norm.
@@ -122,7 +122,7 @@ class EncoderLayer(Layer):
             self.feed_forward_norm = self.make_norm(hidden_size, layer)
 
     def forward(self, x: Tensor, lengths: Tensor, positions: PositionEncodings) -> Tensor:
-        """``x [batch, length, hidden]``, right-padded to ``lengths [batch]``."""
+        """Runs on ``x [batch, length, hidden]``, right-padded to ``lengths [batch]``."""
         h, attention = x, self.mixer
         if attention is not None:
             h = self.residual(h, lambda x: attention(x, lengths, positions), self.mixer_norm)
@@ -168,9 +168,9 @@ class DecoderLayer(Layer):
         """``x [batch, length, hidden]`` and this layer's state, before and after the step.
 
         Args:
-            state: of the mixer, and ``cross_key`` and ``cross_value`` for cross-attention.
+            state: that of the mixer; also ``cross_key`` and ``cross_value`` for cross-attention.
             logit_positions: ``[n]``, flat positions. If given, the feed-forward runs on these
-                tokens alone and the output is ``[1, n, hidden]``.
+                tokens only, and the output is ``[1, n, hidden]``.
         """
         new_state: State = {}
         h, attention, cross_attention = x, self.mixer, self.cross_attention
@@ -188,7 +188,7 @@ class DecoderLayer(Layer):
 
 
 class _Stack(nn.Module):
-    """Layers, the position encodings that their attention shares, and a final norm."""
+    """The layers, the position encodings that their attentions share, and a final norm."""
 
     def __init__(
         self,
@@ -227,20 +227,20 @@ class Encoder(_Stack):
                 layer.mixer.has_unattended = stack.has_unattended
 
     def forward(self, x: Tensor, lengths: Tensor, num_global: Tensor | None = None) -> Tensor:
-        """As :class:`EncoderLayer`; ``num_global [batch]`` as in ``PositionEncodings``."""
+        """As :meth:`EncoderLayer.forward`; ``num_global [batch]`` as in ``PositionEncodings``."""
         return self.finish(x, lengths, 0, num_global)
 
     def finish(
         self, x: Tensor, lengths: Tensor, start: int, num_global: Tensor | None = None
     ) -> Tensor:
-        """The layers from number ``start``, and the final norm."""
+        """Runs the layers from index ``start`` on, and the final norm."""
         normed: Tensor = self.final_norm(self.run(x, lengths, start, len(self.order), num_global))
         return normed
 
     def run(
         self, x: Tensor, lengths: Tensor, start: int, stop: int, num_global: Tensor | None = None
     ) -> Tensor:
-        """The layers from number ``start`` up to ``stop``, exclusive."""
+        """Runs the layers from index ``start`` to before ``stop``."""
         token_positions = torch.arange(x.shape[1])[None]  # [1, length]
         encodings = self.positions.for_sequence(x.shape[1], num_global)
         layers = list(zip(self.applied, encodings, strict=True))[start:stop]
@@ -258,7 +258,7 @@ class Decoder(_Stack):
         super().__init__(config, stack, [*layers], bidirectional=False)
 
     def cross_attention_kv(self, encoded: Tensor) -> list[State]:
-        """Keys and values of the source ``encoded [batch, source_length, hidden]`` by layer."""
+        """Each layer's keys and values for ``encoded [batch, source_length, hidden]``."""
         states: list[State] = []
         for layer in self.applied:
             states.append({})
@@ -275,7 +275,7 @@ class Decoder(_Stack):
         """``x [batch, length, hidden]`` and each layer's state, before and after the step.
 
         ``logit_positions [n]``: flat positions. If given, the output is ``[1, n, hidden]``, and the
-        last feed-forward runs on these tokens alone.
+        last feed-forward runs on these tokens only.
         """
         new_states: list[State] = []
         token_positions = step.num_cached_tokens[:, None] + torch.arange(x.shape[1])

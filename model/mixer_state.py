@@ -1,4 +1,4 @@
-"""The state of a decoder's mixers, which belongs to one running sequence."""
+"""The state of a decoder's mixers, which one running sequence owns."""
 
 from typing import NamedTuple
 

@@ -1,7 +1,7 @@
 """Token mixers: self-attention, cross-attention, and a recurrent unit.
 
-A decoder's mixer keeps *state* between steps: tensors by name that belong to one running
-sequence. An empty state means that no tokens came before.
+A decoder's mixer keeps *state* between steps: tensors by name, which one running sequence owns.
+An empty state means that there were no earlier tokens.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ _Part = TypeVar("_Part", AttentionConfig, FeedForwardConfig)
 
 
 def required(part: _Part | None) -> _Part:
-    """``part`` of a layer's configuration, which must be present.
+    """Returns ``part`` of a layer's configuration, which must be present.
 
     Raises:
         ValueError: it is None.
@@ -46,7 +46,7 @@ def required(part: _Part | None) -> _Part:
 
 
 class AttentionInputs(NamedTuple):
-    """What a kernel takes: packed queries, keys and values, and position encodings."""
+    """A kernel's inputs: packed queries, keys and values, and position encodings."""
 
     qkv: Tensor
     positions: PositionEncodings
@@ -91,7 +91,7 @@ class SelfAttention(nn.Module):
         return qkv if clip is None else qkv.clamp(-clip, clip)
 
     def add_relative(self, qkv: Tensor, positions: PositionEncodings) -> PositionEncodings:
-        """``positions`` with the layer's own vectors of distances (Shaw et al. 2018)."""
+        """``positions`` with this layer's vectors per distance added (Shaw et al. 2018)."""
         if self.relative is None or positions.distances is None:
             return positions
         query = split_heads(split_qkv(qkv, self.config)[0], self.config.num_heads)
@@ -103,10 +103,10 @@ class SelfAttention(nn.Module):
     def add_scores(
         self, qkv: Tensor, positions: PositionEncodings, past: Tensor | None, step: Step | None
     ) -> AttentionInputs:
-        """The kernel's inputs: scores that are no dot products become a bias.
+        """The kernel's inputs. Scores that are not dot products become a bias.
 
         The bias reads the cached keys, and the operator that updates the cache in place reads the
-        bias: so it runs last.
+        bias, so it runs last.
 
         Args:
             past: cached keys, ``[batch, kv_heads, capacity, head_size]``.
@@ -130,8 +130,8 @@ def _sum(first: Tensor | None, second: Tensor) -> Tensor:
 class GlobalTokens(nn.Module):
     """Full attention of a text's first tokens (Beltagy et al. 2020, section 3.1).
 
-    They attend to the text as a decoder's token attends to its source, as one token with the
-    heads of all. So no score of another token is computed, and padding changes no result.
+    It is cross-attention to the text, as of one token with the heads of all global tokens. So no
+    other token's scores are computed, and padding changes no result.
     """
 
     def __init__(self, hidden_size: int, config: AttentionConfig, kernels: ModelKernels) -> None:
@@ -139,7 +139,7 @@ class GlobalTokens(nn.Module):
         self.kernels = kernels
         self.num_tokens, self.num_heads = config.num_global_tokens, config.num_heads
         self.num_kv_heads, self.head_size = config.num_kv_heads, config.head_size
-        # A key's head serves consecutive query heads: those of one head, of each global token.
+        # A key head serves consecutive query heads: one query head of every global token.
         self.config = structs.replace(
             config, num_heads=self.num_heads * self.num_tokens, window=None, num_global_tokens=0
         )
@@ -152,7 +152,7 @@ class GlobalTokens(nn.Module):
     def forward(
         self, x: Tensor, context: Tensor, lengths: Tensor, positions: PositionEncodings
     ) -> Tensor:
-        """``context [batch, length, heads * head_size]`` with the global tokens' replaced."""
+        """Replaces the global tokens' vectors in ``context [batch, length, heads * head_size]``."""
         number, length = self.num_tokens, x.shape[1]
         first = functional.pad(x, (0, 0, 0, number))[:, :number]  # a text may be shorter
         queries = split_heads(self.query(first), self.num_heads)  # [batch, heads, number, size]
@@ -173,7 +173,7 @@ class GlobalTokens(nn.Module):
 class BidirectionalAttention(SelfAttention):
     """An encoder's self-attention.
 
-    ``has_unattended``: as in :class:`model.config.StackConfig`.
+    ``has_unattended``: see :class:`model.config.StackConfig`.
     """
 
     has_unattended = False
@@ -208,7 +208,7 @@ class BidirectionalAttention(SelfAttention):
         if self.global_tokens is not None:
             context = self.global_tokens(x, context, lengths, positions)
         elif self.has_unattended and self.config.window is not None:
-            # A token that sees no key has the context 0, as in torch.
+            # As in torch, the context of a token that sees no key is 0.
             sees_keys = torch.arange(x.shape[1]) < lengths[:, None] + self.config.window - 1
             context = context.masked_fill(~sees_keys[:, :, None], 0)
         output: Tensor = self.output(context)
@@ -240,7 +240,7 @@ class CausalAttention(SelfAttention):
         return MixerOutput(self.output(context), present._asdict())
 
     def normalize_rotated(self, qkv: Tensor, tables: RotaryTables, step: Step) -> Tensor:
-        """``qkv`` with rotated, then normalised queries and keys."""
+        """``qkv`` with queries and keys rotated, then normalized."""
         indices = step.num_cached_tokens[:, None] + torch.arange(qkv.shape[1])
         indices = indices.clamp(max=tables.cos.shape[0] - 1)  # padding may be beyond the tables
         query, key, value = split_qkv(qkv, self.config)
@@ -250,7 +250,7 @@ class CausalAttention(SelfAttention):
 
 
 class CrossAttention(nn.Module):
-    """A decoder's attention to the encoded source, whose keys and values are computed once."""
+    """A decoder's attention to the encoded source; its keys and values are computed once."""
 
     def __init__(self, hidden_size: int, config: AttentionConfig, kernels: ModelKernels) -> None:
         super().__init__()

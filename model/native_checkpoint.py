@@ -1,4 +1,4 @@
-"""This project's own checkpoint: what ``train`` writes and ``export`` reads. Imports no torch.
+"""This project's own checkpoint format: ``train`` writes it, ``export`` reads it. Imports no torch.
 
 A folder holds ``config.json`` (a :class:`NativeConfig`), ``model.safetensors`` with the parameter
 names of :mod:`model.transformer`, ``tokenizer.json`` and ``training.json``; ``held_out.jsonl`` has
@@ -33,8 +33,8 @@ class NativeConfig(Record, frozen=True, kw_only=True):
     """``config.json``. ``architecture`` is for information only.
 
     Attributes:
-        image: what a model of images reads.
-        sample_images: PNG files that training saw, for all checks of a model of images.
+        image: the preprocessing of a model of images.
+        sample_images: PNG files from training, for all checks of a model of images.
     """
 
     format: Literal["triune"] = "triune"

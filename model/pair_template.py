@@ -4,7 +4,7 @@ from model.graph_spec import Record
 
 
 class PairTemplate(Record, frozen=True, kw_only=True):
-    """The text around the two texts of a pair, as language models that rerank read it.
+    """The text around the two texts of a pair, for language models that rerank.
 
     The whole text is tokenized without the tokenizer's own special tokens.
     """
@@ -19,5 +19,5 @@ class PairTemplate(Record, frozen=True, kw_only=True):
 
     @property
     def num_characters(self) -> int:
-        """Of all parts."""
+        """Number of characters of all parts."""
         return len(self.before) + len(self.between) + len(self.after)

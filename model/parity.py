@@ -1,4 +1,4 @@
-"""``parity.json``: how a bundle's graphs compare with the eager module. Imports no torch."""
+"""``parity.json``: the bundle's graphs compared with the eager module. Imports no torch."""
 
 import msgspec
 
@@ -7,31 +7,31 @@ from model.shortlist import ShortlistLoss
 
 
 class MatrixError(Record, frozen=True, kw_only=True):
-    """``relative_error``: of a linear map's output, ``|error| / |output|``, on the same inputs."""
+    """``relative_error``: ``|error| / |output|`` of a linear map's output, on the same inputs."""
 
     name: str
     relative_error: float
 
 
 class Fidelity(Record, frozen=True, kw_only=True):
-    """How close the bundle's graphs are to the fp32 graphs. Only figures of the model's task.
+    """The difference between the bundle's graphs and the fp32 graphs, in figures of the task.
 
     Attributes:
-        num_texts: prompts, sources or texts that were compared.
-        num_tokens: of the fp32 graphs' greedy answers, or masked tokens of the texts.
-        top1_agreement: the share of tokens, labels or answers whose best choice is the same.
-        kl_divergence: of a token (fp32 || bundle), in nats.
-        rms_logprob_difference: of the tokens of fp32, in nats.
-        mean_probability: which fp32 gives to its own tokens.
-        identical_outputs: the share of an encoder-decoder's greedy outputs that are fp32's.
-        chrf: of these outputs with those of fp32 as references, in percent.
-        min_cosine: of a text's vector to that of fp32.
-        mean_cosine: of all texts.
-        retrieval_agreement: the share of texts whose nearest other text is the same.
-        max_probability_difference: of a label or a token of an answer.
-        worst_matrices: the linear maps with the largest errors, the worst first.
-        matrix_errors: the root mean square of the errors of each kind of linear map.
-        exceeded_limits: limits that ``--accept-loss`` set aside; empty if all were met.
+        num_texts: number of compared prompts, sources or texts.
+        num_tokens: number of tokens in the fp32 graphs' greedy answers, or masked in the texts.
+        top1_agreement: share of tokens, labels or answers with the same best choice.
+        kl_divergence: per token (fp32 || bundle), in nats.
+        rms_logprob_difference: over the tokens of fp32, in nats.
+        mean_probability: mean probability that fp32 gives to its own tokens.
+        identical_outputs: share of an encoder-decoder's greedy outputs that equal those of fp32.
+        chrf: chrF of these outputs, in percent; those of fp32 are the references.
+        min_cosine: lowest cosine of a text's vectors in both.
+        mean_cosine: mean cosine over all texts.
+        retrieval_agreement: share of texts with the same nearest other text.
+        max_probability_difference: largest difference of a probability of a label or answer token.
+        worst_matrices: linear maps with the largest errors, the largest first.
+        matrix_errors: root mean square error of each kind of linear map.
+        exceeded_limits: limits that ``--accept-loss`` overrode; empty if all were met.
     """
 
     num_texts: LargeCount
@@ -55,14 +55,15 @@ class Parity(Record, frozen=True, kw_only=True):
     """``parity.json``: the graphs in ONNX Runtime compared with the eager PyTorch module.
 
     Attributes:
-        max_absolute_error: of the fp32 graphs' outputs. The greedy tokens are also theirs.
-        min_cosine: of the bundle's graphs: the lowest of any row of embeddings or logits.
-        evaluation_tokens: tokens over which the perplexities are measured.
-        perplexity: of the bundle's graphs, if the model generates text.
-        fp32_perplexity: of the fp32 graphs.
-        float_cache_perplexity: of the bundle's graphs before their cache became int8.
-        shortlist: what the shortlist costs, if there is one.
-        fidelity: of the bundle's graphs, if they are not the fp32 graphs.
+        max_absolute_error: largest error of the fp32 graphs' outputs; the greedy tokens are also
+            theirs.
+        min_cosine: lowest cosine of the bundle's graphs for any row of embeddings or logits.
+        evaluation_tokens: number of tokens over which perplexities are measured.
+        perplexity: that of the bundle's graphs, if the model generates text.
+        fp32_perplexity: that of the fp32 graphs.
+        float_cache_perplexity: that of the bundle's graphs before their cache became int8.
+        shortlist: the loss from the shortlist, if there is one.
+        fidelity: the bundle's graphs compared with the fp32 graphs, if they differ.
     """
 
     max_absolute_error: float

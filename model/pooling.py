@@ -1,4 +1,4 @@
-"""Poolings: the vectors of a text's tokens, or of an image's patches, to one vector."""
+"""Pooling: from the vectors of a text's tokens, or of an image's patches, to one vector."""
 
 from collections.abc import Callable
 
@@ -65,7 +65,7 @@ POOLINGS: dict[PoolingKind, Pooling] = {
 
 
 class ImagePooling(nn.Module):
-    """The base of poolings of an image, whose first ``num_class_tokens`` are no patches."""
+    """The base of image poolings; the first ``num_class_tokens`` vectors are not of patches."""
 
     def __init__(self, num_class_tokens: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class PatchMean(ImagePooling):
 
 
 class ClassAndPatchMean(ImagePooling):
-    """The first class token's vector, then the mean of the patches' (Oquab et al. 2023, DINOv2)."""
+    """The first class token's vector, then the patches' mean (Oquab et al. 2023, DINOv2)."""
 
     def forward(self, hidden: Tensor, _lengths: Tensor) -> Tensor:
         return torch.cat([hidden[:, 0], hidden[:, self.num_class_tokens :].mean(1)], -1)
@@ -94,9 +94,9 @@ class ClassTokens(ImagePooling):
 
 
 class AttentionPooling(nn.Module):
-    """Attention of one learned query (Lee et al. 2019, Set Transformer, section 3.2).
+    """Attention with one learned query (Lee et al. 2019, Set Transformer, section 3.2).
 
-    As the query is the same for all images, ``scores`` is its product with the matrix of keys. The
+    The query is the same for all images, so ``scores`` is its product with the key matrix. The
     heads, the feed-forward and the norm are like those of the encoder's last layer.
     """
 
@@ -133,7 +133,7 @@ def make_pooling(model: ModelConfig) -> Pooling:
     """The pooling of the head of ``model``.
 
     Raises:
-        ValueError: it has none, or one of images in a model of texts.
+        ValueError: it has no pooling, or an image pooling in a model of texts.
     """
     kind = model.head.pooling
     if kind is None:

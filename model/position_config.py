@@ -1,4 +1,4 @@
-"""How a model encodes token positions, as frozen values. Imports no torch."""
+"""The configuration of position encodings, as frozen values. Imports no torch."""
 
 from enum import StrEnum
 
@@ -6,32 +6,32 @@ import msgspec
 
 
 class PositionKind(StrEnum):
-    """Absolute positions, added to a token's embedding or appended to it."""
+    """Absolute positions, added to or concatenated with a token's embedding."""
 
-    NONE = "none"  # attention may use relative ones: see AttentionConfig
-    # Sines, then cosines, with frequencies in a geometric sequence from 1 to:
+    NONE = "none"  # attention may use relative positions: see AttentionConfig
+    # Sines, then cosines, with frequencies that fall geometrically from 1 to:
     SINUSOIDAL = "sinusoidal"  # 1 / 10,000, as in tensor2tensor and fairseq
-    SINUSOIDAL_PAPER = "sinusoidal_paper"  # nearly that: Vaswani et al. 2017, section 3.5
+    SINUSOIDAL_PAPER = "sinusoidal_paper"  # almost 1 / 10,000: Vaswani et al. 2017, section 3.5
     LEARNED = "learned"  # Gehring et al. 2017; BERT
 
 
 class PositionPlacement(StrEnum):
-    """How absolute positions meet a token's embedding."""
+    """How absolute positions are combined with a token's embedding."""
 
     ADDED = "added"
     CONCATENATED = "concatenated"  # then projected to the hidden size
 
 
 class RelativeBiasKind(StrEnum):
-    """Relative positions: added to attention scores, by the distance of key and query."""
+    """Relative positions as a bias of attention scores, by the distance of key and query."""
 
     BUCKETS = "buckets"  # Raffel et al. 2020 (T5), section 2.1
     LINEAR = "linear"  # Press et al. 2021 (ALiBi)
-    LINEAR_BF16 = "linear_bf16"  # the same of keys' positions, rounded to bfloat16: Falcon-RW
+    LINEAR_BF16 = "linear_bf16"  # by key position, rounded to bfloat16 (Falcon-RW)
 
 
 class SignalKind(StrEnum):
-    """What a stack adds in every layer."""
+    """A signal that a stack adds in every layer."""
 
     NONE = "none"
     SINUSOIDAL = "sinusoidal"  # Dehghani et al. 2018, equation 4
@@ -39,7 +39,7 @@ class SignalKind(StrEnum):
 
 
 class SignalTarget(StrEnum):
-    """A projection of self-attention, to whose input alone a stack's signal is added."""
+    """A projection of self-attention that gets the stack's signal in its input."""
 
     QUERY = "query"
     KEY = "key"
@@ -69,9 +69,9 @@ class PositionConfig(ConfigStruct, frozen=True, kw_only=True):
 
     Attributes:
         first: the position of a sequence's first token, for sinusoids.
-        placement: concatenated vectors are projected to the hidden size. So tokens keep the whole
-            width, and the token table can be the output matrix too.
-        size: of concatenated vectors; default: that of the embeddings.
+        placement: concatenated vectors are projected to the hidden size. Tokens thus keep their
+            full width, and the token table can also be the output matrix.
+        size: size of concatenated vectors; default: that of the embeddings.
     """
 
     kind: PositionKind
@@ -140,10 +140,10 @@ class RotaryConfig(ConfigStruct, frozen=True, kw_only=True):
 class RelativeBiasConfig(ConfigStruct, frozen=True, kw_only=True):
     """A bias for each head and distance. Layers with equal configurations share it.
 
-    ``num_buckets`` and ``max_distance`` are for :attr:`RelativeBiasKind.BUCKETS`: distances
-    from ``max_distance`` on share the last bucket. For :attr:`RelativeBiasKind.LINEAR_BF16`,
-    positions are below ``max_distance``, and biases are multiplied by ``scale``. ``group``
-    tells apart layers that are otherwise equal but do not share a bias: each has its own in umT5.
+    ``num_buckets`` and ``max_distance`` are for :attr:`RelativeBiasKind.BUCKETS`: distances from
+    ``max_distance`` on share the last bucket. For :attr:`RelativeBiasKind.LINEAR_BF16`, positions
+    are below ``max_distance``, and biases are multiplied by ``scale``. ``group`` separates layers
+    with otherwise equal configurations that share no bias: in umT5, each has its own.
     """
 
     kind: RelativeBiasKind
@@ -154,12 +154,12 @@ class RelativeBiasConfig(ConfigStruct, frozen=True, kw_only=True):
 
 
 class RelativePositionConfig(ConfigStruct, frozen=True, kw_only=True):
-    """Vectors of distances, added to keys and values (Shaw et al. 2018, equations 3 and 4).
+    """Vectors per distance, added to keys and values (Shaw et al. 2018, equations 3 and 4).
 
     Attributes:
         max_distance: the paper's ``k``: ``2 k + 1`` vectors, for distances clipped to ``-k … k``.
-        per_head: each head has its own vectors; else they are shared.
-        values: whether values have vectors too, not only keys.
+        per_head: whether each head has its own vectors; otherwise, heads share them.
+        values: whether vectors are also added to values, not only to keys.
     """
 
     max_distance: int
@@ -168,7 +168,7 @@ class RelativePositionConfig(ConfigStruct, frozen=True, kw_only=True):
 
 
 class DisentangledConfig(ConfigStruct, frozen=True, kw_only=True):
-    """Disentangled attention: scores of contents with relative positions (He et al. 2020).
+    """Disentangled attention: scores of contents and relative positions (He et al. 2020).
 
     A table has a row for each of ``2 * span`` ranges of distances; distances from
     ``max_distance`` on share the last one.

@@ -1,4 +1,4 @@
-"""Position encodings: absolute ones, added to embeddings, and those that attention uses."""
+"""Position encodings: absolute ones, added to embeddings, and those of attention."""
 
 import math
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def _sin_cos(positions: Tensor, frequencies: Tensor) -> Tensor:
 def rotary_tables(max_positions: int, head_size: int, config: RotaryConfig) -> RotaryTables:
     """Cosines and sines of ``position * base^(-2i / size)`` (Su et al. 2021, eq. 15), scaled.
 
-    Dimensions beyond ``config.size`` have the angle 0: they are not rotated.
+    Dimensions beyond ``config.size`` have the angle 0, so they are not rotated.
     """
     frequencies = rotary_frequencies(head_size, config)
     angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
@@ -61,7 +61,7 @@ def rotary_tables(max_positions: int, head_size: int, config: RotaryConfig) -> R
 
 
 def concatenate(x: Tensor, vectors: Tensor) -> Tensor:
-    """``x [batch, length, size]``, then ``vectors``, whose first dimensions may be broadcast."""
+    """Appends ``vectors`` to ``x [batch, length, size]``; their first dimensions are broadcast."""
     return torch.cat([x, vectors.expand(*x.shape[:2], -1)], -1)
 
 
@@ -72,7 +72,7 @@ PLACEMENTS: dict[PositionPlacement, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class AbsolutePositions(nn.Module):
-    """Adds or appends the row of each token's position, from ``weight [max_positions, size]``."""
+    """Adds or appends each token's position vector from ``weight [max_positions, size]``."""
 
     weight: Tensor
 

@@ -13,11 +13,11 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     Attributes:
         dataset: the name of the held-out set.
-        sha256: of its file, JSON lines of :mod:`model.examples`.
+        sha256: the hash of its file (JSON lines of :mod:`model.examples`).
         decoding: how outputs were generated; empty for an encoder.
-        metrics: of the bundle's graphs. BLEU and chrF are in percent; accuracy, F1 and exact
+        metrics: those of the bundle's graphs. BLEU and chrF are in percent; accuracy, F1 and exact
             match are shares.
-        fp32_metrics: of the fp32 graphs.
+        fp32_metrics: those of the fp32 graphs.
     """
 
     task: Task

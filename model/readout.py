@@ -1,4 +1,4 @@
-"""What a recurrent decoder makes of a step: its output, before the output matrix."""
+"""The readout of a recurrent decoder: its output at a step, before the output matrix."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,10 +10,10 @@ from model.recurrent_config import ReadoutKind
 
 
 class Readable(NamedTuple):
-    """What a readout reads of one step, ``[batch, size]`` each.
+    """The inputs of a readout at one step, ``[batch, size]`` each.
 
-    ``before``, ``after``: the top layer's state; ``context``: of the alignment, if there is one;
-    ``token``: the embedding that the step read.
+    ``before``, ``after``: the top layer's state; ``context``: that of the alignment, if there is
+    one; ``token``: the embedding of the step's input token.
     """
 
     before: Tensor
@@ -23,9 +23,9 @@ class Readable(NamedTuple):
 
 
 class Readout(NamedTuple):
-    """From what a step has to the inputs of a linear map, and from its outputs to ``hidden_size``.
+    """Selects the inputs of a linear map, and turns its outputs into ``hidden_size`` features.
 
-    ``num_outputs``: of the map, for each output of the decoder.
+    ``num_outputs``: number of the map's outputs per feature.
     """
 
     inputs: Callable[[Readable], list[Tensor]]

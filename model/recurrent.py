@@ -23,14 +23,14 @@ from model.recurrent_config import (
 
 
 class EncodedSource(NamedTuple):
-    """``vectors [batch, length, size]``; each layer's last state, directions concatenated."""
+    """``vectors [batch, length, size]``; each layer's last state, both directions concatenated."""
 
     vectors: Tensor
     states: list[CellState]
 
 
 class LayerInput(nn.Identity):
-    """What a stacked layer reads of the layer below it. Hooks of training drop parts of it."""
+    """A stacked layer's input from the layer below. Hooks of training drop parts of it."""
 
 
 class RecurrentEncoder(nn.Module):
@@ -94,7 +94,7 @@ class FusedAlignment(nn.Module):
         )
 
     def forward(self, hidden: Tensor, source: KeyValue, step: Step) -> tuple[Tensor, KeyValue]:
-        """The context ``[batch, size]`` of ``hidden [batch, decoder_size]``; and the source."""
+        """The context ``[batch, size]`` of ``hidden [batch, decoder_size]``, and the source."""
         context, source = self.kernels.cross(hidden[:, None], self.config, source, step)
         return context[:, 0], source
 
@@ -111,7 +111,7 @@ class AdditiveAlignment(nn.Module):
         self.score = Linear(alignment.size, 1, bias=False)
 
     def forward(self, hidden: Tensor, source: KeyValue, step: Step) -> tuple[Tensor, KeyValue]:
-        """The context ``[batch, size]`` of ``hidden [batch, decoder_size]``; and the source."""
+        """The context ``[batch, size]`` of ``hidden [batch, decoder_size]``, and the source."""
         lengths, max_length = step.source()
         places = torch.arange(max_length.item())
         key, value = (part.index_select(2, places) for part in source)  # [batch, 1, length, size]
@@ -132,10 +132,10 @@ ALIGNMENTS: dict[
 
 
 class Bridge(nn.Module):
-    """From the encoder's last states to the decoder's first ones; see :class:`BridgeKind`.
+    """Initializes the decoder's states from the encoder's last ones; see :class:`BridgeKind`.
 
     Raises:
-        ValueError: states to copy differ in number or size.
+        ValueError: the states to copy differ in number or size.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -157,7 +157,7 @@ class Bridge(nn.Module):
             )
 
     def forward(self, states: list[CellState]) -> list[State]:
-        """Each decoder layer's first state, by name; empty for zeros."""
+        """Each decoder layer's initial state, by name; empty for zeros."""
         names = CELLS[self.config.cell].state
         if self.config.bridge == BridgeKind.ZERO:
             return [{} for _ in range(self.config.num_decoder_layers)]
@@ -171,9 +171,9 @@ class Bridge(nn.Module):
 
 
 class RecurrentDecoder(nn.Module):
-    """Stacked layers that read a token, and perhaps the context and the last output.
+    """Stacked layers that read a token and, as configured, the context and the last output.
 
-    States by layer: ``hidden`` and, of an LSTM, ``cell``; of the top layer also ``cross_key`` and
+    States per layer: ``hidden``, and ``cell`` with an LSTM; in the top layer also ``cross_key`` and
     ``cross_value``, the source, and ``fed``, the last output.
     """
 
@@ -204,7 +204,7 @@ class RecurrentDecoder(nn.Module):
             raise ValueError(f"without a readout, hidden_size is {size}, not {model.hidden_size}")
 
     def cross_attention_kv(self, encoded: EncodedSource) -> list[State]:
-        """Each layer's first state, with the source's keys and values."""
+        """Each layer's initial state, with the source's keys and values."""
         states = self.bridge(encoded.states)
         if self.alignment is not None:
             vectors = encoded.vectors[:, None]  # [batch, 1, length, size]
@@ -243,7 +243,7 @@ class RecurrentDecoder(nn.Module):
     def _step(
         self, x: Tensor, fed: Tensor, cells: list[CellState], source: KeyValue | None, step: Step
     ) -> tuple[Tensor, KeyValue | None]:
-        """One token ``x [batch, inputs]`` of each row, and the output; replaces ``cells``."""
+        """Runs one token ``x [batch, inputs]`` per row; returns the output, replaces ``cells``."""
         context: list[Tensor] = []
         inputs = [x]
         if self.reads_context and self.alignment is not None:

@@ -1,4 +1,4 @@
-"""Recurrent cells: one step in plain tensor operations, and a whole source by a loop of them."""
+"""Recurrent cells: one step in plain tensor operations, and a loop over whole sources."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from model.basics import Linear
 from model.recurrent_config import CellKind
 
-# Tensors [batch, size]: ``(hidden,)`` of a GRU, ``(hidden, cell)`` of an LSTM.
+# Tensors [batch, size]: ``(hidden,)`` for a GRU, ``(hidden, cell)`` for an LSTM.
 CellState = tuple[Tensor, ...]
 
 
 class CellWeights(NamedTuple):
     """``input [inputs, gates * size]`` and ``recurrent [size, gates * size]``, with biases.
 
-    The gates are in the order of ``torch.nn``: reset, update, new of a GRU; input, forget, cell,
-    output of an LSTM.
+    The gates are in the order of ``torch.nn``: reset, update, new in a GRU; input, forget, cell,
+    output in an LSTM.
     """
 
     input: Tensor
@@ -53,9 +53,9 @@ def lstm_step(from_input: Tensor, from_state: Tensor, state: CellState) -> CellS
 
 
 class CellType(NamedTuple):
-    """``state``: the names of a state's tensors; ``step``: products and old state to the new one.
+    """``state``: names of the state's tensors; ``step``: from products and state to the new state.
 
-    ``onnx_order``: the gates in the order of ONNX's operator, as indices of ours.
+    ``onnx_order``: indices of our gates in the order of ONNX's operator.
     """
 
     step: Callable[[Tensor, Tensor, CellState], CellState]
@@ -91,17 +91,17 @@ class Cell(nn.Module):
         return CellWeights(*weights)  # type: ignore[arg-type]  # Linear's bias may be None
 
     def forward(self, x: Tensor, state: CellState) -> CellState:
-        """One step: ``x [batch, inputs]``."""
+        """Runs one step on ``x [batch, inputs]``; returns the new state."""
         return CELLS[self.kind].step(self.input(x), self.recurrent(state[0]), state)
 
 
 def run_cell(
     x: Tensor, lengths: Tensor, weights: CellWeights, kind: CellKind, *, reverse: bool
 ) -> RecurrentOutput:
-    """A cell over ``x [batch, length, inputs]``, right-padded to ``lengths [batch]``.
+    """Runs a cell over ``x [batch, length, inputs]``, right-padded to ``lengths [batch]``.
 
     Args:
-        reverse: from each row's last token to its first.
+        reverse: runs from each row's last token to its first.
     """
     step = CELLS[kind].step
     products = x @ weights.input + weights.input_bias  # [batch, length, gates * size]

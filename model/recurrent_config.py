@@ -6,12 +6,12 @@ from model.position_config import ConfigStruct
 
 
 class CellKind(StrEnum):
-    GRU = "gru"  # Cho et al. 2014; the reset gate applies to the product, as in cuDNN
+    GRU = "gru"  # Cho et al. 2014; the reset gate multiplies the product, as in cuDNN
     LSTM = "lstm"  # Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000
 
 
 class AlignmentKind(StrEnum):
-    """The score of a decoder state and a source vector: Luong et al. 2015, section 3.1."""
+    """The score of a decoder state and a source vector (Luong et al. 2015, section 3.1)."""
 
     ADDITIVE = "additive"  # Bahdanau et al. 2015, appendix A.1.2; Luong's "concat"
     DOT = "dot"
@@ -19,15 +19,15 @@ class AlignmentKind(StrEnum):
 
 
 class BridgeKind(StrEnum):
-    """The decoder's first state, from the encoder's last ones."""
+    """How the encoder's last states initialize the decoder."""
 
     ZERO = "zero"
-    COPY = "copy"  # Sutskever et al. 2014: the same layer's, both directions concatenated
-    DENSE = "dense"  # Bahdanau et al. 2015, appendix A.2.2: ``tanh(W h)`` of the top layer's
+    COPY = "copy"  # Sutskever et al. 2014: that of the same layer, both directions concatenated
+    DENSE = "dense"  # Bahdanau et al. 2015, appendix A.2.2: ``tanh(W h)``, h the top layer's
 
 
 class ReadoutKind(StrEnum):
-    """The decoder's output, from a step's state ``h``, context ``c`` and token ``y``."""
+    """The decoder's output from a step's state ``h``, context ``c`` and token ``y``."""
 
     TANH = "tanh"  # ``tanh(W [h; c])``, h after the step: Luong et al. 2015, equation 5
     # Maxout of pairs (Goodfellow et al. 2013) of ``W [h; c; y]``, h before the step: Bahdanau et
@@ -36,12 +36,12 @@ class ReadoutKind(StrEnum):
 
 
 class AlignmentConfig(ConfigStruct, frozen=True, kw_only=True):
-    """Attention of a recurrent decoder.
+    """The attention of a recurrent decoder.
 
     Attributes:
-        size: of the additive score's hidden layer; other scores ignore it.
-        from_previous: the state before the step attends, and the step reads the context
-            (Bahdanau et al. 2015); else the state after the step (Luong et al. 2015).
+        size: size of the additive score's hidden layer; other scores ignore it.
+        from_previous: the state before the step attends, and the step reads the context (Bahdanau
+            et al. 2015); otherwise, the state after the step attends (Luong et al. 2015).
     """
 
     kind: AlignmentKind
@@ -53,12 +53,13 @@ class RecurrentConfig(ConfigStruct, frozen=True, kw_only=True):
     """An encoder-decoder of recurrent layers.
 
     Attributes:
-        encoder_size: of one direction.
-        source_size: encoder outputs are mapped to it linearly; None leaves them as they are.
+        encoder_size: size of one direction.
+        source_size: encoder outputs are mapped linearly to this size; None: they are not mapped.
         alignment: None for a fixed context (Sutskever et al. 2014).
-        readout: the decoder's output is of ``readout_kind`` and ``hidden_size``; else ``[h; c]``
-            itself. There is no context ``c`` without ``alignment``.
-        input_feeding: a step also reads the last step's output (Luong et al. 2015, section 3.3).
+        readout: whether the decoder's output is of ``readout_kind`` and ``hidden_size``; otherwise,
+            it is ``[h; c]``. There is no context ``c`` without ``alignment``.
+        input_feeding: whether a step also reads the last step's output (Luong et al. 2015, section
+            3.3).
     """
 
     cell: CellKind

@@ -25,7 +25,7 @@ def distance_buckets(config: RelativeBiasConfig, *, bidirectional: bool) -> Tens
     offset = (distances > 0) * num_buckets if bidirectional else torch.zeros_like(distances)
     magnitudes = distances.abs() if bidirectional else (-distances).clamp(min=0)
     num_exact = num_buckets // 2
-    # In fp32 and in this order of operations, as the models were trained.
+    # In fp32 and in this order of operations, as in training.
     ratio = (magnitudes.clamp(min=1).float() / num_exact).log()
     fraction = ratio / math.log(config.max_distance / num_exact)
     far = num_exact + (fraction * (num_buckets - num_exact)).long()
@@ -33,7 +33,7 @@ def distance_buckets(config: RelativeBiasConfig, *, bidirectional: bool) -> Tens
 
 
 class BucketedBias(nn.Module):
-    """Learned biases of T5's buckets: ``weight [num_buckets, heads]``."""
+    """Learned biases per bucket (T5): ``weight [num_buckets, heads]``."""
 
     buckets: Tensor
 
@@ -81,8 +81,8 @@ class AlibiBias(nn.Module):
 class RoundedAlibiBias(nn.Module):
     """ALiBi as ``transformers`` computes it for Falcon: slope times key position, in bfloat16.
 
-    Of one query's keys, only differences matter, so positions do as well as distances. Rounding
-    makes neighbours equal: from position 256 on, a bias no longer tells all of them apart.
+    For the keys of one query only differences matter, so positions can replace distances. Rounding
+    makes neighbours equal: from position 256 on, some neighbours have the same bias.
     """
 
     table: Tensor

@@ -1,4 +1,4 @@
-"""Relative positions as vectors that are added to keys and values: Shaw et al. 2018."""
+"""Relative positions as vectors added to keys and values (Shaw et al. 2018)."""
 
 from typing import NamedTuple
 
@@ -10,26 +10,26 @@ from model.position_config import RelativePositionConfig
 
 
 class RelativeValues(NamedTuple):
-    """What an attention adds to its values.
+    """Vectors that an attention adds to its values.
 
     Attributes:
         distances: ``[batch or 1, length, total]``, key minus query. Keys are consecutive.
-        weight: ``[heads or 1, 2 k + 1, head_size]``, by distance from ``-k`` to ``k``; distances
-            beyond are clipped.
+        weight: ``[heads or 1, 2 k + 1, head_size]``, by distance from ``-k`` to ``k``; larger
+            distances are clipped.
     """
 
     distances: Tensor
     weight: Tensor
 
     def context(self, weights: Tensor) -> Tensor:
-        """The sum of the values' vectors, weighted: equation 3 without its first term.
+        """The weighted sum of the values' vectors: equation 3 without its first term.
 
-        The weights of each distance are summed first, so no tensor has a vector for each pair of
-        tokens (section 3.3).
+        The weights of each distance are summed first, so no tensor has a vector per pair of tokens
+        (section 3.3).
 
         Args:
-            weights: of attention, ``[batch, heads, length, total]``, zero where a query sees no
-                key.
+            weights: attention weights, ``[batch, heads, length, total]``, zero where a query sees
+                no key.
 
         Returns:
             ``[batch, length, heads * head_size]``
@@ -37,7 +37,7 @@ class RelativeValues(NamedTuple):
         limit, total = self.weight.shape[1] // 2, weights.shape[3]
         before = weights.masked_fill(self.distances[:, None] > -limit, 0.0).sum(-1, keepdim=True)
         after = weights.masked_fill(self.distances[:, None] < limit, 0.0).sum(-1, keepdim=True)
-        # The key at each distance less than the limit, if there is one: [rows, 1, length, 2 k - 1].
+        # The key at each distance within the limit, if there is one: [rows, 1, length, 2 k - 1].
         keys = (torch.arange(1 - limit, limit) - self.distances[:, :, 0, None])[:, None]
         index = keys.clamp(min=0).minimum(torch.scalar_tensor(total - 1, dtype=torch.int64))
         index = index.expand(*weights.shape[:3], 2 * limit - 1)
@@ -47,7 +47,7 @@ class RelativeValues(NamedTuple):
 
 
 class RelativePositions(nn.Module):
-    """One layer's vectors, ``[heads or 1, 2 k + 1, head_size]``, for keys and perhaps for values.
+    """One layer's vectors, ``[heads or 1, 2 k + 1, head_size]``, for keys and optionally values.
 
     Raises:
         ValueError: the attention's scores are not linear in its keys.
@@ -81,7 +81,7 @@ class RelativePositions(nn.Module):
         return by_distance.gather(3, index[:, None].expand(*query.shape[:3], index.shape[2]))
 
     def values(self, distances: Tensor) -> RelativeValues | None:
-        """What the kernel adds to the values; None if only keys have vectors."""
+        """The vectors for the kernel to add to the values; None if only keys have vectors."""
         if self.value_weight is None:
             return None
         return RelativeValues(distances, self.value_weight)

@@ -1,4 +1,4 @@
-"""Residual connections around sub-layers, by where they normalise."""
+"""Residual connections around sub-layers, by the position of the norm."""
 
 from collections.abc import Callable
 
@@ -43,7 +43,7 @@ def res_post_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module) -> Tensor:
     return h
 
 
-# The residual connection around a sub-layer, by where it normalises.
+# The residual connection around a sub-layer, by the position of the norm.
 RESIDUALS: dict[NormOrder, Callable[..., Tensor]] = {
     NormOrder.POST: post_norm,
     NormOrder.PRE: pre_norm,

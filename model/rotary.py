@@ -17,12 +17,12 @@ from model.position_config import (
 
 
 def linear(frequencies: Tensor, scaling: LinearScaling, _config: RotaryConfig) -> Tensor:
-    """Chen et al. 2023, "Extending Context Window of Large Language Models"."""
+    """Position interpolation (Chen et al. 2023)."""
     return frequencies / scaling.factor
 
 
 def llama3(frequencies: Tensor, scaling: Llama3Scaling, _config: RotaryConfig) -> Tensor:
-    """Llama Team 2024, after their code."""
+    """Llama 3 (Llama Team 2024), after their code."""
     rotations = scaling.original_positions * frequencies / (2 * math.pi)
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     kept = ((rotations - low) / (high - low)).clamp(0, 1)
@@ -30,7 +30,7 @@ def llama3(frequencies: Tensor, scaling: Llama3Scaling, _config: RotaryConfig) -
 
 
 def yarn(frequencies: Tensor, scaling: YarnScaling, config: RotaryConfig) -> Tensor:
-    """Peng et al. 2023, equations 17 to 19; the ramp over dimensions is from their code."""
+    """YaRN (Peng et al. 2023, equations 17 to 19); the ramp over dimensions is from their code."""
     size = 2 * len(frequencies)
 
     def dimension(rotations: float) -> float:
@@ -47,7 +47,7 @@ def yarn(frequencies: Tensor, scaling: YarnScaling, config: RotaryConfig) -> Ten
 
 
 def listed(frequencies: Tensor, scaling: ListedScaling, _config: RotaryConfig) -> Tensor:
-    """Ding et al. 2024, LongRoPE."""
+    """LongRoPE (Ding et al. 2024)."""
     return frequencies / torch.tensor(scaling.factors, dtype=torch.float32)
 
 

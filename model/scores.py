@@ -1,7 +1,7 @@
-"""Attention scores as maps of queries and keys: a kernel then takes their dot products.
+"""Attention scores as maps of queries and keys, of which a kernel takes dot products.
 
-So every score runs on the same fused operators, with the same cache, which holds mapped keys. A
-score that is no dot product is a bias of the operator's scores, which are zero.
+So every score uses the same fused operators and the same cache, which holds mapped keys. A score
+that is not a dot product becomes the bias of an operator whose own scores are zero.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ class DotScore(nn.Module):
         super().__init__()
 
     def query(self, query: Tensor) -> Tensor:
-        """``query [batch, length, heads * head_size]``, mapped; the same shape."""
+        """Maps ``query [batch, length, heads * head_size]``; the same shape."""
         return query
 
     def key(self, key: Tensor) -> Tensor:
-        """``key [batch, length, kv_heads * head_size]``, mapped; the same shape."""
+        """Maps ``key [batch, length, kv_heads * head_size]``; the same shape."""
         return key
 
 
@@ -57,13 +57,13 @@ class CosineScore(DotScore):
 
 
 class AdditiveScore(DotScore):
-    """``v^T tanh(W q + U k)`` of each head (Bahdanau et al. 2015, appendix A.1.2).
+    """``v^T tanh(W q + U k)`` per head (Bahdanau et al. 2015, appendix A.1.2).
 
-    ``query_weight`` is W, ``key_weight`` U, ``output_weight`` v. Scores take ``head_size`` numbers
-    for each pair of a query and a key while they are computed.
+    ``query_weight`` is W, ``key_weight`` U, ``output_weight`` v. Computing the scores takes memory
+    for ``head_size`` numbers per pair of query and key.
 
     Raises:
-        ValueError: the attention rotates or caps scores, which are no dot products.
+        ValueError: the attention rotates or caps scores, which requires dot products.
     """
 
     def __init__(self, config: AttentionConfig) -> None:

@@ -1,12 +1,12 @@
 """A lexical shortlist: for each source token, the target tokens that may translate it.
 
-``export`` writes it as a file of the bundle, and ``server`` reads it. The idea is Marian's and
-fast_align's (Dyer et al. 2013): a decoder that computes the logits of a few hundred candidates
-instead of a whole vocabulary loses little and is faster.
+``export`` writes it to a file of the bundle, and ``server`` reads it. As in Marian and fast_align
+(Dyer et al. 2013), the decoder computes the logits of a few hundred candidates instead of a whole
+vocabulary, which is faster and loses little.
 
-The file, little-endian: :data:`MAGIC`; three u32: the number of frequent tokens, of source tokens
-and of candidates; the frequent tokens; the offset at which each source token's candidates begin,
-and the end of the last; the candidates. All are u32.
+The file, little-endian: :data:`MAGIC`; three u32: the numbers of frequent tokens, of source tokens
+and of candidates; the frequent tokens; the offset of each source token's first candidate, and the
+end of the last; the candidates. All are u32.
 """
 
 import struct
@@ -27,7 +27,7 @@ Ids = npt.NDArray[np.int32]
 
 
 class ShortlistOrigin(StrEnum):
-    """Where a lexical shortlist comes from: the checkpoint, or parallel texts (IBM model 1)."""
+    """The origin of a lexical shortlist: the checkpoint, or parallel texts (IBM model 1)."""
 
     CHECKPOINT = "checkpoint"
     IBM1 = "ibm1"
@@ -41,10 +41,10 @@ class ShortlistSpec(Record, frozen=True, kw_only=True):
 
 
 class ShortlistLoss(Record, frozen=True, kw_only=True):
-    """What the shortlist changes: greedy translations with it, compared with those without it.
+    """Greedy translations with the shortlist compared with those without it.
 
-    ``chrf`` and ``bleu``: in percent, the output without a shortlist being the reference. BLEU is
-    sacrebleu's; None if that was not installed.
+    ``chrf`` and ``bleu``: in percent; outputs without a shortlist are the references. BLEU is
+    sacrebleu's; None if sacrebleu was not installed.
     """
 
     num_sentences: LargeCount
@@ -59,9 +59,9 @@ class Shortlist:
     """The candidates of source token ``s`` are ``ids[offsets[s] : offsets[s + 1]]``.
 
     Attributes:
-        vocabulary_size: of the target; all ids are below it.
+        vocabulary_size: size of the target vocabulary; all ids are below it.
         frequent: candidates for every source.
-        excluded: tokens that are never candidates. The file does not have them.
+        excluded: tokens that are never candidates; they are not in the file.
     """
 
     vocabulary_size: int
@@ -77,14 +77,14 @@ class Shortlist:
     def candidates(self, source: Iterable[int], others: Sequence[int] = ()) -> Ids:
         """The tokens that may appear in a translation of ``source``, ascending.
 
-        ``others``: tokens that may appear too, such as those that end an output.
+        ``others``: further tokens that may appear, such as those that end an output.
         """
         frequent, ids, starts = self._allowed
         lists = [ids[starts[s] : starts[s + 1]] for s in set(source) if s < self.num_sources]
         given = np.array([id_ for id_ in others if id_ not in self.excluded], np.int32)
         found = np.concatenate([frequent, given, *lists])
         found.sort()
-        is_first = np.ones(len(found), np.bool_)  # of equal ones
+        is_first = np.ones(len(found), np.bool_)  # drops duplicates
         np.not_equal(found[1:], found[:-1], out=is_first[1:])
         return found[is_first]
 
@@ -98,7 +98,7 @@ class Shortlist:
     def of_lists(
         cls, lists: Sequence[Iterable[int]], frequent: Iterable[int], vocabulary_size: int
     ) -> "Shortlist":
-        """A shortlist with these candidates of each source token."""
+        """A shortlist with the given candidates for each source token."""
         rows = [sorted(set(row)) for row in lists]
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
         ids = np.fromiter((id_ for row in rows for id_ in row), np.int32)

@@ -1,4 +1,4 @@
-"""Signals of positions that a stack adds in every layer, not only to its input."""
+"""Position signals that a stack adds in every layer, not only to its input."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -40,7 +40,7 @@ class PositionSignal(SinusoidalSignal):
 
 
 class NoSignal(nn.Module):
-    """No timing signal: the usual Transformer."""
+    """No signal: the usual Transformer."""
 
     def __init__(self, _max_positions: int, _num_applied: int, _size: int) -> None:
         super().__init__()
@@ -57,17 +57,17 @@ SIGNALS: dict[SignalKind, Callable[[int, int, int], nn.Module]] = {
 
 
 class LayerInput(NamedTuple):
-    """What a layer takes: ``x [batch, length, hidden]`` and the encodings of its attention."""
+    """The inputs of a layer: ``x [batch, length, hidden]`` and its attention's encodings."""
 
     x: Tensor
     encodings: PositionEncodings
 
 
 class LayerSignal(nn.Module):
-    """Adds a stack's signal to each layer's input, or hands it to the layer's attention.
+    """Adds a stack's signal to each layer's input, or passes it to the layer's attention.
 
     Raises:
-        ValueError: a signal for projections is missing, or a mixer has no projections.
+        ValueError: a targeted projection does not exist, or a mixer has no projections.
     """
 
     def __init__(self, stack: StackConfig, max_positions: int, size: int) -> None:
@@ -81,9 +81,9 @@ class LayerSignal(nn.Module):
     def forward(
         self, x: Tensor, encodings: PositionEncodings, positions: Tensor, depth: int
     ) -> LayerInput:
-        """The input of the layer that runs as number ``depth``, from 1, on ``x``.
+        """The input of the layer that runs as number ``depth``, counted from 1, on ``x``.
 
-        ``positions [batch or 1, length]`` are those of the tokens.
+        ``positions [batch or 1, length]`` are the tokens' positions.
         """
         vectors = self.vectors(positions, depth)
         if vectors is None:

@@ -1,4 +1,4 @@
-"""The simpler simple recurrent unit, a mixer of decoders."""
+"""The simpler simple recurrent unit (SSRU), a mixer for decoders."""
 
 import torch
 from torch import Tensor, nn

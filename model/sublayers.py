@@ -14,8 +14,8 @@ def in_order(order: str, layer: LayerConfig) -> tuple[LayerConfig, ...]:
     self-attention in the same layer.
 
     Args:
-        order: of the sub-layers, from the input to the output.
-        layer: has all; each letter keeps one.
+        order: the sub-layers, from the input to the output.
+        layer: has all sub-layers; each letter keeps one of them.
 
     Raises:
         ValueError: another letter, or ``s`` or ``f`` is missing.

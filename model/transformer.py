@@ -33,9 +33,9 @@ class DecoderOutput(NamedTuple):
 
 
 class Transformer(nn.Module):
-    """An encoder, a decoder or both; of recurrent layers if the configuration says so.
+    """An encoder, a decoder or both; or recurrent layers, if configured.
 
-    Parameters are uninitialised: load them (``load_state_dict(..., assign=True)``) or see
+    Parameters are uninitialized: load them (``load_state_dict(..., assign=True)``) or see
     :mod:`model.initialise`.
     """
 
@@ -77,7 +77,8 @@ class Transformer(nn.Module):
         """``token_ids [batch, length]``, right-padded to ``lengths [batch]``, to hidden vectors.
 
         Args:
-            attended_lengths: ``[batch]``, how many of a row's tokens are attended to; default: all.
+            attended_lengths: ``[batch]``, number of a row's tokens that are attended to; default:
+                all.
 
         Returns:
             ``[batch, length, size]``
@@ -116,12 +117,12 @@ class Transformer(nn.Module):
         return fused
 
     def encode_source(self, token_ids: Tensor, lengths: Tensor) -> list[State]:
-        """The decoder's states before the first token, of a source as for :meth:`encode`."""
+        """The decoder's initial states for a source, given as in :meth:`encode`."""
         x = self.embedding.embed(token_ids, lengths=lengths)
         return self.decoder.cross_attention_kv(self._run_encoder(x, token_ids, lengths))
 
     def encode_audio(self, samples: Tensor) -> list[State]:
-        """The same, of speech: windows of samples ``[batch, samples]``, int16."""
+        """The same for speech: windows of samples ``[batch, samples]``, int16."""
         if self.audio is None:
             raise TypeError("this model does not read speech")
         x = self.audio.embed(samples)
@@ -135,7 +136,7 @@ class Transformer(nn.Module):
         return self.encoder(x, lengths, is_before.sum(1))
 
     def pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """An encoder's head: ``[batch, size or labels]``, or ``[batch, length, labels]``."""
+        """The encoder's head: ``[batch, size or labels]``, or ``[batch, length, labels]``."""
         if isinstance(self.head, SparseHead) and isinstance(self.embedding, TokenEmbedding):
             return self.head.weights(hidden, lengths, self.embedding.tokens.weight)
         pooled: Tensor = self.head(hidden, lengths)
@@ -153,11 +154,11 @@ class Transformer(nn.Module):
         A token's position is ``num_cached_tokens`` plus its index.
 
         Args:
-            states: those that the previous step returned; for the first step, those of
-                :meth:`encode_source`, or None without a source. The last layers without a state
+            states: returned by the previous step; for the first step, those of
+                :meth:`encode_source`, or None without a source. Trailing layers without a state
                 may be left out.
-            logit_positions: ``[n]``, each ``row * length + index``. If given, the hidden vectors
-                are those of these tokens, ``[1, n, size]``.
+            logit_positions: ``[n]``, each ``row * length + index``. If given, only these tokens'
+                hidden vectors are returned, ``[1, n, size]``.
         """
         states = states or []
         states = states + [{} for _ in self.decoder.order[len(states) :]]
@@ -184,7 +185,7 @@ def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def from_weights(
     config: ModelConfig, weights: dict[str, Tensor], kernels: ModelKernels = EAGER
 ) -> Transformer:
-    """A model for inference. It holds ``weights`` themselves, not a copy."""
+    """A model for inference. It uses ``weights`` directly, without a copy."""
     model = Transformer(config, kernels)
     model.load_state_dict(weights, assign=True)
     return model.eval().requires_grad_(requires_grad=False)

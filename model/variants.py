@@ -19,12 +19,12 @@ class ScoreKind(StrEnum):
 
     SCALED_DOT = "scaled_dot"  # Vaswani et al. 2017
     DOT = "dot"  # Luong et al. 2015: not scaled
-    BILINEAR = "bilinear"  # the same paper's "general": a matrix for each head, not scaled
+    BILINEAR = "bilinear"  # "general" in Luong et al. 2015: a matrix per head, not scaled
     COSINE = "cosine"  # Graves et al. 2014
-    ADDITIVE = "additive"  # Bahdanau et al. 2015: two matrices and a vector for each head
+    ADDITIVE = "additive"  # Bahdanau et al. 2015: two matrices and a vector per head
 
 
-# Scores that are linear in the key, so that the vector of a distance can be added to it.
+# Scores that are linear in the key, so that a distance's vector can be added to the key.
 LINEAR_SCORES = (ScoreKind.SCALED_DOT, ScoreKind.DOT, ScoreKind.BILINEAR)
 
 
@@ -35,7 +35,7 @@ class NormKind(StrEnum):
 
 
 class NormOrder(StrEnum):
-    """Where a layer normalises around a sub-layer ``f``."""
+    """Where a layer normalizes around a sub-layer ``f``."""
 
     POST = "post"  # LN(x + f(x)): Vaswani et al. 2017
     PRE = "pre"  # x + f(LN(x)): Xiong et al. 2020
@@ -44,15 +44,15 @@ class NormOrder(StrEnum):
 
 
 class HeadNormScope(StrEnum):
-    """What an attention normalises of its queries and keys, and with which weights."""
+    """What the norm of an attention's queries and keys spans, and which weights it has."""
 
-    HEAD = "head"  # each head; all have the same weights: Henry et al. 2020; Qwen3
-    EACH_HEAD = "each_head"  # each head, which has its own weights: StableLM 2
+    HEAD = "head"  # each head, with shared weights: Henry et al. 2020; Qwen3
+    EACH_HEAD = "each_head"  # each head, with its own weights: StableLM 2
     ALL_HEADS = "all_heads"  # all heads as one vector: OLMo 2
 
 
 class Branches(StrEnum):
-    """The feed-forward's input: the output of attention, or attention's own input."""
+    """The feed-forward's input: the output of attention, or the input of attention."""
 
     SEQUENTIAL = "sequential"
     PARALLEL = "parallel"  # Wang and Komatsuzaki 2021, GPT-J
@@ -62,7 +62,7 @@ class Activation(StrEnum):
     RELU = "relu"
     RELU_SQUARED = "relu_squared"  # So et al. 2021, Primer
     GELU = "gelu"  # Hendrycks and Gimpel 2016, exact (erf)
-    GELU_TANH = "gelu_tanh"  # the same paper's approximation; GPT-2
+    GELU_TANH = "gelu_tanh"  # that paper's approximation; GPT-2
     SILU = "silu"  # gated, it is SwiGLU (Shazeer 2020)
     TANH = "tanh"  # BERT's pooler
 
@@ -80,10 +80,10 @@ class PoolingKind(StrEnum):
     CLS = "cls"
     MEAN = "mean"
     MEAN_SQRT = "mean_sqrt"  # the sum, divided by the square root of the length
-    WEIGHTED_MEAN = "weighted_mean"  # the n-th token has weight n (Muennighoff 2022, SGPT)
+    WEIGHTED_MEAN = "weighted_mean"  # token n has weight n (Muennighoff 2022, SGPT)
     MAX = "max"
     LAST = "last"
-    PATCH_MEAN = "patch_mean"  # the next ones are of images: see :mod:`model.pooling`
+    PATCH_MEAN = "patch_mean"  # this and the following are for images: see :mod:`model.pooling`
     CLASS_AND_PATCH_MEAN = "class_and_patch_mean"
     CLASS_TOKENS = "class_tokens"
     ATTENTION = "attention"
@@ -94,5 +94,5 @@ class HeadKind(StrEnum):
     SPARSE_EMBEDDING = "sparse_embedding"  # Formal et al. 2021, SPLADE
     MULTI_VECTOR_EMBEDDING = "multi_vector_embedding"  # Khattab and Zaharia 2020, ColBERT
     CLASSIFICATION = "classification"
-    TOKEN_CLASSIFICATION = "token_classification"  # question answering: labels start and end
+    TOKEN_CLASSIFICATION = "token_classification"  # also question answering: labels start and end
     LANGUAGE_MODEL = "language_model"  # next tokens; in an encoder, masked tokens

@@ -1,8 +1,8 @@
-"""Bidirectional sliding-window attention in blocks: linear in the length, not quadratic.
+"""Bidirectional sliding-window attention in blocks: linear, not quadratic, in the length.
 
 The queries of a block of ``window - 1`` tokens see only their own block and its two neighbours
-(Beltagy et al. 2020, section 3.1). So each block is a separate attention over three blocks of
-keys. Measurements: docs/decisions/0021-attention-shapes.md.
+(Beltagy et al. 2020, section 3.1), so each block is a separate attention over three blocks of keys.
+Measurements: docs/decisions/0021-attention-shapes.md.
 """
 
 import torch
@@ -13,7 +13,7 @@ from model.config import AttentionConfig
 from model.eager import apply_rotary, split_heads, split_qkv
 from model.kernels import PositionEncodings
 
-# Added to a masked score. Its softmax weight is zero, and fp16 can represent it.
+# Added to masked scores: fp16 can represent it, and the softmax weight becomes zero.
 MASKED = -30_000.0
 
 
@@ -27,7 +27,7 @@ def blocked_window_attention(
     """Implements :meth:`model.kernels.ModelKernels.bidirectional` with ONNX Runtime's operators.
 
     Raises:
-        ValueError: more global tokens than a block holds, or a ``soft_cap``.
+        ValueError: there are more global tokens than a block holds, or a ``soft_cap``.
     """
     num_global = config.num_global_tokens
     block_size = max(window - 1, 1)
@@ -43,7 +43,7 @@ def blocked_window_attention(
             .flatten(2)
             for x, heads in ((query, config.num_heads), (key, config.num_kv_heads))
         )
-    # At least one token of padding: the exporter cannot trace a tensor without rows.
+    # At least one padding token: the exporter cannot trace a tensor without rows.
     num_blocks = length // block_size + 1
     padding = num_blocks * block_size - length
     queries = functional.pad(query, (0, 0, 0, padding)).reshape(batch * num_blocks, block_size, -1)
@@ -56,7 +56,7 @@ def blocked_window_attention(
     # key_indices has the shape [blocks, 1, 3 * size].
     key_indices = (first + torch.arange(-block_size, 2 * block_size))[:, None]
     in_window = (query_indices - key_indices).abs() < window
-    # Global tokens follow each block's own keys and must not occur twice.
+    # Global tokens come after each block's own keys, and must not occur twice.
     first_local = positions.limit_global(num_global)[:, None, None, None]
     row_lengths = lengths[:, None, None, None]
     valid = (key_indices >= first_local) & (key_indices < row_lengths)
@@ -72,7 +72,7 @@ def blocked_window_attention(
 
 
 def _repeat_kv(x: Tensor, config: AttentionConfig) -> Tensor:
-    """Keys or values, repeated for every query head: ``[batch, length, heads * head_size]``."""
+    """Keys or values repeated per query head: ``[batch, length, heads * head_size]``."""
     group = config.num_heads // config.num_kv_heads
     if group == 1:
         return x
@@ -83,7 +83,7 @@ def _repeat_kv(x: Tensor, config: AttentionConfig) -> Tensor:
 def _neighbour_blocks(
     x: Tensor, num_blocks: int, size: int, padding: int, num_global: int
 ) -> Tensor:
-    """Each block between its two neighbours, then the first ``num_global`` tokens.
+    """Each block with its two neighbours, followed by the first ``num_global`` tokens.
 
     ``[batch, length, ...]`` to ``[batch * blocks, 3 * size + num_global, ...]``
     """

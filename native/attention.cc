@@ -6,12 +6,12 @@
 namespace attention {
 namespace {
 
-// The most queries of a key head in a QueryBlock. Without a cache, each block packs the keys again:
-// more queries share that cost.
+// The most query rows (tokens times heads of a group) in a QueryBlock. Without a cache, each block
+// packs the keys again, and more queries share that cost.
 constexpr int64_t kMaxQueries = 48, kMaxQueriesWithoutCache = 128;
 
 constexpr int64_t kPrefetchedKeys = 48;  // after these, the hardware prefetcher takes over
-constexpr int64_t kPageFloats = 1024;    // of a small page
+constexpr int64_t kPageFloats = 1024;    // a 4 KiB page
 constexpr int64_t kPrefetchedPages = 32;
 constexpr int kToL2 = 2;                 // locality argument of __builtin_prefetch
 
@@ -45,7 +45,8 @@ size_t scratch_size(const Params& params) {
   const int64_t num_queries =
       max_block_rows(params) * max_block_tokens(params) * params.group_size();
   int64_t num_gathered = 2 * params.keys_per_block() + kMaxLanes;
-  // Of a cache, only those that round to bfloat16 are copied: keys and values, in half of the bytes.
+  // Cached keys and values are read in place, unless they round to bfloat16: then both are copied,
+  // at half of their size.
   if (params.cache.keys) num_gathered = params.allows_bfloat16 ? params.keys_per_block() : 0;
   return QueryState::scratch_size(params, num_queries) + num_gathered * params.head_size;
 }
@@ -57,7 +58,8 @@ void prefetch_cache(const Params& params, int64_t row, int64_t kv_head) {
     __builtin_prefetch(params.cache.keys + i, 0, kToL2);
     __builtin_prefetch(params.cache.values + i, 0, kToL2);
   }
-  // The hardware prefetcher stops at the end of a page. One line of each loads its address.
+  // The hardware prefetcher stops at the end of a page. One prefetch per page loads its
+  // translation.
   const int64_t end = begin + params.length(row) * params.head_size;
   const int64_t last = min(end, begin + kPrefetchedPages * kPageFloats);
   for (int64_t i = begin + size; i < last; i += kPageFloats) {

@@ -1,9 +1,9 @@
 // softmax(Q K^T scale) V over a key/value cache, with grouped query heads (Vaswani et al. 2017,
 // Ainslie et al. 2023), one block of keys at a time with a running maximum, as in FlashAttention
 // (Milakov and Gimelshein 2018; Dao et al. 2022). simd/attention.cc has the kernel,
-// simd/attention_microkernels.h its micro-kernels. With AVX-512, simd/attention_lanes.h has those of
-// prompts. Beside int8 products, simd/attention_bfloat16.h has encoders, simd/attention_rounded.h
-// decoders.
+// simd/attention_microkernels.h its micro-kernels. With AVX-512, simd/attention_lanes.h has those
+// of prompts. In models with int8 products, bfloat16 kernels replace them:
+// simd/attention_bfloat16.h in encoders, simd/attention_rounded.h in decoders.
 //
 // A row is a sequence of the batch. Blocks of keys begin at multiples of their size in a row's
 // positions, so that a token's result depends neither on other rows, nor on threads, nor on how a
@@ -15,7 +15,7 @@
 
 namespace attention {
 
-constexpr int64_t kLineFloats = 16;  // of a cache line
+constexpr int64_t kLineFloats = 16;  // per cache line
 
 // Query, key or value vectors of new tokens: [rows][tokens][heads][head_size], with strides in
 // floats, since all three may lie in one tensor.
@@ -35,8 +35,9 @@ struct KvCache {
   int64_t capacity;
 };
 
-// Keys, then values, of each block of a cache as pairs in bfloat16 (simd/attention_pairs.h). All
-// QueryBlocks of a row share them: [rows][kv_heads][num_blocks][2][keys_per_block * head_size / 2].
+// A cache rounded to bfloat16: for each block, pairs of keys, then of values (attention_pairs.h).
+// Shared by all QueryBlocks of a row:
+// [rows][kv_heads][num_blocks][2][keys_per_block * head_size / 2].
 struct RoundedCache {
   int32_t* pairs;  // null: each QueryBlock rounds the keys and values that it reads
   int64_t num_blocks;
@@ -61,20 +62,20 @@ struct Rotary {
 struct Params {
   int64_t num_heads, num_kv_heads, head_size;  // head_size: a multiple of 8
   float scale, soft_cap;                       // soft_cap: 0 for none
-  int64_t window;                              // keys that a token sees, itself included; 0: all
+  int64_t window;                              // last keys that a token sees, with itself; 0: all
   bool is_causal;
-  bool is_prefill;  // tokens begin at position 0; the last of a row are padding: num_outputs
+  bool is_prefill;  // tokens begin at position 0 and end with padding: num_outputs()
   int64_t num_rows, num_tokens;
   int64_t num_new_keys;           // num_tokens, or 0 if all keys are in the cache
-  const int32_t* last_positions;  // [rows]: of each row's last key
-  const int32_t* num_valid;       // [rows]: tokens of a prompt; null: as many as keys
+  const int32_t* last_positions;  // [rows], the position of each row's last key
+  const int32_t* num_valid;       // [rows], tokens without padding; null: as many as keys
   TokenVectors query, key, value;
   KvCache past;               // earlier keys and values, copied if `cache` is other memory
   KvCache cache;              // where new keys go and attention reads; may share memory with `past`
   RoundedCache rounded;       // of `cache`
   Rotary rotary;              // cos is null for none
   Bias bias;                  // data is null for none
-  bool has_chosen;            // only outputs of chosen tokens are read, others may stay unwritten
+  bool has_chosen;            // only the outputs of `chosen` are read; others may stay unwritten
   const int32_t* chosen;      // [num_chosen]: row * num_tokens + token
   int64_t num_chosen;
   const int32_t* cache_rows;  // [rows]: the row whose cache each reads; null: its own
@@ -99,13 +100,13 @@ struct Params {
   int64_t cached_at(int64_t row, int64_t kv_head, int64_t position) const {
     return ((cache_row(row) * num_kv_heads + kv_head) * cache.capacity + position) * head_size;
   }
-  // Of the cache of a row that reads its own.
+  // The blocks of a row that reads its own cache.
   int32_t* rounded_block(int64_t row, int64_t kv_head, int64_t block) const {
     const int64_t index = (row * num_kv_heads + kv_head) * rounded.num_blocks + block;
     return rounded.pairs + index * keys_per_block() * head_size;
   }
-  // Whether the factors of products may round to bfloat16, in pairs of registers; and whether those
-  // of products with a cache may: simd/attention_rounded.h.
+  // Whether the factors of products may round to bfloat16, for whole registers of pairs; and
+  // whether those of products with a cache may (simd/attention_rounded.h).
   bool may_round() const {
     return allows_bfloat16 && soft_cap == 0 && !bias.data && !sinks && !has_zero_sink &&
            head_size % (2 * kLineFloats) == 0;
@@ -118,7 +119,8 @@ struct Params {
     }
     return longest;
   }
-  // How many positions of each cache to write, from the first: unused ones are zeros in new memory.
+  // Number of positions to write in each cache, from the first: new memory gets zeros after the
+  // keys.
   int64_t num_written() const {
     return past.keys != cache.keys ? cache.capacity : max_length();
   }
@@ -146,9 +148,9 @@ size_t scratch_size(const Params& params);
 // Prefetches the first keys and values of a row's cache.
 void prefetch_cache(const Params& params, int64_t row, int64_t kv_head);
 
-// Writes what a row and a head have of positions first .. last - 1 of the cache, `first` a multiple
-// of keys_per_block: new keys and values, and if the past is in other memory, the past and zeros.
-// Then rounds keys and values that a token sees, if there is a RoundedCache.
+// Writes positions first .. last - 1 of a row's and head's cache; `first` is a multiple of
+// keys_per_block. Writes new keys and values; if the past is in other memory, also the past and
+// zeros. Then fills the RoundedCache, if there is one, for positions that a token sees.
 using WriteCache = void(const Params& params, int64_t row, int64_t kv_head, int64_t first,
                         int64_t last);
 

@@ -70,7 +70,7 @@ const char* AttentionInputs::fill_query(Params& params) const {
   const Input& query = inputs_[kQuery];
   if (query.shape.rank != 3) return "query must have 3 dimensions";
   const bool reads_source = inputs_[kCacheRows].is_given;
-  const bool is_packed = !inputs_[kKey].is_given && !reads_source;  // with keys and values
+  const bool is_packed = !inputs_[kKey].is_given && !reads_source;  // has new keys, values
   const int64_t width = query.shape.sizes[2];
   const int64_t num_vectors =
       attributes_.num_heads + (is_packed ? 2 * attributes_.num_kv_heads : 0);

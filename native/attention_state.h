@@ -7,7 +7,7 @@
 
 namespace attention {
 
-constexpr int64_t kMaxLanes = 16;  // floats of the widest register
+constexpr int64_t kMaxLanes = 16;  // in the widest register
 
 // All queries of a QueryBlock for one key head, ordered [row][token][head of the group]. The arrays
 // lie in scratch, with space for a multiple of kMaxLanes queries.
@@ -41,7 +41,7 @@ struct QueryState {
     key_end = reinterpret_cast<int32_t*>(take(1));
   }
 
-  // Floats that the arrays take; each begins at a multiple of kMaxLanes.
+  // Number of floats in all arrays; each begins at a multiple of kMaxLanes.
   static size_t scratch_size(const Params& params, int64_t num_queries) {
     return round_up(num_queries, kMaxLanes) *
            (2 * params.head_size + params.keys_per_block() + kMaxLanes + 4);

@@ -12,12 +12,12 @@ using attention::QueryBlock;
 
 constexpr int64_t kTaskProducts = 250'000;  // multiply-adds: about 8 microseconds
 constexpr int64_t kMaxTasks = 64;
-constexpr int64_t kWrittenPositions = 128;  // of a task that writes caches: whole blocks of keys
-constexpr size_t kMaxRoundedBytes = 8 * 1024 * 1024;  // of a RoundedCache
+constexpr int64_t kWrittenPositions = 128;  // per task that writes caches; whole blocks of keys
+constexpr size_t kMaxRoundedBytes = 8 * 1024 * 1024;  // larger caches are rounded block by block
 constexpr size_t kStackFloats = 40 * 1024;  // larger scratch is allocated
 
-// Rows sorted by the cache they read, in blocks of rows of one cache: block b is rows
-// starts[b] .. starts[b + 1] - 1.
+// Rows sorted by the cache that they read. Block b, rows[starts[b]] .. rows[starts[b + 1] - 1], has
+// rows of one cache.
 struct RowBlocks {
   int32_t* rows;
   int32_t* starts;  // [count + 1]
@@ -27,18 +27,18 @@ struct RowBlocks {
 struct Work {
   const Params& params;
   RowBlocks row_blocks;
-  int64_t token_blocks;               // of each row
+  int64_t token_blocks;               // per row
   int64_t num_units, units_per_task;  // a unit: [row block][kv head][token block]
   int64_t num_written;                // positions of each cache to write
   bool is_cache_written_first;        // otherwise, each unit writes the keys that it reads
   int is_out_of_memory;
 };
 
-// Sorts by counting. `memory`: 3 * num_rows + 2 integers.
+// Counting sort by cache. `memory`: 3 * num_rows + 2 integers.
 RowBlocks make_row_blocks(const Params& params, int32_t* memory) {
   const int64_t num_rows = params.num_rows, max_rows = attention::max_block_rows(params);
   RowBlocks blocks{memory, memory + num_rows, 0};
-  int32_t* ends = blocks.starts + num_rows + 1;  // of each cache's rows
+  int32_t* ends = blocks.starts + num_rows + 1;  // where each cache's rows end
   memset(ends, 0, (num_rows + 1) * sizeof(int32_t));
   for (int64_t row = 0; row < num_rows; row++) ends[params.cache_row(row) + 1]++;
   for (int64_t source = 0; source < num_rows; source++) {
@@ -55,7 +55,7 @@ RowBlocks make_row_blocks(const Params& params, int32_t* memory) {
   return blocks;
 }
 
-// The next positions of a row and a head.
+// Writes one part of the positions of one row and key/value head.
 void write_cache_task(void* data, size_t index) {
   const Work& work = *static_cast<Work*>(data);
   const Params& params = work.params;
@@ -72,7 +72,7 @@ void attend_units(const Work& work, int64_t first, int64_t last, float* scratch)
   const bool is_decode = params.cache.keys && params.num_tokens == 1;
   for (int64_t unit = first; unit < last; unit++) {
     const int64_t head = unit / work.token_blocks;
-    // Those of a causal prompt that see most keys come first, so that threads end together.
+    // In a causal prompt, the blocks that see most keys go first, so that threads end together.
     const int64_t token_block = work.token_blocks - 1 - unit % work.token_blocks;
     const int32_t* starts = work.row_blocks.starts + head / params.num_kv_heads;
     const int64_t kv_head = head % params.num_kv_heads;
@@ -145,7 +145,7 @@ Status* run_attention(const Api& api, const KernelContext* context, const Params
       max(1, min(count_products(params) / kTaskProducts, min(kMaxTasks, work.num_units)));
   work.units_per_task = div_ceil(work.num_units, num_tasks);
 
-  // Then units of other token blocks, or of other rows, read keys that this unit would write.
+  // If so, units of other token blocks or rows would read keys that this unit writes.
   const bool is_copied_for_others =
       params.cache_rows && params.past.keys != params.cache.keys;
   work.is_cache_written_first =

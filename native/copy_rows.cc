@@ -1,5 +1,5 @@
-// Copies rows of state tensors, such as the key/value cache, or a range of their tokens: for forks
-// and cached prefixes. Gives the pages of unused tokens back to the operating system.
+// Copies rows of state tensors, such as the key/value cache, or ranges of their tokens, for forks
+// and cached prefixes. Returns the pages of unused tokens to the operating system.
 // server/runtime/kernels/copy_rows.py calls both.
 
 #include <stdint.h>
@@ -18,20 +18,20 @@ struct Tensor {
   int64_t row_bytes, num_parts, part_bytes, token_bytes;
 };
 
-// Tokens start .. stop - 1 of `num_rows` rows from `source` on go to those from `target` on. The
-// fields are those of server/runtime/memory.py's Move.
+// Copies tokens start .. stop - 1 of `num_rows` rows, from row `source` on to row `target` on. Has
+// the fields of Move in server/runtime/memory.py.
 struct Move {
   int64_t source, target, start, stop, num_rows;
 };
 
-// Bytes of a page.
+// Bytes per page.
 uintptr_t page_size() {
   static const uintptr_t size = sysconf(_SC_PAGESIZE);
   return size;
 }
 
-// Maps all pages that will be written in one call, which takes half the time of a fault for each. An
-// error changes nothing: they are mapped when they are written.
+// Maps all pages that will be written in one call, in half the time of a page fault for each.
+// Errors are ignored: the pages are then mapped by the writes.
 void populate(char* begin, int64_t num_bytes) {
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE of Linux 5.14
   constexpr int64_t kMinBytes = 16 * 1024;
@@ -57,7 +57,7 @@ void copy_row(const Tensor& tensor, int64_t source, int64_t target, const Move& 
   }
 }
 
-// Gives back the whole pages between `begin` and `end`; reading them again yields zeros.
+// Returns the whole pages in [begin, end) to the system; reading them again yields zeros.
 void release_pages(char* begin, char* end) {
   const uintptr_t page = page_size();
   const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
@@ -79,8 +79,8 @@ EXPORTED void triune_copy_rows(const Tensor* tensors, int64_t num_tensors, const
   }
 }
 
-// Gives back the pages of tokens `first_token` and later of one row of each tensor. Tensors without
-// tokens are given back whole, if `first_token` is 0. The memory must be private and anonymous.
+// Returns the pages of tokens from `first_token` on, of one row of each tensor, to the system. Rows
+// of tensors without tokens are returned if `first_token` is 0. Memory must be private, anonymous.
 EXPORTED void triune_release_row(const Tensor* tensors, int64_t num_tensors, int64_t row,
                                  int64_t first_token) {
   for (int64_t t = 0; t < num_tensors; t++) {

@@ -30,7 +30,7 @@ bool os_saves(unsigned mask) {
 
 constexpr unsigned kAvxState = 0x06, kAvx512State = 0xe6, kAmxState = 0x60000;
 
-// Linux gives a process the state of tiles only if it asks:
+// Linux enables the AMX tile state of a process on request only:
 // https://docs.kernel.org/arch/x86/xstate.html
 bool request_amx() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;

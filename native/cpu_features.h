@@ -1,10 +1,10 @@
-// CPU features that choose the kernels. A feature counts only if the operating system saves its
+// CPU features that select the kernels. A feature counts only if the operating system saves its
 // registers at a context switch.
 #pragma once
 
 namespace cpu_features {
 
-// AVX2, FMA and F16C: the least that the kernels need.
+// AVX2, FMA and F16C: required by all kernels.
 bool has_avx2_and_fma();
 // AVX512F.
 bool has_avx512();

@@ -1,4 +1,4 @@
-// The sum of the embeddings of a token: simd/embedding.cc has the kernels.
+// The sum of a token's embeddings; simd/embedding.cc has the kernels.
 #pragma once
 
 #include <stdint.h>
@@ -8,13 +8,13 @@ namespace embedding {
 // y [size] = (row - 128) scale.
 using Restore = void(const uint8_t* row, float scale, int64_t size, float* y);
 
-// What is added to a token's row, each [size], or null.
+// Embeddings to add to a token's row, each [size], or null.
 struct Others {
   const float *position, *segment;
 };
 
-// y [size] = y factor + position + segment, from left to right. The rounding is therefore that of
-// separate operators.
+// y [size] = y factor + position + segment, from left to right, so that it rounds like separate
+// operators.
 using Add = void(const Others& others, float factor, int64_t size, float* y);
 
 }  // namespace embedding

@@ -21,7 +21,7 @@ constexpr const char* kShapes =
     "scales must be [tokens, 1], num_cached [batch], segment_ids [batch, length], and a packed matrix "
     "as long as its attributes say";
 
-// Reads the optional tensor at `index`, which must have `count` elements.
+// Reads the optional tensor at `index`; it must have `count` elements.
 template <typename T>
 Status* read_values(const Api& api, const KernelContext* context, size_t index, int64_t count,
                     const T*& out) {
@@ -61,7 +61,7 @@ Status* read_table(const Api& api, const KernelContext* context, size_t index, i
   return api.CreateStatus(kInvalidArgument, "all tables must have rows of one size");
 }
 
-// A table of tokens whose rows are 8-bit numbers with one scale.
+// A token table with 8-bit rows, one scale per row.
 struct RowTable {
   static constexpr const char* kName = "Embedding";
   static constexpr Parameter kInputs[] = {{kUInt8}, {kFloat}, EMBEDDING_PARAMETERS};
@@ -85,7 +85,7 @@ struct RowTable {
   }
 };
 
-// A table of tokens whose rows are the outputs of a matrix that is packed for products.
+// A token table whose rows are the outputs of a packed block matrix.
 struct BlockTable {
   static constexpr const char* kName = "BlockEmbedding";
   static constexpr Parameter kInputs[] = {{kUInt8}, EMBEDDING_PARAMETERS};
@@ -126,7 +126,7 @@ struct Work {
   Table table;
   Embeddings<float> positions, segments;
   const int64_t* token_ids;   // [batch, length]
-  const int64_t* segment_ids;  // the same, or null
+  const int64_t* segment_ids;  // [batch, length], or null
   const int32_t* num_cached;  // [batch], or null
   int64_t batch, length;
   float factor;
@@ -141,7 +141,7 @@ struct Work {
   int64_t segment(int64_t index) const { return segment_ids ? segment_ids[index] : 0; }
   int64_t tokens_per_task() const { return max(1, kTaskFloats / size()); }
 
-  // An error message, or null if all indices are in their tables.
+  // Returns an error message, or null if all indices are inside their tables.
   const char* check() const {
     for (int64_t index = 0; index < num_tokens(); index++) {
       const int64_t id = token_ids[index];

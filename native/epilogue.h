@@ -1,5 +1,5 @@
-// The epilogue of a matrix product, applied before its sums are stored: bias, activation, residual.
-// The matrix products share it; simd/panel_epilogue.h applies it to the sums while they are in
+// The epilogue of a matrix product, applied to its sums before they are stored: bias, activation,
+// residual. All matrix products share it; simd/panel_epilogue.h applies it while the sums are in
 // registers.
 //
 // As a GEMM, y [M, N] = epilogue(x [M, K] W [K, N]): M is num_rows, K is num_inputs and N is
@@ -19,7 +19,7 @@ enum class Activation : int32_t { kNone = 0, kRelu = 1, kGelu = 2, kSiluGate = 3
 // y = activation(sum + bias) + residual; with a gate, silu(first half) * second half + residual.
 struct Epilogue {
   const float* bias;      // [panels][16], or null
-  const float* residual;  // shaped as y, or null; may be y: each is read just before y is written
+  const float* residual;  // shaped as y, or null; may be y: read before y is written
   Activation activation;
 
   bool is_gated() const { return activation == Activation::kSiluGate; }
@@ -27,13 +27,13 @@ struct Epilogue {
   int64_t width_of(int64_t num_outputs) const { return is_gated() ? num_outputs / 2 : num_outputs; }
 };
 
-// The rows of x and y to compute: `count` of them, from the `first` on.
+// The rows of x and y to compute: `count` rows from `first` on.
 struct Rows {
   const int32_t* indices;  // ascending; null: every row
   int64_t first, count;
 
   int64_t operator[](int64_t i) const { return indices ? indices[first + i] : first + i; }
-  // How many rows, counted from the first, are adjacent in memory.
+  // Number of rows, counted from the first, that are adjacent in memory.
   int64_t num_adjacent() const {
     int64_t size = indices ? 1 : count;
     while (size < count && indices[first + size] == indices[first] + size) size++;

@@ -1,4 +1,4 @@
-// Marks the functions that Python calls by ctypes (server/runtime/kernels/), or that ONNX Runtime
+// Marks functions that Python calls through ctypes (server/runtime/kernels/), or that ONNX Runtime
 // looks up by name.
 #pragma once
 

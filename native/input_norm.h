@@ -1,4 +1,4 @@
-// Normalization of rows of x just before they are quantized, for the products that quantize.
+// Normalization of rows of x just before quantization, for the quantizing products.
 #pragma once
 
 #include "epilogue.h"
@@ -16,7 +16,7 @@ struct InputNorm {
   Status* read(const Api& api, const KernelInfo* info) {
     return attributes.read(api, info, "x_norm_epsilon", "x_norm_is_centered");
   }
-  // `first`: of the inputs.
+  // `first`: index of the norm's first input.
   Status* norm(const Api& api, const KernelContext* context, size_t first, int64_t num_inputs,
                norm::Norm& out) const {
     RETURN_IF_FAILED(attributes.norm(api, context, first, num_inputs, out));
@@ -26,7 +26,7 @@ struct InputNorm {
 };
 
 // Calls quantize(x, part, begin), where the first row of `part` is row `begin` of `rows`: once for
-// all rows, or for each row once it is normalized.
+// all rows, or for each row right after it is normalized.
 template <typename Quantize>
 void normalize_and_quantize(const norm::Norm& norm, const float* x, const Rows& rows,
                             const Quantize& quantize) {

@@ -2,7 +2,7 @@
 // quantization), W was quantized per output by the export. int8_pairing.cc orders W;
 // simd/int8_microkernel_avx2.h and simd/int8_microkernel_avx512.h have the micro-kernels.
 //
-// Sums of products are exact, so that results equal those of the standard operators bit by bit, but
+// Sums of products are exact, so results equal those of the standard operators bit for bit, except
 // for GELU (gelu_coarse in simd/activations.h).
 #pragma once
 
@@ -13,21 +13,21 @@
 
 namespace int8_matmul {
 
-// kr: adjacent inputs of an output, whose four products one instruction adds. Four such inputs of a
-// panel are a group.
+// kr: adjacent inputs of an output, whose four products one instruction adds. Such a set of four
+// inputs, for all outputs of a panel, is a group.
 constexpr int64_t kKr = 4;
 
 // W [num_inputs, num_outputs], packed: [panels][groups][16 outputs][4 inputs], padded with zeros.
 //
-// The products of inputs 2i and 2i + 1 with unsigned bytes must add up within 16 bits. The groups
-// of a pair must do so together.
+// AVX2 adds the products of inputs 2i and 2i + 1 with unsigned bytes in 16 bits, and so those of a
+// pair of groups: they must not overflow.
 struct PackedMatrix {
   const int8_t* weights;
-  // [panels][1 + groups]: the number of groups in pairs, which come first; then the byte of x at
-  // which each group's inputs begin.
+  // [panels][1 + groups]: the number of paired groups, which come first; then, for each group, the
+  // offset in bytes of its inputs in a row of x.
   const uint16_t* group_order;
   const float* scales;             // [panels][16]
-  const int32_t* zero_point_sums;  // [panels][16]: the zero point 128 times the sum of the weights
+  const int32_t* zero_point_sums;  // [panels][16]: zero point 128 times the sum of the weights
   int64_t num_inputs;
   int64_t num_outputs;
 
@@ -37,7 +37,7 @@ struct PackedMatrix {
 
 // Quantizes rows of x [.., num_inputs], first multiplied by input_factors [num_inputs] unless that
 // is null. Writes bytes [rows.count][4 * groups], with zero point 128 and padded with zeros, and
-// the largest magnitude of each row, max_abs [rows.count], which is 127 quantization steps.
+// the largest magnitude of each row, max_abs [rows.count], which corresponds to 127 steps.
 using Quantize = void(const float* x, const float* input_factors, const Rows& rows,
                       int64_t num_inputs, uint8_t* bytes, float* max_abs);
 

@@ -113,7 +113,7 @@ struct DynamicInt8MatMul {
   }
 
  private:
-  // Multiplies with the candidates of each row only. `inputs`: those before kFirstParameter.
+  // Computes the candidates of each row only. `inputs` are those before kFirstParameter.
   Status* multiply_only(const Api& api, KernelContext* context, const Candidates& candidates,
                         const void* const* inputs) const {
     const Value* columns = nullptr;

@@ -1,7 +1,6 @@
 // Orders the groups of packed int8 weights for the AVX2 micro-kernel, which adds the products of
-// two groups in 16-bit lanes before it widens them, if no lane can overflow. Which groups share
-// lanes does not matter, so each panel pairs groups that fit together.
-// server/runtime/kernels/int8.py calls it.
+// two groups in 16-bit lanes before it widens them, if no lane can overflow. Any two groups may
+// share lanes, so each panel pairs groups whose sums fit. server/runtime/kernels/int8.py calls it.
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +14,10 @@ namespace {
 using int8_matmul::kKr;
 
 constexpr int64_t kGroupBytes = kPanelWidth * kKr;
-constexpr int64_t kNumBounds = kGroupBytes;  // of 32 lanes, two inputs of an output each: two signs
+constexpr int64_t kNumBounds = kGroupBytes;  // two for each of 32 lanes of 16 bits
 constexpr int kMaxBound = 128;               // 255 * 128 fits 16 bits
 
-// How far a group's weights can move each 16-bit lane up and down, in units of 255.
+// How far a group's products can move each 16-bit lane up and down, in units of 255.
 struct LaneBounds {
   uint8_t bounds[kNumBounds];
   uint8_t largest;

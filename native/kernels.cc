@@ -16,8 +16,8 @@ const KernelTable* chosen = nullptr;  // until the first call
 
 constexpr int kTileBits = 8192;
 
-// `bits`: 256; 512; 8192, AMX's tiles, with vectors of 512; or 0 for the widest. Null if this CPU
-// lacks them.
+// `bits`: register width 256 or 512; 8192 for AMX tiles beside 512-bit vectors; 0 for the widest.
+// Null if this CPU lacks them.
 const KernelTable* table_for(int bits) {
   const bool has_512_bits = cpu_features::has_avx512_and_vnni();
   if ((bits == 0 || bits == kTileBits) && has_512_bits && cpu_features::has_amx_int8()) {
@@ -38,8 +38,8 @@ const KernelTable& kernels() {
   return *table;
 }
 
-// For tests and benchmarks: uses registers of that many bits, as in table_for(), for everything
-// packed and run from now on. Returns false if this CPU lacks them.
+// For tests and benchmarks: from now on, packs and runs everything with registers of this width, as
+// in table_for(). Returns false if this CPU lacks them.
 EXPORTED bool triune_use_registers(int bits) {
   const KernelTable* table = cpu_features::has_avx2_and_fma() ? table_for(bits) : nullptr;
   if (table) __atomic_store_n(&chosen, table, __ATOMIC_RELAXED);

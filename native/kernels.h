@@ -36,5 +36,5 @@ struct KernelTable {
   logits::TopTokens* top_tokens;
 };
 
-// The kernels of the widest registers that this CPU has; it must have AVX2 and FMA.
+// The kernels for the widest registers of this CPU, which must have AVX2 and FMA.
 const KernelTable& kernels();

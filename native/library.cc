@@ -1,4 +1,4 @@
-// Entry points of the library: which kernels this CPU supports, asked by
+// Entry points of the library: the kernels that this CPU supports, for
 // server/runtime/kernels/library.py, and the registration of the operators with ONNX Runtime.
 
 #include "attention_operator.h"
@@ -47,7 +47,7 @@ EXPORTED int triune_preferred_kernels() {
   return kernels;
 }
 
-// ONNX Runtime calls it for each session that registers the library.
+// ONNX Runtime calls this for each session that registers the library.
 EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBase* base) {
   return ort::register_operators(
       options, base,

@@ -6,11 +6,11 @@
 
 namespace logits {
 
-// log(sum(exp(x))) of x [size], without overflow; NaN if x has one.
+// log(sum(exp(x))) of x [size], without overflow; NaN if any element is NaN.
 using LogSumExp = double(const float* x, int64_t size);
 
 // Indices of the `count` largest of x [size], largest first, the lower index first among equals.
-// Ignores NaN. Returns how many it wrote: fewer than `count` if x has fewer numbers.
+// Ignores NaN. Returns the number written: fewer than `count` if x has fewer numbers.
 using TopIndices = int64_t(const float* x, int64_t size, int64_t count, int64_t* indices);
 
 // For each of the rows of logits [size]: its log-sum-exp, log_sum_exps [rows]; the indices and

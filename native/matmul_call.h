@@ -1,5 +1,5 @@
-// Code shared by the matrix products: attributes, the inputs after the matrix,
-// skipping of padding rows, and the division into tasks.
+// Shared by the matrix products: attributes, the inputs after the matrix, skipping of padding rows,
+// and the division into tasks.
 #pragma once
 
 #include "epilogue.h"
@@ -10,7 +10,7 @@
 
 namespace ort {
 
-// Attributes of all of them, required: num_outputs, of W without padding; activation, a
+// Attributes of all matrix products, all required: num_outputs, without padding; activation, a
 // number of Activation; y_norm_epsilon and y_norm_is_centered.
 struct MatMulAttributes {
   int64_t num_outputs;
@@ -24,15 +24,15 @@ struct MatMulAttributes {
 Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat first,
                            WeightFormat last, WeightFormat& out);
 
-// Inputs of all of them after the matrix, optional: bias and residual as Epilogue has them;
+// Inputs of all matrix products after the matrix, optional: bias and residual as in Epilogue;
 // lengths, int32 [batch], for x [batch, length, num_inputs]: rows after a length are padding.
-// y is then normalized if NORM_PARAMETERS are given.
+// If NORM_PARAMETERS are given, y is normalized at the end.
 #define MATMUL_PARAMETERS {kFloat, true}, {kFloat, true}, {kInt32, true}, NORM_PARAMETERS
 // Indices among MATMUL_PARAMETERS.
 constexpr size_t kBias = 0, kResidual = 1, kLengths = 2, kFirstYNorm = 3,
                  kNumMatMulParameters = kFirstYNorm + kNumNormParameters;
 
-// One run of a node.
+// One run of a matrix product.
 struct MatMulCall {
   const float* x;  // [.., num_inputs]
   int64_t num_inputs, num_outputs;
@@ -40,13 +40,12 @@ struct MatMulCall {
   Epilogue epilogue;
   norm::Norm y_norm;
   float* y;         // [.., width]
-  Scratch indices;  // of the rows
+  Scratch indices;  // memory of rows.indices
 
-  // Reads x, input 0, and the inputs from `first` on. Allocates y, and writes zeros to rows of
-  // padding.
+  // Reads x, input 0, and the inputs from `first` on. Allocates y and writes zeros to padding rows.
   Status* read(const Api& api, KernelContext* context, const MatMulAttributes& attributes,
                size_t first);
-  // The last step: normalizes y, padding too, if there is a norm.
+  // The last step: normalizes y, padding included, if there is a norm.
   Status* normalize(const Api& api, const KernelContext* context) const;
 
  private:
@@ -55,13 +54,13 @@ struct MatMulCall {
   int64_t num_rows_;  // of y, with padding
 };
 
-// A grid of tasks, each a block of rows times a range of panels. Tasks of the same rows are
+// A grid of tasks, each a block of rows times a range of panels. Tasks with the same rows are
 // consecutive.
 class TaskGrid {
  public:
   // Tasks have up to `rows_per_task` rows, and enough panels for `min_products` multiply-adds, so
-  // that a task outweighs its overhead. Fewer than `min_rows` rows count as that many: reading W
-  // takes most of their time.
+  // that their work outweighs their overhead. Fewer rows count as `min_rows`: most of their time is
+  // spent reading W.
   TaskGrid(const MatMulCall& call, int64_t rows_per_task, int64_t min_products, int64_t min_rows);
 
   int64_t count() const { return div_ceil(rows_.count, rows_per_task_) * num_panel_tasks_; }

@@ -8,7 +8,7 @@ namespace ort {
 namespace {
 
 // The size of a task; a million multiply-adds take about 20 microseconds. Tasks that decompress
-// whole panels have more rows, since each task decompresses for itself.
+// whole panels have more rows, since each task decompresses its own copy.
 struct TaskSize {
   int64_t num_rows, num_products;
 };

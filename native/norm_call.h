@@ -7,7 +7,7 @@
 
 namespace ort {
 
-// Inputs of a norm, scale and bias as Norm has them. Without scale, there is no norm.
+// Inputs of a norm: scale and bias, as in Norm. Without a scale, there is no norm.
 #define NORM_PARAMETERS {kFloat, true}, {kFloat, true}
 constexpr size_t kNumNormParameters = 2;
 
@@ -18,7 +18,7 @@ struct NormAttributes {
 
   Status* read(const Api& api, const KernelInfo* info, const char* epsilon_name,
                const char* is_centered_name);
-  // The norm of rows of `size`, with the inputs from `first` on.
+  // Reads the norm of rows of `size` from the inputs from `first` on.
   Status* norm(const Api& api, const KernelContext* context, size_t first, int64_t size,
                norm::Norm& out) const;
 };

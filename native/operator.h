@@ -1,5 +1,5 @@
-// Code shared by all custom operators: shapes, statuses, tasks on ONNX Runtime's threads, and
-// make_operator(), which turns a C++ definition into the table of functions ONNX Runtime takes.
+// Shared by all custom operators: shapes, statuses, tasks on ONNX Runtime's threads, and
+// make_operator(), which turns a C++ definition into the function table that ONNX Runtime takes.
 #pragma once
 
 #include <stdlib.h>
@@ -27,7 +27,7 @@ struct Dimensions {
   size_t rank;
 
   int64_t last() const { return sizes[rank - 1]; }
-  // The product of all but the last.
+  // The product of all axes but the last.
   int64_t num_rows() const {
     int64_t product = 1;
     for (size_t axis = 0; axis + 1 < rank; axis++) product *= sizes[axis];
@@ -91,7 +91,7 @@ inline Status* run_tasks(const Api& api, const KernelContext* context,
   return nullptr;
 }
 
-// The signature of an operator, from its Definition: make_operator().
+// Builds the function table of an operator from its Definition; see make_operator().
 template <typename Definition>
 Operator make_signature() {
   Operator op{};
@@ -131,12 +131,12 @@ Operator make_signature() {
   return op;
 }
 
-// The operator that Definition defines: kName; kInputs and kOutputs, arrays of Parameter;
-// Status* create(const Api&, const KernelInfo*), which reads a node's attributes into the members;
+// The operator of a Definition, which has: kName; kInputs and kOutputs, arrays of Parameter;
+// Status* create(const Api&, const KernelInfo*), which reads a node's attributes into members;
 // Status* run(const Api&, KernelContext*) const. Each node has a zero-initialized Definition. With
-// kInPlaceInput, the output may be in the memory of that input, if no other node reads it later:
-// run() must read each element there before it writes it. kProvider names the execution provider, if
-// it is not the CPU's.
+// kInPlaceInput, the output may share that input's memory, if no other node reads it later: run()
+// must read each element before it overwrites it. kProvider names an execution provider other than
+// the CPU's.
 template <typename Definition>
 const Operator& make_operator() {
   struct Kernel {
@@ -169,7 +169,7 @@ const Operator& make_operator() {
   return op;
 }
 
-// Gives a session the operators of a library, in the domain that all libraries share.
+// Registers the library's operators with a session, in the domain that all libraries share.
 template <size_t Count>
 Status* register_operators(Session* options, const ApiBase* base,
                            const Operator* const (&operators)[Count]) {

@@ -59,7 +59,7 @@ enum ElementType {
   kBFloat16 = 16
 };
 
-// OrtCustomOp: callbacks of ONNX Runtime. Those that are null are not called.
+// OrtCustomOp: callbacks for ONNX Runtime, which does not call those that are null.
 struct Operator {
   uint32_t version;
   void* (*create)(const Operator*, Table, const KernelInfo*);
@@ -89,7 +89,7 @@ struct Operator {
   void (*release_aliases)(int*, int*);
 };
 
-// The functions of OrtApi that operators use, with their names there.
+// The functions of OrtApi that operators use, under their names in OrtApi.
 class Api {
  public:
   explicit Api(Table table) : table_(table) {}

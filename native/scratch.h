@@ -1,13 +1,13 @@
-// Temporary memory of one run of an operator.
+// Temporary memory for one run of an operator.
 #pragma once
 
 #include <stddef.h>
 
 namespace ort {
 
-// A block aligned to 64 bytes. malloc takes large blocks from the operating system and returns
-// them at once, so that each run would fault in and clear every page, and merges smaller ones with
-// their neighbours: a thread keeps its largest block of 16 KiB to 8 MiB for its next run instead.
+// A block aligned to 64 bytes. A thread keeps its largest block of 16 KiB to 8 MiB for its next
+// run: malloc would return large blocks to the operating system at once, so that each run would
+// fault in and clear every page, and would merge smaller blocks with their neighbours.
 class Scratch {
  public:
   Scratch() = default;

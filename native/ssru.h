@@ -1,4 +1,4 @@
-// One step of a simpler simple recurrent unit (Kim et al. 2019). simd/ssru.cc has the kernel.
+// One step of a simpler simple recurrent unit (SSRU; Kim et al. 2019); simd/ssru.cc has the kernel.
 #pragma once
 
 #include <stdint.h>

@@ -13,7 +13,7 @@ enum Input : size_t { kForget, kInput, kPast, kResidual, kNumInputs };
 
 struct Work {
   ssru::Step step;
-  int64_t size;  // of all rows
+  int64_t size;  // of all rows together
 };
 
 void advance_task(void* data, size_t index) {

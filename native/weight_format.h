@@ -1,6 +1,6 @@
 // The formats in which a packed panel [num_inputs][16 outputs] of fp32 weights is stored. They are
-// lossless: a panel gets a smaller format only if every weight comes back bit for bit, which is so
-// for checkpoints in 16 bits and for those quantized to 8 or 4 bits by blocks of 32 inputs.
+// lossless: a panel gets a smaller format only if every weight is restored bit for bit, as in
+// checkpoints of 16 bits and those quantized to 8 or 4 bits in blocks of 32 inputs.
 //
 // The fp32 micro-kernel multiplies fp32 only: simd/matmul.cc decompresses panels first.
 #pragma once
@@ -25,10 +25,10 @@ namespace weight_format {
 
 constexpr int64_t kBlockInputs = 32;  // inputs that share a scale
 
-// 32 inputs of a panel's 16 outputs: weight = number * scale + offset. Scales are float16, as are
-// the offsets, which only 4-bit numbers have. 8-bit numbers are stored + 128. A word holds
-// consecutive inputs of one output, one a byte; with 4 bits, the first four are in the lower halves
-// of its bytes. 16 words, one for each output, come before those of the next inputs.
+// 32 inputs of a panel's 16 outputs: weight = number * scale + offset. Scales and offsets are
+// float16; only 4-bit numbers have offsets. 8-bit numbers are stored + 128. A word holds
+// consecutive inputs of one output: four 8-bit numbers, or eight 4-bit numbers, the first four in
+// the low halves of its bytes. The words of the 16 outputs precede those of the next inputs.
 template <int kBits>
 struct QuantizedBlock {
   static constexpr int64_t kInputsPerWord = 32 / kBits;

@@ -57,16 +57,16 @@ KINDS = {
     ObjectiveKind.RELEVANCE: Kind.ENCODER,
     ObjectiveKind.RETRIEVAL: Kind.ENCODER,
 }
-NUM_SEGMENTS = 2  # of an encoder, whose input may be a pair
+NUM_SEGMENTS = 2  # for encoders, whose inputs may be pairs
 
 
 def model_config(
     recipe: ModelRecipe, objective: ObjectiveKind, vocabulary_size: int, num_labels: int
 ) -> ModelConfig:
-    """The model of ``recipe``.
+    """The configuration of the model that ``recipe`` describes.
 
     Args:
-        num_labels: of a classifier.
+        num_labels: number of a classifier's labels.
     """
     if recipe.recurrent is not None:
         return _recurrent_model(recipe, recipe.recurrent, vocabulary_size)
@@ -112,7 +112,7 @@ def model_config(
 
 
 def _positions(recipe: ModelRecipe) -> PositionConfig:
-    """Those of the input embedding. A universal model's signal has the positions."""
+    """The positions of the input embedding; a universal model has them in its signal instead."""
     kind, placement = PositionKind.NONE, PositionPlacement.ADDED
     is_in_layers = recipe.placement == Placement.EVERY_LAYER or recipe.universal is not None
     if recipe.positions not in ATTENTION_POSITIONS and not is_in_layers:
@@ -171,7 +171,7 @@ def _image_model(recipe: ModelRecipe, patches: PatchConfig, num_labels: int) -> 
 def with_new_head(model: ModelConfig, objective: ObjectiveKind, num_labels: int) -> ModelConfig:
     """The layers of ``model`` with the head of ``objective``.
 
-    A language model keeps its own, and so does a model of sparse vectors for retrieval.
+    A language model keeps its own head, and so does a sparse embedding model for retrieval.
     """
     norm = NormConfig(kind=NormKind.LAYER, epsilon=EPSILON)
     if model.patches is not None:

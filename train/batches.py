@@ -12,7 +12,7 @@ from torch import Tensor
 
 from model.images import Pixels
 
-IGNORED = -100  # a target that is not part of the loss
+IGNORED = -100  # a target that the loss ignores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,15 +20,15 @@ class Row:
     """One tokenized example.
 
     Attributes:
-        inputs: ids of an encoder or a decoder; of an image, a zero for each of its vectors.
-        targets: one for each input; or one label; or the first and last token of an answer.
-        sources: of an encoder-decoder.
-        segments: one for each input, of an encoder.
+        inputs: ids for an encoder or a decoder; for an image, one zero per vector.
+        targets: one per input; or one label; or the first and last token of an answer.
+        sources: source ids, for an encoder-decoder.
+        segments: one per input, for an encoder.
         follows: whether the second text follows the first: 0, 1 or :data:`IGNORED`.
-        pixels: of an image, ``[height, width, channels]``.
-        num_image_tokens: of an image beside a text.
-        documents: of a query; the relevant one comes first.
-        num_attended: tokens of a query that are attended to; None: all.
+        pixels: an image, ``[height, width, channels]``.
+        num_image_tokens: number of vectors of an image beside a text.
+        documents: the documents of a query, the relevant one first.
+        num_attended: number of a query's tokens that are attended to; None: all.
     """
 
     inputs: list[int]
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def length(self) -> int:
-        """The longer of source and input, with the image; of a query and its documents together."""
+        """Length of source or input (the longer) plus the image; of a query plus its documents."""
         if self.documents:
             longest = max(map(len, (self.inputs, *self.documents)))
             return (1 + len(self.documents)) * longest
@@ -65,14 +65,14 @@ class TrainingBatch:
         inputs: ``[batch, length]``
         lengths: ``[batch]``, valid ids of each row.
         targets: ``[batch, targets]``, :data:`IGNORED` where the loss leaves a position out.
-        sources: ``[batch, source_length]``, of an encoder-decoder.
+        sources: ``[batch, source_length]``, for an encoder-decoder.
         source_lengths: ``[batch]``
-        segments: ``[batch, length]``, of an encoder.
+        segments: ``[batch, length]``, for an encoder.
         follows: ``[batch]``
-        pixels: ``[batch, height, width, channels]``, uint8, of images.
-        attended: ``[batch]``, ids of each row that are attended to, of queries.
-        documents: those of all queries, each once; ``targets`` are the indices of the relevant
-            ones.
+        pixels: ``[batch, height, width, channels]``, uint8, for images.
+        attended: ``[batch]``, number of each query's ids that are attended to.
+        documents: the documents of all queries, each once; ``targets`` are the indices of the
+            relevant ones.
     """
 
     inputs: Tensor
@@ -88,7 +88,7 @@ class TrainingBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Targets of the loss."""
+        """Number of targets in the loss."""
         return int((self.targets != IGNORED).sum())
 
 
@@ -103,7 +103,7 @@ def _lengths(rows: Sequence[list[int]]) -> Tensor:
 
 
 def make_batch(rows: Sequence[Row], *, is_filler: bool = False) -> TrainingBatch:
-    """``rows`` as one batch. A filler's targets are all ignored."""
+    """``rows`` as one batch. All targets of a filler are ignored."""
     inputs = [row.inputs for row in rows]
     sources = [row.sources for row in rows if row.sources is not None]
     segments = [row.segments for row in rows if row.segments is not None]
@@ -136,14 +136,14 @@ def make_batch(rows: Sequence[Row], *, is_filler: bool = False) -> TrainingBatch
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """Which rows form the batches of each epoch: a pure function of seed and epoch.
+    """Assigns rows to the batches of each epoch: a pure function of seed and epoch.
 
-    Rows of similar length share a batch, so that little is padding: rows are shuffled, sorted by
-    length within pools of about 100 batches, cut into batches, and the batches shuffled.
+    Rows of similar length share a batch, to reduce padding: rows are shuffled, sorted by length
+    within pools of about 100 batches and cut into batches, which are shuffled.
 
     Attributes:
-        lengths: of each row, in tokens.
-        batch_tokens: most tokens of a batch, padding included.
+        lengths: length of each row, in tokens.
+        batch_tokens: most tokens per batch, padding included.
     """
 
     lengths: Sequence[int]
@@ -164,7 +164,7 @@ class BatchOrder:
         return batches
 
     def _cut(self, rows: list[int]) -> list[list[int]]:
-        """``rows``, sorted by length, as batches of at most ``batch_tokens``."""
+        """Cuts ``rows``, sorted by length, into batches of at most ``batch_tokens``."""
         batches: list[list[int]] = []
         current: list[int] = []
         for row in rows:

@@ -1,17 +1,17 @@
-"""The errors of training; all are :class:`TrainingError`."""
+"""The errors of training, all of them subclasses of :class:`TrainingError`."""
 
 
 class TrainingError(Exception):
-    """A training that cannot start or go on. ``str(error)`` is a message for the user."""
+    """A training cannot start or continue. ``str(error)`` is a message for the user."""
 
 
 class RecipeError(TrainingError):
-    """A recipe that is not valid; the message lists every problem with its field."""
+    """A recipe is not valid; the message lists every problem with its field."""
 
 
 class DataError(TrainingError):
-    """Data that are missing or damaged."""
+    """Data are missing or damaged."""
 
 
 class ResumeError(TrainingError):
-    """A folder whose state does not belong to this recipe."""
+    """The state in a folder does not belong to this recipe."""

@@ -1,4 +1,4 @@
-"""The configurations of models of images that a recipe describes."""
+"""The configurations of image models that a recipe describes."""
 
 import msgspec
 
@@ -32,7 +32,7 @@ def with_image_stream(
     patches: PatchConfig,
     num_labels: int,
 ) -> ModelConfig:
-    """``text`` beside a stream of an image, with the head of both.
+    """``text`` with an image stream beside it, and the head of both.
 
     Args:
         encoder: the image's layers.
@@ -62,7 +62,7 @@ def with_image_stream(
 
 
 def _co_attention(layer: LayerConfig, recipe: ImageStreamRecipe) -> LayerConfig:
-    """A layer of a stream, with attention to the other stream in place of its own."""
+    """A layer with attention to the other stream instead of self-attention."""
     has_bias = layer.attention is None or layer.attention.input_bias
     attention = AttentionConfig(
         num_heads=recipe.num_heads,

@@ -1,4 +1,4 @@
-"""The sections of a recipe for models of images."""
+"""The recipe's sections for image models."""
 
 from typing import Annotated, Literal
 
@@ -7,7 +7,7 @@ import msgspec
 from model.image_config import PatchConfig, Side
 from train.section import Positive, Section, Share
 
-MAX_TOKENS = 1 << 16  # of an image
+MAX_TOKENS = 1 << 16  # per image
 Intensity = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Deviation = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
@@ -15,15 +15,15 @@ Deviation = Annotated[float, msgspec.Meta(gt=0, le=1)]
 class PatchesRecipe(Section, frozen=True, kw_only=True):
     """Images as sequences of patches: a Vision Transformer (Dosovitskiy et al. 2021).
 
-    An image of another size is resized. A class token comes before the patches, and the label is
-    read from it.
+    Images of other sizes are resized. A class token precedes the patches, and the label is
+    predicted from it.
 
     Attributes:
         size: the side of a square patch, in pixels.
-        height, width: of an image, in pixels; multiples of ``size``.
+        height, width: size of an image in pixels; multiples of ``size``.
         num_channels: 3 for red, green and blue, 1 for grey.
-        mean, deviation: of each channel, with values between 0 and 1: the model reads the
-            difference from the mean, divided by the deviation.
+        mean, deviation: per channel, for values between 0 and 1: the model reads the difference
+            from the mean, divided by the deviation.
     """
 
     size: Side
@@ -35,7 +35,7 @@ class PatchesRecipe(Section, frozen=True, kw_only=True):
 
     @property
     def config(self) -> PatchConfig:
-        """The model's part that reads such images."""
+        """The configuration of the model's patch embedding."""
         return PatchConfig(
             height=self.height,
             width=self.width,
@@ -47,13 +47,13 @@ class PatchesRecipe(Section, frozen=True, kw_only=True):
 
 
 class ImageStreamRecipe(Section, frozen=True, kw_only=True):
-    """A stream of an image beside a text's: ViLBERT (Lu et al. 2019).
+    """An image stream beside a text stream: ViLBERT (Lu et al. 2019).
 
-    The rest of ``[model]`` describes the text's stream. Before each of the last ``num_connections``
-    layers, both streams have a co-attentional layer.
+    The rest of ``[model]`` describes the text stream. Both streams have a co-attentional layer
+    before each of the last ``num_connections`` layers.
 
     Attributes:
-        num_heads: of its layers, and of attention to the other stream in both.
+        num_heads: number of heads in the image's layers, and in cross-attention of both streams.
     """
 
     hidden_size: Positive
@@ -64,12 +64,12 @@ class ImageStreamRecipe(Section, frozen=True, kw_only=True):
 
 
 class AugmentationRecipe(Section, frozen=True, kw_only=True):
-    """How training varies its images, anew in each epoch; see :mod:`train.images`.
+    """The random changes to training images in each epoch; see :mod:`train.images`.
 
     Attributes:
-        shift: at most so many pixels, up or down and left or right.
-        rotation: at most so many degrees, either way.
-        scale: images become at most so much larger or smaller, as a share of their size.
+        shift: the most pixels, up or down and left or right.
+        rotation: the most degrees, either way.
+        scale: the largest relative change of the size.
     """
 
     shift: Annotated[float, msgspec.Meta(ge=0, le=4096)] = 0.0

@@ -1,4 +1,4 @@
-"""Images to train on: decoded, labelled and varied."""
+"""Training images: decoding, labels and augmentation."""
 
 import math
 import random
@@ -27,11 +27,11 @@ MAX_SAMPLE_BYTES = 1 << 20
 
 
 def image_to_read(recipe: Recipe, start: Checkpoint | None) -> ImageSpec | None:
-    """What the model of ``recipe`` reads; None: texts.
+    """The preprocessing of the model's images; None for a model of texts.
 
     Raises:
-        RecipeError: ``start`` reads images and the model texts, or both; or texts are to be
-            augmented.
+        RecipeError: ``start`` reads texts with images, or it reads images and the model texts; or
+            texts are to be augmented.
     """
     image = None if start is None else start.image
     if start is not None and image is not None and start.config.reads_texts:
@@ -48,16 +48,16 @@ def image_to_read(recipe: Recipe, start: Checkpoint | None) -> ImageSpec | None:
 
 @dataclass(frozen=True)
 class ImageEncoder:
-    """Turns labelled images into rows. ``labels``: in the order of the model's logits."""
+    """Turns labelled images into rows. ``labels`` are in the order of the model's logits."""
 
     spec: ImageSpec
     labels: tuple[str, ...]
 
     def encode(self, _objective: ObjectiveKind, example: Any) -> list[Row]:
-        """``example`` as a row.
+        """Turns ``example`` into a row.
 
         Raises:
-            ValueError: it has no image, a damaged one, or a label that is not one of ``labels``.
+            ValueError: it has no image, a damaged one, or a label that is not in ``labels``.
         """
         pixels = _pixels(example, self.spec)
         if example.text:
@@ -70,13 +70,13 @@ class ImageEncoder:
 
 @dataclass(frozen=True)
 class PairEncoder:
-    """Turns labelled texts with images into rows, by an encoder of texts."""
+    """Turns labelled pairs of a text and an image into rows, with an encoder of texts."""
 
     texts: Encoder
     spec: ImageSpec
 
     def encode(self, objective: ObjectiveKind, example: Any) -> list[Row]:
-        """``example`` as a row.
+        """Turns ``example`` into a row.
 
         Raises:
             ValueError: it lacks a text or an image, its image is damaged, or its label unknown.
@@ -98,12 +98,12 @@ def encoder_of(
     labels: tuple[str, ...],
     reading: MultiVector | None = None,
 ) -> RowEncoder:
-    """Turns examples into rows of texts, of images, or of both.
+    """An encoder of examples for a model of texts, of images, or of both.
 
-    ``reading``: of queries and documents.
+    ``reading``: how queries and documents are tokenized.
 
     Raises:
-        ValueError: the model reads neither.
+        ValueError: the model reads neither texts nor images.
     """
     if tokenizer is None and image is not None:
         return ImageEncoder(image, labels)
@@ -114,7 +114,7 @@ def encoder_of(
 
 
 def _pixels(example: Any, spec: ImageSpec) -> Pixels:
-    """Raises ``ValueError`` if ``example`` has no image, or a damaged one."""
+    """The pixels of ``example``. Raises ``ValueError`` if its image is missing or damaged."""
     if not isinstance(example, ClassificationExample) or not isinstance(example.image, bytes):
         raise ValueError("the model reads images, and it has none")
     try:
@@ -124,7 +124,7 @@ def _pixels(example: Any, spec: ImageSpec) -> Pixels:
 
 
 def augment_row(row: Row, recipe: AugmentationRecipe, rng: random.Random) -> Row:
-    """``row`` with its image turned, scaled and moved by uniform random amounts."""
+    """``row`` with its image rotated, scaled and shifted by uniform random amounts."""
     if row.pixels is None:
         return row
     return replace(
@@ -144,17 +144,17 @@ def augment_row(row: Row, recipe: AugmentationRecipe, rng: random.Random) -> Row
 def transform(
     pixels: Pixels, *, degrees: float, scale: float, shift: tuple[float, float]
 ) -> Pixels:
-    """``pixels [height, width, channels]``, turned and scaled about the middle, then moved.
+    """``pixels [height, width, channels]``, rotated and scaled about the centre, then shifted.
 
-    Bilinear; what comes from outside is black.
+    Interpolation is bilinear; pixels from outside are black.
 
     Args:
         degrees: clockwise.
         shift: to the right and down, in pixels.
     """
     height, width, channels = pixels.shape
-    x, y = width / 2, height / 2  # Pillow's coordinates: the middle of the first pixel is 0.5
-    # From a place in the result to its place in ``pixels``: the inverse of the map.
+    x, y = width / 2, height / 2  # in Pillow's coordinates, the centre of the first pixel is 0.5
+    # Maps a position in the result to its position in ``pixels``: the inverse transform.
     cos, sin = (f(math.radians(degrees)) / scale for f in (math.cos, math.sin))
     right, down = x + shift[0], y + shift[1]
     inverse = (cos, sin, x - cos * right - sin * down, -sin, cos, y + sin * right - cos * down)
@@ -166,7 +166,7 @@ def transform(
 
 
 def sample_images(examples: Sequence[Example]) -> tuple[bytes, ...]:
-    """At most :data:`NUM_SAMPLES` of the examples' files, evenly spaced: 1 MiB in all."""
+    """At most :data:`NUM_SAMPLES` of the examples' files, evenly spaced, 1 MiB in total."""
     step = max(1, len(examples) // NUM_SAMPLES)
     samples: list[bytes] = []
     for example in examples[::step][:NUM_SAMPLES]:

@@ -1,4 +1,4 @@
-"""The log of a training as CSV, and its learning curve as a picture."""
+"""The log of a training as CSV, and its learning curve as an image."""
 
 import csv
 from pathlib import Path
@@ -21,12 +21,12 @@ COLUMNS = (
 
 
 class CsvLog:
-    """``log.csv``: a row at each logged step; a validation has its own column.
+    """``log.csv``: one row per logged step; the validation loss has its own column.
 
     ``ponder_time`` is 0 without adaptive computation time.
 
     Args:
-        first_step: rows after it belong to a run that was killed, and are removed.
+        first_step: later rows, which a killed run wrote, are removed.
     """
 
     def __init__(self, folder: Path, first_step: int) -> None:

@@ -1,4 +1,4 @@
-"""Writes a finished training as a native checkpoint: see :mod:`model.native_checkpoint`."""
+"""Writes a finished training as a native checkpoint (:mod:`model.native_checkpoint`)."""
 
 import subprocess
 from collections.abc import Sequence
@@ -39,15 +39,15 @@ SCORE_FUNCTIONS = {ObjectiveKind.RELEVANCE: ScoreFunction.SIGMOID}
 
 
 class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """``training.json``: how the weights came about.
+    """``training.json``: how the weights were trained.
 
     Attributes:
-        command: that trains them again.
-        commit: of the code; ends with ``-dirty`` if it had changes.
-        num_dropped: training examples longer than the recipe allows.
-        seconds, cpu_seconds: of the steps and validations; processor time, of the first process,
-            does not grow when other programs share the machine.
-        averaged_steps: the checkpoints whose mean the weights are.
+        command: the command that trains them again.
+        commit: the commit of the code; ends with ``-dirty`` if there were local changes.
+        num_dropped: number of training examples longer than the recipe allows.
+        seconds, cpu_seconds: of the steps and validations; the processor time is that of the first
+            process, and does not grow when other programs share the machine.
+        averaged_steps: steps of the checkpoints whose weights were averaged.
     """
 
     recipe: Recipe
@@ -75,9 +75,9 @@ class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a model reads: texts, with a tokenizer, images, or both.
+    """The inputs of a model: texts, with a tokenizer, images, or both.
 
-    ``reading``: of queries and documents.
+    ``reading``: how queries and documents are tokenized.
     """
 
     tokenizer: Tokenizer | None
@@ -132,7 +132,7 @@ def write_checkpoint(
 
 
 def _tasks(recipe: Recipe) -> tuple[Task, ...]:
-    """The calls that the model answers; a map of texts without languages also answers Generate."""
+    """The tasks that the model serves; text to text without languages also serves Generate."""
     task = OBJECTIVE_TASKS[recipe.objective]
     if task == Task.EMBED:
         return (task, Task.RERANK)
@@ -142,12 +142,12 @@ def _tasks(recipe: Recipe) -> tuple[Task, ...]:
 
 
 def _samples(examples: Sequence[Example]) -> tuple[str, ...]:
-    """Texts for the parity check: the first of each example."""
+    """Texts for the parity check: the first text of each example."""
     return tuple(next(texts_of([example])) for example in examples[:NUM_SAMPLES])
 
 
 def commit_of_code() -> str:
-    """The commit of this repository; empty outside of one."""
+    """The commit of this repository; empty outside a repository."""
     root = Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:
@@ -160,7 +160,7 @@ def commit_of_code() -> str:
 
 
 def num_parameters(weights: dict[str, torch.Tensor]) -> int:
-    """Numbers in all weights."""
+    """Number of elements of all weights."""
     return sum(weight.numel() for weight in weights.values())
 
 

@@ -1,4 +1,4 @@
-"""Objectives: from an example to a tokenized row, and from a batch to its loss."""
+"""Objectives: from an example to tokenized rows, and from a batch to its loss."""
 
 import random
 from collections.abc import Callable
@@ -36,11 +36,11 @@ class Encoder:
     """Turns examples into rows.
 
     Attributes:
-        labels: of a classifier, in the order of its logits.
-        reading: of queries and documents.
+        labels: a classifier's labels, in the order of its logits.
+        reading: how queries and documents are tokenized.
 
     Raises:
-        ValueError: a label that is not one of ``labels``, or an image.
+        ValueError: a label is not in ``labels``, or the example has an image.
     """
 
     tokenizer: Tokenizer
@@ -48,7 +48,7 @@ class Encoder:
     reading: MultiVector | None = None
 
     def next_token(self, example: TextExample) -> Row:
-        """Each id is predicted from those before it; those of the prompt are not."""
+        """Each id after the prompt is predicted from the ids before it."""
         prompt = self.tokenizer.encode(example.prompt).ids  # begins with BOS
         text = self.tokenizer.encode(example.text, add_special_tokens=False).ids
         ids = [*prompt, *text, EOS]
@@ -62,7 +62,7 @@ class Encoder:
         return Row(inputs=[BOS, *target[:-1]], targets=target, sources=source)
 
     def masked(self, example: MaskedExample) -> Row:
-        """The text itself; :func:`mask_row` masks it anew each epoch."""
+        """The text itself; :func:`mask_row` masks it differently in each epoch."""
         encoding = self._pair(example.text, example.following)
         return Row(
             inputs=encoding.ids, targets=[IGNORED] * len(encoding), segments=encoding.type_ids
@@ -76,7 +76,7 @@ class Encoder:
         return Row(inputs=encoding.ids, targets=[label], segments=encoding.type_ids)
 
     def token_classification(self, example: TaggingExample) -> Row:
-        """The first token of an entity is ``B-X``, its others ``I-X``."""
+        """The first token of an entity is labelled ``B-X``, its other tokens ``I-X``."""
         encoding = self.tokenizer.encode(example.text)
         targets = []
         begun: set[int] = set()
@@ -87,7 +87,7 @@ class Encoder:
                 continue
             name = "O"
             covered = example.text[start:end]
-            first = end - len(covered.lstrip())  # some tokens include the space before a word
+            first = end - len(covered.lstrip())  # some tokens include the space before the word
             for index, span in enumerate(example.spans):
                 if first < span.end and end > span.start:
                     name = f"{'I' if index in begun else 'B'}-{span.label}"
@@ -115,7 +115,7 @@ class Encoder:
         return Row(inputs=encoding.ids, targets=targets, segments=encoding.type_ids)
 
     def relevance(self, example: RankingExample) -> list[Row]:
-        """A row for each document; 1 is the target of the relevant one, 0 of the others."""
+        """One row per document; the target is 1 for the relevant document, 0 for the others."""
         encodings = [
             self._pair(example.query, document) for document in (example.relevant, *example.others)
         ]
@@ -125,10 +125,10 @@ class Encoder:
         ]
 
     def retrieval(self, example: RankingExample) -> Row:
-        """The query, with its documents.
+        """The query with its documents.
 
         Raises:
-            ValueError: it is not known how to read them.
+            ValueError: it is unknown how queries and documents are tokenized.
         """
         reading = self.reading
         if reading is None:
@@ -153,14 +153,14 @@ class Encoder:
         return self.tokenizer.encode(first, second) if second else self.tokenizer.encode(first)
 
     def encode(self, objective: ObjectiveKind, example: Any) -> list[Row]:
-        """``example`` as rows of ``objective``: one, unless it has several documents."""
+        """The rows of ``example`` for ``objective``: one, unless it has several documents."""
         encode: Callable[[Any], Row | list[Row]] = getattr(self, objective.value)
         rows = encode(example)
         return rows if isinstance(rows, list) else [rows]
 
 
 def mask_row(row: Row, share: float, vocabulary_size: int, rng: random.Random) -> Row:
-    """Of ``share`` of the tokens, 80 % become the mask, 10 % another token, 10 % stay.
+    """Masks ``share`` of the tokens: 80 % become the mask, 10 % another token, 10 % stay.
 
     Devlin et al. 2018, section 3.1. At least one token is chosen.
     """
@@ -180,7 +180,7 @@ def mask_row(row: Row, share: float, vocabulary_size: int, rng: random.Random) -
 
 
 def pair_rows(row: Row, other: Row, rng: random.Random) -> Row:
-    """``row``, or half of the time its first text with the second text of ``other``."""
+    """``row``, or with probability 1/2 its first text with the second text of ``other``."""
     if row.segments is None or other.segments is None or 1 not in row.segments:
         return row
     if rng.random() < 0.5 or 1 not in other.segments:
@@ -193,7 +193,7 @@ def pair_rows(row: Row, other: Row, rng: random.Random) -> Row:
     )
 
 
-# Each vector of logits has one target.
+# Objectives with one target per vector of logits.
 SINGLE_TARGETS = (
     ObjectiveKind.CLASSIFICATION,
     ObjectiveKind.TOKEN_CLASSIFICATION,
@@ -205,7 +205,7 @@ class TrainingModule(nn.Module):
     """The model and its losses. ``next_sentence``: BERT's second head, not part of the bundle.
 
     Attributes:
-        num_steps: that the optimizer took, for losses with a schedule.
+        num_steps: steps that the optimizer has taken, for losses with a schedule.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class TrainingModule(nn.Module):
         return super().train(mode)
 
     def forward(self, batch: TrainingBatch, label_smoothing: float) -> tuple[Tensor, Tensor]:
-        """The losses of targets and of next sentences, and what regularizes them.
+        """The losses of targets and of next sentences, and the regularization terms.
 
         Returns:
             sums of the two losses ``[2]``; the balancing loss and the ponder time ``[2]``
@@ -268,7 +268,7 @@ class TrainingModule(nn.Module):
         return model.decode(batch.inputs, step, states).hidden
 
     def _logits(self, hidden: Tensor, batch: TrainingBatch) -> tuple[Tensor, Tensor]:
-        """``[n, classes]`` and their targets ``[n]``."""
+        """Logits ``[n, classes]`` and their targets ``[n]``."""
         objective, targets = self.objective, batch.targets
         if objective in SINGLE_TARGETS:
             logits = self.model.pool(hidden, batch.lengths)
@@ -277,7 +277,7 @@ class TrainingModule(nn.Module):
             logits = self.model.pool(hidden, batch.lengths).transpose(1, 2)  # [batch, 2, length]
             is_padding = torch.arange(logits.shape[2]) >= batch.lengths[:, None, None]
             return logits.masked_fill(is_padding, -1e4).flatten(0, 1), targets.flatten()
-        chosen = targets != IGNORED  # logits of the whole vocabulary only where they are needed
+        chosen = targets != IGNORED  # computes the logits of the whole vocabulary for these only
         return self.model.logits(hidden[chosen]), targets[chosen]
 
 
@@ -292,7 +292,7 @@ def _sum_of_losses(logits: Tensor, targets: Tensor, label_smoothing: float) -> T
 
 
 def _sum_of_binary_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of ``logits [n, 1]`` and ``targets [n]`` of 0, 1 or :data:`IGNORED`."""
+    """Summed cross-entropy of ``logits [n, 1]``; ``targets [n]`` are 0, 1 or :data:`IGNORED`."""
     chosen = targets != IGNORED
     return functional.binary_cross_entropy_with_logits(
         logits[chosen, 0].float(), targets[chosen].float(), reduction="sum"

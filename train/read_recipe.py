@@ -23,7 +23,7 @@ from train.recipe import (
 )
 from train.retrieval_recipe import MIN_LENGTH, conflicts
 
-# Of the sources that are no parallel texts.
+# The objectives of Debian's sources that are not parallel texts.
 DEBIAN_OBJECTIVES = {
     "sections": (ObjectiveKind.CLASSIFICATION,),
     "relevance": (ObjectiveKind.RELEVANCE, ObjectiveKind.RETRIEVAL),
@@ -34,7 +34,7 @@ def read_recipe(path: Path) -> Recipe:
     """The recipe in the TOML file ``path``.
 
     Raises:
-        RecipeError: unreadable or not valid; the message lists every problem.
+        RecipeError: it is unreadable or not valid; the message lists every problem.
     """
     try:
         values = tomllib.loads(path.read_text("utf-8"))
@@ -47,7 +47,7 @@ def parse_recipe(values: dict[str, Any], origin: str) -> Recipe:
     """The recipe with these ``values``.
 
     Raises:
-        RecipeError: not valid; the message lists every problem.
+        RecipeError: it is not valid; the message lists every problem.
     """
     problems = list(_problems(Recipe, values, ""))
     if not problems:
@@ -59,7 +59,7 @@ def parse_recipe(values: dict[str, Any], origin: str) -> Recipe:
 
 
 def _problems(kind: type[msgspec.Struct], values: Any, prefix: str) -> Iterator[str]:
-    """msgspec stops at the first problem, so each field is converted alone."""
+    """The problems of each field. msgspec stops at the first, so each field is converted alone."""
     if not isinstance(values, dict):
         yield f"{prefix.rstrip('.')}: not a table"
         return
@@ -83,7 +83,7 @@ def _problems(kind: type[msgspec.Struct], values: Any, prefix: str) -> Iterator[
 
 
 def _section(type_: Any) -> type[msgspec.Struct] | None:
-    """The structure of a field, optional or not; None if the field is a value."""
+    """The structure type of a field, optional or not; None if the field is a plain value."""
     for option in getattr(type_, "__args__", (type_,)):
         if isinstance(option, type) and issubclass(option, msgspec.Struct):
             return option
@@ -91,7 +91,7 @@ def _section(type_: Any) -> type[msgspec.Struct] | None:
 
 
 def _conflicts(recipe: Recipe) -> Iterator[str]:
-    """Problems of several fields together."""
+    """Problems that involve several fields."""
     training, objective = recipe.training, recipe.objective
     patches = None if recipe.model is None else recipe.model.patches
     if recipe.start_from is None:
@@ -162,7 +162,7 @@ def _image_conflicts(recipe: Recipe, model: ModelRecipe, patches: PatchesRecipe)
 
 
 def _alone_conflicts(recipe: Recipe, model: ModelRecipe) -> Iterator[str]:
-    """Of a model of images without texts."""
+    """Problems of a model of images without texts."""
     if recipe.tokenizer is not None:
         yield "tokenizer: a model of images has none"
     if model.positions != Positions.LEARNED:

@@ -1,6 +1,6 @@
-"""A recipe: everything that determines a training, as a TOML file.
+"""A recipe: a TOML file with everything that determines a training.
 
-The same recipe, code, number of threads and processes give the same weights.
+The same recipe, code, and numbers of threads and processes give the same weights.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from train.section import Count, Positive, PositiveFloat, Section, Share
 
 
 class ObjectiveKind(StrEnum):
-    """What a model learns to predict."""
+    """A model's training objective."""
 
     NEXT_TOKEN = "next_token"
     MASKED = "masked"  # Devlin et al. 2018, section 3.1
@@ -27,12 +27,12 @@ class ObjectiveKind(StrEnum):
     CLASSIFICATION = "classification"
     TOKEN_CLASSIFICATION = "token_classification"
     SPAN = "span"
-    RELEVANCE = "relevance"  # a cross-encoder's score of a query and a document
+    RELEVANCE = "relevance"  # the score of a query and a document by a cross-encoder
     RETRIEVAL = "retrieval"  # vectors of queries and documents
 
 
 class StoredPrecision(StrEnum):
-    """Of the weights in a finished checkpoint."""
+    """Precision of the weights in a finished checkpoint."""
 
     FP32 = "fp32"
     FP16 = "fp16"
@@ -40,59 +40,59 @@ class StoredPrecision(StrEnum):
 
 class TokenizerKind(StrEnum):
     CHARACTERS = "characters"
-    PHONEMES = "phonemes"  # a letter each, and words of capitals such as ``AH`` whole
+    PHONEMES = "phonemes"  # single letters, and whole words of capitals such as ``AH``
     BPE = "bpe"  # Sennrich et al. 2016, over bytes (Radford et al. 2019)
     UNIGRAM = "unigram"  # Kudo 2018
     WORDPIECE = "wordpiece"  # Schuster and Nakajima 2012; BERT
 
 
 class Positions(StrEnum):
-    """Those of :class:`model.position_config.PositionKind`, and those of attention."""
+    """The kinds of :class:`model.position_config.PositionKind`, and those in attention."""
 
     SINUSOIDAL = "sinusoidal"
     SINUSOIDAL_PAPER = "sinusoidal_paper"
     LEARNED = "learned"
     ROTARY = "rotary"  # Su et al. 2021
-    RELATIVE = "relative"  # Shaw et al. 2018, of keys and values
+    RELATIVE = "relative"  # Shaw et al. 2018, for keys and values
 
 
 ATTENTION_POSITIONS = (Positions.ROTARY, Positions.RELATIVE)
 
 
 class Placement(StrEnum):
-    """Where absolute positions enter a model."""
+    """Where absolute positions enter the model."""
 
     ADDED = "added"  # to the embedding
-    CONCATENATED = "concatenated"  # to the embedding, and both projected
-    EVERY_LAYER = "every_layer"  # added in every layer, sinusoidal ones only
+    CONCATENATED = "concatenated"  # to the embedding; the result is projected
+    EVERY_LAYER = "every_layer"  # added in every layer; only sinusoidal
 
 
 class GlobalTokens(StrEnum):
     """Tokens that see all others and are seen by all (Beltagy et al. 2020, section 3.1)."""
 
     FIRST = "first"  # the first token of a text: for one label
-    QUESTION = "question"  # the tokens before the first separator, as many as fit in a window
+    QUESTION = "question"  # the tokens before the first separator, up to the size of a window
 
 
 class Precision(StrEnum):
-    """Of matrix products; weights and the optimizer's state are always fp32."""
+    """Precision of matrix products; weights and the optimizer's state are always fp32."""
 
     FP32 = "fp32"
     BF16 = "bf16"
 
 
 class DataRecipe(Section, frozen=True, kw_only=True):
-    """Where examples come from.
+    """The source of the examples.
 
     Attributes:
         source: ``synthetic:TASK``, ``debian:LANGUAGE``, ``debian:sections``,
             ``debian:relevance``, ``debian:summaries``, ``lexicon:cmudict``, ``images:mnist`` or
             ``folder:PATH`` (relative to the recipe).
-        labels: of ``debian:sections``, the sections to tell apart.
-        num_train: of a synthetic task, examples to draw.
-        num_validation, num_held_out: examples for validation during training, and for the
-            quality of the result.
-        max_length: longer rows, in tokens, are left out; documents to retrieve are cut.
+        labels: for ``debian:sections``, the sections to distinguish.
+        num_train: for a synthetic task, number of examples to draw.
+        num_validation, num_held_out: numbers of examples for validation during training, and for
+            the quality of the result.
+        max_length: longer rows, in tokens, are left out; documents for retrieval are cut.
     """
 
     source: Annotated[str, msgspec.Meta(pattern=r"^(synthetic|debian|lexicon|images|folder):.+$")]
@@ -104,11 +104,11 @@ class DataRecipe(Section, frozen=True, kw_only=True):
 
 
 class TokenizerRecipe(Section, frozen=True, kw_only=True):
-    """How texts become tokens.
+    """The tokenizer to train.
 
     Attributes:
-        vocabulary_size: with special tokens; ``characters`` and ``phonemes`` ignore it.
-        max_texts: at most so many train it; ``characters`` and ``phonemes`` read all.
+        vocabulary_size: including special tokens; ``characters`` and ``phonemes`` ignore it.
+        max_texts: the most texts to train it on; ``characters`` and ``phonemes`` read all.
     """
 
     kind: TokenizerKind
@@ -118,7 +118,7 @@ class TokenizerRecipe(Section, frozen=True, kw_only=True):
 
 
 class ExpertsRecipe(Section, frozen=True, kw_only=True):
-    """A mixture of experts in every layer; the balancing loss of Fedus et al. 2021, eq. 4."""
+    """A mixture of experts in every layer, with the balancing loss of Fedus et al. 2021, eq. 4."""
 
     count: Annotated[int, msgspec.Meta(ge=2, le=1024)]
     active: Positive = 2
@@ -128,12 +128,12 @@ class ExpertsRecipe(Section, frozen=True, kw_only=True):
 class UniversalRecipe(Section, frozen=True, kw_only=True):
     """A Universal Transformer (Dehghani et al. 2019): each stack has one layer.
 
-    It runs ``num_layers`` times, with the timing signal before each step in place of positions.
+    The layer runs ``num_layers`` times; the timing signal before each step replaces positions.
 
     Attributes:
         halting: adaptive computation time; each token runs at most ``num_layers`` steps.
         epsilon: a token halts when its halting probabilities sum to ``1 - epsilon``.
-        ponder_cost: times the mean ponder time, it is a part of the loss (Graves 2016, eq. 15).
+        ponder_cost: weight of the mean ponder time in the loss (Graves 2016, eq. 15).
     """
 
     halting: bool = False
@@ -142,16 +142,16 @@ class UniversalRecipe(Section, frozen=True, kw_only=True):
 
 
 class RecurrentRecipe(Section, frozen=True, kw_only=True):
-    """Recurrent layers in place of the Transformer's, in an encoder-decoder.
+    """Recurrent layers instead of the Transformer's, in an encoder-decoder.
 
     States, embeddings and outputs have the model's ``hidden_size``; each direction of a
     bidirectional encoder has half of it. If encoder and decoder have equally many layers, the
-    decoder begins with the encoder's last states, else with a map of the top layer's. See
+    encoder's last states initialize the decoder; otherwise, a map of the top layer's does. See
     :mod:`model.recurrent_config` for the papers.
 
     Attributes:
-        alignment: the attention's score; default: none, a fixed context.
-        from_previous: the state before a step attends, not the one after it.
+        alignment: the attention's score; default: no attention, a fixed context.
+        from_previous: the state before a step attends, not the state after it.
         readout: of the decoder, if there is an alignment.
     """
 
@@ -170,22 +170,22 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
     ``patches``, ``max_positions`` does not.
 
     Attributes:
-        num_heads, inner_size: default: those of Vaswani et al. 2017, table 3, base.
-        num_layers: of the encoder, or of a decoder alone.
-        num_decoder_layers: of an encoder-decoder (default: ``num_layers``).
+        num_heads, inner_size: default: the base model of Vaswani et al. 2017, table 3.
+        num_layers: of the encoder, or of a decoder-only model.
+        num_decoder_layers: for an encoder-decoder (default: ``num_layers``).
         num_kv_heads: default ``num_heads``.
-        score, score_scale: of all attentions; see :class:`model.config.AttentionConfig`.
-        max_distance: of relative positions; farther tokens share a vector (the paper's k).
-        placement: of sinusoidal and learned positions.
+        score, score_scale: for all attentions; see :class:`model.config.AttentionConfig`.
+        max_distance: for relative positions; tokens farther apart share a vector (the paper's k).
+        placement: for sinusoidal and learned positions.
         targets: the projections of self-attention to whose input ``every_layer`` adds positions.
             Default: the layer's input.
         sublayers: order of each stack's sub-layers, as letters: ``s`` for attention, ``f`` for a
             feed-forward; ``num_layers`` of each (Press et al. 2020). Default: ``sfsf…``.
-        decoder_sublayers: of the decoder of an encoder-decoder, with ``c`` for cross-attention;
+        decoder_sublayers: for the decoder of an encoder-decoder, with ``c`` for cross-attention;
             ``num_decoder_layers`` of each. ``sublayers`` is then the encoder's.
-        window: of all self-attentions; see :class:`model.config.AttentionConfig`.
-        global_tokens: of an encoder with a window.
-        tied: the output matrix is the token embedding.
+        window: for all self-attentions; see :class:`model.config.AttentionConfig`.
+        global_tokens: for an encoder with a window.
+        tied: whether the output matrix is the token embedding.
     """
 
     hidden_size: Positive
@@ -222,17 +222,17 @@ class TrainingRecipe(Section, frozen=True, kw_only=True):
 
     Attributes:
         num_steps: optimizer steps.
-        batch_tokens: tokens of a batch and process, padding included; the longer of source and
-            target counts.
-        accumulation: batches of one step.
+        batch_tokens: tokens per batch and process, padding included; of a pair, the longer of
+            source and target counts.
+        accumulation: batches per step.
         learning_rate: the peak, after ``warmup_steps``; default ``hidden_size ** -0.5 *
             warmup_steps ** -0.5``, as in the paper.
         validate_every: steps between checkpoints, each with a validation.
-        patience: validations without a better loss before the training stops; 0: never.
-        num_averaged: the last checkpoints, whose weights are averaged (section 6.1).
+        patience: validations without a lower loss before the training stops; 0: never.
+        num_averaged: number of last checkpoints whose weights are averaged (section 6.1).
         recurrent_dropout: between stacked recurrent layers, not in their states (Zaremba et al.
             2014).
-        next_sentence: a masked language model also learns whether the second text follows.
+        next_sentence: whether a masked language model also learns next-sentence prediction.
     """
 
     num_steps: Positive
@@ -261,14 +261,14 @@ class Recipe(Section, frozen=True, kw_only=True):
     """A whole recipe.
 
     Attributes:
-        license: of the weights.
+        license: that of the weights.
         start_from: a default model's name, ``hf:OWNER/NAME`` or the path of a checkpoint of any
             format that ``export`` reads. The model starts with its weights where name and shape
             agree, and uses its tokenizer. Without ``model``, it has its layers too.
-        tokenizer, model: needed without ``start_from``, with which ``tokenizer`` is refused. A
+        tokenizer, model: required without ``start_from``; ``tokenizer`` is an error with it. A
             model of images has no tokenizer.
-        stored_precision: of ``model.safetensors``.
-        max_length_factor: of a translation, the default of ``max_new_tokens`` as a multiple of
+        stored_precision: for ``model.safetensors``.
+        max_length_factor: for translation: the default of ``max_new_tokens`` is this factor times
             the source's length.
     """
 
@@ -292,8 +292,8 @@ class Recipe(Section, frozen=True, kw_only=True):
     def fingerprint(self) -> str:
         """Identifies the recipe in the state of an unfinished training.
 
-        The number of steps is not part of it: the schedule does not depend on it, so an unfinished
-        training may get more or fewer.
+        The number of steps is not included: the schedule does not depend on it, so an unfinished
+        training may be extended or shortened.
         """
         training = msgspec.structs.replace(self.training, num_steps=1)
         recipe = msgspec.structs.replace(self, training=training)

@@ -1,6 +1,6 @@
-"""What only training adds to a model: dropout, and the losses of experts and of ponder time.
+"""Regularization during training: dropout, and the losses of experts and of ponder time.
 
-The modules of ``model`` stay as they are served; hooks and kernels add the rest.
+The modules of ``model`` are the same as in serving; hooks and kernels add the rest.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,12 +37,12 @@ SUBLAYERS = (
 
 
 class TrainingKernels(EagerKernels):
-    """Attention with dropout, and the experts' balancing loss.
+    """Attention with dropout, and experts with the balancing loss.
 
     Attributes:
         is_training: whether dropout is on.
-        valid: ``[batch, length]``, tokens of the stack that runs, False for padding.
-        balancing_losses: of the layers that ran since the last :meth:`begin`.
+        valid: ``[batch, length]`` for the running stack, False for padding.
+        balancing_losses: one per layer that ran since the last :meth:`begin`.
     """
 
     def __init__(self, attention_dropout: float) -> None:
@@ -52,7 +52,7 @@ class TrainingKernels(EagerKernels):
         self.balancing_losses: list[Tensor] = []
 
     def begin(self, lengths: Tensor, length: int) -> None:
-        """Before a stack runs over rows padded to ``length``."""
+        """Call it before a stack runs over rows padded to ``length``."""
         self.valid = torch.arange(length) < lengths[:, None]
 
     def attend(
@@ -65,7 +65,7 @@ class TrainingKernels(EagerKernels):
         bias: Tensor | None = None,
         relative_values: RelativeValues | None = None,
     ) -> Tensor:
-        """As :class:`EagerKernels`, in one fused operation if possible; drops weights."""
+        """As in :class:`EagerKernels`, with dropped weights; one fused operation if possible."""
         if config.soft_cap is not None or bias is not None or relative_values is not None:
             return super().attend(query, key, value, mask, config, bias, relative_values)
         context = functional.scaled_dot_product_attention(
@@ -90,14 +90,14 @@ class TrainingKernels(EagerKernels):
         feed_forward: FeedForwardConfig,
         config: ExpertsConfig,
     ) -> Tensor:
-        """As :class:`EagerKernels`; records the layer's balancing loss."""
+        """As in :class:`EagerKernels`; records the layer's balancing loss."""
         if self.is_training and self.valid is not None:
             self.balancing_losses.append(balancing_loss(scores[self.valid], config))
         return super().experts(x, scores, weights, feed_forward, config)
 
 
 def balancing_loss(scores: Tensor, config: ExpertsConfig) -> Tensor:
-    """1 if all experts get as many tokens, up to ``count`` if one gets all.
+    """1 if all experts get equally many tokens, up to ``count`` if one gets all.
 
     Fedus et al. 2021, equation 4, for the top ``active`` experts: ``count * sum(f_e * P_e)`` with
     the share ``f_e`` of choices and the mean probability ``P_e`` of expert ``e``.
@@ -124,9 +124,9 @@ def ponder_time(ponders: Sequence[Ponder]) -> Tensor:
 
 
 def add_dropout(model: Transformer, recipe: TrainingRecipe) -> None:
-    """Dropout of every sub-layer's output and of the input embedding (Vaswani et al., 5.4).
+    """Adds dropout to every sub-layer's output and to the input embedding (Vaswani et al., 5.4).
 
-    Also between recurrent layers. It is active while the module it belongs to is in training mode.
+    It also drops between recurrent layers. It is active while its module is in training mode.
     """
     rates: list[tuple[type[nn.Module], float]]
     rates = [(InputEmbedding, recipe.embedding_dropout)]

@@ -1,4 +1,4 @@
-"""What the user sees of a training: a progress bar, or lines in a log file."""
+"""The progress of a training for the user: a progress bar, or lines in a log file."""
 
 import time
 from types import TracebackType
@@ -14,7 +14,7 @@ from rich.progress import (
 
 
 class TrainingReport:
-    """Loss, tokens per second and time left. A process that is not the first is silent."""
+    """Loss, tokens per second and time left. Processes other than the first are silent."""
 
     def __init__(self, name: str, num_steps: int, *, is_quiet: bool) -> None:
         self._console = Console(stderr=True, quiet=is_quiet)
@@ -45,7 +45,7 @@ class TrainingReport:
         self._bar.stop()
 
     def step(self, step: int, loss: float, tokens_per_second: float, *, is_logged: bool) -> None:
-        """After each step; ``is_logged``: also a line where there is no terminal."""
+        """Reports a step; ``is_logged``: without a terminal, also prints a line."""
         self._bar.update(self._task, completed=step, loss=loss, rate=tokens_per_second)
         if self._first_step is None:
             self._first_step, self._started = step, time.monotonic()
@@ -58,5 +58,5 @@ class TrainingReport:
             )
 
     def say(self, message: str) -> None:
-        """A line of its own."""
+        """Prints a line."""
         self._console.print(message, highlight=False, markup=False, soft_wrap=True)

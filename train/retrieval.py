@@ -1,4 +1,4 @@
-"""The loss of models that embed queries and documents: see :mod:`train.retrieval_recipe`."""
+"""The loss of models that embed queries and documents (:mod:`train.retrieval_recipe`)."""
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ TEMPERATURES = {
 class RetrievalModule(TrainingModule):
     """A bi-encoder and its loss.
 
-    ``reading``: how a model with a vector for each token reads texts.
+    ``reading``: how a model with a vector per token tokenizes texts.
     """
 
     skipped: Tensor
@@ -44,7 +44,7 @@ class RetrievalModule(TrainingModule):
         self.register_buffer("skipped", skipped, persistent=False)
 
     def forward(self, batch: TrainingBatch, label_smoothing: float) -> tuple[Tensor, Tensor]:
-        """As the base class; the loss includes the FLOPS regularizer once for each query.
+        """As in the base class; the loss includes the FLOPS regularizer once per query.
 
         Raises:
             ValueError: the batch has no documents.
@@ -89,7 +89,7 @@ class RetrievalModule(TrainingModule):
         return model.pool(hidden, lengths)
 
     def _flops_factor(self) -> float:
-        """Of the regularizer: all of it in validations, which are compared with one another."""
+        """The factor of the regularizer: 1 in validations, so that they can be compared."""
         warmup = self.recipe.flops_warmup_steps
         if not self.training or self.num_steps >= warmup:
             return 1.0
@@ -104,8 +104,8 @@ def valid_tokens(ids: Tensor, lengths: Tensor) -> Tensor:
 def flops(weights: Tensor) -> Tensor:
     """The FLOPS regularizer of ``weights [texts, vocabulary]`` (Paria et al. 2020, equation 4).
 
-    The sum over the vocabulary of a token's squared mean weight: a smooth estimate of the products
-    that a dot product of two texts needs.
+    The sum over the vocabulary of each token's squared mean weight: a smooth estimate of the number
+    of products in the dot product of two texts.
     """
     return weights.float().mean(0).square().sum()
 
@@ -117,7 +117,7 @@ def max_similarity(
 
     Args:
         queries: ``[queries, tokens, size]``; ``documents`` likewise.
-        is_query: ``[queries, tokens]``, False for tokens that do not count.
+        is_query: ``[queries, tokens]``, False for ignored tokens; ``is_document`` likewise.
 
     Returns:
         ``[queries, documents]``
@@ -129,11 +129,11 @@ def max_similarity(
 
 
 def sparse_weights(model: Transformer, hidden: Tensor, lengths: Tensor) -> Tensor:
-    """What ``model.pool`` returns for sparse vectors, ``[batch, vocabulary]``, and its gradient.
+    """The result of ``model.pool`` for sparse vectors, ``[batch, vocabulary]``, with gradient.
 
-    Only the highest logit of a text and a vocabulary's token has a gradient, and only if it is
-    positive. So the logits of all tokens are computed one text at a time and without gradients, and
-    then the few that count once more: memory and time are a fraction of the whole tensor's.
+    For each text and vocabulary token, only the highest logit has a gradient, and only if it is
+    positive. So the logits of all tokens are computed text by text without gradients, and the few
+    that count once more with gradients: a fraction of the memory and time of the whole tensor.
 
     Raises:
         TypeError: ``model`` has no head for sparse vectors.
@@ -145,7 +145,7 @@ def sparse_weights(model: Transformer, hidden: Tensor, lengths: Tensor) -> Tenso
     output, table = head.output, embedding.tokens.weight
     matrix = table if output.weight is None else output.weight.T  # [vocabulary, size]
     bias = torch.zeros(len(matrix)) if output.bias is None else output.bias
-    chosen = []  # [3, positive logits] of each text: its row, its token, the vocabulary's token
+    chosen = []  # per text, [3, positive logits]: its row, its token, the vocabulary's token
     with torch.no_grad():
         for row, length in enumerate(lengths.tolist()):
             products = hidden[row, :length] @ matrix.T

@@ -1,4 +1,4 @@
-"""What a bi-encoder adds to an encoder: its head, and how it reads queries and documents."""
+"""The parts that make an encoder a bi-encoder: its head, and how it tokenizes texts."""
 
 import string
 
@@ -10,13 +10,13 @@ from model.config import DenseConfig, HeadConfig, HeadKind, ModelConfig, Pooling
 from train.errors import RecipeError
 from train.retrieval_recipe import RetrievalRecipe
 
-MASKS = ("[MASK]", "<mask>")  # of tokenizers whose checkpoint does not name it
+MASKS = ("[MASK]", "<mask>")  # the masks of tokenizers whose checkpoint does not name one
 
 
 def with_retrieval_head(model: ModelConfig, recipe: RetrievalRecipe) -> ModelConfig:
     """The layers of ``model`` with the head for the vectors of ``recipe``.
 
-    ``model``: with the head of a masked language model, which becomes that of sparse vectors.
+    For sparse vectors, ``model`` has a masked language model's head, which becomes the sparse one.
     """
     encoder = model.encoder
     if encoder is not None and recipe.fills_queries and not recipe.attends_to_fillers:
@@ -41,7 +41,7 @@ def _head(language_model: HeadConfig, recipe: RetrievalRecipe) -> HeadConfig:
 def reading_of(
     recipe: RetrievalRecipe, max_length: int, tokenizer: Tokenizer, special: SpecialTokens
 ) -> MultiVector:
-    """How a model reads texts; one with other vectors only cuts them.
+    """How the model tokenizes queries and documents; only multi-vector models do more than cut.
 
     Raises:
         RecipeError: the tokenizer lacks a marker or a mask.
@@ -94,7 +94,7 @@ def _unknown(tokenizer: Tokenizer) -> set[int | None]:
 
 
 def embedding_of(recipe: RetrievalRecipe, model: ModelConfig, reading: MultiVector) -> Embedding:
-    """The vectors of a trained ``model``, for its bundle."""
+    """The description of a trained ``model``'s vectors, for its bundle."""
     head = model.head
     size = head.dense[-1].size if head.dense else model.hidden_size
     if recipe.vectors == EmbeddingKind.SPARSE:

@@ -1,4 +1,4 @@
-"""The section of a recipe for models that embed queries and documents."""
+"""The recipe's section for models that embed queries and documents."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -9,7 +9,7 @@ from model.bundle import EmbeddingKind
 from model.config import PoolingKind
 from train.section import Count, Positive, PositiveFloat, Section
 
-MIN_LENGTH = 4  # the first and the last special token, a marker and a token of the text
+MIN_LENGTH = 4  # the first and last special tokens, a marker and one token of the text
 Length = Annotated[int, msgspec.Meta(ge=MIN_LENGTH, le=1 << 16)]
 Penalty = Annotated[float, msgspec.Meta(ge=0)]
 TEXT_POOLINGS = (
@@ -34,19 +34,19 @@ class RetrievalRecipe(Section, frozen=True, kw_only=True):
             of the vocabulary's tokens (Formal et al. 2021, SPLADE v2); ``multi_vector``, the sum
             of each query token's best cosine (Khattab and Zaharia 2020, ColBERT).
         temperature: similarities are divided by it; default 0.05 for ``dense``, else 1.
-        pooling: of ``dense``; default: the mean.
-        size: of a vector of ``dense`` or ``multi_vector``, to which a linear layer maps hidden
-            vectors; default: no layer.
-        query_flops, document_flops: of ``sparse``, the weights in the loss of the FLOPS
-            regularizer (Paria et al. 2020, equation 4): more of it, fewer tokens.
-        flops_warmup_steps: these weights grow quadratically for so many steps (Formal et al. 2021,
+        pooling: for ``dense``; default: the mean.
+        size: for ``dense`` and ``multi_vector``, size to which a linear layer maps hidden vectors;
+            default: no such layer.
+        query_flops, document_flops: for ``sparse``, weights of the FLOPS regularizer in the loss
+            (Paria et al. 2020, equation 4); larger values give fewer tokens.
+        flops_warmup_steps: steps over which these weights grow quadratically (Formal et al. 2021,
             section 4).
-        query_length: of ``multi_vector``, to which queries are cut, in tokens.
-        query_marker, document_marker: of ``multi_vector``, the tokens that follow the first token
+        query_length: for ``multi_vector``, the length to which queries are cut, in tokens.
+        query_marker, document_marker: for ``multi_vector``, the tokens that follow the first token
             of a text; default: none. A tokenizer that the recipe trains gets them.
-        fills_queries: of ``multi_vector``, whether masks fill queries up to ``query_length``.
+        fills_queries: for ``multi_vector``, whether masks pad queries to ``query_length``.
         attends_to_fillers: whether the other tokens attend to these masks.
-        skips_punctuation: of ``multi_vector``, whether the punctuation of documents has no vectors.
+        skips_punctuation: for ``multi_vector``, whether punctuation in documents gets no vectors.
     """
 
     vectors: EmbeddingKind
@@ -69,11 +69,11 @@ class RetrievalRecipe(Section, frozen=True, kw_only=True):
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Those that the tokenizer needs."""
+        """The markers that the tokenizer needs."""
         return tuple(token for token in (self.query_marker, self.document_marker) if token)
 
 
-# The kinds of vectors that a field is for.
+# The kinds of vectors for which a field is allowed.
 FIELDS: dict[str, tuple[EmbeddingKind, ...]] = {
     "pooling": (EmbeddingKind.DENSE,),
     "size": (EmbeddingKind.DENSE, EmbeddingKind.MULTI_VECTOR),
@@ -91,9 +91,9 @@ FIELDS: dict[str, tuple[EmbeddingKind, ...]] = {
 
 
 def conflicts(recipe: RetrievalRecipe, max_positions: int | None) -> Iterator[str]:
-    """Problems of several fields together, each with the field's name.
+    """Problems that involve several fields, each with the field's name.
 
-    ``max_positions``: of the model, if the recipe has one.
+    ``max_positions``: that of the model, if the recipe has one.
     """
     defaults = {field.name: field.default for field in msgspec.structs.fields(RetrievalRecipe)}
     for name, kinds in FIELDS.items():

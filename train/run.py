@@ -1,4 +1,4 @@
-"""One training from its recipe to a native checkpoint."""
+"""Runs one training, from its recipe to a native checkpoint."""
 
 import math
 import random
@@ -47,7 +47,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     """Trains the recipe and writes ``out``; continues an unfinished training in ``out``.
 
     Raises:
-        TrainingError: the recipe, the data or the state in ``out`` cannot be used.
+        TrainingError: the recipe, the data or the state in ``out`` is unusable.
     """
     recipe = read_recipe(recipe_path)
     rank = dist.get_rank() if dist.is_initialized() else 0
@@ -80,7 +80,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     model = Transformer(config, kernels)
     model.load_state_dict(initial_weights(config, recipe.seed, start))
     add_dropout(model, recipe.training)
-    torch.manual_seed(recipe.seed)  # the weights of the second head
+    torch.manual_seed(recipe.seed)  # for the weights of the second head
     module = _module(recipe, model, kernels, reading)
     seed_everything(recipe.seed, rank)
     optimization = Optimization(module, recipe.training, _penalty_weights(recipe.model))
@@ -98,7 +98,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     state = StateFolder(out, fingerprint)
     with report:
         result = Trainer(optimization, rows, recipe.seed, state, out, prepare).run(report)
-    barrier()  # every process has read the checkpoints that the first one deletes
+    barrier()  # until every process has read the checkpoints that the first one deletes
     if rank == 0:
         record = TrainingRecord(
             recipe=recipe,
@@ -150,9 +150,10 @@ def _penalty_weights(model: ModelRecipe | None) -> PenaltyWeights:
 
 
 def _tokenizer(recipe: Recipe, start: Checkpoint | None, out: Path, dataset: Dataset) -> Tokenizer:
-    """Trained by the first process and kept in the state: a second training may differ.
+    """The tokenizer, trained by the first process and kept in the state.
 
-    Before the first checkpoint nothing depends on it, and the recipe may still change.
+    A second training of it may differ. Before the first checkpoint nothing depends on it, and the
+    recipe may still change.
     """
     kept = out / STATE_FOLDER / TOKENIZER_FILE
     is_needed = kept.is_file() and kept.with_name(STATE_FILE).is_file()
@@ -185,7 +186,7 @@ def _read_tokenizer(path: Path) -> Tokenizer:
 def _model_config(
     recipe: Recipe, vocabulary_size: int, labels: tuple[str, ...], start: Checkpoint | None
 ) -> ModelConfig:
-    """The model of the recipe, or the layers of ``start`` with a new head."""
+    """The configuration of the recipe's model, or of ``start`` with a new head."""
     model = _headed_model(recipe, vocabulary_size, labels, start)
     return model if recipe.retrieval is None else with_retrieval_head(model, recipe.retrieval)
 
@@ -210,14 +211,14 @@ def _headed_model(
 
 
 def _encode(recipe: Recipe, encoder: RowEncoder, vocabulary_size: int, dataset: Dataset) -> Rows:
-    """The rows of training and validation; longer texts are left out.
+    """The rows for training and validation; texts that are too long are left out.
 
     Raises:
         DataError: an example cannot be encoded, or all are too long.
     """
     is_of_images = isinstance(encoder, ImageEncoder)
     limit = math.inf if is_of_images else recipe.data.max_length
-    if recipe.retrieval is not None:  # its texts are cut; all of a query are in one batch
+    if recipe.retrieval is not None:  # its texts are cut, and all texts of a query share a batch
         limit = recipe.training.batch_tokens
     parts = {}
     for name in ("train", "validation"):
@@ -231,14 +232,14 @@ def _encode(recipe: Recipe, encoder: RowEncoder, vocabulary_size: int, dataset: 
         if not parts[name]:
             field = "data.max_length" if recipe.retrieval is None else "training.batch_tokens"
             raise DataError(f"{field}: no example for {name} is that short")
-    if recipe.objective == ObjectiveKind.MASKED:  # the same masks at each validation
+    if recipe.objective == ObjectiveKind.MASKED:  # the same masks in each validation
         prepare = _preparation(recipe, parts["validation"], vocabulary_size)
         parts["validation"] = [prepare(index, -1) for index in range(len(parts["validation"]))]
     return Rows(**parts)
 
 
 def _preparation(recipe: Recipe, rows: list[Row], vocabulary_size: int) -> PrepareRow:
-    """What is random is drawn anew for each row and epoch, whichever process computes it."""
+    """Draws random changes per row and epoch, independent of the process that computes the row."""
     training, augmentation = recipe.training, recipe.training.augmentation
     if recipe.objective != ObjectiveKind.MASKED and augmentation is None:
         return lambda index, _epoch: rows[index]

@@ -1,4 +1,4 @@
-"""What the sections of a recipe share."""
+"""The base of a recipe's sections."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""The trained model that a training starts from: ``start_from`` of a recipe."""
+"""The trained model that a training starts from: ``start_from`` in a recipe."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from train.state import Weights
 from train.tokenizer import special_tokens
 
 HUB_PREFIX = "hf:"
-# Their rows have no special tokens but those that the tokenizer adds itself.
+# Objectives whose rows have no special tokens but those that the tokenizer adds.
 ANY_TOKENIZER = (
     ObjectiveKind.CLASSIFICATION,
     ObjectiveKind.TOKEN_CLASSIFICATION,
@@ -30,7 +30,7 @@ ANY_TOKENIZER = (
 
 
 class StartRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The model that a training started from. ``sha256``: of its weights as safetensors."""
+    """The model that a training started from. ``sha256``: hash of its weights as safetensors."""
 
     name: str
     architecture: str
@@ -42,7 +42,7 @@ def load_start(recipe: Recipe, folder: Path) -> Checkpoint | None:
     """The model of ``start_from``; None if the recipe has none.
 
     Args:
-        folder: of the recipe; a relative path starts there.
+        folder: the recipe's folder; relative paths start there.
 
     Raises:
         RecipeError: it cannot be read, or the objective needs other special tokens.
@@ -70,7 +70,7 @@ def load_start(recipe: Recipe, folder: Path) -> Checkpoint | None:
 
 
 def start_record(start: Checkpoint) -> StartRecord:
-    """What ``training.json`` says about ``start``."""
+    """The record of ``start`` for ``training.json``."""
     weights = {name: weight.contiguous() for name, weight in sorted(start.weights.items())}
     return StartRecord(
         name=start.name,
@@ -89,7 +89,7 @@ def start_tokenizer(start: Checkpoint) -> Tokenizer:
 
 
 def initial_weights(config: ModelConfig, seed: int, start: Checkpoint | None) -> Weights:
-    """Random weights, with those of ``start`` where name and shape agree.
+    """Random weights, replaced by those of ``start`` where name and shape agree.
 
     Raises:
         RecipeError: no layer agrees.

@@ -1,4 +1,4 @@
-"""The state of an unfinished training: what a killed training continues from, bit for bit."""
+"""The state of an unfinished training, from which a killed training continues bit for bit."""
 
 import os
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ Weights = dict[str, Tensor]
 
 @dataclass(kw_only=True)
 class Progress:
-    """How far a training is.
+    """The progress of a training.
 
     Attributes:
         epoch, batch: the next batch.
-        best_loss, best_step: of the best validation.
-        validations: step and loss of each.
-        seconds, cpu_seconds: of all runs until the last checkpoint; processor time is that of
+        best_loss, best_step: loss and step of the best validation.
+        validations: step and loss of each validation.
+        seconds, cpu_seconds: of all runs until the last checkpoint; the processor time is that of
             the first process, with its threads.
     """
 
@@ -42,10 +42,11 @@ class Progress:
 class StateFolder:
     """``state/`` of a training: ``state.pt`` and the weights of the last checkpoints.
 
-    Every file is written beside its final name and renamed, so a kill leaves whole files.
+    Every file is written beside its final name and then renamed, so that a kill leaves no partial
+    files.
 
     Args:
-        fingerprint: of the recipe and everything else that must not change.
+        fingerprint: identifies the recipe and everything else that must not change.
     """
 
     def __init__(self, out: Path, fingerprint: dict[str, Any]) -> None:
@@ -63,7 +64,7 @@ class StateFolder:
         _save(record, self.path / STATE_FILE)
 
     def load(self) -> tuple[Progress, dict[str, Any]]:
-        """The last checkpoint.
+        """Loads the last checkpoint.
 
         Raises:
             ResumeError: the state is damaged, or belongs to another recipe.
@@ -91,7 +92,7 @@ class StateFolder:
         _save(weights, self.path / f"weights-{step}.pt")
 
     def remove_weights(self, keep: set[int]) -> None:
-        """Removes all checkpoints but those of the steps ``keep``."""
+        """Removes all checkpoints except those of the steps ``keep``."""
         for path in self.path.glob("weights-*.pt"):
             if int(path.stem.partition("-")[2]) not in keep:
                 path.unlink()
@@ -103,7 +104,7 @@ class StateFolder:
 
 
 def mean_weights(parts: list[Weights]) -> Weights:
-    """The mean of several checkpoints (Vaswani et al. 2017, section 6.1)."""
+    """The mean of the weights of several checkpoints (Vaswani et al. 2017, section 6.1)."""
     return {
         name: torch.stack([part[name].double() for part in parts]).mean(0).to(weight.dtype)
         for name, weight in parts[0].items()

@@ -1,4 +1,4 @@
-"""One optimizer step over one or more batches, in one process or several."""
+"""One optimizer step over one or more batches, in one or more processes."""
 
 import contextlib
 import math
@@ -16,9 +16,9 @@ from train.recipe import Precision, TrainingRecipe
 
 @dataclass(frozen=True)
 class StepResult:
-    """Of all processes. ``loss``: the mean of the targets; ``num_tokens``: targets.
+    """The result of a step over all processes. ``loss``: mean over the ``num_tokens`` targets.
 
-    ``ponder_time``: the mean of the tokens of this process; 0 without adaptive computation time.
+    ``ponder_time``: mean over this process's tokens; 0 without adaptive computation time.
     """
 
     loss: float
@@ -29,7 +29,7 @@ class StepResult:
 
 @dataclass(frozen=True, kw_only=True)
 class PenaltyWeights:
-    """Factors of the losses beside those of the targets: see :mod:`train.regularization`."""
+    """Weights of the losses added to that of the targets: see :mod:`train.regularization`."""
 
     balancing: float = 0.0
     ponder: float = 0.0
@@ -39,7 +39,7 @@ NO_PENALTIES = PenaltyWeights()
 
 
 def num_processes() -> int:
-    """1 without torchrun."""
+    """The number of processes; 1 without torchrun."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -51,7 +51,7 @@ def all_sum(x: Tensor) -> Tensor:
 
 
 def random_states() -> list[Tensor]:
-    """The state of the random generator of each process."""
+    """The random generator's state of each process."""
     own = torch.get_rng_state()
     states = [torch.empty_like(own) for _ in range(num_processes())]
     if dist.is_initialized():
@@ -67,7 +67,7 @@ def barrier() -> None:
 
 
 class Optimization:
-    """The optimizer of a module. Each step is normalised by the targets of all its batches."""
+    """The optimizer of a module. Each step is normalized by the targets of all its batches."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class Optimization:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """The learning rate of the next step."""
         return self.peak * learning_rate_factor(self.num_steps + 1, self.recipe.warmup_steps)
 
     def step(self, batches: Sequence[TrainingBatch]) -> StepResult:
-        """Updates the weights with the gradient of ``batches`` together."""
+        """Updates the weights with the gradient of all ``batches`` together."""
         self.module.train()
         self.module.num_steps = self.num_steps
         for group in self.optimizer.param_groups:
@@ -110,7 +110,7 @@ class Optimization:
             with self._synchronised(is_last=index == len(batches) - 1):
                 with self._autocast():
                     losses, added = self.parallel(batch, self.recipe.label_smoothing)
-                # Processes average their gradients: the factor makes it a sum.
+                # Processes average their gradients; this factor turns the mean into a sum.
                 loss = (losses / counts).sum() * num_processes()
                 (loss + (self.penalty_weights * added).sum() / len(batches)).backward()
             totals += losses.detach()
@@ -122,7 +122,7 @@ class Optimization:
         return StepResult(loss_value, int(counts[0]), float(norm), float(penalties[1]))
 
     def validation_loss(self, batches: Iterable[TrainingBatch]) -> float:
-        """The mean loss of the targets, without label smoothing and dropout."""
+        """The mean loss over the targets, without label smoothing and dropout."""
         self.module.eval()
         totals, counts = torch.zeros(2), torch.zeros(2)
         with torch.no_grad(), self._autocast():
@@ -137,7 +137,7 @@ class Optimization:
         return torch.autocast("cpu", torch.bfloat16, enabled=is_half)
 
     def _synchronised(self, *, is_last: bool) -> contextlib.AbstractContextManager[None]:
-        """Gradients of several batches are exchanged once."""
+        """Exchanges gradients once for several batches: with the last one."""
         if is_last or not isinstance(self.parallel, nn.parallel.DistributedDataParallel):
             return contextlib.nullcontext()
         no_sync: contextlib.AbstractContextManager[None] = self.parallel.no_sync()
@@ -145,7 +145,7 @@ class Optimization:
 
 
 def sum_of_counts(batches: Sequence[TrainingBatch]) -> Tensor:
-    """``[2]``: targets and next sentences of ``batches``."""
+    """``[2]``: numbers of targets and of next sentences in ``batches``."""
     targets = sum(batch.num_tokens for batch in batches)
     follows = sum(
         int((batch.follows != IGNORED).sum()) for batch in batches if batch.follows is not None

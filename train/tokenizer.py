@@ -21,13 +21,13 @@ from train.recipe import TokenizerKind, TokenizerRecipe
 
 PAD, BOS, EOS, UNKNOWN, MASK = range(5)
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
-# Their vocabulary is every symbol of the data.
+# Kinds whose vocabulary is every symbol of the data.
 READ_ALL = (TokenizerKind.CHARACTERS, TokenizerKind.PHONEMES)
 SYMBOL = r"[A-Z]+|\S"
 
 
 def train_tokenizer(recipe: TokenizerRecipe, kind: Kind, texts: Iterable[str]) -> Tokenizer:
-    """A tokenizer of ``texts``, with the special tokens that a model of ``kind`` needs.
+    """Trains a tokenizer on ``texts``, with the special tokens that a model of ``kind`` needs.
 
     An encoder's texts are ``<s> A </s>``, pairs ``<s> A </s> B </s>`` with B in segment 1; a
     source or target ends with ``</s>``; a prompt starts with ``<s>``.
@@ -36,7 +36,7 @@ def train_tokenizer(recipe: TokenizerRecipe, kind: Kind, texts: Iterable[str]) -
         DataError: all texts are empty.
     """
     lowercase = normalizers.Lowercase()
-    if recipe.lowercase:  # before training: the vocabulary is of what the model sees
+    if recipe.lowercase:  # before training, so that the vocabulary is that of the model's inputs
         texts = map(lowercase.normalize_str, texts)
     if recipe.kind not in READ_ALL:
         everything = [text for text in texts if text]
@@ -84,7 +84,7 @@ def _characters(_recipe: TokenizerRecipe, texts: Iterable[str]) -> Tokenizer:
 
 
 def _phonemes(_recipe: TokenizerRecipe, texts: Iterable[str]) -> Tokenizer:
-    """Small letters alone, words of capitals whole; decoded with spaces between the tokens."""
+    """Single letters, and words of capitals whole; decoding puts spaces between the tokens."""
     symbols = sorted({symbol for text in texts for symbol in re.findall(SYMBOL, text)})
     vocabulary = {token: index for index, token in enumerate((*SPECIAL, *symbols))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -135,7 +135,7 @@ def _wordpiece(recipe: TokenizerRecipe, texts: Iterable[str]) -> Tokenizer:
         vocab_size=recipe.vocabulary_size, special_tokens=list(SPECIAL), show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
-    # The trainer numbers tokens in an order that differs from run to run.
+    # The trainer's numbering of tokens differs from run to run.
     learned = sorted(set(tokenizer.get_vocab()) - set(SPECIAL))
     vocabulary = {token: id_ for id_, token in enumerate((*SPECIAL, *learned))}
     tokenizer.model = models.WordPiece(vocabulary, unk_token="<unk>")

@@ -1,4 +1,4 @@
-"""The training loop: batches in, checkpoints out, resumable at each of them."""
+"""The training loop: from batches to checkpoints, resumable from each of them."""
 
 import math
 import time
@@ -19,7 +19,7 @@ from train.report import TrainingReport
 from train.state import Progress, StateFolder, Weights, mean_weights
 from train.steps import Optimization, barrier, num_processes, random_states
 
-# What an epoch sees of a row, by the row's index and the epoch: masked language models mask anew.
+# Prepares a row for an epoch, given row index and epoch: masked language models mask it anew.
 PrepareRow = Callable[[int, int], Row]
 
 
@@ -33,9 +33,9 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The weights of a finished training and how it went.
+    """The weights of a finished training, and its course.
 
-    ``averaged_steps``: the checkpoints whose weights were averaged.
+    ``averaged_steps``: steps of the checkpoints whose weights were averaged.
     """
 
     weights: Weights
@@ -48,7 +48,7 @@ class Trainer:
     """One training; with torchrun, one process of it.
 
     Args:
-        prepare: what an epoch sees of a row: ``(row index, epoch) -> row``.
+        prepare: prepares a row for an epoch: ``(row index, epoch) -> row``.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Trainer:
                     seconds=progress.seconds,
                     ponder_time=result.ponder_time,
                 )
-            if is_checkpoint:  # after its row of the log: a resumed run drops rows without one
+            if is_checkpoint:  # after logging: a resumed run drops later rows of the log
                 self._save(progress, report)
             if is_logged or is_checkpoint:
                 window_tokens, window_started = 0, time.monotonic()
@@ -122,7 +122,7 @@ class Trainer:
         return bool(self._recipe.patience) and progress.num_bad >= self._recipe.patience
 
     def _batches(self, progress: Progress) -> Iterator[TrainingBatch]:
-        """This process's share of every batch from ``progress`` on, which it keeps current."""
+        """This process's share of every batch from ``progress`` on, which it updates."""
         while True:
             epoch = self._order.epoch(progress.epoch)
             while progress.batch < len(epoch):
@@ -141,10 +141,10 @@ class Trainer:
         return [make_batch([self._rows.validation[i] for i in epoch[index]]) for index in batches]
 
     def _validate(self, progress: Progress) -> float:
-        """The validation loss, which ``progress`` keeps.
+        """The validation loss, which is also stored in ``progress``.
 
         Raises:
-            TrainingError: the loss is not a number any more.
+            TrainingError: the loss is not a finite number.
         """
         loss = self._optimization.validation_loss(self._validation)
         if not math.isfinite(loss):
@@ -160,7 +160,7 @@ class Trainer:
         return loss
 
     def _save(self, progress: Progress, report: TrainingReport) -> None:
-        """Saves everything that the next step depends on."""
+        """Saves everything that further steps depend on."""
         states = random_states()
         if self._rank == 0:
             weights = _clone(self._module.model.state_dict())
@@ -191,7 +191,7 @@ class Trainer:
         return progress
 
     def _result(self, progress: Progress) -> Result:
-        """The mean of the last checkpoints, or the best one if that is better."""
+        """The mean of the last checkpoints, or the best checkpoint if that is better."""
         steps = tuple(step for step, _ in progress.validations[-self._recipe.num_averaged :])
         candidates = {steps: mean_weights([self._state.weights(step) for step in steps])}
         best = (progress.best_step,)
@@ -214,5 +214,5 @@ def _clone(weights: Weights) -> Weights:
 
 
 def seed_everything(seed: int, rank: int) -> None:
-    """Dropout of each process; data and initial weights have generators of their own."""
+    """Seeds dropout per process; data and initial weights have generators of their own."""
     torch.manual_seed(seed * 1000 + rank)

@@ -1,4 +1,4 @@
-"""Fidelity of encoders: vectors, decisions of heads, and words for masks."""
+"""Fidelity of encoders: vectors, decisions of heads, and predictions for masks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ from model.bundle import EmbeddingKind, MultiVector, ScoreFunction, Task
 from model.late_interaction import document_ids, kept_tokens, query_ids
 
 BATCH = 8
-SPARSE_BATCH = 2  # the logits of all tokens are in memory
-MIN_TEXTS = 3  # for a nearest neighbour that can differ
-MASK_EVERY = 6  # tokens of a text that a masked language model reads
+SPARSE_BATCH = 2  # small: the logits of all tokens are in memory
+MIN_TEXTS = 3  # so that nearest neighbours can differ
+MASK_EVERY = 6  # masks every sixth token of a text, for masked language models
 
 
 @dataclass(frozen=True)
 class EncoderComparison:
-    """The figures that the model's task has. ``inputs``: the first batch."""
+    """The figures for the model's task. ``inputs``: the first batch."""
 
     num_texts: int
     inputs: EncoderInputs
@@ -67,7 +67,7 @@ def _vectors(subject: Subject, sessions: list[Session]) -> EncoderComparison | N
 def _token_vectors(
     texts: EncoderInputs, sessions: list[Session], spec: MultiVector
 ) -> EncoderComparison:
-    """Each text as a query and as a document."""
+    """Compares the token vectors of each text as a query and as a document."""
     queries = [query_ids(row, spec) for row in texts.rows]
     rows = [document_ids(row, spec) for row in texts.rows]
     has_segments = texts.segments is not None
@@ -91,7 +91,7 @@ def _token_vectors(
 
 
 def _labels(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
-    """Labels of texts or of tokens: ``[labels]`` or ``[tokens, labels]`` of each text."""
+    """Compares labels of texts or of tokens: ``[labels]`` or ``[tokens, labels]`` per text."""
     score = subject.score_function or ScoreFunction.SOFTMAX
     return _decisions(
         _texts(subject, sessions[0]), sessions, SCORES[score], score == ScoreFunction.SIGMOID
@@ -99,14 +99,14 @@ def _labels(subject: Subject, sessions: list[Session]) -> EncoderComparison | No
 
 
 def _answers(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
-    """The first and the last token of each answer: ``[tokens, 2]`` of each pair."""
+    """Compares the first and last token of each answer: ``[tokens, 2]`` per pair."""
     pairs = list(zip(QUESTIONS, PASSAGES, strict=True))
     inputs = _pairs(subject, sessions[0], pairs)
     return _decisions(inputs, sessions, lambda logits: np.exp(log_softmax(logits.T)), False)
 
 
 def _ranks(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
-    """The best passage for each question."""
+    """Compares the best passage for each question."""
     passages = PASSAGES[: 4 if subject.num_parameters > LARGE_RERANKER else None]
     pairs = [(question, passage) for question in QUESTIONS for passage in passages]
     inputs = _pairs(subject, sessions[0], pairs)
@@ -122,7 +122,7 @@ def _ranks(subject: Subject, sessions: list[Session]) -> EncoderComparison | Non
 
 
 def _masks(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
-    """Every :data:`MASK_EVERY`-th token is masked and compared."""
+    """Compares predictions for masks; every :data:`MASK_EVERY`-th token is masked."""
     mask, inputs = subject.special_tokens.mask, _texts(subject, sessions[0])
     if mask is None or not inputs.rows:
         return None

@@ -1,4 +1,4 @@
-"""Figures of fidelity from arrays: logits, vectors, decisions and texts."""
+"""Computes the figures of fidelity from logits, vectors, decisions and texts."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ Ids = NDArray[np.int64]
 
 # Masked logits are large negative numbers or minus infinity, depending on the graph.
 LOWEST_LOGIT = -1e4
-MAX_ROWS = 128  # of logits in float64 at a time
+MAX_ROWS = 128  # rows of logits in float64 at a time
 CHRF_ORDER, CHRF_BETA = 6, 2  # the defaults of sacrebleu
 
 
 @dataclass(frozen=True)
 class LogitComparison:
-    """Sums over tokens; add two comparisons to compare all tokens of both.
+    """Sums over tokens; adding two comparisons compares all tokens of both.
 
     Attributes:
         divergence: the Kullback-Leibler divergence (reference || other), in nats.
         squared_difference: of the log-probabilities of the reference's tokens, in nats squared.
-        probability: which the reference gives to its tokens.
+        probability: the probability that the reference gives to its tokens.
     """
 
     num_tokens: int = 0
@@ -44,12 +44,12 @@ class LogitComparison:
 
     @property
     def top1_agreement(self) -> float:
-        """The share of tokens for which both have the same most probable token."""
+        """The share of tokens for which both models have the same most probable token."""
         return self.num_equal / self.num_tokens
 
     @property
     def kl_divergence(self) -> float:
-        """The mean of a token, in nats."""
+        """The mean divergence per token, in nats."""
         return self.divergence / self.num_tokens
 
     @property
@@ -59,7 +59,7 @@ class LogitComparison:
 
     @property
     def mean_probability(self) -> float:
-        """The reference's mean probability of its tokens; low for a model without training."""
+        """The mean probability that the reference gives to its tokens; low without training."""
         return self.probability / self.num_tokens
 
 
@@ -69,7 +69,7 @@ def compare_logits(
     """Compares two models' logits ``[tokens, vocabulary]`` for the same tokens.
 
     Args:
-        tokens: ``[tokens]``, whose log-probabilities are compared; default the reference's best.
+        tokens: ``[tokens]`` whose log-probabilities are compared; default: the reference's best.
         suppressed: ids that are never generated.
 
     Raises:
@@ -123,8 +123,8 @@ def compare_vectors(
     """Compares two models' vectors ``[texts, size]`` of the same texts, at least three.
 
     Args:
-        by_dot_product: the nearest text has the largest dot product, not the largest cosine, and a
-            text may have the vector 0; its cosine does not count.
+        by_dot_product: the nearest text has the largest dot product instead of the largest cosine,
+            and texts may have a zero vector, whose cosine is ignored.
     """
     if by_dot_product:
         scores = [vectors @ vectors.T for vectors in (reference, other)]
@@ -145,9 +145,9 @@ class TokenVectors:
     documents: Sequence[Floats]
 
     def scores(self) -> Doubles:
-        """Of each query and document: the sum, over a query's tokens, of the largest dot product.
+        """MaxSim of each query and document: the sum of each query token's largest dot product.
 
-        That is MaxSim (Khattab and Zaharia 2020, equation 3), ``[queries, documents]``.
+        Khattab and Zaharia 2020, equation 3; ``[queries, documents]``.
         """
         starts = np.cumsum([0, *(len(vectors) for vectors in self.documents[:-1])])
         tokens = np.concatenate(self.documents).astype(np.float64)
@@ -157,7 +157,7 @@ class TokenVectors:
 
 
 def compare_token_vectors(reference: TokenVectors, other: TokenVectors) -> VectorComparison:
-    """Compares two models' vectors of the tokens of the same texts, at least three."""
+    """Compares two models' token vectors of the same texts, at least three."""
     expected, actual = (
         _units(np.concatenate([*vectors.queries, *vectors.documents]))
         for vectors in (reference, other)
@@ -168,7 +168,7 @@ def compare_token_vectors(reference: TokenVectors, other: TokenVectors) -> Vecto
 
 
 def _vector_comparison(cosines: Doubles, scores: Sequence[Floats | Doubles]) -> VectorComparison:
-    """``scores``: of both models, ``[texts, texts]``."""
+    """``scores``: those of both models, ``[texts, texts]``."""
     nearest = [_nearest(of_model) for of_model in scores]
     return VectorComparison(
         min_cosine=float(cosines.min()),
@@ -184,7 +184,7 @@ def _units(vectors: Floats) -> Doubles:
 
 
 def _nearest(scores: Floats | Doubles) -> Ids:
-    """The column of each row's highest score, but not its own."""
+    """For each row, the column of the highest score off the diagonal."""
     others = scores.copy()
     np.fill_diagonal(others, -np.inf)
     result: Ids = others.argmax(-1)
@@ -193,7 +193,7 @@ def _nearest(scores: Floats | Doubles) -> Ids:
 
 @dataclass(frozen=True)
 class DecisionComparison:
-    """``agreement``: the share of equal decisions. ``max_difference``: of their probabilities."""
+    """``agreement``: share of equal decisions. ``max_difference``: of their probabilities."""
 
     num_decisions: int
     agreement: float
@@ -206,8 +206,8 @@ def compare_decisions(
     """Compares probabilities ``[..., options]``, one array per text.
 
     Args:
-        multiple: each option is a decision of its own, at one half; otherwise the most probable
-            option is the decision.
+        multiple: each option is a decision of its own, with the threshold 1/2; otherwise, the most
+            probable option is the decision.
     """
     equal: list[NDArray[np.bool_]] = []
     differences = []
@@ -226,13 +226,13 @@ def chrf(outputs: Sequence[str], references: Sequence[str]) -> float:
 
     Character n-grams of up to 6 characters without spaces; recall counts twice.
     """
-    totals = np.zeros((CHRF_ORDER, 3))  # n-grams of outputs, of references, of both
+    totals = np.zeros((CHRF_ORDER, 3))  # numbers of n-grams: in outputs, in references, in both
     for output, reference in zip(outputs, references, strict=True):
         texts = ["".join(text.split()) for text in (output, reference)]
         for order in range(1, CHRF_ORDER + 1):
             first, second = (_ngrams(text, order) for text in texts)
             counts = (first.total(), second.total(), (first & second).total())
-            # As sacrebleu, which counts an output's n-grams only if the reference has any.
+            # sacrebleu too counts an output's n-grams only if the reference has any.
             totals[order - 1] += counts if counts[1] else (0, 0, 0)
     present = totals[(totals[:, 0] > 0) & (totals[:, 1] > 0)]
     if not len(present):

@@ -1,7 +1,7 @@
 """Fidelity of models that generate text, over the fp32 model's own greedy answers.
 
-The fp32 graphs answer; the other graphs then read the same answers, token by token as they are
-served, and the logits before each token are compared.
+The fp32 graphs answer greedily. The other graphs then read the same answers, token by token as when
+they are served, and the logits before each token are compared.
 """
 
 import dataclasses
@@ -23,14 +23,14 @@ from export.fidelity.subject import GraphFolder, Subject
 from export.runtime import DecodeSession, Session
 from model.config import Kind
 
-MAX_CACHED_TOKENS = 1 << 13  # of all rows that run together
+MAX_CACHED_TOKENS = 1 << 13  # cached tokens of all rows that run together
 
 
 @dataclass(frozen=True)
 class GenerationComparison:
-    """``identical`` and ``chrf``: of an encoder-decoder's own outputs with those of fp32.
+    """``identical`` and ``chrf``: an encoder-decoder's own outputs compared with those of fp32.
 
-    ``inputs``: the first rows, and ``tokens [rows, steps]``: fp32's answers to them.
+    ``inputs``: the first rows; ``tokens [rows, steps]``: fp32's answers to them.
     """
 
     num_texts: int
@@ -81,7 +81,7 @@ def _compare(
 ) -> tuple[Ids, LogitComparison]:
     """The reference's greedy tokens ``[rows, steps]``, and both logits before each of them.
 
-    What follows a row's end token is not compared.
+    Logits after a row's end token are not compared.
     """
     steps = decoding_steps(other, inputs)
     actual, total = next(steps), LogitComparison()
@@ -127,7 +127,7 @@ class GraphRunner:
             self._encoder = folder.encoder()
 
     def prepare(self, inputs: DecodingInputs) -> DecodeSession:
-        """The decoder with nothing in its cache but ``inputs.sources``."""
+        """The decoder, with only ``inputs.sources`` in its cache."""
         self._decoder.clear()
         if self._encoder is not None and inputs.sources is not None:
             prefill_source(self._encoder, self._decoder, inputs.sources)
@@ -135,7 +135,7 @@ class GraphRunner:
 
 
 def parts(inputs: DecodingInputs, size: int) -> Iterator[DecodingInputs]:
-    """``inputs`` in groups of up to ``size`` rows."""
+    """``inputs`` in groups of at most ``size`` rows."""
     for start in range(0, len(inputs.prompts), size):
         rows = slice(start, start + size)
         sources = None if inputs.sources is None else inputs.sources[rows]

@@ -1,4 +1,4 @@
-"""How much a precision may lose before an export refuses it: docs/decisions/0103-fidelity.md."""
+"""The losses at which an export refuses a precision: docs/decisions/0103-fidelity.md."""
 
 import math
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ import msgspec
 from export.errors import FidelityError, ParityError
 from model.bundle import Fidelity, KvCache, Parity, Precision
 
-# Top-1 agreement is judged only where fp32 is this sure of its own answers: without training, the
-# best tokens are nearly tied, and any rounding swaps them.
+# Top-1 agreement has a limit only if fp32's mean probability of its own answers reaches this value:
+# without training, the best tokens are nearly tied, and any rounding swaps them.
 MIN_MEAN_PROBABILITY = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of the figures of :class:`model.bundle.Fidelity` with the same names."""
+    """Limits for the figures of :class:`model.bundle.Fidelity` with the same names."""
 
     top1_agreement: float
     kl_divergence: float
@@ -62,14 +62,14 @@ LIMITS: dict[Precision, Limits] = {
 
 
 def check_finite(parity: Parity) -> None:
-    """Raises ``ParityError`` if a measurement is NaN or infinite, as of outputs that are all 0."""
+    """Raises ``ParityError`` if a figure is NaN or infinite, as for outputs that are all 0."""
     for name, value in msgspec.structs.asdict(parity).items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ParityError(f"{name} is {value}: the model computes nothing that is usable")
 
 
 def limits_of(precision: Precision, kv_cache: KvCache) -> Limits:
-    """The limits of a bundle; an int8 cache may lose more than any weights but 4-bit ones."""
+    """The limits for a bundle; an int8 cache may lose more than any weights but 4-bit ones."""
     if kv_cache == KvCache.INT8 and precision != Precision.INT4:
         return _INT8_CACHE
     return LIMITS[precision]
@@ -103,10 +103,10 @@ def _exceeded(fidelity: Fidelity, limits: Limits) -> Iterator[str]:
 def checked_fidelity(
     fidelity: Fidelity | None, precision: Precision, kv_cache: KvCache, *, accept_loss: bool
 ) -> Fidelity | None:
-    """``fidelity`` with the limits that it exceeds.
+    """``fidelity``, with the list of limits that it exceeds.
 
     Raises:
-        FidelityError: there are such limits, and not ``accept_loss``.
+        FidelityError: it exceeds limits, and ``accept_loss`` is false.
     """
     if fidelity is None:
         return None

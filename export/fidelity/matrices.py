@@ -1,9 +1,9 @@
-"""Which matrices lose most: the error of each linear map's output, on the same inputs.
+"""The relative error of each linear map's output on the same inputs, to find the worst matrices.
 
 The bundle's graphs run once over real text and return the input and the output of every linear
-map, which conversions leave under the names of the fp32 graphs. The output is compared with the
-product of the same input and the fp32 matrix, so that errors of earlier layers do not count.
-Experts of mixtures are not linear maps of the graph and have no figures.
+map, whose names conversions keep from the fp32 graphs. The output is compared with the product of
+the same input and the fp32 matrix, so that errors of earlier layers do not count. Experts of
+mixtures are not linear maps of the graph and have no figures.
 """
 
 from collections import defaultdict
@@ -26,16 +26,16 @@ from export.quantize import TRACED
 from export.runtime import Array, DecodeSession, Floats, Session
 from model.bundle import GraphSpec
 
-NUM_ROWS, NUM_STEPS = 4, 8  # of an encoder-decoder
-MAX_TOKENS, MIN_TOKENS = 64, 8  # of a decoder's row
+NUM_ROWS, NUM_STEPS = 4, 8  # for an encoder-decoder
+MAX_TOKENS, MIN_TOKENS = 64, 8  # per row of a decoder
 MAX_VALUES = 1 << 24  # inputs and outputs of all linear maps in memory
 
-Values = dict[str, list[Floats]]  # by name, one array for each run
+Values = dict[str, list[Floats]]  # by name, one array per run
 
 
 @dataclass(frozen=True)
 class LinearMap:
-    """The names of a matrix, of the value that it multiplies, and of the result."""
+    """The names of a matrix, of the value that it multiplies, and of the product."""
 
     matrix: str
     x: str
@@ -43,7 +43,7 @@ class LinearMap:
 
     @property
     def name(self) -> str:
-        """``decoder.layers.3.mixer.qkv``"""
+        """The matrix's name without suffix, such as ``decoder.layers.3.mixer.qkv``."""
         return self.matrix.removeprefix(TRACED).removesuffix(".weight")
 
 
@@ -68,7 +68,7 @@ def decoder_errors(
     """The relative error of each linear map of all graphs, by name.
 
     Args:
-        inputs: a few rows are enough.
+        inputs: a few rows suffice.
         tokens: ``[rows, steps]``, the answers.
     """
     if inputs.sources is None:
@@ -114,7 +114,7 @@ class _Recording:
 
     @property
     def size_of_token(self) -> int:
-        """Values of all linear maps for one token."""
+        """Number of values of all linear maps for one token."""
         return max(1, sum(sum(_array(self.weights[one.matrix]).shape) for one in self.maps))
 
     def encoder(self) -> Session:
@@ -125,7 +125,7 @@ class _Recording:
 
     def take(self, outputs: Mapping[str, Floats]) -> None:
         for name in self.names:
-            # A copy: an output that is also a state, as of a recurrent layer, lies in the state's
+            # A copy: an output that is also a state, as in recurrent layers, is in the state's
             # buffer, which the next step overwrites.
             self.values[name].append(np.array(outputs[name], np.float32))
 
@@ -146,7 +146,7 @@ class _Recording:
 
 
 class _RecordingSession(Session):
-    """``encode``, whose runs are recorded; the recorded values are not returned."""
+    """``encode`` with recorded runs; :meth:`run` does not return the recorded values."""
 
     def __init__(self, recording: _Recording) -> None:
         super().__init__(recording.directory, recording.graph)
@@ -159,7 +159,7 @@ class _RecordingSession(Session):
 
 
 class _RecordingDecoder(DecodeSession):
-    """``decode``, whose steps are recorded."""
+    """``decode`` with recorded steps."""
 
     def __init__(
         self, recording: _Recording, num_slots: int, capacity: int, source_capacity: int

@@ -1,6 +1,6 @@
-"""How close a bundle's graphs are to the fp32 graphs: the record in ``parity.json``.
+"""Measures how close a bundle's graphs are to the fp32 graphs, for ``parity.json``.
 
-``figures`` compares arrays, ``limits`` says what an export refuses, and
+``figures`` compares arrays, ``limits`` has the losses that an export refuses, and
 ``python -m export.fidelity FP32 OTHER`` compares two bundles.
 """
 
@@ -38,7 +38,7 @@ def measure_fidelity(
 
 
 def figures(fidelity: Fidelity) -> dict[str, str]:
-    """The figures that were measured, as text, by name."""
+    """The measured figures as text, by name."""
     names = (name for name in fidelity.__struct_fields__ if name not in _DETAILS)
     values = {name: getattr(fidelity, name) for name in names}
     return {

@@ -1,4 +1,4 @@
-"""The model that is measured, from a checkpoint or from a bundle, and its tokenized inputs."""
+"""The measured model, from a checkpoint or from a bundle, and its tokenized inputs."""
 
 import math
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ from model.bundle import (
 from model.config import Kind
 from model.images import Pixels
 
-# Parameters times tokens that both precisions compute: about half a minute on two cores.
+# Parameters times tokens to compute in both precisions: about half a minute on two cores.
 BUDGET = 2.2e11
 SMALL_PARAMETERS = 2_000_000  # a test's model
 MAX_PROMPT_TOKENS = 96
 NUM_IMAGES, MIN_IMAGES, IMAGE_SEED = 64, 16, 20201022
-MAX_WINDOWS, MIN_WINDOWS = 25, 8  # of speech
+MAX_WINDOWS, MIN_WINDOWS = 25, 8  # windows of speech
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class GraphFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What the measurement needs to know of a model besides its graphs."""
+    """The properties of a model that the measurement needs besides its graphs."""
 
     kind: Kind
     tasks: tuple[Task, ...]
@@ -142,28 +142,28 @@ class Subject:
 
     @property
     def max_rows(self) -> int:
-        """Prompts or sources to compare: 40, 8 of a tiny model, at least 4 of a large one."""
+        """Number of prompts or sources: 40, 8 for a tiny model, at least 4 for a large one."""
         if self.num_parameters < SMALL_PARAMETERS:
             return 8
         return int(min(40, max(4, BUDGET / self.num_parameters / 40)))
 
     @property
     def max_new_tokens(self) -> int:
-        """Tokens of each answer: 40, 16 of a tiny model, at least 8 of a large one."""
+        """Number of tokens per answer: 40, 16 for a tiny model, at least 8 for a large one."""
         if self.num_parameters < SMALL_PARAMETERS:
             return 16
         return int(min(40, max(8, BUDGET / self.num_parameters / self.max_rows)))
 
     @property
     def max_texts(self) -> int:
-        """Texts for an encoder to compare: 150, 24 of a tiny model, at least 32 of a large one."""
+        """Number of texts for an encoder: 150, 24 for a tiny model, at least 32 for a large one."""
         if self.num_parameters < SMALL_PARAMETERS:
             return 24
         return int(min(150, max(32, BUDGET / self.num_parameters / 20)))
 
     @property
     def images(self) -> Sequence[Pixels]:
-        """Images to compare: 64, at least 16 of a large model; none if it reads texts alone."""
+        """Images to compare: 64, at least 16 for a large model; none if it reads only texts."""
         if self.image is None:
             return ()
         tokens = self.num_parameters * self.image.num_tokens
@@ -171,7 +171,7 @@ class Subject:
         return images_of(self.image, self.samples, count, IMAGE_SEED)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The ids of ``text`` that the model knows, as many as it has positions for."""
+        """The ids of ``text`` that the model knows, truncated to its number of positions."""
         ids = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         known = [index for index in ids if index < self.vocabulary_size]
         return known[: self.max_positions]
@@ -186,7 +186,7 @@ class Subject:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def prompts(self, num_new_tokens: int, texts: Sequence[str] = PROMPTS) -> list[list[int]]:
-        """Requests to a decoder, in its chat template if it has one that can be rendered."""
+        """Requests to a decoder, in its chat template if that can be rendered."""
         limit = min(MAX_PROMPT_TOKENS, self.max_positions - num_new_tokens)
         rows = [self._prompt(text)[:limit] for text in texts[: self.max_rows]]
         return [row for row in rows if row]
@@ -234,7 +234,7 @@ class Subject:
                 **{name: self._token(index) for name, index in named.items()},
             )
         except (TemplateError, TypeError, ValueError):
-            return None  # the template needs more than a server can give it
+            return None  # the template needs more than a server can provide
 
     def _token(self, index: int | None) -> str:
         return "" if index is None else self.tokenizer.id_to_token(index) or ""

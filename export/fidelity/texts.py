@@ -7,7 +7,7 @@ import re
 
 from export.evaluation_texts import PASSAGES, SENTENCES
 
-# Everyday requests to a decoder. The first ones are varied: a large model answers only those.
+# Everyday requests to a decoder. The first are the most varied: a large model answers only those.
 PROMPTS = (
     "What is the capital of Portugal, and what is it known for?",
     "Write a short poem about rain on a tin roof.",

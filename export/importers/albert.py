@@ -1,6 +1,6 @@
 """ALBERT (Lan et al. 2019), as ``transformers`` saves it.
 
-BERT with smaller embeddings, and with layers that share weights.
+BERT with smaller embeddings and with layers that share weights.
 """
 
 import dataclasses
@@ -89,7 +89,7 @@ def _groups(config: Fields) -> tuple[int, ...]:
 
 
 def _at(entry: Rename, layer: int, inner: int) -> Rename:
-    """``entry`` for the model's layer number ``layer``; groups have ``inner`` layers each."""
+    """``entry`` for layer number ``layer`` of the model; groups have ``inner`` layers each."""
     sources = tuple(
         source.replace("{group}", str(layer // inner)).replace("{inner}", str(layer % inner))
         for source in entry.sources

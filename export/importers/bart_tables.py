@@ -1,7 +1,7 @@
 """BART's layers (Lewis et al. 2019) and their weights, as ``transformers`` names them.
 
-Marian, mBART, PEGASUS and M2M-100 have the same names, with other norms and positions: each is a
-:class:`BartVariant`. NLLB-MoE has other names, and experts.
+Marian, mBART, PEGASUS and M2M-100 use the same names, with other norms and positions: each is a
+:class:`BartVariant`. NLLB-MoE uses other names, and has experts.
 """
 
 import dataclasses
@@ -49,14 +49,14 @@ TOKENS = (
     OUTPUT_MATRIX,
 )
 SIDES = ("encoder", "decoder")
-# Older versions saved the version.
+# Older versions of transformers saved the version number.
 VERSIONS = tuple(f"model.{side}.version" for side in SIDES)
-# Some save their sinusoids.
+# Some checkpoints have saved sinusoids.
 SINUSOIDS = tuple(
     f"model.{side}.embed_positions.{name}" for side in SIDES for name in ("weight", "weights")
 )
 LOGITS_BIAS = "final_logits_bias"
-UNUSED_POSITIONS = 2  # the first rows of learned tables are for fairseq's padding
+UNUSED_POSITIONS = 2  # the first rows of learned tables are reserved for fairseq's padding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +79,10 @@ class BartVariant:
     """The differences between BART and a family with the same names.
 
     Attributes:
-        activation: the default if config.json names none.
-        scales_embedding: the default if config.json does not say.
-        first_position: the position of the first token, from the padding's id.
-        language: a regular expression for language tokens.
+        activation: default if config.json names none.
+        scales_embedding: default if config.json does not say.
+        first_position: position of the first token, given the padding's id.
+        language: regular expression for language tokens.
         experts: the experts of a layer, from the configuration, the stack's name and the
             layer's index.
     """
@@ -139,7 +139,7 @@ def import_variant(folder: HuggingFaceFolder, variant: BartVariant) -> Checkpoin
 
 
 def _computed(model: ModelConfig) -> dict[str, Tensor]:
-    """The tables of positions that the model computes, by the names of saved ones."""
+    """The position tables that the model computes, by the names of saved ones."""
     formula = SINUSOID_FORMULAS.get(model.position.kind)
     if formula is None:
         return {}
@@ -213,7 +213,7 @@ def _layer(
 
 
 def _table(model: ModelConfig, names: BartLayerNames) -> list[Rename]:
-    """Every weight but those of the token table and the head."""
+    """Every weight except those of the token table and the head."""
     table: list[Rename] = []
     for side, stack, embedding in (
         ("encoder", model.encoder, "embedding"),

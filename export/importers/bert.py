@@ -1,6 +1,6 @@
 """BERT (Devlin et al. 2018) and successors with its heads, as ``transformers`` saves them.
 
-MegatronBERT (Shoeybi et al. 2019) has pre-norm layers. ERNIE (Sun et al. 2019) has types of tasks:
+MegatronBERT (Shoeybi et al. 2019) has pre-norm layers. ERNIE (Sun et al. 2019) has task types;
 here, all texts have the first one.
 """
 
@@ -24,7 +24,7 @@ MEGATRON = BertVariant(
     final_norm="encoder.ln",
 )
 TASK_TYPES = "embeddings.task_type_embeddings.weight"
-# The next-sentence prediction of BertForPreTraining.
+# The next-sentence head of BertForPreTraining.
 NEXT_SENTENCE = ("cls.seq_relationship.weight", "cls.seq_relationship.bias")
 
 

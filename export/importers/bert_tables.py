@@ -61,7 +61,7 @@ POSITIONS = Rename("embedding.positions.weight", ("embeddings.position_embedding
 SEGMENTS = Rename("embedding.segments.weight", ("embeddings.token_type_embeddings.weight",))
 EMBEDDING_NORM = affine("embedding.norm", "embeddings.LayerNorm")
 
-# Buffers of old transformers versions, and the pooler if no head uses it.
+# Buffers of old transformers versions, and the pooler, which is ignored if no head uses it.
 UNUSED = (
     "embeddings.position_ids",
     "embeddings.token_type_ids",
@@ -71,7 +71,7 @@ UNUSED = (
 
 
 def later_positions(first: int) -> Rename:
-    """Positions whose first token has row ``first``: fairseq starts after the padding's id."""
+    """Positions where the first token has row ``first``: fairseq starts after the padding's id."""
     return Rename(POSITIONS.target, POSITIONS.sources, lambda rows: rows[first:])
 
 
@@ -87,8 +87,8 @@ def embeddings(
     Args:
         first_position: the row of the first token's position.
         max_positions: the number of positions; default: all.
-        added: tables whose first row every token has, as of a single token type. They are folded
-            into the positions.
+        added: tables whose first row is added to every token, as with a single token type; they are
+            folded into the positions.
     """
     segments: tuple[Rename, ...] = (SEGMENTS,)
     if not num_segments(config):
@@ -113,10 +113,10 @@ def layer_norm(config: Fields, name: str = "layer_norm_eps", default: float = 1e
 
 
 def learned_positions(config: Fields, *, first: int = 0) -> PositionConfig:
-    """Learned positions whose first token has row ``first``.
+    """Learned positions where the first token has row ``first``.
 
     Raises:
-        SourceError: the table has no more rows than that.
+        SourceError: the table has no further rows.
     """
     num_rows = config.positive("max_position_embeddings", 512)
     if num_rows <= first:
@@ -128,7 +128,7 @@ def learned_positions(config: Fields, *, first: int = 0) -> PositionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BertVariant:
-    """The differences between BERT and its successors with the same parts.
+    """The differences between BERT and its successors that have the same parts.
 
     Attributes:
         base: the prefix of the body's weights in classes with a head.
@@ -155,7 +155,7 @@ def bert_body(
     """The body of a model of ``variant``.
 
     Args:
-        first_position: as for :func:`embeddings`. So are ``max_positions`` and ``added``.
+        first_position: as in :func:`embeddings`; ``max_positions`` and ``added`` likewise.
         input_bias: whether queries, keys and values have biases.
 
     Raises:
@@ -202,7 +202,7 @@ def bert_body(
 
 
 def normed_embedding(config: Fields) -> EmbeddingConfig:
-    """The configuration of :func:`embeddings`, whose size may differ from the hidden size."""
+    """The configuration for :func:`embeddings`, whose size may differ from the hidden size."""
     size = config.optional_integer("embedding_size")
     return EmbeddingConfig(
         norm=layer_norm(config),
@@ -220,7 +220,7 @@ def post_norm_layer(config: Fields) -> LayerConfig:
     """A layer of BERT.
 
     Raises:
-        UnsupportedError: it is a decoder's, or its attention has relative positions.
+        UnsupportedError: it is a decoder's layer, or its attention has relative positions.
     """
     check_supported(
         config,

@@ -1,6 +1,6 @@
 """BigBird (Zaheer et al. 2020), as ``transformers`` saves it, with full attention.
 
-``transformers`` computes block-sparse attention only of texts over a length; below it, attention
+``transformers`` computes block-sparse attention only for texts over a length; below it, attention
 is full. So that length is the limit here.
 """
 
@@ -61,13 +61,13 @@ def _full_attention_limit(config: Fields) -> int | None:
     """The length up to which attention is full, in tokens; None if it always is."""
     if config.text("attention_type", "block_sparse") == "original_full":
         return None
-    # Global, sliding and random blocks of both sides have no room in a shorter text.
+    # Shorter texts have no space for global, sliding and random blocks on both sides.
     num_blocks = 5 + 2 * config.integer("num_random_blocks", 3)
     return num_blocks * config.positive("block_size", 64)
 
 
 def _with_feed_forward(stack: StackConfig) -> StackConfig:
-    """``stack`` and one more feed-forward: that of the head for question answering."""
+    """``stack`` with one more feed-forward: that of the question-answering head."""
     last = msgspec.structs.replace(stack.layers[-1], mixer=None, attention=None)
     return msgspec.structs.replace(stack, layers=(*stack.layers, last))
 

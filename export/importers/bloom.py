@@ -37,7 +37,7 @@ from model.position_config import PositionConfig, PositionKind, RelativeBiasConf
 
 TOKENS = "word_embeddings.weight"
 _TARGET, _SOURCE = "decoder.layers.{n}", "h.{n}"
-# The training length. ALiBi has no limit, and configurations do not name one.
+# The training length: ALiBi has no limit, and configurations give none.
 TRAINED_POSITIONS = 2048
 
 
@@ -90,7 +90,7 @@ def import_bloom(folder: HuggingFaceFolder) -> Checkpoint:
         *per_layer(_layer_table(select_rows(rows_by_kind(num_heads, head_size))), num_layers),
         *affine("decoder.final_norm", "ln_f"),
     ]
-    # The first checkpoints were saved without their head.
+    # The first checkpoints were saved without a head.
     table = prefixed(table, "" if TOKENS in folder.weights else "transformer.")
     if not model.head.tied:
         table += linear("head.output", OUTPUT_MATRIX.removesuffix(".weight"), bias=False)

@@ -18,9 +18,9 @@ FREQUENCIES = "rotary_emb.inv_freq"  # buffers of old transformers versions
 
 
 def architecture_of(config: Fields, supported: str) -> str:
-    """The architecture in ``config``; if there is none, ``supported``.
+    """The architecture in ``config``; ``supported`` if there is none.
 
-    If that is a causal language model, its family's encoders and classifiers are supported too.
+    If ``supported`` is a causal language model, its family's encoders and classifiers are too.
 
     Raises:
         UnsupportedError: another architecture.
@@ -41,15 +41,15 @@ def causal_checkpoint(
     output: str = OUTPUT_MATRIX,
     is_causal: bool = True,
 ) -> Checkpoint:
-    """The language model in ``folder``, or what else its stack is used for.
+    """The language model in ``folder``, or another model with its stack.
 
     Args:
         model: the language model.
         architecture: from :func:`architecture_of`.
         table: all weights of ``model``.
-        ignored: as for :func:`export.importers.renaming.rename`.
+        ignored: as in :func:`export.importers.renaming.rename`.
         output: the output matrix. If it is tied, a saved copy must equal the token table.
-        is_causal: False if the family's own configuration says that tokens see those after them.
+        is_causal: False if the family's own configuration says that tokens see later tokens.
 
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
@@ -79,11 +79,11 @@ def causal_checkpoint(
 
 
 def _special_tokens(folder: HuggingFaceFolder, vocabulary_size: int) -> SpecialTokens:
-    """Chat templates have the tokenizer's ``bos_token`` and ``eos_token``, which come first here.
+    """The special tokens; the tokenizer's ``bos_token`` and ``eos_token`` take precedence.
 
-    The ids of the configurations may be others: that of DeepSeek-R1-Distill-Qwen has the end token
-    as ``bos_token_id``. Ids beyond the vocabulary are defaults of transformers' classes, such as
-    GPT-2's 50256, which models with fewer tokens never generate.
+    Chat templates use them, and the ids in the configurations may differ: DeepSeek-R1-Distill-Qwen
+    has the end token as ``bos_token_id``. Ids beyond the vocabulary are defaults of transformers'
+    classes, such as GPT-2's 50256; models with fewer tokens never generate them.
     """
     config, named, tokenizer = folder.config, folder.special_tokens, folder.tokenizer
 

@@ -1,7 +1,7 @@
 """Decoders that embed, classify, tag or rerank: their stack becomes an encoder.
 
 It stays causal, unless the configuration says otherwise, and has no cache. A family's importer
-describes the language model; the class, or the files of sentence-transformers, name the head.
+describes the language model; the class or the files of sentence-transformers determine the head.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,11 +22,11 @@ from export.readers.hugging_face import HuggingFaceFolder
 from model.config import AttentionConfig, ModelConfig, PoolingKind, StackConfig
 from model.mixers import required
 
-LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")  # ends of the names of their classes
+LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")  # suffixes of their classes' names
 TOKENS = "embedding.tokens.weight"
-# The classes' names of the base model, if it is not the first part of the weights' names.
+# The base model's names in classes, if it is not the first part of the weights' names.
 BASES = ("", "model.", "transformer.")
-# By the name of the language model, if it is not the first part of its name.
+# Names of families by language model, if they are not the first part of its name.
 FAMILIES = {"Gemma3ForCausalLM": "Gemma3Text"}
 
 
@@ -37,7 +37,7 @@ class DecoderBody:
     Attributes:
         table: all of its weights.
         ignored: weights that the checkpoint may have but the encoder does not need.
-        is_causal: False if the family's own configuration says that tokens see those after them.
+        is_causal: False if the family's own configuration says that tokens see later tokens.
     """
 
     model: ModelConfig
@@ -47,7 +47,7 @@ class DecoderBody:
 
 
 def pooled_classes(language_model: str) -> tuple[str, ...]:
-    """The classes of transformers that have the stack of ``language_model`` and another head."""
+    """The classes of transformers with the stack of ``language_model`` and another head."""
     for end in LANGUAGE_MODELS:
         if language_model.endswith(end):
             family = FAMILIES.get(language_model, language_model.removesuffix(end))
@@ -90,7 +90,7 @@ def causal_encoder(
 
 
 def _check_own_code(folder: HuggingFaceFolder) -> None:
-    """Refuses a configuration that names Python code, which may compute something else."""
+    """Rejects a configuration that names Python code, which may compute something else."""
     code = folder.config.fields("auto_map")
     if code and "is_causal" not in folder.config:
         raise UnsupportedError(
@@ -136,9 +136,9 @@ def _encoder(folder: HuggingFaceFolder, body: DecoderBody, *, is_causal: bool) -
 
 
 def _names(entries: Iterable[Rename], weights: Mapping[str, object]) -> Callable[[str], str]:
-    """From the language model's names of weights to those in the checkpoint.
+    """Maps the language model's weight names to those in the checkpoint.
 
-    They differ in the first part, the name of the base model.
+    They differ in the first part, which names the base model.
     """
     source = next(entry.sources[0] for entry in entries if entry.target == TOKENS)
     base, _, name = source.partition(".")
@@ -157,7 +157,7 @@ def _causal(attention: AttentionConfig) -> AttentionConfig:
 def _bidirectional(
     folder: HuggingFaceFolder, body: DecoderBody
 ) -> Callable[[AttentionConfig], AttentionConfig]:
-    """With ``is_causal`` false, a window of transformers includes a distance of its size."""
+    """Adapts windows: with ``is_causal`` false, a window of transformers is one token wider."""
     wider = int(body.is_causal)
 
     def attend(attention: AttentionConfig) -> AttentionConfig:
@@ -174,7 +174,7 @@ def _bidirectional(
 
 
 def _sequence_classifier(folder: HuggingFaceFolder, _hidden_size: int) -> Head:
-    """Logits of the last token that is not padding."""
+    """Logits at the last token that is not padding."""
     ids = folder.tokenizer.encode("a").ids
     if len(ids) > 1 and ids[-1] == folder.config.get("pad_token_id"):
         raise UnsupportedError(
@@ -194,7 +194,7 @@ def _question_answerer(folder: HuggingFaceFolder, _hidden_size: int) -> Head:
     return question_answerer(folder)
 
 
-# By the end of the class's name.
+# By suffix of the class's name.
 HEADS: dict[str, Callable[[HuggingFaceFolder, int], Head]] = {
     "Model": embedder,
     "ForSequenceClassification": _sequence_classifier,

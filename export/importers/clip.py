@@ -1,4 +1,4 @@
-"""CLIP (Radford et al. 2021), as ``transformers`` saves it: an encoder of images, one of texts."""
+"""CLIP (Radford et al. 2021), as ``transformers`` saves it: an image and a text encoder."""
 
 from msgspec import structs
 
@@ -25,13 +25,13 @@ from model.position_config import PositionConfig, PositionKind
 
 EPSILON, PATCH_SIZE = 1e-5, 32
 CLASSIFIER = "CLIPForImageClassification"
-POSITION_IDS = "embeddings.position_ids"  # a buffer of old versions
+POSITION_IDS = "embeddings.position_ids"  # a buffer of old transformers versions
 
 
 def import_clip(folder: HuggingFaceFolder) -> Checkpoint:
-    """A whole model: a classifier of images, or the tower that is chosen.
+    """A whole model: an image classifier, or the selected tower.
 
-    Vectors of both towers have length 1 and can be compared.
+    Vectors of both towers have L2 norm 1 and can be compared.
 
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
@@ -44,12 +44,12 @@ def import_clip(folder: HuggingFaceFolder) -> Checkpoint:
 
 
 def import_clip_vision(folder: HuggingFaceFolder) -> Checkpoint:
-    """The encoder of images, without or with its projection."""
+    """The image encoder, with or without its projection."""
     config = folder.config
     processor = read_image_processor(folder, config.positive("num_channels", 3))
     patches = vit_tables.read_patches(config, processor, patch_size=PATCH_SIZE, bias=False)
     layers = clip_tables.layers(config, QUICK_GELU, EPSILON)
-    is_classifier = CLASSIFIER in config.texts("architectures")  # it skips the last norm
+    is_classifier = CLASSIFIER in config.texts("architectures")  # it has no last norm
     norm = affine("encoder.final_norm", "post_layernorm")
     body = Body(
         base="vision_model",
@@ -78,7 +78,7 @@ def import_clip_vision(folder: HuggingFaceFolder) -> Checkpoint:
 
 
 def import_clip_text(folder: HuggingFaceFolder) -> Checkpoint:
-    """The encoder of texts: causal, pooled at the end-of-text token, which is the last one.
+    """The text encoder: causal, pooled at the end-of-text token, which is the last one.
 
     Raises:
         SourceError: the tokenizer does not end texts with that token.
@@ -119,7 +119,7 @@ def _causal(layer: LayerConfig) -> LayerConfig:
 
 def _check_end(folder: HuggingFaceFolder) -> None:
     ids = folder.tokenizer.encode("a").ids
-    # The first configurations have the wrong id 2: then it is the last token of the vocabulary.
+    # The first configurations have the wrong id 2 for the vocabulary's last token.
     end = folder.config.integer("eos_token_id", 49407)
     end = folder.config.positive("vocab_size", 49408) - 1 if end == 2 else end
     if not ids or ids[-1] != end:

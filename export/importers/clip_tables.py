@@ -26,21 +26,21 @@ NAMES = LayerNames(
     feed_forward_output="encoder.layers.{n}.mlp.fc2",
     feed_forward_norm="encoder.layers.{n}.layer_norm2",
 )
-# x * sigmoid(1.702 x) (Hendrycks and Gimpel 2016) is silu(1.702 x) / 1.702: the maps before and
-# after it take the factors.
+# x * sigmoid(1.702 x) (Hendrycks and Gimpel 2016) is silu(1.702 x) / 1.702: the linear maps before
+# and after it absorb the factors.
 QUICK_GELU, SLOPE = "quick_gelu", 1.702
 FACTORS = {
     "encoder.layers.{n}.feed_forward.input.weight": SLOPE,
     "encoder.layers.{n}.feed_forward.input.bias": SLOPE,
     "encoder.layers.{n}.feed_forward.output.weight": 1 / SLOPE,
 }
-# The configuration of a whole model's tower, and the beginnings of its weights' names.
+# Of a whole model's towers: the configuration fields, and the prefixes of the weights' names.
 CONFIGS = {"image": "vision_config", "text": "text_config"}
 WEIGHTS = {"image": ("vision_model.", "visual_projection."), "text": ("text_model.", "text_proj")}
 
 
 def layers(config: Fields, default_activation: str, epsilon: float) -> tuple[LayerConfig, ...]:
-    """The layers; the defaults are the family's."""
+    """The layers; arguments are the family's defaults."""
     is_quick = config.text("hidden_act", default_activation) == QUICK_GELU
     kind = Activation.SILU if is_quick else activation(config, "hidden_act", default_activation)
     feed_forward = two_maps(config, kind)
@@ -67,11 +67,11 @@ def _scaled(entry: Rename, factor: float | None) -> Rename:
 
 
 def chosen_tower(folder: HuggingFaceFolder, supported: tuple[str, ...]) -> str:
-    """The tower of a whole model that is exported.
+    """The tower of a whole model that is to be exported.
 
     Raises:
-        SourceError: none was chosen.
-        UnsupportedError: the chosen one is not in ``supported``.
+        SourceError: no tower was selected.
+        UnsupportedError: the selected tower is not in ``supported``.
     """
     if folder.tower is None:
         choices = " or ".join(f"--tower {name}" for name in supported)
@@ -82,7 +82,7 @@ def chosen_tower(folder: HuggingFaceFolder, supported: tuple[str, ...]) -> str:
 def tower_of(folder: HuggingFaceFolder, tower: str, architecture: str) -> HuggingFaceFolder:
     """The tower of a whole model as if its configuration were that of ``folder``.
 
-    In old files, a second configuration with the ending ``_dict`` takes precedence.
+    In old files, a second configuration with the suffix ``_dict`` takes precedence.
     """
     whole, name = folder.config, CONFIGS[tower]
     names = ("id2label", "num_labels", "problem_type", "projection_dim")
@@ -100,7 +100,7 @@ def without_others(
     """``head``, for a folder that also has weights of the other tower.
 
     Args:
-        unused: the beginning of names of further weights that the model does not need.
+        unused: prefix of the names of further weights that the model does not need.
     """
     others = (*(x for name, x in WEIGHTS.items() if name != tower), (unused,), ("logit_",))
     starts = tuple(start for names in others for start in names)

@@ -1,8 +1,8 @@
 """Command R (Cohere 2024) and Command R7B, Aya Expanse (Cohere 2024 and 2025).
 
-Attention and feed-forward read one layer norm, which has no bias; rotary positions turn
+Attention and feed-forward read the same layer norm, which has no bias; rotary positions rotate
 neighbouring dimensions. The last norm absorbs the scale of the logits. Cohere 2 has windows, and no
-positions where attention is full.
+positions in layers with full attention.
 """
 
 from export.checkpoint import Checkpoint
@@ -88,7 +88,7 @@ def _checkpoint(
     positions: Rotary,
 ) -> Checkpoint:
     model = sizes.model(layers, positions.max_positions)
-    # The order of dimensions changes nothing in layers without positions.
+    # In layers without positions, the order of dimensions does not matter.
     rotated = sizes.attention(input_bias=False, output_bias=False, rotary=positions.config)
     order = rotary_dimensions_first(sizes.head_size, positions.config, interleaved=True)
     table = gated_table(

@@ -1,7 +1,7 @@
 """DeBERTa v2 and v3 (He et al. 2020 and 2021), as ``transformers`` saves them.
 
 BERT with disentangled attention. The keys and queries of relative positions are products of one
-table and each layer's matrices, so they are constants, computed here.
+table and each layer's matrices: constants, which are computed here.
 """
 
 from collections.abc import Iterable
@@ -151,7 +151,7 @@ def _furthest(config: Fields) -> int:
 
 
 def _whole(config: Fields, name: str) -> int:
-    """An integer field; -1 means none."""
+    """An integer field; -1 means None."""
     value = config.get(name)
     return -1 if value in (None, -1) else config.integer(name)
 
@@ -175,7 +175,7 @@ def _distance_tables(config: Fields) -> list[Rename]:
 
 
 def projected(num_rows: int, epsilon: float) -> Transform:
-    """The keys or queries of ``num_rows`` distances: a table times a layer's matrix."""
+    """A transform: keys or queries of ``num_rows`` distances from a table and a layer's matrix."""
 
     def project(
         table: Tensor,

@@ -28,7 +28,7 @@ from export.readers.hugging_face import HuggingFaceFolder
 _TARGET = "encoder.layers.{n}"
 _LAYER = "encoder.layer.{n}"
 _SELF = f"{_LAYER}.attention.self"
-# The weights that project the table for a term; only one has a bias.
+# The weights that project the table for each term; only one of them has a bias.
 PROJECTIONS = {
     "c2p": (f"{_SELF}.pos_proj.weight",),
     "p2c": (f"{_SELF}.pos_q_proj.weight", f"{_SELF}.pos_q_proj.bias"),

@@ -1,11 +1,11 @@
-"""Names of a decoder's modules, here and in checkpoints."""
+"""Names of a decoder's modules in this project and in checkpoints."""
 
 from collections.abc import Mapping
 
 from model.config import NormOrder
 
-# The checkpoint's names of each of the model's modules; several are packed on the output axis.
-# ``{n}`` is the number of a layer. A norm without a name multiplies by 1.
+# The checkpoint's names for each module of the model; several are packed along the output axis.
+# ``{n}`` is the layer's number. A norm without a name multiplies by 1.
 Names = Mapping[str, tuple[str, ...]]
 
 TARGET = "decoder.layers.{n}"

@@ -1,6 +1,6 @@
-"""Other decoders in GGUF, as llama.cpp converts them: queries and keys are in their own order.
+"""Other decoders in GGUF, as llama.cpp converts them: queries and keys keep their order.
 
-The converter packs queries, keys and values one after another, whatever the original order.
+The converter packs queries, keys and values one after another, whatever their original order.
 """
 
 import math
@@ -145,7 +145,7 @@ def import_phi3_gguf(file: GgufFile) -> Checkpoint:
 
 
 def _long_factor(source: GgufModel, original: int) -> float:
-    """Ding et al. 2024, LongRoPE, section 3.2."""
+    """The magnitude of LongRoPE for long contexts (Ding et al. 2024, section 3.2)."""
     factor = source.max_positions / original
     return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 

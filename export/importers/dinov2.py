@@ -1,4 +1,4 @@
-"""DINOv2 (Oquab et al. 2023), also with registers (Darcet et al. 2023), of ``transformers``."""
+"""DINOv2 (Oquab et al. 2023), as ``transformers`` saves it; also with registers (Darcet 2023)."""
 
 from torch import Tensor
 
@@ -91,10 +91,10 @@ def _classifier(folder: HuggingFaceFolder) -> Head:
 
 
 def _trained_grid(config: Fields) -> vit_tables.Grid:
-    """Patches of an image of ``image_size``.
+    """The patch grid of an image of ``image_size``.
 
     Raises:
-        UnsupportedError: it is not square: ``transformers`` interpolates positions of a square.
+        UnsupportedError: it is not square: ``transformers`` interpolates positions of squares.
     """
     height, width = vit_tables.image_size(config)
     if height != width:
@@ -104,7 +104,7 @@ def _trained_grid(config: Fields) -> vit_tables.Grid:
 
 
 def _feed_forward(config: Fields) -> FeedForwardConfig:
-    """As wide as ``mlp_ratio`` says; gated, two thirds of it, in multiples of 8."""
+    """Inner size: ``mlp_ratio`` times the hidden size; if gated, 2/3 of it in multiples of 8."""
     size = int(config.positive("hidden_size") * config.number("mlp_ratio", 4))
     gated = config.flag("use_swiglu_ffn", False)
     if gated:
@@ -131,7 +131,7 @@ def _layer_table(config: Fields) -> list[Rename]:
 
 
 def _scaled(target: str, source: str, scale: str) -> list[Rename]:
-    """A linear map whose outputs are multiplied, each by its own factor (Touvron et al. 2021)."""
+    """A linear map with a factor per output (LayerScale, Touvron et al. 2021)."""
 
     def weight(matrix: Tensor, factors: Tensor) -> Tensor:
         return matrix.T * factors

@@ -1,6 +1,6 @@
-"""DPR's encoders of questions and of passages (Karpukhin et al. 2020): BERT's first token.
+"""DPR's question and passage encoders (Karpukhin et al. 2020): BERT's first token.
 
-Each is a bundle of its own; a score is the dot product of vectors of both.
+Each is a bundle of its own; a score is the dot product of a vector of each.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from model.bundle import Task
 from model.config import DenseConfig, PoolingKind
 
 DEFAULT_CLASS = "DPRContextEncoder"
-# By class: the prefix of all weights.
+# The prefix of all weights, by class.
 BASES = {DEFAULT_CLASS: "ctx_encoder", "DPRQuestionEncoder": "question_encoder"}
 
 

@@ -21,7 +21,7 @@ from export.readers.onnx_weights import OnnxWeights
 from export.tokenization.hugging_face import TOKENIZER_FILE, read_fields
 
 TAGS_FILE = "tag_vocab.json"
-# Below this probability, the package's own program trusts no edit: on correct prose, 0.3 % of
+# Below this probability, the package's own program ignores edits: on correct prose, 0.3 % of the
 # sentences then have one (quire-grammar 0.3.4, quire_grammar/model.py).
 MIN_EDIT_SCORE = 0.9
 _TOKENS = "distilbert.embeddings.word_embeddings.weight"
@@ -31,7 +31,7 @@ _FIRST_LAYER = "/distilbert/transformer/layer.0"
 
 
 def is_edit_tagger(path: Path) -> bool:
-    """Whether ``path`` is a folder of this format."""
+    """Whether ``path`` is a folder in this format."""
     return (path / TAGS_FILE).is_file() and any(path.glob("*.onnx"))
 
 
@@ -81,14 +81,14 @@ def _config(weights: OnnxWeights, tags: list[str], path: Path) -> dict[str, obje
         "layer_norm_eps": _epsilon(weights.graph),
         "max_position_embeddings": len(weights[_POSITIONS]),
         "id2label": {str(index): tag for index, tag in enumerate(tags)},
-        # The length of its training texts.
+        # The maximum length of its training texts.
         "max_input_tokens": truncation.get("max_length"),
         "min_edit_score": MIN_EDIT_SCORE,
     }
 
 
 def _num_heads(graph: onnx.GraphProto, size: int, path: Path) -> int:
-    """From the shape ``[batch, tokens, -1, head size]`` of the first layer's queries."""
+    """Number of heads, from the first layer's query shape ``[batch, tokens, -1, head size]``."""
     constants = {
         node.output[0]: numpy_helper.to_array(node.attribute[0].t)
         for node in graph.node
@@ -112,7 +112,7 @@ def _activation(graph: onnx.GraphProto, path: Path) -> str:
 
 
 def _epsilon(graph: onnx.GraphProto) -> float:
-    """Of the layer norms, which all have the same; ONNX's default is 1e-5."""
+    """The epsilon of the layer norms, which all have the same; ONNX's default is 1e-5."""
     for node in graph.node:
         if node.op_type == "LayerNormalization":
             epsilon = next((one.f for one in node.attribute if one.name == "epsilon"), 1e-5)

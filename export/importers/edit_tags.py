@@ -20,7 +20,7 @@ _WHOLE = {
     "$TRANSFORM_SPLIT_HYPHEN": Edit(kind=EditKind.SPLIT),
     "$MERGE_SPACE": Edit(kind=EditKind.MERGE),
     "$MERGE_HYPHEN": Edit(kind=EditKind.MERGE, text="-"),
-    # Labels that fill GECToR's vocabulary and mean no edit.
+    # Labels that fill up GECToR's vocabulary, without an edit.
     "@@UNKNOWN@@": Edit(kind=EditKind.KEEP),
     "@@PADDING@@": Edit(kind=EditKind.KEEP),
 }
@@ -33,7 +33,7 @@ def are_edit_tags(labels: Sequence[str]) -> bool:
 
 
 def read_edit_tags(labels: Sequence[str], origin: str) -> tuple[Edit, ...]:
-    """The edit that each label means.
+    """The edit of each label.
 
     Raises:
         UnsupportedError: lists the labels with an unknown meaning, such as verb forms, which need a

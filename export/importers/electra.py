@@ -1,6 +1,6 @@
 """ELECTRA (Clark et al. 2020), as ``transformers`` saves it.
 
-BERT; the embeddings may be smaller than the hidden size.
+BERT; embeddings may be smaller than the hidden size.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ DISCRIMINATOR = tuple(
 
 
 def _discriminator(folder: HuggingFaceFolder) -> Head:
-    """The published model of pretraining, without the head that finds replaced tokens."""
+    """The published pretraining model, without the head that detects replaced tokens."""
     return dataclasses.replace(embedder(folder), ignored=DISCRIMINATOR)
 
 

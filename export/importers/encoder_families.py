@@ -1,4 +1,4 @@
-"""The importers of encoders of texts, by ``model_type`` of config.json."""
+"""The importers of text encoders, by ``model_type`` of config.json."""
 
 from collections.abc import Callable
 

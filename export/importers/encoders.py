@@ -31,13 +31,13 @@ from model.position_config import PositionConfig
 class Body:
     """An encoder without its head.
 
-    In classes with a head, the names of its weights start with the prefix ``base``; ``table``,
+    In classes with a head, the names of its weights have the prefix ``base``; ``table``,
     ``ignored``, ``computed`` and ``copies`` have the names without it.
 
     Attributes:
-        ignored_heads: weights of other classes' heads that the family's checkpoints have too.
-        allows_unattended: whether tokens that nobody attends to are otherwise like others in
-            ``transformers``.
+        ignored_heads: weights of other classes' heads, which the family's checkpoints may contain.
+        allows_unattended: whether ``transformers`` treats tokens that are not attended to like
+            other tokens otherwise.
     """
 
     base: str
@@ -77,7 +77,7 @@ def assemble(
     """The model in ``folder``, ready for a bundle.
 
     Args:
-        folder: the checkpoint's.
+        folder: the checkpoint's folder.
         body: from the family's importer.
         heads: by class.
         default: the class if the configuration names none.
@@ -90,7 +90,7 @@ def assemble(
 
 
 def join(folder: HuggingFaceFolder, body: Body, architecture: str, head: Head) -> Checkpoint:
-    """``body`` with ``head``, ready for a bundle; errors as for :func:`assemble`."""
+    """``body`` with ``head``, ready for a bundle; errors as in :func:`assemble`."""
     config = folder.config
     has_unattended = _has_unattended(head)
     if has_unattended and not body.allows_unattended:
@@ -148,12 +148,12 @@ def _has_unattended(head: Head) -> bool:
     return spec is not None and spec.filler is not None and not spec.attends_to_filler
 
 
-# The first checkpoints have TensorFlow's names for the weights of a layer norm.
+# The first checkpoints use TensorFlow's names for the weights of layer norms.
 LEGACY_ENDINGS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 class _MergedWeights(Mapping[str, Tensor]):
-    """The weights of several files as one mapping; each is read on access."""
+    """The weights of several files as one mapping; each weight is read on access."""
 
     def __init__(self, *parts: Mapping[str, Tensor]) -> None:
         self._parts = {_modern(name): (part, name) for part in parts for name in part}

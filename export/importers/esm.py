@@ -1,7 +1,7 @@
 """ESM-1b and ESM-2 (Rives et al. 2021; Lin et al. 2022), as ``transformers`` saves them.
 
-Encoders of protein sequences: pre-norm layers of BERT with rotary or learned positions. Masks are
-dropped-out tokens, which scales the embeddings of the others.
+Encoders of protein sequences: BERT's layers with pre-norm and rotary or learned positions. Masks
+are dropped-out tokens, which scales the other embeddings.
 """
 
 import dataclasses
@@ -40,8 +40,8 @@ NAMES = LayerNames(
     attention_norm="encoder.layer.{n}.attention.LayerNorm",
     feed_forward_norm="encoder.layer.{n}.LayerNorm",
 )
-# The frequencies of rotary positions: of each layer in older folders, later of the model, which
-# transformers 5 saves as those of the layer "*".
+# Names of rotary frequencies: per layer in older folders, later per model, which transformers 5
+# saves as those of the layer "*".
 FREQUENCIES = "rotary_embeddings.inv_freq"
 LAYER_FREQUENCIES = f"encoder.layer.{{n}}.attention.self.{FREQUENCIES}"
 CONTACTS = ("contact_head.regression.weight", "contact_head.regression.bias")
@@ -90,7 +90,7 @@ def import_esm(folder: HuggingFaceFolder) -> Checkpoint:
             *per_layer(NAMES.table(), number),
         ),
         ignored=(*UNUSED, *CONTACTS, *frequencies, "embeddings.position_embeddings.weight"),
-        # transformers multiplies the embeddings by the mask of attention.
+        # transformers multiplies the embeddings by the attention mask.
         allows_unattended=False,
     )
     return with_proteins(folder, assemble(folder, body, HEADS, "EsmModel"))
@@ -99,7 +99,7 @@ def import_esm(folder: HuggingFaceFolder) -> Checkpoint:
 def with_proteins(folder: HuggingFaceFolder, checkpoint: Checkpoint) -> Checkpoint:
     """``checkpoint`` with proteins as samples.
 
-    It knows its unknown token, so that exports do not calibrate on English, which it cannot read.
+    Its unknown token is set, so that exports do not calibrate on English, which it cannot read.
     """
     name = folder.special_tokens.get("unk_token") or "<unk>"
     special = msgspec.structs.replace(
@@ -122,17 +122,17 @@ def _dropped_token(config: Fields) -> int | None:
 
 
 def _saved(folder: HuggingFaceFolder, names: list[str]) -> Tensor | None:
-    """The frequencies that the folder has, of which the first counts."""
+    """The first of the frequencies ``names`` that the folder has."""
     found = (f"{base}{name}" for name in names for base in ("", "esm."))
     name = next((name for name in found if name in folder.weights), None)
     return None if name is None else folder.weights[name].float()
 
 
 def _with_rotary(layer: LayerConfig, config: Fields, saved: Tensor | None) -> LayerConfig:
-    """``layer`` with rotary positions, whose ``saved`` frequencies may be rounded.
+    """``layer`` with rotary positions; its ``saved`` frequencies may be rounded.
 
     Raises:
-        SourceError: they are no frequencies of this model.
+        SourceError: they are not the frequencies of this model.
     """
     attention = required(layer.attention)
     rotary = RotaryConfig(base=config.number("rope_theta", 10_000.0))

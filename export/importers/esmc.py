@@ -1,7 +1,7 @@
 """ESM Cambrian (ESM Team 2024, https://www.evolutionaryscale.ai/blog/esm-cambrian).
 
 Encoders of protein sequences, as ``transformers`` saves them: EuroBERT's layers with layer norms,
-norms of all queries and all keys of a token, and sub-layers that are divided by a constant.
+norms over all queries and all keys of a token, and sub-layers divided by a constant.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ from model.config import (
 
 NORM = NormConfig(kind=NormKind.LAYER, epsilon=1e-5)
 NORM_WITHOUT_BIAS = msgspec.structs.replace(NORM, bias=False)
-# The depth of a model whose sub-layers are not divided.
+# The depth of the model whose sub-layers are not divided.
 UNSCALED_LAYERS = 36
 
 

@@ -43,13 +43,13 @@ def import_eurobert(folder: HuggingFaceFolder) -> Checkpoint:
     return assemble(folder, gated_encoder("model", model), HEADS, "EuroBertModel")
 
 
-# "late": of the tokens' logits, which are linear in the pooled vectors.
+# "late" pools the tokens' logits, which are linear in the pooled vectors.
 POOLINGS = {"bos": PoolingKind.CLS, "mean": PoolingKind.MEAN, "late": PoolingKind.MEAN}
 
 
 def _sequence_classifier(folder: HuggingFaceFolder) -> Head:
     config = folder.config
-    # The first folders have another name for the field.
+    # The first folders use another name for the field.
     name = config.text("classifier_pooling", config.text("clf_pooling", "late"))
     dense = DenseConfig(size=config.positive("hidden_size"), activation=Activation.GELU)
     return sequence_classifier(

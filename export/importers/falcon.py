@@ -1,7 +1,7 @@
 """Falcon (Almazrouei et al. 2023): multi-query or grouped-query attention, parallel branches.
 
-Queries, keys and values are packed group by group. Falcon-RW (Penedo et al. 2023) has ALiBi, which
-is rounded to bfloat16 and, unlike BLOOM's, scaled with the scores.
+Queries, keys and values are packed group by group. Falcon-RW (Penedo et al. 2023) has ALiBi,
+rounded to bfloat16 and, unlike BLOOM's, scaled with the scores.
 """
 
 from export.checkpoint import Checkpoint
@@ -32,7 +32,7 @@ NAMES: Names = {
 ONE_NORM = ("input_layernorm", "input_layernorm")
 SEQUENTIAL_NORMS = ("input_layernorm", "post_attention_layernorm")
 TWO_NORMS = ("ln_attn", "ln_mlp")
-MAX_ALIBI_POSITIONS = 1 << 16  # bounds the table of biases
+MAX_ALIBI_POSITIONS = 1 << 16  # limits the table of biases
 
 
 def import_falcon(folder: HuggingFaceFolder) -> Checkpoint:
@@ -100,7 +100,7 @@ def _norms(config: Fields) -> tuple[str, str]:
     """The names of a layer's norms.
 
     Raises:
-        UnsupportedError: values that no Falcon has together.
+        UnsupportedError: the fields have a combination of values that no Falcon has.
     """
     number = config.optional_integer("num_ln_in_parallel_attn")
     is_new = config.flag("new_decoder_architecture", False)

@@ -1,7 +1,7 @@
 """English spelling to sound: the GRU encoder-decoder of ``g2p-en`` (Park and Kim), as ``.npz``.
 
 One layer on each side and no attention, as in Sutskever et al. 2014: the encoder's last state is
-the decoder's first. The alphabets are those of the package: letters, and the phonemes of the CMU
+the decoder's first. The alphabets are the package's: letters, and the phonemes of the CMU
 Pronouncing Dictionary.
 """
 
@@ -36,7 +36,7 @@ SOURCE_TOKENS = ("<pad>", "<unk>", "</s>", *LETTERS)
 PAD, UNKNOWN, EOS, START = 0, 1, 2, len(SOURCE_TOKENS)
 TARGET_START, TARGET_EOS, FIRST_PHONEME = 2, 3, 4
 TOKENS = (*SOURCE_TOKENS, "<s>", *PHONEMES)
-# The package's own limit is 20 phonemes; this one bounds the server's cache.
+# The package's own limit is 20 phonemes; this one limits the server's cache.
 MAX_POSITIONS = 64
 ARRAYS = frozenset(
     ["fc_w", "fc_b"]
@@ -121,7 +121,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _weights(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Both alphabets in one vocabulary: the logits of letters are zero, and suppressed."""
+    """Weights for both alphabets in one vocabulary; logits of letters are 0, and suppressed."""
     embedding = arrays["dec_emb"]
     target = (embedding[TARGET_START : TARGET_START + 1], embedding[FIRST_PHONEME:])
     output = torch.zeros(len(TOKENS), arrays["fc_w"].shape[1])
@@ -144,7 +144,7 @@ def _weights(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _tokenizer() -> Tokenizer:
-    """A token for each letter, without accents; phonemes are joined by spaces."""
+    """Tokenizes letter by letter, without accents; joins phonemes with spaces."""
     vocabulary = {token: id_ for id_, token in enumerate(TOKENS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Sequence(

@@ -1,6 +1,6 @@
-"""Shared by the importers of decoders whose weights one table of names describes.
+"""Shared by the importers of decoders whose weights are described by one table of names.
 
-The sizes from a configuration, layers of these sizes, and one table of all weights for a model and
+Sizes from a configuration, layers with these sizes, and one table of all weights for a model and
 a checkpoint's names. The defaults are Llama's: RMS norm, rotary positions, gated feed-forward.
 """
 
@@ -149,7 +149,7 @@ class DecoderSizes:
         """A layer of ``attention`` and a feed-forward.
 
         Args:
-            bias: of the feed-forward.
+            bias: whether the feed-forward has biases.
             expert_size: the inner size of ``experts``, if it differs from the model's.
         """
         if experts is not None and experts.active > experts.count:
@@ -182,8 +182,8 @@ class DecoderSizes:
         """A model of ``layers``.
 
         Args:
-            positions: absolute ones, whose first is ``first_position``.
-            soft_cap: of the logits.
+            positions: absolute positions; the first is ``first_position``.
+            soft_cap: for the logits.
             head_bias: whether the output matrix has a bias.
         """
         return ModelConfig(
@@ -205,9 +205,9 @@ class DecoderSizes:
 
 
 def experts_table(names: Names, count: int, output: Transform = same) -> list[Rename]:
-    """The weights of a mixture of ``count`` experts; ``{e}`` is the number of an expert.
+    """The weights of a mixture of ``count`` experts; ``{e}`` is an expert's number.
 
-    Names without it are of all experts' matrices, where gates come before the others.
+    Names without ``{e}`` are for all experts' matrices, in which gates come first.
     """
     table = linear(ROUTER, *names[ROUTER], bias=False)
     if "{e}" not in names[GATES][0]:
@@ -245,11 +245,11 @@ def gated_table(
     """Every weight of ``model`` in a checkpoint that uses ``names``.
 
     Args:
-        norm: the transform of the weights of norms.
-        final_norm: that of the last norm's weights and biases; default: ``norm`` of its weights.
-        head_norm: that of the weights and biases of queries' and keys' norms; default: ``norm``.
+        norm: the transform of norms' weights.
+        final_norm: that of the last norm's weights and biases; default: ``norm`` for its weights.
+        head_norm: that of weights and biases of query and key norms; default: ``norm``.
         qkv: that of query, key and value weights: ``rows`` of :func:`linear`.
-        output: the same of matrices whose outputs are added to the residual stream.
+        output: the same for matrices whose outputs are added to the residual stream.
         positions: that of learned positions.
     """
 

@@ -1,4 +1,4 @@
-"""Encoders with the layers of a decoder: EuroBERT, ESM Cambrian, decoders without their head."""
+"""Encoders with a decoder's layers: EuroBERT, ESM Cambrian, decoders without their head."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,11 +10,11 @@ from model.config import ModelConfig
 
 
 def gated_encoder(base: str, model: ModelConfig, *, output: Transform = stack_rows) -> Body:
-    """The stack of ``model`` as an encoder; its checkpoint has the names of Llama's weights.
+    """The stack of ``model`` as an encoder; its checkpoint uses Llama's weight names.
 
     Args:
         base: the prefix of the weights in classes with a head.
-        output: as for :func:`gated_table`.
+        output: as in :func:`gated_table`.
     """
     if model.decoder is None:
         raise ValueError("a gated encoder has the stack of a decoder")
@@ -32,7 +32,7 @@ def gated_encoder(base: str, model: ModelConfig, *, output: Transform = stack_ro
 
 
 def encoder_table(table: Iterable[Rename]) -> list[Rename]:
-    """The ``table`` of a decoder as that of an encoder, without the head."""
+    """A decoder's ``table`` as an encoder's, without the head."""
     return [
         replace(entry, target=entry.target.replace("decoder.", "encoder.", 1))
         for entry in table

@@ -1,8 +1,8 @@
 """Gemma, Gemma 2 and Gemma 3 in GGUF, as llama.cpp converts them.
 
-The converter adds 1 to the weights of norms. Which layers have windows, the base of their rotary
-positions, and the scale of the scores of the largest models are not in the file: they are those of
-llama.cpp (``src/models/gemma2.cpp`` and ``gemma3.cpp``).
+The converter adds 1 to the weights of norms. The file does not say which layers have windows, nor
+the base of their rotary positions, nor the scale of the scores of the largest models: they are
+those of llama.cpp (``src/models/gemma2.cpp`` and ``gemma3.cpp``).
 """
 
 from msgspec import structs
@@ -22,7 +22,7 @@ SANDWICH: Names = {
     f"{TARGET}.feed_forward_norm.before": (f"{_SOURCE}.ffn_norm",),
     f"{TARGET}.feed_forward_norm.after": (f"{_SOURCE}.post_ffw_norm",),
 }
-# The 27B models, by their number of layers: scores are scaled by another size than the head's.
+# The numbers of layers of the 27B models, whose scores are not scaled by the head size.
 GEMMA2_27B, GEMMA3_27B = 46, 62
 GEMMA2_PATTERN, GEMMA3_PATTERN = 2, 6  # the last layer of each group has full attention
 

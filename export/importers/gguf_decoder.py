@@ -35,7 +35,7 @@ GGUF: Names = {
     f"{TARGET}.feed_forward.input": (f"{_SOURCE}.ffn_gate", f"{_SOURCE}.ffn_up"),
     f"{TARGET}.feed_forward.output": (f"{_SOURCE}.ffn_down",),
 }
-# Feed-forwards without a gate; in Phi-3, gates are the first half of the same matrix.
+# Feed-forwards without a gate; in Phi-3, the gates are the first half of the same matrix.
 UNGATED: Names = {**GGUF, f"{TARGET}.feed_forward.input": (f"{_SOURCE}.ffn_up",)}
 PACKED: Names = {**UNGATED, f"{TARGET}.mixer.qkv": (f"{_SOURCE}.attn_qkv",)}
 
@@ -58,7 +58,7 @@ class GgufModel:
         """The sizes of the model.
 
         Args:
-            partial: rotary positions may cover a part of each head.
+            partial: whether rotary positions may cover only a part of each head.
         """
         fields, weights = self.fields, self.file.weights
         hidden_size = fields.positive("embedding_length")
@@ -102,7 +102,7 @@ class GgufModel:
         return self.fields.positive("context_length")
 
     def rotary(self, sizes: DecoderSizes) -> RotaryConfig:
-        """Llama 3.1 and later have a factor for each frequency, computed by the converter."""
+        """The rotary positions; Llama 3.1 and later store a factor per frequency in the file."""
         size = self.fields.positive("rope.dimension_count", sizes.head_size)
         if size > sizes.head_size or size % 2:
             raise SourceError(
@@ -143,8 +143,8 @@ class GgufModel:
         """The model in the file, ready for a bundle.
 
         Args:
-            architecture: its name in ``transformers``.
-            weights: default: the file's.
+            architecture: the name in ``transformers``.
+            weights: default: those of the file.
         """
         metadata = self.file.metadata
         renamed = rename(table, weights or self.file.weights, ignored=ignored)
@@ -171,7 +171,7 @@ class GgufModel:
 
 
 class Unpermuted(Mapping[str, Tensor]):
-    """A GGUF file's weights, with the rows of Q and K in the order of the paper's code.
+    """A GGUF file's weights, with the rows of Q and K in half-split order.
 
     llama.cpp's converter interleaves the two halves of each head's rows
     (``convert_hf_to_gguf.py``, ``LlamaModel.permute``); rotary positions here are half-split.

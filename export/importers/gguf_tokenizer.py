@@ -6,7 +6,7 @@ from export.supported import lookup
 from export.tokenization.byte_level_bpe import ByteLevelBpe
 from export.tokenization.scored_bpe import ScoredBpe
 
-# ``tokenizer.ggml.token_type``, as ggml numbers them.
+# Values of ``tokenizer.ggml.token_type`` in ggml.
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 
 
@@ -62,7 +62,7 @@ def _of_type(kind: int, tokens: list[str], types: tuple[int, ...]) -> list[str]:
 
 
 def _prefix(metadata: Fields, tokens: list[str], *, default: bool) -> str | None:
-    """The first token of every sequence. llama.cpp has a default for each kind of tokenizer."""
+    """The first token of every sequence. llama.cpp has a default per kind of tokenizer."""
     if not metadata.flag("tokenizer.ggml.add_bos_token", default):
         return None
     if not default or metadata.get("tokenizer.ggml.bos_token_id") is not None:

@@ -1,7 +1,7 @@
 """GLM-4 (GLM Team 2024), GLM-Edge and GLM-4-0414.
 
-Rotary positions turn neighbouring dimensions of a part of each head; gates are packed. GLM-4-0414
-normalises the outputs of sub-layers too.
+Rotary positions rotate neighbouring dimensions of a part of each head; gates are packed. GLM-4-0414
+also normalizes the outputs of sub-layers.
 """
 
 from export.checkpoint import Checkpoint

@@ -42,7 +42,7 @@ LAYER = (
     *affine(f"{_TARGET}.feed_forward.input", f"{_SOURCE}.mlp.c_fc"),
     *affine(f"{_TARGET}.feed_forward.output", f"{_SOURCE}.mlp.c_proj"),
 )
-# Its names of the fields that most families call otherwise.
+# GPT-2's names for fields that most families name differently.
 FIELDS = {
     "hidden_size": "n_embd",
     "intermediate_size": "n_inner",
@@ -77,7 +77,7 @@ def import_gpt2(folder: HuggingFaceFolder) -> Checkpoint:
             kind=HeadKind.LANGUAGE_MODEL, tied=config.flag("tie_word_embeddings", True)
         ),
     )
-    # The first checkpoints were saved without their head.
+    # The first checkpoints were saved without a head.
     prefix = "transformer." if "transformer.wte.weight" in folder.weights else ""
     table = prefixed([*TRUNK, *per_layer(LAYER, len(layers))], prefix)
     if not model.head.tied:

@@ -38,7 +38,7 @@ from model.config import (
 from model.position_config import PositionConfig, PositionKind
 
 _TARGET, _SOURCE = "decoder.layers.{n}", "gpt_neox.layers.{n}"
-OUTPUTS = ("lm_head", "embed_out")  # the second until transformers 5
+OUTPUTS = ("lm_head", "embed_out")  # the second is used before transformers 5
 BUFFERS = ("attention.bias", "attention.masked_bias")
 
 

@@ -1,6 +1,6 @@
 """GPT-J (Wang and Komatsuzaki 2021) and CodeGen (Nijkamp et al. 2022).
 
-Attention and feed-forward read the same norm; rotary positions turn neighbouring dimensions. The
+Attention and feed-forward read the same norm; rotary positions rotate neighbouring dimensions. The
 output matrix has a bias. CodeGen packs queries, values and keys, in this order, in four blocks.
 """
 
@@ -33,7 +33,7 @@ GPT_J: Names = {
     f"{TARGET}.feed_forward.output": (f"{_SOURCE}.mlp.fc_out",),
 }
 CODEGEN: Names = {**GPT_J, f"{TARGET}.mixer.qkv": (f"{_SOURCE}.attn.qkv_proj",)}
-CODEGEN_BLOCKS = 4  # of the processors on which it was trained
+CODEGEN_BLOCKS = 4  # one per processor on which it was trained
 BUFFERS = tuple(f"transformer.{mask}" for mask in (*MASKS, "h.{n}.attn.causal_mask"))
 
 

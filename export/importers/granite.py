@@ -1,6 +1,6 @@
 """Granite (IBM 2024 and 2025): Llama with multipliers; also mixtures of experts and Granite 4.
 
-Weights absorb the multipliers of residual branches and logits. Of Granite 4, models without
+Weights absorb the multipliers of residual branches and logits. For Granite 4, only models without
 recurrent layers and experts are supported.
 """
 
@@ -126,7 +126,7 @@ def _import(
 
 
 def _positions(config: Fields, sizes: DecoderSizes) -> Rotary | None:
-    """Granite 4 may have no positions."""
+    """The rotary positions; Granite 4 may have none."""
     is_hybrid = config.get("model_type") == "granitemoehybrid"
     if is_hybrid and config.text("position_embedding_type", "nope") != "rope":
         return None

@@ -1,7 +1,7 @@
 """GTE (Zhang et al. 2024, mGTE), as ``transformers`` saves it or as Alibaba published it ("new").
 
 BERT with rotary positions and gated feed-forwards. The published folders extend the context by
-scaling the rotary base, which ``transformers`` has no name for.
+scaling the rotary base, for which ``transformers`` has no name.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ FAMILY = RotaryBertFamily(
     num_segments=1,
 )
 PUBLISHED = dataclasses.replace(FAMILY, base="new")
-# The published embedding models have the token weights of their sparse vectors too.
+# The published embedding models also have the token weights of their sparse vectors.
 TOKEN_WEIGHTS = ("classifier.weight", "classifier.bias")
 
 
@@ -75,11 +75,11 @@ def import_gte(folder: HuggingFaceFolder) -> Checkpoint:
 def _with_scaled_base(config: Fields) -> Fields:
     """Frequencies ``(factor * base) ** (-2 i / size) / factor ** (2 / size)``, as a linear scaling.
 
-    Su 2023, https://kexue.fm/archives/9706, equation 6, as Alibaba's code has it.
+    Su 2023, https://kexue.fm/archives/9706, equation 6, as in Alibaba's code.
 
     Raises:
         SourceError: the factor is not positive.
-        UnsupportedError: the paper's mixed scaling.
+        UnsupportedError: it is the paper's mixed scaling.
     """
     scaling = config.fields("rope_scaling")
     if scaling.text("type", scaling.text("rope_type", "")) != "ntk":

@@ -1,4 +1,4 @@
-"""Head readers for the classes that transformers has of each encoder family."""
+"""Head readers for the classes of each encoder family in transformers."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ def four_classes(
 def five_classes(
     family: str, *, classifier: HeadReader, masked: HeadReader
 ) -> dict[str, HeadReader]:
-    """:func:`four_classes`, and a question answerer without a dense layer before the output."""
+    """:func:`four_classes`, and a question-answering class without a dense layer."""
     return {
         **four_classes(family, classifier=classifier, masked=masked),
         f"{family}ForQuestionAnswering": question_answerer,

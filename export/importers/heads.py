@@ -1,4 +1,4 @@
-"""The heads of transformers' encoders, for the importers of all families.
+"""The heads of transformers' encoders, for importers of all families.
 
 Families differ in the dense layers before the output and in the names of the weights. An
 importer's table maps each class to a function of this module.
@@ -24,7 +24,7 @@ SCORE_FUNCTIONS = {
     "regression": ScoreFunction.IDENTITY,
 }
 SENTENCE_TRANSFORMERS_FILE = "config_sentence_transformers.json"
-# Of sentence-transformers' CrossEncoder, by the last part of the class's name.
+# Functions of sentence-transformers' CrossEncoder, by the last part of the class's name.
 ACTIVATION_FUNCTIONS = {
     "Sigmoid": ScoreFunction.SIGMOID,
     "Softmax": ScoreFunction.SOFTMAX,
@@ -39,7 +39,7 @@ class Head:
     Attributes:
         table: its weights.
         ignored: weights that the checkpoint may have but the model does not need.
-        copies: as for :func:`export.importers.renaming.rename`.
+        copies: as in :func:`export.importers.renaming.rename`.
         weights: weights from separate files.
     """
 
@@ -69,7 +69,7 @@ class NamedDense:
     norm: str | None = None
 
     def table(self, index: int) -> tuple[Rename, ...]:
-        """Its weights as those of the head's dense layer number ``index``."""
+        """Maps its weights to those of the head's dense layer number ``index``."""
         target = f"head.dense.{index}"
         entries = linear(f"{target}.linear", self.linear, bias=self.config.bias)
         if self.norm is not None:
@@ -95,9 +95,9 @@ def sequence_classifier(
     bias: bool = True,
     pools_last: bool = False,
 ) -> Head:
-    """Labels of a text, a pair or an image; with one label, a relevance score of a pair.
+    """Labels of a text, a pair or an image; a single label is a relevance score of a pair.
 
-    ``bias``: of the output.
+    ``bias``: whether the output has a bias.
     """
     table = (*_tables(dense), *linear("head.output", output, bias=bias))
     return classifier(folder, pooling, table, _configs(dense), bias=bias, pools_last=pools_last)
@@ -134,9 +134,9 @@ def classifier(
 def token_classifier(
     folder: HuggingFaceFolder, *dense: NamedDense, output: str = "classifier", bias: bool = True
 ) -> Head:
-    """A label for each token: of an entity or, if there is the label ``$KEEP``, an edit.
+    """A label per token: of an entity or, if one label is ``$KEEP``, of an edit.
 
-    ``bias``: of the output.
+    ``bias``: whether the output has a bias.
     """
     config = folder.config
     labels = read_labels(config)
@@ -191,12 +191,12 @@ def masked_language_model(
     """A masked language model.
 
     Args:
-        folder: the checkpoint's.
-        dense: the transform before the output.
+        folder: the checkpoint's folder.
+        dense: the layer before the output.
         decoder: prefix of the output's weights, used if the output is not tied.
         bias: the bias of an output that is tied to the embedding, if it has one.
         ignored: weights of the class that the model does not need.
-        has_own_bias: whether an output that is not tied adds its own bias instead of ``bias``.
+        has_own_bias: whether an untied output adds its own bias instead of ``bias``.
     """
     tied = folder.config.flag("tie_word_embeddings", True)
     config = HeadConfig(
@@ -227,7 +227,7 @@ def read_labels(config: Fields) -> tuple[str, ...]:
 
 
 def score_function(folder: HuggingFaceFolder, num_labels: int) -> ScoreFunction:
-    """As transformers' pipeline and sentence-transformers' CrossEncoder determine it.
+    """The score function of transformers' pipeline or sentence-transformers' CrossEncoder.
 
     Raises:
         UnsupportedError: another function.
@@ -235,7 +235,7 @@ def score_function(folder: HuggingFaceFolder, num_labels: int) -> ScoreFunction:
     config, saved = folder.config, folder.read_json(SENTENCE_TRANSFORMERS_FILE)
     encoder = config.fields("sentence_transformers")
     name = encoder.text("activation_fn", config.text("sbert_ce_default_activation_function", ""))
-    if isinstance(saved, dict) and num_labels == 1:  # of several labels, it is always the identity
+    if isinstance(saved, dict) and num_labels == 1:  # several labels: always the identity
         name = Fields(saved, SENTENCE_TRANSFORMERS_FILE).text("activation_fn", name)
     if name:
         return lookup(ACTIVATION_FUNCTIONS, name.rpartition(".")[2], "activation_fn")

@@ -1,6 +1,6 @@
-"""Hunyuan (Tencent 2025), dense: Llama whose rotated queries and keys are normalised.
+"""Hunyuan (Tencent 2025), dense: Llama with norms of queries and keys after rotation.
 
-``alpha`` stretches the base of its rotary positions, whatever the length of a text (bloc97 2023,
+``alpha`` stretches the base of its rotary positions for texts of any length (bloc97 2023,
 "NTK-aware scaled RoPE").
 """
 

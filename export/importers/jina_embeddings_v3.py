@@ -16,7 +16,7 @@ from export.importers.rotary_bert import (
 )
 from export.readers.hugging_face import HuggingFaceFolder
 
-# In the folder of each adapter, as *peft* saves it.
+# peft's file in the folder of each adapter.
 ADAPTER_FILE = "adapter_config.json"
 _LAYER = "encoder.layers.{n}"
 FAMILY = RotaryBertFamily(

@@ -32,7 +32,7 @@ def layer_types(
 
 
 def windows(config: Fields, num_layers: int) -> tuple[int | None, ...]:
-    """Each layer's window in Qwen's configurations: layers from ``max_window_layers`` on."""
+    """Each layer's window in Qwen's configurations; the first ``max_window_layers`` have none."""
     window = None
     if config.flag("use_sliding_window", False):
         window = config.optional_integer("sliding_window", absent=4096)

@@ -34,8 +34,8 @@ class LlamaVariant:
 
     Attributes:
         base, epsilon, head_size, tied, activation: defaults of its configuration.
-        interleaved: rotary positions turn neighbouring dimensions.
-        slides: layers may have windows.
+        interleaved: whether rotary positions rotate neighbouring dimensions.
+        slides: whether layers may have windows.
     """
 
     architecture: str

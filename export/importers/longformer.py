@@ -1,8 +1,8 @@
 """Longformer (Beltagy et al. 2020), as ``transformers`` saves it: RoBERTa with a window.
 
-Global tokens are those of ``transformers`` for the task: the first token of a text in its
-classifier, all tokens before the first separator in its question answering. Its other classes leave
-the choice to the caller: here, they have the classifier's.
+Global tokens are those of ``transformers`` for the task: the first token of a text in the
+classifier, all tokens before the first separator in question answering. Its other classes leave
+the choice to the caller; here, they use the classifier's.
 """
 
 import msgspec
@@ -27,8 +27,8 @@ from export.readers.hugging_face import HuggingFaceFolder
 from model.config import LayerConfig, StackConfig
 from model.mixers import required
 
-# Of a question, as many tokens as one block of the window holds, but at most 128: room for them is
-# kept in every block.
+# For a question, as many tokens as one block of the window holds, but at most 128: every block
+# reserves space for them.
 MAX_GLOBAL_TOKENS = {"LongformerForQuestionAnswering": 128}
 DEFAULT_GLOBAL_TOKENS = 1
 DEFAULT_CLASS = "LongformerModel"

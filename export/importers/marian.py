@@ -37,7 +37,7 @@ from model.config import (
 from model.position_config import PositionConfig, PositionKind
 
 ARCHITECTURE = "MarianTransformer"
-# Sinusoids have no limit; this one bounds the server's cache.
+# Sinusoids have no limit; this one limits the server's cache.
 MAX_POSITIONS = 1024
 # The constant in Marian's CPU and GPU kernels.
 EPSILON = 1e-6
@@ -70,8 +70,8 @@ CHECKED: dict[str, tuple[object, ...]] = {
 def import_marian(folder: MarianFolder) -> Checkpoint:
     """The translation model in ``folder``, ready for a bundle.
 
-    Marian starts a target with a zero vector instead of a token. Here that is the token
-    ``<start>`` after the vocabulary, with a row of zeros; it is suppressed.
+    Marian starts a target with a zero vector instead of a token. Here, the token ``<start>`` after
+    the vocabulary replaces it, with a row of zeros; it is suppressed.
 
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.

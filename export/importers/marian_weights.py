@@ -76,7 +76,7 @@ ENCODER_LAYER = [*_self_attention("encoder"), *_feed_forward("encoder")]
 
 @dataclass(frozen=True, kw_only=True)
 class MarianMixer:
-    """How a decoder's layer looks back: ``transformer-decoder-autoreg`` chooses."""
+    """A decoder layer's mixer, which ``transformer-decoder-autoreg`` selects."""
 
     kind: MixerKind
     table: list[Rename]
@@ -92,7 +92,7 @@ def marian_weights(file: MarianFile, model: ModelConfig, mixer: MarianMixer) -> 
     """All weights of ``model``, whose last token is the start of every target.
 
     Raises:
-        UnsupportedError: source and target have embeddings of their own.
+        UnsupportedError: source and target have separate embeddings.
         WeightsError: missing, unexpected or wrongly shaped weights.
     """
     if model.encoder is None or model.decoder is None:

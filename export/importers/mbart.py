@@ -1,4 +1,4 @@
-"""mBART and mBART-50 (Liu et al. 2020; Tang et al. 2020): BART with pre-norm, in many languages."""
+"""mBART and mBART-50 (Liu et al. 2020; Tang et al. 2020): multilingual BART with pre-norm."""
 
 from export.checkpoint import Checkpoint
 from export.importers.bart_tables import BartVariant, import_variant

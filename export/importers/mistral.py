@@ -1,4 +1,4 @@
-"""Mistral (Jiang et al. 2023), as ``transformers`` saves it: Llama in which a window slides."""
+"""Mistral (Jiang et al. 2023), as ``transformers`` saves it: Llama with a sliding window."""
 
 from export.checkpoint import Checkpoint
 from export.importers.causal import architecture_of, causal_checkpoint

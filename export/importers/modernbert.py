@@ -40,7 +40,7 @@ from model.config import (
 from model.position_config import PositionConfig, PositionKind, RotaryConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-# The field of the rotary base in older files, and its default.
+# In older files: the field of the rotary base, and its default.
 BASES = {FULL: ("global_rope_theta", 160_000.0), SLIDING: ("local_rope_theta", 10_000.0)}
 
 NORMS = {"embedding.norm": "embeddings.norm", "encoder.final_norm": "final_norm"}
@@ -103,7 +103,7 @@ def _layers(config: Fields) -> tuple[LayerConfig, ...]:
         )
         for kind in kinds
     ]
-    # The embeddings are normalised already.
+    # The embeddings are already normalized.
     no_norm = NormConfig(kind=NormKind.NONE, epsilon=0.0)
     return (msgspec.structs.replace(layers[0], mixer_norm=no_norm), *layers[1:])
 

@@ -1,6 +1,6 @@
 """MPNet (Song et al. 2020), as ``transformers`` saves it.
 
-BERT without token types; all layers share a relative position bias in T5's buckets.
+BERT without token types; all layers share a relative position bias with T5's buckets.
 """
 
 import msgspec
@@ -27,7 +27,7 @@ from model.config import EmbeddingConfig, LayerConfig, StackConfig
 from model.mixers import required
 from model.position_config import RelativeBiasConfig, RelativeBiasKind
 
-NUM_BUCKETS = 32  # fixed in transformers, whatever the size of the table
+NUM_BUCKETS = 32  # constant in transformers, whatever the table's size
 FIRST_POSITION = 2
 BIAS = Rename("encoder.positions.biases.0.weight", ("encoder.relative_attention_bias.weight",))
 _LAYER = "encoder.layer.{n}"

@@ -1,4 +1,4 @@
-"""MPT (MosaicML 2023): ALiBi, layer norms without biases, no biases at all."""
+"""MPT (MosaicML 2023): ALiBi, no biases, not even in layer norms."""
 
 from export.checkpoint import Checkpoint
 from export.importers.causal import architecture_of, causal_checkpoint

@@ -1,7 +1,7 @@
-"""Models with a vector for each token: ColBERT's folders, PyLate's and sentence-transformers'.
+"""Models with a vector per token: folders of ColBERT, PyLate and sentence-transformers.
 
-Each of the three formats has a function that returns :class:`TokenRules`; how they differ is in
-their documentation: https://github.com/stanford-futuredata/ColBERT, https://lightonai.github.io/pylate
+Each of the three formats has a function that returns :class:`TokenRules`. Documentation of the
+formats: https://github.com/stanford-futuredata/ColBERT, https://lightonai.github.io/pylate
 and https://sbert.net/docs/multi_vector_encoder.
 """
 
@@ -35,27 +35,27 @@ from export.supported import check_supported
 from model.bundle import Embedding, EmbeddingKind, MultiVector, Task
 from model.config import DenseConfig, HeadConfig, HeadKind
 
-COLBERT = "HF_ColBERT"  # the class of ColBERT's own folders
+COLBERT = "HF_ColBERT"  # the class in ColBERT's own folders
 METADATA_FILE = "artifact.metadata"
 QUERY, DOCUMENT = "query", "document"
-# The defaults of PyLate and, but for the length of documents, of ColBERT.
+# The defaults of PyLate and, except for the length of documents, of ColBERT.
 QUERY_LENGTH, DOCUMENT_LENGTH = 32, 180
 PUNCTUATION = tuple(string.punctuation)
 _MASK = "MultiVectorMask"
 _PYLATE_FIELDS = ("query_prefix", "document_prefix", "do_query_expansion", "skiplist_words")
-# Texts that show whether a prompt is one token, whatever follows it.
+# Texts to test whether a prompt is one token, whatever follows it.
 _PROBES = ("a", "Some words, and more.", "(42) x")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenRules:
-    """How the model reads texts, with tokens by their names: see :class:`MultiVector`.
+    """How the model tokenizes texts, with tokens by name: see :class:`MultiVector`.
 
     Attributes:
-        document_length: None for as many tokens as the model has positions.
-        fills: whether queries are filled up.
-        filler: None for the mask token or, without one, the end token.
-        origin: the file that says so.
+        document_length: None: as many tokens as the model has positions.
+        fills: whether queries are padded.
+        filler: None: the mask token or, without one, the end token.
+        origin: the file with the rules.
     """
 
     query_marker: str = ""
@@ -73,15 +73,15 @@ class TokenRules:
 
 
 def is_multi_vector(folder: HuggingFaceFolder) -> bool:
-    """Whether the folder is a model with a vector for each token."""
+    """Whether the folder is a model with a vector per token."""
     return _reader(folder) is not None
 
 
 def multi_vector_embedder(folder: HuggingFaceFolder, max_positions: int) -> Head:
-    """A vector for each token.
+    """The head with a vector per token.
 
     Args:
-        max_positions: of the model. Documents may not be longer.
+        max_positions: the model's limit, also for documents.
 
     Raises:
         SourceError: a token is missing, or a length is too small or too large.
@@ -147,7 +147,7 @@ def _colbert(folder: HuggingFaceFolder) -> TokenRules:
 
 def _pylate(folder: HuggingFaceFolder) -> TokenRules:
     config = read_object(folder, SENTENCE_TRANSFORMERS_FILE)
-    # PyLate's class reads vectors of tokens, whatever its configuration says.
+    # PyLate's class reads token vectors, whatever its configuration says.
     dense = _token_dense(folder, (), OF_TOKENS, OF_TEXTS)
     transformer_config(folder)
     skipped = config.texts("skiplist_words") if "skiplist_words" in config else PUNCTUATION
@@ -183,7 +183,7 @@ def _sentence_transformers(folder: HuggingFaceFolder) -> TokenRules:
     transformer = transformer_config(folder)
     expansion = transformer.fields("query_expansion")
     if expansion:
-        # "min" leaves longer queries whole. Without the module, masks would have no vectors.
+        # "min" would not cut longer queries. Without the module, masks would have no vectors.
         check_supported(expansion, strategy=("fixed",))
         if all(module.kind != _MASK for module in modules):
             raise UnsupportedError(f"{MODULES_FILE}: query_expansion without {_MASK}")
@@ -207,7 +207,7 @@ def _sentence_transformers(folder: HuggingFaceFolder) -> TokenRules:
 def _token_dense(
     folder: HuggingFaceFolder, others: tuple[str, ...], *vectors: str
 ) -> list[DenseModule]:
-    """The dense layers. After them there may be the modules ``others``, once each."""
+    """The dense layers. They may be followed by the modules ``others``, each at most once."""
     modules = read_modules(folder)
     kinds = [module.kind for module in modules]
     paths = [module.path for module in modules if module.kind == "Dense"]
@@ -226,7 +226,7 @@ def _token_dense(
 def _spec(
     folder: HuggingFaceFolder, rules: TokenRules, max_positions: int
 ) -> tuple[MultiVector, dict[str, str]]:
-    """The rules with ids, and the prompts that are not markers."""
+    """The rules with token ids, and the prompts that are not markers."""
     tokenizer, origin = folder.tokenizer, rules.origin
     markers = {QUERY: rules.query_marker, DOCUMENT: rules.document_marker}
     ids = {role: _id(tokenizer, token, origin) for role, token in markers.items() if token}
@@ -274,7 +274,7 @@ def _id(tokenizer: Tokenizer, token: str, origin: str) -> int:
 
 
 def _marker(tokenizer: Tokenizer, prompt: str) -> int | None:
-    """The added token that ``prompt`` is, if texts with it are those without it and this token."""
+    """The added token ``prompt``, if it adds exactly this one token to texts; otherwise None."""
     if not prompt:
         return None
     found = set()

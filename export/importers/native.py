@@ -1,4 +1,4 @@
-"""The checkpoints that ``python -m train`` writes: see :mod:`model.native_checkpoint`."""
+"""The checkpoints that ``python -m train`` writes (:mod:`model.native_checkpoint`)."""
 
 import hashlib
 import json
@@ -46,7 +46,7 @@ def import_native(path: Path) -> Checkpoint:
     """The checkpoint in the folder ``path``.
 
     Raises:
-        SourceError: a file is missing or damaged, or the image of a sample.
+        SourceError: a file or a sample image is missing or damaged.
         WeightsError: the weights do not fit the configuration.
     """
     native = read_native_config(path)
@@ -84,7 +84,7 @@ def read_native_config(path: Path) -> NativeConfig:
     """``config.json`` of the folder ``path``.
 
     Raises:
-        SourceError: it is missing or not valid; names the field.
+        SourceError: it is missing or not valid; the message names the field.
     """
     try:
         return msgspec.json.decode(_read(path / CONFIG_FILE), type=NativeConfig)
@@ -115,7 +115,7 @@ def _tokenizer(path: Path, native: NativeConfig) -> str:
 
 
 def _check_image(path: Path, native: NativeConfig) -> None:
-    """Whether ``image`` and ``model.patches`` are of the same images."""
+    """Checks that ``image`` and ``model.patches`` describe the same images."""
     patches, image = native.model.patches, native.image
     fields = ("height", "width", "num_channels", "num_tokens")
     read, made = ([getattr(x, name, None) for name in fields] for x in (patches, image))
@@ -124,7 +124,7 @@ def _check_image(path: Path, native: NativeConfig) -> None:
 
 
 def _check_embedding(path: Path, native: NativeConfig) -> None:
-    """Whether ``embedding`` describes the vectors of the head, with lengths that the model has."""
+    """Checks that ``embedding`` describes the head's vectors, with lengths that the model has."""
     model, embedding = native.model, native.embedding
     kind = EMBEDDINGS.get(model.head.kind)
     if embedding is None and kind in (None, EmbeddingKind.DENSE):

@@ -1,9 +1,9 @@
 """Khmer from Latin letters: ``netra-transliterate`` (Nhem), a Keras archive and its vocabulary.
 
-A bidirectional GRU reads the letters, one without a first state writes Khmer. Its state after each
-step attends to the source (Bahdanau et al. 2015): Keras's ``AdditiveAttention`` is ``v^T tanh(s +
-h_j)`` without matrices. The package pads every source to 25 letters, and the encoder and the
-attention read the padding too, so it is part of the text here.
+A bidirectional GRU reads the letters; a GRU with a zero initial state writes Khmer. Its state after
+each step attends to the source (Bahdanau et al. 2015): Keras's ``AdditiveAttention`` is ``v^T
+tanh(s + h_j)`` without matrices. The package pads every source to 25 letters, and encoder and
+attention read the padding too, so padding is part of the text here.
 """
 
 from pathlib import Path
@@ -33,13 +33,13 @@ ARCHITECTURE = "GRU encoder-decoder with additive attention"
 VOCABULARY_FILE = "gru_transliteration_assets.pkl"
 VOCABULARIES = ("eng_tokenizer", "khm_tokenizer")
 SOURCE_LENGTH = 25
-# The package's own limit is 32 characters; this one bounds the server's cache.
+# The package's own limit is 32 characters; this one limits the server's cache.
 MAX_POSITIONS = 64
 LENGTH_FACTOR = 32 / SOURCE_LENGTH
 BEGIN, END, UNKNOWN = "\t", "\n", "<unk>"
-PAD = "_"  # no letter of the source, nor a character of the target
+PAD = "_"  # neither a letter of the source nor a character of the target
 SAMPLES = ("angkor", "phnom penh", "soksabay", "khnhom", "srolanh", "bat", "tov", "attention")
-# What each layer must have besides its weights.
+# The settings that each layer must have besides its weights.
 SETTINGS: dict[str, dict[str, Any]] = {
     "GRU": {
         "reset_after": True,
@@ -81,7 +81,7 @@ def import_netra(path: Path) -> Checkpoint:
     )
     size = weights["decoder.layers.0.recurrent.weight"].shape[0]
     embedding = weights["embedding.tokens.weight"]
-    # The scores of Keras have no matrices.
+    # The scores in Keras have no matrices.
     identity = torch.eye(size)
     weights["decoder.alignment.query.weight"] = identity
     weights["decoder.alignment.key.weight"] = identity.clone()
@@ -141,8 +141,8 @@ def _check_settings(path: Path, archive: KerasArchive) -> None:
 def _vocabulary(source: dict[str, int], target: dict[str, int]) -> dict[str, int]:
     """Both alphabets, each with its padding as id 0; the target's ids follow the source's.
 
-    ``<unk>`` of the target, which no text has, and the tab and line feed that begin and end it
-    have names of their own.
+    ``<unk>`` of the target, which occurs in no text, and the tab and line feed that begin and end
+    a target get names of their own.
     """
     missing = [name for name in (BEGIN, END) if name not in target]
     missing += [] if UNKNOWN in source else [UNKNOWN]
@@ -158,19 +158,19 @@ def _vocabulary(source: dict[str, int], target: dict[str, int]) -> dict[str, int
 
 
 def _gates(weight: Tensor) -> Tensor:
-    """Keras's update, reset, new in the order of ``torch.nn``: reset, update, new."""
+    """Converts Keras's gate order (update, reset, new) to reset, update, new (``torch.nn``)."""
     update, reset, new = weight.chunk(3, -1)
     return torch.cat([reset, update, new], -1)
 
 
 def _bias(row: int) -> Transform:
-    """With ``reset_after``, a GRU has two biases, of the input's product and of the state's."""
+    """Selects the bias of the input's or the state's product: ``reset_after`` gives a GRU both."""
     return lambda biases: _gates(biases[row])
 
 
 def _table(num_source_tokens: int) -> list[Rename]:
     def output(weight: Tensor) -> Tensor:
-        """The logits of the source's tokens are zero, and suppressed."""
+        """Sets the logits of the source's tokens, which are suppressed, to zero."""
         return torch.cat([weight.new_zeros(*weight.shape[:-1], num_source_tokens), weight], -1)
 
     table = [
@@ -204,7 +204,7 @@ def _table(num_source_tokens: int) -> list[Rename]:
 
 
 def _tokenizer(vocabulary: dict[str, int]) -> Tokenizer:
-    """Small letters a to z, the last 25, padded to 25; the target's characters are joined."""
+    """Lower-cases, keeps the last 25 letters, pads to 25; joins the target's characters."""
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Sequence(
         [

@@ -1,7 +1,7 @@
 """NLLB-200 with experts (NLLB Team 2022, section 5): every n-th layer is a mixture of experts.
 
 A token goes through its two best experts, with weights that sum to 1. In ``transformers``, an
-expert with an evaluation capacity of 1 or more takes all tokens, so none is dropped and a token's
+expert with an evaluation capacity of 1 or more takes all tokens: no token is dropped, and its
 result does not depend on other tokens.
 """
 
@@ -62,7 +62,7 @@ def import_nllb_moe(folder: HuggingFaceFolder) -> Checkpoint:
             "1.0. With less, a token's experts depend on the other tokens of its batch"
         )
     checkpoint = import_variant(folder, VARIANT)
-    # Training masked a fraction of the experts' outputs. Inference keeps all and scales them.
+    # Training masked a fraction of the experts' outputs; inference keeps all of them, scaled.
     kept = 1 - config.number("moe_token_dropout", 0.2)
     for name in _expert_outputs(checkpoint):
         checkpoint.weights[name] = checkpoint.weights[name] * kept

@@ -1,7 +1,7 @@
 """nomic-bert (Nussbaum et al. 2024), as ``transformers`` saves it or as it was published.
 
-BERT with rotary positions, gated feed-forwards and no biases. The first folders have the names of
-GPT-2's configuration.
+BERT with rotary positions, gated feed-forwards and no biases. The first folders use the field names
+of GPT-2's configuration.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ def _renamed(config: Fields) -> Fields:
     """The configuration of a folder from before ``transformers`` had this family.
 
     Raises:
-        UnsupportedError: a variant of its code that no published text embedding model has.
+        UnsupportedError: a variant of its code that no published text embedding model uses.
     """
     check_supported(
         config,
@@ -90,7 +90,7 @@ def _renamed(config: Fields) -> Fields:
     fields = {field: config[old] for field, old in FIELDS.items() if old in config}
     fields["hidden_act"] = lookup(GATED, name, f"{config.origin}: activation_function")
     if config.get("rotary_scaling_factor") is not None:
-        # Dynamic scaling changes nothing up to the length of the training.
+        # Dynamic scaling has no effect up to the training length.
         fields["max_position_embeddings"] = config.positive("max_trained_positions", 2048)
     return Fields({**config, **fields}, config.origin)
 

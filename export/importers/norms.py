@@ -1,4 +1,4 @@
-"""Norms of decoders, by the names of their epsilons."""
+"""Norms of decoders, from the configuration fields of their epsilons."""
 
 from export.readers.fields import Fields
 from model.config import NormConfig, NormKind

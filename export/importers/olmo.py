@@ -1,7 +1,7 @@
 """OLMo, OLMo 2, OLMo 3 and OLMoE (Groeneveld et al. 2024; Team OLMo 2024; Muennighoff et al. 2024).
 
-OLMo's norms have no weights. OLMo 2 and 3 normalise the outputs of sub-layers, and queries and keys
-of all heads as one vector; OLMo 3 has windows in most layers. OLMoE is a mixture of experts.
+OLMo's norms have no weights. OLMo 2 and 3 normalize the outputs of sub-layers, and queries and keys
+over all heads; OLMo 3 has windows in most layers. OLMoE is a mixture of experts.
 """
 
 from typing import Any
@@ -79,7 +79,7 @@ def import_olmo3(folder: HuggingFaceFolder) -> Checkpoint:
     check_supported(config, hidden_act=("silu",))
     sizes = DecoderSizes.of(config, epsilon=1e-5)
     far = rotary(config, sizes.head_size, default_base=500_000.0, layer_type=FULL)
-    # A scaling beside the parameters is that of full attention.
+    # The scaling applies only to full attention.
     unscaled = Fields({**config, "rope_scaling": None}, config.origin)
     near = rotary(unscaled, sizes.head_size, default_base=500_000.0, layer_type=SLIDING)
     window = config.positive("sliding_window", 4096)

@@ -1,8 +1,8 @@
 """OPT (Zhang et al. 2022), as ``transformers`` saves it.
 
-The first two rows of its positions are for padding. The model of 350 million parameters is
+The first two rows of its positions are for padding. The model with 350 million parameters is
 post-norm and has smaller embeddings, with a projection from them and one back. Positions are added
-after the first projection, so it is multiplied into the token embedding.
+after the first projection, which is therefore multiplied into the token embedding.
 """
 
 from torch import Tensor

@@ -72,9 +72,9 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "umt5": import_t5,
     **DECODERS,
 }
-# Models of images and texts, of which one part is exported.
+# Models of images and texts; one of their towers is exported.
 WITH_TOWERS = ("clip", "siglip")
-# By the specification's name.
+# By name of the specification.
 CTRANSLATE2: dict[str, Callable[[CTranslate2Model], Checkpoint]] = {
     "WhisperSpec": import_whisper_ctranslate2,
 }
@@ -220,8 +220,8 @@ def import_path(
     """The checkpoint in the folder or file ``path``, whatever its format.
 
     Args:
-        tower: which part of a model of images and texts: "image" or "text".
-        vectors: which vectors a model returns whose files do not say so.
+        tower: the part of a model of images and texts to import: "image" or "text".
+        vectors: the kind of vectors, for a model whose files do not say which it returns.
 
     Raises:
         SourceError: it does not exist or is damaged.

@@ -1,6 +1,6 @@
 """RemBERT (Chung et al. 2020), as ``transformers`` saves it.
 
-BERT with input embeddings of their own size, and an output matrix of another one.
+BERT with input embeddings and an output matrix of different sizes.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ def import_rembert(folder: HuggingFaceFolder) -> Checkpoint:
     config = Fields({**config, "tie_word_embeddings": False}, config.origin)
     folder = dataclasses.replace(folder, config=config)
     body = bert_body(config, REMBERT)
-    # The projection exists even between equal sizes.
+    # The projection exists even if the sizes are equal.
     size = config.positive("input_embedding_size", 256)
     body = dataclasses.replace(
         body,

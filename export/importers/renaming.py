@@ -1,4 +1,4 @@
-"""Converts a checkpoint's weights to this project's names, by tables that are applied strictly."""
+"""Converts a checkpoint's weights to this project's names, by strictly applied tables."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -62,7 +62,7 @@ class Rename:
 
 
 def select_rows(rows: Tensor) -> Transform:
-    """Concatenates weights and selects ``rows``: outputs in another order."""
+    """Concatenates weights and selects ``rows``, to reorder the outputs."""
 
     def select(*weights: Tensor) -> Tensor:
         stacked = torch.cat(weights)
@@ -91,7 +91,7 @@ def stacked_experts(num_kinds: int) -> Transform:
 
 
 def interleave_halves(weight: Tensor) -> Tensor:
-    """``[experts, 2 * n, inputs]``: the rows of the first half, each before one of the second."""
+    """``[experts, 2 * n, inputs]`` with the rows of both halves interleaved, first half first."""
     first, second = weight.chunk(2, 1)
     return torch.stack([first, second], 2).flatten(1, 2)
 
@@ -101,12 +101,12 @@ def rows_by_kind(
 ) -> Tensor:
     """Row indices that sort weights packed group by group into queries, keys and values.
 
-    A group is a key and value head after the query heads that it serves.
+    A group is a key head and a value head, after the query heads that they serve.
 
     Args:
-        order: the checkpoint's index of each dimension of a query's or key's head; default: the
-            same order.
-        num_groups: default: a group for each head.
+        order: the checkpoint's index of each dimension of a query or key head; default: the same
+            order.
+        num_groups: default: one group per head.
     """
     groups = num_groups or num_heads
     packed = torch.arange((num_heads + 2 * groups) * head_size).view(groups, -1, head_size)
@@ -114,7 +114,7 @@ def rows_by_kind(
 
 
 def kind_rows(query: Tensor, key: Tensor, value: Tensor, order: Tensor | None = None) -> Tensor:
-    """Row indices ``[..., head_size]`` of queries, then keys, then values; ``order`` as above."""
+    """Row indices ``[..., head_size]``: queries, then keys, then values; ``order`` as above."""
     if order is not None:
         query, key = query[..., order], key[..., order]
     return torch.cat([query.flatten(), key.flatten(), value.flatten()])
@@ -135,7 +135,7 @@ def linear(target: str, *sources: str, bias: bool, rows: Transform = stack_rows)
 
 
 def affine(target: str, source: str, transform: Transform = same) -> list[Rename]:
-    """Weight and bias with the same layout on both sides, as of a layer norm."""
+    """Weight and bias with the same layout in both, as for a layer norm."""
     names = ("weight", "bias")
     return [Rename(f"{target}.{name}", (f"{source}.{name}",), transform) for name in names]
 
@@ -143,7 +143,7 @@ def affine(target: str, source: str, transform: Transform = same) -> list[Rename
 def per_layer(
     table: Iterable[Rename], num_layers: int, *, first_source_layer: int = 0
 ) -> list[Rename]:
-    """``table`` for each layer; the checkpoint numbers layers from ``first_source_layer``."""
+    """``table`` for all layers; the checkpoint numbers layers from ``first_source_layer``."""
     entries = tuple(table)
     return [
         entry.at(layer, source_layer=layer + first_source_layer)
@@ -153,7 +153,7 @@ def per_layer(
 
 
 def numbered(names: Iterable[str], num_layers: int) -> list[str]:
-    """``names`` of each layer; ``{n}`` is its number."""
+    """``names`` for all layers; ``{n}`` is the layer's number."""
     return [name.replace("{n}", str(layer)) for layer in range(num_layers) for name in names]
 
 
@@ -177,10 +177,10 @@ def rename(
 
     Args:
         ignored: weights that the checkpoint may have but the model does not need.
-        copies: weights that the checkpoint may have besides those of another entry: the entry's
-            target by the copy's name.
-        computed: weights that the checkpoint may have, and what the model computes instead, in
-            fp32. NaN: a value that it does not use.
+        copies: weights that the checkpoint may have in addition: a copy's name, and the target of
+            the entry that it copies.
+        computed: weights that the checkpoint may have and what the model computes instead, in
+            fp32. NaN marks values that the model does not use.
 
     Raises:
         WeightsError: lists all missing and all unexpected weights by the checkpoint's names, or
@@ -206,7 +206,7 @@ def rename(
 
 
 def _damaged(entry: Rename, weights: Mapping[str, Tensor]) -> list[str]:
-    """The sources of ``entry`` that are not finite; all if only its transform overflows."""
+    """The sources of ``entry`` that are not finite; all of them if only the transform overflows."""
     found = [name for name in entry.sources if not is_finite(_read(weights, name))]
     return found or list(entry.sources)
 
@@ -216,11 +216,11 @@ def _check_replaced(
 ) -> None:
     """Checks that the weights which an import drops equal what replaces them.
 
-    Copies must be equal. Tables of positions may be rounded, and have another number of rows.
+    Copies must be equal. Position tables may be rounded, and may have another number of rows.
 
     Args:
         originals: the weight that is used, by the name of its copy.
-        computed: the table that is computed, by the name of the saved one.
+        computed: the computed table, by the name of the saved one.
     """
     lines = []
     for name, original in originals.items():
@@ -234,7 +234,7 @@ def _check_replaced(
 
 
 def _read(weights: Mapping[str, Tensor], name: str) -> Tensor:
-    """The weight ``name``. Integers are quantized: they mean nothing without their scales."""
+    """Reads ``name``; rejects integers, which are quantized and need scales."""
     weight = weights[name]
     if not weight.is_floating_point():
         raise WeightsError(f"{name} is of type {weight.dtype}, not floating point")
@@ -247,7 +247,7 @@ def _are_equal(copy: Tensor, original: Tensor) -> bool:
 
 
 def _is_rounded(given: Tensor, table: Tensor) -> bool:
-    """Whether ``given`` is ``table`` within its type's rounding, and that of an angle in fp32."""
+    """Whether ``given`` is ``table`` up to the rounding of its type and of fp32 angles."""
     if given.shape[1:] != table.shape[1:]:
         return False
     rows = min(len(given), len(table))

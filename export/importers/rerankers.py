@@ -1,8 +1,8 @@
-"""Language models that rerank, and templates of pairs: files of sentence-transformers.
+"""Language models that rerank, and templates for pairs, from sentence-transformers' files.
 
-The score of a pair is the logit of a token such as "yes" after a prompt with both texts, less that
-of another such as "no" (the module ``LogitScore``). So the head is one row of the output matrix
-minus another.
+The score of a pair is the logit of a token such as "yes" after a prompt with both texts, minus that
+of a token such as "no" (the module ``LogitScore``). So the head is the difference of two rows of
+the output matrix.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ from model.config import HeadConfig, HeadKind, ModelConfig, PoolingKind
 
 SCORE = "LogitScore"
 TOKENS, OUTPUT = "embedding.tokens.weight", "head.output.weight"
-# Texts that a template must not change: spaces, markup, placeholders.
+# Texts that a template must leave unchanged: spaces, markup, placeholders.
 PROBES = (
     ("Which river is longer?", "The Nile has a length of 6,650 km."),
     ("  <a href='x'>{{ 1 }} & \"b\"", "\n| {document} \\ %s\n\n"),
@@ -81,7 +81,7 @@ def reranker(folder: HuggingFaceFolder, model: ModelConfig, table: Iterable[Rena
 
 
 def _difference(table: Iterable[Rename], ids: list[int], *, is_tied: bool) -> list[Rename]:
-    """The output matrix ``[hidden, 1]`` and its bias."""
+    """The head's output matrix ``[hidden, 1]`` and its bias."""
     sources = {entry.target: entry for entry in table}
     if is_tied:  # [vocabulary, hidden]
         tokens = sources[TOKENS]
@@ -98,7 +98,7 @@ def _transposed(transform: Transform) -> Transform:
 
 
 def _columns(transform: Transform, ids: list[int]) -> Transform:
-    """The column ``ids[0]``, less ``ids[1]`` if there is one: ``[..., 1]``."""
+    """The column ``ids[0]``, minus ``ids[1]`` if there are two: ``[..., 1]``."""
 
     def select(*weights: Tensor) -> Tensor:
         columns = transform(*weights)[..., ids]
@@ -108,9 +108,9 @@ def _columns(transform: Transform, ids: list[int]) -> Transform:
 
 
 def pair_template(folder: HuggingFaceFolder) -> PairTemplate | None:
-    """The template of pairs; None if the tokenizer alone puts both texts together.
+    """The template for pairs; None if the tokenizer alone joins both texts.
 
-    Without ``modules.json``, a chat template that does not take pairs is one of conversations.
+    Without ``modules.json``, a chat template that does not take pairs is for conversations.
 
     Raises:
         SourceError: a file is damaged.
@@ -135,7 +135,7 @@ def pair_template(folder: HuggingFaceFolder) -> PairTemplate | None:
 
 
 def _prompt(folder: HuggingFaceFolder) -> str:
-    """The default prompt: the instruction."""
+    """The default prompt, which is the instruction."""
     saved = folder.read_json(SENTENCE_TRANSFORMERS_FILE)
     fields = Fields(saved if isinstance(saved, dict) else {}, SENTENCE_TRANSFORMERS_FILE)
     name = fields.text("default_prompt_name", "")
@@ -168,14 +168,14 @@ def _renderer(folder: HuggingFaceFolder, template: str, limits: Fields) -> Rende
             return environment.from_string(template).render(
                 messages=messages, **{"add_generation_prompt": False, **special, **options}
             )
-        except Exception as error:  # the template is code of the folder and may raise anything
+        except Exception as error:  # templates are code and may raise anything
             raise UnsupportedError(f"the chat template does not render a pair: {error}") from error
 
     return render
 
 
 def _split(render: Render) -> PairTemplate:
-    """The parts of what is rendered around both texts."""
+    """Splits the rendered text into the parts around both texts."""
     query, document = PROBES[0]
     before, found, rest = render(query, document).partition(query)
     between, also_found, after = rest.partition(document)

@@ -1,8 +1,8 @@
 """RoBERTa (Liu et al. 2019) and its successors, as ``transformers`` saves them.
 
-BERT with shifted positions: those of a text start after the padding's id. XLM-RoBERTa (Conneau et
-al. 2019), CamemBERT (Martin et al. 2019) and data2vec (Baevski et al. 2022) differ in their data,
-XLM-RoBERTa XL (Goyal et al. 2021) and RoBERTa-PreLayerNorm have pre-norm layers.
+BERT with shifted positions: a text's positions start after the padding's id. XLM-RoBERTa (Conneau
+et al. 2019), CamemBERT (Martin et al. 2019) and data2vec (Baevski et al. 2022) differ in their
+data; XLM-RoBERTa XL (Goyal et al. 2021) and RoBERTa-PreLayerNorm have pre-norm layers.
 """
 
 from export.checkpoint import Checkpoint

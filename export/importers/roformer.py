@@ -1,7 +1,7 @@
 """RoFormer (Su et al. 2021), as ``transformers`` saves it: BERT with rotary positions.
 
-Its rotary pairs are adjacent, this project's are half a head apart. The importer reorders the
-outputs of queries and keys, which changes no product of the two.
+Its rotary pairs are adjacent; in this project, they are half a head apart. The importer reorders
+the outputs of queries and keys, which does not change their dot products.
 """
 
 import msgspec

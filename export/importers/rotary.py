@@ -24,7 +24,7 @@ from model.position_config import (
 
 @dataclass(frozen=True)
 class Rotary:
-    """``config`` is valid up to ``max_positions``."""
+    """Rotary positions; ``config`` is valid up to ``max_positions``."""
 
     config: RotaryConfig
     max_positions: int
@@ -34,7 +34,7 @@ class Rotary:
 class _Scaled:
     scaling: RotaryScaling | None = None
     magnitude: float = 1.0
-    max_positions: int | None = None  # None: the configuration's
+    max_positions: int | None = None  # None: that of the configuration
 
 
 def rotary(
@@ -47,15 +47,15 @@ def rotary(
 ) -> Rotary:
     """Reads ``rope_parameters`` (transformers 5) or ``rope_scaling`` (before).
 
-    If a configuration has both, ``rope_scaling`` was added by hand. It replaces the other, or the
-    same fields of a layer type.
+    If a configuration has both, ``rope_scaling`` was added by hand and replaces the other, or its
+    fields for a layer type.
 
-    ``dynamic`` scaling changes nothing within ``max_position_embeddings``, the limit here.
-    ``longrope`` has other factors beyond ``original_max_position_embeddings``, the limit for it.
+    ``dynamic`` scaling has no effect within ``max_position_embeddings``, which is the limit here.
+    ``longrope`` has other factors beyond ``original_max_position_embeddings``, its limit here.
 
     Args:
-        default_fraction: the fraction of a head's dimensions that are rotated.
-        layer_type: whose parameters to read, if they differ between layer types.
+        default_fraction: fraction of a head's dimensions that are rotated.
+        layer_type: the layer type whose parameters to read, if they differ.
 
     Raises:
         SourceError, UnsupportedError: see :mod:`export.errors`.
@@ -158,18 +158,18 @@ SCALINGS: dict[str, Callable[[Fields, Fields], _Scaled]] = {
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
-    "su": _longrope,  # as the first Phi-3 called it
+    "su": _longrope,  # the name in the first Phi-3
 }
 
 
 def rotary_dimensions_first(
     head_size: int, rotary: RotaryConfig | None, *, interleaved: bool = False
 ) -> Tensor:
-    """The checkpoint's index of each of a head's dimensions.
+    """The checkpoint's index for each dimension of a head.
 
     ``transformers`` rotates pairs ``(i, i + size / 2)`` of the first ``size`` dimensions, or
     neighbours ``(2 i, 2 i + 1)`` if ``interleaved``, as in the paper. This project rotates pairs
-    ``(i, i + head_size / 2)``, with the angle 0 for those beyond ``size``.
+    ``(i, i + head_size / 2)``, with the angle 0 for pairs beyond ``size``.
     """
     if rotary is None:
         return torch.arange(head_size)

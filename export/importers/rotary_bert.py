@@ -1,7 +1,7 @@
 """Shared by the importers of BERTs with rotary positions: nomic-bert, GTE and Jina v3.
 
-Post-norm layers without absolute positions. Checkpoints have the names of each family's first code,
-which ``transformers`` writes too; its own names are those of :data:`NATIVE`.
+Post-norm layers without absolute positions. Checkpoints use the names of each family's original
+code, which ``transformers`` writes too, or the names of ``transformers`` itself: :data:`NATIVE`.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class RotaryBertNames:
 
     Attributes:
         qkv: queries, keys and values, or one weight with all rows.
-        feed_forward_input: of a gated one, the gate and then the other half.
+        feed_forward_input: if gated, the gate and then the other half.
         input_rows: the order of their rows.
     """
 
@@ -67,9 +67,9 @@ class RotaryBertFamily:
 
     Attributes:
         base: the prefix of the body's weights in classes with a head.
-        names: of the first code.
-        native: of ``transformers``.
-        input_bias: whether the first map of a feed-forward has a bias. So ``output_bias``.
+        names: those of the original code.
+        native: those of ``transformers``.
+        input_bias: whether the first map of a feed-forward has a bias; ``output_bias`` likewise.
         theta: the rotary base if config.json names none.
     """
 
@@ -144,7 +144,7 @@ def _layer_table(names: RotaryBertNames, family: RotaryBertFamily) -> list[Renam
         rows=names.input_rows,
     )
     if family.output_bias and not family.input_bias:
-        # The model has both biases or none.
+        # In this project's models, both maps have biases, or neither.
         (weight,) = inputs
         inputs.append(
             Rename(f"{_TARGET}.feed_forward.input.bias", weight.sources, _zero_for_each_row)
@@ -167,7 +167,7 @@ def _zero_for_each_row(*weights: Tensor) -> Tensor:
 
 
 def second_half_first(weight: Tensor) -> Tensor:
-    """The rows of ``weight``, of which the gate is the second half."""
+    """Swaps the halves of ``weight``'s rows, of which the second is the gate."""
     up, gate = weight.chunk(2)
     return stack_rows(gate, up)
 

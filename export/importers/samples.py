@@ -46,5 +46,5 @@ PROTEINS = (
 
 
 def source_sentences(language: str | None) -> tuple[str, ...]:
-    """Sentences to translate from ``language``; English ones if there are none in it."""
+    """Sentences to translate from ``language``; English ones if there are none."""
     return SOURCE_SENTENCES.get(language or "en", SOURCE_SENTENCES["en"])

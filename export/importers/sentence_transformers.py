@@ -18,7 +18,7 @@ from model.config import Activation, DenseConfig, HeadConfig, HeadKind, PoolingK
 
 MODULES_FILE = "modules.json"
 _FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-# The first that exists counts.
+# The first file that exists is used.
 LIMITS_FILES = tuple(f"sentence_{family}_config.json" for family in _FAMILIES)
 # By the name of a flag ``pooling_mode_…``, or by the value of ``pooling_mode``.
 POOLINGS = {
@@ -41,9 +41,9 @@ ACTIVATIONS: dict[str, Activation | None] = {
     "Identity": None,
 }
 _FLAG = "pooling_mode_"
-# The names under which modules pass on a vector for each text, and one for each token.
+# The names under which modules pass a vector per text, or a vector per token.
 OF_TEXTS, OF_TOKENS = "sentence_embedding", "token_embeddings"
-# Not the limit of a model, but of a tokenizer without one.
+# the value for tokenizers without a limit
 _NO_LIMIT = 1_000_000
 
 
@@ -67,7 +67,7 @@ def embedder(folder: HuggingFaceFolder, hidden_size: int | None = None) -> Head:
     """An embedding head as the files describe it; without files, mean pooling.
 
     Args:
-        hidden_size: of the model; default: the configuration's ``hidden_size``.
+        hidden_size: the model's; default: ``hidden_size`` of the configuration.
 
     Raises:
         SourceError: a file is damaged.
@@ -111,7 +111,7 @@ def is_embedder(folder: HuggingFaceFolder) -> bool:
     """Whether sentence-transformers saved ``folder`` as an embedding model.
 
     Raises:
-        UnsupportedError: it has a network for queries and another one for documents.
+        UnsupportedError: it has separate networks for queries and documents.
     """
     kinds = [module.kind for module in read_modules(folder)]
     routers = [kind for kind in kinds if kind in ("Router", "Asym")]
@@ -140,7 +140,7 @@ def read_object(folder: HuggingFaceFolder, name: str) -> Fields:
 
 
 def transformer_fields(folder: HuggingFaceFolder) -> Fields:
-    """The configuration of the module Transformer, as it is."""
+    """The configuration of the module Transformer, unchecked."""
     found = (name for name in LIMITS_FILES if folder.read_json(name) is not None)
     return read_object(folder, next(found, LIMITS_FILES[0]))
 
@@ -149,7 +149,7 @@ def transformer_config(folder: HuggingFaceFolder) -> Fields:
     """The configuration of the module Transformer.
 
     Raises:
-        UnsupportedError: it changes texts, or how they are tokenized.
+        UnsupportedError: it changes texts or their tokenization.
     """
     config = transformer_fields(folder)
     check_supported(config, do_lower_case=(False,), processing_kwargs=({},))
@@ -157,7 +157,7 @@ def transformer_config(folder: HuggingFaceFolder) -> Fields:
 
 
 def max_text_length(folder: HuggingFaceFolder, transformer: Fields) -> int | None:
-    """The tokens to which texts are cut; newer files leave them to the tokenizer's."""
+    """The number of tokens to which texts are cut; in newer files, the tokenizer has it."""
     limit = transformer.optional_integer("max_seq_length")
     if limit is None and "transformer_task" in transformer:
         value = read_object(folder, "tokenizer_config.json").get("model_max_length")
@@ -166,7 +166,7 @@ def max_text_length(folder: HuggingFaceFolder, transformer: Fields) -> int | Non
 
 
 def check_normalize(folder: HuggingFaceFolder, modules: list[Module], name: str) -> None:
-    """Raises ``UnsupportedError`` if the module Normalize changes other vectors than ``name``."""
+    """Raises ``UnsupportedError`` if the module Normalize changes vectors other than ``name``."""
     for module in modules:
         if module.kind == "Normalize" and module.path:
             config = read_object(folder, f"{module.path}/config.json")
@@ -189,7 +189,7 @@ def module_config(folder: HuggingFaceFolder, path: str) -> Fields:
 
 
 def _pooling(folder: HuggingFaceFolder, path: str) -> PoolingKind:
-    """The one pooling that the configuration in ``path`` enables."""
+    """The only pooling that the configuration in ``path`` enables."""
     config = module_config(folder, path)
     check_supported(config, include_prompt=(True,))
     if "pooling_mode" in config:
@@ -204,7 +204,7 @@ def _pooling(folder: HuggingFaceFolder, path: str) -> PoolingKind:
 
 
 def read_dense(folder: HuggingFaceFolder, path: str, *vectors: str) -> DenseModule:
-    """The dense layer in ``path`` of ``vectors``: :data:`OF_TEXTS`, :data:`OF_TOKENS` or both."""
+    """The dense layer in ``path`` for ``vectors``: :data:`OF_TEXTS`, :data:`OF_TOKENS` or both."""
     config = module_config(folder, path)
     check_supported(config, module_input_name=vectors, module_output_name=vectors)
     name = config.text("activation_function", "torch.nn.modules.activation.Tanh")
@@ -251,7 +251,7 @@ def read_prompts(folder: HuggingFaceFolder) -> dict[str, str]:
 
 
 def default_prompt(folder: HuggingFaceFolder, prompts: Mapping[str, str]) -> str | None:
-    """The name of the prompt of texts without another one.
+    """The name of the prompt for texts without a specified one.
 
     Raises:
         SourceError: it is not in ``prompts``.
@@ -267,7 +267,7 @@ def default_prompt(folder: HuggingFaceFolder, prompts: Mapping[str, str]) -> str
 
 
 def _tasks(folder: HuggingFaceFolder) -> tuple[Task, ...]:
-    """Reranking too, unless the model compares vectors by their distance."""
+    """The tasks: also reranking, unless the model compares vectors by distance."""
     similarity = read_object(folder, SENTENCE_TRANSFORMERS_FILE).text(
         "similarity_fn_name", "cosine"
     )

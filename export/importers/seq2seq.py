@@ -17,9 +17,9 @@ from model.config import ModelConfig
 
 
 def token_table(weights: Mapping[str, Tensor], names: tuple[str, ...]) -> str:
-    """The first of ``names``, all for the same token table, that the checkpoint has.
+    """The first of ``names`` that the checkpoint has; all are names of the same token table.
 
-    If it has none of them, the first one.
+    If it has none of them, the first name.
     """
     return next((name for name in names if name in weights), names[0])
 
@@ -39,7 +39,7 @@ def seq2seq_checkpoint(
     """The encoder-decoder in ``folder``; ``table`` has all of its weights.
 
     Args:
-        ignored, copies, computed: as for :func:`export.importers.renaming.rename`.
+        ignored, copies, computed: as in :func:`export.importers.renaming.rename`.
         language: a regular expression for a multilingual model's language tokens; its first
             group is the language.
 
@@ -63,9 +63,9 @@ def seq2seq_checkpoint(
 
 
 def _special_tokens(folder: HuggingFaceFolder) -> SpecialTokens:
-    """From the generation configuration; older folders have it in the model's configuration.
+    """The special tokens of the generation configuration; in older folders, of the model's.
 
-    A target starts with the decoder start token, else with bos; T5's with its padding.
+    A target starts with the decoder start token, else with bos, and in T5 with the padding token.
     """
     config, generation = folder.config, folder.generation_config
     sources = (generation, config)
@@ -87,7 +87,7 @@ def _special_tokens(folder: HuggingFaceFolder) -> SpecialTokens:
 
 
 def _one(fields: Fields, name: str) -> int | None:
-    """The only id of a field that may have a list, one id for each text of a batch."""
+    """The only id of a field that may be a list with one id per text of a batch."""
     ids = fields.integers(name)
     if len(ids) > 1:
         raise UnsupportedError(
@@ -97,7 +97,7 @@ def _one(fields: Fields, name: str) -> int | None:
 
 
 def _languages(folder: HuggingFaceFolder, pattern: str) -> dict[str, int]:
-    """The added tokens for languages, in the order of their ids."""
+    """The added language tokens, in the order of their ids."""
     added = folder.tokenizer.get_added_tokens_decoder()
     matches = {index: re.fullmatch(pattern, token.content) for index, token in added.items()}
     return {match[1]: index for index, match in sorted(matches.items()) if match}

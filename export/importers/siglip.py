@@ -1,4 +1,4 @@
-"""SigLIP's encoder of images (Zhai et al. 2023), as ``transformers`` saves it."""
+"""SigLIP's image encoder (Zhai et al. 2023), as ``transformers`` saves it."""
 
 import torch
 from torch import Tensor
@@ -20,9 +20,9 @@ POOLER = "vision_model.head"
 
 
 def import_siglip(folder: HuggingFaceFolder) -> Checkpoint:
-    """A whole model: a classifier of images, or the tower of images.
+    """A whole model: an image classifier, or the image tower.
 
-    The tower of texts is not supported: it attends to padding.
+    The text tower is not supported: it attends to padding.
 
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
@@ -34,7 +34,7 @@ def import_siglip(folder: HuggingFaceFolder) -> Checkpoint:
 
 
 def import_siglip_vision(folder: HuggingFaceFolder) -> Checkpoint:
-    """The encoder of images with its attention pooling."""
+    """The image encoder with its attention pooling."""
     config = folder.config
     processor = read_image_processor(folder, config.positive("num_channels", 3))
     patches = vit_tables.read_patches(config, processor, num_class_tokens=0)
@@ -73,7 +73,7 @@ def _tower(folder: HuggingFaceFolder) -> Head:
 
 
 def _pooled(folder: HuggingFaceFolder, *, normalize: bool = False) -> Head:
-    """Attention of one learned query, then a feed-forward (Lee et al. 2019, section 3.2)."""
+    """Attention with one learned query, then a feed-forward (Lee et al. 2019, section 3.2)."""
     config = folder.config
     check_supported(config, vision_use_head=(True,))
     prefix = POOLER if any(name.startswith(f"{POOLER}.") for name in folder.weights) else "head"
@@ -99,7 +99,7 @@ def _pooled(folder: HuggingFaceFolder, *, normalize: bool = False) -> Head:
 
 
 def _scores(num_heads: int) -> Transform:
-    """Keys times the one query: a vector for each head. The keys' bias changes no weight."""
+    """Keys times the only query: one vector per head. The keys' bias cancels in the softmax."""
 
     def transform(probe: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
         query_matrix, key_matrix, _ = matrix.chunk(3)

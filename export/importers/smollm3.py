@@ -1,4 +1,4 @@
-"""SmolLM3 (Hugging Face 2025): Llama with every fourth layer without positions (NoPE)."""
+"""SmolLM3 (Hugging Face 2025): Llama without positions in every fourth layer (NoPE)."""
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError
@@ -47,7 +47,7 @@ def import_smollm3(folder: HuggingFaceFolder) -> Checkpoint:
 
 
 def _uses_rotary(config: Fields, num_layers: int) -> list[bool]:
-    """Whether each layer has rotary positions: ``no_rope_layers`` is 1 for those that do."""
+    """Whether each layer has rotary positions: 1 in ``no_rope_layers`` means that it does."""
     uses_rotary = [bool(value) for value in config.integers("no_rope_layers")]
     if not uses_rotary:
         interval = config.positive("no_rope_layer_interval", 4)

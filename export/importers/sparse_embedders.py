@@ -22,16 +22,16 @@ from export.supported import check_supported
 from model.bundle import Embedding, EmbeddingKind, Task
 from model.config import HeadKind
 
-# The class of the first module, and with an older one the task that its name stands for.
+# Classes of the first module; an older class name also implies the task.
 _TRANSFORMERS = ("Transformer", "MLMTransformer")
 _POOLING = "SpladePooling"
-# The weights of queries' tokens, of a model whose network reads documents alone (OpenSearch).
+# The weights of query tokens, in models whose network reads only documents (OpenSearch).
 QUERY_WEIGHTS_FILE = "idf.json"
 _LOG_TWICE = "log1p_relu"
 
 
 def is_sparse(folder: HuggingFaceFolder) -> bool:
-    """Whether the folder is a model of sparse vectors, or to be read as one."""
+    """Whether the folder is a sparse embedding model, or is to be read as one."""
     model_type = read_object(folder, SENTENCE_TRANSFORMERS_FILE).text("model_type", "")
     return (
         folder.vectors == EmbeddingKind.SPARSE
@@ -41,13 +41,13 @@ def is_sparse(folder: HuggingFaceFolder) -> bool:
 
 
 def sparse_embedder(folder: HuggingFaceFolder, masked: HeadReader) -> Head:
-    """Weights of the vocabulary's tokens; without ``modules.json`` those of SPLADE v2.
+    """Weights of vocabulary tokens; without ``modules.json``, as in SPLADE v2.
 
     Args:
         masked: the reader of the folder's class.
 
     Raises:
-        UnsupportedError: the class is no masked language model, or the pooling is not supported.
+        UnsupportedError: the class is not a masked language model, or the pooling is unsupported.
     """
     modules = read_modules(folder)
     kinds = [module.kind for module in modules]

@@ -1,7 +1,7 @@
 """StableLM (Stability AI 2023 and 2024): Llama with layer norms and partly rotated heads.
 
-StableLM 2 may normalise each head's queries and keys, with weights for each head, and its larger
-model has parallel branches.
+StableLM 2 may normalize each head's queries and keys, with separate weights per head, and its
+larger model has parallel branches.
 """
 
 import torch

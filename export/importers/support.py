@@ -1,4 +1,4 @@
-"""Shared by all importers: limits, head sizes, names, tokens that are never generated."""
+"""Shared by all importers: limits, head sizes, names, suppressed tokens."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
 
-# A file with more layers is damaged or hostile; refusing it early saves memory.
+# Files with more layers are damaged or hostile; rejecting them early saves memory.
 MAX_LAYERS = 1024
 
 
@@ -42,16 +42,16 @@ def bundle_name(path: Path) -> str:
 
 
 def generation_fields(folder: HuggingFaceFolder) -> Fields:
-    """Those of generation_config.json alone, as in ``transformers``; without it, config.json's."""
+    """The fields of generation_config.json or, only without it, of config.json."""
     return folder.generation_config or folder.config
 
 
 def suppressed_tokens(folder: HuggingFaceFolder) -> tuple[int, ...]:
-    """Tokens that are never generated. An end token among the "bad words" does not count.
+    """Tokens that are never generated. An end token among the "bad words" is ignored.
 
     Raises:
-        UnsupportedError: bad words of several tokens, or a field that changes outputs and that
-            requests cannot set.
+        UnsupportedError: there are bad words of several tokens, or a field that changes outputs and
+            that requests cannot set.
     """
     fields = generation_fields(folder)
     check_supported(

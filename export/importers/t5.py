@@ -1,6 +1,6 @@
 """T5 (Raffel et al. 2020), T5 v1.1, Flan-T5, mT5 and umT5: text to text.
 
-umT5 (Chung et al. 2023) has a relative bias for each layer, the others one for each stack.
+umT5 (Chung et al. 2023) has a relative bias per layer, the others one per stack.
 """
 
 import msgspec
@@ -27,14 +27,14 @@ from model.config import (
 )
 from model.mixers import required
 
-# By class: whether it scales the input of a tied output matrix.
+# By class: whether the input of a tied output matrix is scaled.
 ARCHITECTURES = {
     "T5ForConditionalGeneration": True,
     "MT5ForConditionalGeneration": False,
     "UMT5ForConditionalGeneration": True,
 }
 TOKENS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-# The first checkpoints have this bias; no version uses it.
+# The first checkpoints have this bias, which no version uses.
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 
@@ -53,8 +53,8 @@ def import_t5(folder: HuggingFaceFolder) -> Checkpoint:
     tokens = token_table(folder.weights, TOKENS)
     tied = _is_tied(folder, tokens)
     model = _config(config, tied=tied)
-    # If the configuration ties the output matrix, the model divides its input by the square root
-    # of the hidden size (code of section 3.1.1). Here the final norm's weight includes that.
+    # If the configuration ties the output matrix, the model divides its input by the square root of
+    # the hidden size (code of section 3.1.1). Here, the final norm's weight absorbs that.
     scaled = config.flag("scale_decoder_outputs", config.flag("tie_word_embeddings", True))
     scale = model.hidden_size**-0.5 if scaled and may_scale else 1.0
     table = [

@@ -1,4 +1,4 @@
-"""The encoder of T5, mT5 and umT5 alone: sentence-T5 and GTR (Ni et al. 2021)."""
+"""The encoder alone of T5, mT5 and umT5: sentence-T5 and GTR (Ni et al. 2021)."""
 
 import dataclasses
 

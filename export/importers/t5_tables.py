@@ -30,7 +30,7 @@ MAX_POSITIONS = 512
 
 
 def positions(config: Fields) -> PositionConfig:
-    """No absolute ones."""
+    """No absolute positions."""
     return PositionConfig(
         kind=PositionKind.NONE, max_positions=config.positive("n_positions", MAX_POSITIONS)
     )
@@ -60,13 +60,13 @@ def encoder_stack(config: Fields) -> StackConfig:
 
 
 def with_biases(config: Fields, layer: LayerConfig, number: int) -> tuple[LayerConfig, ...]:
-    """``number`` layers: in umT5 each has its own relative bias, else they share one."""
+    """``number`` layers: in umT5, each has its own relative bias; otherwise, they share one."""
     is_umt5 = config.text("model_type", "t5") == "umt5"
     return tuple(_in_group(layer, index if is_umt5 else 0) for index in range(number))
 
 
 def _in_group(layer: LayerConfig, group: int) -> LayerConfig:
-    """``layer`` with the bias of ``group``."""
+    """``layer`` with the relative bias of ``group``."""
     attention = required(layer.attention)
     bias = attention.bias and msgspec.structs.replace(attention.bias, group=group)
     return msgspec.structs.replace(layer, attention=msgspec.structs.replace(attention, bias=bias))
@@ -87,14 +87,14 @@ def _bias(config: Fields) -> RelativeBiasConfig:
 
 
 def _feed_forward(config: Fields) -> FeedForwardConfig:
-    """From ``feed_forward_proj``: an activation, with the prefix ``gated-`` if it is gated.
+    """The feed-forward from ``feed_forward_proj``: an activation, prefixed ``gated-`` if gated.
 
-    ``dense_act_fn`` and ``is_gated_act``, which transformers saves too, go before it.
+    ``dense_act_fn`` and ``is_gated_act``, which transformers saves too, take precedence.
     """
     is_t5 = config.text("model_type", "t5") == "t5"
     name = config.text("feed_forward_proj", "relu" if is_t5 else "gated-gelu")
     field, activation = "feed_forward_proj", name.removeprefix("gated-")
-    if name == "gated-gelu":  # in T5, the tanh approximation
+    if name == "gated-gelu":  # in T5, "gelu" means the tanh approximation
         activation = "gelu_new"
     if config.get("dense_act_fn") is not None:
         field, activation = "dense_act_fn", config.text("dense_act_fn")
@@ -107,7 +107,7 @@ def _feed_forward(config: Fields) -> FeedForwardConfig:
 
 
 def stack_table(side: str, stack: StackConfig | None) -> list[Rename]:
-    """Every weight of a stack but its final norm."""
+    """Every weight of a stack except its final norm."""
     if stack is None:
         return []
     layer = stack.layers[0]

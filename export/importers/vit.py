@@ -29,7 +29,7 @@ UNUSED = ("pooler.dense.weight", "pooler.dense.bias", "embeddings.mask_token")
 
 
 def import_vit(folder: HuggingFaceFolder) -> Checkpoint:
-    """The model in ``folder``, ready for a bundle. Embeddings leave out the pooler.
+    """The model in ``folder``, ready for a bundle. Embedding models omit the pooler.
 
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
@@ -38,7 +38,7 @@ def import_vit(folder: HuggingFaceFolder) -> Checkpoint:
 
 
 def import_deit(folder: HuggingFaceFolder) -> Checkpoint:
-    """As :func:`import_vit`; of two heads, the logits are the mean."""
+    """As :func:`import_vit`; with two heads, the logits are their mean."""
     heads: dict[str, HeadReader] = {"DeiTForImageClassificationWithTeacher": _mean_of_heads}
     return _import(folder, "DeiT", (CLASS_TOKEN, DISTILLATION_TOKEN), heads)
 

@@ -39,15 +39,15 @@ def read_patches(
     patch_size: int = 16,
     any_size: bool = False,
 ) -> PatchConfig:
-    """How the model reads an image of the size that its processor makes.
+    """The patches of an image of the size that the model's processor makes.
 
     Args:
-        patch_size: the default of the family.
+        patch_size: the family's default.
         any_size: whether the model interpolates its positions.
 
     Raises:
-        SourceError: the model expects another size, or patches that do not fill it.
-        UnsupportedError: patches are not square, or there are too many.
+        SourceError: the model expects another size, or the patches do not fill the image.
+        UnsupportedError: the patches are not square, or there are too many.
     """
     size = read_patch_size(config, patch_size)
     made, expected = (processor.height, processor.width), image_size(config)
@@ -76,7 +76,7 @@ def read_patches(
 
 
 def image_size(config: Fields) -> Grid:
-    """Height and width of the images of training, in pixels."""
+    """Height and width of training images, in pixels."""
     return _pair(config, "image_size", 224)
 
 
@@ -99,10 +99,10 @@ def assemble_images(
     heads: Mapping[str, HeadReader],
     default: str,
 ) -> Checkpoint:
-    """As :func:`export.importers.encoders.assemble`, with what images the model takes.
+    """As :func:`export.importers.encoders.assemble`, with the preprocessing of images.
 
     Raises:
-        UnsupportedError: it reads neither colours nor grey.
+        UnsupportedError: the model reads neither RGB nor grey images.
     """
     checkpoint = assemble(folder, body, heads, default)
     if body.patches is None:
@@ -122,7 +122,7 @@ def assemble_images(
 
 
 def patch_map(source: str, *, bias: bool = True) -> list[Rename]:
-    """The convolution ``source`` as a linear map of flat patches."""
+    """The convolution ``source`` as a linear map of flattened patches."""
     return linear("embedding.patches", source, bias=bias, rows=_flat_patches)
 
 
@@ -132,7 +132,7 @@ def class_tokens(*sources: str) -> Rename:
 
 
 def no_class_tokens(source: str) -> Rename:
-    """Of a model without class tokens; ``source [size]`` is any weight."""
+    """For a model without class tokens; ``source [size]`` is any weight."""
     return Rename(
         "embedding.class_tokens", (source,), lambda weight: weight.new_zeros(0, len(weight))
     )
@@ -146,12 +146,12 @@ def position_table(
     num_unplaced: int = 0,
     antialias: bool = False,
 ) -> Rename:
-    """A vector for each class token and patch.
+    """A position vector for each class token and patch.
 
     Args:
         source: ``[1, tokens, size]`` or ``[tokens, size]``.
-        trained: patches in training, if the table may have to be interpolated.
-        num_unplaced: the last class tokens, which have no position.
+        trained: patch grid in training, if the table may have to be interpolated.
+        num_unplaced: number of last class tokens, which have no position.
     """
     grid = (patches.height // patches.size, patches.width // patches.size)
     num_placed = patches.num_class_tokens - num_unplaced
@@ -167,7 +167,7 @@ def position_table(
 
 
 def _interpolated(table: Tensor, trained: Grid, grid: Grid, *, antialias: bool) -> Tensor:
-    """Bicubic, from ``[rows * columns, size]`` of one grid to another."""
+    """Interpolates ``[rows * columns, size]`` from one grid to another (bicubic)."""
     image = table.T.reshape(1, -1, *trained)
     resized = functional.interpolate(
         image, size=grid, mode="bicubic", align_corners=False, antialias=antialias
@@ -181,10 +181,10 @@ def pre_norm_layer(
     *,
     epsilon: float = 1e-12,
 ) -> LayerConfig:
-    """A layer with its norms before attention and feed-forward.
+    """A layer with norms before attention and before the feed-forward.
 
     Args:
-        epsilon: the default of the family's norms.
+        epsilon: the family's default for norms.
     """
     return LayerConfig(
         attention=multi_head(config, input_bias=config.flag("qkv_bias", True)),
@@ -195,18 +195,18 @@ def pre_norm_layer(
 
 
 def with_biases(config: Fields, table: Iterable[Rename]) -> list[Rename]:
-    """``table`` of a layer, without the biases of queries, keys and values if there are none."""
+    """A layer's ``table``, without the biases of queries, keys and values if there are none."""
     qkv = "encoder.layers.{n}.mixer.qkv.bias"
     return [entry for entry in table if config.flag("qkv_bias", True) or entry.target != qkv]
 
 
 def image_embedder(folder: HuggingFaceFolder) -> Head:
-    """The class token's vector, as it leaves the last norm."""
+    """The class token's vector after the last norm."""
     return pooled_embedder(folder, PoolingKind.CLS)
 
 
 def pooled_embedder(folder: HuggingFaceFolder, pooling: PoolingKind) -> Head:
-    """A vector of the hidden size."""
+    """A pooled vector of the hidden size."""
     size = folder.config.positive("hidden_size")
     return Head(
         config=HeadConfig(kind=HeadKind.EMBEDDING, pooling=pooling),
@@ -216,7 +216,7 @@ def pooled_embedder(folder: HuggingFaceFolder, pooling: PoolingKind) -> Head:
 
 
 def _pair(config: Fields, name: str, default: int) -> tuple[int, int]:
-    """Height and width; one number is both."""
+    """Height and width; a single number is both."""
     value = config.get(name)
     if isinstance(value, list) and len(value) == 2:
         height, width = (Fields({name: side}, config.origin).positive(name) for side in value)
@@ -225,7 +225,7 @@ def _pair(config: Fields, name: str, default: int) -> tuple[int, int]:
 
 
 def _flat_patches(weight: Tensor) -> Tensor:
-    """A convolution's ``[outputs, channels, rows, columns]`` as the map of a flat patch."""
+    """A convolution's ``[outputs, channels, rows, columns]`` as a map of flattened patches."""
     return weight if weight.ndim == 1 else weight.permute(0, 2, 3, 1).flatten(1)
 
 

@@ -23,7 +23,7 @@ from model.audio_config import AudioConfig
 from model.bundle import SpecialTokens, Task
 
 PROCESSOR_FILE = "preprocessor_config.json"
-# Newer processors are saved whole, with the feature extractor in a field.
+# Newer processors are saved in one file, with the feature extractor in a field.
 WHOLE_PROCESSOR_FILE, FEATURE_EXTRACTOR = "processor_config.json", "feature_extractor"
 
 

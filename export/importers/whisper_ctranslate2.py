@@ -1,7 +1,7 @@
 """Whisper (Radford et al. 2022) as CTranslate2 stores it.
 
 Names: CTranslate2, ``specs/whisper_spec.py`` and ``specs/transformer_spec.py``. Queries, keys and
-values are packed as here; only the numbers of heads are stored, other sizes are those of weights.
+values are packed as here. Only the numbers of heads are stored; weights give the other sizes.
 """
 
 import re
@@ -101,7 +101,7 @@ def import_whisper_ctranslate2(model: CTranslate2Model) -> Checkpoint:
 
 
 def _check_processor(path: Path) -> None:
-    """Checks the spectrogram. Few folders have this file; others have the usual spectrogram."""
+    """Checks the spectrogram. Few folders have this file; others use the usual spectrogram."""
     if path.is_file():
         check_supported(
             read_fields(path),
@@ -153,7 +153,7 @@ def _shape(model: CTranslate2Model, name: str, num_dimensions: int) -> tuple[int
 
 
 def _num_layers(model: CTranslate2Model, side: str) -> int:
-    """How many layers have weights. If their numbers have a gap, weights are missing."""
+    """The number of layers with weights. A gap in their numbers means missing weights."""
     matches = (re.match(rf"{side}/layer_(\d+)/", name) for name in model.weights)
     count = len({match[1] for match in matches if match})
     if count > MAX_LAYERS:

@@ -37,17 +37,17 @@ NORM = NormConfig(kind=NormKind.LAYER, epsilon=1e-5)
 TOKENS = "model.decoder.embed_tokens.weight"
 ENCODER_POSITIONS = "model.encoder.embed_positions.weight"
 START, NO_TIMESTAMPS = "<|startoftranscript|>", "<|notimestamps|>"
-NUM_TIMESTAMPS = 1501  # from 0 to 30 seconds, at most
-# The vocabulary of models of several languages has one more; English ones have no use for
-# the language tokens in their tokenizer.
+NUM_TIMESTAMPS = 1501  # at most: from 0 to 30 seconds
+# Multilingual models have a vocabulary with one more token; English ones do not use the language
+# tokens of their tokenizer.
 NUM_ENGLISH_TOKENS = 51864
 LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
-NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")  # newer and older tokenizers
+NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")  # of newer and of older tokenizers
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhisperSizes:
-    """The sizes of a model. ``encoder_inner_size`` and the like are of its feed-forwards."""
+    """The sizes of a model; ``encoder_inner_size`` and ``decoder_inner_size``: of feed-forwards."""
 
     vocabulary_size: int
     hidden_size: int
@@ -63,10 +63,10 @@ class WhisperSizes:
 
 
 def model_config(sizes: WhisperSizes, origin: str) -> ModelConfig:
-    """The model of these sizes. ``origin`` names their file in errors.
+    """The configuration with these sizes. ``origin`` names their file in errors.
 
     Raises:
-        SourceError: inconsistent sizes.
+        SourceError: the sizes are inconsistent.
     """
     encoder = _layer(sizes, sizes.encoder_heads, sizes.encoder_inner_size, origin)
     decoder = _layer(sizes, sizes.decoder_heads, sizes.decoder_inner_size, origin, cross=True)
@@ -84,7 +84,7 @@ def model_config(sizes: WhisperSizes, origin: str) -> ModelConfig:
 
 
 def model_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The model's weights, from those with the names of ``WhisperForConditionalGeneration``.
+    """The model's weights, from weights with the names of ``WhisperForConditionalGeneration``.
 
     Raises:
         WeightsError: some are missing, unexpected or damaged.
@@ -103,14 +103,14 @@ def model_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[st
 
 
 def audio_spec(audio: AudioConfig) -> AudioSpec:
-    """What a model with the input ``audio`` takes."""
+    """The input format of a model with the configuration ``audio``."""
     return AudioSpec(
         sample_rate=audio.sample_rate, num_samples=audio.num_samples, num_tokens=audio.num_tokens
     )
 
 
 def language_tokens(tokenizer: Tokenizer, vocabulary_size: int) -> dict[str, int]:
-    """The tokens of languages by their names, in the order of their ids; none of English models."""
+    """Language tokens by name, in the order of their ids; empty for English models."""
     if vocabulary_size == NUM_ENGLISH_TOKENS:
         return {}
     start, last = tokenizer.token_to_id(START), tokenizer.token_to_id("<|translate|>")
@@ -218,7 +218,7 @@ def _layer_table(side: str, layer: LayerConfig) -> list[Rename]:
 
 
 def _packed(target: str, *sources: str) -> list[Rename]:
-    """Linear maps of which all but the keys' have a bias; the keys' becomes zeros."""
+    """Packed linear maps, of which all but the keys' have a bias; the keys' becomes zeros."""
     *queries, _, value = (f"{source}.bias" for source in sources)
 
     def with_zeros(*biases: Tensor) -> Tensor:
@@ -234,14 +234,14 @@ def as_linear_map(weight: Tensor) -> Tensor:
 
 
 def suppressed(fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    """The ids of the list ``name``; -1 and the like stand for none."""
+    """The ids in the list ``name``; negative numbers stand for none."""
     value = fields.get(name)
     ids = value if isinstance(value, list) else []
     return tuple(sorted({id_ for id_ in ids if type(id_) is int and id_ >= 0}))
 
 
 def alignment_heads(fields: Mapping[str, Any], sizes: WhisperSizes) -> tuple[tuple[int, int], ...]:
-    """The pairs of a layer and a head in ``alignment_heads``; none if they are not of the model."""
+    """The pairs of layer and head in ``alignment_heads``; empty if the model does not have them."""
     value = fields.get("alignment_heads")
     pairs = value if isinstance(value, list) else []
     layers, heads = range(sizes.decoder_layers), range(sizes.decoder_heads)

@@ -1,4 +1,4 @@
-"""XGLM (Lin et al. 2021) and BioGPT (Luo et al. 2022): pre-norm decoders of fairseq.
+"""XGLM (Lin et al. 2021) and BioGPT (Luo et al. 2022): fairseq's pre-norm decoders.
 
 Embeddings are scaled by the square root of the hidden size. XGLM adds sinusoids, BioGPT learned
 positions; the first two rows of both are for padding.

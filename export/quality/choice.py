@@ -1,4 +1,4 @@
-"""Which held-out set an export measures, and the line that it prints about it."""
+"""Chooses the held-out set that an export measures, and formats the result in one line."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def choose_held_out(checkpoint: Checkpoint, choice: str) -> HeldOutSet | None:
 
 
 def summary(quality: Quality | None) -> str:
-    """The metrics of the bundle beside those of fp32; empty if there are none."""
+    """The metrics of the bundle and of fp32; empty if there are none."""
     if quality is None:
         return ""
     lines = []

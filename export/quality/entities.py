@@ -1,4 +1,4 @@
-"""From the logits of a token classifier to entities, as quality is measured."""
+"""Decodes the logits of a token classifier to entities, to measure quality."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from export.runtime import Floats
 def decode_entities(
     labels: Sequence[str], text: str, encoding: Encoding, logits: Floats
 ) -> set[tuple[int, int, str]]:
-    """Entities of neighbouring tokens with one label; ``B-`` begins one.
+    """Merges neighbouring tokens with the same label to entities; ``B-`` begins a new one.
 
     ``logits [length, labels]``; an entity is ``(start, end, label)``, in characters of ``text``.
     """

@@ -14,12 +14,12 @@ def images_of(
     """Each example's image as pixels ``[height, width, channels]``; none for a model of texts.
 
     Args:
-        spec: what the model makes of an image; None: it reads none.
-        reads_texts: whether it reads texts, with an image each if there is a ``spec``.
+        spec: the preprocessing of the model's images; None: it reads no images.
+        reads_texts: whether it reads texts; with a ``spec``, each text has an image.
 
     Raises:
-        SourceError: an example is not what the model reads, or its image is damaged; names the
-            example, counted from 1.
+        SourceError: an example does not fit the model, or its image is damaged; the message has the
+            example's number, from 1.
     """
     images: list[Pixels] = []
     wanted = " with ".join(["a text"] * reads_texts + ["an image"] * (spec is not None))

@@ -44,7 +44,7 @@ from model.quality import QUALITY_FILE, Measurement, Quality
 
 MASK_SHARE = 0.15
 MAX_ANSWER_TOKENS = 15
-# The first examples are measured; of a search, all documents of its query are embedded.
+# The number of first examples to measure; for retrieval, all documents of a query are embedded.
 MAX_EXAMPLES = {Task.EMBED: 100}
 DEFAULT_LENGTH_FACTOR, MIN_NEW_TOKENS, MAX_NEW_TOKENS = 3.0, 8, 256
 
@@ -58,7 +58,7 @@ def measure_quality(
         bundle: None if the bundle's graphs are the fp32 graphs.
 
     Raises:
-        SourceError: an example is not what the model reads.
+        SourceError: an example does not fit the model.
         UnsupportedError: a package is missing.
     """
     subject = Subject.of(checkpoint)
@@ -107,7 +107,7 @@ def translation(model: Model, examples: Sequence[TranslationExample]) -> Metrics
 
 
 def generation(model: Model, examples: Sequence[TextExample]) -> Metrics:
-    """The perplexity of texts after their prompts; exact match where there are prompts."""
+    """The perplexity of texts after their prompts; exact match for texts with a prompt."""
     subject, total, count = model.subject, 0.0, 0
     prompts, texts = [], []
     for example in examples:
@@ -160,7 +160,7 @@ def _generate(model: Model, prompts: list[list[int]], sources: list[list[int]] |
 
 
 def fill_mask(model: Model, examples: Sequence[MaskedExample]) -> Metrics:
-    """Accuracy and perplexity of masked tokens: 15 % of each text, by a fixed seed."""
+    """Accuracy and perplexity at masked tokens: 15 % of each text, chosen with a fixed seed."""
     subject, rng = model.subject, random.Random(0)
     rows, targets = [], []
     for example in examples:
@@ -185,7 +185,7 @@ def fill_mask(model: Model, examples: Sequence[MaskedExample]) -> Metrics:
 
 
 def classification(model: Model, examples: Sequence[ClassificationExample]) -> Metrics:
-    """Accuracy, and the mean F1 of the labels."""
+    """Accuracy, and macro F1 over labels."""
     subject = model.subject
     images = images_of(examples, subject.image, reads_texts=subject.vocabulary_size > 0)
     rows = [ids_of(subject.encode_pair(e.text, e.pair)) for e in examples if e.text]
@@ -198,7 +198,7 @@ def classification(model: Model, examples: Sequence[ClassificationExample]) -> M
 
 
 def tagging(model: Model, examples: Sequence[TaggingExample]) -> Metrics:
-    """The F1 of entities, and the share of texts whose entities are all found."""
+    """F1 of entities, and the share of texts in which all entities are correct."""
     encodings = [model.subject.tokenizer.encode(example.text) for example in examples]
     found = [
         decode_entities(model.labels, example.text, encoding, logits)

@@ -1,4 +1,4 @@
-"""Metrics of outputs against references."""
+"""Metrics that compare outputs with references."""
 
 import re
 from collections import Counter
@@ -36,7 +36,7 @@ def exact_match(outputs: Sequence[Hashable], references: Sequence[Hashable]) -> 
 
 
 def macro_f1(outputs: Sequence[str], references: Sequence[str]) -> float:
-    """The mean F1 of the labels of ``references``."""
+    """The mean F1 over the labels that occur in ``references``."""
     scores = []
     pairs = list(zip(outputs, references, strict=True))
     for label in sorted(set(references)):

@@ -1,4 +1,4 @@
-"""The model whose quality is measured, and what its encoder returns."""
+"""The model whose quality is measured, and the outputs of its encoder."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -26,7 +26,7 @@ class Model(NamedTuple):
 
 
 def ids_of(encoding: Encoding) -> tuple[list[int], list[int]]:
-    """Its ids and segments."""
+    """The ids and segments of an encoding."""
     return encoding.ids, encoding.type_ids
 
 
@@ -36,9 +36,9 @@ def encode(
     images: Sequence[Pixels] = (),
     attended: list[int] | None = None,
 ) -> Iterator[Floats]:
-    """The first output of each row of ids and segments, each image, or each row with an image.
+    """The first output for each row of ids and segments, each image, or each row with an image.
 
-    ``attended``: how many ids of each row are attended to; None: all.
+    ``attended``: number of each row's ids that are attended to; None: all.
     """
     session: Session = model.graphs.encoder()
     has_segments = any(spec.name == "segment_ids" for spec in session.graph.inputs)

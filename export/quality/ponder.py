@@ -1,4 +1,4 @@
-"""How many steps adaptive computation time takes on held-out examples, through the graphs."""
+"""Measures the steps of adaptive computation time on held-out examples, through the graphs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -29,9 +29,9 @@ ENCODER_TEXTS: dict[Task, Callable[[Any], Pair]] = {
 def ponder_metrics(
     subject: Subject, graphs: GraphFolder, task: Task, examples: Sequence[Any]
 ) -> dict[str, float]:
-    """The mean updates and remainder of a token, of each stack with adaptive computation time.
+    """Mean updates and remainder per token, for each stack with adaptive computation time.
 
-    Of a decoder, of the tokens of the prompts and references. Empty without such a stack.
+    For a decoder, over the tokens of prompts and references. Empty without such a stack.
     """
     has_ponder = {
         name
@@ -53,7 +53,7 @@ def ponder_metrics(
 
 
 def _add(sums: dict[str, list[float]], stack: str, figures: list[Floats]) -> None:
-    """Adds the ``figures``, and how many tokens they are of."""
+    """Adds the ``figures`` and their number of tokens to ``sums``."""
     new = [*(float(figure.sum()) for figure in figures), float(figures[0].size)]
     sums[stack] = [a + b for a, b in zip(sums.get(stack, [0.0] * len(new)), new, strict=True)]
 
@@ -85,7 +85,7 @@ def _encode(
 
 
 def _target(subject: Subject, example: TranslationExample | TextExample) -> list[int]:
-    """What the decoder reads."""
+    """The decoder's input tokens."""
     if isinstance(example, TranslationExample):
         return [*subject.target_start, *subject.encode(example.target)]
     text = subject.encode(example.text, add_special_tokens=False)
@@ -95,7 +95,7 @@ def _target(subject: Subject, example: TranslationExample | TextExample) -> list
 def _decode(
     subject: Subject, graphs: GraphFolder, examples: Sequence[TranslationExample | TextExample]
 ) -> list[Floats]:
-    """Updates and remainders ``[tokens]`` of the batch; every row token by token."""
+    """Updates and remainders ``[tokens]`` of the batch; each row runs token by token."""
     rows = [_target(subject, example) for example in examples]
     sources = [
         subject.encode(example.source)

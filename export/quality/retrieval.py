@@ -1,4 +1,4 @@
-"""How well a model ranks the documents of held-out queries: by scores of pairs, or by vectors."""
+"""Measures how a model ranks documents of held-out queries: by scores of pairs, or by vectors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def retrieval(model: Model, examples: Sequence[RankingExample]) -> Metrics:
     """Recall@1 and mean reciprocal rank by the similarity of vectors.
 
     Raises:
-        SourceError: the model has no vectors of texts.
+        SourceError: the model does not embed texts.
     """
     subject, embedding = model.subject, required_embedding(model)
     reader = Reader(subject.tokenizer, embedding, subject.max_positions)
@@ -48,17 +48,17 @@ def retrieval(model: Model, examples: Sequence[RankingExample]) -> Metrics:
 
 
 def _metrics(scores: Sequence[Sequence[float]]) -> Metrics:
-    """``scores``: of each query's documents, the relevant one first."""
+    """``scores``: one list per query, that of the relevant document first."""
     ranks = [1 + sum(other >= relevant for other in others) for relevant, *others in scores]
     reciprocal = sum(1 / rank for rank in ranks) / len(ranks)
     return {"recall_at_1": ranks.count(1) / len(ranks), "mrr": reciprocal}
 
 
 def required_embedding(model: Model) -> Embedding:
-    """How the model embeds texts.
+    """The description of the model's vectors.
 
     Raises:
-        SourceError: it does not.
+        SourceError: the model has none.
     """
     if model.embedding is None or not model.subject.vocabulary_size:
         raise SourceError("the model has no vectors of texts to rank documents by")
@@ -66,7 +66,7 @@ def required_embedding(model: Model) -> Embedding:
 
 
 class TokenizedText(NamedTuple):
-    """The ids of a text, how many of them are attended to, and the indices that have a vector."""
+    """A text's ids, the number of ids that are attended to, and the indices that have a vector."""
 
     ids: list[int]
     num_attended: int
@@ -77,7 +77,7 @@ class TokenizedText(NamedTuple):
 class Reader:
     """Tokenizes queries and documents as the bundle's ``embedding`` says.
 
-    ``max_tokens``: to which a model with one vector for each text cuts them.
+    ``max_tokens``: length to which a model with one vector per text cuts them.
     """
 
     tokenizer: Tokenizer
@@ -85,12 +85,12 @@ class Reader:
     max_tokens: int
 
     def query(self, text: str) -> TokenizedText:
-        """A query, with the prompt of that name if the model has one."""
+        """A query, with the prompt ``query`` if the model has one."""
         ids, num_attended = query_ids(self._ids("query", text), self._spec)
         return TokenizedText(ids, num_attended, list(range(len(ids))))
 
     def document(self, text: str) -> TokenizedText:
-        """The same of a document."""
+        """The same for a document."""
         ids = document_ids(self._ids("document", text), self._spec)
         return TokenizedText(ids, len(ids), kept_tokens(ids, self._spec))
 
@@ -115,19 +115,19 @@ class DenseVector(NamedTuple):
     values: Floats  # [size]
 
     def similarity(self, other: "DenseVector") -> float:
-        """The cosine."""
+        """The cosine with ``other``."""
         norms = float(np.linalg.norm(self.values) * np.linalg.norm(other.values))
         return float(self.values @ other.values) / max(norms, 1e-12)
 
 
 class SparseVector(NamedTuple):
-    """The weights that are not 0, by ascending token ids."""
+    """The nonzero weights, in ascending order of token ids."""
 
     indices: NDArray[np.int64]
     values: Floats
 
     def similarity(self, other: "SparseVector") -> float:
-        """The dot product."""
+        """The dot product with ``other``."""
         _, own, others = np.intersect1d(
             self.indices, other.indices, assume_unique=True, return_indices=True
         )
@@ -143,10 +143,10 @@ class TokenVectors(NamedTuple):
 
 
 class TextVectors(Protocol):
-    """What a text becomes."""
+    """The vectors of a text."""
 
     def similarity(self, other: Any) -> float:
-        """To another text's, of the same kind."""
+        """The similarity with the vectors of another text, of the same kind."""
         ...
 
 
@@ -160,7 +160,7 @@ COMPACT: dict[EmbeddingKind, Callable[[Floats, TokenizedText], TextVectors]] = {
 
 
 def embed(model: Model, texts: dict[str, TokenizedText]) -> dict[str, TextVectors]:
-    """The vectors of ``texts``, of which those of similar length share a batch."""
+    """The vectors of ``texts``; texts of similar length share a batch."""
     compact = COMPACT[required_embedding(model).kind]
     ordered = sorted(texts.items(), key=lambda item: len(item[1].ids))
     rows = [(text.ids, [0] * len(text.ids)) for _, text in ordered]

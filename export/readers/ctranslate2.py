@@ -23,7 +23,7 @@ from export.readers.fields import Fields
 
 MODEL_FILE = "model.bin"
 VERSION = 6
-# By number. The quantized types have a scale: a weight is integer / scale.
+# By number. Quantized types have a scale: a weight is integer / scale.
 TYPES = (
     torch.float32,
     torch.int8,
@@ -37,13 +37,13 @@ SCALE = "_scale"
 _MAX_DIMENSIONS = 4
 _HEAD = re.compile(rb"[\x01-\x1f]\0{3}.\0[A-Za-z0-9]+Spec\0", re.DOTALL)
 _HEAD_BYTES = 64
-# Of a scalar int8 with a name of one character, and of a pair of such names.
+# The sizes of a scalar int8 with a one-character name, and of a pair of such names.
 _MIN_VARIABLE_BYTES, _MIN_ALIAS_BYTES = 10, 6
 
 
 @dataclass(frozen=True)
 class Variable:
-    """``data`` is that of the file."""
+    """A variable of the file; ``data`` is a view of the file."""
 
     name: str
     shape: tuple[int, ...]
@@ -102,7 +102,7 @@ class CTranslate2Weights(Mapping[str, Tensor]):
         return base != name and (base in self._variables or base in self._aliases)
 
     def _dequantize(self, variable: Variable, scale: Tensor) -> Tensor:
-        """int8: a scale for each row, of a matrix or of the filters of a convolution; int16: one.
+        """int8 has a scale per row, of a matrix or of a convolution's filters; int16 has one scale.
 
         Raises:
             SourceError: the scale does not fit, or is not a positive number.
@@ -121,7 +121,7 @@ class CTranslate2Weights(Mapping[str, Tensor]):
 
 @dataclass(frozen=True, kw_only=True)
 class CTranslate2Model:
-    """A model of the specification ``spec``. ``settings`` are the scalars by name."""
+    """A model of the specification ``spec``. ``settings``: its scalars by name."""
 
     path: Path
     spec: str
@@ -145,7 +145,7 @@ def read_ctranslate2(path: Path) -> CTranslate2Model:
     try:
         with path.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:  # mmap: an empty file
+    except (OSError, ValueError) as error:  # mmap rejects empty files
         raise SourceError(f"{path}: {error}") from error
     cursor = Cursor(data, path.name)
     version = cursor.unsigned("I", "version")
@@ -196,7 +196,7 @@ def _read_variable(cursor: Cursor) -> Variable:
     if kind >= len(TYPES):
         raise SourceError(f"{cursor.origin}: {name} has the unknown type {kind}")
     num_bytes = cursor.unsigned("I", f"size of {name}")
-    # The size of a variable of 4 GiB or more does not fit its field.
+    # The field for the size overflows for variables of 4 GiB or more.
     needed = math.prod(shape) * TYPES[kind].itemsize
     if num_bytes != needed:
         raise SourceError(
@@ -209,7 +209,7 @@ def _read_variable(cursor: Cursor) -> Variable:
 def _read_aliases(cursor: Cursor, variables: Mapping[str, Variable]) -> dict[str, str]:
     """The variable of each alias.
 
-    An alias takes a few bytes of the file and may take many of memory: together they are not
+    An alias takes a few bytes of the file but may take much memory, so aliases together may not be
     larger than the variables.
     """
     count = cursor.unsigned("I", "number of aliases")

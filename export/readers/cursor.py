@@ -9,8 +9,8 @@ from export.errors import SourceError
 class Cursor:
     """A read position in ``data``, little-endian.
 
-    Counts and lengths in the file are checked against the remaining bytes before anything of
-    that size is allocated. ``origin`` names the file in messages.
+    Counts and lengths in the file are checked against the remaining bytes before memory of that
+    size is allocated. ``origin`` names the file in messages.
     """
 
     def __init__(self, data: memoryview, origin: str) -> None:

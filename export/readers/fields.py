@@ -63,12 +63,12 @@ class Fields(Mapping[str, object]):
         return Fields(self._read(name, dict, {}), f"{self.origin}: {name}")
 
     def with_defaults(self, **defaults: object) -> "Fields":
-        """These fields, where an absent one has the value of ``defaults``."""
+        """These fields, with ``defaults`` for absent ones."""
         absent = {name: value for name, value in defaults.items() if self.get(name) is None}
         return Fields({**self, **absent}, self.origin)
 
     def with_names(self, **names: str) -> "Fields":
-        """These fields, where an absent one has the value of the field that ``names`` gives it."""
+        """These fields; an absent one has the value of the field that ``names`` maps it to."""
         others = {name: self.get(other) for name, other in names.items() if self.get(name) is None}
         return Fields({**self, **others}, self.origin)
 
@@ -77,7 +77,7 @@ class Fields(Mapping[str, object]):
         return None if self.get(name, absent) is None else self.integer(name, absent)
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """One integer or a list of them; empty if absent."""
+        """One integer or a list of integers; empty if absent."""
         value = self.get(name)
         values = value if isinstance(value, list) else [] if value is None else [value]
         if not all(type(item) is int and 0 <= item <= MAX_INTEGER for item in values):
@@ -103,7 +103,7 @@ class Fields(Mapping[str, object]):
         return values
 
     def _float(self, name: str, value: float) -> float:
-        """Rejects infinity and NaN, which Python's JSON has."""
+        """Rejects infinity and NaN, which Python's JSON parser accepts."""
         try:
             number = float(value)
         except OverflowError as error:

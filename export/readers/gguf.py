@@ -87,12 +87,12 @@ def read_gguf(path: Path) -> GgufFile:
     """Maps ``path`` into memory and reads its metadata and tensor headers.
 
     Raises:
-        SourceError: unreadable, not GGUF, truncated or damaged.
+        SourceError: it is unreadable, not GGUF, truncated or damaged.
     """
     try:
         with path.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:  # mmap: an empty file
+    except (OSError, ValueError) as error:  # mmap rejects empty files
         raise SourceError(f"{path}: {error}") from error
     cursor = Cursor(data, path.name)
     if bytes(cursor.bytes(len(MAGIC), "magic")) != MAGIC:
@@ -142,7 +142,7 @@ class _Header:
     name: str
     shape: tuple[int, ...]
     type: int
-    offset: int  # from the start of the tensors' data
+    offset: int  # from the start of the tensor data
 
     def tensor(self, data: memoryview, start: int, origin: str) -> GgufTensor:
         try:

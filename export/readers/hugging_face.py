@@ -25,10 +25,10 @@ INDEX_FILE = "model.safetensors.index.json"
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFaceFolder:
-    """A folder's files. Its tokenizer is read on access: models of images have none.
+    """The files of a folder. The tokenizer is read on access: models of images have none.
 
-    ``tower``: which part of a model of images and texts is read, "image" or "text". ``vectors``:
-    which vectors the model returns, if its files do not say so.
+    ``tower``: the part to read of a model of images and texts, "image" or "text". ``vectors``: the
+    kind of vectors, if the model's files do not say which it returns.
     """
 
     path: Path
@@ -47,7 +47,7 @@ class HuggingFaceFolder:
 
     @cached_property
     def tokenizer_json(self) -> str:
-        """The tokenizer without padding and truncation: the server sets them.
+        """The tokenizer without padding and truncation, which the server sets.
 
         Raises:
             SourceError: it is damaged.
@@ -57,12 +57,12 @@ class HuggingFaceFolder:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Raises ``SourceError`` if it is damaged."""
+        """The tokenizer. Raises ``SourceError`` if it is damaged."""
         return parse_tokenizer(self.tokenizer_json, self.path)
 
     @property
     def special_tokens(self) -> dict[str, str | None]:
-        """The tokenizer's special tokens by name, such as ``bos_token``; None: it has no such."""
+        """The tokenizer's special tokens by name, such as ``bos_token``; None if it has none."""
         tokens: dict[str, str | None] = {}
         for name in ("special_tokens_map.json", "tokenizer_config.json"):
             value = self.read_json(name)
@@ -75,7 +75,7 @@ class HuggingFaceFolder:
         return tokens
 
     def read_weights(self, path: str) -> SafetensorsWeights:
-        """The weights in the folder ``path`` of the folder.
+        """The weights in the subfolder ``path``.
 
         Raises:
             SourceError, UnsupportedError: as :func:`read_folder` does.
@@ -116,7 +116,7 @@ def _read_optional_fields(path: Path) -> Fields:
 
 
 def _read_weights(folder: Path) -> Mapping[str, Tensor]:
-    """Safetensors; without them, the only ONNX graph in the subfolder ``onnx``."""
+    """Safetensors, or else the only ONNX graph in the subfolder ``onnx``."""
     graphs = sorted((folder / "onnx").glob("*.onnx"))
     has_others = any((folder / name).is_file() for name in (WEIGHTS_FILE, INDEX_FILE))
     if has_others or not graphs or pickles_in(folder):
@@ -144,7 +144,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _read_chat_template(folder: Path) -> str | None:
-    """From ``chat_template.jinja``, or the default one of the tokenizer's configuration."""
+    """``chat_template.jinja``, or the default template of the tokenizer's configuration."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         return read_text(path)

@@ -11,7 +11,7 @@ from model.embeddings import MAX_PIXEL
 from model.image_config import MAX_IMAGE_SIDE, Resampling
 
 PROCESSOR_FILE = "preprocessor_config.json"
-# Newer processors of texts and images are saved whole, with the image processor in a field.
+# Newer processors of texts and images are saved in one file, with the image processor in a field.
 WHOLE_PROCESSOR_FILE, IMAGE_PROCESSOR = "processor_config.json", "image_processor"
 # By the numbers of Pillow's ``Image.Resampling``.
 RESAMPLINGS = {
@@ -23,7 +23,7 @@ RESAMPLINGS = {
     "5": Resampling.HAMMING,
 }
 HALF = (0.5, 0.5, 0.5)
-# Mean and deviation of the channels of CLIP's training images.
+# Mean and deviation of the channels in CLIP's training images.
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
 Resize = int | tuple[int, int]
@@ -31,9 +31,9 @@ Resize = int | tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorDefaults:
-    """What a class of image processors assumes where the file says nothing.
+    """The defaults of a class of image processors.
 
-    ``is_square``: a number as ``size`` is that of both sides, not of the shorter one.
+    ``is_square``: whether a number as ``size`` is both sides, not the shorter one.
     """
 
     resize: Resize = (224, 224)
@@ -54,15 +54,15 @@ PROCESSORS = {
     "Siglip": ProcessorDefaults(),
 }
 ENDINGS = re.compile(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$")
-# The class of a file that names none, by the start of ``model_type``.
+# The class for a file that names none, by prefix of ``model_type``.
 CLASSES = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "clip": "CLIP", "siglip": "Siglip"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageProcessor:
-    """How a picture is resized, cut to ``height`` by ``width`` pixels, and normalised.
+    """How a picture is resized, cropped to ``height`` by ``width`` pixels, and normalized.
 
-    ``mean`` and ``deviation``: of each channel, of values between 0 and 1.
+    ``mean`` and ``deviation``: per channel, for values between 0 and 1.
     """
 
     resize: tuple[int, int]
@@ -79,7 +79,7 @@ def read_image_processor(folder: HuggingFaceFolder, num_channels: int) -> ImageP
 
     Raises:
         SourceError: the file is missing or damaged.
-        UnsupportedError: an unknown class, or one that keeps a picture's size.
+        UnsupportedError: the class is unknown, or keeps a picture's size.
     """
     file = _file(folder)
     defaults = _defaults(file, folder.config)
@@ -122,7 +122,7 @@ def _file(folder: HuggingFaceFolder) -> Fields:
 
 
 def _defaults(file: Fields, config: Fields) -> ProcessorDefaults:
-    """Those of the class that the file names; else of the model's usual one."""
+    """The defaults of the class that the file names, else of the model's usual class."""
     for field in ("image_processor_type", "feature_extractor_type"):
         name = file.text(field, "")
         if name:
@@ -158,7 +158,7 @@ def _size(file: Fields, name: str, default: Resize | None, is_square: bool) -> R
 def _normalisation(
     file: Fields, defaults: ProcessorDefaults, num_channels: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each channel, for values that were divided by 255."""
+    """Mean and deviation per channel, for values divided by 255."""
     scale = file.number("rescale_factor", 1 / MAX_PIXEL) if file.flag("do_rescale", True) else 1.0
     mean, deviation = [0.0] * num_channels, [1.0] * num_channels
     if file.flag("do_normalize", True):
@@ -166,7 +166,7 @@ def _normalisation(
         deviation = _channels(file, "image_std", defaults.deviation, num_channels)
     if not scale > 0 or not all(value > 0 for value in deviation):
         raise SourceError(f"{file.origin}: rescale_factor and image_std must be positive")
-    values = MAX_PIXEL * scale  # of a pixel as bright as possible, before the mean is subtracted
+    values = MAX_PIXEL * scale  # the brightest pixel's values, before the mean is subtracted
     return tuple(x / values for x in mean), tuple(x / values for x in deviation)
 
 

@@ -1,7 +1,7 @@
 """Keras 3 archives: a zip with ``config.json`` and the weights as HDF5.
 
-The HDF5 library is written in C and trusts its files more than this project's own readers do. What
-could reach beyond the archive, links and external storage, is refused.
+The HDF5 library is written in C and trusts its files more than this project's own readers do.
+Features that could reach beyond the archive, links and external storage, are rejected.
 """
 
 import io
@@ -20,14 +20,14 @@ from export.errors import SourceError
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.weights.h5"
 SUFFIX = ".keras"
-# What the archive may unpack to. A larger model would be read from its file, not from memory.
+# The most bytes that an archive may unpack to: it is read into memory.
 MAX_BYTES = 256 * 2**20
 MAX_DEPTH = 16
 
 
 @dataclass(frozen=True)
 class KerasArchive:
-    """``layers``: class and settings of each layer, those inside a wrapper too.
+    """``layers``: class and settings of each layer, including those inside a wrapper.
 
     ``weights``: by path in the HDF5 file, such as ``layers/gru/cell/vars/0``.
     """
@@ -65,7 +65,7 @@ def read_keras(path: Path) -> KerasArchive:
         )
     except (KeyError, zipfile.BadZipFile, NotImplementedError, EOFError) as error:
         raise SourceError(f"{path}: {error}") from error
-    except (ValueError, OSError, RuntimeError, TypeError) as error:  # of msgspec and h5py
+    except (ValueError, OSError, RuntimeError, TypeError) as error:  # raised by msgspec and h5py
         raise SourceError(f"{path}: {CONFIG_FILE} or {WEIGHTS_FILE}: {error}") from error
 
 
@@ -74,13 +74,13 @@ def _member(archive: zipfile.ZipFile, name: str) -> bytes:
     if size > MAX_BYTES:
         raise ValueError(f"{name} has {size} bytes, more than {MAX_BYTES}")
     with archive.open(name) as file:
-        return file.read(size + 1)[:size]  # the size in the directory may be a lie
+        return file.read(size + 1)[:size]  # the size in the directory may be wrong
 
 
 def _with_inner(
     name: str, config: dict[str, Any], depth: int = 0
 ) -> list[tuple[str, dict[str, Any]]]:
-    """A layer, and those that it wraps (``Bidirectional``, ``TimeDistributed``)."""
+    """A layer, and the layers that it wraps (``Bidirectional``, ``TimeDistributed``)."""
     found = [(name, config)]
     for value in config.values():
         is_layer = isinstance(value, dict) and value.get("module") == "keras.layers"
@@ -97,7 +97,7 @@ def _read_weights(data: bytes) -> dict[str, Tensor]:
 
 
 def _collect(group: Any, prefix: str, weights: dict[str, Tensor], depth: int = 0) -> None:
-    """Adds every array below ``group``; hard links may form a cycle, so depth is bounded."""
+    """Adds every array below ``group``; hard links may form a cycle, so depth is limited."""
     if depth > MAX_DEPTH:
         raise ValueError(f"{prefix}: more than {MAX_DEPTH} groups inside each other")
     for name in group:

@@ -1,8 +1,8 @@
 """The alphabets of a pickled Keras ``Tokenizer``, without unpickling.
 
-A pickle is a program that can call any function. Here its operations only build dictionaries:
-the few classes that such a file names become empty ones, and any other name or operation is an
-error. Nothing is imported or called.
+A pickle is a program that can call any function. Here, its operations only build dictionaries:
+the few classes that such files name become empty dictionaries, and any other name or operation is
+an error. Nothing is imported or called.
 """
 
 import pickletools
@@ -13,7 +13,7 @@ from typing import Any
 from export.errors import SourceError
 
 MAX_BYTES = 2**20
-# Classes, and the empty value that stands for a new object of each.
+# The classes that such files name; an object of any of them becomes an empty dictionary.
 CLASSES = {
     ("keras.src.legacy.preprocessing.text", "Tokenizer"),
     ("keras.preprocessing.text", "Tokenizer"),
@@ -27,7 +27,7 @@ TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1}
 
 
 class _Mark:
-    """Where the items of a dictionary begin on the stack."""
+    """Marks where the items of a dictionary begin on the stack."""
 
 
 class _Class(tuple[str, str]):
@@ -42,7 +42,7 @@ class _Reader:
         self.memo: list[Any] = []
 
     def run(self, data: bytes) -> Any:
-        argument: Any  # of the type that the operation has
+        argument: Any  # of the operation's type
         for operation, argument, _ in pickletools.genops(data):
             name = operation.name
             if name == "STOP":
@@ -131,7 +131,7 @@ def read_vocabularies(path: Path, names: tuple[str, ...]) -> list[dict[str, int]
     """``word_index`` of the tokenizers ``names``: the id of each token, from 1.
 
     Raises:
-        SourceError: the file is damaged, or does anything else than hold these.
+        SourceError: the file is damaged, or does more than store these.
     """
     data = path.read_bytes()
     if len(data) > MAX_BYTES:

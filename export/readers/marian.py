@@ -30,7 +30,7 @@ _MAX_DIMENSIONS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class MarianFile:
-    """``weights`` are fp32, matrices ``[inputs, outputs]``; ``config`` is that of the training."""
+    """``weights`` are fp32, matrices ``[inputs, outputs]``; ``config`` is the training's."""
 
     config: Fields
     weights: dict[str, torch.Tensor]
@@ -54,13 +54,13 @@ def read_marian(path: Path) -> MarianFile:
     """Reads all weights of the model in ``path``.
 
     Raises:
-        SourceError: unreadable, truncated or damaged, or without its configuration.
+        SourceError: it is unreadable, truncated or damaged, or has no configuration.
         UnsupportedError: a weight has an unsupported type.
     """
     try:
         with path.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:  # mmap: an empty file
+    except (OSError, ValueError) as error:  # mmap rejects empty files
         raise SourceError(f"{path}: {error}") from error
     return _read(Cursor(data, path.name))
 

@@ -34,7 +34,7 @@ def read_marian_folder(path: Path) -> MarianFolder:
     """Reads the model file ``path``, or the model in the folder ``path``.
 
     Raises:
-        SourceError: no model or several, no vocabulary, or a damaged file.
+        SourceError: there is no model or are several, no vocabulary, or a damaged file.
         UnsupportedError: source and target have different vocabularies.
     """
     folder = path if path.is_dir() else path.parent

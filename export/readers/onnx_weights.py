@@ -2,7 +2,7 @@
 
 Weights are fp32, or quantized by ONNX Runtime's tools: matrices of ``MatMulNBits`` in blocks of 4
 or 8 bits (ONNX Runtime, docs/ContribOperators.md), matrices behind ``DequantizeLinear`` (QDQ) with
-a scale for all or for each output, lookup tables as bytes with one scale.
+one scale or one per output, lookup tables as bytes with one scale.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,7 @@ from onnx import numpy_helper
 from export.errors import SourceError, UnsupportedError
 
 Array = NDArray[Any]
-MAX_BYTES = 2**31 - 1  # what a protocol buffer can hold
+MAX_BYTES = 2**31 - 1  # the limit of a protocol buffer
 _QUANTIZED = "_quantized"
 
 
@@ -92,7 +92,7 @@ class OnnxWeights(Mapping[str, torch.Tensor]):
         return table
 
     def _dequantized(self, node: onnx.NodeProto) -> Array:
-        """``DequantizeLinear`` of a matrix ``[inputs, outputs]``."""
+        """The result of ``DequantizeLinear``, a matrix ``[inputs, outputs]``."""
         name = node.input[0]
         values = self._array(name).astype(np.float32)
         parameters = [self._array(one) for one in node.input[1:] if one]
@@ -110,7 +110,7 @@ class OnnxWeights(Mapping[str, torch.Tensor]):
         return matrix
 
     def _matrix(self, node: onnx.NodeProto) -> Array:
-        """``MatMulNBits``: bytes ``[outputs, blocks, bytes of a block]``, low bits first."""
+        """The matrix of ``MatMulNBits``: ``[outputs, blocks, bytes per block]``, low bits first."""
         size = {attribute.name: attribute.i for attribute in node.attribute}
         bits = size.get("bits", 4)
         inputs = [name for name in node.input if name]
@@ -135,7 +135,7 @@ class OnnxWeights(Mapping[str, torch.Tensor]):
 
 
 def _unpacked(data: Array, bits: int) -> NDArray[np.float32]:
-    """Unpacks the 4- or 8-bit integers of bytes, on the last axis."""
+    """Unpacks 4- or 8-bit integers from bytes, on the last axis."""
     if bits == 8:
         return data.astype(np.float32)
     raw = data.astype(np.uint8)
@@ -144,10 +144,10 @@ def _unpacked(data: Array, bits: int) -> NDArray[np.float32]:
 
 
 def _is_parameter(name: str) -> bool:
-    """Whether ``name`` is a module's parameter, not a name that the exporter generated."""
+    """Whether ``name`` is a module's parameter rather than a name that the exporter generated."""
     return name.rpartition(".")[2] in ("weight", "bias")
 
 
 def _module(node: str) -> str:
-    """The module of a node: ``encoder.layer.0.dense`` of ``/encoder/layer.0/dense/MatMul_Q4``."""
+    """A node's module: ``encoder.layer.0.dense`` for ``/encoder/layer.0/dense/MatMul_Q4``."""
     return node.strip("/").rpartition("/")[0].replace("/", ".")

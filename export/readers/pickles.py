@@ -6,9 +6,9 @@ from pathlib import Path
 from export.errors import UnsupportedError
 
 SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
-_PROTOCOL = b"\x80"  # begins every pickle from protocol 2 on
+_PROTOCOL = b"\x80"  # the first byte of every pickle from protocol 2 on
 
-# One process, PyTorch and safetensors; weights_only refuses everything but tensors.
+# Uses only PyTorch and safetensors, in one process; weights_only rejects all but tensors.
 _COMMAND = (
     'python -c "import glob, torch; from safetensors.torch import save_file; weights = {{}}; '
     "[weights.update(torch.load(file, map_location='cpu', weights_only=True)) "
@@ -35,7 +35,7 @@ def pickles_in(folder: Path) -> list[Path]:
 
 
 def refusal(paths: list[Path], target: Path) -> UnsupportedError:
-    """Says why ``paths``, one or the shards of one, are not read, and how to convert them.
+    """The error for ``paths``, a file or its shards: why they are not read, how to convert them.
 
     Args:
         target: the safetensors file that the command writes.

@@ -10,9 +10,9 @@ from export.errors import SourceError
 
 
 class SafetensorsWeights(Mapping[str, torch.Tensor]):
-    """Weights by name over one or more files, each read when it is asked for.
+    """Weights by name over one or more files, each read on access.
 
-    A tensor is a mapping of its file's pages, of its own: when it goes, they leave memory.
+    Each tensor is its own mapping of the file's pages, which leave memory with the tensor.
 
     Raises:
         SourceError: a file is missing or damaged, or two files hold one name.

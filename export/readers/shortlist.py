@@ -1,7 +1,7 @@
 """Marian's binary lexical shortlists, as ``marian-conv --shortlist`` writes them.
 
 Layout (marian-dev, ``src/data/shortlist.cpp``), little-endian u64: magic; checksum; the number of
-frequent words; the most candidates of a word; the number of offsets and of candidates; the offsets.
+frequent words; the most candidates per word; the numbers of offsets and of candidates; the offsets.
 Then the candidates, u32.
 """
 
@@ -24,13 +24,13 @@ def is_marian_shortlist(path: Path) -> bool:
 
 
 def read_marian_shortlist(path: Path, vocabulary_size: int) -> Shortlist:
-    """The shortlist in ``path``.
+    """Reads the shortlist in ``path``.
 
-    Source and target share one vocabulary, so that each source word is a candidate too, as in
-    Marian. ``vocabulary_size`` is the exported model's, which may have a token more.
+    Source and target share one vocabulary, so each source word is a candidate too, as in Marian.
+    ``vocabulary_size`` is that of the exported model, which may have one more token.
 
     Raises:
-        SourceError: unreadable, damaged, or of another vocabulary.
+        SourceError: it is unreadable, damaged, or of another vocabulary.
     """
     try:
         data = path.read_bytes()
@@ -68,7 +68,7 @@ def read_marian_shortlist(path: Path, vocabulary_size: int) -> Shortlist:
 
 
 def hash_words(data: bytes) -> int:
-    """Marian's checksum: of all whole u64 in ``data``, as boost::hash_combine combines them."""
+    """Marian's checksum of all whole u64 in ``data``, combined as in boost::hash_combine."""
     mask, seed = (1 << 64) - 1, 0
     for word in np.frombuffer(data[: len(data) // 8 * 8], "<u8").tolist():
         seed ^= (word + 0x9E3779B9 + (seed << 6) + (seed >> 2)) & mask

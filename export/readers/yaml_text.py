@@ -22,7 +22,7 @@ def read_yaml(text: str, origin: str) -> object:
     """The one document in ``text``.
 
     Args:
-        origin: what the message begins with.
+        origin: prefix of the error message.
 
     Raises:
         SourceError: it is not YAML, or a value does not fit its tag.

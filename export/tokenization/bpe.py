@@ -1,4 +1,4 @@
-"""Shared by both kinds of BPE: ids of tokens, and what surrounds the model."""
+"""Shared by both kinds of BPE: token ids, and special tokens."""
 
 from collections.abc import Iterable, Sequence
 
@@ -20,7 +20,7 @@ def token_ids(tokens: Sequence[str]) -> dict[str, int]:
 
 
 def add_prefix(tokenizer: Tokenizer, prefix: str | None) -> None:
-    """Starts every sequence with the token ``prefix``, if there is one."""
+    """Makes every sequence start with the token ``prefix``, if it is given."""
     if prefix is not None:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{prefix} $A", special_tokens=[(prefix, tokenizer.token_to_id(prefix))]
@@ -28,7 +28,7 @@ def add_prefix(tokenizer: Tokenizer, prefix: str | None) -> None:
 
 
 def add_special(tokenizer: Tokenizer, tokens: Iterable[str]) -> None:
-    """Tokens that are matched in text first, and left out of decoded text."""
+    """Adds tokens that are matched in text first, and omitted from decoded text."""
     tokenizer.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in tokens]
     )

@@ -19,7 +19,7 @@ from export.errors import SourceError
 from export.supported import lookup
 from export.tokenization.bpe import add_prefix, add_special, token_ids
 
-# Pre-tokenizers, by llama.cpp's names (``tokenizer.ggml.pre``).
+# Pre-tokenizers by llama.cpp's names (``tokenizer.ggml.pre``).
 _BYTE_LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
 
@@ -41,7 +41,7 @@ def _words(numbers: str) -> PreTokenizer:
 
 
 def _falcon() -> PreTokenizer:
-    """Punctuation, then GPT-2's pattern, then groups of three digits."""
+    """Splits off punctuation, then applies GPT-2's pattern, then splits groups of three digits."""
     marks = pre_tokenizers.Split(Regex(r"[\p{P}\$\+<=>\^~\|`]+"), "isolated")
     groups = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")
     return pre_tokenizers.Sequence([marks, _BYTE_LEVEL, groups])
@@ -67,7 +67,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "starcoder": _SINGLE_DIGITS,
 }
 
-WHOLE_WORDS = ("llama-bpe",)  # a word that is in the vocabulary needs no merges
+WHOLE_WORDS = ("llama-bpe",)  # a word in the vocabulary needs no merges
 NORMALIZERS: dict[str, Normalizer] = {"qwen2": normalizers.NFC()}
 
 
@@ -77,7 +77,7 @@ class ByteLevelBpe:
 
     Attributes:
         merges: pairs written ``"left right"``, best first.
-        special: tokens that are matched in text first, and left out of decoded text.
+        special: tokens that are matched in text first, and omitted from decoded text.
         added: tokens that are matched in text first, and kept in decoded text.
         prefix: the first token of every sequence.
     """

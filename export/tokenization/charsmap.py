@@ -7,7 +7,7 @@ little-endian: u32 bytes of the trie; its units, u32 each; strings that each end
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK = 256  # units; a transition on a byte stays within one block
+BLOCK = 256  # units per block; a transition on a byte stays within one block
 
 
 def find_error(charsmap: bytes) -> str:

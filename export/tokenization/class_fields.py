@@ -1,7 +1,7 @@
-"""What the tokenizer classes of ``transformers`` change in a tokenizer.json.
+"""The changes that tokenizer classes of ``transformers`` make to a tokenizer.json.
 
-They make some parts anew, from the fields of tokenizer_config.json or the class's defaults,
-whatever tokenizer.json says; ``PreTrainedTokenizerFast`` changes nothing.
+They rebuild some parts from the fields of tokenizer_config.json or the class's defaults, whatever
+tokenizer.json says; ``PreTrainedTokenizerFast`` changes nothing.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ _WORD_PIECE = (
 _BYTE_LEVEL = ("Bart", "GPT2", "GPTNeoX", "Longformer", "Qwen2", "Roberta")
 _LOWERCASE = ("Albert", "DebertaV2")
 _META_SPACE = ("Albert", "Camembert", "Llama", "XLMRoberta")
-# Of folders that name no class.
+# Classes of folders that name none.
 _BY_MODEL_TYPE = {
     "albert": "Albert",
     "bart": "Roberta",
@@ -44,7 +44,7 @@ _BY_MODEL_TYPE = {
     "xlm-roberta": "XLMRoberta",
     "xlm-roberta-xl": "XLMRoberta",
 }
-# Whatever class their folders name, transformers takes tokenizer.json as it is.
+# Model types for which transformers uses tokenizer.json unchanged, whatever the class.
 _UNCHANGED = ("mistral", "mixtral", "modernbert", "phi3")
 
 

@@ -105,13 +105,13 @@ def read_tokenizer(path: Path, config: Fields) -> str:
 
     Raises:
         SourceError: a file is damaged, or files are inconsistent.
-        UnsupportedError: no known format; the message lists them. Or fields contradict each other.
+        UnsupportedError: no file has a known format (the message lists them), or fields conflict.
     """
     if (path / TOKENIZER_FILE).is_file():
         tokenizer = dict(read_fields(path / TOKENIZER_FILE))
         tokenizer.update(truncation=None, padding=None)
         own = path / "tokenizer_config.json"
-        if own.is_file():  # tokenizer.json alone says all that is known
+        if own.is_file():  # tokenizer.json alone has all information
             apply_class_fields(tokenizer, read_fields(own), config)
         return json.dumps(tokenizer, ensure_ascii=False)
     for format_ in TOKENIZER_FORMATS:
@@ -168,7 +168,7 @@ def _tokens(folder: TokenizerFolder, model: SentencePieceModel) -> list[str]:
 def _of_both_sides(
     folder: TokenizerFolder, model: SentencePieceModel, tokens: list[str]
 ) -> list[str]:
-    """Makes tokens of the target's model alone unmatchable in text: they are only decoded."""
+    """Makes tokens that only the target's model has unmatchable in text: they are only decoded."""
     target = folder.path / TARGET_PIECES
     if not target.is_file():
         return tokens
@@ -178,7 +178,7 @@ def _of_both_sides(
 
 
 def convert_vocabulary(folder: TokenizerFolder) -> Tokenizer:
-    """``vocab.txt``, with a token in each line: BERT's WordPiece or ESM's residues."""
+    """``vocab.txt`` with one token per line: BERT's WordPiece or ESM's residues."""
     lines = read_text(folder.path / "vocab.txt").split("\n")
     tokens = lines[:-1] if lines[-1] == "" else lines
     vocabulary = {token.rstrip("\r"): index for index, token in enumerate(tokens)}
@@ -190,7 +190,7 @@ def convert_vocabulary(folder: TokenizerFolder) -> Tokenizer:
 
 
 def _residues(folder: TokenizerFolder, vocabulary: dict[str, int], unknown: str) -> Tokenizer:
-    """The longest tokens from the left, of a protein or of DNA; the words between are unknown."""
+    """Greedy longest match from the left, in proteins or DNA; anything else is unknown."""
     vocabulary = {token.strip(): index for token, index in vocabulary.items()}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -66,7 +66,7 @@ _CLASSES = {
     "MBart50": (_MBART_50, "en_XX"),
     "Nllb": (_NLLB, "eng_Latn"),
 }
-# Of M2M-100, by ``language_codes`` of tokenizer_config.json.
+# The lists of M2M-100, by ``language_codes`` of tokenizer_config.json.
 _LISTS = {"m2m100": _M2M_100, "wmt21": _WMT_21}
 
 
@@ -77,7 +77,7 @@ def languages_of(name: str, config: Fields) -> Languages | None:
         config: tokenizer_config.json, which may name the source language.
 
     Raises:
-        UnsupportedError: an unknown list in ``language_codes``.
+        UnsupportedError: ``language_codes`` names an unknown list.
     """
     if name == "M2M100":
         codes = lookup(_LISTS, config.text("language_codes", "m2m100"), "language_codes")

@@ -1,7 +1,7 @@
 """SentencePiece's BPE (Kudo and Richardson 2018) as *tokenizers* JSON, from pieces and scores.
 
 SentencePiece joins the neighbours whose union has the highest score. *tokenizers* needs a list of
-merges: each piece, best first, in all pairs of pieces that make it up.
+merges: for each piece, best first, all pairs of pieces that form it.
 """
 
 import math
@@ -20,7 +20,7 @@ from export.errors import SourceError
 from export.tokenization.bpe import add_prefix, add_special, token_ids
 from export.tokenization.sentence_piece import SPACE, as_source_error
 
-MAX_PIECE_LENGTH = 512  # characters; bounds the pairs of a piece
+MAX_PIECE_LENGTH = 512  # characters; limits the pairs per piece
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +28,12 @@ class ScoredBpe:
     """The parts of a tokenizer.
 
     Attributes:
-        scores: of each token; the higher, the earlier its parts are joined.
+        scores: one per token; parts of tokens with higher scores are joined earlier.
         unknown: for characters that no token covers, unless there is a token for each byte.
-        special: tokens that are matched in text first, and left out of decoded text.
+        special: tokens that are matched in text first, and omitted from decoded text.
         added: tokens that are matched in text first, and kept in decoded text.
         prefix: the first token of every sequence.
-        adds_space: whether texts get a space in front.
+        adds_space: whether texts get a leading space.
     """
 
     tokens: Sequence[str]
@@ -74,7 +74,7 @@ class ScoredBpe:
         tokenizer.decoder = decoders.Sequence([*steps, *strip])
         add_prefix(tokenizer, self.prefix)
         add_special(tokenizer, self.special)
-        # Some are runs of spaces, which are matched after spaces became signs.
+        # Some are runs of spaces; they match after spaces are replaced by signs.
         tokenizer.add_tokens(
             [AddedToken(token, special=False, normalized=SPACE in token) for token in self.added]
         )

@@ -29,7 +29,7 @@ SPACE = "\u2581"  # the library's replacement for a space
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.Type
 
 # The compiled rules with these names contain Unicode's NFKC. *tokenizers* applies only the first
-# matching rule of a grapheme and drops the rest of it; applying NFKC before avoids that.
+# matching rule of a grapheme and drops the rest of it; applying NFKC first avoids that.
 _COMPOSED = ("nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf")
 
 
@@ -127,17 +127,17 @@ class SentencePieceModel:
     def _spelling(self, piece: Any) -> str:
         """The vocabulary entry for ``piece``.
 
-        The library never matches control, unknown and unused pieces in text: there, ``</s>`` is
-        an HTML tag. *tokenizers* matches all of its vocabulary, so these get an unmatchable name.
+        The library never matches control, unknown and unused pieces in text: there, ``</s>`` is an
+        HTML tag. *tokenizers* matches its whole vocabulary, so these pieces get unmatchable names.
         """
         if piece.type == UNKNOWN:
-            return str(self.trainer.unk_surface)  # the library decodes it to this
+            return str(self.trainer.unk_surface)  # the library decodes the unknown token to this
         if piece.type in (CONTROL, UNUSED):
             return unmatchable(piece.piece)
         return str(piece.piece)
 
     def rewriting(self) -> list[normalizers.Normalizer]:
-        """The library's normalization before it replaces spaces."""
+        """The library's normalization up to the replacement of spaces."""
         steps: list[normalizers.Normalizer] = []
         if self.normalizer.precompiled_charsmap:
             if self.normalizer.name in _COMPOSED:
@@ -165,7 +165,7 @@ def as_source_error(origin: str) -> Iterator[None]:
 
 
 def unmatchable(token: str) -> str:
-    """``token`` plus a space sign: no word ends with one after pre-tokenization."""
+    """``token`` plus a space sign: after pre-tokenization, no word ends with one."""
     return f"{token}{SPACE}"
 
 
@@ -173,8 +173,8 @@ def read_sentence_piece(path: Path) -> SentencePieceModel:
     """Reads a ``.spm`` or ``.model`` file.
 
     Raises:
-        SourceError: unreadable, or not a SentencePiece model.
-        UnsupportedError: neither unigram nor BPE, or with another treatment of spaces.
+        SourceError: it is unreadable, or not a SentencePiece model.
+        UnsupportedError: it is neither unigram nor BPE, or treats spaces in another way.
     """
     model = proto.ModelProto()  # type: ignore[attr-defined]  # made at run time
     try:

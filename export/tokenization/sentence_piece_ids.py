@@ -1,6 +1,6 @@
-"""SentencePiece models of Hugging Face folders, with their ids.
+"""SentencePiece models of Hugging Face folders, with the folders' ids.
 
-There, special tokens are matched in text (chat templates write them), and ids may differ from the
+There, special tokens are matched in text (chat templates contain them), and ids may differ from the
 model's: Marian and M2M-100 have a ``vocab.json``, XLM-R has fairseq's order.
 """
 
@@ -46,7 +46,7 @@ def tokens_in_order(ids: Mapping[str, int], origin: str) -> list[str]:
 
 
 def own_order(model: SentencePieceModel) -> list[str]:
-    """The model's own tokens."""
+    """The model's own tokens, in its order."""
     return [unmatchable(p.piece) if p.type == UNUSED else str(p.piece) for p in model.pieces]
 
 
@@ -78,7 +78,7 @@ def pegasus_order(model: SentencePieceModel, offset: int) -> list[str]:
 
 
 def not_in_text(token: str) -> str:
-    """``token`` with a suffix that no text has: it is only decoded."""
+    """``token`` with a suffix that no text contains, so that it is only decoded."""
     return f"{token}{ONLY_DECODED}"
 
 
@@ -145,7 +145,7 @@ def _unigram(model: SentencePieceModel, tokens: Sequence[str], unknown: str) -> 
 
 
 def _bpe(model: SentencePieceModel, tokens: Sequence[str], unknown: str) -> Tokenizer:
-    """Merges all pairs of pieces that form a piece, in the order of that piece's score.
+    """BPE with all pairs of pieces that form a piece, in the order of that piece's score.
 
     Source: ``bpe_model.cc``, ``Model::SampleEncode``.
     """

@@ -1,4 +1,4 @@
-"""Special tokens and the template around a text, with Hugging Face's names."""
+"""Special tokens and the template around a text, named as by Hugging Face."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -57,7 +57,7 @@ TEMPLATES = {
     "M2M100": _LANGUAGE_FIRST,
     "Nllb": _LANGUAGE_FIRST,
 }
-# The default tokens of a class.
+# The default tokens of each class.
 DEFAULTS = {
     "Bert": {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
     "Roberta": {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"},
@@ -119,7 +119,7 @@ class TokenizerSpecialTokens:
     Attributes:
         tokens: by role.
         added: by id.
-        details: of some tokens, how they treat spaces beside them.
+        details: for some tokens, how they treat adjacent spaces.
         template: the tokens around a text.
     """
 
@@ -184,7 +184,7 @@ class TokenizerSpecialTokens:
 
 
 def class_name(tokenizer_config: Fields, config: Fields) -> str:
-    """The key in :data:`TEMPLATES` of a folder's tokenizer; empty if there is none."""
+    """The key of a folder's tokenizer in :data:`TEMPLATES`; empty if there is none."""
     name = tokenizer_config.text("tokenizer_class", config.text("tokenizer_class", ""))
     name = name.removesuffix("Fast").removesuffix("Tokenizer")
     return name if name in TEMPLATES else CLASSES.get(config.text("model_type", ""), name)
@@ -193,14 +193,14 @@ def class_name(tokenizer_config: Fields, config: Fields) -> str:
 def special_tokens(
     tokenizer_config: Fields, token_map: Fields, added: Fields, name: str
 ) -> TokenizerSpecialTokens:
-    """From tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+    """Special tokens from tokenizer_config.json, special_tokens_map.json and added_tokens.json.
 
     Args:
         name: from :func:`class_name`.
     """
     tokens = dict(DEFAULTS.get(name, {}))
     details = {}
-    if "mask" in tokens and "bos" in tokens:  # a mask replaces a word and the space before it
+    if "mask" in tokens and "bos" in tokens:  # a mask replaces a word and the preceding space
         details[tokens["mask"]] = AddedToken(tokens["mask"], lstrip=True, normalized=False)
     for fields in (token_map, tokenizer_config):
         for role in ROLES:
@@ -210,7 +210,7 @@ def special_tokens(
                 tokens[role], details[token.content] = token.content, token
             elif isinstance(value, str):
                 tokens[role] = value
-            elif name == "Esm" and f"{role}_token" in fields:  # encoders of DNA have no end
+            elif name == "Esm" and f"{role}_token" in fields:  # DNA encoders have no end token
                 tokens.pop(role, None)
     template = TEMPLATES.get(name, Template())
     if name == "Esm" and "eos" not in tokens:

@@ -1,5 +1,5 @@
-// Copies in device memory: moves of slots, and what encoders return. server/runtime/cuda/copies.py
-// calls this.
+// Batched copies in device memory, for moves of slots and outputs of encoders.
+// server/runtime/cuda/copies.py calls this.
 
 #include "../exported.h"
 #include "operators.h"
@@ -7,13 +7,13 @@
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kThreadBytes = 64, kMaxBlocks = 32;  // of a copy
+constexpr int64_t kThreadBytes = 64, kMaxBlocks = 32;  // per thread; blocks per copy
 constexpr int64_t kMaxBytes = int64_t{1} << 31;
 
 }  // namespace
 
-// Makes copies that may be made in any order, on a stream of the current device, and does not wait
-// for them. Allocates nothing. Returns null, or what failed.
+// Enqueues independent copies, in any order, on a stream of the current device; does not wait for
+// them. Allocates nothing. Returns null, or an error message.
 EXPORTED const char* triune_copy(const device::Copy* copies, int64_t num_copies, void* stream) {
   if (const char* failure = cuda::load()) return failure;
   constexpr int64_t kMaxCopies = device::CopyArguments::kMaxCopies;

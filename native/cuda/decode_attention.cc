@@ -1,17 +1,18 @@
 // The operator of attention in decode steps. It has the inputs, outputs and attributes of ONNX
-// Runtime's GroupQueryAttention (docs/ContribOperators.md there), and one more output.
+// Runtime's GroupQueryAttention (its docs/ContribOperators.md), and one more output.
 //
 //   DecodeAttention: attention of exactly one new token of each row.
 //     Inputs: query [rows, 1, heads * head], or packed with the new key and value [rows, 1,
-//     (heads + 2 * kv_heads) * head]; key and value (optional): not read, for they are packed, or
-//     the cache has all tokens; past_key and past_value [rows, kv_heads, capacity, head]; seqlens_k
-//     [rows] int32: the last token's position; total_sequence_length int32, in host memory: no row
-//     is longer; cos_cache and sin_cache [positions, rotary / 2] (optional).
-//     Outputs: y [rows, 1, heads * head]; present_key and present_value, in the memory of the past
-//     ones; parts, memory for the kernel.
+//     (heads + 2 * kv_heads) * head]; key and value (optional), which are not read: new ones are
+//     packed, or the cache has all tokens; past_key and past_value [rows, kv_heads, capacity,
+//     head]; seqlens_k [rows] int32: the position of the last token; total_sequence_length int32,
+//     in host memory: an upper bound of the rows' lengths; cos_cache and sin_cache [positions,
+//     rotary / 2] (optional).
+//     Outputs: y [rows, 1, heads * head]; present_key and present_value, in place of the past ones;
+//     parts, a workspace of the kernel.
 //     Attributes: num_heads, kv_num_heads, do_rotary, rotary_interleaved, local_window_size (-1:
 //     none), scale (0: 1 / sqrt(head)), softcap (0: none).
-//     Heads are 32, 64, 96, 128 or 256 wide; a multiple of 16 elements is rotated.
+//     Head sizes: 32, 64, 96, 128 or 256. The rotated part of a head is a multiple of 16 elements.
 
 #include "operators.h"
 
@@ -19,9 +20,9 @@ namespace cuda {
 namespace {
 
 constexpr int64_t kThreads = 128;
-constexpr int64_t kQueries = 8;  // heads of a block
-// Tokens: two times those that a block reads at once; to combine parts takes longer. Blocks: two on
-// each multiprocessor of an H100.
+constexpr int64_t kBlockHeads = 8;  // query heads per thread block
+// The fewest tokens of a split: twice those that a block reads at once. With smaller splits,
+// combining them takes longer. kFullDevice: two blocks on each multiprocessor of an H100.
 constexpr int64_t kMinSplit = 128, kFullDevice = 264;
 
 template <bool IsBFloat>
@@ -111,7 +112,7 @@ struct DecodeAttention : Typed<IsBFloat> {
     a.is_interleaved = static_cast<int>(is_interleaved);
     a.scale = scale != 0.f ? scale : 1.f / __builtin_sqrtf(static_cast<float>(head));
     a.softcap = softcap;
-    const int64_t blocks = rows * num_kv_heads * divide_up(a.group, kQueries);
+    const int64_t blocks = rows * num_kv_heads * divide_up(a.group, kBlockHeads);
     const int64_t longest = a.window && a.window < *total ? a.window : *total;
     int64_t splits = blocks && blocks < kFullDevice ? kFullDevice / blocks : 1;
     const int64_t most = divide_up(longest > 0 ? longest : 1, kMinSplit);

@@ -3,8 +3,8 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-// PTX, which the driver compiles for the devices. DEVICE_CODE_80 and DEVICE_CODE_90 are the files'
-// paths.
+// PTX, which the driver compiles for the devices. DEVICE_CODE_80 and DEVICE_CODE_90 are the paths
+// of its files.
 asm(".section .rodata\n"
     "triune_device_code_80:\n"
     ".incbin \"" DEVICE_CODE_80 "\"\n"
@@ -19,7 +19,7 @@ extern "C" __attribute__((visibility("hidden"))) const char triune_device_code_9
 namespace cuda {
 namespace {
 
-// The driver's names: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+// Names in the driver's headers: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
 // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, CUlaunchAttribute, CUlaunchConfig.
 constexpr int kCapabilityMajor = 75;
 constexpr int kStreamSerialization = 6;
@@ -55,7 +55,7 @@ struct Driver {
                 unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream,
                 void** parameters, void** extra);
   int (*launch_as)(const LaunchConfig* config, void* kernel, void** parameters,
-                   void** extra);  // null in drivers that lack it
+                   void** extra);  // null in drivers without cuLaunchKernelEx
 };
 
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -63,8 +63,8 @@ Driver driver;
 void* kernels[kNumKernels];
 bool is_loaded = false, may_start_early = false;
 
-// Whether kernels start before the ones before them have ended, on devices of at least this
-// capability.
+// Whether kernels may start before the previous ones have ended, given the major compute capability
+// that all devices have.
 constexpr bool start_early(int capability) { return capability >= 9; }
 
 template <typename F>
@@ -73,7 +73,7 @@ bool find(void* library, const char* name, F& function) {
   return function != nullptr;
 }
 
-// The major compute capability that all devices have; 0 if it is unknown.
+// The lowest major compute capability among the devices; 0 if it is unknown.
 int common_capability() {
   int count = 0, common = 0;
   if (driver.count_devices(&count)) return 0;
@@ -88,7 +88,7 @@ int common_capability() {
   return common;
 }
 
-// Null if everything was loaded, else what failed.
+// Returns null if everything was loaded, else an error message.
 const char* load_all() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   if (!library) return "libcuda.so.1 cannot be opened";
@@ -143,8 +143,8 @@ const char* launch(void* stream, int kernel, int64_t num_blocks, int num_threads
   void* parameters[] = {arguments};
   const unsigned blocks = static_cast<unsigned>(num_blocks);
   const unsigned threads = static_cast<unsigned>(num_threads);
-  // The default stream also waits for other streams, so its kernels do not start early. Where an
-  // early start is refused, the kernel starts after the one before it.
+  // The default stream also waits for other streams, so its kernels do not start early. If an early
+  // start is refused, the kernel is launched to start after the previous one.
   if (stream && may_start_early &&
       !launch_early(kernels[kernel], blocks, threads, stream, parameters)) {
     return nullptr;

@@ -1,15 +1,15 @@
-// The part of the CUDA driver's API that the operators need: loading the device code that is built
-// into this library, and launching its kernels. The driver is opened when it is first needed, so
-// that the library builds and loads on machines without one.
+// The part of the CUDA driver API that the operators need: it loads the device code embedded in
+// this library and launches its kernels. The driver is opened on first use, so the library builds
+// and loads on machines without one.
 //
 // There are two images of the device code: one for compute capability 8.0, and one for 9.0, which
-// is used if all devices of the machine have it. With the latter, a kernel may start while the one
-// before it on the stream still runs (programmatic dependent launch). So that it sees what earlier
-// kernels wrote, and overwrites nothing that they still read, each thread of every kernel calls
+// is used if all devices of the machine have it. With the latter, a kernel may start while the
+// previous one on the stream still runs (programmatic dependent launch). To see what earlier
+// kernels wrote, and to overwrite nothing that they still read, each thread of every kernel calls
 // wait_for_previous() before its first access to memory; only weights, which no kernel writes, may
-// be read before. That wait lasts until the previous kernel has ended, and that one has itself
-// waited for the one before: so all earlier kernels have ended too, whoever launched them. Kernels
-// of others, which are launched without this, start after ours have ended.
+// be read before. The wait lasts until the previous kernel has ended. That kernel has itself waited
+// for the one before it, so all earlier kernels have ended, ours or not. Kernels of other libraries
+// are launched without this attribute and start after ours have ended.
 //
 // Source: CUDA Driver API, "Library Management", "Execution Control" and "cuLaunchKernelEx"; CUDA
 // C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
@@ -19,7 +19,7 @@
 
 namespace cuda {
 
-// The names in native/cuda/device/kernels.cc, in the order of Kernel.
+// The kernels' names in native/cuda/device/kernels.cc, in the order of Kernel.
 #define FOR_EACH_KERNEL(_)                                                                \
   _(norm_1_fp16) _(norm_1_bf16) _(norm_4_fp16) _(norm_4_bf16) _(activate_fp16)            \
   _(activate_bf16) _(split_fp16) _(split_bf16) _(linear_8_fp16) _(linear_8_bf16)          \
@@ -35,7 +35,7 @@ namespace cuda {
   _(best_token) _(top_tokens) _(advance_rows) _(copy_parts) _(extreme_of_row)             \
   _(extremes_across)
 
-// Those of 16-bit floats come in pairs, fp16 first.
+// Kernels of 16-bit floats come in pairs: fp16, then bf16.
 enum Kernel : int {
   kNorm1,
   kNorm4 = kNorm1 + 2,
@@ -58,11 +58,11 @@ enum Kernel : int {
   kNumKernels
 };
 
-// Loads the device code, once for all devices. Returns null, or what failed.
+// Loads the device code, once for all devices. Returns null, or an error message.
 const char* load();
 
-// Launches `num_blocks` blocks of `num_threads` threads on a stream. `arguments` is the kernel's
-// only parameter. Does nothing without blocks. Returns null, or what failed.
+// Launches `num_blocks` blocks of `num_threads` threads on a stream; does nothing for 0 blocks.
+// `arguments` points to the kernel's only parameter. Returns null, or an error message.
 const char* launch(void* stream, int kernel, int64_t num_blocks, int num_threads, void* arguments);
 
 // The same on the stream of `context`.

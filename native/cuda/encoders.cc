@@ -1,4 +1,4 @@
-// Operators of encoders: native/cuda/operators.cc describes them.
+// The operators of encoders; native/cuda/operators.cc documents them.
 
 #include "operators.h"
 
@@ -55,7 +55,7 @@ struct Split : Typed<IsBFloat> {
   }
 
  private:
-  // A vector is rotated with itself or with another one.
+  // Checks the angles: each vector must be rotated with itself or with one other vector.
   Status* read_angles(const Api& api, KernelContext* context,
                       device::SplitArguments<Element>& a) const {
     Dimensions angles;

@@ -1,4 +1,4 @@
-// The operator of a linear layer for few rows: native/cuda/operators.cc describes it.
+// The operator of a linear layer for few rows; native/cuda/operators.cc documents it.
 
 #include "operators.h"
 

@@ -1,54 +1,55 @@
-// Operators of CUDA, in the domain triune, and the registration of all of them with ONNX Runtime.
-// Those over 16-bit floats exist twice: their names end with Fp16 and Bf16. Rows are the last axis,
-// and their sizes multiples of 8.
+// The CUDA operators, in the domain triune, and their registration with ONNX Runtime. Operators
+// over 16-bit floats exist twice: their names end with Fp16 and Bf16. A row is the last axis; its
+// size is a multiple of 8.
 //
 //   Norm: LayerNormalization or RMSNormalization of x + x_bias + residual.
 //     Inputs: x [.., size], x_bias [size] (optional), residual [.., size] (optional), scale [size],
-//     bias [size] (optional). Outputs: y, and the sum (optional), shaped as x.
+//     bias [size] (optional). Outputs: y; x + x_bias + residual (optional). Both have x's shape.
 //     Attributes: epsilon; is_centered, 1 for LayerNormalization.
-//   Activation: act(x + bias), or act(a) * b of the halves a and b of x + bias.
+//   Activation: act(x + bias), or act(a) * b, where a and b are the halves of x + bias.
 //     Inputs: x [.., size], bias [size] (optional). Output: y [.., size], or half of it.
-//     Attributes: kind, a device::Activation; is_gated, 1 for the product of the halves.
-//   Split: the heads of queries, keys and values of x + bias, with rotary positions.
+//     Attributes: kind, a device::Activation; is_gated: 1 for act(a) * b.
+//   Split: splits x + bias into the heads of queries, keys and values, with rotary positions.
 //     Inputs: x [texts, length, (num_heads + 2 num_kv_heads) head size], bias of a row (optional),
-//     cosines and sines [positions, half of the rotated elements of a head] (optional). Outputs:
-//     three of [texts, length, num_heads head size]; keys and values are repeated.
+//     cosines and sines [positions, rotary size / 2] (optional). Outputs: queries, keys and values,
+//     each [texts, length, num_heads head size]; key/value heads are repeated.
 //     Attributes: num_heads, num_kv_heads, is_interleaved.
-//   EncoderAttention: attention of all tokens of a text to its first ones.
+//   EncoderAttention: each token of a text attends to the text's first `lengths` tokens.
 //     Inputs: query [texts, length, num_heads head size], or packed with keys and values [texts,
-//     length, (num_heads + 2 num_kv_heads) head size]; lengths [texts] int32, of those attended to;
-//     bias of a packed row (optional); key and value [texts, length, num_kv_heads head size], unless
-//     they are packed. Output: y [texts, length, num_heads head size].
-//     Attributes: num_heads, num_kv_heads, scale (0: 1 / sqrt(head size)). Heads are 32, 64, 96 or
-//     128 wide.
+//     length, (num_heads + 2 num_kv_heads) head size]; lengths [texts] int32; bias of a packed row
+//     (optional); key and value [texts, length, num_kv_heads head size], unless they are packed.
+//     Output: y [texts, length, num_heads head size].
+//     Attributes: num_heads, num_kv_heads, scale (0: 1 / sqrt(head size)). Head sizes: 32, 64, 96
+//     or 128.
 //   Linear: act(x W^T + bias), or act(gate) * up of the halves of x W^T + bias, for few rows.
 //     Inputs: x [.., in], weight [features, in], bias [features] (optional), residual [.., in]
-//     (optional), scale [in] (optional). With scale, x is RMSNorm(x + residual) * scale. Outputs:
-//     y [.., features, or half of it], and the sum x + residual (optional, with scale).
+//     (optional), scale [in] (optional): with it, x is replaced by RMSNorm(x + residual) * scale.
+//     Outputs: y [.., features], or half of it if gated; x + residual (optional, with scale).
 //     Attributes: activation, a device::Activation; is_gated; epsilon.
 //     At most 16 rows, or 8 with scale; `in` is a multiple of 32, and features of 16.
-//   Pool: the mean of each text's tokens.
+//   Pool: mean pooling over each text's tokens.
 //     Inputs: x [texts, length, size], lengths [texts] int32. Output: y [texts, size] fp32.
-//     Attributes: is_normalized, 1 divides by the norm, or by min_norm if that is larger; min_norm.
-//   KeyRanges: the mask of a MultiHeadAttention over texts with padding.
-//     Inputs: x [texts, length, size] (its shape), lengths [texts] int32.
-//     Output: int32 [3 texts + 2], as KeyRangesArguments describes them.
-//   BestToken: the lowest id among the largest logits of each row, -1 if one is not a finite number.
+//     Attributes: is_normalized: 1 divides by max(L2 norm, min_norm); min_norm.
+//   KeyRanges: cumulative sequence lengths, the mask of a MultiHeadAttention over padded texts.
+//     Inputs: x [texts, length, size] (for its shape), lengths [texts] int32.
+//     Output: int32 [3 texts + 2], described at KeyRangesArguments.
+//   BestToken: the lowest id among the largest logits of each row; -1 if one is NaN or +inf,
+//     or all are -inf.
 //     Inputs: logits [rows, vocabulary] fp32, suppressed [vocabulary] uint8 (optional), 1 for tokens
 //     that are never chosen. Output: tokens [rows] int64.
-//   TopTokens: the likeliest tokens of each row, of equal ones those with lower ids first.
-//     Inputs: logits [.., vocabulary] fp32; rows [n] int64 (optional), those to search, else all n;
-//     targets [n] int64 (optional), ids of tokens; suppressed [vocabulary] uint8 (optional), 1 for
-//     tokens whose logit is replaced.
-//     Output: top [n, 2 count + 1, or 2 with targets] fp32: their logits, their ids, the sum over
+//   TopTokens: the tokens with the largest logits of each row; among equals, lower ids come first.
+//     Inputs: logits [.., vocabulary] fp32; rows [n] int64 (optional), the rows to search, else all
+//     n; targets [n] int64 (optional), a token id for each row; suppressed [vocabulary] uint8
+//     (optional), 1 for tokens whose logit is replaced by suppressed_logit.
+//     Output: top [n, 2 count + 1, or 2 count + 2 with targets] fp32: logits, ids, the sum over
 //     the row of exp(logit - the largest one), and the target's logit.
 //     Attributes: count, at most the vocabulary; suppressed_logit.
-//   Advance: the inputs of the next step of greedy decoding.
+//   Advance: prepares the next step of greedy decoding.
 //     Inputs: best_tokens [rows] int64, num_cached_tokens [rows] int32, is_live [rows] int32, 0 for
-//     padding. Outputs: next_token_ids [rows, 1] int64, best_tokens where they are positive and
-//     live, else 0; next_num_cached_tokens [rows] int32, num_cached_tokens + is_live. The outputs
-//     may be in the memory of the inputs.
-//   Extreme: the largest or smallest element along an axis; NaN if one is NaN.
+//     padding. Outputs: next_token_ids [rows, 1] int64, best_tokens where they are positive and the
+//     row is live, else 0; next_num_cached_tokens [rows] int32, num_cached_tokens + is_live.
+//     Outputs may be in place.
+//   Extreme: the maximum or minimum along an axis; NaN if any element is NaN.
 //     Input: x fp32. Output: y. Attributes: is_min; is_last: 1 reduces the last axis to size 1, 0
 //     drops axis 1 of three.
 
@@ -242,7 +243,7 @@ struct Extreme {
 }  // namespace
 }  // namespace cuda
 
-// ONNX Runtime calls it for each session that registers the library.
+// ONNX Runtime calls this for each session that registers the library.
 EXPORTED ort::Status* RegisterCustomOps(ort::Session* options, const ort::ApiBase* base) {
   return ort::register_operators(
       options, base,

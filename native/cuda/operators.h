@@ -1,10 +1,10 @@
-// What the operators of CUDA share.
+// Shared by the CUDA operators: errors, shapes of inputs, and the element type.
 #pragma once
 
 #include "device/arguments.h"
 #include "driver.h"
 
-#ifndef PROVIDER  // the emulator's is another
+#ifndef PROVIDER  // the emulator's build defines another
 #define PROVIDER "CUDAExecutionProvider"
 #endif
 
@@ -36,7 +36,7 @@ inline bool are_equal(const Dimensions& a, const Dimensions& b) {
   return true;
 }
 
-// The data and shape of the input at `index`, which must be there.
+// The data and shape of the required input at `index`.
 template <typename T>
 Status* shaped_input(const Api& api, const KernelContext* context, size_t index, const T*& data,
                      Dimensions& shape) {
@@ -47,7 +47,7 @@ Status* shaped_input(const Api& api, const KernelContext* context, size_t index,
   return ort::dimensions(api, value, shape);
 }
 
-// The data of the input at `index` and its number of elements; both stay as they are without it.
+// The data and the number of elements of an optional input; leaves both unchanged if it is absent.
 inline Status* optional_rows(const Api& api, const KernelContext* context, size_t index,
                              const long*& data, int64_t& count) {
   const Value* value = nullptr;
@@ -65,7 +65,7 @@ inline Status* load(const Api& api) {
   return failure ? api.CreateStatus(ort::kRuntimeException, failure) : nullptr;
 }
 
-// Loads the device code, and reads two attributes of a node.
+// Loads the device code and reads two attributes of a node.
 template <typename A, typename B>
 Status* load_and_read(const Api& api, const KernelInfo* info, const char* first, A& a,
                       const char* second, B& b) {
@@ -85,7 +85,7 @@ struct Typed {
   static constexpr const char* kProvider = kProviderName;
 };
 
-// Operators that are defined in files of their own.
+// Operators that other files define.
 const ort::Operator& linear(bool is_bfloat);
 const ort::Operator& decode_attention(bool is_bfloat);
 const ort::Operator& split(bool is_bfloat);

@@ -1,5 +1,5 @@
-// Activation functions of vectors, for the epilogue of the matrix products. NaN gives NaN: min and
-// max of vectors.h return their second operand then.
+// Activation functions of vectors, for the epilogue of the matrix products. NaN gives NaN, because
+// min and max of vectors.h return their second operand if either is NaN.
 #pragma once
 
 #include "vector_math.h"
@@ -38,8 +38,9 @@ INLINE V gelu(V x) {
   return fma(half, erf<V>(x * 0.70710678118654752f), half);
 }
 
-// gelu(x) for sums of products whose factors are rounded to 8 bits, with an absolute error of at most
-// 2e-4 for |x| < 1000: x (1/2 + x P(x^2)), P the minimax polynomial on (0, 3.9) that ends at 0 and x.
+// gelu(x) where the products' factors are rounded to 8 bits, with an absolute error of at most 2e-4
+// for |x| < 1000: x (1/2 + x P(x^2)), where P is the minimax polynomial on (0, 3.9) that gives
+// exactly 0 and x at the ends.
 template <typename V>
 INLINE V gelu_coarse(V x) {
   constexpr float kEnd = 3.9f;
@@ -61,7 +62,8 @@ INLINE V silu(V x) {
   return x / (1.0f + exp(min<V>(88.0f, -x)));
 }
 
-// silu(x) to 1.5e-4 of its value, or to 1e-35, for sums of products whose factors are rounded to 8 bits.
+// silu(x) where the products' factors are rounded to 8 bits: relative error 1.5e-4, or 1e-35
+// absolute.
 INLINE Floats silu_coarse(Floats x) {
   constexpr float kLog2e = 1.442695041f;
   return x * reciprocal_coarse(1.0f + exp2_coarse(x * -kLog2e));

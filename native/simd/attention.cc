@@ -50,7 +50,7 @@ void init_state(const Params& params, const QueryState& state) {
 
 constexpr int kPacked = -1;
 
-// Adds a block of keys and values to the state of all queries. N: the template argument of
+// Updates the state of all queries with a block of keys and values. N: the template argument of
 // score_keys, or kPacked for packed keys.
 template <int N, typename V>
 void attend_block(const Params& params, const QueryState& state, int64_t block_start,
@@ -82,7 +82,7 @@ void attend_block(const Params& params, const QueryState& state, int64_t block_s
   });
 }
 
-// Keys and values come from the cache.
+// Attends to keys and values in the cache.
 void attend_cached(const Params& params, const QueryState& state, int64_t row,
                    int64_t block_start) {
   const int64_t size = params.head_size;
@@ -101,7 +101,7 @@ void attend_cached(const Params& params, const QueryState& state, int64_t row,
   }
 }
 
-// Keys and values up to position `end` come from the inputs, and are packed into `scratch`.
+// Packs the inputs' keys and values up to position `end` into `scratch`, and attends to them.
 void attend_packed(const Params& params, const QueryState& state, int64_t row,
                    int64_t block_start, int64_t end, float* scratch) {
   const int64_t num_keys = params.keys_per_block(), size = params.head_size;
@@ -115,7 +115,7 @@ void attend_packed(const Params& params, const QueryState& state, int64_t row,
   }
 }
 
-// Writes zeros to the tokens of a prompt that are padding; returns the block without them.
+// Writes zeros to the padding tokens of a prompt; returns the block without them.
 QueryBlock clear_padding(const Params& params, const QueryBlock& block, int64_t first_head) {
   if (!params.is_prefill) return block;
   const int64_t row = block.rows[0];
@@ -128,7 +128,7 @@ QueryBlock clear_padding(const Params& params, const QueryBlock& block, int64_t 
   return valid;
 }
 
-// Prefetches the output of a block's tokens, to be written.
+// Prefetches the memory of a block's output before it is written.
 class OutputPrefetcher {
  public:
   OutputPrefetcher(const Params& params, const QueryBlock& block, int64_t first_head,
@@ -151,7 +151,7 @@ class OutputPrefetcher {
 
  private:
   const Params& params_;
-  QueryBlock block_;  // the tokens that are left
+  QueryBlock block_;  // the remaining tokens
   int64_t first_head_, tokens_per_step_;
 };
 

@@ -15,10 +15,10 @@
 namespace attention::SIMD {
 namespace {
 
-constexpr int kKeys = 8;  // of a micro-tile of scores
+constexpr int kKeys = 8;  // per micro-tile of scores
 
-// Keys of a block as pairs of dimensions [num_keys][size / 2], values as pairs of keys
-// [div_ceil(num_keys, 2)][size]. Keys end with zeros, up to a multiple of kKeys.
+// Keys of a block as pairs of dimensions, [num_keys][size / 2], padded with zeros to a multiple of
+// kKeys; values as pairs of keys, [div_ceil(num_keys, 2)][size].
 struct Block {
   int64_t num_keys;
   int32_t *keys, *values;
@@ -31,7 +31,7 @@ Block make_block(const Params& params, int64_t row, int64_t head, int64_t first,
   const float *keys = params.key.at(row, first) + head * size,
               *values = params.value.at(row, first) + head * size;
   int64_t key_stride = params.key.token_stride, value_stride = params.value.token_stride;
-  if (params.rotary.cos) {  // rounds in place
+  if (params.rotary.cos) {  // pairs overwrite the gathered floats
     float* const gathered = scratch + params.keys_per_block() * size;
     gather_kv(params, row, head, 0, first, last, scratch, gathered);
     keys = scratch, values = gathered;
@@ -46,16 +46,16 @@ Block make_block(const Params& params, int64_t row, int64_t head, int64_t first,
   return block;
 }
 
-// Tokens first .. first + kLanes - 1 of a block; those after its last are copies of the last.
+// Tokens first .. first + kLanes - 1 of a block; those past its end are copies of its last token.
 struct Tokens {
-  int64_t first, count;  // count: in the block
+  int64_t first, count;  // count: without the copies
 
   Tokens(const QueryBlock& block, int64_t vector)
       : first(block.first_token + vector * kLanes),
         count(min(block.last_token - first, kLanes)) {}
 };
 
-// Starts the state of a vector of queries, which become pairs of dimensions [size / 2][kLanes].
+// Initializes the state of a vector of queries, stored as pairs of dimensions [size / 2][kLanes].
 // `rows`: scratch [kLanes][size].
 void init_vector(const Params& params, const QueryState& state, int64_t vector, float* rows) {
   const int64_t size = params.head_size, row = state.block.rows[0], first = vector * kLanes;
@@ -83,7 +83,7 @@ void init_vector(const Params& params, const QueryState& state, int64_t vector, 
   store(state.max_scores + first, Floats(-FLT_MAX));
 }
 
-// Divides a vector's sums by their denominators, and writes them to the output.
+// Divides a vector's accumulators by their denominators, and writes them to the output.
 void write_vector(const Params& params, const QueryState& state, int64_t vector, float* rows) {
   const int64_t size = params.head_size, first = vector * kLanes;
   const float* const denominators = state.denominators + first * 2;
@@ -102,9 +102,9 @@ void write_vector(const Params& params, const QueryState& state, int64_t vector,
   }
 }
 
-// The largest of `least` and of scores [num_keys][kLanes] in each lane; ignores NaN.
+// In each lane, the maximum of `least` and of scores [num_keys][kLanes]; ignores NaN.
 INLINE Floats max_score(const float* scores, int64_t num_keys, Floats least) {
-  constexpr int kChains = 4;  // that do not wait for each other
+  constexpr int kChains = 4;  // independent maxima, to hide latency
   Floats largest[kChains];
 #pragma unroll
   for (int i = 0; i < kChains; i++) largest[i] = least;
@@ -119,14 +119,14 @@ INLINE Floats max_score(const float* scores, int64_t num_keys, Floats least) {
   return max(max(largest[0], largest[1]), max(largest[2], largest[3]));
 }
 
-// Replaces the scores [num_keys][kLanes] of kLanes queries by pairs of weights
-// [div_ceil(num_keys, 2)][kLanes], and updates maxima, denominators and factors.
+// One step of the online softmax: replaces the scores [num_keys][kLanes] of kLanes queries by pairs
+// of weights [div_ceil(num_keys, 2)][kLanes], and updates maxima, denominators and rescale factors.
 void softmax_vector(float* scores, int64_t num_keys, float* denominators, float* max_scores,
                     float* rescale) {
   const Floats old_max = load(max_scores);
   const Floats new_max = max_score(scores, num_keys, old_max);
   Floats factor = old_max == Floats(-FLT_MAX) ? Floats(0.0f) : exp2_coarse(old_max - new_max);
-  factor = old_max == new_max ? Floats(1.0f) : factor;  // exp2_coarse(0) is not 1, and blocks are many
+  factor = old_max == new_max ? Floats(1.0f) : factor;  // exp2_coarse(0) is not exactly 1
   Floats even = load(denominators) * factor, odd = load(denominators + kLanes) * factor;
   for (int64_t key = 0; key < num_keys; key += 2) {
     const Floats first = exp2_coarse(load(scores + key * kLanes) - new_max);
@@ -142,7 +142,7 @@ void softmax_vector(float* scores, int64_t num_keys, float* denominators, float*
   store(rescale, factor);
 }
 
-// Adds a block to the state of Q vectors of queries.
+// Updates the state of Q vectors of queries with a block.
 template <int Q>
 void attend_vectors(const Params& params, const QueryState& state, int64_t vector,
                     const Block& block, HeadPrefetcher& next_head) {

@@ -1,5 +1,5 @@
-// Attention with products of bfloat16 and sums in fp32, for encoders whose other products are in
-// int8 anyway: attention_pairs.h. AVX-512 BF16 only. attention_rounded.h is that of decoders.
+// Attention with products in bfloat16 and sums in fp32, for encoders whose other products are in
+// int8 (attention_pairs.h). AVX-512 BF16 only. Decoders use attention_rounded.h.
 //
 // A SIMD lane holds one query, as in attention_lanes.h: both use attention_lane_tiles.h.
 #pragma once
@@ -13,13 +13,13 @@ namespace attention::SIMD {
 
 using namespace ::SIMD;
 
-// Whether this kernel computes a call: all queries of a row see all its keys.
+// Whether this kernel can compute a call: all queries of a row see all its keys.
 inline bool rounds_encoder(const Params& params) {
   return params.may_round() && !params.cache.keys && !params.is_causal && params.window == 0 &&
          params.group_size() == 1;
 }
 
-// Attend, for a block without padding.
+// Implements Attend for a block without padding.
 void attend_in_bfloat16(const Params& params, const QueryBlock& block, int64_t head,
                         float* scratch);
 

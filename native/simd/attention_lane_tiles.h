@@ -1,5 +1,5 @@
-// The micro-kernels of attention with one query per SIMD lane, of factors in fp32 or of pairs in
-// bfloat16. They need AVX-512.
+// The AVX-512 micro-kernels of attention with one query per SIMD lane; factors are fp32, or pairs
+// of bfloat16.
 //
 // T is float, or int32_t for a pair; arrays of float hold either. Sums are in fp32.
 #pragma once
@@ -13,13 +13,13 @@ namespace attention::SIMD {
 
 using namespace ::SIMD;
 
-constexpr int kMaxVectors = 3;  // of queries in a micro-tile
-constexpr int kDimensions = 8;  // of a micro-tile of accumulators
+constexpr int kMaxVectors = 3;  // vectors of queries per micro-tile
+constexpr int kDimensions = 8;  // per micro-tile of accumulators
 
 template <typename T>
 using VectorOf = T __attribute__((ext_vector_type(kLanes)));
 
-// Sums of a micro-tile of scores: Q vectors of queries times K keys.
+// The sums of a micro-tile of scores: Q vectors of queries times K keys.
 template <int Q, int K>
 struct Sums {
   Floats at[Q][K];
@@ -34,7 +34,7 @@ struct Sums {
     return total;
   }
 
-  // To scores [Q][stride], of which each key has kLanes.
+  // Stores to scores [Q][stride], kLanes per key.
   INLINE void store_to(float* scores, int64_t stride) const {
 #pragma unroll
     for (int q = 0; q < Q; q++) {
@@ -44,7 +44,8 @@ struct Sums {
   }
 };
 
-// Sums over factors first, first + step, .. of queries [Q][size][kLanes] and keys [K][size].
+// Dot products over factors first, first + step, .. of queries [Q][size][kLanes] and keys
+// [K][size].
 template <int Q, int K, typename T>
 INLINE Sums<Q, K> multiply(const float* queries, const T* keys, int64_t size, int64_t first,
                            int64_t step) {
@@ -68,9 +69,9 @@ INLINE Sums<Q, K> multiply(const float* queries, const T* keys, int64_t size, in
   return sums;
 }
 
-// out = out * rescale + weights * values, for kDimensions of Q vectors: out [Q][size][kLanes],
-// rescale [Q][kLanes], weights [Q][weights_stride], of which each key or pair of keys has kLanes,
-// values [count][size].
+// out = out * rescale + weights * values, for kDimensions dimensions of Q vectors: out
+// [Q][size][kLanes], rescale [Q][kLanes], weights [Q][weights_stride], kLanes per key or pair of
+// keys, values [count][size].
 template <int Q, typename T>
 INLINE void accumulate_tile(const float* weights, int64_t weights_stride, const T* values,
                             int64_t size, int64_t count, const float* rescale, float* out) {

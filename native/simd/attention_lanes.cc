@@ -14,12 +14,12 @@ namespace attention::SIMD {
 namespace {
 
 template <typename T>
-constexpr int kDimensionsOf = __is_same(T, float) ? 1 : 2;  // of a factor
+constexpr int kDimensionsOf = __is_same(T, float) ? 1 : 2;  // dimensions per factor
 
-// Of a micro-tile of scores.
+// Keys per micro-tile of scores.
 constexpr int kKeys = 4;
 
-// Some vectors of queries and what belongs to them.
+// The parts of a QueryState that belong to some vectors of queries.
 struct QueryVectors {
   const float* queries;                // [vectors][head_size or pairs of it][kLanes]
   float* accumulators;                 // the same
@@ -41,8 +41,8 @@ struct QueryVectors {
   }
 };
 
-// Adds up what kCount lanes of a V of score_4_keys have, in the order of its reduce_sum_4. kWidth:
-// the lanes of V.
+// Adds kCount lanes' partial sums of score_4_keys in the order of its reduce_sum_4, so that results
+// have the same bits. kWidth: number of lanes of score_4_keys' V.
 template <int K, int kWidth, int kLane = 0, int kCount = 8, typename T>
 INLINE Sums<1, K> multiply_by_lane(const float* queries, const T* keys, int64_t size) {
   if constexpr (kCount > 1) {
@@ -57,8 +57,8 @@ INLINE Sums<1, K> multiply_by_lane(const float* queries, const T* keys, int64_t 
   }
 }
 
-// Scores of keys first .. last - 1 for a vector of queries, K at once. N: factors of a key, or 0 if
-// it is not constant.
+// Scores of keys first .. last - 1 for a vector of queries, K keys at a time. N: factors per key,
+// or 0 if that is not constant.
 template <int K, int N, int kWidth, typename T>
 INLINE int64_t score_tiles(const Params& params, const QueryVectors& vector, const T* keys,
                            int64_t first, int64_t last) {
@@ -90,7 +90,7 @@ void score_keys(const Params& params, const QueryVectors& vector, const T* keys,
   }
 }
 
-// Applies soft cap and bias, and gives keys that a query does not see -inf.
+// Applies soft cap and bias; keys that a query does not see get -inf.
 void cap_bias_and_mask(const Params& params, const QueryState& state, int64_t vector,
                        const QueryVectors& vectors, int64_t block_start, int64_t from,
                        int64_t to) {
@@ -113,7 +113,7 @@ void cap_bias_and_mask(const Params& params, const QueryState& state, int64_t ve
   }
 }
 
-// softmax_block for one vector of queries.
+// softmax_block() for one vector of queries.
 template <typename T>
 void softmax_vector(const Params& params, const QueryState& state, int64_t vector,
                     int64_t block_start, int64_t from, int64_t to) {
@@ -130,7 +130,7 @@ void softmax_vector(const Params& params, const QueryState& state, int64_t vecto
   Floats rescale = power<T>(old_max - new_max);
   rescale = old_max == Floats(-FLT_MAX) ? Floats(0.0f) : rescale;
   rescale = old_max == new_max ? Floats(1.0f) : rescale;
-  // Key by key, each denominator adds the keys that share a lane in softmax_block.
+  // As in softmax_block(), denominator `lane` sums the keys that fall in that lane, in order.
   for (int64_t lane = 0; lane < kLanes; lane++) {
     float* const at = vectors.denominators + lane * kLanes;
     Floats denominator = load(at) * rescale;
@@ -145,7 +145,7 @@ void softmax_vector(const Params& params, const QueryState& state, int64_t vecto
   store(vectors.rescale, rescale);
 }
 
-// Weights of keys from .. to - 1 [keys][kLanes] become pairs of keys; `from` is even.
+// Packs the weights of keys from .. to - 1 [keys][kLanes] into pairs of keys; `from` is even.
 void round_weights(float* weights, int64_t from, int64_t to) {
   for (int64_t i = from; i < to; i += 2) {
     const float* const at = weights + i * kLanes;
@@ -154,7 +154,7 @@ void round_weights(float* weights, int64_t from, int64_t to) {
   }
 }
 
-// Adds a block to the state of Q vectors of queries. T: float, or int32_t for pairs.
+// Updates the state of Q vectors of queries with a block. T: float, or int32_t for pairs.
 template <int Q, typename T>
 void attend_vectors(const Params& params, const QueryState& state, int64_t vector,
                     int64_t block_start, const T* keys, const T* values) {

@@ -1,11 +1,11 @@
-// Attention with one query per SIMD lane, for blocks of many queries that read the cache: those of
-// prompts, and of tokens with many heads per key head. It needs no sums across lanes. AVX-512 only:
-// with AVX2's 16 registers, it is slower.
+// Attention with one query per SIMD lane, for blocks of many queries that read the cache: prompts,
+// and tokens with many query heads per key head. It needs no sums across lanes. AVX-512 only: with
+// the 16 registers of AVX2, it is slower.
 //
-// Every sum has the terms and the order of attention_microkernels.h (of pairs, those of
-// attention_rounded.cc) and attention_softmax.h, so that a query's result has the same bits either
-// way. Only a value that is not finite reaches other tokens of its row, since a masked key counts
-// with weight 0.
+// Every sum has the terms and the order of attention_microkernels.h (for pairs, those of
+// attention_rounded.cc) and attention_softmax.h, so a query's result has the same bits either way.
+// A non-finite value reaches other tokens of its row, though, since masked keys count with weight
+// 0.
 //
 // Queries, accumulators and scores of QueryState are transposed here, kLanes queries at a time:
 // [num_queries / kLanes][head_size][kLanes] and [..][keys_per_block][kLanes].
@@ -21,17 +21,17 @@ namespace attention::SIMD {
 
 using namespace ::SIMD;
 
-// Whether the queries of a block are computed here. With fewer, most lanes would be empty.
+// Whether this kernel computes a block's queries. With fewer, most lanes would be empty.
 inline bool uses_lanes(const Params& params, const QueryState& state) {
   constexpr int64_t kMinQueries = 9;
   return params.cache.keys && state.num_queries >= kMinQueries;
 }
 
-// The state after init_state, transposed. The last query fills the lanes after it.
+// The state after init_state, transposed. Copies of the last query fill the remaining lanes.
 QueryState spread_over_lanes(const Params& params, const QueryState& state);
 
-// Adds a block of keys and values to the state of all queries: [keys][head_size] both, or int32_t
-// pairs as attention_pairs.h rounds them.
+// Updates the state of all queries with a block of keys and values, both [keys][head_size], or
+// int32_t pairs as attention_pairs.h rounds them.
 template <typename T>
 void attend_block_in_lanes(const Params& params, const QueryState& state, int64_t block_start,
                            const T* keys, const T* values);

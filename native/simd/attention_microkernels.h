@@ -2,8 +2,8 @@
 // sum of a block of values. Keys and values are [keys][head_size], as in the cache; packed keys
 // are [head_size][keys]. simd/attention.cc calls them for tiles of R queries.
 //
-// Each sum has a register of its own and runs over dimensions, or over keys, in one order, so that
-// a query's result does not depend on the others in its tile.
+// Each sum has its own register and runs over dimensions, or keys, in a fixed order, so that a
+// query's result does not depend on the other queries of its tile.
 #pragma once
 
 #include "../integers.h"
@@ -15,8 +15,8 @@ namespace attention::SIMD {
 
 using namespace ::SIMD;
 
-// Scores of R queries with 4 keys: scores [R][scores_stride]. N: head_size in vectors V; 0 takes
-// runtime_size floats.
+// Scores of R queries with 4 keys: scores [R][scores_stride]. N: head_size in vectors V, or 0 if
+// only runtime_size (in floats) gives it.
 template <int R, int N, typename V>
 INLINE void score_4_keys(const float* queries, int64_t runtime_size, const float* const keys[4],
                          float* scores, int64_t scores_stride) {
@@ -48,7 +48,7 @@ INLINE void score_4_keys(const float* queries, int64_t runtime_size, const float
 // Scores of R queries with keys first .. last - 1 of a block: scores[r * scores_stride + key].
 // Prefetches the values of these keys unless `values` is null.
 //
-// Writes scores in fours: those after `last` repeat the last key's score. Reads no other key.
+// Writes scores in fours: those past `last` repeat the last key's score. Reads no other key.
 template <int R, int N, typename V>
 void score_keys(const float* queries, int64_t runtime_size, const float* keys, int64_t first,
                 int64_t last, const float* values, float* scores, int64_t scores_stride) {
@@ -140,7 +140,7 @@ INLINE void accumulate_values_tile(const float* weights, int64_t weights_stride,
   }
 }
 
-// accumulate_values_tile for all dimensions; `size` is a multiple of V's lanes.
+// accumulate_values_tile() for all dimensions; `size` is a multiple of V's lanes.
 template <int R, typename V>
 void accumulate_values(const float* weights, int64_t weights_stride, const float* values,
                        int64_t size, int64_t num_keys, const float* rescale, float* out) {

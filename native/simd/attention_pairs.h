@@ -1,5 +1,5 @@
-// Pairs of bfloat16, which vdpbf16ps (AVX-512 BF16) multiplies: twice the products of an fp32
-// multiply-add. A pair is in a lane of 32 bits, its first number in the lower half.
+// Pairs of bfloat16 for vdpbf16ps (AVX-512 BF16), which makes twice the products of an fp32
+// multiply-add. A pair fills a 32-bit lane, its first number in the lower half.
 #pragma once
 
 #include "../attention.h"
@@ -31,7 +31,7 @@ INLINE Floats multiply_add(Floats sum, Pairs x, Pairs y) {
                        reinterpret_cast<__m512bh>(y)));
 }
 
-// A pair in each lane.
+// Rounds to one pair per lane.
 INLINE Pairs round_to_pairs(Floats first, Floats second) {
   using Halves = uint16_t __attribute__((ext_vector_type(2 * kLanes)));
   const __m512 a = reinterpret_cast<__m512>(first), b = reinterpret_cast<__m512>(second);
@@ -41,8 +41,8 @@ INLINE Pairs round_to_pairs(Floats first, Floats second) {
       12, 28, 13, 29, 14, 30, 15, 31));
 }
 
-// Neighbours become pairs: x [size] to [size / 2], which may begin where x does. `size`: a multiple
-// of 2 * kLanes.
+// Rounds neighbours to pairs: x [size] to [size / 2], which may start at x. `size` is a multiple of
+// 2 * kLanes.
 INLINE void round_neighbours(const float* x, int64_t size, void* to) {
   for (int64_t i = 0; i < size; i += 2 * kLanes) {
     const __m512 low = _mm512_loadu_ps(x + i), high = _mm512_loadu_ps(x + i + kLanes);
@@ -50,7 +50,7 @@ INLINE void round_neighbours(const float* x, int64_t size, void* to) {
   }
 }
 
-// Keys as pairs of dimensions, `stride` floats apart: to [num_keys][size / 2].
+// Rounds keys, `stride` floats apart, to pairs of dimensions: to [num_keys][size / 2].
 inline void round_keys(const float* keys, int64_t stride, int64_t num_keys, int64_t size,
                        int32_t* to) {
   for (int64_t key = 0; key < num_keys; key++) {
@@ -58,8 +58,8 @@ inline void round_keys(const float* keys, int64_t stride, int64_t num_keys, int6
   }
 }
 
-// Values as pairs of keys, `stride` floats apart: to [div_ceil(num_keys, 2)][size]. A last value
-// without another is paired with 0.
+// Rounds values, `stride` floats apart, to pairs of keys: to [div_ceil(num_keys, 2)][size]. An odd
+// last value is paired with 0.
 inline void round_values(const float* values, int64_t stride, int64_t num_keys, int64_t size,
                          int32_t* to) {
   for (int64_t key = 0; key < num_keys; key += 2, values += 2 * stride) {
@@ -73,11 +73,11 @@ inline void round_values(const float* values, int64_t stride, int64_t num_keys, 
 
 #endif
 
-// What the softmax takes of scores: e^x, or 2^x of those of pairs, which include log2(e).
+// The softmax's exponential: e^x, or 2^x for scores of pairs, which include the factor log2(e).
 template <typename T>
 INLINE Floats power(Floats x) {
 #if SIMD_BITS == 512
-  if constexpr (__is_same(T, int32_t)) return exp2_coarse(x);  // its error is a 24th of a bfloat16's
+  if constexpr (__is_same(T, int32_t)) return exp2_coarse(x);  // error: 1/24 of bfloat16's
 #endif
   return exp(x);
 }

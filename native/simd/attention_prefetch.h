@@ -1,4 +1,4 @@
-// Software prefetch of what attention in bfloat16 without a cache reads and writes next.
+// Software prefetch of what bfloat16 attention without a cache reads and writes next.
 #pragma once
 
 #include "../attention.h"
@@ -15,7 +15,7 @@ using namespace ::SIMD;
 // Lines of different tokens are too far apart for the hardware prefetcher.
 class HeadPrefetcher {
  public:
-  // All tokens take `num_steps` steps: too many lines at once would hold up other reads.
+  // Spreads the tokens over `num_steps` steps: too many lines at once would hold up other reads.
   INLINE HeadPrefetcher(const Params& params, const QueryBlock& block, int64_t head,
                         int64_t num_steps)
       : params_(params),

@@ -1,4 +1,4 @@
-// Micro-tiles of a block's queries, and the keys that they see.
+// Micro-tiles of a block's queries, and the keys that each tile sees.
 #pragma once
 
 #include "../attention_state.h"
@@ -11,14 +11,14 @@ namespace attention::SIMD {
 
 using namespace ::SIMD;
 
-constexpr int kMr = SIMD_BITS == 512 ? 6 : 3;  // queries of a micro-tile
+constexpr int kMr = SIMD_BITS == 512 ? 6 : 3;  // queries per micro-tile
 
 struct KeyRange {
   int64_t from, to;
 };
 
-// The keys of a block that any of some queries sees, relative to the block; `from` is rounded down
-// to a vector. Empty if from >= to.
+// The keys of a block that at least one of `count` queries sees, relative to the block; `from` is
+// rounded down to a whole vector. Empty if from >= to.
 inline KeyRange visible_keys(const Params& params, const QueryState& state, int64_t query,
                              int count, int64_t block_start) {
   int64_t from = params.keys_per_block(), to = 0;
@@ -29,8 +29,8 @@ inline KeyRange visible_keys(const Params& params, const QueryState& state, int6
   return {max(from, 0) / kLanes * kLanes, min(to, params.keys_per_block())};
 }
 
-// Calls step(query, StaticCount) for micro-tiles of queries; the last is never a single query if it
-// can share.
+// Calls step(query, StaticCount) for micro-tiles of queries. Avoids a last tile of a single query
+// after a full tile.
 template <typename Step>
 INLINE void for_each_tile(int64_t num_queries, const Step& step) {
   for (int64_t query = 0; query < num_queries;) {

@@ -13,9 +13,9 @@
 namespace attention::SIMD {
 namespace {
 
-// Scores of R queries, pairs of dimensions [R][size / 2], with keys [keys][size] first .. last - 1 of
-// a block, in fours: those after `last` repeat the last key's score. Reads no other key. Prefetches
-// the values of these keys unless `values` is null. N: size, or 0 if it is not constant.
+// Scores of R queries, pairs of dimensions [R][size / 2], with keys first .. last - 1 of a block,
+// [keys][size], in fours: those past `last` repeat the last key's score. Reads no other key.
+// Prefetches the values of these keys unless `values` is null. N: size, or 0 if it is not constant.
 template <int R, int N>
 void score_keys(const int32_t* queries, int64_t runtime_size, const float* keys, int64_t first,
                 int64_t last, const float* values, float* scores, int64_t scores_stride) {
@@ -82,7 +82,7 @@ INLINE void accumulate_tile(const int32_t* weights, int64_t weights_stride, cons
   }
 }
 
-// accumulate_tile for all dimensions; `size` is a multiple of 2 * kLanes.
+// accumulate_tile() for all dimensions; `size` is a multiple of 2 * kLanes.
 template <int R>
 void accumulate_values(const int32_t* weights, int64_t weights_stride, const float* values,
                        int64_t size, int64_t num_keys, const float* rescale, float* out) {
@@ -97,10 +97,10 @@ void accumulate_values(const int32_t* weights, int64_t weights_stride, const flo
   step(StaticCount<2>());
 }
 
-// Adds a block of keys and values, [keys][head_size] both, to the state of a few queries.
+// Updates the state of a few queries with a block of keys and values, both [keys][head_size].
 void attend_few(const Params& params, const QueryState& state, int64_t block_start,
                 const float* keys, const float* values) {
-  constexpr int64_t kStep = 2 * kLanes;  // keys whose weights become pairs together
+  constexpr int64_t kStep = 2 * kLanes;  // keys whose weights are packed into pairs together
   const int64_t size = params.head_size, stride = params.keys_per_block();
   const auto* const queries = reinterpret_cast<const int32_t*>(state.queries);
   for_each_tile(state.num_queries, [&](int64_t query, auto mr) {
@@ -123,7 +123,7 @@ void attend_few(const Params& params, const QueryState& state, int64_t block_sta
   });
 }
 
-// Rounds keys and values of a block, [count][head_size] both, to `pairs`, as in RoundedCache.
+// Rounds a block's keys and values, both [count][head_size], to `pairs`, as in RoundedCache.
 void round_block(const Params& params, const float* keys, const float* values, int64_t count,
                  int32_t* pairs) {
   const int64_t size = params.head_size;

@@ -39,7 +39,7 @@ void cap_bias_and_mask(const Params& params, const QueryState& state, int64_t qu
   }
 }
 
-// softmax_block for one query.
+// softmax_block() for one query.
 template <typename T>
 INLINE void softmax_query(const Params& params, const QueryState& state, int64_t query,
                           int64_t block_start, int64_t from, int64_t to) {

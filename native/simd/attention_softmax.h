@@ -1,4 +1,4 @@
-// The softmax of attention, online: a block's scores become weights, earlier sums are rescaled to
+// The online softmax of attention: a block's scores become weights, earlier sums are rescaled to
 // the new maximum, and the accumulators are normalized at the end.
 #pragma once
 
@@ -14,10 +14,11 @@ using namespace ::SIMD;
 // The bias of a query for each key of the row; null without a bias.
 const float* bias_row(const Params& params, const QueryState& state, int64_t query);
 
-// Applies the soft cap, bias and mask to the scores of queries first_query .. last_query - 1, and
-// turns them into power<T>(score - maximum). They are scores of keys from .. to - 1 of the block
-// that begins at position `block_start`; `from` and `to` are multiples of kLanes. Updates the
-// maximum, denominator and rescale of each query. T: float, or int32_t for scores of pairs.
+// One step of the online softmax, for queries first_query .. last_query - 1: applies the soft cap,
+// bias and mask to scores, and replaces them by power<T>(score - maximum). The scores are of keys
+// from .. to - 1 of the block that begins at position `block_start`; `from` and `to` are multiples
+// of kLanes. Updates each query's maximum, denominator and rescale factor. T: float, or int32_t if
+// the scores are of pairs.
 template <typename T>
 void softmax_block(const Params& params, const QueryState& state, int64_t first_query,
                    int64_t last_query, int64_t block_start, int64_t from, int64_t to);

@@ -1,7 +1,7 @@
 // Opens the code of one target. The build compiles every source of this folder once per register
-// width, SIMD_BITS 256 (AVX2, FMA, F16C) and 512 (AVX-512 F, BW, DQ, VL, VNNI). With 512 bits, the
-// intrinsics of AMX and AVX-512 BF16 are available too, which a CPU with AVX-512 may lack: for
-// tile_kernel_table and attention in bfloat16 only. PREFETCHW does nothing on a CPU that lacks it.
+// width: SIMD_BITS 256 (AVX2, FMA, F16C) and 512 (AVX-512 F, BW, DQ, VL, VNNI). With 512 bits,
+// tile_kernel_table and attention in bfloat16 may also use the intrinsics of AMX and AVX-512 BF16,
+// which a CPU with AVX-512 may lack. PREFETCHW does nothing on a CPU that lacks it.
 //
 // Code between this header and end_target.h is in a namespace SIMD (avx2 or avx512) and uses that
 // target's instructions. Include system headers and headers shared by both targets before this one:

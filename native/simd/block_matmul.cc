@@ -23,7 +23,7 @@ template <int P, typename Pair>
 void multiply_panels(const uint8_t* quantized, int64_t num_rows, const PackedMatrix& matrix,
                      const Panels& panels, PanelEpilogue* epilogues) {
   const int64_t num_tiles = div_ceil(num_rows, kMr<P>), num_bytes = P * matrix.panel_bytes();
-  // Spread over the whole run, so that memory is read all the time.
+  // Spread over the whole run, to keep the memory bus busy.
   RangePrefetcher next_panels(panels.stored + num_bytes, num_bytes, num_tiles * matrix.num_pairs());
   const auto multiply_tiles = [&](int64_t num_left, auto reading) __attribute__((always_inline)) {
     for (; num_left; num_left--) {

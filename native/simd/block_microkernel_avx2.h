@@ -45,7 +45,7 @@ INLINE void multiply_8_bits(const RowPointers<R>& rows, int64_t group, const Pai
   }
 }
 
-// The same for a group of 4-bit weights, one a byte; sums are in 16-bit lanes.
+// The same for a group of 4-bit weights, one per byte; sums are in 16-bit lanes.
 template <int R>
 INLINE void multiply_bytes(const RowPointers<R>& rows, int64_t group, const uint8_t* from,
                            Sums<R>& sums) {
@@ -58,7 +58,7 @@ INLINE void multiply_bytes(const RowPointers<R>& rows, int64_t group, const uint
   }
 }
 
-// The same for two groups, two weights a byte.
+// The same for two groups, two weights per byte.
 template <int R>
 INLINE void multiply_packed(const RowPointers<R>& rows, int64_t group, const uint32_t* words,
                             Sums<R>& sums) {
@@ -92,20 +92,20 @@ INLINE void add_products(const RowPointers<R>& rows, const Sums<R>& sums, int ha
   }
 }
 
-// A block of a panel of 4-bit weights as many rows read it.
+// A block of a panel of 4-bit weights, expanded for many rows.
 struct ExpandedBlock {
   float scales[kPanelWidth], offsets[kPanelWidth];
   uint8_t numbers[kBlockGroups][kGroupBytes];
 };
 static_assert(2 * sizeof(ExpandedBlock) <= kExpandedBytes);
 
-// Of block `block`, outputs half * 8 and on: values that alternate with those of the other block.
+// The values of block `block` for outputs half * 8 and on; a pair's two blocks are interleaved.
 INLINE Floats alternate_of(const int16_t (*values)[2], int block, int half) {
   const Ints both = load<Ints>(values + half * kLanes);
   return __builtin_convertvector((block ? both : both << 16) >> 16, Floats);
 }
 
-// The same of 8 bits, times 2^kShift.
+// The same for 8-bit values, times 2^kShift.
 template <int kShift>
 INLINE Floats alternate_of(const uint8_t (*values)[2], int block, int half) {
   const auto both =
@@ -133,7 +133,7 @@ INLINE Floats zero_points_of(const SmallInt4Pair& pair, int block, int half) {
   return alternate_of<SmallInt4Pair::kZeroPointShift>(pair.zero_points, block, half);
 }
 
-// Minus the zero points, times the scales.
+// -zero point * scale of each output.
 template <typename Pair>
 INLINE Floats offsets_of(const Pair& pair, int block, int half) {
   constexpr float kUnit = 1.0f / (1 << kZeroPointBits);
@@ -154,7 +154,7 @@ INLINE void add_halves(Sums<R>& sums) {
   }
 }
 
-// Adds one block's products as int32 to sums, which are zero.
+// Adds one block's products to `sums`, which are zero, as int32.
 template <int R, typename Pair>
 INLINE void multiply_block(const RowPointers<R>& rows, const Pair& pair, int block, Sums<R>& sums) {
   if constexpr (kIsInt4<Pair>) {
@@ -181,7 +181,7 @@ INLINE void multiply_block(const RowPointers<R>& rows, const ExpandedBlock& bloc
   add_halves<R>(sums);
 }
 
-// Writes the blocks of a panel of 4 bits to scratch.
+// Expands the blocks of a panel of 4-bit weights to scratch.
 template <typename Pair>
 inline void expand(const PackedMatrix& matrix, const Pair* from, ExpandedBlock* to) {
   for (int64_t i = 0; i < matrix.num_blocks(); i++, to++) {
@@ -201,7 +201,7 @@ inline void expand(const PackedMatrix& matrix, const Pair* from, ExpandedBlock* 
   }
 }
 
-// R rows times the parts of a panel.
+// R rows times the blocks or pairs of a panel.
 template <int R, typename Part>
 INLINE void multiply_parts(const uint8_t* quantized, const PackedMatrix& matrix,
                            const Panels& panel, const Part* part, const PanelEpilogue& epilogue) {

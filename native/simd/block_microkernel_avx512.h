@@ -1,8 +1,8 @@
 // The AVX-512 micro-kernels of blocks: up to 8 rows times one panel, or 6 rows times two.
 //
 // vpdpbusd adds four products of an unsigned number of x and a signed weight to each 32-bit lane.
-// One vpdpwssd then multiplies the sums of two blocks, in 16 bits, by their scales: what follows
-// the products competes with them for the same execution ports.
+// One vpdpwssd then multiplies the sums of two blocks, in 16 bits, by their scales: a single one,
+// since it competes with the products for execution ports.
 #pragma once
 
 #include "block_panel_avx512.h"
@@ -15,8 +15,8 @@ namespace block_matmul::SIMD {
 
 using PanelEpilogue = ::SIMD::PanelEpilogue<Factors::kRounded>;
 
-// Sums of 4-bit weights and totals are in 16 of 32 registers with one panel, and in 24 with two,
-// which read each number of x once for both.
+// Sums of 4-bit weights and totals take 16 of 32 registers with one panel, and 24 with two panels,
+// which share each load of x.
 template <int P>
 constexpr int kMr = P == 1 ? 8 : 6;
 constexpr int kNrPanels = 2;
@@ -37,7 +37,7 @@ INLINE void fill(__m512i (*sums)[P], int value) {
   }
 }
 
-// sums[r][p] += x[r] . weights[p], of one block.
+// sums[r][p] += x[r] . weights[p], for one block.
 template <int kBlock, int R, int P, typename Reader>
 INLINE void multiply_block(const RowPointers<R>& rows, Reader* readers, __m512i (*sums)[P]) {
 #pragma unroll
@@ -72,10 +72,10 @@ INLINE void correct_block(const RowPointers<R>& rows, const Reader* readers, __m
   }
 }
 
-// sums[r][p] = x[r] . weights[p] of two blocks, in 16 bits each, the first in the lower half. With
-// Reading::kStored, they are corrected: those of x - zero point. Sums of 4-bit weights share one
-// register: a negative lower sum borrows one from the upper. Every other upper sum gets one more,
-// so that borrows do not bias totals.
+// sums[r][p] = x[r] . weights[p] for two blocks, in 16 bits each, the first in the lower half. With
+// Reading::kStored, the result is corrected for the zero points of x. Sums of 4-bit weights share
+// one register: a negative lower sum borrows 1 from the upper. Every other pair adds 1 to the upper
+// sum, so that borrows do not bias totals.
 template <int R, int P, typename Reader>
 INLINE void multiply_pair(const RowPointers<R>& rows, Reader* readers, bool adds_one,
                           __m512i (*sums)[P]) {
@@ -109,9 +109,9 @@ INLINE void multiply_pair(const RowPointers<R>& rows, Reader* readers, bool adds
   }
 }
 
-constexpr int64_t kGroupMeans = 4;  // of x that one vpdpbusd reads
+constexpr int64_t kGroupMeans = 4;  // means of x per vpdpbusd
 
-// totals[r] += the sums of x[r] times the offsets of a panel. `rows` are at their ends.
+// totals[r] += sum of means of x[r] times offsets of a panel. `rows` point to their RowEnds.
 template <int R, int P, typename Reader>
 INLINE void add_offsets(RowPointers<R> rows, const PackedMatrix& matrix, Reader reader,
                         Floats* totals) {

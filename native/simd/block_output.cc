@@ -6,7 +6,7 @@
 namespace block_matmul::SIMD {
 namespace {
 
-// A block of an output as it is stored: weight = (number - zero_point) scale unit.
+// One output's block: weight = (number - zero_point) scale unit.
 struct Block {
   int8_t numbers[kBlockInputs];
   float scale, zero_point;

@@ -1,5 +1,5 @@
 // A panel in blocks, as the micro-kernels read it. They multiply up to kMr<P> rows by P adjacent
-// panels. For more than kMaxStoredRows rows, the first ones expand panels for the others.
+// panels. With more than kMaxStoredRows rows, the first rows expand the panels for the others.
 #pragma once
 
 #include "../block_matmul.h"
@@ -16,8 +16,8 @@ constexpr int64_t kKr = 4;  // adjacent inputs of an output, whose four products
 constexpr int64_t kBlockGroups = kBlockInputs / kKr;
 constexpr int64_t kGroupBytes = kKr * kPanelWidth;
 
-// How micro-kernels read a panel: as it is stored, the same while they also expand it to scratch
-// (AVX2 expands it first), or with what scratch holds of it.
+// How micro-kernels read a panel: as it is stored; as stored, while they also expand it to scratch
+// (AVX2 expands it first); or expanded, from scratch.
 enum class Reading { kStored, kExpand, kExpanded };
 
 template <Reading kReading>
@@ -25,7 +25,7 @@ struct StaticReading {
   static constexpr Reading kValue = kReading;
 };
 
-// The first of adjacent panels, and where they are expanded: scratch_size().
+// The first of P adjacent panels, and the scratch into which they are expanded.
 struct Panels {
   const uint8_t* stored;
   uint8_t* expanded;
@@ -34,8 +34,8 @@ struct Panels {
 template <typename Part>
 constexpr bool kIsInt4 = !__is_same(Part, Int8Pair) && !__is_same(Part, Int6Pair);
 
-// The bytes of a group of 8-bit weights. A word is that of one output; there may be one for each
-// of several outputs, from `lane` on.
+// The bytes of a group of 8-bit weights. Words holds one word (4 bytes) per output, for one or more
+// outputs from `lane` on.
 template <typename Words>
 INLINE Words words_of(const Int8Pair& pair, int block, int64_t group, int64_t lane) {
   return load<Words>(pair.numbers[block][group][lane]);
@@ -51,13 +51,13 @@ INLINE Words words_of(const Int6Pair& pair, int block, int64_t group, int64_t la
          (stored(2) << 2 & 0x0c0c0c0c);
 }
 
-// What follows the units of a panel.
+// The blocks or pairs of a panel, which follow its units.
 template <typename Part>
 INLINE const Part* parts_of(const uint8_t* panel) {
   return reinterpret_cast<const Part*>(panel + PackedMatrix::kUnitBytes);
 }
 
-// Of outputs v * kLanes and on.
+// The units of outputs v * kLanes and on.
 INLINE Floats units_of(const uint8_t* panel, int v) {
   return load(reinterpret_cast<const float*>(panel) + v * kLanes);
 }

@@ -1,4 +1,4 @@
-// How the AVX-512 micro-kernels of blocks read panels, and what they write to scratch for the next
+// How the AVX-512 micro-kernels of blocks read panels, and what they expand to scratch for the next
 // rows.
 //
 // x has zero points, so (x - zero point) . weights = x . weights - zero point * sum(weights). Where
@@ -12,21 +12,21 @@
 
 namespace block_matmul::SIMD {
 
-// 16 outputs, two blocks each.
+// Two blocks of 16 outputs.
 using Shorts = int16_t __attribute__((ext_vector_type(2 * kPanelWidth)));
 
-// For each value of RowPair::zero_points, which is an offset in bytes: minus the zero points of x
-// times the sums of the weights, in 16 bits each.
+// Indexed by RowPair::zero_points, an offset in bytes: -zero point of x * sum(weights) of each
+// block, in 16 bits.
 using Corrections = int16_t[4][2 * kPanelWidth];
 static_assert(sizeof(Shorts) == kOneSidedFlag);
 
-// What scratch has of two blocks of a panel.
+// Two blocks of a panel, expanded to scratch.
 template <typename Pair>
 struct Expanded {
   Corrections corrections;
   int16_t scales[kPanelWidth][2];
   int8_t numbers[2][kBlockGroups][kGroupBytes];  // minus the whole parts of zero points
-  uint8_t offsets[kGroupBytes];  // in even pairs: of this one and the next, + 128
+  uint8_t offsets[kGroupBytes];  // in even pairs: of this pair and the next, + 128
 };
 template <>
 struct Expanded<Int8Pair> {
@@ -71,7 +71,7 @@ INLINE Shorts whole_parts_of(const Pair& pair) {
 // x y / 2^15, rounded.
 INLINE __m512i multiply_high(__m512i x, __m512i y) { return _mm512_mulhrs_epi16(x, y); }
 
-// Minus the fractions, times the scales.
+// -fraction of the zero point * scale.
 template <typename Pair>
 INLINE __m512i offsets_of(const Pair& pair) {
   const Shorts fractions = (whole_parts_of(pair) << kZeroPointBits) - zero_points_of(pair);
@@ -79,7 +79,7 @@ INLINE __m512i offsets_of(const Pair& pair) {
   return multiply_high(scales_of(pair), reinterpret_cast<__m512i>(factors));
 }
 
-// The bytes [16 outputs][4] of the offsets of two pairs, + 128.
+// The offsets of two pairs, + 128, as bytes [16 outputs][4].
 template <typename Pair>
 INLINE __m512i offset_bytes_of(const Pair& first, const Pair& second) {
   const auto rounded = [](const Pair& pair) __attribute__((always_inline)) {
@@ -92,7 +92,7 @@ INLINE __m512i offset_bytes_of(const Pair& first, const Pair& second) {
   return _mm512_xor_si512(bytes, _mm512_set1_epi8(-128));
 }
 
-// The whole parts for the bytes [16 outputs][4] of a block.
+// The whole parts of a block's zero points, as bytes [16 outputs][4].
 template <int kBlock, typename Pair>
 INLINE __m512i whole_bytes_of(const Pair& pair) {
   const auto whole = reinterpret_cast<__m512i>(whole_parts_of(pair));
@@ -102,18 +102,18 @@ INLINE __m512i whole_bytes_of(const Pair& pair) {
   return _mm512_shuffle_epi8(whole, _mm512_broadcast_i32x4(order));
 }
 
-// Reads one pair of a panel after another. With Reading::kExpand, it also writes them to scratch.
+// Reads the pairs of a panel in order. With Reading::kExpand, it also writes them to scratch.
 template <typename Pair, Reading kReading>
 class PairReader {
   static constexpr bool kIsExpanded = kReading == Reading::kExpanded;
   static constexpr bool kSubtracts = kIsInt4<Pair> && kReading == Reading::kExpand;
-  static constexpr bool kHasNumbers = !__is_same(Pair, Int8Pair);  // in scratch
+  static constexpr bool kHasNumbers = !__is_same(Pair, Int8Pair);  // whether scratch has numbers
 
  public:
   static constexpr bool kHas4Bits = kIsInt4<Pair>;
   static constexpr bool kIsStored = kReading == Reading::kStored;
 
-  // `index`: of one of the adjacent panels.
+  // `index` counts the adjacent panels.
   INLINE PairReader(const PackedMatrix& matrix, const Panels& panels, int index)
       : stored_(parts_of<Pair>(panels.stored + index * matrix.panel_bytes())),
         expanded_(reinterpret_cast<Expanded<Pair>*>(panels.expanded) +
@@ -124,8 +124,8 @@ class PairReader {
     if constexpr (kSubtracts) whole_ = whole_bytes_of<kBlock>(*stored_);
     if constexpr (!kIsExpanded) sums_[kBlock] = _mm512_setzero_si512();
   }
-  // The bytes [16 outputs][4] of a group: numbers minus the whole parts of zero points; as they are
-  // stored, only the numbers.
+  // A group of weights as bytes [16 outputs][4]: numbers minus the whole parts of zero points, or
+  // only the numbers if they are read as stored.
   template <int kBlock>
   INLINE __m512i weights(int64_t group) {
     __m512i& sums = sums_[kBlock];
@@ -151,8 +151,8 @@ class PairReader {
       return bytes;
     }
   }
-  // What to multiply with RowPair::corrections after the weights of a block were read as they are
-  // stored: the whole parts of the zero points, and the sums of the weights.
+  // The factors of RowPair::corrections for a block whose weights were read as stored: the whole
+  // parts of the zero points, and the sums of the weights.
   template <int kBlock>
   INLINE __m512i sums() const {
     if constexpr (kHas4Bits) {
@@ -165,8 +165,8 @@ class PairReader {
       return _mm512_slli_epi32(sums_[kBlock], 16);
     }
   }
-  // The Corrections of a pair whose weights were read, but not with kIsStored. With 4 bits, the
-  // upper ones may get one more.
+  // The Corrections of a pair; not for Reading::kStored. With 4 bits, adds_one adds 1 to the upper
+  // ones.
   INLINE const char* corrections(bool adds_one) {
     if constexpr (kReading == Reading::kExpand) {
       constexpr int kUnit = kOneSided >> (kHas4Bits ? 0 : kRoundedBits);
@@ -192,8 +192,8 @@ class PairReader {
       return scales;
     }
   }
-  // The offsets [16 outputs][4] of this pair and the next, or twice of this one if it is the last.
-  // Of 4-bit weights.
+  // The offsets of 4-bit weights, [16 outputs][4], of this pair and the next, or twice those of
+  // this pair if it is the last.
   INLINE __m512i offsets(bool is_last) const {
     if constexpr (kIsExpanded) {
       return load<__m512i>(expanded_->offsets);
@@ -212,7 +212,7 @@ class PairReader {
   const Pair* stored_;
   Expanded<Pair>* expanded_;
   __m512i whole_;
-  __m512i sums_[2];  // of the weights of each block; with kIsStored and 4 bits, of each byte
+  __m512i sums_[2];  // of each block's weights; with kIsStored and 4 bits, per byte
 };
 
 }  // namespace block_matmul::SIMD

@@ -1,4 +1,4 @@
-// Rounds rows of x to 8 bits in blocks: ../block_matmul.h.
+// Quantizes rows of x to 8 bits in blocks (../block_matmul.h).
 #include "../block_matmul.h"
 
 #include "vectors.h"

@@ -1,4 +1,4 @@
-// Rounds rows of x to 8 bits in blocks, for the AVX-512 micro-kernels: RowPair and RowEnd.
+// Quantizes rows of x to 8 bits in blocks, for the AVX-512 micro-kernels: RowPair and RowEnd.
 #pragma once
 
 #include <stddef.h>
@@ -15,14 +15,14 @@ using namespace ::SIMD;
 
 constexpr float kMinMaxAbs = 1e-9f;  // avoids division by zero in a block of zeros
 constexpr float kMaxNumber = 255.0f;
-constexpr int64_t kGroupBlocks = 16;  // that are quantized together
+constexpr int64_t kGroupBlocks = 16;  // quantized together
 
 template <typename V>
 INLINE V at_least_min(V max_abs) {  // a NaN stays NaN
   return max_abs < V(kMinMaxAbs) ? V(kMinMaxAbs) : max_abs;
 }
 
-// Stores the four quarters of `x` at to, to + stride, ..; strides in bytes.
+// Stores the four quarters of `x` at to, to + stride, ..; stride in bytes.
 INLINE void store_quarters(__m512i x, char* to, int64_t stride) {
   store(to, _mm512_extracti32x4_epi32(x, 0));
   store(to + stride, _mm512_extracti32x4_epi32(x, 1));
@@ -43,7 +43,7 @@ INLINE V bits_of_power(V exponent) {
   return (exponent + kExponentBias) << kMantissaBits;
 }
 
-// {low eight lanes of a, of b} combined with {high eight lanes of a, of b}.
+// combine({low half of a, low half of b}, {high half of a, high half of b}).
 template <typename Combine>
 INLINE Ints fold_halves(Ints a, Ints b, const Combine& combine) {
   const auto x = reinterpret_cast<__m512i>(a), y = reinterpret_cast<__m512i>(b);
@@ -51,7 +51,7 @@ INLINE Ints fold_halves(Ints a, Ints b, const Combine& combine) {
                  reinterpret_cast<Ints>(_mm512_shuffle_i64x2(x, y, 0xee)));
 }
 
-// The bits of the floats of each block of N pairs combined, in the first 2 N lanes.
+// Combines the bits of the floats within each block of N pairs, into the first 2 N lanes.
 template <int N, bool kHasSecond, typename Combine>
 INLINE Ints combine_pairs(const float* x, const Combine& combine) {
   const auto lanes_of = [&](const float* block) __attribute__((always_inline)) {
@@ -69,24 +69,23 @@ INLINE Ints combine_pairs(const float* x, const Combine& combine) {
 
 constexpr int64_t kMaxBlocks = kMaxInputs / kBlockInputs + kLanes;  // the last group writes more
 
-// Added to a number from 0 to 255, up to rounding, rounds it to an integer in the lowest bits of the
-// sum.
+// Adding this to a number from 0 to 255 rounds it to an integer, in the lowest bits of the sum.
 constexpr float kRoundNumber = 8388608.0f;
 INLINE Ints number_in(Floats sum) { return reinterpret_cast<Ints>(sum) & 255; }
 
 // How the blocks of a row are rounded: number = value * inverse + zero point.
 struct Rounding {
-  float inverses[kMaxBlocks];  // of scales
+  float inverses[kMaxBlocks];  // 1 / scale
   float zero_points[kMaxBlocks];  // + kRoundNumber
 };
 
-// Chooses the rounding of the blocks of N pairs, the first at `index`. Returns the bits of their
-// largest magnitudes.
+// Chooses the rounding of the blocks of N pairs from index `index` on. Returns the bits of each
+// block's largest magnitude.
 template <int N, bool kHasSecond>
 INLINE Ints choose_rounding(const float* x, int64_t index, Rounding& out) {
   const auto larger = [](auto a, auto b) __attribute__((always_inline)) { return max(a, b); };
-  // As integers, positive floats are in order and above the others; as unsigned integers, negative
-  // floats are.
+  // As integers, the bits of positive floats are in order and above those of negative floats; as
+  // unsigned integers, the bits of negative floats are in order and above those of positive floats.
   const auto larger_unsigned = [](auto a, auto b) __attribute__((always_inline)) {
     using Unsigned = uint32_t __attribute__((ext_vector_type(sizeof(a) / sizeof(uint32_t))));
     return reinterpret_cast<decltype(a)>(__builtin_elementwise_max(
@@ -109,9 +108,9 @@ INLINE Ints choose_rounding(const float* x, int64_t index, Rounding& out) {
   return largest;
 }
 
-// Sums over a block.
+// Sums over each block.
 struct BlockSums {
-  Ints numbers, distances;  // of the numbers, and of their distances from the zero point
+  Ints numbers, distances;  // of the numbers, and of |number - zero point|
 };
 
 // Rounds the blocks of N pairs to out[..].numbers.
@@ -119,7 +118,7 @@ template <int N, bool kHasSecond>
 INLINE BlockSums round_pairs(const float* x, const float* inverses, const float* zero_points,
                              RowPair* out) {
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  // From the zero points of two blocks, eight bytes each.
+  // Repeats the low byte of two blocks' zero points eight times each.
   const __m512i eight_bytes = _mm512_broadcast_i32x4(
       _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 4, 4, 4, 4));
   Ints partial[N];
@@ -150,13 +149,13 @@ INLINE BlockSums round_pairs(const float* x, const float* inverses, const float*
   return {both & 0xffff, both >> 16};
 }
 
-// What the pairs of a row have in common.
+// Values that the pairs of a row share.
 struct PairedRow {
   float max_sum;     // PackedMatrix::max_sum
   int32_t exponent;  // 2^exponent exceeds the scales of the blocks
   float scale;       // RowEnd::scale
 
-  // `max_abs`: of the row.
+  // `max_abs`: the row's largest magnitude.
   INLINE PairedRow(float max_abs, const PackedMatrix& matrix)
       : max_sum(static_cast<float>(matrix.max_sum)) {
     constexpr float kMargin = 1.0001f, kMaxDistance = kMaxNumber - kMiddle;
@@ -175,7 +174,7 @@ INLINE Ints swap_neighbours(Ints x) {
   return reinterpret_cast<Ints>(
       _mm512_shuffle_epi32(reinterpret_cast<__m512i>(x), _MM_PERM_CDAB));
 }
-// Each even lane gets the lower halves of itself and of the next lane.
+// Even lanes: the lower half of the lane, then the lower half of the next lane.
 INLINE Ints pair_halves(Ints x) { return (x & 0xffff) | swap_neighbours(x) << 16; }
 // {a[0], b[0], a[2], b[2], ..}
 INLINE __m512i alternate(Ints a, Ints b) {
@@ -198,7 +197,8 @@ INLINE void store_pairs(__m512i a, __m512i b, RowPair* pairs, int64_t offset) {
   }
 }
 
-// Quantizes N pairs, eight or one. Returns the means of x over their blocks; of no block, 0.
+// Quantizes N pairs (1 or 8). Returns the mean of x over each block; 0 for blocks that do not
+// exist.
 template <int N, bool kHasSecond>
 INLINE Floats quantize_pairs(const float* x, const float* inverses, const float* zero_points,
                              const PairedRow& row, RowPair* out) {
@@ -215,7 +215,7 @@ INLINE Floats quantize_pairs(const float* x, const float* inverses, const float*
   const Ints bits = magnitude_bits(scales);
   const Ints exponents = exponent_of(max(bits, swap_neighbours(bits)));
   const Floats factors = reinterpret_cast<Floats>(bits_of_power(15 - exponents));
-  // With the scale 0, a block of zeros adds nothing, even where a borrow is made up for.
+  // Scale 0: a block of zeros adds nothing, even if a borrow is compensated in it.
   const Ints fixed = max(Ints(-INT16_MAX), min(Ints(INT16_MAX), nearest_int(scales * factors))) &
                      (sums.distances != 0);
   const Ints zeros = number_in(load(zero_points));
@@ -234,7 +234,7 @@ INLINE Floats quantize_pairs(const float* x, const float* inverses, const float*
   return reinterpret_cast<Floats>(reinterpret_cast<Ints>(means) & exists);
 }
 
-// Writes `end`, whose scale is set. `means` [num_blocks] are those of x; some zeros follow.
+// Fills `end`, whose scale is set. `means` [num_blocks] are the means of x, followed by zeros.
 INLINE void round_means(const float* means, int64_t num_blocks, RowEnd* end) {
   constexpr float kMaxMean = 127.0f;
   Ints largest = 0;
@@ -253,7 +253,8 @@ INLINE void round_means(const float* means, int64_t num_blocks, RowEnd* end) {
   end->start = reduce_sum(-128 * total);
 }
 
-// Calls step(first pair, StaticCount<pairs>(), whether the second block of the last pair exists).
+// Calls step(first pair, StaticCount<pairs>(), StaticCount<1 if the last pair has a second
+// block>()).
 template <typename Step>
 INLINE void for_each_group(int64_t num_blocks, const Step& step) {
   constexpr int kGroupPairs = kGroupBlocks / 2;
@@ -267,7 +268,7 @@ INLINE void for_each_group(int64_t num_blocks, const Step& step) {
 
 inline void quantize_row(const float* x, const PackedMatrix& matrix, RowPair* out) {
   Rounding rounding;
-  Ints largest = 0;  // bits
+  Ints largest = 0;  // as bits
   for_each_group(matrix.num_blocks(), [&](int64_t pair, auto count, auto has_second) {
     largest = max(largest, choose_rounding<count.kCount, has_second.kCount>(
                                x + 2 * pair * kBlockInputs, 2 * pair, rounding));

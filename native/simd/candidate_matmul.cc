@@ -13,12 +13,12 @@ namespace {
 
 using namespace ::SIMD;
 
-constexpr int64_t kTileBytes = 1 << 20;  // of columns that stay cached while all rows use them
-constexpr int64_t kMaxRows = 64;         // that pass over a tile together
+constexpr int64_t kTileBytes = 1 << 20;  // columns that stay cached while all rows read them
+constexpr int64_t kMaxRows = 64;         // rows per pass over a tile
 
 #if SIMD_BITS == 512
 
-// The products of one row with kLanes columns.
+// The dot products of one row with kLanes columns.
 INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int64_t stride) {
   __m512i sums[kLanes];
 #pragma unroll
@@ -38,7 +38,7 @@ INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int
 
 #else
 
-// {the sum of a[0], .., of a[7]}.
+// Lane i: the sum of a[i], for i < 8.
 INLINE Ints transposed_sum(const __m256i* a) {
   __m256i fours[2];
 #pragma unroll
@@ -51,7 +51,7 @@ INLINE Ints transposed_sum(const __m256i* a) {
                        _mm256_permute2x128_si256(fours[0], fours[1], 0x31)));
 }
 
-// As above. Products of inputs 2i and 2i + 1 add up within 16 bits: int8_matmul::PackedMatrix.
+// As above. Adding products of inputs 2i and 2i + 1 in 16 bits does not overflow: see PackedMatrix.
 INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int64_t stride) {
   const __m256i ones = _mm256_set1_epi16(1);
   __m256i sums[kLanes];
@@ -70,7 +70,7 @@ INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int
 
 #endif
 
-// Values of `count` candidates, at most kLanes, of one row.
+// Computes `count` candidates, at most kLanes, of one row.
 INLINE void multiply_candidates(const uint8_t* x, float max_abs, const int32_t* ids, int64_t count,
                                 const Matrix& matrix, float* y) {
   const int8_t* columns[kLanes];
@@ -85,7 +85,7 @@ INLINE void multiply_candidates(const uint8_t* x, float max_abs, const int32_t* 
     bias[c] = matrix.bias ? matrix.bias[id] : -0.0f;
   }
   const Ints sums = multiply_columns(x, columns, matrix.stride) - zero_point_sums;
-  // In the order of dequantize_and_apply(), so that rounding is the same.
+  // The operations and order of dequantize_and_apply(), for the same rounding.
   const Floats values = __builtin_convertvector(sums, Floats) * scales * max_abs + bias;
   if (count == kLanes) {
     store(y, values);
@@ -94,7 +94,7 @@ INLINE void multiply_candidates(const uint8_t* x, float max_abs, const int32_t* 
   }
 }
 
-// Starts to read the columns of candidates.
+// Prefetches the columns of candidates.
 INLINE void prefetch_columns(const int32_t* ids, int64_t count, const Matrix& matrix) {
   for (int64_t c = 0; c < count; c++) {
     const int8_t* const column = matrix.columns + ids[c] * matrix.stride;
@@ -102,14 +102,14 @@ INLINE void prefetch_columns(const int32_t* ids, int64_t count, const Matrix& ma
   }
 }
 
-// How many of the ids [width] are candidates.
+// Number of candidates among ids [width].
 int64_t num_candidates(const int32_t* ids, int64_t width) {
   while (width && ids[width - 1] < 0) width--;
   return width;
 }
 
-// Rows first .. first + count - 1, at most kMaxRows. All rows pass over one tile of columns before
-// the next: candidates are ascending, and rows share many.
+// Computes rows first .. first + count - 1, at most kMaxRows. All rows use one tile of columns
+// before the next one: candidates are ascending, and rows share many.
 void multiply_rows(const Rows& rows, int64_t first, int64_t count, const Matrix& matrix, float* y) {
   int64_t position[kMaxRows], size[kMaxRows], num_left = 0;
   for (int64_t r = 0; r < count; r++) {

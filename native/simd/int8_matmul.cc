@@ -18,7 +18,7 @@ namespace {
 
 using namespace ::SIMD;
 
-// Rows whose bytes stay cached beside panels: whole micro-tiles.
+// mc: rows whose bytes stay cached beside panels, a multiple of the micro-tile's.
 template <bool kUsesTiles>
 constexpr int64_t kMc = kUsesTiles ? 96 : SIMD_BITS == 512 ? 132 : 64;
 constexpr float kMinMaxAbs = 1e-9f;  // avoids division by zero in a row of zeros
@@ -41,9 +41,9 @@ struct ScaledRow {
   float scalar(int64_t i) const { return x[i] * factors[i]; }
 };
 
-constexpr int kChains = 4;  // vectors that do not wait for each other
+constexpr int kChains = 4;  // independent vectors, to hide latency
 
-// The largest magnitude; NaN if the row has one.
+// The row's largest magnitude; NaN if the row has a NaN.
 template <typename Row>
 float row_max_abs(const Row& row, int64_t size) {
   Ints largest[kChains] = {};
@@ -63,8 +63,8 @@ float row_max_abs(const Row& row, int64_t size) {
   return float_of(found);
 }
 
-// Quotients value / max_abs / kStep, rounded to integers as the standard operators do. The product
-// with the reciprocal is off by less than 4e-5, which matters only near a tie: there, it divides.
+// value / max_abs / kStep, rounded to an integer as the standard operators do. The product with the
+// reciprocal is off by less than 4e-5, which matters only near ties: only then, it divides.
 template <int kVectors, typename Row>
 INLINE void round_quotients(const Row& row, int64_t i, float max_abs, float factor, Ints* steps) {
   Floats errors[kVectors];

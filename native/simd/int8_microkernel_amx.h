@@ -1,5 +1,6 @@
-// The AMX int8 micro-kernel: up to 32 rows times two panels, in four tiles of sums. The packed panels
-// [groups][16 outputs][4 inputs] and the rows of bytes are tiles as they are.
+// The AMX int8 micro-kernel: up to 32 rows times two panels, in four accumulator tiles. The packed
+// panels [groups][16 outputs][4 inputs] and the rows of bytes are loaded as tiles without
+// reordering.
 #pragma once
 
 #include "../integers.h"
@@ -11,12 +12,12 @@
 
 namespace int8_matmul::SIMD {
 
-constexpr int64_t kMinTileRows = 16;  // fewer are faster in vectors
-// Lines to prefetch for each tile of weights. The next panels are read again for each block of rows,
+constexpr int64_t kMinTileRows = 16;  // below, vectors are faster
+// Cache lines to prefetch per tile of weights. Each block of rows prefetches the next panels again,
 // so a quarter of a tile's lines is enough.
 constexpr int kFetchesPerTile = kTileRows / 4;
 
-// Sums of two blocks of up to 16 rows, of P panels each.
+// Sums of up to two blocks of up to 16 rows, for P panels.
 template <int P>
 struct TileSums {
   alignas(64) Ints sums[2 * kTileRows][P];

@@ -12,14 +12,14 @@ namespace int8_matmul::SIMD {
 
 constexpr int kMr = 4, kNrPanels = 1, kUnroll = 4;
 
-// Four bytes of a row, repeated in all eight 32-bit lanes.
+// Broadcasts four bytes of a row to all eight 32-bit lanes.
 INLINE __m256i broadcast_group(const uint8_t* row, uint64_t offset) {
   int32_t bytes;
   memcpy(&bytes, row + offset, sizeof(bytes));
   return _mm256_set1_epi32(bytes);
 }
 
-// vpmaddubsw with a memory operand; from the intrinsic, clang would load it into a register first.
+// vpmaddubsw with a memory operand; with the intrinsic, clang would load a register first.
 INLINE __m256i maddubs_from_memory(const __m256i* w, __m256i x) {
   __m256i products;
   asm("vpmaddubsw %2, %1, %0" : "=x"(products) : "x"(x), "m"(*w));
@@ -69,7 +69,7 @@ void multiply_micro_tile(const uint8_t* bytes, int64_t stride, const float* max_
       sums[r][1] = _mm256_add_epi32(sums[r][1], _mm256_madd_epi16(high, ones));
     }
   }
-  Ints totals[R][2];  // not through memory: a copy of registers
+  Ints totals[R][2];  // a register copy: avoids stores to memory
 #pragma unroll
   for (int r = 0; r < R; r++) {
 #pragma unroll

@@ -60,7 +60,7 @@ void multiply_micro_tile(const uint8_t* bytes, int64_t stride, const float* max_
     multiply_add(0);
     advance(1);
   }
-  Ints totals[R][P];  // not through memory: a copy of registers
+  Ints totals[R][P];  // a register copy: avoids stores to memory
 #pragma unroll
   for (int r = 0; r < R; r++) {
 #pragma unroll

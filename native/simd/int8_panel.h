@@ -1,5 +1,5 @@
-// One packed panel of int8 weights, and the step from int32 sums to the epilogue. Both int8
-// micro-kernels use it.
+// One packed panel of int8 weights, and the step from int32 sums to the epilogue, for all int8
+// micro-kernels.
 #pragma once
 
 #include "../int8_matmul.h"
@@ -14,7 +14,7 @@ using PanelEpilogue = ::SIMD::PanelEpilogue<Factors::kRounded>;
 
 struct Panel {
   const int8_t* weights;        // [groups][16 outputs][4 inputs]
-  const uint16_t* group_begin;  // [groups]: the byte of x at which each group's inputs begin
+  const uint16_t* group_begin;  // [groups]: offset in bytes of each group's inputs in a row of x
   int64_t num_groups, num_paired;
   const float* scales;
   const int32_t* zero_point_sums;
@@ -29,7 +29,7 @@ struct Panel {
 };
 
 // Dequantizes the sums [R][stride], in vectors, of R rows and one panel, and applies the epilogue.
-// The sums are of unsigned bytes, so the contribution of the zero point is subtracted first.
+// First subtracts the contribution of the zero point, since sums are of unsigned bytes.
 template <int R>
 INLINE void dequantize_and_apply(const Ints* sums, int64_t stride, const float* max_abs,
                                  const Panel& panel, const PanelEpilogue& epilogue) {

@@ -1,4 +1,4 @@
-// This target's table of kernels: ../kernels.h.
+// This target's KernelTable (../kernels.h).
 #include "../kernels.h"
 
 #include "weight_format.h"

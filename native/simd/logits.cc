@@ -43,7 +43,7 @@ class TopK {
   int64_t* indices_;
 };
 
-// -inf if there is no number; ignores NaN, which is the first operand of each max.
+// The maximum of x [size]; -inf without numbers. Ignores NaN, the first operand of each max.
 INLINE float block_max(const float* x, int64_t size) {
   Floats best[2] = {-INFINITY, -INFINITY};
   int64_t i = 0;

@@ -18,14 +18,14 @@ using PanelEpilogue = ::SIMD::PanelEpilogue<Factors::kExact>;
 // in 12 of 16.
 constexpr int kMr = SIMD_BITS == 512 ? 12 : 6;
 constexpr int kNrPanels = SIMD_BITS == 512 ? 2 : 1;
-constexpr int64_t kMc = 96;  // rows multiplied with the same panels before the next rows are
+constexpr int64_t kMc = 96;  // rows that use the same panels before the next rows do
 // Inputs per iteration of the inner loop, in which panels hold kUnroll * kNrPanels cache lines.
 constexpr int kUnroll = 4;
 
-// A panel, or neighbouring panels, as fp32 [panels][num_inputs][16].
+// One panel or adjacent panels, as fp32 [panels][num_inputs][16].
 class Panels {
  public:
-  // Panels that are in fp32.
+  // Panels that are stored as fp32.
   Panels(const float* floats, int64_t num_inputs) : floats_(floats), num_inputs_(num_inputs) {}
   // One compressed panel, decompressed block by block into `scratch` [kc][16].
   Panels(const PackedMatrix& matrix, int64_t index, float* scratch)
@@ -117,7 +117,7 @@ void multiply_micro_tile(const float* x, const Panels& panels, int64_t num_input
   }
 }
 
-// Rows of the next micro-tile: adjacent ones, divided evenly over the tiles they need.
+// Number of rows of the next micro-tile: adjacent ones, spread evenly over the tiles they need.
 int64_t next_tile_rows(const Rows& rows) {
   const int64_t num_adjacent = rows.num_adjacent();
   return div_ceil(num_adjacent, div_ceil(num_adjacent, kMr));

@@ -11,7 +11,7 @@ namespace {
 
 using namespace ::SIMD;
 
-// The sum over a row of vector(i), which gives kLanes values; scalar(i) gives one, for the tail.
+// Sums a row: vector(i) gives kLanes values, scalar(i) one value of the tail.
 template <typename Vector, typename Scalar>
 INLINE float row_sum(int64_t size, const Vector& vector, const Scalar& scalar) {
   Floats sums[4] = {};

@@ -1,4 +1,4 @@
-// The epilogue of one panel: adds bias, applies the activation, adds the residual, stores.
+// The epilogue of one panel: adds the bias, applies the activation, adds the residual and stores.
 //
 // Micro-kernels call apply() with the sums of a micro-tile, [rows][vectors], while those are in
 // registers.
@@ -41,8 +41,8 @@ class PanelEpilogue {
     if (residual_) __builtin_prefetch(residual_ + at);
   }
 
-  // Sums [R][stride], in vectors, of the next R rows. Without an activation, and with gates, they go
-  // from registers straight to y.
+  // Applies the epilogue to sums [R][stride], in vectors, of the next R rows. Without an
+  // activation, and with gates, the sums go from registers straight to y.
   template <int R>
   INLINE void apply(Floats* sums, int64_t stride) const {
     add_bias<R>(sums, stride);
@@ -82,7 +82,7 @@ class PanelEpilogue {
     }
   }
 
-  // sums [num_rows][kPanelVectors], bias added.
+  // sums [num_rows][kPanelVectors] include the bias.
   void activate_and_store(int64_t num_rows, const Floats* sums) const {
     switch (activation_) {
       case Activation::kSiluGate:
@@ -98,8 +98,8 @@ class PanelEpilogue {
     }
   }
 
-  // The first eight sums of a row are the gates of the others. Sums [R][stride], in vectors, are in
-  // registers.
+  // Gated activation: the first eight sums of a row gate the other eight. Sums [R][stride], in
+  // vectors, are in registers.
   template <int R, bool kIsClipped>
   INLINE void gate_and_store(const Floats* sums, int64_t stride) const {
     const auto store_row = [&](int64_t row, Floats8 value) __attribute__((always_inline)) {
@@ -143,7 +143,7 @@ class PanelEpilogue {
     store(y_ + at, value);
   }
 
-  // Leaves out the columns of padding in the last panel.
+  // Stores without the padding columns of the last panel.
   template <typename V>
   INLINE void store_clipped(int64_t row, int64_t column, V value) const {
     constexpr int64_t kSize = sizeof(V) / sizeof(float);

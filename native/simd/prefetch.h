@@ -1,4 +1,4 @@
-// Software prefetch of memory that comes next.
+// Software prefetch of memory that is read next.
 #pragma once
 
 #include "../integers.h"
@@ -27,8 +27,8 @@ class LinePrefetcher {
   const char* next_;
 };
 
-// Prefetches the next panels into L2 while micro-tiles read the present ones: `num_lines` for each
-// step of a tile, divided over `num_tiles`. A tile gets a copy, so that it stays in registers.
+// Prefetches the next panels into L2 while micro-tiles read the current ones: `num_lines` lines for
+// each step of a tile, spread over `num_tiles` tiles. A tile gets a copy, which stays in registers.
 class PanelPrefetcher {
  public:
   INLINE PanelPrefetcher(const void* begin, int64_t num_lines, int64_t num_tiles)
@@ -37,7 +37,7 @@ class PanelPrefetcher {
   INLINE void step() {
     for (int64_t i = 0; i < lines_per_step_; i++) lines_.fetch();
   }
-  // After a tile of `num_steps`.
+  // Call after a tile of `num_steps` steps.
   INLINE void next_tile(int64_t num_steps) {
     lines_.skip(num_steps * lines_per_step_);
     num_left_ -= lines_per_step_;
@@ -49,7 +49,7 @@ class PanelPrefetcher {
   int64_t num_left_, lines_per_step_;
 };
 
-// Prefetches a range of memory into L2, in steps of as many lines each.
+// Prefetches a range of memory into L2, an equal number of lines per step.
 class RangePrefetcher {
  public:
   RangePrefetcher() = default;

@@ -1,4 +1,4 @@
-// Reductions of 16 vectors at once, with a third of the shuffles of one after another. AVX-512
+// Reductions of 16 vectors at once, with a third of the shuffles of separate reductions. AVX-512
 // only.
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace SIMD {
 
-// Quarters of the lanes of a[0], .., a[3] combined: {those of a[0], .., of a[3]} in each quarter.
-// `combine` is associative and commutative.
+// Transposes and combines within each quarter of the lanes: quarter q of the result has the
+// combined quarters q of a[0], .., a[3]. `combine` is associative and commutative.
 template <typename Combine>
 INLINE __m512i reduce_to_quarters(const Ints* a, const Combine& combine) {
   Ints pairs[2];
@@ -29,7 +29,7 @@ INLINE __m512i reduce_to_quarters(const Ints* a, const Combine& combine) {
               reinterpret_cast<Ints>(_mm512_unpackhi_epi64(first, second))));
 }
 
-// {two halves of `low`, of `high`}, each of two neighbouring quarters combined.
+// {low's two halves, high's two halves}, where each half's two quarters are combined.
 template <typename Combine>
 INLINE __m512i fold_quarters(__m512i low, __m512i high, const Combine& combine) {
   return reinterpret_cast<__m512i>(
@@ -37,7 +37,7 @@ INLINE __m512i fold_quarters(__m512i low, __m512i high, const Combine& combine) 
               reinterpret_cast<Ints>(_mm512_shuffle_i32x4(low, high, 0xdd))));
 }
 
-// {the sum of a[0], .., of a[15]}.
+// Lane i: the sum of a[i], for i < 16.
 INLINE Ints sum_16(const Ints* a) {
   const auto add = [](Ints x, Ints y) __attribute__((always_inline)) { return x + y; };
   __m512i fours[4];
@@ -48,7 +48,7 @@ INLINE Ints sum_16(const Ints* a) {
 }
 
 // Lanes 2 i and 2 i + 1 of the result: the lower and the upper eight lanes of a[i] combined, for N
-// vectors, eight or one; further lanes are 0.
+// vectors (1 or 8); other lanes are 0.
 template <int N, typename Combine>
 INLINE Ints reduce_halves(const Ints* a, const Combine& combine) {
   static_assert(N == 1 || N == 8);
@@ -70,7 +70,7 @@ INLINE Ints reduce_halves(const Ints* a, const Combine& combine) {
 }
 
 // Lanes 2 i and 2 i + 1 of the result: the sums of lanes 0, 4, .. and of lanes 2, 6, .. of a[i],
-// for N vectors, eight or one, whose odd lanes are 0; further lanes are 0.
+// for N vectors (1 or 8) whose odd lanes are 0; other lanes are 0.
 template <int N>
 INLINE Ints sum_alternate(const Ints* a) {
   static_assert(N == 1 || N == 8);

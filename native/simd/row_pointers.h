@@ -12,7 +12,7 @@ namespace SIMD {
 template <int R>
 class RowPointers {
  public:
-  // `stride`: bytes.
+  // `stride`: in bytes.
   INLINE RowPointers(const void* first, int64_t stride) : stride_(stride) {
     for (int i = 0; i < kBases; i++) {
       bases_[i] = static_cast<const char*>(first) + 3 * i * stride;
@@ -20,7 +20,7 @@ class RowPointers {
     }
   }
 
-  // `offset`: bytes.
+  // `offset`: in bytes.
   template <typename T>
   INLINE T at(int row, int64_t offset) const {
     return load<T>(bases_[row / 3] + row % 3 * stride_ + offset);

@@ -1,5 +1,5 @@
-// AMX tiles: eight registers of up to 16 rows of 64 bytes. Intel 64 and IA-32 Architectures Software
-// Developer's Manual, volume 1, chapter 18.
+// AMX tiles: eight registers of up to 16 rows of 64 bytes. Intel 64 and IA-32 Architectures
+// Software Developer's Manual, volume 1, chapter 18.
 #pragma once
 
 #include <string.h>
@@ -11,9 +11,9 @@
 namespace SIMD {
 
 constexpr int kTileRows = 16;
-constexpr int kTileBytes = 64;  // of a row
+constexpr int kTileBytes = 64;  // per tile row
 
-// The sizes of the eight tiles, set for this thread until the object ends.
+// Configures the eight tiles of this thread; the destructor releases them.
 class Tiles {
  public:
   INLINE Tiles() = default;
@@ -23,8 +23,8 @@ class Tiles {
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 
-  // Sums in tiles 0 to 3, x in 4 and 5, weights in 6 and 7: `num_rows` rows of x with `x_bytes`
-  // bytes each, at most 64, times 16 outputs.
+  // Tiles 0 to 3 hold sums, 4 and 5 x, 6 and 7 weights: `num_rows` rows of x of `x_bytes` bytes
+  // each, at most 64, times 16 outputs.
   INLINE void configure(int num_rows, int x_bytes) {
     if (num_rows == num_rows_) return;
     num_rows_ = num_rows;

@@ -9,7 +9,7 @@ namespace {
 
 using namespace ::SIMD;
 
-// The sums of kVectors * kLanes columns.
+// Sums kVectors * kLanes columns.
 template <int kVectors>
 INLINE void sum_columns(const float* x, int64_t num_rows, int64_t size, float* y) {
   Floats sums[kVectors] = {};

@@ -1,5 +1,5 @@
-// Exponential and hyperbolic tangent of vectors of floats: softmax and the logit cap in attention,
-// the activations, and log-sum-exp use them.
+// Exponential and hyperbolic tangent of vectors of floats, for the softmax and logit cap of
+// attention, the activations, and log-sum-exp.
 #pragma once
 
 #include "vectors.h"
@@ -16,8 +16,8 @@ INLINE V polynomial(V x, const float* coefficients, int degree) {
   return y;
 }
 
-// Added to a float, rounds it to an integer in the lowest bits of the significand, and adds the bias
-// of an exponent.
+// Adding this to a float rounds it to an integer, in the lowest bits of the significand, and adds
+// the exponent bias.
 constexpr float kRound = 12582912.0f + 127.0f;
 
 // e^x for x <= 88, to 0.9 ulp; 0 where the result would be subnormal. NaN gives NaN.
@@ -40,11 +40,11 @@ INLINE V exp(V x) {
   return x < kLowest ? V(0.0f) : polynomial(r, p, 6) * reinterpret_cast<V>(power);
 }
 
-// 2^r to 8e-5 for r from 0 to 1: minimax.
+// 2^r for r from 0 to 1, a minimax polynomial with an error of 8e-5.
 constexpr float kCoarseExp2[] = {0.9999252f, 0.69583356f, 0.22606716f, 0.07802452f};
 
-// 2^x to 8e-5. AVX-512 gives 0 for x = -inf, and inf from 128 on; AVX2 takes x below -125 as -125,
-// above 127 as 127. NaN gives NaN.
+// 2^x with a relative error of 8e-5. AVX-512 gives 0 for x = -inf, and inf from 128 on; AVX2 clamps
+// x to -125 .. 127. NaN gives NaN.
 INLINE Floats exp2_coarse(Floats x) {
 #if SIMD_BITS == 512
   constexpr int kAboveFloor = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
@@ -61,7 +61,7 @@ INLINE Floats exp2_coarse(Floats x) {
 #endif
 }
 
-// 1 / x to 6.2e-5, for normal results.
+// 1 / x with a relative error of 6.2e-5, for normal results.
 INLINE Floats reciprocal_coarse(Floats x) {
 #if SIMD_BITS == 512
   return reinterpret_cast<Floats>(_mm512_rcp14_ps(reinterpret_cast<__m512>(x)));

@@ -25,9 +25,9 @@ using Floats = FloatsOf<kLanes>;
 using Ints = IntsOf<kLanes>;
 using Floats8 = FloatsOf<8>;
 
-constexpr int64_t kLanes8 = 8;  // of Floats8
+constexpr int64_t kLanes8 = 8;  // in a Floats8
 
-// Floats in a V.
+// Number of floats in a V.
 template <typename V>
 constexpr int64_t kLanesOf = sizeof(V) / sizeof(float);
 
@@ -44,7 +44,8 @@ INLINE void store(T* to, V value) {
   memcpy(to, &value, sizeof value);
 }
 
-// The first `count` lanes; load_n sets the other lanes to 0. Memory after them is not accessed.
+// Loads or stores the first `count` lanes; load_n sets the other lanes to 0. Accesses no memory
+// past them.
 template <typename V = Floats>
 INLINE V load_n(const float* from, int64_t count) {
   V value = 0.0f;
@@ -57,7 +58,7 @@ INLINE void store_n(float* to, V value, int64_t count) {
   memcpy(to, &value, count * sizeof(float));
 }
 
-// kLanes values of 16 bits, as floats.
+// Loads kLanes values of 16 bits as floats.
 INLINE Floats load_float16(const uint16_t* from) {
 #if SIMD_BITS == 512
   return reinterpret_cast<Floats>(_mm512_cvtph_ps(load<__m256i>(from)));
@@ -99,7 +100,7 @@ INLINE Ints iota() {
   return value;
 }
 
-// Reductions add or compare the upper half to the lower half, until one lane is left.
+// Reductions add or compare the upper half to the lower half until one lane is left.
 INLINE float reduce_sum(FloatsOf<2> x) { return x[0] + x[1]; }
 INLINE int32_t reduce_sum(IntsOf<2> x) { return x[0] + x[1]; }
 template <typename V>
@@ -107,7 +108,7 @@ INLINE auto reduce_sum(V x) {
   return reduce_sum(x.lo + x.hi);
 }
 
-// Ignores a NaN, or returns it: callers that care test for NaN themselves.
+// May ignore a NaN or return it: callers that care test for NaN themselves.
 INLINE float reduce_max(FloatsOf<2> x) { return x[0] > x[1] ? x[0] : x[1]; }
 INLINE int32_t reduce_max(IntsOf<2> x) { return x[0] > x[1] ? x[0] : x[1]; }
 template <typename V>
@@ -121,7 +122,7 @@ INLINE float float_of(int32_t bits) {
   return value;
 }
 
-// The bits of |x|: as integers, they have the order of the magnitudes, and those of NaN are larger.
+// The bits of |x|. As integers, they have the order of the magnitudes; those of NaN are larger.
 template <typename V>
 INLINE auto magnitude_bits(V x) {
   return reinterpret_cast<decltype(x < x)>(abs(x));
@@ -131,7 +132,7 @@ INLINE auto magnitude_bits(V x) {
 INLINE Floats8 fold_to_8(Floats8 x) { return x; }
 INLINE Floats8 fold_to_8(FloatsOf<16> x) { return x.lo + x.hi; }
 
-// {reduce_sum(a), .., reduce_sum(d)}, each added in the same order.
+// {reduce_sum(a), .., reduce_sum(d)}, each with the same order of additions.
 template <typename V>
 INLINE FloatsOf<4> reduce_sum_4(V a, V b, V c, V d) {
   const auto add = [](Floats8 x, Floats8 y) {
@@ -151,7 +152,7 @@ INLINE IntsOf<8> nearest_int(FloatsOf<8> x) {
   return reinterpret_cast<IntsOf<8>>(_mm256_cvtps_epi32(x));
 }
 
-// The lowest byte of each lane, -128 .. 127.
+// Stores the lowest byte of each lane, -128 .. 127.
 INLINE void store_low_bytes(int8_t* to, IntsOf<8> x) {
   const __m256i words = _mm256_packs_epi32(reinterpret_cast<__m256i>(x), _mm256_setzero_si256());
   const __m256i bytes = _mm256_packs_epi16(words, words);
@@ -159,7 +160,7 @@ INLINE void store_low_bytes(int8_t* to, IntsOf<8> x) {
   store<int32_t>(to + 4, _mm256_extract_epi32(bytes, 4));
 }
 
-// Saturates to 0 .. 255.
+// Stores with saturation to 0 .. 255.
 INLINE void store_saturated_u8(uint8_t* to, IntsOf<8> x) {
   const __m256i words = _mm256_packus_epi32(reinterpret_cast<__m256i>(x), _mm256_setzero_si256());
   const __m256i bytes = _mm256_packus_epi16(words, words);
@@ -167,7 +168,7 @@ INLINE void store_saturated_u8(uint8_t* to, IntsOf<8> x) {
   store<int32_t>(to + 4, _mm256_extract_epi32(bytes, 4));
 }
 
-// Bytes of four vectors + 128, saturated.
+// Stores four vectors + 128 as bytes, saturated.
 INLINE void store_4_biased_bytes(uint8_t* to, const IntsOf<8>* x) {
   const auto vector = [&](int i) { return reinterpret_cast<__m256i>(x[i]); };
   const __m256i first = _mm256_packs_epi32(vector(0), vector(1));

@@ -43,7 +43,8 @@ bool compress_bfloat16(const float* panel, int64_t count, uint16_t* out) {
 }
 
 // Finds integers n from `lowest` to `highest` with n * scale + offset equal to each weight of an
-// output's block. `column` has the stride of a panel. Returns false if there are none.
+// output's block. `column` has the stride of a panel. Returns false if a weight has no such
+// integer.
 bool quantize_exactly(const float* column, float scale, float offset, int lowest, int highest,
                       int* numbers) {
   for (int64_t i = 0; i < kBlockInputs; i++) {
@@ -69,12 +70,12 @@ Bounds bounds_of(const float* column) {
   return found;
 }
 
-// float16 each.
+// A scale and an offset, each float16.
 struct Scale {
   uint16_t scale, offset;
 };
 
-// Q8_0: the largest magnitude is 127 steps.
+// Q8_0: the largest magnitude has the number 127.
 bool find_scale(const QuantizedBlock<8>&, const float* column, Scale& found, int* numbers) {
   const Bounds bounds = bounds_of(column);
   const float max_abs = fmaxf(bounds.highest, -bounds.lowest);
@@ -82,7 +83,8 @@ bool find_scale(const QuantizedBlock<8>&, const float* column, Scale& found, int
   return quantize_exactly(column, from_half(found.scale), 0.0f, -128, 127, numbers);
 }
 
-// Q4_1: from lowest to highest in 15 steps. Q4_0: the value of largest magnitude is -8 steps.
+// Q4_1: 15 steps from the lowest to the highest value. Q4_0: the value of largest magnitude is -8
+// steps.
 bool find_scale(const QuantizedBlock<4>&, const float* column, Scale& found, int* numbers) {
   const Bounds bounds = bounds_of(column);
   const float extreme = bounds.highest > -bounds.lowest ? bounds.highest : bounds.lowest;
@@ -99,7 +101,7 @@ bool find_scale(const QuantizedBlock<4>&, const float* column, Scale& found, int
   return false;
 }
 
-constexpr uint32_t kStored0 = 0x80808080;  // a word of zeros of 8 bits
+constexpr uint32_t kStored0 = 0x80808080;  // a word of four 8-bit numbers 0
 
 template <int kBits>
 bool compress_blocks(const float* panel, int64_t num_inputs, QuantizedBlock<kBits>* out) {
@@ -132,13 +134,13 @@ void decompress_bfloat16(const uint16_t* from, int64_t count, float* out) {
   for (int64_t i = 0; i < count; i += kLanes) store(out + i, load_bfloat16(from + i));
 }
 
-// Words of two's complement numbers, of 8 bits, from stored ones.
+// Converts words of stored 8-bit numbers (+ 128) to two's complement.
 template <int kBits>
 INLINE Ints signed_words(Ints words) {
   return kBits == 8 ? words ^ static_cast<int>(kStored0) : words;
 }
 
-// The i-th number of each of the signed_words().
+// The i-th number in each of the signed_words().
 template <int kBits>
 INLINE Floats number_at(Ints words, int i) {
   if constexpr (kBits == 4) {

@@ -1,4 +1,4 @@
-"""Fixtures: libraries that stand for NVIDIA's, bundles for a GPU, and a probe that serves them."""
+"""Fixtures: stand-ins of NVIDIA's libraries, bundles for a GPU, and a probe that serves them."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,7 +41,7 @@ def builder(root: Path) -> Iterator[ModelBuilder]:
 
 @pytest.fixture(scope="session")
 def bundle_of(builder: ModelBuilder) -> Callable[..., str]:
-    """Makes a bundle of a model of ``loadtest gpu`` for CUDA."""
+    """Writes a bundle for CUDA of a model of ``loadtest gpu``."""
 
     sizes = {**SIZES, **{size.name: size for size in VECTOR_SIZES}}
 

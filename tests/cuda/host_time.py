@@ -1,5 +1,5 @@
-"""Measures what the host needs for a server on a GPU, without one: ``loadtest gpu-server`` on
-libraries in the place of NVIDIA's. Kernels compute nothing, and each takes the time that is given.
+"""Measures the host's time per step of a server on a GPU, without a GPU: runs ``loadtest
+gpu-server`` on stand-ins of NVIDIA's libraries. Kernels compute nothing and take a given time.
 
     python -m tests.cuda.host_time build/host.json --bundles build/gpu/server-bundles
 """

@@ -1,9 +1,9 @@
-"""Libraries that stand for NVIDIA's, and ONNX Runtime for GPUs, for tests without a GPU.
+"""Stand-ins of NVIDIA's libraries, and ONNX Runtime for GPUs, for tests without a GPU.
 
-With them, ONNX Runtime loads graphs on its CUDA provider and launches kernels: where nodes run,
-what runs copy, launch and wait for, and what a capture refuses are as on a GPU. Kernels do nothing,
-or compute on the host: ours in an emulator, ONNX Runtime's and NVIDIA's as ``stand_in`` defines
-them again. Those that it does not define do nothing.
+With them, ONNX Runtime loads graphs on its CUDA provider and launches kernels: node placement,
+copies, launches, waits and errors of captures are as on a GPU. Kernels do nothing, or compute on
+the host: ours in an emulator, those of ONNX Runtime and NVIDIA as ``stand_in`` reimplements them.
+Kernels that it does not implement do nothing.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ _OPTIONS = (
     *("-std=c++20", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"),
     *("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"),
 )
-# Sources by the name of the library; all but the runtime call it.
+# Sources by library; all of them but the runtime call the runtime.
 _SOURCES = {
     RUNTIME: ("cxx.cc", "state.cc", "device.cc", "memory.cc", "kernels.cc", "streams.cc"),
     "libstand_in_kernels.so": (
@@ -67,7 +67,7 @@ def _build(name: str, folder: Path, *link_to: str) -> Path:
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         objects = list(threads.map(compile_one, _SOURCES[name]))
-    # ONNX Runtime asks for versions of symbols that are called as the library.
+    # ONNX Runtime requires versioned symbols; the version is named like the library.
     versions = folder / f"{name}.versions"
     versions.write_text(f"{name} {{ global: cu*; __cuda*; StandIn*; local: *; }};\n")
     names = (f"-Wl,-soname,{name}", f"-Wl,--version-script={versions}")
@@ -76,12 +76,12 @@ def _build(name: str, folder: Path, *link_to: str) -> Path:
 
 
 def onnxruntime_for_gpus() -> Path:
-    """A folder with ONNX Runtime for GPUs."""
+    """The folder of ONNX Runtime for GPUs."""
     return package_for_gpus("onnxruntime-gpu")
 
 
 def package_for_gpus(name: str) -> Path:
-    """A folder with a package, as ``requirements/gpu.txt`` pins it; downloaded once."""
+    """The folder of a package that ``requirements/gpu.txt`` pins; downloads it once."""
     lines = (ROOT / "requirements" / "gpu.txt").read_text().splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith(f"{name}=="))
     last = next(i for i in range(first, len(lines)) if not lines[i].endswith("\\"))
@@ -101,22 +101,22 @@ def package_for_gpus(name: str) -> Path:
 
 
 def environment(libraries: Path, onnxruntime: Path, *, computes: bool) -> dict[str, str]:
-    """What a process needs to use the libraries.
+    """The environment variables that a process needs to use the libraries.
 
     Args:
-        libraries: of :func:`build_all`.
-        onnxruntime: of :func:`onnxruntime_for_gpus`.
-        computes: whether kernels compute. Then streams work as late as possible, so that what is
-            read or overwritten too early shows.
+        libraries: folder of :func:`build_all`.
+        onnxruntime: folder of :func:`onnxruntime_for_gpus`.
+        computes: whether kernels compute. Work on streams is then done as late as possible, so that
+            reading or overwriting data too early is noticed.
     """
     found = {"LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": f"{onnxruntime}:{ROOT}"}
     return {**found, "STAND_IN_COMPUTES": "1", "STAND_IN_LATE": "1"} if computes else found
 
 
 class StandIn:
-    """The CUDA runtime of this process, if it is the one for tests.
+    """The CUDA runtime of this process, if it is the stand-in.
 
-    ``path``: of the library; None: it is loaded already.
+    ``path`` is the library's; None: it is already loaded.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -130,13 +130,13 @@ class StandIn:
         self._kept: list[Any] = []
 
     def work(self, stream: int, run: Callable[[], object], type_: int = 0, kind: int = 0) -> None:
-        """Puts a function on a stream, as a node of a type; ``kind``: of a copy."""
+        """Puts a function on a stream, as a graph node of ``type_``; ``kind`` is that of a copy."""
         callback = _CALLBACK(lambda: void(run()))
         self._kept.append(callback)
         self._library.StandInWork(stream, callback, type_, kind)
 
     def forget_work(self) -> None:
-        """After the last graph that has it."""
+        """Releases the functions; call it after the last graph that has one."""
         self._kept.clear()
 
     def fail(self, function: str, error: int) -> None:
@@ -144,11 +144,11 @@ class StandIn:
         self._library.StandInFail(function.encode(), error)
 
     def limit_memory(self, num_bytes: int) -> None:
-        """Of the device."""
+        """Limits the device's memory."""
         self._library.StandInLimitMemory(num_bytes)
 
     def be_late(self, late: bool) -> None:
-        """Whether streams work as late as possible: when an event after it is waited for."""
+        """Sets whether work is done as late as possible: when an event after it is waited for."""
         self._library.StandInBeLate(late)
 
     def reset(self) -> None:
@@ -156,7 +156,7 @@ class StandIn:
         self._library.StandInReset()
 
     def log(self) -> list[list[str]]:
-        """The calls since the last ``log`` or ``reset``: a name, and what it is about."""
+        """The calls since the last ``log`` or ``reset``: name, then arguments."""
         found: bytes = self._library.StandInCalls()
         lines = [line.split("\t") for line in found.decode().splitlines()]
         self.reset()
@@ -168,17 +168,17 @@ class StandIn:
 
     @property
     def used_bytes(self) -> int:
-        """Of the device's memory."""
+        """Used bytes of the device's memory."""
         available, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._library.cudaMemGetInfo(ctypes.byref(available), ctypes.byref(total))
         return total.value - available.value
 
     @property
     def num_alive(self) -> int:
-        """Objects of CUDA that are not destroyed."""
+        """Number of CUDA objects and allocations that are not destroyed."""
         number: int = self._library.StandInNumAlive()
         return number
 
 
 def void(_: object) -> None:
-    """A callback returns nothing."""
+    """Discards a result: callbacks return nothing."""

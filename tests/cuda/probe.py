@@ -1,4 +1,4 @@
-"""Serves a model by ONNX Runtime's CUDA provider and libraries that stand for NVIDIA's.
+"""Serves a model on ONNX Runtime's CUDA provider with stand-ins of NVIDIA's libraries.
 
 :func:`probe` starts ``python -m tests.cuda.probe BUNDLE REQUEST REPLY``: ONNX Runtime for GPUs and
 for CPUs cannot be in one process.
@@ -35,12 +35,12 @@ from server.runtime.ort.loader import placements
 from tests.cuda.libraries import ROOT, StandIn, environment
 
 Call = list[str]
-"""A call of CUDA: a name, and what it is about. Launches are called ``kernel``."""
+"""A CUDA call: name, then arguments. Launches have the name ``kernel``."""
 
-NUM_SLOTS, MAX_LENGTH = 16, 256  # by default
-_LENGTHS = (20, 19, 18, 3, 11, 1, 7, 16, 2)  # of jobs, which repeat
+NUM_SLOTS, MAX_LENGTH = 16, 256  # defaults
+_LENGTHS = (20, 19, 18, 3, 11, 1, 7, 16, 2)  # lengths of jobs' inputs, repeated in turn
 _FIRST_ID, _NUM_NEW_TOKENS, _MAX_STEPS = 3, 6, 60
-# Options of the jobs that run, by name.
+# Options of the jobs, by kind.
 _KINDS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sampled": {"sampling": Sampling(temperature=0.8, top_k=40, top_p=0.9, seed=1)},
@@ -61,14 +61,15 @@ class Request:
     Args:
         bundle: the folder of one version.
         config: fields of :class:`ServerConfig`.
-        jobs: kinds of jobs, ``num_jobs`` of each together.
+        jobs: kinds of jobs; ``num_jobs`` of each kind run together.
         computes: whether kernels compute.
-        attentions: of encoders, that are right; if kernels compute, results tell.
-        has_library: whether there is our library of CUDA's operators.
-        memory_bytes: of the device, once the model is loaded; None: plenty.
-        warms_up: whether runs of all sizes come first, which take the memory that any needs.
+        attentions: kinds of encoder attention to accept as correct; ignored if kernels compute,
+            since results decide then.
+        has_library: whether our library of CUDA operators exists.
+        memory_bytes: device memory left after the model is loaded; None: plenty.
+        warms_up: whether runs of all sizes come first, to allocate the memory for any run.
         num_loads: how often the model is loaded, served and removed.
-        steps_between: two jobs arrive so many steps apart; 0: all at once.
+        steps_between: steps between the arrivals of two jobs; 0: all arrive at once.
     """
 
     bundle: str
@@ -86,15 +87,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Output:
-    """What a job gave.
+    """The result of a job.
 
     Args:
-        tokens: that were generated.
-        logprobs: of each token, if the job wants them.
-        leads: of each token over the next likeliest one, in the same unit.
-        vector: of an encoder, of all tokens if the job wants those.
-        attention: weights, if the job wants them.
-        scores: log-probabilities of the prompt, if the job wants them.
+        tokens: the generated tokens.
+        logprobs: one for each token, if the job asks for them.
+        leads: each token's log-probability minus that of the second most likely token.
+        vector: an encoder's output, for all tokens if the job asks for those.
+        attention: attention weights, if the job asks for them.
+        scores: log-probabilities of the prompt, if the job asks for them.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -107,17 +108,17 @@ class Output:
 
 @dataclass(frozen=True)
 class Reply:
-    """What was seen.
+    """What was observed.
 
     Args:
-        warnings: of the log.
-        host_operators: of nodes that run on the host, by graph.
-        num_graphs: recorded runs.
-        loaded, prepared: calls while the model was loaded, and while its worker got ready.
+        warnings: logged warnings.
+        host_operators: operators of nodes that run on the host, by graph.
+        num_graphs: number of recorded CUDA graphs.
+        loaded, prepared: calls while the model was loaded, and while its worker prepared.
         ran: calls of the jobs, by kind.
-        failures: of jobs, by kind.
-        outputs: of jobs, by kind.
-        used_bytes: memory of the device after each load's model was removed.
+        failures: failures of jobs, by kind.
+        outputs: outputs of jobs, by kind.
+        used_bytes: device memory in use after each removal of the model.
     """
 
     warnings: list[str]
@@ -135,9 +136,9 @@ def probe(request: Request, libraries: Path, onnxruntime: Path, folder: Path) ->
     """Serves a model in another process.
 
     Args:
-        libraries: of :func:`tests.cuda.libraries.build_all`.
-        onnxruntime: of :func:`tests.cuda.libraries.onnxruntime_for_gpus`.
-        folder: for files.
+        libraries: folder of :func:`tests.cuda.libraries.build_all`.
+        onnxruntime: folder of :func:`tests.cuda.libraries.onnxruntime_for_gpus`.
+        folder: where to write the request and the reply.
     """
     asked, told = folder / "request.json", folder / "reply.json"
     asked.write_text(json.dumps(vars(request)))
@@ -228,7 +229,7 @@ def _serve_once(
 
 
 def _host_operators(graph: Any) -> list[str]:
-    """Of a graph that is loaded."""
+    """The operators of a loaded graph's nodes that run on the host."""
     session = getattr(graph, "session", None)
     if session is None:
         return []
@@ -236,7 +237,7 @@ def _host_operators(graph: Any) -> list[str]:
 
 
 def _job(model: Model, number: int, kind: str) -> Any:
-    """A job of tokens, an image or speech, as the model takes."""
+    """A job with tokens, an image or speech, as the model takes."""
     manifest, options = model.manifest, _KINDS[kind]
     encode = manifest.graphs.get("encode")
     inputs = {} if encode is None else {tensor.name: tensor for tensor in encode.inputs}
@@ -272,7 +273,7 @@ def _job(model: Model, number: int, kind: str) -> Any:
 def _run(
     worker: Worker[Any], jobs: list[Any], steps_between: int
 ) -> tuple[list[Output], list[str]]:
-    """Runs jobs. Returns what they give, and the failures."""
+    """Runs jobs. Returns their outputs, and the failures."""
     outputs, failures = [Output() for _ in jobs], []
     waiting = list(enumerate(jobs))
     for step in range(_MAX_STEPS):
@@ -288,7 +289,7 @@ def _run(
 
 
 def _add(update: JobUpdate, output: Output) -> None:
-    """Beams: of the first one."""
+    """Adds an update to the output; of beams, only the first is kept."""
     if update.output == 0:
         output.tokens.extend(update.tokens)
         for found in update.logprobs:

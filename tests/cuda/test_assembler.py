@@ -1,6 +1,6 @@
-"""The device code, compiled for GPUs by NVIDIA's compiler: as the driver does when it loads it.
+"""Compiles the device code for GPUs with NVIDIA's compiler, as the driver does when it loads it.
 
-nvJitLink needs no GPU. Source: nvJitLink 13, "API"; for blocks of a multiprocessor the CUDA C++
+nvJitLink needs no GPU. Source: nvJitLink 13, "API"; for blocks per multiprocessor, the CUDA C++
 Programming Guide, "Compute Capabilities".
 """
 
@@ -19,28 +19,28 @@ from tests.server.cuda_operators import NEEDS_LIBRARY
 pytestmark = [pytest.mark.slow, NEEDS_LIBRARY]
 
 PTX = 2  # NVJITLINK_INPUT_PTX
-VERSION = "13_0"  # of the functions
-# Kilobytes of shared memory of a multiprocessor, by compute capability: A100, A10, L4, H100 and
+VERSION = "13_0"  # suffix of the functions
+# Kilobytes of shared memory per multiprocessor, by compute capability: A100, A10, L4, H100 and
 # H200, B200, RTX PRO 6000.
 SHARED_KILOBYTES = {80: 164, 86: 100, 89: 100, 90: 228, 100: 228, 120: 100}
-REGISTERS, REGISTERS_AT_ONCE = 65536, 256  # of a multiprocessor; a warp gets a multiple
-RESERVED_BYTES = 1024  # of shared memory, by each block
-MAX_BLOCKS = 16  # of a multiprocessor
+REGISTERS, REGISTERS_AT_ONCE = 65536, 256  # per multiprocessor; allocated per warp in multiples
+RESERVED_BYTES = 1024  # bytes of shared memory that each block reserves
+MAX_BLOCKS = 16  # per multiprocessor
 
 
-# Of a kernel, in memory instead of registers: a few words outside of its loops are no loss.
+# The most bytes that a kernel spills from registers: a few words outside its loops cost nothing.
 MOST_SPILLED = 32  # bytes
 
 
 class Compiled(NamedTuple):
-    """What a kernel needs: ``stack`` and ``spilled`` bytes, and ``registers``."""
+    """The resources of a kernel: ``stack`` and ``spilled`` bytes, and ``registers``."""
 
     stack: int
     spilled: int
     registers: int
 
     def blocks(self, capability: int, num_threads: int, shared_bytes: int) -> int:
-        """Blocks that a multiprocessor has room for."""
+        """Number of blocks that fit on a multiprocessor."""
         of_warp = -(-self.registers * 32 // REGISTERS_AT_ONCE) * REGISTERS_AT_ONCE
         by_registers = REGISTERS // (of_warp * (num_threads // 32))
         by_memory = (SHARED_KILOBYTES[capability] << 10) // (shared_bytes + RESERVED_BYTES)
@@ -48,7 +48,7 @@ class Compiled(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """What the PTX tells. ``num_blocks``: that a multiprocessor should have room for."""
+    """Properties in the PTX. ``num_blocks``: blocks that should fit on a multiprocessor."""
 
     shared_bytes: int
     num_threads: int
@@ -57,7 +57,7 @@ class Kernel(NamedTuple):
 
 @pytest.fixture(scope="module")
 def codes() -> dict[int, bytes]:
-    """The PTX of the library, by compute capability."""
+    """The library's PTX, by compute capability."""
     parts = CUDA_LIBRARY.read_bytes().split(b"\0")
     found = [part for part in parts if b".visible .entry " in part]
     return dict(zip(CAPABILITIES, found, strict=True))
@@ -65,7 +65,7 @@ def codes() -> dict[int, bytes]:
 
 @pytest.fixture(scope="module")
 def compiler() -> Callable[[bytes, int], str]:
-    """Compiles PTX for a compute capability. Returns the log."""
+    """Compiles PTX for a compute capability; returns the log."""
     (library,) = package_for_gpus("nvidia-nvjitlink").glob("nvidia/cu13/lib/libnvJitLink.so.13")
     return lambda code, capability: compile_(ctypes.CDLL(str(library)), code, capability)
 
@@ -126,7 +126,7 @@ def test_kernels_fit(
         name: (compiled[name].blocks(capability, kernel.num_threads, kernel.shared_bytes), kernel)
         for name, kernel in kernels.items()
     }
-    # Two blocks also fit where there is less shared memory.
+    # With less shared memory, two blocks are enough.
     most = 2 if SHARED_KILOBYTES[capability] < 128 else MAX_BLOCKS
     lacking = {
         name: each for name, each in rooms.items() if each[0] < min(each[1].num_blocks, most)

@@ -1,4 +1,4 @@
-"""What runs do on ONNX Runtime's CUDA provider, without a GPU: copies, launches and captures."""
+"""Runs on ONNX Runtime's CUDA provider, without a GPU: copies, launches and captures."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,17 +22,17 @@ from tests.families.harness import imported
 pytestmark = pytest.mark.slow
 Make = Callable[..., str]
 
-# Operators that compute shapes; they may run on the host.
+# Operators that compute shapes, and may therefore run on the host.
 SHAPES = {"Shape", "Squeeze", "Unsqueeze", "Concat", "Cast", "Gather", "Reshape"}
 NUM_LAYERS = 2
 NUM_STEPS = 16  # sizes of decode steps
-NUM_RUNS = 6  # of a job: one over the prompt, then steps
-# Of kernels that do nothing, no probabilities are finite.
+NUM_RUNS = 6  # per job: one over the prompt, then steps
+# Kernels do nothing, so no probabilities are finite: no kinds that need them.
 GENERATION = ("greedy", "sampled")
 
 
 def captures(calls: Sequence[Call]) -> list[list[str]]:
-    """The kernels of each capture, and what else it has."""
+    """For each capture, its kernels and the other calls in it."""
     found: list[list[str]] = []
     is_open = False
     for name, *about in calls:
@@ -51,7 +51,7 @@ def names(calls: Sequence[Call]) -> list[str]:
 
 
 def assert_clean(reply: Reply) -> None:
-    """Nothing failed, nothing was refused, and only shapes are computed on the host."""
+    """Checks that nothing failed or was refused, and that only shapes are computed on the host."""
     assert reply.warnings == []
     assert not any(reply.failures.values()), reply.failures
     for operators in reply.host_operators.values():
@@ -97,7 +97,7 @@ def test_attention_of_an_encoder(
     attentions: tuple[Attention, ...],
     expected: dict[str, int],
 ) -> None:
-    """With ours, no kernel splits the heads; with neither, products with a softmax between."""
+    """Our attention needs no kernel that splits heads; the last one stores scores for softmax."""
     names = tuple(attention.value for attention in attentions)
     reply = run_probe(Request(bundle_of("bert-check"), attentions=names))
     parts = ("attend_text", "split", "attention_kernel_batched_impl", "softmax", "AddBiasTranspose")
@@ -127,9 +127,9 @@ def test_steps_prompts_and_sources_are_recorded(
 
 
 def test_prompts_and_a_step_are_one_launch_each(run_probe: Probe, bundle_of: Make) -> None:
-    """The inputs come from the host once; the tokens of each step go to it.
+    """Inputs are copied from the host once, and the tokens of each step to the host.
 
-    Keys and values of prompts are copied to the slots by one kernel.
+    One kernel copies the keys and values of prompts to the slots.
     """
     reply = run_probe(Request(bundle_of("llama-check")))
     calls = reply.ran["greedy"]
@@ -145,7 +145,7 @@ def test_prompts_and_a_step_are_one_launch_each(run_probe: Probe, bundle_of: Mak
 
 
 def test_sources_are_one_launch(run_probe: Probe, bundle_of: Make) -> None:
-    """What the encoder returns is copied to the slots by one kernel."""
+    """One kernel copies the outputs of the encoder to the slots."""
     calls = run_probe(Request(bundle_of("bart-check"))).ran["greedy"]
     run = ["cudaSetDevice", "cudaMemcpyAsync:in", "cudaGraphLaunch", "cudaEventRecord"]
     assert names(calls[:5]) == [*run, "cudaEventSynchronize"]
@@ -154,7 +154,7 @@ def test_sources_are_one_launch(run_probe: Probe, bundle_of: Make) -> None:
 
 
 def test_sampling_is_another_launch(run_probe: Probe, bundle_of: Make) -> None:
-    """It reads the logits where they are; only parameters and tokens are copied."""
+    """Sampling reads the logits in place; only parameters and tokens are copied."""
     calls = run_probe(Request(bundle_of("llama-check"), jobs=("greedy", "sampled"))).ran["sampled"]
     launches = [index for index, (name, *_) in enumerate(calls) if name == "cudaGraphLaunch"]
     assert len(launches) > 2 * 4
@@ -165,7 +165,7 @@ def test_sampling_is_another_launch(run_probe: Probe, bundle_of: Make) -> None:
 
 
 def test_kernels_of_a_step(run_probe: Probe, bundle_of: Make) -> None:
-    """At up to 8 sequences, a Llama's layer takes 5 kernels; 6 if the cache is read in parts.
+    """With up to 8 sequences, a Llama layer takes 5 kernels, or 6 if attention splits the cache.
 
     Outside the layers: embedding, norm, logits, their cast, best tokens, next inputs.
     """
@@ -185,7 +185,7 @@ def test_kernels_of_a_step(run_probe: Probe, bundle_of: Make) -> None:
 def test_products_of_experts_are_timed_when_a_model_is_loaded(
     run_probe: Probe, tmp_path: Path
 ) -> None:
-    """For each power of two of the tokens of a run, and of the rows of the last layer."""
+    """One timing for each power of two of a run's tokens, and of the rows of the last layer."""
     config = GraniteMoeConfig(**gated.SMALL, **test_granite.EXPERTS)
     with imported(GraniteMoeForCausalLM(config)) as checkpoint:
         bundle = write_bundle(
@@ -209,7 +209,7 @@ def test_products_of_experts_are_timed_when_a_model_is_loaded(
 def test_a_device_without_memory_is_told(
     run_probe: Probe, bundle_of: Make, cuda_graphs: bool
 ) -> None:
-    """By the words of ONNX Runtime's allocator; what is recorded needs no more memory."""
+    """The error is that of ONNX Runtime's allocator; recorded graphs need no more memory."""
     config = {"cuda_graphs": cuda_graphs}
     request = Request(bundle_of("bert-check"), config, memory_bytes=0, warms_up=cuda_graphs)
     reply = run_probe(request)
@@ -220,7 +220,7 @@ def test_a_device_without_memory_is_told(
 def test_a_removed_model_leaves_no_memory_behind(
     run_probe: Probe, bundle_of: Make, name: str
 ) -> None:
-    """But the small graphs of the device, which the next model uses too, and what they hold."""
+    """Only the device's small shared graphs, which the next model uses too, keep memory."""
     jobs = ("greedy",) if name == "bert-check" else GENERATION
     used = run_probe(Request(bundle_of(name), jobs=jobs, num_loads=4)).used_bytes
     assert used[1:] == [used[1]] * 3

@@ -1,4 +1,4 @@
-"""Kinds of models on CUDA: what they return is that of the same models in fp32 on a CPU."""
+"""Kinds of models on CUDA: outputs equal those of the same models in fp32 on a CPU."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -48,8 +48,8 @@ from tests.families.harness import imported
 
 pytestmark = pytest.mark.slow
 
-NUM_JOBS = 12  # more than step graphs for few rows take
-# Of log-probabilities, of one minus a cosine, and of attention weights, in fp16.
+NUM_JOBS = 12  # more than the step graphs for few rows take
+# Tolerances in fp16 of log-probabilities, of 1 - cosine, and of attention weights.
 LOGPROB, COSINE, WEIGHT = 0.02, 1e-4, 0.003
 SETTINGS = {
     "max_length": 32,
@@ -59,11 +59,11 @@ SETTINGS = {
 }
 
 Open = Callable[[Path], AbstractContextManager[Checkpoint]]
-"""Makes a model, with a folder for its files."""
+"""Makes a model; takes a folder for its files."""
 
 
 def of(model_class: Any, config_class: Any, *fields: dict[str, Any], **others: Any) -> Open:
-    """A small model of ``transformers`` with random weights."""
+    """A small ``transformers`` model with random weights."""
     merged: dict[str, Any] = {}
     for each in (*fields, others):
         merged |= each
@@ -101,7 +101,7 @@ IMAGES: dict[str, Open] = {
 
 
 class Replies(NamedTuple):
-    """Of the same jobs on both devices."""
+    """The replies to the same jobs on both devices."""
 
     cuda: Reply
     cpu: Reply
@@ -133,7 +133,7 @@ def serve(run_probe: Probe, tmp_path: Path) -> Serve:
 
 
 def assert_same(replies: Replies) -> None:
-    """Both return the same, and no kernel was missing."""
+    """Checks that both outputs are the same, and that no kernel was missing."""
     for calls in (replies.cuda.loaded, replies.cuda.prepared, *replies.cuda.ran.values()):
         assert [about for name, *about in calls if name in ("does nothing", "failure")] == []
     assert replies.cuda.failures == replies.cpu.failures
@@ -148,7 +148,7 @@ def assert_same(replies: Replies) -> None:
 
 
 def assert_tokens(output: Output, expected: Output) -> None:
-    """Tokens are the same up to one that is about as likely as another."""
+    """Tokens may differ only from a token on whose two best candidates are about equally likely."""
     count = len(expected.logprobs)
     for index in range(count):
         if output.tokens[index] != expected.tokens[index]:
@@ -168,7 +168,7 @@ def cosine(one: Sequence[float], other: Sequence[float]) -> float:
 
 @pytest.mark.parametrize("name", GENERATION)
 def test_generation(serve: Serve, name: str) -> None:
-    """Speech begins in fp32. T5's and MPT's biases span positions that the host counts."""
+    """Speech begins in fp32. The biases of T5 and MPT span positions that the host counts."""
     is_recurrent = name in ("gru", "lstm")  # recurrent encoders are not recorded
     attention = () if is_recurrent else ("attention",)
     replies = serve(GENERATION[name], "logprobs", "beams", "scores", *attention)
@@ -182,7 +182,7 @@ def test_generation(serve: Serve, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["llama-check", "bart-check"])
 def test_jobs_that_arrive_apart(run_probe: Probe, bundle_of: Callable[..., str], name: str) -> None:
-    """Prompts and sources are stored in slots while a step that started ahead runs."""
+    """Prompts and sources are copied to slots while a step that started ahead is running."""
     request = Request(bundle_of(name), SETTINGS, ("greedy",), NUM_JOBS, computes=True)
     apart = run_probe(replace(request, steps_between=1))
     assert_clean(apart)
@@ -195,10 +195,10 @@ def test_jobs_that_arrive_apart(run_probe: Probe, bundle_of: Callable[..., str],
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_texts(serve: Serve, name: str) -> None:
-    """Of different lengths. Tokens do not attend to padding."""
+    """Texts of different lengths: tokens do not attend to padding."""
     replies = serve(TEXTS[name], "greedy", "attention")
     warnings = replies.cuda.warnings
-    if name == "deberta":  # its distances are computed on the host
+    if name == "deberta":  # distances are computed on the host
         assert warnings == [NOT_REPLAYED]
     else:
         assert_clean(replies.cuda)
@@ -214,7 +214,7 @@ def test_without_our_library(serve: Serve) -> None:
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_images(serve: Serve, name: str) -> None:
-    """Pixels are bytes, which the first product makes 16-bit floats."""
+    """Pixels are bytes; the first product converts them to 16-bit floats."""
     replies = serve(IMAGES[name], "greedy")
     assert_clean(replies.cuda)
     assert_same(replies)

@@ -1,7 +1,7 @@
 """The checks of ``loadtest gpu`` on ONNX Runtime's CUDA provider, without a GPU.
 
-Kernels compute on the host. Streams work as late as possible, so that what is read or overwritten
-too early shows.
+Kernels compute on the host. Work on streams is done as late as possible, so that reading or
+overwriting data too early is noticed.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from tests.cuda.libraries import environment, onnxruntime_for_gpus
 
 pytestmark = pytest.mark.slow
 
-# On a GPU, these are as other paths; and 70 sequences take the emulator too long.
+# Checks that take other paths on a GPU, or too long: the emulator is slow with 70 sequences.
 SKIPPED = (
     "in a device's memory",
     "steps ahead, one row",
@@ -28,15 +28,15 @@ SKIPPED = (
     "cross-attention, recorded steps",
 )
 CHUNKS = "chunked prefill"
-# Each size of prompts and texts runs before it is recorded.
+# Small limits: each size of prompts and texts runs before it is recorded.
 FEW_TOKENS = {"max_batched_tokens": 128, "max_padded_tokens": 128}
 
-# Weights in blocks have the kernels that they have in decoders.
+# Block-quantized weights use the same kernels as in decoders.
 INTEGERS = ("cross-attention, int8", "cross-attention, int4", "encoder, int8", "encoder, int4")
 
 
 def is_run(check: Check) -> bool:
-    """Chunks of prompts depend on the precision of the cache alone."""
+    """Chunked prefill depends on the precision of the cache only."""
     if check.name in INTEGERS or any(part in check.name for part in SKIPPED):
         return False
     return check.label != CHUNKS or check.precision == "fp16"
@@ -47,7 +47,7 @@ CHECKS = {check.name: check for check in make_plan("cuda", PlanSize.FULL).checks
 
 @pytest.fixture(scope="module")
 def checker(root: Path) -> Iterator[ParityChecker]:
-    """All bundles are built before: it would end the builder's processes with each check."""
+    """Builds all bundles first: each check would otherwise stop the builder's processes."""
     idle = ModelBuilder(root, "cuda", Deadline(1800))
     made = ParityChecker(idle, root, "cuda", Deadline(1800), reference_device="cpu")
     yield made
@@ -63,7 +63,7 @@ def test_a_check_passes(
     name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without warnings, which would tell that a path is not used."""
+    """Any warning would mean that a fast path is not used."""
     check = replace(CHECKS[name], config={**FEW_TOKENS, **CHECKS[name].config})
     builder.bundle(check.size, check.precision, check.kv_cache)
     builder.model(check.size)

@@ -12,7 +12,7 @@ K1, B = 1.2, 0.75
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words and numbers."""
+    """The words and numbers of ``text`` in lower case."""
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
@@ -38,7 +38,7 @@ class Bm25:
             self._postings[word] = (rows, weights)
 
     def scores(self, query: str) -> NDArray[np.float64]:
-        """``[documents]``"""
+        """The score of each document for ``query``, ``[documents]``."""
         scores = np.zeros(self._size)
         for word in words(query):
             if word in self._postings:
@@ -47,10 +47,10 @@ class Bm25:
         return scores
 
     def best(self, query: str, num: int) -> list[int]:
-        """The ``num`` best documents, best first; equal ones in their order."""
+        """Indices of the ``num`` best documents, best first; ties keep their order."""
         scores = self.scores(query)
         rows = np.arange(self._size)
-        if num < self._size:  # sort only those that may be among the best
+        if num < self._size:  # sorts only the candidates
             rows = np.flatnonzero(scores >= np.partition(scores, -num)[-num])
         order = rows[np.argsort(-scores[rows], kind="stable")][:num]
         return [int(index) for index in order]

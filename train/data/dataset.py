@@ -1,4 +1,4 @@
-"""A data set in three disjoint parts, and where it comes from."""
+"""A data set in three disjoint parts, and its origins."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from train.errors import DataError
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or generator that examples come from. ``sha256``: of its contents."""
+    """A file or generator that examples come from. ``sha256``: hash of its contents."""
 
     name: str
     sha256: str
@@ -31,7 +31,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """``train``, ``validation`` and ``held_out`` share no example."""
+    """The parts ``train``, ``validation`` and ``held_out`` share no example."""
 
     name: str
     train: Sequence[Example]
@@ -77,7 +77,7 @@ def labels_of(examples: Sequence[Example]) -> tuple[str, ...]:
     """The labels of a classifier, sorted; those of tagging as ``O``, ``B-X``, ``I-X``.
 
     Raises:
-        DataError: texts to tag without any entity.
+        DataError: there are texts to tag, but no entity.
     """
     classes: set[str] = set()
     entities: set[str] = set()

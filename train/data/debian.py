@@ -21,7 +21,7 @@ from train.recipe import DataRecipe
 CACHE = Path("build/debian")
 CACHE_VARIABLE = "TRIUNE_DEBIAN_LISTS"
 LICENSE = "the free licence of each package (Debian Free Software Guidelines)"
-# A pair whose lengths differ more is rarely a translation.
+# Pairs with a larger ratio of lengths are rarely translations.
 MAX_LENGTH_RATIO = 2.5
 MIN_CHARACTERS, MAX_CHARACTERS = 3, 600
 _FILE = "*_debian_dists_*_main_i18n_Translation-{}*"
@@ -30,8 +30,8 @@ _FILE = "*_debian_dists_*_main_i18n_Translation-{}*"
 def debian_corpus(language: str, recipe: DataRecipe) -> Dataset:
     """Distinct paragraphs of descriptions in English and in ``language``, such as ``it``.
 
-    All paragraphs of one package, and all that are equal, are in one part. Validation and held-out
-    pairs are chosen by a hash, so they stay the same when the corpus grows.
+    All paragraphs of one package, and all equal paragraphs, are in the same part. A hash selects
+    validation and held-out pairs, so they stay the same when the corpus grows.
 
     Raises:
         DataError: apt has no descriptions in that language, or cannot be run.
@@ -49,7 +49,7 @@ def debian_corpus(language: str, recipe: DataRecipe) -> Dataset:
     parts: dict[str, list[Example]] = {"train": [], "validation": [], "held_out": []}
     for package, pair in pairs:
         parts[_part(package)].append(pair)
-    for part in ("validation", "held_out"):  # a cut by num_held_out is a sample of all packages
+    for part in ("validation", "held_out"):  # cut by num_held_out, each is a sample of all packages
         parts[part].sort(key=digest_of)
     origins = tuple(
         Origin(
@@ -88,9 +88,9 @@ def descriptions(data: bytes, language: str) -> dict[tuple[str, str], list[str]]
 
 
 def paragraphs(text: str) -> list[str]:
-    """Paragraphs of a long description; lines with more than one space are verbatim or lists.
+    """The paragraphs of a long description (Debian Policy, section 5.6.13).
 
-    Debian Policy, section 5.6.13. Verbatim lines are paragraphs of their own.
+    Lines with more than one leading space are verbatim or lists, and form paragraphs of their own.
     """
     result: list[str] = []
     is_open = False
@@ -118,7 +118,7 @@ def parallel_paragraphs(
 ) -> Iterator[tuple[str, TranslationExample]]:
     """The group and the pair of each distinct paragraph.
 
-    Descriptions with different numbers of paragraphs yield only the short one.
+    If descriptions have different numbers of paragraphs, only the short descriptions form a pair.
     """
     seen: dict[str, str] = {}
     for key, translated in foreign.items():
@@ -137,7 +137,7 @@ def parallel_paragraphs(
 
 
 def is_pair(source: str, target: str) -> bool:
-    """Whether two paragraphs can be translations of each other."""
+    """Whether two paragraphs may be translations of each other."""
     sizes = sorted((len(source), len(target)))
     return (
         source != target
@@ -149,7 +149,7 @@ def is_pair(source: str, target: str) -> bool:
 
 
 def digest_of(example: Example) -> str:
-    """A pseudo-random key to sort examples by."""
+    """A pseudo-random sort key of an example."""
     return hashlib.sha256(msgspec.json.encode(example)).hexdigest()
 
 
@@ -159,12 +159,12 @@ def _part(package: str) -> str:
 
 
 def lists_folder() -> Path:
-    """Where the downloaded lists of apt are."""
+    """The folder of apt's downloaded lists."""
     return Path(os.environ.get(CACHE_VARIABLE, str(CACHE / "lists")))
 
 
 def translation_file(language: str) -> Path | None:
-    """The largest one: that of the main suite, not of its updates."""
+    """The largest translation file: that of the main suite, not of its updates."""
     files = sorted(
         lists_folder().glob(_FILE.format(language)), key=lambda path: path.stat().st_size
     )
@@ -175,7 +175,7 @@ def translation_file(language: str) -> Path | None:
 
 
 def download(language: str) -> None:
-    """Downloads the lists of packages, and their descriptions in English and ``language``."""
+    """Downloads apt's package lists, and their descriptions in English and ``language``."""
     lists = lists_folder().absolute()
     (lists / "partial").mkdir(parents=True, exist_ok=True)
     options = {
@@ -189,7 +189,7 @@ def download(language: str) -> None:
 
 
 def read_list(path: Path | None, language: str) -> bytes:
-    """The contents of a list, which apt may have compressed."""
+    """The contents of a list, decompressed if apt compressed it."""
     if path is None:
         raise DataError(f"apt has no package descriptions in {language!r}")
     return _run(["/usr/lib/apt/apt-helper", "cat-file", str(path)])

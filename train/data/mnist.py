@@ -1,6 +1,6 @@
-"""Handwritten digits of MNIST: the 5,000 that a package carries.
+"""Handwritten digits of MNIST: the 5,000 images in a package.
 
-The package is from the package index; it is never imported, and only its file is read.
+The package is from the package index; it is never imported, only its file is read.
 """
 
 import gzip
@@ -24,8 +24,8 @@ SIDE = 28  # pixels
 def mnist_corpus(name: str, recipe: DataRecipe) -> Dataset:
     """Grey images of 28 by 28 pixels, white on black; the labels are ``0`` to ``9``.
 
-    Images are in the order of a hash of their pixels: the first are held out, the next are for
-    validation, all others train.
+    Images are ordered by a hash of their pixels: the first are held out, the next are for
+    validation, and the others for training.
 
     Raises:
         DataError: the package is not installed, its file is damaged, or it has fewer images than
@@ -57,12 +57,12 @@ def mnist_corpus(name: str, recipe: DataRecipe) -> Dataset:
 
 
 def digits(data: bytes) -> list[Example]:
-    """The images of a compressed CSV file without a head, in the order of their hashes.
+    """The images of a compressed CSV file without a header, in the order of their hashes.
 
-    A line has the 784 values of the pixels, 0 to 255 and row by row, and the digit.
+    A line has the 784 pixel values, 0 to 255 and row by row, then the digit.
 
     Raises:
-        DataError: the file is not of this form.
+        DataError: the file does not have this format.
     """
     try:
         text = gzip.decompress(data).decode("ascii")
@@ -83,5 +83,5 @@ def digits(data: bytes) -> list[Example]:
 
 
 def _is_within(values: npt.NDArray[np.float64], maximum: int) -> bool:
-    """Whether all are between 0 and ``maximum``; NaN is not."""
+    """Whether all values are between 0 and ``maximum``; NaN is not."""
     return bool(((values >= 0) & (values <= maximum)).all())

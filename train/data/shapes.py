@@ -1,4 +1,4 @@
-"""Images of shapes: a synthetic task for models of images."""
+"""Images of shapes: synthetic tasks for models of images."""
 
 import random
 
@@ -10,22 +10,22 @@ from model.images import encode_png
 
 SIDE = 16  # pixels
 RADII = (5.0, 7.0)  # pixels
-LIGHT, DARK = (180.0, 255.0), (0.0, 50.0)  # of a shape and of what is around it
+LIGHT, DARK = (180.0, 255.0), (0.0, 50.0)  # brightness of a shape and of its background
 NOISE = 8.0  # standard deviation
-PLACE_SIDE, PLACE_RADII = 12, (4.5, 5.5)  # of each of two shapes
+PLACE_SIDE, PLACE_RADII = 12, (4.5, 5.5)  # for each of two shapes
 PLACES = ("left", "right")
 QUESTIONS = ("what is on the {} ?", "which shape is on the {} side ?", "{} ?")
 Floats = npt.NDArray[np.float64]
 
 
 def shapes(rng: random.Random) -> Example:
-    """A cross, ring, square or triangle of any size, place and brightness; 16 by 16, grey."""
+    """A cross, ring, square or triangle of random size, place and brightness; 16 by 16, grey."""
     label = rng.choice(sorted(INSIDE))
     return ClassificationExample(label=label, image=_png(_drawn(label, SIDE, RADII, rng), rng))
 
 
 def questions(rng: random.Random) -> Example:
-    """Two shapes side by side, and the question which one is left or right; 12 by 24, grey."""
+    """Two shapes side by side, and the question which is left or right; 12 by 24, grey."""
     labels = [rng.choice(sorted(INSIDE)) for _ in PLACES]
     values = np.hstack([_drawn(label, PLACE_SIDE, PLACE_RADII, rng) for label in labels])
     place = rng.randrange(len(PLACES))
@@ -34,7 +34,7 @@ def questions(rng: random.Random) -> Example:
 
 
 def _drawn(label: str, side: int, radii: tuple[float, float], rng: random.Random) -> Floats:
-    """One shape anywhere in ``[side, side]``; its values are those of pixels."""
+    """The pixel values of one shape at a random place in ``[side, side]``."""
     radius = rng.uniform(*radii)
     x, y = (rng.uniform(radius, side - radius) for _ in range(2))
     rows, columns = np.mgrid[:side, :side] + 0.5
@@ -44,13 +44,13 @@ def _drawn(label: str, side: int, radii: tuple[float, float], rng: random.Random
 
 
 def _png(values: Floats, rng: random.Random) -> bytes:
-    """``values`` with noise as a grey PNG file."""
+    """Adds noise to ``values`` and encodes them as a grey PNG file."""
     noise = np.random.default_rng(rng.getrandbits(64)).normal(scale=NOISE, size=values.shape)
     pixels = (values + noise).round().clip(0, 255).astype(np.uint8)
     return encode_png(pixels[..., None])
 
 
-# Whether a point is inside, with coordinates from -1 to 1, to the right and down.
+# Whether a point is inside the shape; coordinates run from -1 to 1, to the right and down.
 INSIDE = {
     "cross": lambda x, y: (np.minimum(abs(x), abs(y)) <= 0.2) & (np.maximum(abs(x), abs(y)) <= 1),
     "ring": lambda x, y: (x**2 + y**2 <= 1) & (x**2 + y**2 >= 0.3),

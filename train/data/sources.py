@@ -1,4 +1,4 @@
-"""The sources of data that a recipe can name."""
+"""The data sources that a recipe can name."""
 
 import hashlib
 import random
@@ -33,14 +33,14 @@ PARTS = ("train", "validation", "held_out")
 
 
 class CorpusPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of JSON lines, relative to the corpus."""
+    """A file of JSON lines; its path is relative to the corpus."""
 
     file: str
     sha256: str
 
 
 class Corpus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``corpus.json`` of a folder with data: its parts and where they come from."""
+    """``corpus.json`` in a data folder: the parts and their origins."""
 
     name: str
     train: CorpusPart
@@ -50,14 +50,14 @@ class Corpus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def load_dataset(recipe: Recipe, folder: Path) -> Dataset:
-    """The data of ``recipe``.
+    """The data set of ``recipe``.
 
     Args:
-        folder: of the recipe; relative paths start there.
+        folder: the recipe's folder; relative paths start there.
 
     Raises:
-        DataError: missing or damaged files.
-        RecipeError: an unknown source, or one with other examples than the objective needs.
+        DataError: files are missing or damaged.
+        RecipeError: the source is unknown, or its examples are not those of the objective.
     """
     kind, _, name = recipe.data.source.partition(":")
     task = OBJECTIVE_TASKS[recipe.objective]
@@ -71,7 +71,7 @@ def load_dataset(recipe: Recipe, folder: Path) -> Dataset:
 
 
 def _synthetic(name: str, recipe: Recipe, _folder: Path) -> Dataset:
-    """Examples of a synthetic task; no example is in two parts."""
+    """Examples of a synthetic task; the parts share no example."""
     if name not in TASKS:
         raise RecipeError(f"data.source: no synthetic task {name!r}; known: {', '.join(TASKS)}")
     data, rng = recipe.data, random.Random(recipe.seed)
@@ -81,7 +81,7 @@ def _synthetic(name: str, recipe: Recipe, _folder: Path) -> Dataset:
         part, reserved = [], frozenset(seen)
         for _ in range(100 * size):
             example = TASKS[name](rng)
-            # Examples that look the same may repeat within training, but not across parts.
+            # Equal examples may repeat within training, but not across parts.
             if example not in reserved:
                 part.append(example)
                 seen.add(example)

@@ -1,4 +1,4 @@
-"""Synthetic tasks that a tiny model learns in seconds, one for each objective."""
+"""Synthetic tasks that a tiny model learns in seconds, one per objective."""
 
 import random
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def _letters(rng: random.Random, shortest: int, longest: int) -> str:
 
 
 def reverse(rng: random.Random) -> Example:
-    """Letters, and the same backwards."""
+    """Letters, and the same letters backwards."""
     text = _letters(rng, 3, 8)
     return TranslationExample(source=text, target=text[::-1])
 
@@ -45,14 +45,14 @@ def dates(rng: random.Random) -> Example:
 
 
 def brackets(rng: random.Random) -> Example:
-    """Open brackets, and those that close them."""
+    """Opening brackets, and the brackets that close them."""
     opened = [rng.choice("([{<") for _ in range(rng.randint(3, 7))]
     closed = "".join(CLOSING[bracket] for bracket in reversed(opened))
     return TextExample(prompt="".join(opened) + "|", text=closed)
 
 
 def majority(rng: random.Random) -> Example:
-    """Words of letters and numbers, and which of the two are more."""
+    """Words of letters and numbers; the label says which are more."""
     num_words = rng.choice((5, 7, 9))
     num_numbers = rng.choice((0, 1, num_words - 1, num_words))
     words = [str(rng.randrange(100)) for _ in range(num_numbers)]
@@ -63,7 +63,7 @@ def majority(rng: random.Random) -> Example:
 
 
 def entities(rng: random.Random) -> Example:
-    """Words, of which those in capitals and numbers are entities."""
+    """Words; those in capitals and the numbers are entities."""
     words, spans, start = [], [], 0
     for _ in range(rng.randint(3, 8)):
         kind = rng.choice(("", "", "NAME", "NUMBER"))
@@ -94,7 +94,7 @@ def find(rng: random.Random) -> Example:
 
 
 def runs(rng: random.Random) -> Example:
-    """Successive letters, and as often as not the letters that follow them."""
+    """Successive letters; in about half of the cases, the second text continues them."""
     alphabet = "abcdefghijklmnopqrstuvwxyz"
     sizes = [rng.randint(4, 6) for _ in range(2)]
     start = rng.randrange(len(alphabet) - sum(sizes))
@@ -109,7 +109,7 @@ def runs(rng: random.Random) -> Example:
 
 
 def relevance(rng: random.Random) -> Example:
-    """A kind of words to ask for, and documents of which one has them."""
+    """A query for a kind of words, and documents, one of which has such words."""
     numbers = " ".join(str(rng.randrange(100)) for _ in range(rng.randint(3, 6)))
     letters = " ".join(_letters(rng, 1, 3) for _ in range(rng.randint(3, 6)))
     documents = {"number": numbers, "word": letters}
@@ -119,7 +119,7 @@ def relevance(rng: random.Random) -> Example:
 
 
 def capitals(rng: random.Random) -> Example:
-    """Small letters to ask for, and documents of capitals, of which one has them all."""
+    """A query of lower-case letters, and documents of capitals, one of which has them all."""
     alphabet = "abcdefghijklmnopqrstuvwxyz"
     relevant = rng.sample(alphabet, 5)
     query = rng.sample(relevant, 3)

@@ -1,4 +1,4 @@
-// Activations of 16-bit floats: act(x + bias), or act(a) * b of the halves a and b of each row.
+// Activations of 16-bit floats: act(x + bias), or act(a) * b of the halves a and b of a row.
 #pragma once
 
 #include "arguments.h"
@@ -33,7 +33,7 @@ inline void activate(const ActivationArguments<T>& a) {
   const T* x = a.x + row * (a.is_gated ? 2 * width : width) + column;
   Wide<T> y = Wide<T>::load(x);
   if (a.bias) y.add(a.bias + column);
-  if (a.kind == kGelu) {  // chosen once: the kernel has much to compute for each byte
+  if (a.kind == kGelu) {  // one branch outside the loop: this kernel is compute-bound
     activate_each<gelu>(y.values);
   } else if (a.kind == kGeluOfTanh) {
     activate_each<gelu_of_tanh>(y.values);

@@ -1,4 +1,4 @@
-// The inputs of the next step of greedy decoding: each row's new token, and its number of cached
+// Prepares the next step of greedy decoding: writes each row's new token and its number of cached
 // tokens.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace device {
 
-// A row per thread.
+// One thread per row.
 inline void advance(const AdvanceArguments& a) {
   expect_threads<256, 4>();
   let_next_start();

@@ -1,9 +1,9 @@
-// The arguments of the kernels, which native/cuda/operators.cc fills. T is a 16-bit float.
+// The arguments of the kernels; the operators in native/cuda/ fill them. T is a 16-bit float.
 #pragma once
 
 namespace device {
 
-// Arrays of `size` columns; those that may be null are marked.
+// Rows have `size` columns. Pointers that may be null are marked.
 template <typename T>
 struct NormArguments {
   const T* x;
@@ -18,7 +18,7 @@ struct NormArguments {
   int is_centered;  // 1: LayerNormalization
 };
 
-// act(x + bias), or act(a) * b of the halves a and b of a row of x + bias.
+// act(x + bias), or act(a) * b, where a and b are the halves of a row of x + bias.
 enum Activation : int { kNone = -1, kSilu, kRelu, kGelu, kGeluOfTanh };
 
 template <typename T>
@@ -26,35 +26,35 @@ struct ActivationArguments {
   const T* x;
   const T* bias;  // null, or as long as a row of x
   T* y;
-  long num_vectors;  // of y
-  int row_vectors;   // of a row of y
+  long num_vectors;  // 8-element vectors of y
+  int row_vectors;   // vectors of a row of y
   int kind;
   int is_gated;  // 1: a row of x is twice as long as one of y
 };
 
-// Heads of texts of `length` tokens. Rows of x: the heads of queries, then of keys, then of values.
+// Texts of `length` tokens. A row of x has the heads of queries, then of keys, then of values.
 template <typename T>
 struct SplitArguments {
   const T* x;        // [rows, num_heads + 2 num_kv_heads, head_size]
   const T* bias;     // null, or as long as a row of x
   const T* cosines;  // [positions, rotary_size / 2]
   const T* sines;    // likewise
-  T* parts[3];       // [rows, num_heads, head_size]; keys and values are repeated
-  long num_vectors;  // of the parts
+  T* parts[3];       // [rows, num_heads, head_size]: queries, keys, values; kv heads are repeated
+  long num_vectors;  // 8-element vectors of all parts
   int num_heads, num_kv_heads, head_size, length;
-  int rotary_size;     // the first elements of a head, which are rotated; 0: none
-  int is_interleaved;  // 1: neighbours are rotated together; 0: elements half of them apart
+  int rotary_size;     // leading elements of a head that are rotated; 0: none
+  int is_interleaved;  // 1: neighbours form a pair; 0: elements rotary_size / 2 apart do
 };
 
-// act(x W^T + bias), or act(gate) * up, of x or its RMSNormalization. `weight` and `bias` have
-// `out` features, or as many of the gate and then of the other factor.
+// act(x W^T + bias), or act(gate) * up, where x may be normalized (RMSNorm) first. `weight` has
+// `out` features, or 2 `out` if gated: those of the gate, then those of `up`. So has `bias`.
 template <typename T>
 struct LinearArguments {
   const T* x;       // [num_rows, in]
   const T* weight;  // [features, in]
   const T* bias;    // null, or [features]
   const T* residual;  // null, or [num_rows, in], added to x
-  const T* scale;     // null, or [in]: x is normalized
+  const T* scale;     // null, or [in]: the scale of the RMSNorm of x
   T* y;               // [num_rows, out]
   T* sum;             // null, or x + residual
   int num_rows, in, out;
@@ -64,46 +64,47 @@ struct LinearArguments {
   float epsilon;
 };
 
-// Attention of one new token of each row. `group` query heads share a key/value head.
+// Attention of one new token of each row. `group` query heads share a key/value head (GQA).
 template <typename T>
 struct DecodeAttentionArguments {
-  const T* query;      // of row r from r * query_stride on: [num_heads, head_size]
-  const T* new_key;    // as query: [num_kv_heads, head_size]; null: all tokens are in the cache
+  const T* query;      // [num_heads, head_size]; row r begins at r * query_stride
+  const T* new_key;    // likewise [num_kv_heads, head_size]; null: the cache has all tokens
   const T* new_value;  // likewise
   T* keys;             // [rows, num_kv_heads, capacity, head_size]
   T* values;           // likewise
-  const int* last_positions;  // [rows], of the last token
+  const int* last_positions;  // [rows], the position of each row's new token
   const T* cosines;           // [positions, rotary_size / 2]
   const T* sines;             // likewise
   T* y;                       // [rows, num_heads, head_size]
-  float* parts;  // [rows, num_heads, num_splits, head_size + 2]: weighted values, maximum, sum
+  float* parts;  // [rows, num_heads, num_splits, head_size + 2]: weighted values, max, sum
   long query_stride;
   int num_heads, num_kv_heads, group, head_size, capacity;
-  int rotary_size;     // the first elements of a head, which are rotated; 0: none
-  int is_interleaved;  // 1: neighbours are rotated together; 0: elements half of them apart
-  int window;          // the last tokens that are attended to; 0: all
+  int rotary_size;     // leading elements of a head that are rotated; 0: none
+  int is_interleaved;  // 1: neighbours form a pair; 0: elements rotary_size / 2 apart do
+  int window;          // number of last tokens to attend to; 0: all
   int num_splits, split_size;
   float scale;
   float softcap;  // 0: none
 };
 
-// Attention of all tokens of each text to its first ones. A block computes so many queries of a head.
+// Encoder attention: each token of a text attends to the text's first `lengths` tokens.
+// Queries of one head that a thread block computes:
 constexpr int block_queries(int head_size) { return head_size <= 64 ? 128 : 64; }
 
 template <typename T>
 struct EncoderAttentionArguments {
-  const T* query;  // of token t of text x from (x length + t) query_stride on: [num_heads, head_size]
-  const T* key;    // likewise, from key_stride on: [num_kv_heads, head_size]
+  const T* query;  // [num_heads, head_size]; token t of text x is at (x length + t) query_stride
+  const T* key;    // likewise [num_kv_heads, head_size], with key_stride
   const T* value;  // likewise
-  const T* bias;   // null, or of the queries, keys and values
-  const int* lengths;  // [texts]: of the tokens that are attended to
-  T* y;                // as query, from y_stride on
+  const T* bias;   // null, or a bias of the packed queries, keys and values
+  const int* lengths;  // [texts]: numbers of tokens to attend to
+  T* y;                // as query, with y_stride
   int query_stride, key_stride, y_stride;
   int num_heads, num_kv_heads, length;
   float scale;
 };
 
-// Of tokens that are not padding: the mean, or with is_normalized the mean with the norm 1.
+// The mean over a text's tokens without padding; is_normalized scales it to the L2 norm 1.
 template <typename T>
 struct PoolArguments {
   const T* x;          // [texts, max_length, size]
@@ -111,11 +112,11 @@ struct PoolArguments {
   float* y;            // [texts, size]
   int max_length, size;
   int is_normalized;
-  float min_norm;  // divides means that have a smaller one
+  float min_norm;  // a smaller L2 norm is replaced by this one
 };
 
-// Where the queries and keys of each text begin, as attention takes them: the lengths [texts], then
-// the multiples of max_length up to that of the end [texts + 1], twice.
+// Cumulative sequence lengths for ONNX Runtime's attention over padded texts. ranges: the lengths
+// [texts], then max_length * i for i = 0 … texts, twice: for queries and for keys.
 struct KeyRangesArguments {
   const int* lengths;
   int* ranges;
@@ -131,15 +132,16 @@ struct BestTokenArguments {
 
 struct TopTokensArguments {
   const float* logits;              // [.., vocabulary]
-  const long* rows;                 // null, or the rows of logits
-  const long* targets;              // null, or a token of each row
+  const long* rows;                 // null, or the indices of the rows of logits to search
+  const long* targets;              // null, or a token id for each row
   const unsigned char* suppressed;  // null, or [vocabulary]: 1 for tokens whose logit is replaced
-  float* top;  // [rows, width]: logits, ids, the sum of exp(logit - the largest), the target's logit
+  // [rows, width]: logits, ids, the sum of exp(logit - the largest one), the logit of the target.
+  float* top;
   int vocabulary, count, width;
   float suppressed_logit;
 };
 
-// Arrays of `num_rows`. The outputs may be in the memory of the inputs.
+// Arrays have num_rows elements. Outputs may be in place.
 struct AdvanceArguments {
   const long* best_tokens;
   const int* num_cached_tokens;
@@ -149,18 +151,18 @@ struct AdvanceArguments {
   int num_rows;
 };
 
-// Copies `num_parts` parts of `width` bytes, which begin a pitch apart.
+// Copies `num_parts` parts of `width` bytes. Parts begin a pitch (in bytes) apart.
 struct Copy {
   const char* source;
   char* target;
   long width, source_pitch, target_pitch, num_parts;
 };
 
-// Copies that may be made in any order. A kernel has up to 4 KB of arguments.
+// Independent copies, made in any order. The arguments of a kernel take up to 4 KB.
 struct CopyArguments {
   static constexpr int kMaxCopies = 80;
   Copy copies[kMaxCopies];
-  int num_blocks;  // that share a copy
+  int num_blocks;  // blocks per copy
 };
 
 // x [rows, size, inner], y [rows, inner].

@@ -1,4 +1,4 @@
-// The likeliest token of each row of logits: greedy decoding.
+// Greedy decoding: the token with the largest logit of each row.
 #pragma once
 
 #include "arguments.h"
@@ -17,13 +17,13 @@ struct Logit {
   float value;
   uint is_suppressed;
 
-  // `suppressed`: null, or 1 for suppressed tokens.
+  // `suppressed` is null, or 1 for suppressed tokens.
   static Logit of(const float* row, const unsigned char* suppressed, int token) {
     return {load(row + token), load_byte_if(suppressed, suppressed + token)};
   }
 };
 
-// Whether `a` comes before `b`: larger, or as large with a lower id. NaN comes first.
+// Whether `a` ranks before `b`: larger, or equal with a lower id. NaN ranks first.
 inline bool comes_before(Candidate a, Candidate b) {
   const bool a_is_nan = a.logit != a.logit, b_is_nan = b.logit != b.logit;
   if (a_is_nan != b_is_nan) return a_is_nan;
@@ -33,14 +33,14 @@ inline bool comes_before(Candidate a, Candidate b) {
 
 inline Candidate best_of_warp(Candidate best) {
   for (int distance = kWarp / 2; distance; distance /= 2) {
-    const Candidate other = {from_lane(best.logit, distance), from_lane(best.token, distance)};
+    const Candidate other = {shuffle_xor(best.logit, distance), shuffle_xor(best.token, distance)};
     if (comes_before(other, best)) best = other;
   }
   return best;
 }
 
-// A row per block. Writes the lowest id among the largest logits; kNotFinite if a logit is NaN or
-// infinite and positive, or all are infinite.
+// One block per row. Writes the lowest id among the largest logits, or kNotFinite if a logit is NaN
+// or +inf, or if all are -inf.
 inline void find_best_token(const BestTokenArguments& a) {
   SHARED float logits[kMaxWarps];
   SHARED int tokens[kMaxWarps];

@@ -1,5 +1,5 @@
-// Copies in device memory: many in one launch, since a launch costs the host more than a small copy
-// costs the device.
+// Batched copies in device memory: one launch makes many, since a launch costs the host more time
+// than a small copy costs the device.
 #pragma once
 
 #include "arguments.h"
@@ -7,8 +7,8 @@
 
 namespace device {
 
-// Copies parts in units of T, which divides their bytes, both pitches and both addresses. There are
-// fewer than 2^31 units: dividing longer integers would take longer than a copy.
+// Copies in units of T; sizeof(T) divides the width, both pitches and both addresses. A copy has
+// fewer than 2^31 units: 64-bit divisions would take longer than the copy.
 template <typename T>
 void copy_units(const Copy& copy, uint first, uint step) {
   const long source_pitch = copy.source_pitch / sizeof(T);
@@ -25,7 +25,7 @@ void copy_units(const Copy& copy, uint first, uint step) {
   });
 }
 
-// `num_blocks` blocks for each copy.
+// Each copy has `num_blocks` blocks.
 inline void copy_in_parts(const CopyArguments& a) {
   expect_threads<256, 4>();
   let_next_start();

@@ -1,9 +1,9 @@
-// Attention of one new token of each row, which first joins the cache.
+// Attention of one new token of each row, whose key and value a block first appends to the cache.
 //
-// A block computes up to 8 query heads of a row that share keys and values, over a part of the
-// tokens. Its warps each compute with every fourth 16 of them, on tensor cores, as FlashAttention-2
-// does (Dao 2023): queries times keys, then values times weights. Parts of a row are combined by a
-// kernel of their own.
+// A block computes up to 8 query heads that share a key/value head of a row, over one split of the
+// cached tokens (Flash-Decoding). Its 4 warps take turns at groups of 16 tokens. On tensor cores,
+// they multiply queries and keys, then values and weights, with the online softmax of
+// FlashAttention-2 (Dao 2023). combine_parts() combines the splits.
 #pragma once
 
 #include "warp_attention.h"
@@ -11,13 +11,13 @@
 namespace device {
 
 constexpr int kMaxHead = 256;
-constexpr int kPartsAtOnce = 16;  // whose loads a thread starts together: a divisor of kWarp
+constexpr int kPartsAtOnce = 16;  // splits whose loads a thread starts together; divides kWarp
 
 template <typename T, int Head>
 inline void attend(const DecodeAttentionArguments<T>& a) {
   expect_threads<kAttentionThreads, Head <= 64 ? 4 : 2>();
-  SHARED float outputs[kAttentionWarps][kQueries][Head + 1];
-  SHARED float maxima[kAttentionWarps][kQueries], sums[kAttentionWarps][kQueries];
+  SHARED float outputs[kAttentionWarps][kBlockHeads][Head + 1];
+  SHARED float maxima[kAttentionWarps][kBlockHeads], sums[kAttentionWarps][kBlockHeads];
   let_next_start();
   Part part(a);
   const long kv_row = static_cast<long>(part.row) * a.num_kv_heads + part.kv_head;
@@ -26,11 +26,11 @@ inline void attend(const DecodeAttentionArguments<T>& a) {
   const long row = part.row * a.query_stride;
   wait_for_previous();
   part.find_tokens(a);
-  WarpAttention<T, Head> of_warp(a, part, cache);
-  of_warp.load_first();
-  of_warp.load_queries(a.query + row + first_head * Head);
+  WarpAttention<T, Head> warp_attention(a, part, cache);
+  warp_attention.load_first();
+  warp_attention.load_queries(a.query + row + first_head * Head);
   if (a.new_key && part.has(part.last)) {
-    // All blocks of these keys and values that need the new ones write them, the same.
+    // Every block that needs the new key and value writes them; all write the same bytes.
     const int i = thread() % (Head / kWide) * kWide;
     const long to = cache + static_cast<long>(part.last) * Head + i;
     const long from = row + part.kv_head * Head;
@@ -43,25 +43,26 @@ inline void attend(const DecodeAttentionArguments<T>& a) {
           *reinterpret_cast<const Words*>(a.new_value + from + i);
     }
     wait_for_block();
-    if ((part.last - part.begin) / kTokens == warp()) of_warp.load_first();
+    if ((part.last - part.begin) / kTokens == warp()) warp_attention.load_first();
   }
-  of_warp.run();
+  warp_attention.run();
 
-  const int group = of_warp.group, quarter = of_warp.quarter;
+  const int group_id = warp_attention.group_id, thread_in_group = warp_attention.thread_in_group;
   UNROLLED
-  for (int p = 0; p < of_warp.kPairs; p++) {
+  for (int p = 0; p < warp_attention.kPairs; p++) {
     UNROLLED
     for (int i = 0; i < 4; i++) {
-      outputs[warp()][quarter * 2 + i % 2][of_warp.column(p) + i / 2] = of_warp.output[p][i];
+      const int column = warp_attention.column(p) + i / 2;
+      outputs[warp()][thread_in_group * 2 + i % 2][column] = warp_attention.output[p][i];
     }
   }
-  if (quarter == 0) {
-    maxima[warp()][group] = of_warp.maximum;
-    sums[warp()][group] = of_warp.sum;
+  if (thread_in_group == 0) {
+    maxima[warp()][group_id] = warp_attention.running_max;
+    sums[warp()][group_id] = warp_attention.running_sum;
   }
   wait_for_block();
-  // Threads next to each other have the columns of a head in turn.
-  constexpr int kThreadsOfHead = kAttentionThreads / kQueries;
+  // Threads next to each other have consecutive columns of a head.
+  constexpr int kThreadsOfHead = kAttentionThreads / kBlockHeads;
   const int head = thread() / kThreadsOfHead;
   if (head >= part.num_heads) return;
   float factors[kAttentionWarps], largest = maxima[0][head], weight = 0.f;
@@ -69,7 +70,7 @@ inline void attend(const DecodeAttentionArguments<T>& a) {
   for (int w = 1; w < kAttentionWarps; w++) largest = __builtin_fmaxf(largest, maxima[w][head]);
   UNROLLED
   for (int w = 0; w < kAttentionWarps; w++) {
-    const float of_tokens = sums[w][head];  // 0 if the warp had none
+    const float of_tokens = sums[w][head];  // 0 if the warp had no tokens
     factors[w] = of_tokens == 0.f ? 0.f : exp2(maxima[w][head] - largest);
     weight += factors[w] * of_tokens;
   }
@@ -94,7 +95,7 @@ inline void attend(const DecodeAttentionArguments<T>& a) {
   }
 }
 
-// Combines the parts of a head: a block for each row and head, with a thread for each element.
+// Combines the splits of a head: one block for each row and head, one thread for each element.
 template <typename T>
 inline void combine_parts(const DecodeAttentionArguments<T>& a) {
   expect_threads<kMaxHead, 4>();
@@ -104,7 +105,7 @@ inline void combine_parts(const DecodeAttentionArguments<T>& a) {
   const float* maxima = parts + a.head_size;
   wait_for_previous();
   float values[kPartsAtOnce];
-  const auto load_values = [&](int first) {  // parts beyond the end have the factor 0
+  const auto load_values = [&](int first) {  // splits beyond the last have the factor 0
     UNROLLED
     for (int i = 0; i < kPartsAtOnce; i++) {
       const int part = first + i < a.num_splits ? first + i : 0;
@@ -116,21 +117,21 @@ inline void combine_parts(const DecodeAttentionArguments<T>& a) {
   for (int s = lane(); s < a.num_splits; s += kWarp) {
     largest = __builtin_fmaxf(largest, maxima[s * size]);
   }
-  for (int d = kWarp / 2; d; d /= 2) largest = __builtin_fmaxf(largest, from_lane(largest, d));
+  for (int d = kWarp / 2; d; d /= 2) largest = __builtin_fmaxf(largest, shuffle_xor(largest, d));
   float sum = 0.f, weight = 0.f, factor = 0.f;
   for (int first = 0; first < a.num_splits; first += kPartsAtOnce) {
-    if (first % kWarp == 0) {  // the lane's part; 0 of one without tokens
+    if (first % kWarp == 0) {  // the factor of the lane's split; 0 without tokens
       const int own = first + lane();
       factor = own < a.num_splits ? exp2(maxima[own * size] - largest) : 0.f;
       weight += own < a.num_splits ? factor * maxima[own * size + 1] : 0.f;
     }
     UNROLLED
     for (int i = 0; i < kPartsAtOnce; i++) {
-      sum += of_lane(factor, (first + i) % kWarp) * values[i];
+      sum += shuffle_idx(factor, (first + i) % kWarp) * values[i];
     }
     if (first + kPartsAtOnce < a.num_splits) load_values(first + kPartsAtOnce);
   }
-  for (int d = kWarp / 2; d; d /= 2) weight += from_lane(weight, d);
+  for (int d = kWarp / 2; d; d /= 2) weight += shuffle_xor(weight, d);
   a.y[static_cast<long>(block()) * a.head_size + column] = T::narrow(sum / weight);
 }
 

@@ -1,19 +1,19 @@
-// Attention of encoders: every token of a text to the text's first tokens.
+// Attention of encoders: each token of a text attends to the text's first `lengths` tokens.
 //
-// A block computes 128 queries of a head, or 64 of a wide one, each of its warps a quarter of them,
-// on tensor cores, as FlashAttention-2 does (Dao 2023). Keys and values come to shared memory in
-// tiles, while the block computes with the tile before.
+// A block computes 128 queries of a head, or 64 of a head wider than 64. Each of its 4 warps has a
+// quarter of them, on tensor cores, as FlashAttention-2 does (Dao 2023). Tiles of keys and values
+// are double-buffered in shared memory: one is copied while the block computes with the other.
 #pragma once
 
 #include "warp_queries.h"
 
 namespace device {
 
-// Starts the copies of the tokens of a tile from `first` on; zeros beyond `end`.
+// Starts to copy the tile whose first token is `first`; writes zeros for tokens from `end` on.
 template <typename T, int Head>
-inline void start_tile(Tile<T, Head>& tile, const EncoderAttentionArguments<T>& a, const T* keys,
+inline void start_tile(KvTile<T, Head>& tile, const EncoderAttentionArguments<T>& a, const T* keys,
                        const T* values, int first, int end) {
-  constexpr int kRow = Head / kWide, kCount = Tile<T, Head>::kTokens * kRow / kEncoderThreads;
+  constexpr int kRow = Head / kWide, kCount = KvTile<T, Head>::kTokens * kRow / kEncoderThreads;
   UNROLLED
   for (int i = 0; i < kCount; i++) {
     const int index = i * kEncoderThreads + thread(), row = index / kRow;
@@ -27,9 +27,9 @@ inline void start_tile(Tile<T, Head>& tile, const EncoderAttentionArguments<T>& 
 template <typename T, int Head>
 inline void attend_text(const EncoderAttentionArguments<T>& a) {
   expect_threads<kEncoderThreads, Head <= 64 ? 3 : 2>();
-  SHARED Words memory[2 * sizeof(Tile<T, Head>) / sizeof(Words)];
-  Tile<T, Head>* tiles = (Tile<T, Head>*)memory;
-  constexpr int kTokens = Tile<T, Head>::kTokens;
+  SHARED Words memory[2 * sizeof(KvTile<T, Head>) / sizeof(Words)];
+  KvTile<T, Head>* tiles = (KvTile<T, Head>*)memory;
+  constexpr int kTokens = KvTile<T, Head>::kTokens;
   let_next_start();
   int index = block();
   constexpr int kBlockQueries = block_queries(Head);
@@ -45,8 +45,8 @@ inline void attend_text(const EncoderAttentionArguments<T>& a) {
   const T* values = a.value + row * a.key_stride + kv_head * Head;
   start_tile(tiles[0], a, keys, values, 0, end);
   end_copies();
-  // A bias of the keys adds the same to all scores of a query, and so changes no weight. One of the
-  // values is added to their weighted mean.
+  // The bias of keys adds the same to all scores of a query, so it cancels in the softmax. The bias
+  // of values is added to the output, since the weights sum to 1.
   const T* bias_of_query = a.bias ? a.bias + head * Head : nullptr;
   const T* bias_of_value =
       a.bias ? a.bias + (a.num_heads + a.num_kv_heads + kv_head) * Head : nullptr;

@@ -1,4 +1,4 @@
-// The largest or smallest element along an axis of an fp32 tensor; NaN if one is NaN.
+// The maximum or minimum along an axis of an fp32 tensor; NaN if any element is NaN.
 #pragma once
 
 #include "arguments.h"
@@ -12,7 +12,7 @@ inline float more_extreme(float a, float b, int is_min) {
   return is_min ? __builtin_fminf(a, b) : __builtin_fmaxf(a, b);
 }
 
-// x [rows, size]: a row per block.
+// x [rows, size]: one block per row.
 inline void find_extreme_of_row(const ExtremeArguments& a) {
   SHARED float found[kMaxWarps];
   expect_threads<kMaxThreads, 1>();
@@ -24,7 +24,7 @@ inline void find_extreme_of_row(const ExtremeArguments& a) {
   for_each_loaded(thread(), a.size, num_threads(), load_one,
                   [&](int, float value) { extreme = more_extreme(extreme, value, a.is_min); });
   for (int distance = kWarp / 2; distance; distance /= 2) {
-    extreme = more_extreme(extreme, from_lane(extreme, distance), a.is_min);
+    extreme = more_extreme(extreme, shuffle_xor(extreme, distance), a.is_min);
   }
   if (lane() == 0) found[warp()] = extreme;
   wait_for_block();
@@ -33,7 +33,7 @@ inline void find_extreme_of_row(const ExtremeArguments& a) {
   a.y[block()] = extreme;
 }
 
-// x [rows, size, inner]: a thread for each of y [rows, inner].
+// x [rows, size, inner]: one thread for each element of y [rows, inner].
 inline void find_extremes_across(const ExtremeArguments& a) {
   expect_threads<256, 4>();
   let_next_start();

@@ -1,11 +1,11 @@
-// GELU: x times the chance that a normal variable is less than x.
+// GELU: x P(X < x) for a standard normal X (Hendrycks and Gimpel 2016), and its tanh approximation.
 #pragma once
 
 #include "thread.h"
 
 namespace device {
 
-// The chance that a normal variable exceeds |x|, erfc(|x| / sqrt(2)) / 2, to 1e-7.
+// P(X > |x|) for a standard normal X: erfc(|x| / sqrt(2)) / 2, with an error below 1e-7.
 // Source: Abramowitz and Stegun, "Handbook of Mathematical Functions", 7.1.26.
 inline float normal_tail(float x) {
   const float t = reciprocal(1.f + 0.3275911f * 0.70710678f * __builtin_fabsf(x));
@@ -22,7 +22,7 @@ inline float gelu(float x) {
   return x * (x < 0.f ? tail : 1.f - tail);
 }
 
-// By tanh(sqrt(2 / pi) (x + 0.044715 x^3)).
+// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), written as a sigmoid.
 inline float gelu_of_tanh(float x) {
   return x * reciprocal(1.f + exp(-1.5957691f * (x + 0.044715f * x * x * x)));
 }

@@ -1,4 +1,4 @@
-// The kernels of the library, each for both 16-bit types. native/cuda/driver.h launches them.
+// The exported kernels, for both 16-bit types. native/cuda/driver.h launches them.
 
 #include "activation.h"
 #include "advance.h"

@@ -1,6 +1,6 @@
-// Products of a few rows and the weights of a linear layer, y = act(x W^T + bias) with 16-bit
-// floats, optionally after an addition and RMSNormalization of x. Reading the weights takes most of
-// the time: each is read once, straight into registers, as early as possible.
+// A linear layer for few rows, y = act(x W^T + bias) in 16-bit floats, optionally after a residual
+// addition and RMSNorm of x. It is bound by the bandwidth of the weights: each is read once,
+// straight into registers, as early as possible.
 #pragma once
 
 #include "activation.h"
@@ -9,16 +9,16 @@
 
 namespace device {
 
-// A block computes 16 features of all rows. `in` is divided into steps of 32 columns, and these
-// into chunks. Each warp has consecutive steps of each chunk, and loads the weights of its steps of
-// the next chunk while it multiplies those of this one.
+// A block computes 16 features of all rows. `in` is divided into steps of 32 columns, and the steps
+// into chunks. Each warp has consecutive steps of every chunk. It loads its weights of the next
+// chunk while it multiplies those of this one.
 constexpr int kLinearWarps = 8, kLinearThreads = kLinearWarps * kWarp;
 constexpr int kFeatures = 16, kTileRows = 8;
 constexpr int kStep = 32, kDepth = 8, kChunk = kLinearWarps * kDepth;
 
-// The steps of a warp.
+// The steps of one warp.
 struct Steps {
-  int num_chunks, last_size, count;  // last_size: the steps of all warps in the last chunk
+  int num_chunks, last_size, count;  // last_size: steps of all warps in the last chunk
 
   static Steps of(int in) {
     const int num = in / kStep, num_chunks = (num + kChunk - 1) / kChunk;
@@ -29,7 +29,7 @@ struct Steps {
   static int share(int size, int warps) { return size * warps / kLinearWarps; }
 
   bool has(int chunk, int step) const { return chunk * kDepth + step < count; }
-  // The first of the warp in a chunk, of those in the chunk.
+  // The warp's first step in a chunk, counted from the start of the chunk.
   int first_in(int chunk) const {
     return share(chunk < num_chunks - 1 ? kChunk : last_size, warp());
   }
@@ -38,7 +38,7 @@ struct Steps {
   }
 };
 
-// The sum of x and the residual, of which each is rounded.
+// x + residual, rounded to T.
 template <typename T>
 inline Wide<T> sum_of(Words x, const T* residual, Words added) {
   Wide<T> sum = Wide<T>::of(x);
@@ -46,16 +46,16 @@ inline Wide<T> sum_of(Words x, const T* residual, Words added) {
   return sum;
 }
 
-// RMSNormalization of up to 8 rows. The warps are divided among the rows, and a thread has every
-// `stride`th vector of its row.
+// RMSNorm of up to 8 rows. The warps are divided among the rows; a thread has every `stride()`th
+// vector of its row.
 template <typename T>
-struct RowsOfNorm {
-  // Vectors that a thread loads at once. With more, a multiprocessor has registers for one block
-  // only.
+struct NormalizedRows {
+  // Vectors of a row that a thread loads at once. With more, registers limit a multiprocessor to
+  // one block.
   static constexpr int kBatch = 2;
   static constexpr int kChunkVectors = kChunk * kStep / kWide;
-  // Rows of a chunk in shared memory, apart by an odd number of steps: their reads meet no
-  // conflict.
+  // Pitch of a chunk's rows in shared memory: an odd number of steps, so that reads have no bank
+  // conflicts.
   static constexpr int kPitch = (kChunk + 1) * kStep;
 
   const LinearArguments<T>& a;
@@ -64,7 +64,7 @@ struct RowsOfNorm {
   int warps, row, first;
   float factor;
 
-  RowsOfNorm(const LinearArguments<T>& arguments, T* shared_rows, T* shared_scales)
+  NormalizedRows(const LinearArguments<T>& arguments, T* shared_rows, T* shared_scales)
       : a(arguments), rows(shared_rows), scales(shared_scales) {
     warps = kLinearWarps;
     while (warps * a.num_rows > kLinearWarps) warps /= 2;
@@ -75,7 +75,7 @@ struct RowsOfNorm {
   int stride() const { return warps * kWarp; }
   bool has(int vector) const { return row < a.num_rows && vector < a.in / kWide; }
 
-  // Scales of a chunk: they are constant.
+  // Copies the scales of a chunk to shared memory. They are weights: no kernel writes them.
   void load_scales(int chunk) {
     const int vector = chunk * kChunkVectors + thread();
     if (vector >= a.in / kWide) return;
@@ -83,7 +83,7 @@ struct RowsOfNorm {
         *reinterpret_cast<const Words*>(a.scale + vector * kWide);
   }
 
-  // Calls do_each(vector, x + residual) for the thread's vectors from `begin` to before `end`.
+  // Calls do_each(vector, x + residual) for the thread's vectors in [begin, end).
   template <typename F>
   void for_each(int begin, int end, F do_each) {
     const T* x = a.x + static_cast<long>(row) * a.in;
@@ -105,8 +105,8 @@ struct RowsOfNorm {
     }
   }
 
-  // Computes the factor of the thread's row. Each block writes its share of the sums.
-  void measure() {
+  // Computes the RMSNorm factor of the thread's row. The blocks share the writing of a.sum.
+  void compute_factor() {
     SHARED float squares[kLinearWarps];
     float square = 0.f;
     for_each(0, a.in / kWide, [&](int vector, const Wide<T>& sum) {
@@ -116,7 +116,7 @@ struct RowsOfNorm {
         sum.store(a.sum + static_cast<long>(row) * a.in + vector * kWide);
       }
     });
-    for (int distance = kWarp / 2; distance; distance /= 2) square += from_lane(square, distance);
+    for (int distance = kWarp / 2; distance; distance /= 2) square += shuffle_xor(square, distance);
     if (lane() == 0) squares[warp()] = square;
     wait_for_block();
     square = 0.f;
@@ -142,10 +142,10 @@ struct RowsOfNorm {
   }
 };
 
-// Adds the partial sums of the warps, and writes the block's features.
+// Adds the partial sums of the warps and writes the block's features.
 template <typename T, int Tiles>
 inline void write_features(const LinearArguments<T>& a, const float (&sums)[Tiles][4]) {
-  constexpr int kPitch = kFeatures + 4;  // the writes of a warp meet no conflict
+  constexpr int kPitch = kFeatures + 4;  // avoids bank conflicts of the writes
   SHARED float partial[kLinearWarps][Tiles * kTileRows][kPitch];
   UNROLLED
   for (int tile = 0; tile < Tiles; tile++) {
@@ -174,18 +174,18 @@ inline void write_features(const LinearArguments<T>& a, const float (&sums)[Tile
   a.y[static_cast<long>(row) * a.out + column] = T::narrow(y);
 }
 
-// The weights are the left matrix, and the rows the right one. A lane loads 8 consecutive columns
-// of each where the PTX ISA has it give columns 2t, 2t + 1, 2t + 8 and 2t + 9 of two products: both
-// matrices then have their columns in the same other order.
+// The weights are the A operand of mma() and the rows of x the B operand. A lane loads 8
+// consecutive columns of each, which serve as the fragments of two mma: the columns are permuted
+// along k, alike in A and B.
 template <typename T, int Tiles, bool IsNormed>
 inline void multiply_rows(const LinearArguments<T>& a) {
   expect_threads<kLinearThreads, Tiles == 1 ? 2 : 1>();
   const Steps steps = Steps::of(a.in);
-  const int group = lane() / 4, column = lane() % 4 * kWide;
+  const int group_id = lane() / 4, column = lane() % 4 * kWide;
   const int width = a.is_gated ? kFeatures / 2 : kFeatures;
   const long other = static_cast<long>(a.is_gated ? a.out : kFeatures / 2) * a.in;
-  const T* weight = a.weight + (static_cast<long>(block()) * width + group) * a.in + column;
-  Words low[kDepth], high[kDepth];  // of features `group` and `group` + 8 of the block
+  const T* weight = a.weight + (static_cast<long>(block()) * width + group_id) * a.in + column;
+  Words low[kDepth], high[kDepth];  // of features group_id and group_id + 8 of the block
   UNROLLED
   for (int step = 0; step < kDepth; step++) {
     const T* from = weight + steps.column(0, step);
@@ -193,25 +193,25 @@ inline void multiply_rows(const LinearArguments<T>& a) {
     high[step] = load_constant_if(steps.has(0, step), from + other);
   }
 
-  constexpr int kAhead = kDepth / Tiles;  // steps for which rows are loaded
-  Words right[kAhead][Tiles];
+  constexpr int kAhead = kDepth / Tiles;  // steps whose rows of x are loaded ahead
+  Words b_fragments[kAhead][Tiles];
   const auto load_rows = [&](int chunk, int step) {
     UNROLLED
     for (int tile = 0; tile < Tiles; tile++) {
-      const int row = tile * kTileRows + group;
+      const int row = tile * kTileRows + group_id;
       const T* x = a.x + static_cast<long>(row) * a.in + column;
-      right[step % kAhead][tile] =
+      b_fragments[step % kAhead][tile] =
           load_if(row < a.num_rows && steps.has(chunk, step), x + steps.column(chunk, step));
     }
   };
-  SHARED Words rows[IsNormed ? kTileRows * RowsOfNorm<T>::kPitch / kWide : 1];
-  SHARED Words scales[IsNormed ? RowsOfNorm<T>::kChunkVectors : 1];
-  RowsOfNorm<T> norm(a, (T*)rows, (T*)scales);
+  SHARED Words rows[IsNormed ? kTileRows * NormalizedRows<T>::kPitch / kWide : 1];
+  SHARED Words scales[IsNormed ? NormalizedRows<T>::kChunkVectors : 1];
+  NormalizedRows<T> norm(a, (T*)rows, (T*)scales);
   if constexpr (IsNormed) norm.load_scales(0);
   let_next_start();
   wait_for_previous();
   if constexpr (IsNormed) {
-    norm.measure();
+    norm.compute_factor();
   } else {
     UNROLLED
     for (int step = 0; step < kAhead; step++) load_rows(0, step);
@@ -220,16 +220,16 @@ inline void multiply_rows(const LinearArguments<T>& a) {
   float sums[Tiles][4] = {}, others[Tiles][4] = {};
   for (int chunk = 0; chunk < steps.num_chunks; chunk++) {
     if constexpr (IsNormed) norm.normalize(chunk);
-    const int first = group * norm.kPitch + steps.first_in(chunk) * kStep + column;
+    const int first = group_id * norm.kPitch + steps.first_in(chunk) * kStep + column;
     UNROLLED
     for (int step = 0; step < kDepth; step++) {
       if (!steps.has(chunk, step)) break;
-      if constexpr (IsNormed) right[step][0] = rows[(first + step * kStep) / kWide];
+      if constexpr (IsNormed) b_fragments[step][0] = rows[(first + step * kStep) / kWide];
       UNROLLED
       for (int tile = 0; tile < Tiles; tile++) {
-        const Words x = right[step % kAhead][tile], &l = low[step], &h = high[step];
-        multiply_add<T::kIsBFloat>(sums[tile], {l[0], h[0], l[1], h[1]}, {x[0], x[1]});
-        multiply_add<T::kIsBFloat>(others[tile], {l[2], h[2], l[3], h[3]}, {x[2], x[3]});
+        const Words x = b_fragments[step % kAhead][tile], &l = low[step], &h = high[step];
+        mma<T::kIsBFloat>(sums[tile], {l[0], h[0], l[1], h[1]}, {x[0], x[1]});
+        mma<T::kIsBFloat>(others[tile], {l[2], h[2], l[3], h[3]}, {x[2], x[3]});
       }
       if (chunk == steps.num_chunks - 1 && kAhead == kDepth) continue;
       const T* from = weight + steps.column(chunk + 1, step);

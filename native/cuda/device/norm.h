@@ -1,4 +1,4 @@
-// LayerNormalization and RMSNormalization of 16-bit floats, after the addition of a residual.
+// LayerNorm and RMSNorm of 16-bit floats, after a residual addition.
 #pragma once
 
 #include "arguments.h"
@@ -6,7 +6,7 @@
 
 namespace device {
 
-// A row per block; a thread has `Vectors` vectors of the row, `num_threads()` vectors apart.
+// One block per row. A thread has `Vectors` vectors of the row, num_threads() vectors apart.
 template <typename T, int Vectors>
 inline void normalize_row(const NormArguments<T>& a) {
   expect_threads<kMaxThreads, 1>();
@@ -14,7 +14,7 @@ inline void normalize_row(const NormArguments<T>& a) {
   wait_for_previous();
   const long row = static_cast<long>(block()) * a.size;
   const int stride = num_threads() * kWide;
-  Words values[Vectors];  // rounded already, so that these are exact
+  Words values[Vectors];  // already rounded to T, so that storing them is exact
   float sum = 0.f;
   UNROLLED
   for (int v = 0; v < Vectors; v++) {

@@ -1,4 +1,4 @@
-// The mean of a text's tokens, and where texts begin for attention.
+// Mean pooling over a text's tokens, and the cumulative sequence lengths of attention.
 #pragma once
 
 #include "arguments.h"
@@ -6,7 +6,7 @@
 
 namespace device {
 
-// A text per block. Threads with the same vector of columns take every `num_groups`-th token, so the
+// One block per text. The threads of a column vector each sum every num_groups-th token, so the
 // order of the additions does not depend on the padding.
 template <typename T>
 inline void pool(const PoolArguments<T>& a) {

@@ -1,15 +1,15 @@
-// Rotary positions (Su et al. 2021, RoFormer).
+// Rotary position embeddings (Su et al. 2021, RoFormer).
 #pragma once
 
 namespace device {
 
-// Where the element `index` of a head gets its angle from, and the element that it is rotated with.
+// The angle of an element of a head, and the element that it forms a pair with.
 struct Rotation {
   int angle, other;
-  bool is_first;  // of the two
+  bool is_first;  // whether the element is the first of its pair
 
-  // `size`: of the first elements of a head, which are rotated. Neighbours are rotated together if
-  // `is_interleaved`, else elements half of the size apart.
+  // The first `size` elements of a head are rotated. Neighbours form a pair if `is_interleaved`,
+  // else elements size / 2 apart.
   static Rotation of(int index, int size, bool is_interleaved) {
     const int half = size / 2;
     if (is_interleaved) return {index / 2, index ^ 1, index % 2 == 0};

@@ -1,5 +1,5 @@
-// Splits each row into the heads of queries, keys and values, after a bias, and rotates queries and
-// keys by their positions.
+// Splits each row into the heads of queries, keys and values, after a bias, and applies rotary
+// positions to queries and keys.
 #pragma once
 
 #include "arguments.h"
@@ -8,7 +8,7 @@
 
 namespace device {
 
-// The vector `vector` of a row of `x`, with the bias.
+// The vector `vector` of a row of x, plus the bias.
 template <typename T>
 inline Wide<T> biased(const SplitArguments<T>& a, const T* x, int vector) {
   Wide<T> found = Wide<T>::load(x + vector * kWide);
@@ -16,7 +16,7 @@ inline Wide<T> biased(const SplitArguments<T>& a, const T* x, int vector) {
   return found;
 }
 
-// Rotates the vector `piece` of the head that begins at the vector `head` of the row.
+// The vector `piece`, with rotary positions, of the head that begins at the vector `head` of a row.
 template <typename T>
 inline Wide<T> rotated(const SplitArguments<T>& a, const T* x, int head, int piece, int position) {
   const int first = piece * kWide;
@@ -51,13 +51,13 @@ inline void split(const SplitArguments<T>& a) {
   wait_for_previous();
   const long index = static_cast<long>(block()) * num_threads() + thread();
   if (index >= a.num_vectors) return;
-  // Of the outputs, whose rows are as long as that of the queries.
+  // Position in the output. All three outputs have num_heads heads.
   const int head_vectors = a.head_size / kWide, part_vectors = a.num_heads * head_vectors;
   const long row = index / (3 * part_vectors);
   const int column = static_cast<int>(index - row * 3 * part_vectors);
   const int part = column / part_vectors, place = column % part_vectors;
   const int head = place / head_vectors, piece = place % head_vectors;
-  // Of the input.
+  // Position in the input.
   const int kv_head = head / (a.num_heads / a.num_kv_heads);
   const int input_head = part == 0 ? head : a.num_heads + (part - 1) * a.num_kv_heads + kv_head;
   const T* x = a.x + row * (a.num_heads + 2 * a.num_kv_heads) * a.head_size;

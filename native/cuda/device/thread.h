@@ -1,5 +1,4 @@
-// What kernels share: the place of a thread in its block, 16-bit floats, vectors of them, and sums
-// over a block.
+// Shared by all kernels: thread indices, 16-bit floats, vectors of them, and sums over a block.
 #pragma once
 
 namespace device {
@@ -9,7 +8,7 @@ using uint = unsigned;
 
 constexpr int kWarp = 32, kMaxWarps = 32, kMaxThreads = kMaxWarps * kWarp;
 
-// 16 bytes, read and written at once.
+// 16 bytes, loaded and stored by one instruction.
 using Words = uint __attribute__((ext_vector_type(4)));
 
 }  // namespace device
@@ -31,7 +30,7 @@ inline int num_warps() { return (num_threads() + kWarp - 1) / kWarp; }
 constexpr float kLog2E = 1.4426950408889634f;
 inline float exp(float x) { return exp2(x * kLog2E); }
 
-// Element types: 16-bit floats, computed with in fp32. pair(): two of them in a word.
+// Element types: 16-bit floats; arithmetic is fp32. pair(): packs two into a word.
 struct Half {
   static constexpr bool kIsBFloat = false;
   _Float16 bits;
@@ -50,7 +49,7 @@ struct BFloat {
   static uint pair(float low, float high) { return nearest_bfloats(low, high); }
 };
 
-// A vector of elements: 16 bytes.
+// Elements of a 16-byte vector.
 constexpr int kWide = 8;
 
 template <typename T>
@@ -69,7 +68,7 @@ struct Wide {
     return wide;
   }
 
-  // Adds the vector at `from`, and rounds as a kernel that stores the sum would.
+  // Adds the vector at `from`, rounded to T like a sum that a kernel stores.
   void add(const T* from) { add(load(from)); }
   void add(const Wide& added) {
     UNROLLED
@@ -86,9 +85,9 @@ struct Wide {
   }
 };
 
-// Calls use(i, load(i)) for i = begin, begin + step, … before `end`. Several loads start together if
-// they are those of intrinsics.h, which keep their place: a thread that uses each value before it
-// loads the next one waits for the memory each time.
+// Calls use(i, load(i)) for i = begin, begin + step, … below `end`. It starts 8 loads before it
+// uses the first value, to overlap their latencies. `load` must call the loads of intrinsics.h,
+// which the compiler does not reorder.
 template <typename Index, typename Load, typename Use>
 inline void for_each_loaded(Index begin, Index end, Index step, Load load, Use use) {
   constexpr int kAtOnce = 8;
@@ -110,13 +109,13 @@ inline void for_each_loaded(Index begin, Index end, Index step, Load load, Use u
 // The sum of `value` over all threads of the block. All threads call it.
 inline float sum_over_block(float value) {
   SHARED float sums[kMaxWarps];
-  for (int distance = kWarp / 2; distance; distance /= 2) value += from_lane(value, distance);
+  for (int distance = kWarp / 2; distance; distance /= 2) value += shuffle_xor(value, distance);
   if (num_warps() == 1) return value;
   wait_for_block();  // the sums of an earlier call may still be read
   if (lane() == 0) sums[warp()] = value;
   wait_for_block();
   float sum = lane() < num_warps() ? sums[lane()] : 0.f;
-  for (int distance = kWarp / 2; distance; distance /= 2) sum += from_lane(sum, distance);
+  for (int distance = kWarp / 2; distance; distance /= 2) sum += shuffle_xor(sum, distance);
   return sum;
 }
 

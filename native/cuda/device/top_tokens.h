@@ -1,12 +1,12 @@
-// The likeliest tokens of each row of logits: beam search, and log-probabilities.
+// The tokens with the largest logits of each row, for beam search and log-probabilities.
 #pragma once
 
 #include "best_token.h"
 
 namespace device {
 
-// A row per block. Each warp keeps the best of its tokens that is not written yet; the best of all
-// warps is the next one to write, and its warp looks for another.
+// One block per row. Each warp keeps the best of its tokens that are not yet written. The best of
+// all warps is written next, and its warp searches again.
 inline void find_top_tokens(const TopTokensArguments& a) {
   SHARED float logits[kMaxWarps];
   SHARED int tokens[kMaxWarps];
@@ -22,7 +22,7 @@ inline void find_top_tokens(const TopTokensArguments& a) {
   };
   float* top = a.top + static_cast<long>(block()) * a.width;
 
-  // The best of the warp's tokens that come after `last`.
+  // Keeps the best of the warp's tokens that rank after `last`.
   const auto keep_best = [&](bool is_first, Candidate last) {
     Candidate best = none;
     for_each_loaded(thread(), a.vocabulary, num_threads(), load_one, [&](int token, Logit logit) {

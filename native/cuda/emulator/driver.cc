@@ -1,4 +1,4 @@
-// native/cuda/driver.h on a CPU: launches run in the emulator, one at a time.
+// Implements native/cuda/driver.h on a CPU: launches run in the emulator, one at a time.
 
 #include "../driver.h"
 

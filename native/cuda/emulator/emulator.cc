@@ -5,11 +5,11 @@
 
 #include "../device/thread.h"
 
-// Where the linker puts SHARED memory.
+// Bounds of the section that holds SHARED memory; the linker defines them.
 extern "C" char __start_shared_memory[], __stop_shared_memory[];
 
-// Stores the registers that a function keeps, and where they are; continues what `next` stored.
-// Unlike swapcontext(), without a call of the system. Source: System V ABI, AMD64 Supplement.
+// Pushes the callee-saved registers, stores the stack pointer in `*stored`, and resumes the stack
+// `next`. Needs no system call, unlike swapcontext(). Source: System V ABI, AMD64 Supplement.
 extern "C" void switch_stack(char** stored, char* next);
 asm(".text\n"
     ".local switch_stack\n"
@@ -35,15 +35,15 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr long kStackBytes = 64 * 1024;
-constexpr int kNumKept = 6;       // registers
-constexpr long kAlignment = 16;  // of a stack when a function is called
+constexpr int kNumKept = 6;       // callee-saved registers
+constexpr long kAlignment = 16;  // of the stack at a call
 constexpr int kMaxCopies = 64, kCopyBytes = 16;
-constexpr int kNotANumber = 0xff;  // the byte; floats of it are NaN
+constexpr int kNotANumber = 0xff;  // byte that fills shared memory: floats of it are NaN
 
 enum class State { kReady, kAtWarp, kAtBlock, kEnded };
 
-// What all lanes of a warp do at once.
-enum class Operation { kExchange, kMultiplyFp16, kMultiplyBf16 };
+// Operations that all lanes of a warp make together.
+enum class Operation { kShuffle, kMmaFp16, kMmaBf16 };
 
 struct PendingCopy {
   void* to;
@@ -53,14 +53,14 @@ struct PendingCopy {
 };
 
 struct Thread {
-  char* stack;  // while it does not run
+  char* stack;  // stack pointer while the thread does not run
   State state;
   Operation operation;
-  unsigned bits;  // given to from_lane() and of_lane()
-  int distance;   // of from_lane(); 0: of_lane()
-  int source;     // the lane of of_lane()
-  unsigned left[4], right[2];  // given to multiply_add()
-  float sums[4];
+  unsigned bits;  // argument of shuffle_xor() and shuffle_idx(), then the result
+  int distance;   // argument of shuffle_xor(); 0: shuffle_idx()
+  int source;     // argument of shuffle_idx()
+  unsigned a[4], b[2];  // fragments of mma()
+  float c[4];
   PendingCopy copies[kMaxCopies];
   int num_copies, group;
 };
@@ -69,7 +69,7 @@ Thread threads[kMaxThreads];
 char* scheduler;
 char* stacks = nullptr;
 int running, size;
-const char* misuse;  // null, or what a thread did that a device does not allow
+const char* misuse;  // null, or the thread's use of an intrinsic that CUDA leaves undefined
 long current_block;
 Kernel kernel;
 const void* arguments;
@@ -85,7 +85,7 @@ void run_thread() {
   wait(State::kEnded);
 }
 
-// Stacks that look as if each thread had been called and had stored its registers.
+// Prepares each thread's stack so that switch_stack() starts run_thread() on it.
 void start_threads() {
   for (int i = 0; i < size; i++) {
     char* called = stacks + (i + 1) * kStackBytes - kAlignment;
@@ -103,7 +103,7 @@ int random_below(int end) {
   return static_cast<int>((random >> 8) % static_cast<unsigned>(end));
 }
 
-// Numbers in another order (Fisher and Yates).
+// Fills `numbers` with a random permutation of 0 .. count - 1 (Fisher and Yates).
 void shuffle(int* numbers, int count) {
   for (int i = 0; i < count; i++) numbers[i] = i;
   for (int i = count - 1; i > 0; i--) {
@@ -120,8 +120,8 @@ int count(const Thread* first, int number, State state) {
   return found;
 }
 
-// Exchanges the bits of the lanes of a warp.
-const char* exchange(Thread* lanes) {
+// Makes the shuffle for which all lanes of a warp wait.
+const char* run_shuffle(Thread* lanes) {
   unsigned bits[kWarp];
   for (int lane = 0; lane < kWarp; lane++) {
     if (lanes[lane].distance != lanes[0].distance) return "lanes ask for several distances";
@@ -148,43 +148,43 @@ float element(unsigned word, int half, bool is_bfloat) {
                    : device::Half::widen(__builtin_bit_cast(device::Half, bits));
 }
 
-// Multiplies the matrices of a warp, whose parts the lanes have as the PTX ISA defines: "Matrix
-// Fragments for mma.m16n8k16 with floating point type".
-void multiply(Thread* lanes, bool is_bfloat) {
-  float left[16][16], right[16][8];  // A and B
+// Makes the mma of a warp from its lanes' fragments. Source: PTX ISA, "Matrix Fragments for
+// mma.m16n8k16 with floating point type".
+void run_mma(Thread* lanes, bool is_bfloat) {
+  float a[16][16], b[16][8];
   for (int lane = 0; lane < kWarp; lane++) {
-    const int group = lane / 4, in_group = lane % 4;
+    const int group_id = lane / 4, thread_in_group = lane % 4;
     for (int i = 0; i < 8; i++) {  // a0 to a7
-      const int row = i / 2 % 2 == 0 ? group : group + 8;
-      const int column = in_group * 2 + i % 2 + (i < 4 ? 0 : 8);
-      left[row][column] = element(lanes[lane].left[i / 2], i % 2, is_bfloat);
+      const int row = i / 2 % 2 == 0 ? group_id : group_id + 8;
+      const int column = thread_in_group * 2 + i % 2 + (i < 4 ? 0 : 8);
+      a[row][column] = element(lanes[lane].a[i / 2], i % 2, is_bfloat);
     }
     for (int i = 0; i < 4; i++) {  // b0 to b3
-      const int row = in_group * 2 + i % 2 + (i < 2 ? 0 : 8);
-      right[row][group] = element(lanes[lane].right[i / 2], i % 2, is_bfloat);
+      const int row = thread_in_group * 2 + i % 2 + (i < 2 ? 0 : 8);
+      b[row][group_id] = element(lanes[lane].b[i / 2], i % 2, is_bfloat);
     }
   }
   for (int lane = 0; lane < kWarp; lane++) {
     for (int i = 0; i < 4; i++) {  // c0 to c3
       const int row = i < 2 ? lane / 4 : lane / 4 + 8, column = lane % 4 * 2 + i % 2;
-      for (int k = 0; k < 16; k++) lanes[lane].sums[i] += left[row][k] * right[k][column];
+      for (int k = 0; k < 16; k++) lanes[lane].c[i] += a[row][k] * b[k][column];
     }
   }
 }
 
-// What the lanes of a warp, all of which wait for it, do at once.
+// Makes the operation for which all lanes of a warp wait.
 const char* run_operation(Thread* lanes) {
   const Operation operation = lanes[0].operation;
   for (int lane = 0; lane < kWarp; lane++) {
     if (lanes[lane].operation != operation) return "lanes ask for several operations";
     lanes[lane].state = State::kReady;
   }
-  if (operation == Operation::kExchange) return exchange(lanes);
-  multiply(lanes, operation == Operation::kMultiplyBf16);
+  if (operation == Operation::kShuffle) return run_shuffle(lanes);
+  run_mma(lanes, operation == Operation::kMmaBf16);
   return nullptr;
 }
 
-// Runs a warp until all of its threads have ended or wait for the block.
+// Runs a warp until all of its threads have ended or wait at a block barrier.
 const char* run_warp(int first) {
   Thread* lanes = threads + first;
   while (count(lanes, kWarp, State::kReady)) {
@@ -232,17 +232,17 @@ int block() { return static_cast<int>(current_block); }
 
 void wait_for_block() { wait(State::kAtBlock); }
 
-unsigned from_lane(unsigned bits, int distance) {
-  threads[running].operation = Operation::kExchange;
+unsigned shuffle_xor(unsigned bits, int distance) {
+  threads[running].operation = Operation::kShuffle;
   threads[running].bits = bits;
   threads[running].distance = distance;
   wait(State::kAtWarp);
   return threads[running].bits;
 }
 
-unsigned of_lane(unsigned bits, int lane) {
+unsigned shuffle_idx(unsigned bits, int lane) {
   threads[running].source = lane;
-  return from_lane(bits, 0);
+  return shuffle_xor(bits, 0);
 }
 
 void start_copy(void* to, const void* from, bool is_needed) {
@@ -277,15 +277,14 @@ void wait_for_earlier_copies() {
   thread.num_copies = num_left;
 }
 
-void multiply_add(bool is_bfloat, float (&sums)[4], const unsigned (&left)[4],
-                  const unsigned (&right)[2]) {
+void mma(bool is_bfloat, float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   Thread& thread = threads[running];
-  thread.operation = is_bfloat ? Operation::kMultiplyBf16 : Operation::kMultiplyFp16;
-  memcpy(thread.left, left, sizeof left);
-  memcpy(thread.right, right, sizeof right);
-  memcpy(thread.sums, sums, sizeof sums);
+  thread.operation = is_bfloat ? Operation::kMmaBf16 : Operation::kMmaFp16;
+  memcpy(thread.a, a, sizeof a);
+  memcpy(thread.b, b, sizeof b);
+  memcpy(thread.c, c, sizeof c);
   wait(State::kAtWarp);
-  memcpy(sums, thread.sums, sizeof sums);
+  memcpy(c, thread.c, sizeof c);
 }
 
 const char* run(Kernel run_kernel, long num_blocks, int num_threads, const void* given) {

@@ -1,33 +1,32 @@
-// The intrinsics of device code on a CPU, so that tests run it on machines without a GPU.
+// The intrinsics of device code on a CPU: tests without a GPU run the kernels with them.
 #pragma once
 
 #define KERNEL static
-// In a section of its own, which emulator.cc overwrites before each block: on a device, shared
-// memory starts with any contents.
+// A section of its own: emulator.cc overwrites it before each block, since shared memory on a
+// device starts with arbitrary contents.
 #define SHARED __attribute__((section("shared_memory"))) static
 
 namespace emulator {
 
-// Of the running thread.
+// Launch bounds and indices of the running thread.
 void expect_threads(int count);
 int thread();
 int num_threads();
 int block();
 
-// Waits for all threads of the block that have not ended.
+// Waits until all threads of the block have called it or ended.
 void wait_for_block();
 
-// Waits for all lanes of the warp. Returns the bits that another lane gave.
-unsigned from_lane(unsigned bits, int distance);
+// Waits for all lanes of the warp. Returns the bits that lane `lane() ^ distance` passed.
+unsigned shuffle_xor(unsigned bits, int distance);
 
-// The same, from lane `lane`.
-unsigned of_lane(unsigned bits, int lane);
+// The same for the bits that lane `lane` passed.
+unsigned shuffle_idx(unsigned bits, int lane);
 
-// Waits for all lanes of the warp. Multiplies the matrices that they give parts of.
-void multiply_add(bool is_bfloat, float (&sums)[4], const unsigned (&left)[4],
-                  const unsigned (&right)[2]);
+// Waits for all lanes of the warp, and multiplies their fragments.
+void mma(bool is_bfloat, float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
 
-// Copies are made at once, or when the thread waits for them, at random.
+// Copies at once or when the thread waits for the copy, at random.
 void start_copy(void* to, const void* from, bool is_needed);
 void end_copies();
 void wait_for_earlier_copies();
@@ -47,27 +46,27 @@ inline int block() { return emulator::block(); }
 inline void wait_for_block() { emulator::wait_for_block(); }
 
 template <typename T>
-inline T from_lane(T value, int distance) {
-  return __builtin_bit_cast(T, emulator::from_lane(__builtin_bit_cast(unsigned, value), distance));
+inline T shuffle_xor(T value, int distance) {
+  return __builtin_bit_cast(T, emulator::shuffle_xor(__builtin_bit_cast(unsigned, value), distance));
 }
 
-inline float of_lane(float value, int lane) {
-  return __builtin_bit_cast(float, emulator::of_lane(__builtin_bit_cast(unsigned, value), lane));
+inline float shuffle_idx(float value, int lane) {
+  return __builtin_bit_cast(float, emulator::shuffle_idx(__builtin_bit_cast(unsigned, value), lane));
 }
 
 inline bool any_lane(bool value) {
   int found = value;
-  for (int distance = kWarp / 2; distance; distance /= 2) found |= from_lane(found, distance);
+  for (int distance = kWarp / 2; distance; distance /= 2) found |= shuffle_xor(found, distance);
   return found;
 }
 
 inline uint low_halves(uint x, uint y) { return (x & 0xffff) | y << 16; }
 inline uint high_halves(uint x, uint y) { return x >> 16 | (y & 0xffff0000); }
-inline uint one_of(uint x, uint y, bool is_second) { return is_second ? y : x; }
+inline uint select(uint x, uint y, bool is_second) { return is_second ? y : x; }
 
 template <bool IsBFloat>
-inline void multiply_add(float (&sums)[4], const uint (&left)[4], const uint (&right)[2]) {
-  emulator::multiply_add(IsBFloat, sums, left, right);
+inline void mma(float (&c)[4], const uint (&a)[4], const uint (&b)[2]) {
+  emulator::mma(IsBFloat, c, a, b);
 }
 
 inline Words load_if(bool is_needed, const void* from) {
@@ -87,7 +86,7 @@ using emulator::end_copies;
 using emulator::start_copy;
 using emulator::wait_for_earlier_copies;
 
-// Kernels run one after the other.
+// Kernels run one after another.
 inline void wait_for_previous() {}
 inline void let_next_start() {}
 

@@ -1,4 +1,4 @@
-// Attention of one query to the keys of one head, in fp32; and what kernels of attention compute.
+// Attention of one query to the keys of one head, in fp32, and the kernels of attention.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace stand_in {
 
-// `count` rows of `size` elements each, `stride` elements apart, one after the other.
+// Converts `count` rows of `size` elements, `stride` elements apart, to consecutive floats.
 template <typename T>
 std::vector<float> FloatsOf(const T* first, int64_t stride, int64_t count, int64_t size) {
   std::vector<float> floats;
@@ -27,7 +27,7 @@ void Store(const std::vector<float>& floats, T* to) {
   for (size_t i = 0; i < floats.size(); ++i) to[i] = static_cast<T>(floats[i]);
 }
 
-// Rotates pairs of elements of a head. `cosines` and `sines`: of its position, [num_pairs].
+// Rotates pairs of elements of a head. `cosines` and `sines` [num_pairs] are those of its position.
 template <typename T>
 void Rotate(const T* cosines, const T* sines, int64_t num_pairs, bool is_interleaved,
             std::vector<float>* values) {
@@ -47,18 +47,18 @@ struct Head {
 };
 
 struct KeyRange {
-  int64_t begin, end;  // the same, or the end first, if there are no keys
+  int64_t begin, end;  // empty if end <= begin
 };
 
 struct Attended {
-  std::vector<float> values;  // the mean, [value_size]; zeros if there are no keys
-  float log_sum;              // of the exponentials of all scores
+  std::vector<float> values;  // the weighted mean, [value_size]; zeros if there are no keys
+  float log_sum;              // log of the sum of the exponentials of all scores
 };
 
-// `scores`: of the keys in `range`. `sink`: a score without a value; -infinity if there is none.
+// `scores`: those of the keys in `range`. `sink`: a score without a value; -infinity: none.
 Attended MeanOf(std::vector<float> scores, const Head& head, KeyRange range, float sink);
 
-// `score_of(product, key)`: the score of a product of the query and a key.
+// `score_of(product, key)`: the score of a key, from its dot product with the query.
 template <typename ScoreOf>
 Attended Attend(const std::vector<float>& query, const Head& head, KeyRange range, float sink,
                 const ScoreOf& score_of) {
@@ -72,7 +72,7 @@ Attended Attend(const std::vector<float>& query, const Head& head, KeyRange rang
   return MeanOf(std::move(scores), head, range, sink);
 }
 
-// Of `kAttentionKernels`. The kernel and its parameters are named where each is defined.
+// The kernels of `kAttentionKernels`. Each definition names its kernel and the parameters.
 Computation MakeFlash(const Launch& launch);
 Computation MakeCombinedFlash(const Launch& launch);
 Computation MakeSequenceLengths(const Launch& launch);

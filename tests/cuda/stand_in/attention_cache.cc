@@ -1,4 +1,4 @@
-// What GroupQueryAttention does before attention: lengths, and new keys and values of the cache.
+// Preparations of GroupQueryAttention: lengths, and new keys and values in the cache.
 // Source: onnxruntime/contrib_ops/cuda/bert/{group_query_attention_impl.cu,
 // group_query_attention_qkv.cuh,group_query_attention_qdq.cuh}.
 
@@ -11,7 +11,7 @@
 namespace stand_in {
 namespace {
 
-// Of ONNX Runtime's KVQuantizationType.
+// From ONNX Runtime's KVQuantizationType.
 constexpr int kPerChannel = 2;
 
 struct Scales {
@@ -38,7 +38,7 @@ struct CacheShape {
   }
 };
 
-// Queries, keys and values with rotary positions; keys and values go to the cache.
+// Applies rotary positions to queries and keys, and writes keys and values to the cache.
 template <typename T, typename U>
 struct Append {
   const T *packed, *query, *key, *value;
@@ -50,7 +50,7 @@ struct Append {
   const int *past_lengths, *cache_lengths;
   const T *cosines, *sines;  // [positions, rotary size / 2]
   int64_t rotary_size;
-  const int64_t* positions;  // [batch, length]; null if they follow the past
+  const int64_t* positions;  // [batch, length]; null: they follow the past
   bool is_interleaved;
   int64_t length, batch_size;
 
@@ -132,17 +132,17 @@ Computation AppendOf(const Launch& launch) {
   };
 }
 
-// Of a cache whose rows are by head.
+// Dequantizes a cache; the result is ordered by head.
 template <typename T>
 struct Dequantize {
   T* to;
   const int8_t* from;
   Scales scales;
-  const int* lengths;  // null: all
-  CacheShape cache;    // of `from`
+  const int* lengths;  // null: all positions
+  CacheShape cache;    // shape of `from`
   int64_t batch_size;
 
-  // A kernel of attention reads blocks of keys up to their end.
+  // Attention kernels read whole blocks of keys, up to the end of the last one.
   static constexpr int64_t kBlock = 128;
 
   void operator()() const {
@@ -172,9 +172,9 @@ struct Quantize {
   int8_t* to;
   const T* from;
   Scales scales;
-  const int *past_lengths, *lengths;  // keys before `past_lengths` stay as they are, unless null
-  CacheShape cache;                   // of `to`
-  CacheShape given;                   // of `from`
+  const int *past_lengths, *lengths;  // keys before `past_lengths` are kept; null: 0
+  CacheShape cache;                   // shape of `to`
+  CacheShape given;                   // shape of `from`
   int64_t batch_size;
 
   void operator()() const {
@@ -201,7 +201,7 @@ struct Quantize {
 }  // namespace
 
 // GetSequenceLengths(last positions, past lengths, lengths, padded lengths, -, -, -, batch size,
-// number of new tokens, is first prompt, longest length, ...)
+// number of new tokens, is first prompt, maximum length, ...)
 Computation MakeSequenceLengths(const Launch& launch) {
   Computation made;
   const bool has_windowed_cache = launch.Get<int*>(4) != nullptr;
@@ -226,7 +226,8 @@ Computation MakeSequenceLengths(const Launch& launch) {
 Computation MakeAppend(const Launch& launch) {
   Computation made;
   const bool has_norms = launch.Get<void*>(25) != nullptr || launch.Get<void*>(26) != nullptr;
-  // Cross-attention to an integer cache has none; the kernel would read there.
+  // Cross-attention to an integer cache has no new keys; the kernel would read a null pointer
+  // there.
   const bool has_keys = launch.Get<void*>(0) != nullptr || launch.Get<void*>(2) != nullptr;
   if (has_norms || !has_keys || launch.Get<void*>(9) != nullptr) return made;
   VisitFloat(launch.name.arguments[0], [&](auto tag) {

@@ -1,4 +1,4 @@
-// Attention of one new token (XQA), and memory-efficient attention; and all kernels of attention.
+// Attention of one new token (XQA), memory-efficient attention, and the table of attention kernels.
 // Source: onnxruntime/contrib_ops/cuda/bert/{xqa/mha.h,xqa/mha_impl.cuh,xqa/mhaUtils.cuh,
 // cutlass_fmha/kernel_forward.h,cutlass_fmha/fmha_launch_template.h}.
 
@@ -32,7 +32,7 @@ Attended MeanOf(std::vector<float> scores, const Head& head, KeyRange range, flo
 
 namespace {
 
-// Its keys and values, as the kernel has them.
+// The kernel's parameter for the keys and values.
 struct Cache {
   void *keys, *values;  // [batch, key heads, capacity, size]; or, by token, with heads third
   const uint32_t* lengths;
@@ -42,17 +42,17 @@ struct Cache {
 };
 static_assert(sizeof(Cache) == 40 && offsetof(Cache, num_new) == 32);
 
-// T: of queries; U: of the cache.
+// T: the type of queries; U: that of the cache.
 template <typename T, typename U>
 struct TokenAttention {
-  int64_t num_key_heads, window;  // window: how many of the last keys
+  int64_t num_key_heads, window;  // window: number of last keys
   float scale;
   T* output;       // [batch, heads, size]
   const T* query;  // the same
   const float* sinks;
   Cache cache;
   int64_t batch_size;
-  const float *key_scale, *value_scale;  // of an integer cache
+  const float *key_scale, *value_scale;  // scales of an integer cache
   int64_t size, num_group_heads;
 
   void operator()() const {
@@ -87,12 +87,12 @@ struct TokenAttention {
   }
 };
 
-// A number after a word of a name.
+// The number after a word in a name.
 int NumberAfter(const std::string& name, const char* word) {
   return atoi(name.c_str() + name.find(word) + strlen(word));
 }
 
-// H<size>::grp<queries of a key head>_<types>::kernel_mha(key heads, window, scale, output, query,
+// H<size>::grp<queries per key head>_<types>::kernel_mha(key heads, window, scale, output, query,
 // sinks, cache, batch size, key scale, value scale, ...)
 Computation MakeTokenAttention(const Launch& launch) {
   Computation made;
@@ -123,7 +123,7 @@ Computation MakeTokenAttention(const Launch& launch) {
   return made;
 }
 
-// Of memory-efficient attention, as launches of ONNX Runtime 1.31.1 have it. Strides in elements.
+// The parameters of memory-efficient attention in ONNX Runtime 1.31.1. Strides are in elements.
 struct EfficientParameters {
   void *query, *key, *value, *bias;
   int32_t *query_starts, *key_starts, *key_lengths;
@@ -155,7 +155,7 @@ struct EfficientAttention {
   }
 
  private:
-  // Rows of queries and keys of a batch entry, and where they begin.
+  // The queries and keys of a batch entry: numbers of rows, and where they begin.
   struct Rows {
     const T *query, *key, *value;
     T* output;
@@ -185,7 +185,7 @@ struct EfficientAttention {
         p.key_size, p.value_size,
         FloatsOf(rows.key + head * p.key_head, p.key_row, rows.num_keys, p.key_size),
         FloatsOf(rows.value + head * p.value_head, p.value_row, rows.num_keys, p.value_size)};
-    // The last query attends up to the last key (type 2), or the first one to the first key (1).
+    // Type 2 aligns the last query with the last key, type 1 the first query with the first key.
     const int64_t offset = p.mask_type == 2 ? rows.num_keys - rows.num_queries : 0;
     for (int64_t row = 0; row < rows.num_queries; ++row) {
       KeyRange range = {0, rows.num_keys};
@@ -220,12 +220,12 @@ Computation MakeEfficientAttention(const Launch& launch) {
 }
 
 // SanitizeMask1DKeySeqLenStartValues(from, to, batch size, query length, key length): lengths of
-// keys, [batch]; then where queries begin, and where keys do, [batch + 1] each.
+// keys, [batch]; then the starts of queries and the starts of keys, [batch + 1] each.
 Computation MakeRanges(const Launch& launch) {
   return [from = launch.Get<const int*>(0), to = launch.Get<int*>(1),
           batch_size = launch.Get<int>(2), num_queries = launch.Get<int>(3),
           num_keys = launch.Get<int>(4)] {
-    // They do not decrease, and reach from the first token to the last.
+    // Starts are made non-decreasing, from the first token to the last.
     const auto write_starts = [&](int first, int total) {
       int start = 0;
       for (int i = 0; i <= batch_size; ++i) {

@@ -1,4 +1,4 @@
-// Which element of an input an element of the output is computed from.
+// Broadcasting: which element of an input belongs to an element of the output.
 
 #pragma once
 
@@ -8,17 +8,17 @@ namespace stand_in {
 
 class Broadcast {
  public:
-  // Each element from the one at its place.
+  // The element at the same index.
   static Broadcast Each() { return {}; }
 
-  // All from the first.
+  // Always the first element.
   static Broadcast Scalar() {
     Broadcast made;
     made.kind_ = Kind::kScalar;
     return made;
   }
 
-  // From one of `count` channels; `size` elements that follow each other have the same.
+  // One of `count` channels; `size` consecutive elements of the output share a channel.
   static Broadcast Channels(int64_t size, int64_t count) {
     Broadcast made;
     made.kind_ = Kind::kChannels;
@@ -27,7 +27,7 @@ class Broadcast {
     return made;
   }
 
-  // By coordinates: `sizes` are the numbers of elements of the output that share a coordinate.
+  // By coordinates. `sizes`: number of elements of the output that share a coordinate.
   static Broadcast Strides(int rank, const Array<Divisor>& sizes, const Array<int64_t>& strides) {
     Broadcast made;
     made.kind_ = Kind::kStrides;
@@ -59,7 +59,7 @@ class Broadcast {
   Array<int64_t> strides_{};
 };
 
-// Each element of the output from the one at its place.
+// Copies to each element of the output the element of the input that belongs to it.
 template <typename T>
 Computation MakeExpansion(const T* from, T* to, int64_t count, Broadcast places) {
   return [=] {

@@ -1,5 +1,5 @@
-// What kernels of ONNX Runtime compute, by their names, on the host. They are written from what the
-// kernels' operators and sources say, one element after the other. They are a library of their own,
+// ONNX Runtime's CUDA kernels, by name, on the host. They follow the definitions of the operators
+// and the sources of the kernels, one element after another. They are in a library of their own,
 // which the runtime loads if kernels are to compute.
 
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace stand_in {
 
-// A launch. What it needs of the parameters is read at once: they do not outlive it.
+// A launch of a kernel. A Computation copies what it needs: parameters do not outlive the launch.
 struct Launch {
   const Name& name;
   void** parameters;
@@ -29,16 +29,16 @@ struct Launch {
     return value;
   }
 
-  // An integer, of the type in the kernel's signature.
+  // An integer parameter, whose type the kernel's signature gives.
   int64_t Integer(int index) const;
 };
 
-// Of a type such as onnxruntime::cuda::OP_Add<int, int, int>: Add.
+// The operator in the name of a type: Add in onnxruntime::cuda::OP_Add<int, int, int>.
 std::string OperatorOf(const std::string& type);
 
 struct Kernel {
-  const char* name;  // without arguments of templates, and without parameters
-  Computation (*make)(const Launch& launch);  // null if it does not know these arguments
+  const char* name;  // without template arguments and parameters
+  Computation (*make)(const Launch& launch);  // returns null for unsupported arguments
 };
 
 struct Kernels {
@@ -50,7 +50,7 @@ extern const Kernels kAttentionKernels, kElementKernels, kExpertKernels, kJoinKe
     kNormKernels, kQuantizedKernels, kRoutingKernels, kShapeKernels, kSelectionKernels,
     kSoftmaxKernels, kUnaryKernels;
 
-// ONNX Runtime's arrays and divisors, as they are passed to kernels.
+// ONNX Runtime's arrays and divisors, as kernels take them.
 // Source: onnxruntime/core/providers/cuda/shared_inc/cuda_utils.h and fast_divmod.h.
 template <typename T, int kCapacity = 8>
 struct Array {

@@ -1,4 +1,4 @@
-// Stands for cuBLAS in tests: its products are logged as kernels. Source: cuBLAS 13.0, "cublasGemmEx",
+// Stands in for cuBLAS in tests; logs products as kernels. Source: cuBLAS 13.0, "cublasGemmEx",
 // "cublasGemmStridedBatchedEx".
 
 #include <vector>
@@ -12,17 +12,17 @@ using namespace stand_in;
 
 namespace {
 
-// Of cudaDataType_t, cublasComputeType_t and cublasOperation_t.
+// From cudaDataType_t, cublasComputeType_t and cublasOperation_t.
 enum DataType { kFloat = 0, kDouble = 1, kHalf = 2, kBFloat = 14 };
 constexpr int kComputesInHalf = 64, kComputesInHalfPedantic = 65;
 constexpr int kNotTransposed = 0;
 
-// A matrix, stored by columns.
+// A column-major matrix.
 struct Matrix {
   void* elements;
   int type;
   int64_t stride, batch_stride;  // between columns, between matrices
-  bool are_pointers = false;     // `elements` are pointers to matrices instead
+  bool are_pointers = false;     // `elements` is an array of pointers to matrices
 
   template <typename T>
   T* At(int64_t number) const {
@@ -47,7 +47,7 @@ void VisitType(int type, const F& f) {
   if (type == kDouble) f(Tag<double>());
 }
 
-// The elements of a matrix in another order: by columns or by rows.
+// The elements of a matrix as floats, in column-major or row-major order.
 std::vector<float> ElementsOf(const Matrix& matrix, int64_t number, int num_rows, int num_columns,
                               bool by_columns) {
   std::vector<float> found(static_cast<size_t>(num_rows) * static_cast<size_t>(num_columns));
@@ -65,7 +65,7 @@ std::vector<float> ElementsOf(const Matrix& matrix, int64_t number, int num_rows
 }
 
 void Multiply(const Product& p, int64_t number) {
-  // A by columns, and B by columns.
+  // Column-major copies of A and B.
   const std::vector<float> a = p.is_a_transposed ? ElementsOf(p.a, number, p.k, p.m, false)
                                                  : ElementsOf(p.a, number, p.m, p.k, true);
   const std::vector<float> b = p.is_b_transposed ? ElementsOf(p.b, number, p.n, p.k, false)

@@ -1,5 +1,5 @@
-// Stands for cuDNN in tests: what it computes is logged as kernels. Reductions compute, and the
-// recurrent layers of another file; softmax does nothing. Source: cuDNN 9, "cudnn_ops Library".
+// Stands in for cuDNN in tests; logs calls as kernels. Reductions and, in another file, recurrent
+// layers compute; softmax does nothing. Source: cuDNN 9, "cudnn_ops Library".
 
 #include <math.h>
 
@@ -9,7 +9,7 @@ using namespace stand_in;
 
 namespace {
 
-// Of cudnnReduceTensorOp_t.
+// From cudnnReduceTensorOp_t.
 enum Reduction { kAdd, kMultiply, kMin, kMax, kMaxOfAbsolute, kMean, kNorm1, kNorm2 };
 
 struct Reduced {
@@ -42,7 +42,8 @@ int64_t CountOf(const Tensor& shape) {
   return count;
 }
 
-// Where the element `index` of `shape` is in a tensor that has one element in some dimensions.
+// The position in `tensor`, which broadcasts dimensions of size 1, of the element `index` of
+// `shape`.
 int64_t PlaceOf(int64_t index, const Tensor& shape, const Tensor& tensor) {
   int64_t place = 0;
   for (int i = shape.rank - 1; i >= 0; --i) {

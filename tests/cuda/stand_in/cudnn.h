@@ -1,4 +1,4 @@
-// What the parts of the stand-in of cuDNN share.
+// Shared by the parts of the cuDNN stand-in.
 
 #pragma once
 
@@ -11,7 +11,7 @@ namespace stand_in {
 
 constexpr int kMaxRank = 8;
 
-// Of cudnnDataType_t.
+// From cudnnDataType_t.
 enum DataType { kFloat = 0, kDouble = 1, kHalf = 2, kBFloat = 9 };
 
 struct Tensor {

@@ -1,4 +1,4 @@
-// Stands for cuDNN's recurrent layers in tests: GRU and LSTM, of one layer.
+// Stands in for cuDNN's recurrent layers in tests: GRU and LSTM with one layer.
 // Source: cuDNN 9, "cudnn_adv Library", cudnnRNNMode_t.
 
 #include <vector>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kNotSupported = 3000;  // CUDNN_STATUS_NOT_SUPPORTED
 
-// Of cudnnRNNMode_t, cudnnRNNBiasMode_t and cudnnRNNDataLayout_t.
+// From cudnnRNNMode_t, cudnnRNNBiasMode_t and cudnnRNNDataLayout_t.
 enum Cell { kLstm = 2, kGru = 3 };
 constexpr int kNoBias = 0, kBothBiases = 2;
 constexpr int kByStep = 0;
@@ -23,8 +23,8 @@ struct Layer {
 
   int NumGates() const { return cell == kLstm ? 4 : 3; }
 
-  // Weights of a direction: matrices of the input for each gate, those of the state, and biases in
-  // the same order. Each is [size, inputs], in elements from the first.
+  // The weights of a direction: a matrix of the input for each gate, then of the state, each [size,
+  // inputs], then biases in the same order. Positions count elements from the first weight.
   int64_t NumInputs(int number) const { return number < NumGates() ? input_size : size; }
   int64_t Matrix(int direction, int number) const {
     int64_t place = direction * NumWeights();
@@ -50,9 +50,9 @@ struct Forward {
   Layer layer;
   int num_steps, batch_size;
   const void* input;             // [steps, batch, input size]
-  void* output;                  // [steps, batch, directions, size]; zeros after an entry's last
+  void* output;                  // [steps, batch, directions, size]; zeros after a sequence
   const void *state, *cell;      // [directions, batch, size]; null: zeros
-  void *last_state, *last_cell;  // null if they are not wanted
+  void *last_state, *last_cell;  // null: not wanted
   const void* weights;
 };
 
@@ -109,7 +109,7 @@ class Run {
     for (size_t i = 0; i < values.size(); ++i) first[i] = static_cast<T>(values[i]);
   }
 
-  // Products of `inputs` with matrices from the one numbered `first` on, and their biases.
+  // Products of `inputs` with the matrices from number `first` on, plus their biases.
   template <typename Inputs>
   void Multiply(int direction, int first, const Inputs& inputs, Floats* products) const {
     const T* weights = static_cast<const T*>(f_.weights);
@@ -153,7 +153,7 @@ class Run {
   Floats from_input_, from_state_;
 };
 
-// Lengths follow the parameters.
+// The lengths follow the parameters in memory.
 const char* RunForward(const void* parameters) {
   const auto& forward = *static_cast<const Forward*>(parameters);
   const auto* lengths = reinterpret_cast<const int*>(&forward + 1);
@@ -216,7 +216,7 @@ API int cudnnGetRNNWeightParams(void*, const Layer* layer, int direction, size_t
   return 0;
 }
 
-// As cuDNN 9, it takes lengths from the description of the input.
+// As in cuDNN 9, the lengths come from the input's descriptor.
 API int cudnnRNNForward(void** handle, const Layer* layer, int, const int*, const Data* data,
                         const void* input, const void*, void* output, const void*,
                         const void* state, void* last_state, const void*, const void* cell,

@@ -1,1 +1,1 @@
-// Stands for cuRAND in tests: ONNX Runtime links to it and calls nothing here.
+// Stands in for cuRAND in tests: ONNX Runtime links to it, and calls nothing here.

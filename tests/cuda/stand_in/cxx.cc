@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 
-// What headers of the C++ library need at run time, so that nothing links to the library: the
-// compiler would build it first, which takes most of a minute.
+// The symbols that headers of the C++ library need at run time. So nothing links to that library,
+// which the compiler would first build, in most of a minute.
 
 template class std::basic_string<char>;
 

@@ -35,22 +35,22 @@ namespace {
 
 constexpr int kMultiprocessors = 132, kSharedBytes = 233472, kBlockSharedBytes = 232448;
 
-// Of cudaDeviceAttr, as of an H100; others are 1.
+// cudaDeviceAttr of an H100; all other attributes are 1.
 const std::map<int, int> kAttributes = {
-    {1, 1024},          // threads of a block
-    {8, 49152},         // shared memory of a block
-    {10, 32},           // threads of a warp
+    {1, 1024},          // threads per block
+    {8, 49152},         // shared memory per block
+    {10, 32},           // threads per warp
     {16, kMultiprocessors},
     {38, 50 << 20},     // L2 cache
-    {39, 2048},         // threads of a multiprocessor
+    {39, 2048},         // threads per multiprocessor
     {75, 9},            // compute capability
     {76, 0},
-    {81, kSharedBytes},       // of a multiprocessor
-    {97, kBlockSharedBytes},  // of a block that asks for it
-    {106, 32},          // blocks of a multiprocessor
+    {81, kSharedBytes},       // shared memory per multiprocessor
+    {97, kBlockSharedBytes},  // shared memory per block, opt-in
+    {106, 32},          // blocks per multiprocessor
 };
 
-// Fields of cudaDeviceProp, by their offsets, and its size.
+// The size of cudaDeviceProp, and offsets of its fields.
 constexpr size_t kPropertiesSize = 1008;
 const std::map<size_t, int> kProperties = {
     {304, 65536}, {308, 32}, {320, 1024}, {324, 1024}, {328, 1024}, {332, 64}, {336, 2147483647},

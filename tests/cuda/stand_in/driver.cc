@@ -1,5 +1,5 @@
-// Stands for the CUDA driver in tests: our own kernels are found by name. If they are to compute, an
-// emulator runs their device code.
+// Stands in for the CUDA driver in tests: finds our own kernels by name. If kernels are to compute,
+// an emulator runs their device code.
 // Source: CUDA Driver API 13.0, "Library Management", "Execution Control".
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ namespace {
 struct KnownKernel {
   const char* name;
   emulator::Kernel run;
-  size_t size;  // of its parameter
+  size_t size;  // bytes of its parameter
 };
 
 template <typename Arguments>
@@ -69,7 +69,7 @@ API int cuDeviceGet(int* device, int) {
   return 0;
 }
 
-// 75: the major compute capability.
+// 75: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR.
 API int cuDeviceGetAttribute(int* value, int attribute, int) {
   *value = attribute == 75 ? 9 : 0;
   return 0;

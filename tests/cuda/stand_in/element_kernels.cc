@@ -1,4 +1,4 @@
-// Operators of elements, with broadcasting.
+// Elementwise operators, with broadcasting.
 // Source: onnxruntime/core/providers/cuda/cu_inc/binary_elementwise_impl.cuh, fpgeneric.cu,
 // tensor/where_impl.cu, tensor/expand_impl.cu, math/clip_impl.cu.
 
@@ -23,7 +23,7 @@ T Divide(T a, T b) {
   return static_cast<T>(a / b);
 }
 
-// With the sign of the divisor.
+// The remainder with the sign of the divisor.
 template <typename T>
 T Remainder(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -60,12 +60,12 @@ Comparison<T> ComparisonOf(const std::string& name) {
   return nullptr;
 }
 
-// Where the inputs and outputs of a binary operator are among the parameters.
+// The indices of a binary operator's inputs, output and count among the parameters.
 struct Places {
   int left, right, output, count;
 };
 
-// `types`: the first of its arguments that are types: of the result, and of both sides.
+// `types`: index of the first type argument; the types are those of the result and of both inputs.
 Computation MakeBinary(const Launch& launch, size_t types, Places places, Broadcast left,
                        Broadcast right) {
   const auto& arguments = launch.name.arguments;
@@ -164,7 +164,7 @@ Computation MakeStridedWhere(const Launch& launch) {
   return made;
 }
 
-// Limits that are not given are their defaults.
+// Missing limits are the type's limits.
 Computation MakeClip(const Launch& launch) {
   Computation made;
   Visit(launch.name.arguments[0], [&](auto tag) {
@@ -226,8 +226,8 @@ Computation MakeExpandOfMatrix(const Launch& launch) {
   return made;
 }
 
-// The bias of a product: rows or columns, or both, may share elements. Parameters: bias, output,
-// number, columns, strides of rows and columns, factor.
+// The bias of a product; rows, columns or both may share elements. Parameters: bias, output, count,
+// columns, strides of rows and columns, factor.
 Computation MakeBias(const Launch& launch) {
   const auto& arguments = launch.name.arguments;
   const int64_t num_columns =
@@ -247,7 +247,7 @@ Computation MakeBias(const Launch& launch) {
   return made;
 }
 
-// Parameters: start, step, number, output.
+// Parameters: start, step, count, output.
 Computation MakeRange(const Launch& launch) {
   Computation made;
   Visit(launch.name.arguments[0], [&](auto tag) {

@@ -1,4 +1,4 @@
-// Types of elements, by their names in signatures.
+// Element types, by their names in signatures.
 
 #pragma once
 
@@ -30,7 +30,7 @@ struct BFloat {
   }
 };
 
-// What is computed with instead of T.
+// The type in which elements of T are computed.
 template <typename T>
 struct Computed {
   using Type = T;
@@ -51,7 +51,7 @@ struct Tag {
   using Type = T;
 };
 
-// Calls `f` with the tag of the floating point type that is called `name`. False if it is unknown.
+// Calls `f` with the tag of the floating-point type `name`. Returns false if it is unknown.
 template <typename F>
 bool VisitFloat(const std::string& name, const F& f) {
   if (name == "__half" || name == "half" || name == "cutlass::half_t") return f(Tag<Half>()), true;

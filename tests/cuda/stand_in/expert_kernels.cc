@@ -1,7 +1,6 @@
 // Mixture of experts: products of rows and their experts' matrices, as a Hopper GPU computes them.
-// Of the kernels that ONNX Runtime times, it takes the first one; others, which do nothing, are of
-// other GPUs. Source: onnxruntime/contrib_ops/cuda/llm/moe_gemm/{moe_kernels.cu,moe_gemm_kernels.h,
-// common.h}.
+// ONNX Runtime times several kernels, and here takes the first; kernels of other GPUs do nothing.
+// Source: onnxruntime/contrib_ops/cuda/llm/moe_gemm/{moe_kernels.cu,moe_gemm_kernels.h,common.h}.
 
 #include <algorithm>
 #include <map>
@@ -15,13 +14,13 @@
 namespace stand_in {
 namespace {
 
-// How a product of rows and their experts' matrices is stored, as launches of ONNX Runtime 1.31.1
-// have it.
+// How a product of rows and their experts' matrices is stored; a parameter of kernels in ONNX
+// Runtime 1.31.1.
 struct Storing {
   int64_t num_experts;
-  const void* shapes;  // of the products
+  const void* shapes;  // of the products; identifies them
   const void* unused0[9];
-  void* total;  // from here on: if the rows of a token are summed
+  void* total;  // from here on, used if the rows of a token are summed
   int64_t total_stride;
   const void* bias;
   int64_t bias_stride;
@@ -72,15 +71,14 @@ struct Product {
   }
 };
 
-// By where the shapes of products are, which the kernel of products is given.
+// Products by the address of their shapes, which the kernel of the products takes.
 std::map<const void*, Computation>& Products() {
   static std::map<const void*, Computation> products;
   return products;
 }
 
-// computeStridesTmaWarpSpecializedKernel(first rows of experts, how products are stored, twice,
-// tokens, rows, outputs and inputs of both products, number of experts, rows, twice, weights,
-// twice, ..., results, twice)
+// computeStridesTmaWarpSpecializedKernel(first rows of experts, two Storing, tokens, rows, outputs
+// and inputs of both products, number of experts, two rows, two weights, ..., two results)
 Computation MakeProducts(const Launch& launch) {
   const auto& arguments = launch.name.arguments;
   if (arguments[0] != arguments[1] || arguments[0] != arguments[2]) return nullptr;
@@ -101,7 +99,7 @@ Computation MakeProducts(const Launch& launch) {
   return [] {};
 }
 
-// Of the kernel's parameters.
+// A parameter of the kernel.
 struct ProductParameters {
   int mode, unused, num_experts;
   const void* shapes;
@@ -112,17 +110,17 @@ Computation MakeProduct(const Launch& launch) {
   return found == Products().end() ? nullptr : found->second;
 }
 
-// Of the activation after the first product.
+// Parameters of the activation after the first product.
 struct ActivationParameters {
   int kind;
-  const float *factors, *summands, *limits;  // of experts
+  const float *factors, *summands, *limits;  // [experts]
   float factor, summand, limit;
-  int layout;  // of gates and what they are multiplied by
+  int layout;  // order of the gates and the values that they multiply
 };
 constexpr int kGatesLast = 0, kByTurns = 1;
 
-// doActivationKernel(output, input, ..., bias, whether it is of experts, first rows of experts,
-// their number, size, whether there are gates, ..., activation)
+// doActivationKernel(output, input, ..., bias, whether each expert has its own, first rows of
+// experts, their number, size, whether there are gates, ..., activation)
 template <typename T>
 struct Activation {
   T* to;
@@ -161,7 +159,7 @@ struct Activation {
   }
 };
 
-// ReLU without gates, or SiLU with them.
+// ReLU without gates, SiLU with gates.
 Computation MakeActivation(const Launch& launch) {
   const auto parameters = launch.Get<ActivationParameters>(12);
   const bool is_gated = launch.Get<bool>(8);

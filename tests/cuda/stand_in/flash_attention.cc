@@ -1,4 +1,4 @@
-// FlashAttention, also with the keys in parts and with new keys for the cache.
+// FlashAttention, including splits of the keys (Flash-Decoding) and new keys for the cache.
 // Source: onnxruntime/contrib_ops/cuda/bert/flash_attention/{flash.h,flash_fwd_kernel.h,mask.h,
 // softmax.h}.
 
@@ -13,22 +13,22 @@
 namespace stand_in {
 namespace {
 
-// Strides in elements.
+// Strides of a tensor, in elements.
 struct Tensor {
   int64_t batch, row, head;
 };
 
-// As launches of ONNX Runtime 1.31.1 have it.
+// The parameters of FlashAttention in ONNX Runtime 1.31.1.
 struct FlashParameters {
   void *query, *key, *value;
   int64_t query_batch, key_batch, value_batch, query_row, key_row, value_row, query_head,
       key_head, value_head;
   int32_t num_heads, num_key_heads, num_group_heads;
   void* output;
-  float* partial_output;  // [parts, batch, heads, queries, padded size]
+  float* partial_output;  // [splits, batch, heads, queries, padded size]
   Tensor output_strides;
   void* unused0;
-  float *log_sums, *partial_log_sums;  // [batch, heads, queries], and [parts, ...]
+  float *log_sums, *partial_log_sums;  // [batch, heads, queries]; [splits, ...]
   int32_t batch_size, query_length, key_length, new_length, size, padded_query_length,
       padded_key_length, padded_size, rotary_size, unused1;
   float scale, scale_of_powers_of_2;
@@ -55,8 +55,8 @@ static_assert(offsetof(FlashParameters, new_key) == 264);
 static_assert(offsetof(FlashParameters, window_left) == 372);
 static_assert(offsetof(FlashParameters, num_parts) == 396);
 
-// Arguments of the templates: the traits, and booleans. `traits`: head size, queries and keys of a
-// block, ..., element.
+// Template arguments: the traits and booleans. `traits`: head size, queries and keys per block,
+// ..., element type.
 struct Traits {
   bool is_causal, is_local, is_capped, is_split, appends;
   int64_t block_keys;
@@ -68,13 +68,13 @@ Traits TraitsOf(const Name& name) {
   const std::string& traits = arguments[0];
   const size_t begin = traits.find('<') + 1;
   const std::vector<std::string> parts = PartsOf(traits.substr(begin, traits.rfind('>') - begin));
-  const bool is_of_parts = arguments.size() > 8;  // others return their weights, the seventh
+  const bool is_of_parts = arguments.size() > 8;  // the other kernel's seventh: returns weights
   const auto is_true = [&](size_t i) { return i < arguments.size() && arguments[i] == "true"; };
   return {is_true(1), is_true(2), is_true(6), is_of_parts && is_true(7),
           is_of_parts && is_true(8), atoi(parts[2].c_str()), parts[6]};
 }
 
-// Without what no model here uses: slopes of ALiBi, pages, and sequences without padding.
+// Whether parameters use no ALiBi slopes, pages or unpadded sequences, which no model here uses.
 bool IsKnown(const FlashParameters& p) {
   return p.slopes == nullptr && p.pages == nullptr && p.batch_indices == nullptr &&
          p.query_starts == nullptr && !(p.has_key_starts && p.key_lengths != nullptr);
@@ -105,7 +105,7 @@ class Flash {
   }
 
  private:
-  // Before new keys are appended.
+  // The number of keys before new keys are appended.
   int64_t PastLength(int64_t batch) const {
     return p.key_lengths == nullptr ? p.key_length : p.key_lengths[batch];
   }
@@ -113,7 +113,7 @@ class Flash {
     return PastLength(batch) + (traits.appends ? p.new_length : 0);
   }
 
-  // The query or a new key, with rotary positions if the kernel applies them.
+  // A query or a new key, with rotary positions if the kernel applies them.
   std::vector<float> RowOf(const void* begin, int64_t offset, int64_t position) const {
     std::vector<float> row = FloatsOf(static_cast<const T*>(begin) + offset, 0, 1, p.size);
     if (!traits.appends || p.rotary_size == 0) return row;
@@ -139,7 +139,7 @@ class Flash {
     }
   }
 
-  // The last query attends up to the last key.
+  // The last query is aligned with the last key.
   KeyRange KeysOf(int64_t batch, int64_t row) const {
     const int64_t length = KeyLength(batch), last = row + length - p.query_length;
     KeyRange range = {0, length};
@@ -172,7 +172,7 @@ class Flash {
                 head * strides.head);
       return;
     }
-    // Each part has as many blocks of keys.
+    // All splits have the same number of blocks of keys.
     const int64_t num_blocks = (KeyLength(batch) + traits.block_keys - 1) / traits.block_keys;
     const int64_t part_keys = (num_blocks + p.num_parts - 1) / p.num_parts * traits.block_keys;
     const int64_t num_rows = static_cast<int64_t>(p.batch_size) * p.num_heads * p.query_length;
@@ -191,7 +191,7 @@ class Flash {
   Traits traits;
 };
 
-// Means of the parts, weighted by their sums.
+// Combines the splits' means, weighted by their sums of exponentials.
 template <typename T>
 void Combine(const FlashParameters& p) {
   const int64_t num_rows = static_cast<int64_t>(p.batch_size) * p.num_heads * p.query_length;

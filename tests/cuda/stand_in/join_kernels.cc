@@ -1,4 +1,4 @@
-// Concatenation, padding, and sequences in reverse.
+// Concatenation, padding, and reversal of sequences.
 // Source: onnxruntime/core/providers/cuda/tensor/{concat,pad}_impl.cu, rnn/rnn_impl.cu.
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kMostInputs = 32;
 
-// `ends`: of the inputs along the axis. `whole`, `inner`: elements of the output that share the
-// coordinates before the axis, and those up to it.
+// `ends`: the ends of the inputs along the axis. `whole`, `inner`: elements of the output per
+// coordinate before the axis, and per coordinate of the axis.
 Computation MakeConcat(const Launch& launch) {
   Computation made;
   Visit(launch.name.arguments[0], [&](auto tag) {
@@ -36,7 +36,7 @@ Computation MakeConcat(const Launch& launch) {
   return made;
 }
 
-// All inputs have `size` elements along the axis. `inputs`: by value, or in memory of the device.
+// All inputs have `size` elements along the axis. `inputs`: by value, or in device memory.
 template <typename T, typename Inputs>
 Computation MakeConcatOf(const Launch& launch, Inputs inputs) {
   return [inputs, whole = launch.Get<Divisor>(0).value, inner = launch.Get<Divisor>(1).value,
@@ -65,7 +65,8 @@ Computation MakeConcatOfSameSizes(const Launch& launch) {
   return made;
 }
 
-// Inputs have `num_rows` rows each, of their own sizes. They go to `places` in rows of the output.
+// Each input has `num_rows` rows of its own size; `places` gives their starts in rows of the
+// output.
 Computation MakeConcatOfRows(const Launch& launch) {
   Computation made;
   Visit(launch.name.arguments[0], [&](auto tag) {
@@ -85,11 +86,11 @@ Computation MakeConcatOfRows(const Launch& launch) {
   return made;
 }
 
-// Of the operator's mode.
+// The mode of the operator Pad.
 enum Padding { kConstant, kReflect, kEdge, kWrap };
 
-// Where the element at `coordinate` is from, both counted from the first element of the input. -1:
-// it is the constant.
+// The coordinate whose element is at `coordinate`, both relative to the first element of the input.
+// Returns -1 for the constant.
 int64_t SourceOf(int padding, int64_t coordinate, int64_t size) {
   if (coordinate >= 0 && coordinate < size) return coordinate;
   const bool is_before = coordinate < 0;
@@ -101,8 +102,8 @@ int64_t SourceOf(int padding, int64_t coordinate, int64_t size) {
   }
 }
 
-// Padding by wrapping is of the part of the input from `offsets` on, of `extents` elements: other
-// padding may be negative.
+// kWrap repeats the part of the input from `offsets` on, of `extents` elements, which remains after
+// negative padding.
 Computation MakePad(const Launch& launch) {
   const int padding = atoi(launch.name.arguments[1].c_str());
   Computation made;
@@ -133,7 +134,7 @@ Computation MakePad(const Launch& launch) {
   return made;
 }
 
-// Of the last two dimensions.
+// Pads the last two dimensions only.
 Computation MakePadOfMatrices(const Launch& launch) {
   const int padding = atoi(launch.name.arguments[1].c_str());
   Computation made;
@@ -156,7 +157,7 @@ Computation MakePadOfMatrices(const Launch& launch) {
   return made;
 }
 
-// Steps of each sequence of a batch, [steps, batch, size], in reverse; zeros after its last one.
+// Reverses the steps of each sequence of [steps, batch, size]; writes zeros after its end.
 Computation MakeReverse(const Launch& launch) {
   Computation made;
   Visit(launch.name.arguments[0], [&](auto tag) {

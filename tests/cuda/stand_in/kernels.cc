@@ -11,7 +11,7 @@ namespace {
 constexpr int kBlockSharedBytes = 232448;  // of an H100
 std::map<const void*, std::string> kernel_names;
 
-// Nothing if kernels are not to compute. One that is unknown does nothing, and is logged.
+// Does nothing unless kernels are to compute. Logs an unknown kernel, which does nothing.
 Computation ComputationOf(const std::string& name, void** parameters, Extent grid, Extent block) {
   const Computation nothing = [] {};
   if (!IsComputing()) return nothing;
@@ -42,7 +42,7 @@ int LaunchKernel(const void* kernel, Extent grid, Extent block, void** parameter
 
 }  // namespace
 
-// Kernels. The compiler registers them, by the address of a function that launches each.
+// Kernels. The compiler registers each by the address of the function that launches it.
 
 API void** __cudaRegisterFatBinary(void*) {
   static void* handle;
@@ -136,7 +136,7 @@ API int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* count, const
   return 0;
 }
 
-// What ONNX Runtime links to and does not call here.
+// Functions that ONNX Runtime links to and does not call here.
 
 #define UNUSED(name) \
   API int name() { return Called(#name) ? last_error : kInvalidValue; }

@@ -1,4 +1,4 @@
-// What stand-ins of libraries share that launch kernels.
+// Shared by stand-ins of libraries that launch kernels.
 
 #pragma once
 
@@ -7,8 +7,9 @@
 
 #define API extern "C" __attribute__((visibility("default")))
 
-// Puts a kernel on a stream. If kernels are to compute, `run` is called with a copy of the
-// parameters, and returns null or what has failed; null: the kernel does nothing, and that is logged.
+// Enqueues a kernel on a stream. If kernels are to compute, calls `run` with a copy of the
+// parameters; it returns null or an error message. If `run` is null, logs that the kernel does
+// nothing.
 extern "C" int StandInLaunch(void* stream, const char* name, const char* (*run)(const void*),
                              const void* parameters, size_t size);
 

@@ -8,7 +8,7 @@ namespace {
 
 using Demangle = char* (*)(const char*, char*, size_t*, int*);
 
-// The name of a template alone: of one that is too long for the C++ library.
+// The name of a template without its arguments, for names too long for the C++ library.
 std::string NameAlone(const std::string& mangled) {
   if (mangled.compare(0, 3, "_ZN") != 0) return mangled;
   std::string name;
@@ -22,7 +22,7 @@ std::string NameAlone(const std::string& mangled) {
   return name;
 }
 
-// By the C++ library of ONNX Runtime.
+// Demangles with the C++ library of ONNX Runtime.
 std::string Demangled(const std::string& mangled) {
   static void* library = dlopen("libstdc++.so.6", RTLD_LAZY);
   static const auto demangle = reinterpret_cast<Demangle>(dlsym(library, "__cxa_demangle"));
@@ -37,7 +37,7 @@ std::string Demangled(const std::string& mangled) {
 bool Opens(char c) { return c == '<' || c == '(' || c == '{'; }
 bool Closes(char c) { return c == '>' || c == ')' || c == '}'; }
 
-// Where the bracket closes that opens at `begin`.
+// The position of the bracket that closes the one at `begin`.
 size_t EndOf(const std::string& text, size_t begin) {
   int depth = 0;
   for (size_t i = begin; i < text.size(); ++i) {
@@ -47,7 +47,7 @@ size_t EndOf(const std::string& text, size_t begin) {
   return text.size();
 }
 
-// Without the result's type, which templates have.
+// Removes the result type, which the names of template functions include.
 std::string WithoutResult(std::string text) {
   if (text.compare(0, 5, "void ") == 0) text.erase(0, 5);
   const std::string unnamed = "(anonymous namespace)::";

@@ -1,4 +1,4 @@
-// Names of kernels, as C++ writes them.
+// Parses the C++ names of kernels.
 
 #pragma once
 
@@ -8,15 +8,15 @@
 namespace stand_in {
 
 struct Name {
-  std::string base;                     // with namespaces
+  std::string base;                     // with namespaces, without arguments
   std::vector<std::string> arguments;   // of the template
   std::vector<std::string> parameters;  // their types
 };
 
-// Reads a mangled name.
+// Parses a mangled name.
 Name NameOf(const std::string& mangled);
 
-// Parts of a text between commas that are in no brackets.
+// Splits a text at the commas outside brackets.
 std::vector<std::string> PartsOf(const std::string& text);
 
 }  // namespace stand_in

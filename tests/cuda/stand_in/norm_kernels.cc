@@ -1,4 +1,4 @@
-// Layer normalization and RMSNorm, with the addition of a residual and a bias before.
+// LayerNorm and RMSNorm, optionally after adding a residual and a bias.
 // Source: onnxruntime/core/providers/cuda/nn/layer_norm_impl.cu.
 
 #include <math.h>
@@ -9,9 +9,9 @@
 namespace stand_in {
 namespace {
 
-// Parameters: output, means, inverse deviations (may be null), input, rows, columns, epsilon,
-// scale, bias (may be null), unused, residual, bias of the input, their sum (all may be null). The
-// last argument: whether it is RMSNorm.
+// Parameters: output, means, inverse standard deviations (may be null), input, rows, columns,
+// epsilon, scale, bias (may be null), unused, residual, bias of the input, their sum (all may be
+// null). The last template argument: whether it is RMSNorm.
 Computation MakeNorm(const Launch& launch) {
   const bool is_rms = launch.name.arguments[3] == "true";
   Computation made;

@@ -1,4 +1,4 @@
-// Products with matrices of 4 or 8 bits, and tables of them.
+// Products with matrices of 4 or 8 bits, and lookups in tables of 4 or 8 bits.
 // Source: onnxruntime/contrib_ops/cuda/quantization/{matmul_4bits_m1_impl.cuh,
 // matmul_4bits_batched_impl.cuh, matmul_8bits_m1_impl.cuh, matmul_8bits_batched_impl.cuh,
 // dequantize_blockwise_4bits.cu, dequantize_blockwise_8bits.cu, matmul_4bits.cu,
@@ -17,7 +17,7 @@
 namespace stand_in {
 namespace {
 
-// Of packed numbers of 4 or 8 bits, low bits first.
+// The number at `index` among packed numbers of 4 or 8 bits, low bits first.
 int NumberAt(const uint8_t* packed, int64_t index, int64_t bits) {
   const int64_t in_byte = 8 / bits;
   return packed[index / in_byte] >> (index % in_byte * bits) & ((1 << bits) - 1);
@@ -30,7 +30,7 @@ template <typename T, int kBits>
 struct Matrix {
   const uint8_t* numbers;
   const T* scales;       // [outputs, blocks]
-  const uint8_t* zeros;  // [outputs, blocks], each output from a byte on; null: all in the middle
+  const uint8_t* zeros;  // [outputs, blocks], an output begins at a byte; null: all are the middle
   int64_t num_blocks, block_size;
 
   // (number - zero) * scale. kOnce: rounded to T; kTwice: zero * scale is rounded, too.
@@ -51,7 +51,8 @@ struct Matrix {
   }
 };
 
-// For one row of inputs, 8 bits become fp16; for more rows, and with other types, they do not.
+// The 8-bit kernel for one row rounds fp16 weights to fp16; that for more rows, and with other
+// types, does not round.
 template <typename T, int kBits, bool kIsOneRow>
 constexpr Rounding RoundingOf() {
   if (kBits == 4) return Rounding::kTwice;
@@ -60,13 +61,13 @@ constexpr Rounding RoundingOf() {
 
 // [rows, outputs] = [rows, inputs] times a matrix. Sums are fp32, although the kernels of 4 bits
 // add in T.
-// Arguments: T, block size, ... Parameters: result, inputs, numbers, scales, zero points,
-// rows unless that is one, outputs, inputs, blocks of an output.
+// Template arguments: T, block size, ... Parameters: result, inputs, numbers, scales, zero points,
+// rows (not with kIsOneRow), outputs, inputs, blocks per output.
 template <int kBits, bool kIsOneRow>
 Computation MakeProduct(const Launch& launch) {
   const bool has_rows = launch.name.parameters.size() == 9;
   const int64_t num_rows = has_rows ? launch.Integer(5) : 1;
-  const int sizes = has_rows ? 6 : 5;  // where they begin
+  const int sizes = has_rows ? 6 : 5;  // index of the sizes
   const int64_t num_outputs = launch.Integer(sizes), num_inputs = launch.Integer(sizes + 1);
   Computation made;
   VisitFloat(launch.name.arguments[0], [&](auto tag) {
@@ -95,9 +96,9 @@ Computation MakeProduct(const Launch& launch) {
   return made;
 }
 
-// The whole matrix, for a product by cuBLAS: [outputs, blocks * block size].
-// Arguments: T, type of zero points. Parameters: result, numbers, scales, zero points, block size,
-// blocks of an output if there are 4 bits, blocks of a thread block, blocks.
+// Dequantizes the whole matrix, for a product by cuBLAS: [outputs, blocks * block size]. Template
+// arguments: T, type of zero points. Parameters: result, numbers, scales, zero points, block size,
+// blocks per output (4 bits only), blocks per thread block, blocks.
 template <int kBits>
 Computation MakeDequantize(const Launch& launch) {
   Computation made;
@@ -119,7 +120,7 @@ Computation MakeDequantize(const Launch& launch) {
   return made;
 }
 
-// Argument: T. Parameters: result [..., size], bias [size], size, number of results.
+// Template argument: T. Parameters: result [..., size], bias [size], size, count of results.
 Computation MakeAddBias(const Launch& launch) {
   const int64_t size = launch.Integer(2), count = launch.Integer(3);
   Computation made;
@@ -134,10 +135,10 @@ Computation MakeAddBias(const Launch& launch) {
   return made;
 }
 
-// Slices of a table [before, entries, after] of unsigned numbers: [before, ids, after]. Blocks go
-// on from row to row.
-// Arguments: type of numbers, T, type of ids. Parameters: numbers, ids, scales, zero points,
-// result, after, entries, number of ids, bits, block size, axis, number of results, sign.
+// Gathers slices of a table [before, entries, after] of unsigned numbers: [before, ids, after].
+// Blocks are consecutive across rows. Template arguments: type of numbers, T, type of ids.
+// Parameters: numbers, ids, scales, zero points, result, after, entries, number of ids, bits, block
+// size, axis, number of results, sign.
 Computation MakeGather(const Launch& launch) {
   Computation made;
   if (launch.name.arguments[0] != "unsigned char") return made;

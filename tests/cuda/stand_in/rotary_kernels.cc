@@ -1,4 +1,4 @@
-// The operator of rotary positions.
+// The RotaryEmbedding operator.
 // Source: onnxruntime/contrib_ops/cuda/bert/rotary_embedding_impl.cu.
 
 #include "attention.h"
@@ -6,17 +6,17 @@
 namespace stand_in {
 namespace {
 
-// Between texts, heads and tokens.
+// Strides between texts, heads and tokens.
 struct Strides {
   int text, head, token, unused;
 };
 
 }  // namespace
 
-// A block for each token, text and head. Parameters: output, input, cosines and sines
+// A thread block for each token, text and head. Parameters: output, input, cosines and sines
 // [positions, rotated / 2], positions, unused, length, heads, head size, rotated elements, unused,
-// 1 for a position of each token and 0 for the first token's, whether neighbours are rotated
-// together, strides of input and output.
+// format of positions (1: one per token; 0: that of the first token), whether neighbours form a
+// pair, strides of input and output.
 Computation MakeRotary(const Launch& launch) {
   Computation made;
   VisitFloat(launch.name.arguments[0], [&](auto tag) {

@@ -1,4 +1,4 @@
-// Mixture of experts: which rows of tokens go to which experts.
+// Mixture of experts: routing of tokens to experts.
 // Source: onnxruntime/contrib_ops/cuda/moe/qmoe_kernels.cu,
 // onnxruntime/contrib_ops/cuda/llm/moe_gemm/moe_kernels.cu.
 
@@ -12,8 +12,8 @@
 namespace stand_in {
 namespace {
 
-// The likeliest experts of each row, and their probabilities. Parameters: scores, probabilities,
-// experts, rows, number of experts, number of those selected, whether their probabilities sum to 1.
+// Selects the top experts of each row, and their probabilities. Parameters: scores, probabilities,
+// experts, rows, number of experts, number selected, whether probabilities are normalized to sum 1.
 Computation MakeRouting(const Launch& launch) {
   Computation made;
   VisitFloat(launch.name.arguments[0], [&](auto tag) {
@@ -44,10 +44,10 @@ Computation MakeRouting(const Launch& launch) {
   return made;
 }
 
-// Rows of tokens are copied, one for each expert of a token, and sorted by experts. Copy i of a
-// token is the one for its expert i: copies of all tokens follow each other.
+// Copies each token's row once per expert, and sorts the copies by expert. Copy i of a token is for
+// its expert i; copies i of all tokens are consecutive.
 // Parameters: experts of tokens, the copy of each row, the row of each copy, the expert of each
-// row, the first row of each expert and the number of rows, tokens, experts of a token, the first
+// row, the first row of each expert and the number of rows, tokens, experts per token, the first
 // expert, the one after the last, the number of experts.
 Computation MakeSort(const Launch& launch) {
   return [selected = launch.Get<const int*>(0), copies = launch.Get<int*>(1),
@@ -69,8 +69,8 @@ Computation MakeSort(const Launch& launch) {
   };
 }
 
-// The same in three steps, for many tokens: first the copies of each expert, and their number, by
-// blocks of tokens. Parameters: experts of tokens, numbers, copies, tokens, experts of a token, the
+// The same in three steps, for many tokens. First the copies of each expert, and their number, per
+// block of tokens. Parameters: experts of tokens, numbers, copies, tokens, experts per token, the
 // first expert.
 Computation MakeBlocks(const Launch& launch) {
   return [selected = launch.Get<const int*>(0), counts = launch.Get<int*>(1),
@@ -93,7 +93,7 @@ Computation MakeBlocks(const Launch& launch) {
   };
 }
 
-// Then the first row of each block. Parameters: numbers, first rows of blocks, those of experts,
+// Second: the first row of each block. Parameters: numbers, first rows of blocks, those of experts,
 // numbers of experts and of blocks.
 Computation MakeStarts(const Launch& launch) {
   return [counts = launch.Get<const int*>(0), block_starts = launch.Get<int*>(1),
@@ -109,8 +109,8 @@ Computation MakeStarts(const Launch& launch) {
   };
 }
 
-// Then rows. Parameters: numbers, first rows of blocks, copies of experts, the expert of each row,
-// the copy of each row, the row of each copy, tokens.
+// Third: the rows. Parameters: numbers, first rows of blocks, copies of experts, the expert of each
+// row, the copy of each row, the row of each copy, tokens.
 Computation MakeMerged(const Launch& launch) {
   return [counts = launch.Get<const int*>(0), block_starts = launch.Get<const int*>(1),
           of_experts = launch.Get<const int*>(2), experts = launch.Get<int*>(3),
@@ -128,7 +128,7 @@ Computation MakeMerged(const Launch& launch) {
   };
 }
 
-// Copies tokens, and probabilities of their experts.
+// Copies tokens, and the probabilities of their experts.
 Computation MakeRows(const Launch& launch) {
   if (launch.name.arguments[0] != launch.name.arguments[1]) return nullptr;
   Computation made;

@@ -1,4 +1,4 @@
-// Sums, and the largest elements.
+// Sums, cumulative sums and top-k.
 // Source: onnxruntime/core/providers/cuda/math/{topk_impl.cuh,cumsum_impl.cu},
 // reduction/reduction_functions.cu.
 
@@ -21,7 +21,7 @@ struct Selection {
   const T* from;
   T* values;
   int64_t* indices;
-  Array<int64_t> elements;  // from each dimension on
+  Array<int64_t> elements;  // in all dimensions from each one on
   size_t rank;
   int axis;
   int64_t count;
@@ -29,7 +29,7 @@ struct Selection {
   int64_t axis_size;
 };
 
-// For each row: which elements, by the order of their values. `is_before`: of equal ones.
+// The top elements of each row. `is_before` orders the indices of equal elements.
 template <typename T>
 void Select(const Selection<T>& s, int64_t num_rows, bool (*is_before)(int64_t, int64_t)) {
   const bool is_last = s.axis == static_cast<int>(s.rank) - 1;
@@ -53,7 +53,7 @@ void Select(const Selection<T>& s, int64_t num_rows, bool (*is_before)(int64_t, 
   }
 }
 
-// Each thread selects among the elements from its own number on, in steps of all threads.
+// The order of the radix kernel, whose threads each select among every kRadixThreads-th element.
 bool IsFirstOfThreads(int64_t a, int64_t b) {
   if (a % kRadixThreads != b % kRadixThreads) return a % kRadixThreads < b % kRadixThreads;
   return a < b;
@@ -73,7 +73,7 @@ Selection<T> SelectionOf(const Launch& launch, int first_flag) {
           launch.Get<int64_t>(first_flag + 2)};
 }
 
-// `first_flag`: the parameter after which the kernels' are alike.
+// `first_flag`: index of the parameter from which on the kernels' parameters are the same.
 Computation MakeTopK(const Launch& launch, int first_flag, bool (*is_before)(int64_t, int64_t)) {
   Computation made;
   Visit(launch.name.arguments[0], [&](auto tag) {
@@ -88,7 +88,7 @@ Computation MakeTopK(const Launch& launch, int first_flag, bool (*is_before)(int
 Computation MakeBitonicTopK(const Launch& launch) { return MakeTopK(launch, 8, IsFirst); }
 Computation MakeRadixTopK(const Launch& launch) { return MakeTopK(launch, 7, IsFirstOfThreads); }
 
-// Sums along an axis of `size` elements, `stride` apart, of the elements up to each.
+// Cumulative sums along an axis of `size` elements, `stride` apart.
 template <typename T>
 Computation MakeRunningSums(const T* from, T* to, int64_t count, int64_t size, int64_t stride,
                             bool is_exclusive, bool is_reverse) {
@@ -117,7 +117,7 @@ Computation MakeCumSum(const Launch& launch) {
   return made;
 }
 
-// A block for each row.
+// A thread block for each row.
 Computation MakeCumSumOfIntegers(const Launch& launch) {
   const int64_t size = launch.Get<int>(2), stride = launch.Get<int>(3);
   return MakeRunningSums(launch.Get<const int64_t*>(0), launch.Get<int64_t*>(1),
@@ -125,7 +125,7 @@ Computation MakeCumSumOfIntegers(const Launch& launch) {
                          launch.Get<bool>(5));
 }
 
-// Sizes and strides of the dimensions that are kept, and of those that are summed.
+// Sizes and strides of the kept dimensions and of the summed dimensions.
 struct SumSizes {
   int num_kept, num_summed;
   int64_t kept_sizes[16], kept_strides[16], summed_sizes[16], summed_strides[16];
@@ -160,8 +160,8 @@ Computation MakeSum(const Launch& launch) {
   return made;
 }
 
-// Sums of rows; arguments: types of input, output and sum, what is summed, what is done with sums,
-// and whether they are divided by the number of columns.
+// Sums of rows. Template arguments: types of input, output and sum; the operation on elements, and
+// that on sums; whether sums are divided by the number of columns.
 Computation MakeSumOfRows(const Launch& launch) {
   const auto& arguments = launch.name.arguments;
   const auto has = [&](size_t argument, const char* name) {

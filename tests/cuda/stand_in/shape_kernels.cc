@@ -1,4 +1,4 @@
-// Operators that move elements.
+// Operators that move elements without computing.
 // Source: onnxruntime/core/providers/cuda/tensor/{gather,gather_elements,gather_nd,slice,split,
 // transpose}_impl.cu, fpgeneric.cu.
 
@@ -15,7 +15,7 @@ int64_t IndexAt(const void* indices, size_t size, int64_t place) {
                                  : static_cast<const int64_t*>(indices)[place];
 }
 
-// Elements that an index outside the axis selects are zeros.
+// Indices outside the axis select zeros.
 Computation MakeGather(const Launch& launch) {
   Computation made;
   Visit(launch.name.arguments[0], [&](auto tag) {
@@ -36,7 +36,8 @@ Computation MakeGather(const Launch& launch) {
   return made;
 }
 
-// Of GatherElements and ScatterElements: where an index's row begins, and where the index is.
+// For GatherElements and ScatterElements: the offset of the row that an index selects from, and of
+// the index.
 struct Offsets {
   int64_t row, index;
 };
@@ -79,7 +80,7 @@ FindOffsets OffsetsOf(const Launch& launch) {
   };
 }
 
-// Indices outside the axis are left out. Scattered elements replace what was there.
+// Ignores indices outside the axis. Scattered elements replace those in the output.
 Computation MakeGatherOrScatterElements(const Launch& launch) {
   const auto& arguments = launch.name.arguments;
   const bool is_gather = arguments[2] == "true";
@@ -109,8 +110,8 @@ Computation MakeGatherOrScatterElements(const Launch& launch) {
   return made;
 }
 
-// Where the slices begin that tuples of `num_dimensions` indices select. Dimensions before
-// `first_dimension` are of batches.
+// The offsets of the slices that tuples of `num_dimensions` indices select. Dimensions before
+// `first_dimension` are batch dimensions.
 template <typename T>
 Computation MakeOffsetsOfSlices(const Launch& launch) {
   return [first_dimension = launch.Get<int64_t>(0), sizes = launch.Get<Array<int64_t>>(1),
@@ -147,7 +148,7 @@ Computation MakeGatherOfSlices(const Launch& launch) {
 }
 
 Computation MakeSlice(const Launch& launch) {
-  if (launch.name.arguments[0] != "false") return nullptr;  // of a gradient
+  if (launch.name.arguments[0] != "false") return nullptr;  // whether it is for a gradient
   const int rank = atoi(launch.name.arguments[1].c_str());
   Computation made;
   Visit(launch.name.arguments[2], [&](auto tag) {
@@ -171,7 +172,7 @@ Computation MakeSlice(const Launch& launch) {
   return made;
 }
 
-// Parts of rows of `row_size` bytes; `count` vectors of 16, 8, 4, 2 or 1 bytes in all.
+// Parts of rows of `row_size` bytes; `count` vectors of 16, 8, 4, 2 or 1 bytes in total.
 Computation MakeSplit(const Launch& launch) {
   const std::string& type = launch.name.arguments[0];
   size_t vector = kVectorBytes;
@@ -206,8 +207,8 @@ Computation MakeTranspose(const Launch& launch) {
   return made;
 }
 
-// Strides are in elements, but the last, which is in vectors. A block has a part of the third
-// dimension; its threads along x are vectors of the last.
+// Strides are in elements, except the last, which is in vectors. A thread block has a part of the
+// third dimension; its threads along x are vectors of the last dimension.
 Computation MakeTransposeOfVectors(const Launch& launch) {
   const int64_t element = atoi(launch.name.arguments[0].c_str());
   return [element, grid = launch.grid, block = launch.block,
@@ -232,7 +233,7 @@ Computation MakeTransposeOfVectors(const Launch& launch) {
   };
 }
 
-// A matrix for each z of the grid, `stride` elements apart.
+// Transposes one matrix for each z of the grid; they are `stride` elements apart.
 Computation MakeTransposeOfMatrices(const Launch& launch) {
   Computation made;
   Visit(launch.name.arguments[0], [&](auto tag) {
@@ -252,7 +253,7 @@ Computation MakeTransposeOfMatrices(const Launch& launch) {
   return made;
 }
 
-// A matrix of `num_columns` rows of `num_rows` elements.
+// Transposes a matrix of `num_columns` rows of `num_rows` elements.
 Computation MakeTransposeOfMatrix(const Launch& launch) {
   return [to = launch.Get<uint16_t*>(0), from = launch.Get<const uint16_t*>(1),
           num_rows = launch.Get<int>(2), num_columns = launch.Get<int>(3)] {

@@ -40,7 +40,7 @@ void VisitTypes(const std::string& in, const std::string& out, const Make& make)
   });
 }
 
-// Arguments: types of input, output and sums, a size, and whether the logarithm is wanted.
+// Template arguments: types of input, output and sums, a size, whether to return the logarithm.
 // Parameters: output, input, rows, stride of rows, their size.
 Computation MakeSoftmaxOfWarps(const Launch& launch) {
   const auto& arguments = launch.name.arguments;
@@ -54,8 +54,8 @@ Computation MakeSoftmaxOfWarps(const Launch& launch) {
   return made;
 }
 
-// A block for each row. Arguments: a number, types of input, sums and output, what comes last.
-// Parameters: output, input, size of rows, strides of rows of the input and output.
+// A thread block for each row. Template arguments: a number, types of input, sums and output, the
+// epilogue. Parameters: output, input, size of rows, strides of rows of the input and output.
 Computation MakeSoftmaxOfBlocks(const Launch& launch) {
   const auto& arguments = launch.name.arguments;
   const Rows rows = {launch.grid.x, launch.Get<int>(2), launch.Get<int>(3), launch.Get<int>(4)};

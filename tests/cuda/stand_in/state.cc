@@ -11,12 +11,12 @@ namespace {
 
 pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 std::string calls;
-std::string failing;  // the call that fails, and its error
+std::string failing;  // the call that fails with the error `failure`
 int failure;
 bool is_late = getenv("STAND_IN_LATE") != nullptr;
 const bool is_computing = getenv("STAND_IN_COMPUTES") != nullptr;
 std::deque<std::function<void()>> late;
-size_t num_done;  // of `num_added`
+size_t num_done;  // how many of `num_added` are done
 const int64_t node_nanoseconds = [] {
   const char* given = getenv("STAND_IN_NANOSECONDS");
   return given == nullptr ? 0L : atol(given);
@@ -119,7 +119,7 @@ int Work(void* handle, const Node& node, size_t count) {
 
 using namespace stand_in;
 
-// What tests call.
+// The interface for tests.
 
 API const char* StandInCalls() { return calls.c_str(); }
 API int64_t StandInNumAlive() { return num_alive; }
@@ -135,7 +135,7 @@ API void StandInFail(const char* name, int error) {
   failure = error;
 }
 
-// Whether streams work as late as possible: when an event after it is waited for.
+// Sets whether work is done as late as possible: when someone waits for an event after it.
 API void StandInBeLate(int late_or_not) {
   Lock lock;
   is_late = late_or_not != 0;
@@ -146,8 +146,8 @@ API int StandInWork(void* stream, void (*run)(), int type, int64_t kind) {
   return Work(stream, {"work", run, static_cast<NodeType>(type), kind});
 }
 
-// A launch by another library. What it computes, if anything: `run` of a copy of the parameters,
-// which returns null or what has failed.
+// A launch by another library. Computes run(copy of the parameters), unless `run` is null; it
+// returns null or an error message.
 API int StandInLaunch(void* stream, const char* name, const char* (*run)(const void*),
                       const void* parameters, size_t size) {
   if (int error = Called("kernel", name)) return error;

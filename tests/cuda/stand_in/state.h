@@ -1,6 +1,6 @@
-// Stands for the CUDA runtime in tests, on machines without a GPU. A device's memory is memory of
-// the host. Kernels do nothing; copies, and the work of tests, are done: at once, or as late as
-// possible. What CUDA does not allow while a stream is captured fails as it does there.
+// Stands in for the CUDA runtime in tests, on machines without a GPU. Device memory is host memory.
+// Kernels do nothing, unless they are to compute; copies and tests' work are done at once, or as
+// late as possible. What CUDA forbids while a stream is captured fails with CUDA's errors.
 //
 // Source: CUDA Runtime API 13.0, "Stream Management", "Graph Management", "Memory Management".
 
@@ -19,7 +19,7 @@
 
 namespace stand_in {
 
-// Of cudaError_t.
+// From cudaError_t.
 constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kInvalidDevice = 101;
@@ -29,9 +29,9 @@ constexpr int kCaptureInvalidated = 901;
 constexpr int kCaptureIsolation = 905;
 constexpr int kCaptureImplicit = 906;
 
-// Of cudaGraphNodeType.
+// From cudaGraphNodeType.
 enum NodeType { kKernelNode, kCopyNode, kFillNode, kHostNode };
-// Of cudaMemcpyKind.
+// The values of cudaMemcpyKind.
 constexpr const char* kDirections[] = {"host", "in", "out", "device", "default"};
 
 struct Extent {
@@ -40,7 +40,7 @@ struct Extent {
 
 using Computation = std::function<void()>;
 
-// Of a launch; null of a kernel that is not known. For one thread at a time.
+// Makes the computation of a launch, or null for an unknown kernel. Not thread-safe.
 using MakeComputation = Computation (*)(const std::string& mangled, void** parameters, Extent grid,
                                         Extent block);
 
@@ -48,7 +48,7 @@ struct Node {
   std::string name;
   std::function<void()> run;
   NodeType type;
-  int64_t kind;  // of a copy
+  int64_t kind;  // cudaMemcpyKind of a copy
 };
 
 struct Graph {
@@ -58,55 +58,55 @@ struct Graph {
 struct Stream {
   std::string name;
   Graph* captured = nullptr;
-  bool is_broken = false;  // the capture has failed
+  bool is_broken = false;  // whether the capture has failed
 };
 
 struct Event {
-  size_t count = 0;        // of late work before it
-  int64_t nanoseconds = 0;  // when the device is done with what is before it
+  size_t count = 0;        // pieces of work before it
+  int64_t nanoseconds = 0;  // when the device has done the work before it
   bool is_captured = false;
 };
 
-// Held while what follows, or state of a file, is read or changed. A thread may hold it several
-// times: a test's function calls back.
+// Hold it to read or change the variables below, or those of a file. A thread may hold it several
+// times, since functions of tests call back.
 struct Lock {
   Lock();
   ~Lock();
 };
 
-extern int64_t num_alive;  // objects and allocations that are not destroyed
-extern size_t num_added;   // pieces of work that were put on streams
+extern int64_t num_alive;  // objects and allocations that are not yet destroyed
+extern size_t num_added;   // pieces of work put on streams
 extern Stream default_stream;
-extern constinit thread_local Stream* capturing;  // of this thread
+extern constinit thread_local Stream* capturing;  // by this thread
 extern constinit thread_local int last_error;
 
-// Whether kernels compute: if the environment has STAND_IN_COMPUTES.
+// Whether kernels compute: STAND_IN_COMPUTES is set in the environment.
 bool IsComputing();
 
 void Log(const std::string& name, const std::string& about = "");
 int Fail(int error);
 
-// Logs a call. Returns its error if it is to fail.
+// Logs a call. Returns the error that StandInFail() set for it, or 0.
 int Called(const std::string& name, const std::string& about = "");
 
-// Logs a call that may not be made while this thread captures.
+// Logs a call that CUDA forbids while this thread captures; it fails then.
 int CalledOutside(const std::string& name, const std::string& about = "");
 
 Stream* StreamOf(void* handle);
 
-// Does what was put on streams before the first `count`.
+// Does the first `count` pieces of work that were put on streams.
 void Finish(size_t count);
 
-// When the device is done with what is on streams, if a kernel or a copy takes time: as many
-// nanoseconds as the environment's STAND_IN_NANOSECONDS says. There is no log of calls then.
+// When the device has done all work on streams, if kernels and copies take time: each takes
+// STAND_IN_NANOSECONDS of the environment. Calls are then not logged.
 int64_t BusyUntil();
 void WaitUntil(int64_t nanoseconds);
 bool TakesTime();
 
-// Whether work on streams is not done.
+// Whether work on streams is not yet done.
 bool IsBusy();
 
-// Puts work on a stream, of so many kernels and copies.
+// Puts work on a stream. `count`: number of kernels and copies in it.
 int Work(void* stream, const Node& node, size_t count = 1);
 
 inline std::string Number(long number) {

@@ -37,7 +37,7 @@ API int cudaStreamSynchronize(void* handle) {
   return 0;
 }
 
-// Work that is late is not done.
+// Work that is not yet done makes the stream busy.
 API int cudaStreamQuery(void* handle) {
   if (int error = CalledOutside("cudaStreamQuery", StreamOf(handle)->name)) return error;
   return IsBusy() ? Fail(kNotReady) : 0;
@@ -67,7 +67,7 @@ API int cudaStreamBeginCapture(void* handle, int) {
   return 0;
 }
 
-// As CUDA's, it ends the capture even if it fails.
+// As in CUDA, it ends the capture even if it fails.
 API int cudaStreamEndCapture(void* handle, void** graph) {
   Stream* stream = StreamOf(handle);
   Graph* captured = stream->captured;
@@ -116,7 +116,7 @@ API int cudaGraphLaunch(void* executable, void* stream) {
   const auto* launched = static_cast<Graph*>(executable);
   const size_t size = launched->nodes.size();
   if (int error = Called("cudaGraphLaunch", Number(size))) return error;
-  if (TakesTime()) {  // without a copy, as it may be destroyed only when it is done
+  if (TakesTime()) {  // no copy: it may be destroyed only after the work
     return Work(stream, {"graph", [=] { Run(*launched); }, kKernelNode, 0}, size);
   }
   return Work(stream, {"graph", [graph = *launched] { Run(graph); }, kKernelNode, 0});

@@ -1,4 +1,4 @@
-// Operators of one element, and casts.
+// Unary operators and casts.
 // Source: onnxruntime/core/providers/cuda/cu_inc/{unary_elementwise_impl,common}.cuh,
 // math/unary_elementwise_ops_impl.cu, activation/activations_impl.h, tensor/gelu_impl.cu;
 // onnxruntime/contrib_ops/cuda/activation/activations_impl.cu.
@@ -24,7 +24,7 @@ Half Convert<Half, BFloat>(BFloat value) {
 template <typename T>
 using Unary = std::function<T(T)>;
 
-// Empty if the operator is unknown.
+// Returns an empty function for an unknown operator.
 template <typename T>
 Unary<T> UnaryOfNumbers(const std::string& name) {
   if (name == "Neg") return [](T x) { return static_cast<T>(-x); };
@@ -33,7 +33,7 @@ Unary<T> UnaryOfNumbers(const std::string& name) {
   return nullptr;
 }
 
-// Operators that have parameters have them first.
+// The parameters of an operator precede those of the kernel.
 template <typename T>
 Unary<T> UnaryOfFloats(const std::string& name, const float* parameters) {
   if (name == "Exp") return [](T x) { return static_cast<T>(exp(x)); };
@@ -78,7 +78,7 @@ Computation MakeUnaryOf(const Launch& launch, const Unary<C>& run) {
   };
 }
 
-// Parameters: input, output, operator, number.
+// Parameters: input, output, operator, count.
 Computation MakeUnary(const Launch& launch) {
   const std::string& type = launch.name.arguments[0];
   const std::string name = OperatorOf(launch.name.arguments[2]);

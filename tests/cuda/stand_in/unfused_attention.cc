@@ -1,4 +1,4 @@
-// Attention by products of matrices: softmax of the scores, and the order of heads and tokens.
+// Attention by separate matrix products: softmax of scores, and transposition of heads and tokens.
 // Source: onnxruntime/contrib_ops/cuda/bert/{unfused_attention.cu,attention_softmax.cu,
 // attention_transpose.cu,add_bias_transpose.cu}.
 
@@ -29,8 +29,8 @@ struct Biases {
   }
 };
 
-// Over the keys in `range_of(batch, query)`; zeros elsewhere, and if there are none.
-// `score_of(score)`: before a bias.
+// Softmax over the keys in `range_of(batch, query)`. Other keys get 0; so do all if the range is
+// empty. `score_of(score)` is applied before a bias.
 template <typename From, typename T, typename RangeOf, typename ScoreOf>
 void Softmax(const From* from, const Biases<T>& biases, T* to, const Rows& rows,
              const RangeOf& range_of, const ScoreOf& score_of) {
@@ -62,7 +62,7 @@ Rows RowsOf(const Launch& launch, int64_t num_queries, int64_t num_keys) {
   return {launch.grid.y, launch.grid.x / num_queries, num_queries, num_keys};
 }
 
-// Scores have a scale already. `lengths` and `starts` of keys may be null.
+// Scores are already scaled. `lengths` and `starts` of keys may be null.
 template <typename T>
 Computation SoftmaxOf(const Launch& launch, const int* lengths, const int* starts, int first_bias,
                       bool is_causal) {
@@ -74,7 +74,7 @@ Computation SoftmaxOf(const Launch& launch, const int* lengths, const int* start
       KeyRange range = {0, rows.num_keys};
       if (starts != nullptr) range.begin = std::max(starts[batch], 0);
       if (lengths != nullptr) range.end = std::min<int64_t>(range.end, lengths[batch]);
-      if (range.begin >= range.end) range = {0, rows.num_keys};  // none is the same as all
+      if (range.begin >= range.end) range = {0, rows.num_keys};  // an empty range means all keys
       if (is_causal) range.end = std::min(range.end, query + rows.num_keys - rows.num_queries + 1);
       return range;
     };
@@ -89,7 +89,7 @@ int64_t SizeOf(const std::string& type) {
   return type == "__half" || type == "__nv_bfloat16" ? 2 : 0;
 }
 
-// Swaps tokens and heads of each of `num_matrices`, [first, second, size] in bytes.
+// Swaps the first two dimensions of each of `num_matrices` [first, second, size], size in bytes.
 void Swap(const char* from, char* to, int64_t num_matrices, int64_t first, int64_t second,
           int64_t size) {
   for (int64_t i = 0; i < num_matrices * first * second; ++i) {
@@ -101,7 +101,7 @@ void Swap(const char* from, char* to, int64_t num_matrices, int64_t first, int64
 
 }  // namespace
 
-// UnfusedSoftmaxKernel<T, ...>(queries, keys, heads, scores, biases, has biases, they have one
+// UnfusedSoftmaxKernel<T, ...>(queries, keys, heads, scores, biases, has biases, biases have one
 // batch, or one head, lengths of keys, is causal, window, past length, scale, cap, -, to)
 Computation MakeUnfusedSoftmax(const Launch& launch) {
   Computation made;
@@ -133,7 +133,7 @@ Computation MakeUnfusedSoftmax(const Launch& launch) {
   return made;
 }
 
-// MaskedSoftmaxKernelSmall<T, ...>(keys, queries, lengths of keys, where they start, biases, they
+// MaskedSoftmaxKernelSmall<T, ...>(keys, queries, lengths of keys, where they start, biases, biases
 // have one batch, or one head, from, to, is causal); MaskedSoftmaxKernel is never causal.
 Computation MakeMaskedSoftmax(const Launch& launch) {
   Computation made;
@@ -156,7 +156,7 @@ Computation MakeSoftmax(const Launch& launch) {
   return made;
 }
 
-// AddBiasTranspose<T>(from, biases, to): tokens and heads, to heads and tokens
+// AddBiasTranspose<T>(from, biases, to): [tokens, heads] to [heads, tokens]
 Computation MakeHeads(const Launch& launch) {
   const int64_t size = SizeOf(launch.name.arguments[0]) * launch.block.x;
   const bool has_biases = launch.Get<void*>(1) != nullptr;
@@ -167,7 +167,8 @@ Computation MakeHeads(const Launch& launch) {
   };
 }
 
-// TransposeQKV<T>(head size, tokens are first, from, to, matrices): the same
+// TransposeQKV<T>(head size, tokens are first, from, to, matrices): [tokens, heads] to [heads,
+// tokens]
 Computation MakeHeadsOfSize(const Launch& launch) {
   const int64_t size = SizeOf(launch.name.arguments[0]) * launch.Integer(0);
   const bool has_tokens_first = launch.Get<bool>(1), has_matrices = launch.grid.z > 1;
@@ -176,7 +177,7 @@ Computation MakeHeadsOfSize(const Launch& launch) {
           num_heads = launch.block.y] { Swap(from, to, grid.y, grid.x, num_heads, size); };
 }
 
-// TransposeCtx<T>(head size, tokens are first, from, to): heads and tokens, to tokens and heads
+// TransposeCtx<T>(head size, tokens are first, from, to): [heads, tokens] to [tokens, heads]
 Computation MakeTokens(const Launch& launch) {
   const int64_t size = SizeOf(launch.name.arguments[0]) * launch.Integer(0);
   const bool has_tokens_first = launch.Get<bool>(1);
