@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from operator import sub
 
+from server.engine.cache.admission_plan import PrefixMatch
 from server.engine.cache.idle_rows import IdleLimits
 from server.engine.cache.slot_store import SlotStore
 from server.engine.cache.slot_tensors import Capacity
@@ -162,20 +163,20 @@ class GenerationWorker:
         waiting = self._waiting.items
         if not waiting:
             return schedule(waiting, self._slots.running, self._limits)
-        held = self._slots.match_prefixes(waiting)
-        plan = schedule(waiting, self._slots.running, self._limits, held, self._runs_since_encode)
+        prefixes = self._slots.plan_admissions(waiting)
+        running, since_encode = self._slots.running, self._runs_since_encode
+        plan = schedule(waiting, running, self._limits, prefixes, since_encode)
         if plan.encode:
             self._runs_since_encode = 0
         for id_ in plan.admit:
-            self._admit(self._waiting.admit(id_), now)
-        self._slots.discard_matches(self._waiting.items)
+            self._admit(self._waiting.admit(id_), prefixes.matches.get(id_), now)
         return plan
 
-    def _admit(self, sequence: DecodingSequence, now: float) -> None:
+    def _admit(self, sequence: DecodingSequence, match: PrefixMatch | None, now: float) -> None:
         sequence.on(Event.ENCODE if sequence.num_source_tokens else Event.PREFILL)
         group = self._jobs.group_of(sequence)
         group.times.started = now
-        self._slots.admit(sequence)
+        self._slots.admit(sequence, match)
         group.num_reused_tokens = sequence.num_cached_tokens
 
     def _run(self, plan: Plan, may_continue: Callable[[], bool]) -> Iterator[Run]:

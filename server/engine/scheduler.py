@@ -9,10 +9,11 @@ in the middle of its prompt, and it has slot ``d``, the last.
 """
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from server.engine.cache.admission_plan import NOTHING_SHARED, AdmissionPlan
 from server.engine.requests.lifecycle import Phase
 
 MAX_PADDING = 1.25
@@ -66,6 +67,15 @@ class StepLimits:
     encode_interval: int = 4
 
 
+class _Prefill(NamedTuple):
+    """The next ``size`` of a prompt's ``num_remaining`` tokens, after ``num_cached`` others."""
+
+    id: int
+    size: int
+    num_remaining: int
+    num_cached: int
+
+
 @dataclass(frozen=True, slots=True)
 class PromptChunk:
     """The next ``num_tokens`` tokens of a sequence's prompt."""
@@ -110,7 +120,7 @@ def schedule(
     waiting: Sequence[Schedulable],
     running: Sequence[Schedulable],
     limits: StepLimits,
-    held: Container[int] = (),
+    prefixes: AdmissionPlan = NOTHING_SHARED,
     runs_since_encode: float = math.inf,
 ) -> Plan:
     """Plans one step.
@@ -121,13 +131,11 @@ def schedule(
     may overtake it, but leave it the slots that it needs.
 
     Args:
-        waiting: in the order to serve. A prefix that will be copied from another slot counts as
-            cached.
-        running: in slot order.
-        limits: of a step.
-        held: ids of waiting sequences that are not admitted in this step, because they wait for a
-            prefill to share.
-        runs_since_encode: the last run of the encoder was so many decode runs before this step.
+        waiting: the queue, in the order to serve.
+        running: the running sequences in slot order.
+        limits: the limits of a step.
+        prefixes: the cached tokens that waiting sequences copy, and those that wait for more.
+        runs_since_encode: the number of decode runs since the last run of the encoder.
     """
     decode = tuple(item.id for item in running if is_decodable(item))
     is_busy = 2 * len(decode) >= limits.num_slots
@@ -139,12 +147,13 @@ def schedule(
         return Plan(decode=decode, num_decode_runs=num_runs)
     budget = max(limits.max_batched_tokens - len(decode), limits.min_chunk)
 
-    chunks: list[tuple[Schedulable, int]] = []
+    chunks: list[_Prefill] = []
     for item in running[len(decode) :]:
-        size = _chunk_size(item, budget)
-        chunks.append((item, size))
+        remaining = item.num_remaining_tokens
+        size = _chunk_size(remaining, budget)
+        chunks.append(_Prefill(item.id, size, remaining, item.num_cached_tokens))
         budget -= size
-    is_blocked = any(size < item.num_remaining_tokens for item, size in chunks)
+    is_blocked = any(chunk.size < chunk.num_remaining for chunk in chunks)
 
     admit: list[Schedulable] = []
     num_free = limits.num_slots - sum(1 + item.num_reserved_slots for item in running)
@@ -152,18 +161,20 @@ def schedule(
         num_free -= 1 + item.num_reserved_slots
         if is_blocked or budget <= 0 or num_free < 0:
             break
-        if item.id in held:
+        if item.id in prefixes.held:
             continue
         # A fresh one-token prompt has nothing to prefill: it decodes from the next step on.
         cost = item.num_source_tokens
         if cost > budget and (admit or chunks):
             break
-        if item.num_remaining_tokens > 1:
-            size = _chunk_size(item, budget - cost)
-            is_blocked = size < item.num_remaining_tokens
+        num_cached = prefixes.num_cached(item.id)
+        remaining = item.num_remaining_tokens - num_cached
+        if remaining > 1:
+            size = _chunk_size(remaining, budget - cost)
+            is_blocked = size < remaining
             if is_blocked and size < limits.min_chunk and (admit or chunks or decode):
                 break
-            chunks.append((item, size))
+            chunks.append(_Prefill(item.id, size, remaining, num_cached))
             cost += size
         admit.append(item)
         budget -= cost
@@ -181,8 +192,8 @@ def is_decodable(item: Schedulable) -> bool:
     return item.phase in _DECODER_PHASES and item.num_remaining_tokens == 1
 
 
-def _chunk_size(item: Schedulable, budget: int) -> int:
-    return min(item.num_remaining_tokens, max(budget, 1))
+def _chunk_size(num_remaining: int, budget: int) -> int:
+    return min(num_remaining, max(budget, 1))
 
 
 def _encode_batches(items: list[Schedulable], limits: StepLimits) -> tuple[tuple[int, ...], ...]:
@@ -193,16 +204,17 @@ def _encode_batches(items: list[Schedulable], limits: StepLimits) -> tuple[tuple
 
 
 def _prefill_batches(
-    chunks: list[tuple[Schedulable, int]], admit: list[int], limits: StepLimits
+    chunks: list[_Prefill], admit: list[int], limits: StepLimits
 ) -> tuple[tuple[PromptChunk, ...], ...]:
     """Whole prompts with nothing cached share a run; all other chunks run alone."""
     batches: list[tuple[PromptChunk, ...]] = []
     fresh: list[list[tuple[int, int]]] = [[]]
-    sizes = {item.id: size for item, size in chunks}
-    for item, size in chunks:
-        if item.num_cached_tokens or size < item.num_remaining_tokens:
-            batches.append((PromptChunk(item.id, size),))
-            del sizes[item.id]
+    sizes: dict[int, int] = {}  # of whole prompts
+    for id_, size, num_remaining, num_cached in chunks:
+        if num_cached or size < num_remaining:
+            batches.append((PromptChunk(id_, size),))
+        else:
+            sizes[id_] = size
     for id_ in admit:
         if id_ in sizes:
             fresh[-1].append((id_, sizes[id_]))

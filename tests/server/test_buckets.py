@@ -85,8 +85,7 @@ def test_padding_trims_one_token_of_a_full_cached_prefix() -> None:
     next_sequence = DecodingSequence.first_of(
         1, replace(sequence.job, prompt=(*sequence.job.prompt, 7))
     )
-    store.match_prefixes([next_sequence])
-    assert next_sequence.num_cached_tokens == MAX_LENGTH - 1
+    assert store.plan_admissions([next_sequence]).num_cached(1) == MAX_LENGTH - 1
 
 
 @pytest.mark.parametrize("memory", ["host", "device"])

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from server.engine.cache.admission_plan import AdmissionPlan, PrefixMatch
 from server.engine.cache.slots import SlotTable
 from server.engine.requests.lifecycle import Phase
 from server.engine.scheduler import StepLimits, is_decodable, schedule, sequences_to_end
@@ -56,16 +57,27 @@ def situations(draw):
 
 
 @st.composite
-def held_ids(draw, waiting):
-    return draw(st.sets(st.sampled_from([item.id for item in waiting]))) if waiting else set()
+def shared_prefixes(draw, waiting) -> AdmissionPlan:
+    ids = [item.id for item in waiting]
+    held = draw(st.sets(st.sampled_from(ids))) if ids else set()
+    matches = {
+        item.id: PrefixMatch(0, draw(st.integers(1, item.num_remaining_tokens - 1)))
+        for item in waiting
+        if item.num_remaining_tokens > 1 and draw(st.booleans())
+    }
+    return AdmissionPlan(matches, held)
 
 
 @given(situations(), st.data())
 def test_plan_respects_limits_and_slot_order(situation, data) -> None:
     waiting, running, bounds = situation
-    held = data.draw(held_ids(waiting))
-    plan = schedule(waiting, running, bounds, held)
+    prefixes = data.draw(shared_prefixes(waiting))
+    held = prefixes.held
+    plan = schedule(waiting, running, bounds, prefixes)
     by_id = {item.id: item for item in (*waiting, *running)}
+    remaining = {
+        item.id: item.num_remaining_tokens - prefixes.num_cached(item.id) for item in by_id.values()
+    }
     admitted = [by_id[id_] for id_ in plan.admit]
     assert sum(1 + item.num_reserved_slots for item in (*running, *admitted)) <= bounds.num_slots
     assert set(plan.decode) == {item.id for item in running if is_decodable(item)}
@@ -75,11 +87,13 @@ def test_plan_respects_limits_and_slot_order(situation, data) -> None:
         bounds.max_batched_tokens - len(plan.decode), bounds.min_chunk
     )
     order = [item.id for item in running] + list(plan.admit)
-    split = [c for c in chunks if c.num_tokens < by_id[c.id].num_remaining_tokens]
+    split = [c for c in chunks if c.num_tokens < remaining[c.id]]
     assert len(split) <= 1
     if split:
         assert order[-1] == split[0].id
+    alone = {item.id for item in running} | {i for i in plan.admit if prefixes.num_cached(i)}
     for batch in plan.prefill:
+        assert len(batch) == 1 or not alone & {chunk.id for chunk in batch}
         rows = [order.index(chunk.id) for chunk in batch]
         assert rows == list(range(rows[0], rows[0] + len(rows)))
     free_to_go = [item.id for item in waiting if item.id not in held]

@@ -69,19 +69,19 @@ class SlotStoreMachine(RuleBasedStateMachine):
             waiting.append(DecodingSequence.first_of(self.next_id, job))
             self.next_id += 1
         num_free = NUM_SLOTS - len(self.store.running)
-        held = self.store.match_prefixes(waiting)
+        plan = self.store.plan_admissions(waiting)
+        assert not any(sequence.num_cached_tokens for sequence in waiting)
+        held = plan.held
         is_prefilling = any(s.num_remaining_tokens > 1 for s in self.store.running)
         assert is_prefilling or waiting[0].id not in held
         admitted = [s for s in waiting[:num_free] if s.id not in held][:num_admitted]
         for sequence in admitted:
-            reused = sequence.num_cached_tokens
-            assert reused == 0 or MIN_REUSED_TOKENS <= reused < len(sequence.tokens)
             sequence.on(Event.PREFILL)
-            self.store.admit(sequence)
+            self.store.admit(sequence, plan.matches.get(sequence.id))
+            reused = sequence.num_cached_tokens
+            assert reused == plan.num_cached(sequence.id)
+            assert reused == 0 or MIN_REUSED_TOKENS <= reused < len(sequence.tokens)
             assert self.store.running[-1] is sequence
-        left = [sequence for sequence in waiting if sequence not in admitted]
-        self.store.discard_matches(left)
-        assert not any(sequence.num_cached_tokens for sequence in left)
 
     @precondition(lambda self: self.store.running)
     @rule(data=st.data())

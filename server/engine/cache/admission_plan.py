@@ -54,6 +54,14 @@ class AdmissionPlan:
     matches: dict[int, PrefixMatch] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
 
+    def num_cached(self, id_: int) -> int:
+        """The number of tokens that sequence ``id_`` copies."""
+        match = self.matches.get(id_)
+        return 0 if match is None else match.num_tokens
+
+
+NOTHING_SHARED = AdmissionPlan()
+
 
 class SlotTaken(NamedTuple):
     """What happens to cached prefixes when a slot is given to a sequence.

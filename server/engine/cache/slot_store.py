@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from server.engine.cache.admission_plan import (
+    NOTHING_SHARED,
     AdmissionPlan,
     PrefixMatch,
     plan_admissions,
@@ -46,7 +47,6 @@ class SlotStore:
         self._slots = SlotTable(capacity.num_slots, capacity.max_length, capacity.num_prefix_slots)
         self._prefixes = PrefixCache(is_enabled=cache.holds_prefixes)
         self._sequences: dict[int, DecodingSequence] = {}
-        self._plan = AdmissionPlan()
         self._idle = IdleRows()
 
     def __repr__(self) -> str:
@@ -60,44 +60,27 @@ class SlotStore:
         """The slot that ``sequence`` owns. Raises ``KeyError`` if it does not run."""
         return self._slots.slot_of(sequence.id)
 
-    def match_prefixes(self, waiting: Sequence[DecodingSequence]) -> set[int]:
-        """Finds which first tokens of the next sequences to admit can be copied from another row.
+    def plan_admissions(self, waiting: Sequence[DecodingSequence]) -> AdmissionPlan:
+        """Finds what the next sequences copy when :meth:`admit` gives them slots, in order.
 
-        They count as cached at once. :meth:`admit` makes the copy; :meth:`discard_matches` resets
-        the count of sequences that are not admitted. Sequences must be admitted in order.
-
-        Returns:
-            Ids of sequences to hold: see :func:`plan_admissions`.
+        Changes nothing. See :func:`server.engine.cache.admission_plan.plan_admissions`.
         """
-        self._plan = AdmissionPlan()
-        if self._prefixes.is_enabled and waiting and self._slots.num_available:
-            self._plan = plan_admissions(
-                waiting, self.running, self._prefixes, self._slots.num_slots, self._slots.num_rows
-            )
-            for sequence in waiting:
-                match = self._plan.matches.get(sequence.id)
-                if match is not None:
-                    sequence.num_cached_tokens = match.num_tokens
-        return self._plan.held
+        if not (self._prefixes.is_enabled and waiting and self._slots.num_available):
+            return NOTHING_SHARED
+        return plan_admissions(
+            waiting, self.running, self._prefixes, self._slots.num_slots, self._slots.num_rows
+        )
 
-    def discard_matches(self, waiting: Sequence[DecodingSequence]) -> None:
-        """Drops all matches: sequences that still wait have nothing cached."""
-        if not self._plan.matches:
-            return
-        for sequence in waiting:
-            if sequence.id in self._plan.matches:
-                sequence.num_cached_tokens = 0
-        self._plan = AdmissionPlan()
-
-    def admit(self, sequence: DecodingSequence) -> None:
-        """Gives ``sequence`` the next slot, and copies its matched prefix into it."""
+    def admit(self, sequence: DecodingSequence, match: PrefixMatch | None = None) -> None:
+        """Gives ``sequence`` the next slot, and copies the cached prefix ``match`` into it."""
         slot = self._slots.num_running
-        match = self._plan.matches.get(sequence.id)
         moves, _ = self._acquire(sequence, match)
         if match is None:
             self._cache.reset(slot)
-        elif match.slot != slot:
-            moves.append((match.slot, slot, Span(match.num_tokens)))
+        else:
+            sequence.num_cached_tokens = match.num_tokens
+            if match.slot != slot:
+                moves.append((match.slot, slot, Span(match.num_tokens)))
         self._cache.move(moves)
 
     def fork(self, parent: DecodingSequence, child: DecodingSequence) -> None:
