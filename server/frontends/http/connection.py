@@ -5,8 +5,10 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from server.frontends.http.request_head import without_upgrade
 from server.frontends.http.settings import HttpSettings
 
 _HEAD_TOO_LARGE = (431, "Request Header Fields Too Large")
@@ -69,7 +71,8 @@ class Connection(HttpToolsProtocol):
         if self._num_head_bytes >= 0:
             self._num_head_bytes += len(data)
         self._start_deadline(self.settings.head_seconds)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(memoryview(data))
         if self._num_head_bytes > self.settings.max_head_bytes and not self.transport.is_closing():
             self._reject(*_HEAD_TOO_LARGE)
 
@@ -81,6 +84,10 @@ class Connection(HttpToolsProtocol):
         self.scope["triune.certificate"] = self._certificate  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            if self.parser.get_method() == b"CONNECT":
+                raise httptools.HttpParserError("this is no proxy")
+            return  # _parse goes on
         num_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         self._num_head_bytes = -1  # the body follows, which is counted as it is read
         if num_bytes > self.settings.max_head_bytes:
@@ -95,6 +102,8 @@ class Connection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._num_head_bytes = 0
         self._stop_deadline()
         if self.cycle is not None:
@@ -128,6 +137,28 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
         if self._stall_check is not None:
             self._stall_check.cancel()
+
+    def _parse(self, data: memoryview) -> None:
+        try:
+            while True:
+                try:
+                    self.parser.feed_data(data)
+                    return
+                except httptools.HttpParserUpgrade as upgrade:
+                    # The parser holds what follows for another protocol, and would lose the body.
+                    data = data[upgrade.args[0] :]
+                    self._parse_without_upgrade()
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _parse_without_upgrade(self) -> None:
+        """Parses the head again, by a new parser and without what asks for another protocol."""
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        line = b" ".join((method, self.url, b"HTTP/" + version.encode("ascii")))
+        head = without_upgrade(line, self.headers)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.parser.feed_data(head)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle

@@ -1,70 +1,13 @@
 """Limits of a connection: size and time of heads and bodies, idle connections, smuggling."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from collections.abc import Iterator
 
-import msgspec
 import pytest
-from starlette.responses import Response
 
-from server.config import ServerConfig
-from server.frontends.http.access import Access
-from server.frontends.http.application import Application
-from server.frontends.http.body import BodyBudget, BodyLimits
-from server.frontends.http.endpoint import Api, Call, Context, json_response
-from server.frontends.http.listener import Listener, bound_socket
-from server.frontends.http.probes import error_response
-from server.frontends.http.settings import HttpSettings
 from tests.faults.record import record
+from tests.frontends.http.listening import Start
 from tests.frontends.http.raw import connect, post
-
-Start = Callable[..., AbstractAsyncContextManager[int]]
-
-
-class Body(msgspec.Struct, forbid_unknown_fields=True):
-    text: str = ""
-    numbers: list[int] = []
-
-
-class Untracked:
-    """In place of the service, which these requests do not reach."""
-
-    @asynccontextmanager
-    async def track_call(self, *_: str) -> AsyncIterator[None]:
-        yield
-
-
-@pytest.fixture
-def start(tmp_path: Any) -> Start:
-    """Starts a listener with one route, ``/echo``; yields its port."""
-
-    @asynccontextmanager
-    async def listening(**limits: Any) -> AsyncIterator[int]:
-        settings = HttpSettings(**limits)
-        service: Any = Untracked()
-        access = Access(ServerConfig(bundles=tmp_path))
-        context = Context(service, settings, access, BodyBudget(settings.max_buffered_bytes))
-
-        async def echo(call: Call[Body]) -> Response:
-            return json_response({"text": call.body.text})
-
-        api = Api(context=context, error=error_response)
-        routes = [
-            api.post("/echo", Body, echo),
-            api.post("/large", Body, echo, limits=BodyLimits(200_000, seconds=60.0)),
-            api.post("/slow", Body, echo, limits=BodyLimits(200_000, seconds=0.05)),
-        ]
-        app = Application(routes, access)
-        bound = bound_socket("127.0.0.1:0")
-        listener = Listener(bound, app, settings, None)
-        await listener.start()
-        yield bound.getsockname()[1]
-        await listener.stop(grace_seconds=1.0)
-
-    return listening
-
 
 HOSTILE: tuple[tuple[bytes, int], ...] = (
     (post("/nothing", b"{}"), 404),
