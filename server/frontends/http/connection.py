@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Any
 
 import httptools
@@ -11,8 +12,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from server.frontends.http.request_head import without_upgrade
 from server.frontends.http.settings import HttpSettings
 
+_BAD_REQUEST = (400, "Bad Request")
 _HEAD_TOO_LARGE = (431, "Request Header Fields Too Large")
 _TOO_SLOW = (408, "Request Timeout")
+
+
+class _Phase(Enum):
+    """What is being received."""
+
+    NOTHING = auto()  # at most line ends, which RFC 9112, 2.2, ignores
+    HEAD = auto()
+    BODY = auto()
+    REFUSED = auto()  # what comes is discarded
 
 
 class Connection(HttpToolsProtocol):
@@ -35,7 +46,10 @@ class Connection(HttpToolsProtocol):
         self.stalled = False
         self._certificate: str | None = None
         self._running: RequestResponseCycle | None = None
+        self._phase = _Phase.NOTHING
+        # Received since the last request, or since the last part of the body.
         self._num_head_bytes = 0
+        self._refusal: bytes | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._stall_check: asyncio.TimerHandle | None = None
 
@@ -68,20 +82,26 @@ class Connection(HttpToolsProtocol):
         self.scope = {}  # type: ignore[typeddict-item]
 
     def data_received(self, data: bytes) -> None:
-        if self._num_head_bytes >= 0:
-            self._num_head_bytes += len(data)
-        self._start_deadline(self.settings.head_seconds)
-        self._unset_keepalive_if_required()
+        if self._phase is _Phase.REFUSED:
+            return
+        self._num_head_bytes += len(data)
         self._parse(memoryview(data))
-        if self._num_head_bytes > self.settings.max_head_bytes and not self.transport.is_closing():
-            self._reject(*_HEAD_TOO_LARGE)
+        if self._num_head_bytes > self.settings.max_head_bytes:
+            self._refuse(*_HEAD_TOO_LARGE)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._phase = _Phase.HEAD
+        self._unset_keepalive_if_required()
         self.idle.pop(self, None)
-        self._start_deadline(self.settings.head_seconds)
+        if self._running is None:
+            self._start_deadline(self.settings.head_seconds)
         self.scope["triune.connection"] = self  # type: ignore[typeddict-unknown-key]
         self.scope["triune.certificate"] = self._certificate  # type: ignore[typeddict-unknown-key]
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._phase is _Phase.HEAD:  # else it is a trailer, which RFC 9110, 6.5, ignores
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
@@ -89,37 +109,51 @@ class Connection(HttpToolsProtocol):
                 raise httptools.HttpParserError("this is no proxy")
             return  # _parse goes on
         num_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        self._num_head_bytes = -1  # the body follows, which is counted as it is read
         if num_bytes > self.settings.max_head_bytes:
-            self._reject(*_HEAD_TOO_LARGE)
-            return
+            self._refuse(*_HEAD_TOO_LARGE)
+            raise httptools.HttpParserError("the head is too large")
         super().on_headers_complete()
+        self._phase = _Phase.BODY
+        self._num_head_bytes = 0
         self._stop_deadline()
-        self._start_deadline(self.settings.body_seconds)
+        if self._running is self.cycle:
+            self._start_deadline(self.settings.body_seconds)
+
+    def on_chunk_header(self) -> None:
+        self._num_head_bytes = 0
 
     def on_body(self, body: bytes) -> None:
-        if self.cycle is not None:
-            super().on_body(body)
+        self._num_head_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
+        self._phase = _Phase.NOTHING
         self._num_head_bytes = 0
         self._stop_deadline()
-        if self.cycle is not None:
-            super().on_message_complete()
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         self._running = None
         self.on_lost = None
         super().on_response_complete()
-        if self._running is None and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._running is not None:
+            if self._running is self.cycle and self._phase is _Phase.BODY:
+                self._start_deadline(self.settings.body_seconds)
+        elif self._refusal is not None:
+            self._send_refusal()
+        elif self._phase is _Phase.HEAD:
+            self._unset_keepalive_if_required()
+            self._start_deadline(self.settings.head_seconds)
+        else:
             self.idle[self] = None
 
     def extend_body(self, seconds: float) -> None:
         """Gives the body that is being received ``seconds`` from now."""
-        if self._num_head_bytes < 0:
-            self._stop_deadline()
+        if self._running is self.cycle and self._phase is _Phase.BODY:
             self._start_deadline(seconds)
 
     def timeout_keep_alive_handler(self) -> None:
@@ -149,7 +183,7 @@ class Connection(HttpToolsProtocol):
                     data = data[upgrade.args[0] :]
                     self._parse_without_upgrade()
         except httptools.HttpParserError:
-            self.send_400_response("Invalid HTTP request received.")
+            self._refuse(*_BAD_REQUEST)
 
     def _parse_without_upgrade(self) -> None:
         """Parses the head again, by a new parser and without what asks for another protocol."""
@@ -179,8 +213,9 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def _start_deadline(self, seconds: float) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(seconds, self._reject, *_TOO_SLOW)
+        """Limits the time of what is received; not of what comes while a response is made."""
+        self._stop_deadline()
+        self._deadline = self.loop.call_later(seconds, self._refuse, *_TOO_SLOW)
 
     def _stop_deadline(self) -> None:
         if self._deadline is not None:
@@ -192,13 +227,37 @@ class Connection(HttpToolsProtocol):
         if self._stall_check is not None:
             self._stall_check.cancel()
 
-    def _reject(self, status: int, reason: str) -> None:
-        """Answers a request that never became one, unless a response is being sent; closes."""
-        if self.transport.is_closing():
+    def _refuse(self, status: int, reason: str) -> None:
+        """Refuses what is being received, after the responses to what came before it; closes."""
+        if self._phase is _Phase.REFUSED or self.transport.is_closing():
             return
+        is_body, self._phase = self._phase is _Phase.BODY, _Phase.REFUSED
+        self._stop_deadline()
+        if is_body and self.cycle.response_started:
+            self.transport.close()
+            return
+        if is_body:
+            self._abandon(self.cycle)
+        head = f"HTTP/1.1 {status} {reason}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        self._refusal = head.encode("ascii")
         if self._running is None:
-            head = f"HTTP/1.1 {status} {reason}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-            self.transport.write(head.encode("ascii"))
+            self._send_refusal()
+
+    def _abandon(self, cycle: RequestResponseCycle) -> None:
+        """Ends the newest request, which has no response yet."""
+        cycle.disconnected = True
+        cycle.message_event.set()
+        if self._running is not cycle:
+            self.pipeline.popleft()
+            return
+        self._running = None
+        if self.on_lost is not None:
+            self.on_lost()
+            self.on_lost = None
+
+    def _send_refusal(self) -> None:
+        assert self._refusal is not None
+        self.transport.write(self._refusal)
         self.transport.close()
 
 

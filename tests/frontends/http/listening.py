@@ -1,5 +1,6 @@
 """A listener with a few routes, in the test's event loop: no models, no service."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -34,12 +35,18 @@ class Untracked:
 
 
 @asynccontextmanager
-async def listening(folder: Path, tokens: Path | None = None, **limits: Any) -> AsyncIterator[int]:
+async def listening(
+    folder: Path,
+    tokens: Path | None = None,
+    release: asyncio.Event | None = None,
+    **limits: Any,
+) -> AsyncIterator[int]:
     """Yields the port of a listener with the route ``/echo`` and others.
 
     Args:
         folder: of bundles, which are not read.
         tokens: a token file.
+        release: ``/held`` answers when it is set.
         limits: of ``HttpSettings``.
     """
     settings = HttpSettings(**limits)
@@ -50,9 +57,15 @@ async def listening(folder: Path, tokens: Path | None = None, **limits: Any) -> 
     async def echo(call: Call[Body]) -> Response:
         return json_response({"text": call.body.text})
 
+    async def held(call: Call[Body]) -> Response:
+        assert release is not None
+        await release.wait()
+        return await echo(call)
+
     api = Api(context=context, error=error_response)
     routes = [
         api.post("/echo", Body, echo),
+        api.post("/held", Body, held),
         api.post("/large", Body, echo, limits=BodyLimits(200_000, seconds=60.0)),
         api.post("/slow", Body, echo, limits=BodyLimits(200_000, seconds=0.05)),
     ]

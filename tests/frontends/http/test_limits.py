@@ -9,6 +9,7 @@ from tests.faults.record import record
 from tests.frontends.http.listening import Start
 from tests.frontends.http.raw import connect, post
 
+CHUNKED = b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 HOSTILE: tuple[tuple[bytes, int], ...] = (
     (post("/nothing", b"{}"), 404),
     (b"GET /echo HTTP/1.1\r\nhost: x\r\n\r\n", 405),
@@ -36,6 +37,10 @@ HOSTILE: tuple[tuple[bytes, int], ...] = (
     # Heads over the limit, with and without an end.
     (post("/echo", b"{}", "x: " + "a" * 40_000), 431),
     (post("/echo", b"{}", *(f"x{n}: a" for n in range(6000))), 431),
+    (b"\r\n" * 20_000, 431),
+    # Trailers and extensions of chunks, without an end: more than one read of the server.
+    (CHUNKED + b"1\r\n{\r\n0\r\nx: " + b"a" * 600_000, 431),
+    (CHUNKED + b"1\r\n{\r\n1;x=" + b"a" * 600_000, 431),
     (b"GET /" + b"a" * 40_000, 431),
     (b"GET / HTTP/1.1\r\nx: " + b"a" * 40_000, 431),
     # Not HTTP: TLS, HTTP/2 with prior knowledge.
@@ -84,7 +89,7 @@ async def test_answers_hostile_requests(
         (b"", {"keep_alive_seconds": 0.05}, 0),
         (b"P", {"head_seconds": 0.05}, 408),
         (b"POST /echo HTTP/1.1\r\nhost: x\r\n", {"head_seconds": 0.05}, 408),
-        (post("/echo", b"{}")[:-1], {"body_seconds": 0.05}, 0),
+        (post("/echo", b"{}")[:-1], {"body_seconds": 0.05}, 408),
         (post("/echo", b"{}") + b"P", {"head_seconds": 0.05}, 200),
     ],
     ids=["nothing", "a byte", "half a head", "half a body", "a byte of the second"],
