@@ -1,4 +1,4 @@
-"""One connection: uvicorn's HTTP/1.1 protocol with limits of size and time."""
+"""One connection: HTTP/1.1 with limits of size and time."""
 
 import asyncio
 import ssl
@@ -7,9 +7,9 @@ from enum import Enum, auto
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from server.frontends.http.request_head import without_upgrade
+from server.frontends.http.protocol import Protocol
 from server.frontends.http.settings import HttpSettings
 
 _BAD_REQUEST = (400, "Bad Request")
@@ -23,10 +23,10 @@ class _Phase(Enum):
     NOTHING = auto()  # at most line ends, which RFC 9112, 2.2, ignores
     HEAD = auto()
     BODY = auto()
-    REFUSED = auto()  # what comes is discarded
+    WASTE = auto()  # which is discarded: the connection closes after the responses
 
 
-class Connection(HttpToolsProtocol):
+class Connection(Protocol):
     """Limits what a client can hold: bytes of a head, and time.
 
     uvicorn has no limit for slow requests, for large heads or for clients that do not read. Use
@@ -49,6 +49,7 @@ class Connection(HttpToolsProtocol):
         self._phase = _Phase.NOTHING
         # Received since the last request, or since the last part of the body.
         self._num_head_bytes = 0
+        self._num_discarded_bytes = 0
         self._refusal: bytes | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._stall_check: asyncio.TimerHandle | None = None
@@ -82,10 +83,14 @@ class Connection(HttpToolsProtocol):
         self.scope = {}  # type: ignore[typeddict-item]
 
     def data_received(self, data: bytes) -> None:
-        if self._phase is _Phase.REFUSED:
+        if self._phase is _Phase.WASTE:
+            self._discard(len(data))
             return
         self._num_head_bytes += len(data)
-        self._parse(memoryview(data))
+        try:
+            self.parse(memoryview(data))
+        except httptools.HttpParserError:
+            self._refuse(*_BAD_REQUEST)
         if self._num_head_bytes > self.settings.max_head_bytes:
             self._refuse(*_HEAD_TOO_LARGE)
 
@@ -103,16 +108,12 @@ class Connection(HttpToolsProtocol):
         if self._phase is _Phase.HEAD:  # else it is a trailer, which RFC 9110, 6.5, ignores
             super().on_header(name, value)
 
-    def on_headers_complete(self) -> None:
-        if self.parser.should_upgrade():
-            if self.parser.get_method() == b"CONNECT":
-                raise httptools.HttpParserError("this is no proxy")
-            return  # _parse goes on
+    def on_request(self) -> None:
         num_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if num_bytes > self.settings.max_head_bytes:
             self._refuse(*_HEAD_TOO_LARGE)
             raise httptools.HttpParserError("the head is too large")
-        super().on_headers_complete()
+        super().on_request()
         self._phase = _Phase.BODY
         self._num_head_bytes = 0
         self._stop_deadline()
@@ -126,13 +127,11 @@ class Connection(HttpToolsProtocol):
         self._num_head_bytes = 0
         super().on_body(body)
 
-    def on_message_complete(self) -> None:
-        if self.parser.should_upgrade():
-            return
+    def on_request_complete(self) -> None:
         self._phase = _Phase.NOTHING
         self._num_head_bytes = 0
         self._stop_deadline()
-        super().on_message_complete()
+        super().on_request_complete()
 
     def on_response_complete(self) -> None:
         self._running = None
@@ -156,6 +155,13 @@ class Connection(HttpToolsProtocol):
         if self._running is self.cycle and self._phase is _Phase.BODY:
             self._start_deadline(seconds)
 
+    def close_after_response(self) -> None:
+        """Closes the connection; if the client still sends, only once it has read the response."""
+        if self._phase is _Phase.NOTHING:
+            self.transport.close()
+        else:
+            self._linger()
+
     def timeout_keep_alive_handler(self) -> None:
         """Closes the connection. If the client did not read the last response, resets it."""
         if self.transport.get_write_buffer_size():
@@ -171,28 +177,6 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
         if self._stall_check is not None:
             self._stall_check.cancel()
-
-    def _parse(self, data: memoryview) -> None:
-        try:
-            while True:
-                try:
-                    self.parser.feed_data(data)
-                    return
-                except httptools.HttpParserUpgrade as upgrade:
-                    # The parser holds what follows for another protocol, and would lose the body.
-                    data = data[upgrade.args[0] :]
-                    self._parse_without_upgrade()
-        except httptools.HttpParserError:
-            self._refuse(*_BAD_REQUEST)
-
-    def _parse_without_upgrade(self) -> None:
-        """Parses the head again, by a new parser and without what asks for another protocol."""
-        method, version = self.parser.get_method(), self.parser.get_http_version()
-        line = b" ".join((method, self.url, b"HTTP/" + version.encode("ascii")))
-        head = without_upgrade(line, self.headers)
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.parser.feed_data(head)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._running = cycle
@@ -229,9 +213,9 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, status: int, reason: str) -> None:
         """Refuses what is being received, after the responses to what came before it; closes."""
-        if self._phase is _Phase.REFUSED or self.transport.is_closing():
+        if self._phase is _Phase.WASTE or self.transport.is_closing():
             return
-        is_body, self._phase = self._phase is _Phase.BODY, _Phase.REFUSED
+        is_body, self._phase = self._phase is _Phase.BODY, _Phase.WASTE
         self._stop_deadline()
         if is_body and self.cycle.response_started:
             self.transport.close()
@@ -258,7 +242,32 @@ class Connection(HttpToolsProtocol):
     def _send_refusal(self) -> None:
         assert self._refusal is not None
         self.transport.write(self._refusal)
-        self.transport.close()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Closes this side, and the other one when the client does, or after some time or bytes.
+
+        Bytes that nobody reads would reset the connection, and the client could lose the response
+        (RFC 9112, 9.6).
+        """
+        if self.transport.is_closing():
+            return
+        self._phase = _Phase.WASTE
+        self._running = self._refusal = None
+        self.pipeline.clear()
+        self._stop_deadline()
+        self._deadline = self.loop.call_later(
+            self.settings.linger_seconds, self.timeout_keep_alive_handler
+        )
+        if self.transport.can_write_eof():  # not by TLS
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self.idle[self] = None
+
+    def _discard(self, num_bytes: int) -> None:
+        self._num_discarded_bytes += num_bytes
+        if self._running is None and self._num_discarded_bytes > self.settings.max_linger_bytes:
+            self.timeout_keep_alive_handler()
 
 
 def connection_type(settings: HttpSettings) -> type[Connection]:

@@ -129,7 +129,7 @@ async def test_a_route_may_have_other_limits(start: Start) -> None:
 
 
 async def test_a_trickle_does_not_extend_the_deadline(start: Start) -> None:
-    limits = {"head_seconds": 0.1, "max_head_bytes": 1 << 40}
+    limits = {"head_seconds": 0.1, "linger_seconds": 0.1, "max_head_bytes": 1 << 40}
     async with start(**limits) as port, connect(port) as connection:
         await connection.send(b"GET / HTTP/1.1\r\nx: ")
 
