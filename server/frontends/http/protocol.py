@@ -8,7 +8,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from server.frontends.http.cycle import Cycle, ResponseTransport
-from server.frontends.http.request_head import without_upgrade
+from server.frontends.http.request_head import is_host_given, without_upgrade
 
 
 class Protocol(HttpToolsProtocol):
@@ -50,6 +50,8 @@ class Protocol(HttpToolsProtocol):
     def on_request(self) -> None:
         """Starts the response to the request whose head was parsed, or queues it."""
         version = self.parser.get_http_version()
+        if not is_host_given(version, self.headers):
+            raise httptools.HttpParserError("there is not one Host")
         url = httptools.parse_url(self.url)
         path = url.path.decode("ascii")
         scope = cast("dict[str, Any]", self.scope)

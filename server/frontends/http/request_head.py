@@ -5,6 +5,12 @@ from collections.abc import Iterable
 _UPGRADING = (b"upgrade", b"http2-settings")
 
 
+def is_host_given(version: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a request has one ``Host``, or none by HTTP/1.0 (RFC 9112, 3.2)."""
+    num_hosts = sum(name == b"host" for name, _ in headers)
+    return num_hosts == 1 or (num_hosts == 0 and version != "1.1")
+
+
 def without_upgrade(line: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """A head that asks for no other protocol; a server may ignore that (RFC 9110, 7.8).
 

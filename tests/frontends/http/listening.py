@@ -1,7 +1,7 @@
 """A listener with a few routes, in the test's event loop: no models, no service."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from server.frontends.http.access import Access
 from server.frontends.http.application import Application
 from server.frontends.http.body import BodyBudget, BodyLimits
 from server.frontends.http.endpoint import Api, Call, Context, json_response
+from server.frontends.http.event_stream import EventStream
 from server.frontends.http.listener import Listener, bound_socket
 from server.frontends.http.probes import error_response
 from server.frontends.http.settings import HttpSettings
@@ -62,10 +63,18 @@ async def listening(
         await release.wait()
         return await echo(call)
 
+    async def stream(_: Call[Body]) -> EventStream:
+        async def items() -> AsyncGenerator[bytes, None]:
+            yield b"one, "
+            yield b"two"
+
+        return EventStream(items())
+
     api = Api(context=context, error=error_response)
     routes = [
         api.post("/echo", Body, echo),
         api.post("/held", Body, held),
+        api.post("/stream", Body, stream),
         api.post("/large", Body, echo, limits=BodyLimits(200_000, seconds=60.0)),
         api.post("/slow", Body, echo, limits=BodyLimits(200_000, seconds=0.05)),
     ]
