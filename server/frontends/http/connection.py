@@ -63,7 +63,9 @@ class Connection(Protocol):
         )
         self.idle[self] = None
         if len(self.connections) > self.settings.max_connections:
-            next(iter(self.idle)).transport.abort()
+            oldest = next(iter(self.idle))
+            del self.idle[oldest]  # so that the next new connection makes another one leave
+            oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.idle.pop(self, None)
