@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from server.addresses import check_free, check_grpc_address, host_and_port
+from server.addresses import check_grpc_address, host_and_port
 from server.config import ServerConfig
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.watchdog import StuckLaneError
 from server.errors import StartupError
 from server.frontends.grpc.frontend import GrpcFrontend
 from server.frontends.http.frontend import HttpFrontend
+from server.frontends.http.metrics_listener import MetricsListener
 from server.models.catalog import Catalog
 from server.models.garbage import freeze_loaded_objects
 from server.models.memory_keeper import MemoryKeeper
@@ -77,7 +78,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
     """
     for address in filter(None, (config.listen, config.admin)):
         check_grpc_address(address)
-    metrics_address = host_and_port(config.metrics)
+    host_and_port(config.metrics)
     if config.http is not None:
         host_and_port(config.http)
     metrics = Metrics()
@@ -94,7 +95,8 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         stack.callback(http.close)
         frontend.prepare()
         http.prepare()
-        check_free(config.metrics, "serve metrics")
+        metrics_listener = MetricsListener(config.metrics, metrics)
+        stack.callback(metrics_listener.close)
         busy = BusyLanes()
         backends = make_backends(config, busy)
         metrics.on_kernels(report_kernels())
@@ -120,8 +122,8 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         stack.push_async_callback(_drain, frontend, http)
         await frontend.start(service)
         await http.start(service)
-        metrics_server = metrics.serve(*metrics_address)
-        stack.callback(metrics_server.stop)
+        await metrics_listener.start()
+        stack.push_async_callback(metrics_listener.stop)
         keeper = MemoryKeeper(config, catalog, engine, busy, metrics)
         stack.callback(asyncio.create_task(keeper.run()).cancel)
         if watch is not None:
@@ -138,7 +140,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         engine_failure.add_done_callback(lambda _: asyncio.ensure_future(set_not_serving()))
         yield RunningServer(
             port=frontend.port,
-            metrics_port=metrics_server.port,
+            metrics_port=metrics_listener.port,
             admin_port=frontend.admin_port,
             http_port=http.port,
             catalog=catalog,

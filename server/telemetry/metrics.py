@@ -1,11 +1,9 @@
 """Prometheus metrics. This is the only file that imports prometheus_client."""
 
 import functools
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from wsgiref.simple_server import WSGIServer
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -13,13 +11,13 @@ from prometheus_client import (
     Counter,
     Gauge,
     generate_latest,
-    start_http_server,
+    make_asgi_app,
 )
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from server.engine.observer import RunReport, WorkerStats
-from server.errors import Code, StartupError
+from server.errors import Code
 from server.telemetry.histogram import Histogram
 from server.telemetry.statistics import ModelStatistics, Total
 
@@ -117,19 +115,10 @@ class Metrics:
         for kernel, is_used in in_use.items():
             self._kernels.labels(kernel).set(is_used)
 
-    def serve(self, host: str, port: int) -> "MetricsServer":
-        """Serves ``/metrics`` from a thread.
-
-        Raises:
-            StartupError: the address cannot be used.
-        """
-        try:
-            server, thread = start_http_server(port, host, registry=self.registry)
-        except OSError as error:
-            raise StartupError(
-                f"cannot serve metrics on {host}:{port}: {error.strerror or error}"
-            ) from error
-        return MetricsServer(server, thread)
+    def asgi_app(self) -> Callable[..., Awaitable[None]]:
+        """An ASGI application that serves the metrics at every path, in the format asked for."""
+        app: Callable[..., Awaitable[None]] = make_asgi_app(self.registry)
+        return app
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -296,20 +285,3 @@ class _WorkerGauges(Collector):
             for (model, lane), stats in latest.items():
                 family.add_metric((model, str(lane)), getattr(stats, field))
             yield family
-
-
-class MetricsServer:
-    """A running ``/metrics`` endpoint."""
-
-    def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
-        self._server = server
-        self._thread = thread
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_port)
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

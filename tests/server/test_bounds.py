@@ -5,6 +5,7 @@ from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
 
 from protos.triune.v1 import inference_pb2 as pb
 from scripts.bounds import REQUESTS, SECTIONS, bound_rows, options_of, requests
@@ -132,12 +133,49 @@ def test_lists_are_counted_before_they_are_converted(request_: Any, field: str) 
         (b"\x12\x00" * 200_000, True),  # empty inputs
         (b"\x22\x02\x12\x00" * 100_000, True),  # messages
         (b"\x2a" + b"\x80\x80\x40" + b"\x52\x00" * (1 << 19), True),  # biases
-        (b"\x1a\x85\x80\x40\x0a\x80\x80\x40" + b"\x05" * (1 << 20), True),  # token ids
+        (b"\x1a\x84\x80\x40\x0a\x80\x80\x40" + b"\x05" * (1 << 20), True),  # token ids
         (b"\x78\x01" * 200_000, True),  # unknown fields
         (pb.GenerateRequest(inputs=["a" * 2000] * 4000).SerializeToString(), False),
-        (b"\x12\x90\x80\x40" + b"a" * (1 << 18), False),  # cut short
+        (b"\x0b" + b"\x12\x00" * 200_000 + b"\x0c", True),  # an unknown group
+        (b"\x0b\x1a\x01\xff\x0c" + b"\x12\x80\x80\x10" + bytes(1 << 18), False),
     ],
-    ids=["inputs", "messages", "biases", "ids", "unknown", "long texts", "cut short"],
+    ids=["inputs", "messages", "biases", "ids", "unknown", "long texts", "group", "small group"],
 )
 def test_fields_are_counted_before_a_message_is_parsed(data: bytes, is_too_many: bool) -> None:
     assert has_too_many_fields(data, pb.GenerateRequest.DESCRIPTOR) is is_too_many
+
+
+class CountedReads(bytes):
+    """Bytes that count how often one of them is read."""
+
+    num_reads = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.num_reads += 1
+        return super().__getitem__(index)
+
+
+MANY = 1 << 18
+# Token ids in a message of 4 bytes whose size goes beyond it, each followed by a long text.
+OVERLONG_IDS = b"\x1a\x04\x0a\x80\x80\x08" * 4000 + b"\x12\x80\x80\x10" + b"\xff" * MANY
+
+
+@pytest.mark.parametrize(
+    ("data", "num_reads"),
+    [
+        (b"\x78" + b"\xff" * MANY, 11),
+        (b"\xff" * MANY, 11),
+        (b"\x12" + b"\xff" * MANY, 11),
+        (b"\x12\x90\x80\x40" + b"a" * MANY, 4),
+        (OVERLONG_IDS, 8020),
+        (b"\x07" + bytes(MANY), 1),
+    ],
+    ids=["number", "tag", "size", "cut short", "overlong ids", "no type"],
+)
+def test_malformed_messages_are_found_in_few_reads(data: bytes, num_reads: int) -> None:
+    counted = CountedReads(data)
+    with pytest.raises(DecodeError):
+        has_too_many_fields(counted, pb.GenerateRequest.DESCRIPTOR)
+    assert counted.num_reads <= num_reads
+    with pytest.raises(DecodeError):
+        pb.GenerateRequest.FromString(data)

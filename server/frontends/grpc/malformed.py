@@ -115,9 +115,9 @@ def _decoder(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     kind = getattr(decode, "__self__", None)  # the message type; ``decode`` is its FromString
 
     def parse(data: bytes) -> Any:
-        if kind is not None and has_too_many_fields(data, kind.DESCRIPTOR):
-            raise InvalidArgumentError(_TOO_LARGE.field, _TOO_LARGE.description)
         try:
+            if kind is not None and has_too_many_fields(data, kind.DESCRIPTOR):
+                raise InvalidArgumentError(_TOO_LARGE.field, _TOO_LARGE.description)
             return decode(data)
         except DecodeError:
             raise InvalidArgumentError(_MALFORMED.field, _MALFORMED.description) from None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.types import Receive
 
 from server.errors import RETRY_SECONDS, Limit, OverloadedError
@@ -46,6 +47,13 @@ class BodyBudget:
 
     def give_back(self, num_bytes: int) -> None:
         self._free_bytes += num_bytes
+
+
+def check_length(headers: Headers, max_bytes: int) -> None:
+    """Raises ``BodyTooLargeError`` if a body is announced that has more than ``max_bytes``."""
+    length = headers.get("content-length", "")
+    if length.isdecimal() and int(length) > max_bytes:
+        raise BodyTooLargeError(max_bytes)
 
 
 async def read_body(receive: Receive, max_bytes: int, budget: BodyBudget) -> bytes:

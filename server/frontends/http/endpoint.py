@@ -27,6 +27,7 @@ from server.frontends.http.body import (
     BodyBudget,
     BodyLimits,
     ClientGoneError,
+    check_length,
     json_decoder,
     read_body,
 )
@@ -208,13 +209,13 @@ class Endpoint:
                 return
             await exchange.fail(ShuttingDownError())
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes:
+    async def _read(self, scope: Scope, receive: Receive, headers: Headers) -> bytes:
         settings, budget = self.api.context.settings, self.api.context.budget
-        if self.limits is None:
-            return await read_body(receive, settings.max_body_bytes, budget)
-        if "triune.connection" in scope:
+        max_bytes = settings.max_body_bytes if self.limits is None else self.limits.max_bytes
+        check_length(headers, max_bytes)
+        if self.limits is not None and "triune.connection" in scope:
             scope["triune.connection"].extend_body(self.limits.seconds)
-        return await read_body(receive, self.limits.max_bytes, budget)
+        return await read_body(receive, max_bytes, budget)
 
     def _names_in(self, body: Any) -> Mapping[str, str]:
         return self.names(body) if callable(self.names) else self.names
@@ -243,7 +244,7 @@ class Endpoint:
             identity = context.access.identity(scope)
         body = None
         if self.decode is not None:
-            data = await self._read(scope, receive)
+            data = await self._read(scope, receive, headers)
             try:
                 body = self.decode(data, headers)
             except InvalidArgumentError:

@@ -4,6 +4,7 @@ import socket
 import ssl
 
 from server.config import ServerConfig
+from server.errors import StartupError
 from server.frontends.http.access import Access
 from server.frontends.http.application import Application, with_cors
 from server.frontends.http.body import BodyBudget
@@ -50,7 +51,10 @@ class HttpFrontend:
         self._access = Access(config)
         if config.tls is not None:
             self._tls = TlsContext(config.tls).first
-        self._socket = bound_socket(config.http)
+        try:
+            self._socket = bound_socket(config.http)
+        except StartupError as error:
+            raise StartupError(f"{error}; --http chooses another address, or none") from error
 
     def close(self) -> None:
         """Releases the address. Call this last, even if the front end never started."""

@@ -117,8 +117,15 @@ class _Server(uvicorn.Server):
             connection.transport.close()
 
 
-def bound_socket(address: str) -> socket.socket:
+def bound_socket(
+    address: str, purpose: str = "serve HTTP", *, has_ipv4: bool = False
+) -> socket.socket:
     """A socket that reserves ``HOST:PORT``. Connections are refused until it listens.
+
+    Args:
+        address: the address.
+        purpose: what the server cannot do without it, for the error.
+        has_ipv4: whether ``[::]`` includes all addresses of IPv4.
 
     Raises:
         StartupError: the address cannot be used.
@@ -132,7 +139,7 @@ def bound_socket(address: str) -> socket.socket:
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not has_ipv4)
             # Connections inherit this option.
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
             bound.bind(name)
@@ -140,10 +147,7 @@ def bound_socket(address: str) -> socket.socket:
             bound.close()
             raise
     except OSError as error:
-        raise StartupError(
-            f"cannot serve HTTP on {address}: {error.strerror or error}; --http chooses another "
-            f"address, or none"
-        ) from error
+        raise StartupError(f"cannot {purpose} on {address}: {error.strerror or error}") from error
     return bound
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from python_multipart.multipart import parse_options_header
 
-MAX_HEAD_BYTES = 4096  # headers of one part; also the bytes before the first part
+MAX_HEAD_BYTES = 4096  # headers of one part; also the preamble before the first part
 MAX_HEADS_BYTES = 256 << 10  # headers of all parts
 _MAX_BOUNDARY_BYTES = 256
+_MAX_PADDING_BYTES = 256  # after a boundary
 _END = b"\r\n"
 _PLAIN = (b"7bit", b"8bit", b"binary")
 
@@ -39,16 +40,18 @@ def split_parts(data: bytes, content_type: str, max_parts: int) -> list[Part]:
     boundary = options.get(b"boundary", b"")
     if not 0 < len(boundary) <= _MAX_BOUNDARY_BYTES:
         raise ValueError("the boundary is missing or too long")
-    start = data.find(b"--" + boundary, 0, MAX_HEAD_BYTES)
-    if start < 0 or data[:start].strip(_END):
-        raise ValueError("it does not begin with its boundary")
-    start += 2 + len(boundary)
-    delimiter = b"\r\n--" + boundary
+    delimiter = _END + b"--" + boundary
+    if data.startswith(b"--" + boundary):
+        start = len(b"--" + boundary)
+    else:
+        preamble_end = data.find(delimiter, 0, MAX_HEAD_BYTES)
+        if preamble_end < 0:
+            raise ValueError(f"no boundary begins in its first {MAX_HEAD_BYTES} bytes")
+        start = preamble_end + len(delimiter)
     parts: list[Part] = []
     num_head_bytes = 0
     while not data.startswith(b"--", start):
-        if not data.startswith(_END, start):
-            raise ValueError("a boundary is followed by other bytes")
+        start = _line_end(data, start)
         if len(parts) == max_parts:
             raise ValueError(f"more than {max_parts} fields")
         head_end = data.find(_END * 2, start, start + MAX_HEAD_BYTES)
@@ -64,6 +67,14 @@ def split_parts(data: bytes, content_type: str, max_parts: int) -> list[Part]:
         parts.append(_part(head, data[head_end + 2 * len(_END) : end]))
         start = end + len(delimiter)
     return parts
+
+
+def _line_end(data: bytes, start: int) -> int:
+    """The end of a boundary's line, on which spaces may follow (RFC 2046, 5.1.1)."""
+    end = data.find(_END, start, start + _MAX_PADDING_BYTES + len(_END))
+    if end < 0 or data[start:end].strip(b" \t"):
+        raise ValueError("a boundary is followed by other bytes")
+    return end
 
 
 def _part(head: bytes, data: bytes) -> Part:

@@ -14,6 +14,9 @@ BODY_SECONDS = 60.0
 # Timeout of bodies with recordings; the gRPC front end has the same.
 RECORDING_SECONDS = 120.0
 KEEP_ALIVE_SECONDS = 75.0
+# For a request that was answered before its body was complete.
+LINGER_SECONDS = 30.0
+MAX_LINGER_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +27,9 @@ class HttpSettings:
     ``max_head_bytes`` limits request line and headers, ``max_body_bytes`` one request's body, and
     ``max_buffered_bytes`` the bodies that are being received. A request's head must arrive within
     ``head_seconds``, and its body within another ``body_seconds``. A connection without requests
-    closes after ``keep_alive_seconds``; one whose client does not read for ``stall_seconds`` is
-    reset. ``cors_origins`` are the origins whose pages may call. ``max_input_bytes`` is the
+    closes after ``keep_alive_seconds``; one that closes while its client still sends, after another
+    ``linger_seconds`` or ``max_linger_bytes``; one whose client does not read for ``stall_seconds``
+    is reset. ``cors_origins`` are the origins whose pages may call. ``max_input_bytes`` is the
     service's limit of one text. ``tei_model`` is the model of text-embeddings-inference's routes at
     the root; empty means that these routes do not exist.
     """
@@ -37,6 +41,8 @@ class HttpSettings:
     head_seconds: float = HEAD_SECONDS
     body_seconds: float = BODY_SECONDS
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
+    linger_seconds: float = LINGER_SECONDS
+    max_linger_bytes: int = MAX_LINGER_BYTES
     stall_seconds: float = 30.0
     cors_origins: tuple[str, ...] = ()
     max_input_bytes: int = 1 << 20

@@ -1,10 +1,13 @@
-"""OpenAI's own clients of the server with a model for each task."""
+"""OpenAI's own clients of the server with a model for each task, and a listener without models."""
 
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
 
 import openai
 import pytest
 
+from tests.frontends.http.listening import Start, listening
 from tests.serving import ServerProcess
 
 
@@ -19,3 +22,9 @@ async def async_client(server: ServerProcess) -> AsyncIterator[openai.AsyncOpenA
     url = f"{server.http_url}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
         yield client
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Starts a listener with the route ``/echo`` and the given limits; yields its port."""
+    return partial(listening, tmp_path)

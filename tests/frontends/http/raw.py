@@ -53,3 +53,10 @@ def post(path: str, body: bytes, *headers: str) -> bytes:
     """A whole request with a content length."""
     lines = [f"POST {path} HTTP/1.1", "host: x", f"content-length: {len(body)}", *headers]
     return "\r\n".join((*lines, "", "")).encode() + body
+
+
+async def settle(port: int) -> None:
+    """Returns when a server in this event loop has read what was sent to it before."""
+    async with connect(port) as other:
+        await other.send(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await other.status()

@@ -41,7 +41,12 @@ def part(disposition: str, data: bytes, *others: str) -> bytes:
 )
 def test_values_are_returned_as_sent(value: bytes) -> None:
     body = part('name="x"', value) + part('name=y; filename="a b.wav"', value) + b"--a--"
-    for data in (body, b"\r\n" + body, body + b"\r\nwhat follows is ignored --a\r\n"):
+    padded = body.replace(b"--a\r\nContent", b"--a \t\r\nContent")
+    preamble = b"This is a form.\r\nIt has --a b\r\n"
+    for data in (
+        *(body, b"\r\n" + body, preamble + body, padded + b" \r\n", preamble + padded),
+        body + b"\r\nwhat follows is ignored --a\r\n",
+    ):
         assert split_parts(data, TYPE, 2) == [Part("x", value, False), Part("y", value, True)]
 
 
@@ -56,11 +61,13 @@ def test_names_may_have_any_character() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "does not begin"),
-        (b"junk--a--", "does not begin"),
-        (b"--b--", "does not begin"),
+        (b"", "no boundary begins"),
+        (b"junk--a--", "no boundary begins"),
+        (b"--b--", "no boundary begins"),
+        (b"x" * MAX_HEAD_BYTES + b"\r\n--a--", "no boundary begins"),
         (b"--a", "followed by other bytes"),
-        (b"--a \r\n", "followed by other bytes"),
+        (b"--a x\r\n", "followed by other bytes"),
+        (b"--a" + b" " * 257 + b"\r\n", "followed by other bytes"),
         (HEAD + b"\r\n--ab", "followed by other bytes"),
         (b"--a\r\n", "no headers"),
         (b"--a\r\nx: " + b"y" * MAX_HEAD_BYTES + b"\r\n\r\n" + END, "no headers"),

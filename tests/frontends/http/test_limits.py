@@ -1,71 +1,15 @@
 """Limits of a connection: size and time of heads and bodies, idle connections, smuggling."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from collections.abc import Iterator
 
-import msgspec
 import pytest
-from starlette.responses import Response
 
-from server.config import ServerConfig
-from server.frontends.http.access import Access
-from server.frontends.http.application import Application
-from server.frontends.http.body import BodyBudget, BodyLimits
-from server.frontends.http.endpoint import Api, Call, Context, json_response
-from server.frontends.http.listener import Listener, bound_socket
-from server.frontends.http.probes import error_response
-from server.frontends.http.settings import HttpSettings
 from tests.faults.record import record
+from tests.frontends.http.listening import Start
 from tests.frontends.http.raw import connect, post
 
-Start = Callable[..., AbstractAsyncContextManager[int]]
-
-
-class Body(msgspec.Struct, forbid_unknown_fields=True):
-    text: str = ""
-    numbers: list[int] = []
-
-
-class Untracked:
-    """In place of the service, which these requests do not reach."""
-
-    @asynccontextmanager
-    async def track_call(self, *_: str) -> AsyncIterator[None]:
-        yield
-
-
-@pytest.fixture
-def start(tmp_path: Any) -> Start:
-    """Starts a listener with one route, ``/echo``; yields its port."""
-
-    @asynccontextmanager
-    async def listening(**limits: Any) -> AsyncIterator[int]:
-        settings = HttpSettings(**limits)
-        service: Any = Untracked()
-        access = Access(ServerConfig(bundles=tmp_path))
-        context = Context(service, settings, access, BodyBudget(settings.max_buffered_bytes))
-
-        async def echo(call: Call[Body]) -> Response:
-            return json_response({"text": call.body.text})
-
-        api = Api(context=context, error=error_response)
-        routes = [
-            api.post("/echo", Body, echo),
-            api.post("/large", Body, echo, limits=BodyLimits(200_000, seconds=60.0)),
-            api.post("/slow", Body, echo, limits=BodyLimits(200_000, seconds=0.05)),
-        ]
-        app = Application(routes, access)
-        bound = bound_socket("127.0.0.1:0")
-        listener = Listener(bound, app, settings, None)
-        await listener.start()
-        yield bound.getsockname()[1]
-        await listener.stop(grace_seconds=1.0)
-
-    return listening
-
-
+CHUNKED = b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 HOSTILE: tuple[tuple[bytes, int], ...] = (
     (post("/nothing", b"{}"), 404),
     (b"GET /echo HTTP/1.1\r\nhost: x\r\n\r\n", 405),
@@ -90,9 +34,17 @@ HOSTILE: tuple[tuple[bytes, int], ...] = (
     (b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n", 400),
     (b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400),
     (b"GET /echo HTTP/1.1\r\nhost: x\r\nx: a\r\n b\x00\r\n\r\n", 400),
+    # HTTP/1.1 needs one host.
+    (b"POST /echo HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}", 400),
+    (post("/echo", b"{}", "host: x"), 400),
+    (b"POST /echo HTTP/1.0\r\nhost: x\r\nhost: y\r\ncontent-length: 2\r\n\r\n{}", 400),
     # Heads over the limit, with and without an end.
     (post("/echo", b"{}", "x: " + "a" * 40_000), 431),
     (post("/echo", b"{}", *(f"x{n}: a" for n in range(6000))), 431),
+    (b"\r\n" * 20_000, 431),
+    # Trailers and extensions of chunks, without an end: more than one read of the server.
+    (CHUNKED + b"1\r\n{\r\n0\r\nx: " + b"a" * 600_000, 431),
+    (CHUNKED + b"1\r\n{\r\n1;x=" + b"a" * 600_000, 431),
     (b"GET /" + b"a" * 40_000, 431),
     (b"GET / HTTP/1.1\r\nx: " + b"a" * 40_000, 431),
     # Not HTTP: TLS, HTTP/2 with prior knowledge.
@@ -141,7 +93,7 @@ async def test_answers_hostile_requests(
         (b"", {"keep_alive_seconds": 0.05}, 0),
         (b"P", {"head_seconds": 0.05}, 408),
         (b"POST /echo HTTP/1.1\r\nhost: x\r\n", {"head_seconds": 0.05}, 408),
-        (post("/echo", b"{}")[:-1], {"body_seconds": 0.05}, 0),
+        (post("/echo", b"{}")[:-1], {"body_seconds": 0.05}, 408),
         (post("/echo", b"{}") + b"P", {"head_seconds": 0.05}, 200),
     ],
     ids=["nothing", "a byte", "half a head", "half a body", "a byte of the second"],
@@ -181,7 +133,7 @@ async def test_a_route_may_have_other_limits(start: Start) -> None:
 
 
 async def test_a_trickle_does_not_extend_the_deadline(start: Start) -> None:
-    limits = {"head_seconds": 0.1, "max_head_bytes": 1 << 40}
+    limits = {"head_seconds": 0.1, "linger_seconds": 0.1, "max_head_bytes": 1 << 40}
     async with start(**limits) as port, connect(port) as connection:
         await connection.send(b"GET / HTTP/1.1\r\nx: ")
 
@@ -200,7 +152,7 @@ async def test_the_longest_idle_connection_makes_room(start: Start) -> None:
             await connection.send(post("/echo", b"{}"))
             assert await connection.status() == 200
         async with connect(port) as third, connect(port) as fourth:
-            assert b"200" not in await first.closed()  # only the rest of its first answer
+            assert b" 200 OK" not in await first.closed()  # only the rest of its first answer
             for connection in (third, fourth):
                 await connection.send(post("/echo", b"{}"))
                 assert await connection.status() == 200

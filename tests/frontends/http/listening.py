@@ -1,0 +1,85 @@
+"""A listener with a few routes, in the test's event loop: no models, no service."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from server.config import ServerConfig
+from server.frontends.http.access import Access
+from server.frontends.http.application import Application
+from server.frontends.http.body import BodyBudget, BodyLimits
+from server.frontends.http.endpoint import Api, Call, Context, json_response
+from server.frontends.http.event_stream import EventStream
+from server.frontends.http.listener import Listener, bound_socket
+from server.frontends.http.probes import error_response
+from server.frontends.http.settings import HttpSettings
+
+Start = Callable[..., AbstractAsyncContextManager[int]]
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True):
+    text: str = ""
+    numbers: list[int] = []
+
+
+class Untracked:
+    """In place of the service, which these requests do not reach."""
+
+    @asynccontextmanager
+    async def track_call(self, *_: str) -> AsyncIterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def listening(
+    folder: Path,
+    tokens: Path | None = None,
+    release: asyncio.Event | None = None,
+    **limits: Any,
+) -> AsyncIterator[int]:
+    """Yields the port of a listener with the route ``/echo`` and others.
+
+    Args:
+        folder: of bundles, which are not read.
+        tokens: a token file.
+        release: ``/held`` answers when it is set.
+        limits: of ``HttpSettings``.
+    """
+    settings = HttpSettings(**limits)
+    service: Any = Untracked()
+    access = Access(ServerConfig(bundles=folder, tokens=tokens))
+    context = Context(service, settings, access, BodyBudget(settings.max_buffered_bytes))
+
+    async def echo(call: Call[Body]) -> Response:
+        return json_response({"text": call.body.text})
+
+    async def held(call: Call[Body]) -> Response:
+        assert release is not None
+        await release.wait()
+        return await echo(call)
+
+    async def stream(_: Call[Body]) -> EventStream:
+        async def items() -> AsyncGenerator[bytes, None]:
+            yield b"one, "
+            yield b"two"
+
+        return EventStream(items())
+
+    api = Api(context=context, error=error_response)
+    routes = [
+        api.post("/echo", Body, echo),
+        api.post("/held", Body, held),
+        api.post("/stream", Body, stream),
+        api.post("/large", Body, echo, limits=BodyLimits(200_000, seconds=60.0)),
+        api.post("/slow", Body, echo, limits=BodyLimits(200_000, seconds=0.05)),
+    ]
+    bound = bound_socket("127.0.0.1:0")
+    listener = Listener(bound, Application(routes, access), settings, None)
+    await listener.start()
+    yield bound.getsockname()[1]
+    await listener.stop(grace_seconds=1.0)
