@@ -16,7 +16,8 @@ from server.frontends.http.endpoint import json_response
 from server.frontends.oip.messages import InferRequest, InferResponse
 from server.frontends.oip.options import MAX_PARAMETERS, Parameter
 from server.frontends.oip.signatures import SIGNATURES, Task
-from server.frontends.oip.tensors import BOOL, BYTES, MAX_DIMS, MAX_INPUTS, InputTensor
+from server.frontends.oip.tensors import BOOL, BYTES, DTYPES, MAX_DIMS, MAX_INPUTS, InputTensor
+from server.printable import quoted
 
 # Larger tensors are sent as binary data.
 MAX_JSON_BYTES = 4 << 20
@@ -226,6 +227,11 @@ def _check_supported(name: str, parameters: Mapping[str, Parameter]) -> None:
 
 def _values(tensor: _Input) -> Sequence[Any]:
     """The elements of ``data``, a list of the tensor's shape or a flat one."""
+    if tensor.datatype != BYTES and tensor.datatype not in DTYPES:
+        known = ", ".join((BYTES, *DTYPES))
+        raise InvalidArgumentError(
+            tensor.name, f"datatype {quoted(tensor.datatype)} is not one of {known}"
+        )
     data = bytes(tensor.data)
     if not data:
         raise InvalidArgumentError(tensor.name, "has neither data nor binary_data_size")
@@ -236,7 +242,7 @@ def _values(tensor: _Input) -> Sequence[Any]:
             tensor.name, f"data is not a list of shape {tensor.shape[:MAX_DIMS]}"
         )
     try:
-        values: list[Any] = _data_decoder(tensor.datatype, min(depth, MAX_DIMS)).decode(data)
+        values: list[Any] = data_decoder(tensor.datatype, min(depth, MAX_DIMS)).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgumentError(
             tensor.name, f"data is not a list of {tensor.datatype}: {error}"
@@ -247,7 +253,8 @@ def _values(tensor: _Input) -> Sequence[Any]:
 
 
 @cache
-def _data_decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
+def data_decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
+    """Decodes lists of a known ``datatype``, nested ``depth`` times. Each is kept."""
     kind: Any = {BYTES: str, BOOL: bool}.get(datatype, int)
     for _ in range(max(depth, 1)):
         kind = list[kind]
