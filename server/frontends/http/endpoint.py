@@ -33,7 +33,8 @@ from server.frontends.http.body import (
 from server.frontends.http.deadline import deadline_of
 from server.frontends.http.event_stream import EventStream
 from server.frontends.http.exchange import Errors, Exchange
-from server.frontends.http.failures import Failure
+from server.frontends.http.failures import BodyTooLargeError, Failure
+from server.frontends.http.json_size import MAX_VALUES
 from server.frontends.http.settings import HttpSettings
 from server.service.caller import Caller
 from server.service.service import Service
@@ -42,6 +43,11 @@ Body = TypeVar("Body")
 _encode = msgspec.json.Encoder().encode
 _JSON = "application/json"
 _MAX_REQUEST_ID = 128
+# Larger bodies are decoded in a thread.
+MIN_THREADED_BYTES = 1 << 16
+_BYTES_PER_VALUE = 8  # that take as long to decode as a value of a reply to build
+# Of a body that is received before its token is known, as it may be in the body.
+MAX_ANONYMOUS_BYTES = 1 << 20
 
 
 def json_response(
@@ -110,6 +116,7 @@ class Api:
         names: Names | None = None,
         model_of: Callable[[Call[Any]], str] | None = None,
         limits: BodyLimits | None = None,
+        max_values: int = MAX_VALUES,
     ) -> Route:
         """A route that reads a body.
 
@@ -122,8 +129,9 @@ class Api:
             model_of: the model that the call uses, which stays loaded until the call ends. By
                 default the field ``model`` of the body.
             limits: of the body, instead of those of the settings.
+            max_values: of the JSON body, lists of token ids included.
         """
-        decode = _json_decode(body) if isinstance(body, type) else body
+        decode = _json_decode(body, max_values) if isinstance(body, type) else body
         endpoint = Endpoint(
             self,
             path,
@@ -154,8 +162,8 @@ class Api:
         return Route(path, endpoint, methods=["GET"])
 
 
-def _json_decode(kind: type[Any]) -> Decode:
-    decode: Callable[[bytes], Any] = json_decoder(kind)
+def _json_decode(kind: type[Any], max_values: int) -> Decode:
+    decode: Callable[[bytes], Any] = json_decoder(kind, max_values)
     return lambda data, _: decode(data)
 
 
@@ -207,8 +215,14 @@ class Endpoint:
                 return
             await exchange.fail(ShuttingDownError())
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes:
+    async def _read(self, scope: Scope, receive: Receive, *, is_anonymous: bool) -> bytes:
         settings, budget = self.api.context.settings, self.api.context.budget
+        if is_anonymous:
+            try:
+                return await read_body(receive, MAX_ANONYMOUS_BYTES, budget)
+            except BodyTooLargeError:
+                hint = ": send its key as a bearer token"
+                raise BodyTooLargeError(MAX_ANONYMOUS_BYTES, hint) from None
         if self.limits is None:
             return await read_body(receive, settings.max_body_bytes, budget)
         if "triune.connection" in scope:
@@ -236,21 +250,26 @@ class Endpoint:
         request_id: str,
         started: float,
     ) -> Call[Any]:
-        context, body_token = self.api.context, self.api.body_token
+        context = self.api.context
+        access, body_token = context.access, self.api.body_token
+        # Whether the token can only be in the body.
+        is_anonymous = (
+            not self.is_public and body_token is not None and not access.is_identified(scope)
+        )
         identity = "public"
-        if not self.is_public and body_token is None:
-            identity = context.access.identity(scope)
+        if not self.is_public:
+            identity = access.peer(scope) if is_anonymous else access.identity(scope)
         body = None
         if self.decode is not None:
-            data = await self._read(scope, receive)
+            data = await self._read(scope, receive, is_anonymous=is_anonymous)
             try:
-                body = self.decode(data, headers)
+                body = await self._decoded(data, headers, identity)
             except InvalidArgumentError:
-                if not self.is_public:  # nobody learns what is wrong without a token
-                    context.access.identity(scope)
+                if is_anonymous:  # nobody learns what is wrong without a token
+                    access.identity(scope)
                 raise
-        if not self.is_public and body_token is not None:
-            identity = context.access.identity(scope, body_token(body))
+        if is_anonymous and body_token is not None:
+            identity = access.identity(scope, body_token(body))
         streams = bool(getattr(body, "stream", False))
         return Call(
             body=body,
@@ -261,6 +280,14 @@ class Endpoint:
             request_id=request_id,
             started=started,
         )
+
+    async def _decoded(self, data: bytes, headers: Headers, identity: str) -> Any:
+        assert self.decode is not None
+        if len(data) < MIN_THREADED_BYTES:
+            return self.decode(data, headers)
+        num_values = len(data) // _BYTES_PER_VALUE
+        decode = partial(self.decode, data, headers)
+        return await self.api.context.service.build(num_values, decode, Caller(identity, None))
 
 
 def _request_id(headers: Headers) -> str:

@@ -33,8 +33,8 @@ _FIRST_NAME = re.compile(r"\w+")
 class BodyTooLargeError(InvalidArgumentError):
     """A body over the limit: status 413."""
 
-    def __init__(self, max_bytes: int) -> None:
-        super().__init__("body", f"has more than {max_bytes} bytes")
+    def __init__(self, max_bytes: int, hint: str = "") -> None:
+        super().__init__("body", f"has more than {max_bytes} bytes{hint}")
 
 
 class MalformedBodyError(InvalidArgumentError):

@@ -8,6 +8,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from server.bounds import MAX_TEXTS, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.body import json_decoder
 from server.frontends.http.endpoint import Api, Call, Context, json_response
@@ -98,6 +99,7 @@ async def _translate(call: Call[TranslateBody]) -> Response:
     if text_format not in _FORMATS:
         raise InvalidArgumentError("format", f"{quoted(text_format)} is neither text nor html")
     texts = [body.q] if isinstance(body.q, str) else body.q
+    Size(MAX_TEXTS).check_count("inputs", texts)
     # An empty text of a list is its own translation.
     indices = [index for index, text in enumerate(texts) if text.strip()]
     if not indices:
@@ -130,6 +132,7 @@ async def _translate(call: Call[TranslateBody]) -> Response:
 async def _detect(call: Call[DetectBody]) -> Response:
     body = call.body
     texts = (body.q,) if isinstance(body.q, str) else tuple(body.q)
+    Size(MAX_TEXTS).check_count("inputs", texts)
     found = await call.service.detect_languages(DetectRequest(inputs=texts), call.caller)
     return json_response(
         [

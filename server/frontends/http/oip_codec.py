@@ -21,6 +21,7 @@ from server.printable import quoted
 
 # Larger tensors are sent as binary data.
 MAX_JSON_BYTES = 4 << 20
+MAX_OUTPUTS = 64
 HEADER_LENGTH = "inference-header-content-length"
 _BINARY = "binary_data"
 _ALL_BINARY = "binary_data_output"
@@ -63,9 +64,9 @@ class _GenerateBody(msgspec.Struct):
     parameters: dict[str, Any] | None = None
 
 
-_decode_infer = json_decoder(_InferBody)
+_decode_infer = json_decoder(_InferBody, max_values=None)  # MAX_JSON_BYTES bounds tensors
 _decode_generate = json_decoder(_GenerateBody)
-_decode_object = json_decoder(dict[str, Any])
+_decode_object = json_decoder(dict[str, Any], max_values=None)  # counted with the body
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ def decode_infer(data: bytes, headers: Headers) -> InferBody:
     if len(body.inputs) > MAX_INPUTS:
         raise InvalidArgumentError("inputs", f"{len(body.inputs)} given, at most {MAX_INPUTS}")
     parameters, requested = body.parameters or {}, body.outputs or []
+    if len(requested) > MAX_OUTPUTS:
+        raise InvalidArgumentError("outputs", f"{len(requested)} given, at most {MAX_OUTPUTS}")
     request = InferRequest(
         model="",
         id=body.id or "",

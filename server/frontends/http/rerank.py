@@ -7,6 +7,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from server.bounds import MAX_TEXTS, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.failures import Failure
@@ -73,6 +74,7 @@ def _text(document: str | Document) -> str:
 async def _documents(call: Call[RerankBody]) -> tuple[str, ...]:
     """The texts, of at most ``max_tokens_per_doc`` tokens without special ones."""
     body, max_tokens = call.body, call.body.max_tokens_per_doc or 0
+    Size(MAX_TEXTS).check_count("documents", body.documents)
     texts = tuple(map(_text, body.documents))
     if max_tokens < 0:
         raise InvalidArgumentError("max_tokens_per_doc", f"{max_tokens} is negative")

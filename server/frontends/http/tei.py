@@ -12,6 +12,7 @@ from server.errors import Code, InvalidArgumentError
 from server.frontends.http import tei_bodies as bodies
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.failures import Failure, MalformedBodyError
+from server.frontends.http.json_size import MAX_ID_VALUES, MAX_VALUES
 from server.frontends.http.tei_embed import embed, embed_all, embed_sparse, similarity
 from server.frontends.http.tei_headers import answer_with
 from server.frontends.http.tei_info import info
@@ -64,7 +65,16 @@ def routes(context: Context) -> list[BaseRoute]:
         for path, kind, answer in posts:
             if prefix or path not in _TAKEN:
                 handler = partial(_call, model_of, answer)
-                made.append(api.post(prefix + path, kind, handler, names=_NAMES, model_of=model_of))
+                made.append(
+                    api.post(
+                        prefix + path,
+                        kind,
+                        handler,
+                        names=_NAMES,
+                        model_of=model_of,
+                        max_values=MAX_ID_VALUES if path == "/decode" else MAX_VALUES,
+                    )
+                )
         for path, answer in gets:
             if prefix or path not in _TAKEN:
                 made.append(api.get(prefix + path, partial(_call, model_of, answer)))

@@ -17,6 +17,7 @@ from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.listener import Listener, bound_socket
 from server.frontends.http.probes import error_response
 from server.frontends.http.settings import HttpSettings
+from server.service.caller import Caller
 from tests.faults.record import record
 from tests.frontends.http.raw import connect, post
 
@@ -29,11 +30,14 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Untracked:
-    """In place of the service, which these requests do not reach."""
+    """In place of the service: these requests only need it for decoding large bodies."""
 
     @asynccontextmanager
     async def track_call(self, *_: str) -> AsyncIterator[None]:
         yield
+
+    async def build(self, _: int, function: Callable[[], Any], __: Caller) -> Any:
+        return await asyncio.to_thread(function)
 
 
 @pytest.fixture

@@ -5,9 +5,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from server.errors import InvalidArgumentError
+from server.frontends.http.body import NOTHING
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.event_stream import DONE, EventStream, event
 from server.frontends.http.openai.logprobs import Spell, completion_logprobs
@@ -37,6 +39,7 @@ class CompletionFields(GenerationFields, kw_only=True):
     echo: bool | None = None
     best_of: int | None = None
     suffix: str | None = None
+    metadata: msgspec.Raw = NOTHING
 
 
 CompletionBody = body_type(CompletionFields)

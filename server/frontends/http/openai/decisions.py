@@ -13,6 +13,7 @@ import numpy as np
 from starlette.responses import Response
 
 from server.errors import InvalidArgumentError
+from server.frontends.http.body import NOTHING
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.openai.messages import ChatMessage, ContentPart, service_messages
 from server.frontends.http.openai.usage import response_usage
@@ -74,9 +75,9 @@ class DecisionsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     input: str | list[ChatMessage]
     questions: list[Question]
 
-    prompt_cache_key: Any = None
-    prompt_cache_options: Any = None
-    safety_identifier: Any = None
+    prompt_cache_key: msgspec.Raw = NOTHING
+    prompt_cache_options: msgspec.Raw = NOTHING
+    safety_identifier: msgspec.Raw = NOTHING
 
 
 async def decisions(call: Call[DecisionsBody]) -> Response:
@@ -85,6 +86,7 @@ async def decisions(call: Call[DecisionsBody]) -> Response:
     if not 0 < len(body.questions) <= MAX_QUESTIONS:
         raise InvalidArgumentError("questions", f"needs 1 … {MAX_QUESTIONS}")
     text = _input_text(body)
+    body.input = ""  # its messages would keep the bytes of the body
     asked = asked_of(body.questions, len(text))
     usage = Usage()
     results = []
