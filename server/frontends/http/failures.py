@@ -13,6 +13,7 @@ from server.errors import (
     RequestTooLargeError,
     ServeError,
 )
+from server.frontends.http.origins import ForeignOriginError
 
 STATUSES = {
     Code.OK: 200,
@@ -62,7 +63,7 @@ class MethodNotAllowedError(ServeError):
         super().__init__(f"this address does not answer {method}")
 
 
-_STATUSES_OF_TYPES = {BodyTooLargeError: 413, MethodNotAllowedError: 405}
+_STATUSES_OF_TYPES = {BodyTooLargeError: 413, MethodNotAllowedError: 405, ForeignOriginError: 403}
 
 
 @dataclass(frozen=True, slots=True)
