@@ -30,6 +30,8 @@ _BINARY_SIZE = "binary_data_size"
 _FLAGS = {spec.name for spec in SIGNATURES[Task.GENERATE].inputs if spec.datatype == BOOL} - {
     "stream"
 }
+# Parameters of a response: the text, and which of its hypotheses.
+_PLACE = ("index", "hypothesis")
 _UNSUPPORTED = ("shared_memory_region", "classification")
 
 
@@ -175,12 +177,16 @@ def decode_generate(data: bytes, _: Headers) -> InferRequest:
 
 
 def generated(response: InferResponse) -> dict[str, Any]:
-    """The JSON object of one response of ``generate``: a tensor with one element is a value."""
+    """The JSON object of one response of ``generate``: a tensor with one element is a value.
+
+    Of its parameters, it has those that say which text a piece of a stream belongs to.
+    """
     values = {tensor.name: tensor.listed() for tensor in response.outputs}
     return {
         **({"id": response.id} if response.id else {}),
         "model_name": response.model,
         "model_version": response.version,
+        **{name: response.parameters[name] for name in _PLACE if name in response.parameters},
         **{name: value[0] if len(value) == 1 else value for name, value in values.items()},
     }
 
