@@ -61,6 +61,16 @@ def test_chat_streams_what_it_returns_whole(client: openai.OpenAI) -> None:
     assert whole.usage.completion_tokens == 6
 
 
+def test_empty_messages_add_nothing_to_a_conversation(client: openai.OpenAI) -> None:
+    empty: Any = [{"role": "system", "content": ""}, {"role": "assistant", "content": None}]
+    alone = client.chat.completions.create(messages=MESSAGES, **GREEDY)
+    among = client.chat.completions.create(messages=[*empty, *MESSAGES], **GREEDY)
+    assert among.choices[0].message.content == alone.choices[0].message.content
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(messages=empty, **GREEDY)
+    assert caught.value.param == "messages[1].content"
+
+
 async def test_async_client_streams(async_client: openai.AsyncOpenAI) -> None:
     stream = await async_client.completions.create(prompt=PROMPT, stream=True, **SIX)
     texts = [chunk.choices[0].text async for chunk in stream]
