@@ -241,6 +241,10 @@ class Service:
         """A function from token ids to the bytes that each adds to a text, for ``model``."""
         return self._context.registry.get(model, "").tokenizer.token_bytes
 
+    def special_ids(self, model: str) -> frozenset[int]:
+        """The ids of ``model`` that add nothing to a text."""
+        return self._context.registry.get(model, "").tokenizer.special_ids
+
     def list_models(self) -> tuple[ModelInfo, ...]:
         """Every version of every model."""
         config = self._context.config
