@@ -99,32 +99,41 @@ def _top_n(body: RerankBody) -> int | None:
 
 
 async def _cohere(call: Call[RerankBody]) -> Response:
+    with_documents = bool(call.body.return_documents)
     result = await _answer(call)
-    return json_response(
-        {
-            "id": str(uuid.uuid4()),
-            "results": _results(call, result, with_documents=bool(call.body.return_documents)),
-            "meta": {
-                "api_version": {"version": "2"},
-                "billed_units": {"search_units": 1},
-                "tokens": {"input_tokens": result.usage.input_tokens, "output_tokens": 0},
-            },
-        }
-    )
+
+    def encode() -> Response:
+        return json_response(
+            {
+                "id": str(uuid.uuid4()),
+                "results": _results(call, result, with_documents=with_documents),
+                "meta": {
+                    "api_version": {"version": "2"},
+                    "billed_units": {"search_units": 1},
+                    "tokens": {"input_tokens": result.usage.input_tokens, "output_tokens": 0},
+                },
+            }
+        )
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 async def _jina(call: Call[RerankBody]) -> Response:
     # Jina and vLLM return the documents unless told otherwise.
     with_documents = call.body.return_documents is not False
     result = await _answer(call)
-    return json_response(
-        {
-            "id": f"rerank-{uuid.uuid4().hex}",
-            "model": result.model,
-            "usage": prompt_usage(result.usage),
-            "results": _results(call, result, with_documents=with_documents),
-        }
-    )
+
+    def encode() -> Response:
+        return json_response(
+            {
+                "id": f"rerank-{uuid.uuid4().hex}",
+                "model": result.model,
+                "usage": prompt_usage(result.usage),
+                "results": _results(call, result, with_documents=with_documents),
+            }
+        )
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 def _results(

@@ -127,18 +127,22 @@ async def _classify(call: Call[ClassifyBody]) -> Response:
     with images.named():
         result = await call.service.classify(request, call.caller)
     names = call.service.get_model(result.model).labels
-    data = []
-    for index, output in enumerate(result.outputs):
-        scores = {label.label: label.score for label in output.labels}
-        data.append(
-            {
-                "index": index,
-                "label": output.labels[0].label,
-                "probs": [scores[name] for name in names],
-                "num_classes": len(names),
-            }
-        )
-    return list_response(call, "classify", data, result.usage)
+
+    def encode() -> Response:
+        data = []
+        for index, output in enumerate(result.outputs):
+            scores = {label.label: label.score for label in output.labels}
+            data.append(
+                {
+                    "index": index,
+                    "label": output.labels[0].label,
+                    "probs": [scores[name] for name in names],
+                    "num_classes": len(names),
+                }
+            )
+        return list_response(call, "classify", data, result.usage)
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 def list_response(call: Call[Any], kind: str, data: list[dict[str, Any]], usage: Usage) -> Response:
@@ -162,15 +166,15 @@ async def _tokenize(call: Call[TokenizeBody]) -> Response:
         inputs=(body.prompt,),
         without_special_tokens=not body.add_special_tokens,
     )
-    (output,) = (await call.service.tokenize(request, call.caller)).outputs
-    return json_response(
-        {
-            "count": len(output.token_ids),
-            "max_model_len": call.service.get_model(body.model).max_length,
-            "tokens": output.token_ids,
-            "token_strs": output.tokens if body.return_token_strs else None,
-        }
-    )
+    result = await call.service.tokenize(request, call.caller)
+    (output,) = result.outputs
+    answer = {
+        "count": len(output.token_ids),
+        "max_model_len": call.service.get_model(body.model).max_length,
+        "tokens": output.token_ids,
+        "token_strs": output.tokens if body.return_token_strs else None,
+    }
+    return await call.service.build(result.num_values, lambda: json_response(answer), call.caller)
 
 
 async def _detokenize(call: Call[DetokenizeBody]) -> Response:

@@ -92,17 +92,21 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         return EventStream(_events(chunks, head, spell, usage))
     result = await call.service.generate(request, call.caller)
     (output,) = result.outputs
-    return json_response(
-        {
-            **head,
-            "object": "chat.completion",
-            "choices": [
-                _choice(index, hypothesis, spell)
-                for index, hypothesis in enumerate(output.hypotheses)
-            ],
-            "usage": completion_usage(result.usage),
-        }
-    )
+
+    def encode() -> Response:
+        return json_response(
+            {
+                **head,
+                "object": "chat.completion",
+                "choices": [
+                    _choice(index, hypothesis, spell)
+                    for index, hypothesis in enumerate(output.hypotheses)
+                ],
+                "usage": completion_usage(result.usage),
+            }
+        )
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 def _choice(index: int, hypothesis: Hypothesis, spell: Spell) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ from server.service.generation_request import Finish, FinishReason, Message, Tex
 _NAMES = {"messages": "input", "inputs": "input", "max_new_tokens": "max_output_tokens"}
 # Of the metadata, which are repeated; in characters, as OpenAI's own.
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
+_ENDS = 4  # events at the end of a stream that repeat all log-probabilities
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -124,11 +126,15 @@ async def responses(call: Call[Any]) -> Response | EventStream:
     answer = Answer(body, call.request_id, spell)
     if body.stream:
         chunks = await call.service.generate_stream(request, call.caller)
-        return EventStream(_events(chunks, answer))
+        return EventStream(_events(chunks, answer, call))
     result = await call.service.generate(request, call.caller)
     (hypothesis,) = result.outputs[0].hypotheses
-    scored = token_list(hypothesis.logprobs, spell) if hypothesis.logprobs else []
-    return json_response(answer.completed(hypothesis.text, scored, hypothesis.finish))
+
+    def encode() -> Response:
+        scored = token_list(hypothesis.logprobs, spell) if hypothesis.logprobs else []
+        return json_response(answer.completed(hypothesis.text, scored, hypothesis.finish))
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 def _check_reasoning(given: msgspec.Raw) -> None:
@@ -231,22 +237,25 @@ def text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def _events(
-    chunks: AsyncGenerator[TextChunk, None], answer: Answer
+    chunks: AsyncGenerator[TextChunk, None], answer: Answer, call: Call[Any]
 ) -> AsyncGenerator[bytes, None]:
     """The events that OpenAI's clients expect, in their order."""
     events = ResponseEvents(answer.item_id)
     texts: list[str] = []
     scored: list[dict[str, Any]] = []
+    num_values = 0
     async with aclosing(chunks):
         async for chunk in chunks:
             if not events.has_begun:
                 yield events.begin(answer.in_progress(), answer.message("in_progress", []))
             logprobs = token_list(chunk.logprobs, answer.spell) if chunk.logprobs else []
             scored += logprobs
+            num_values += chunk.num_values
             if chunk.text:
                 texts.append(chunk.text)
                 yield events.delta(chunk.text, logprobs)
             if chunk.finish is not None:
                 text = "".join(texts)
                 whole = answer.completed(text, scored, chunk.finish)
-                yield events.end(text, text_part(text, scored), whole)
+                end = partial(events.end, text, text_part(text, scored), whole)
+                yield await call.service.build(_ENDS * num_values, end, call.caller)
