@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,8 +31,9 @@ from server.frontends.http.body import (
 )
 from server.frontends.http.deadline import deadline_of
 from server.frontends.http.event_stream import EventStream
-from server.frontends.http.exchange import Errors, Exchange
+from server.frontends.http.exchange import Errors, Exchange, request_id_of
 from server.frontends.http.failures import BodyTooLargeError, Failure
+from server.frontends.http.form import with_query
 from server.frontends.http.json_size import MAX_VALUES
 from server.frontends.http.settings import HttpSettings
 from server.service.caller import Caller
@@ -42,7 +42,6 @@ from server.service.service import Service
 Body = TypeVar("Body")
 _encode = msgspec.json.Encoder().encode
 _JSON = "application/json"
-_MAX_REQUEST_ID = 128
 # Larger bodies are decoded in a thread.
 MIN_THREADED_BYTES = 1 << 16
 _BYTES_PER_VALUE = 8  # that take as long to decode as a value of a reply to build
@@ -117,6 +116,7 @@ class Api:
         model_of: Callable[[Call[Any]], str] | None = None,
         limits: BodyLimits | None = None,
         max_values: int = MAX_VALUES,
+        reads_query: bool = False,
     ) -> Route:
         """A route that reads a body.
 
@@ -130,6 +130,7 @@ class Api:
                 default the field ``model`` of the body.
             limits: of the body, instead of those of the settings.
             max_values: of the JSON body, lists of token ids included.
+            reads_query: whether the fields may be parameters of the address instead.
         """
         decode = _json_decode(body, max_values) if isinstance(body, type) else body
         endpoint = Endpoint(
@@ -140,6 +141,7 @@ class Api:
             names=names or {},
             model_of=model_of or _body_model,
             limits=limits,
+            reads_query=reads_query,
         )
         return Route(path, endpoint, methods=["POST"])
 
@@ -183,11 +185,12 @@ class Endpoint:
     model_of: Callable[[Call[Any]], str] = lambda _: ""
     is_public: bool = False
     limits: BodyLimits | None = None
+    reads_query: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.monotonic()
         headers = Headers(scope=scope)
-        request_id = _request_id(headers)
+        request_id = request_id_of(headers)
         connection = scope.get("triune.connection")
         exchange = Exchange(scope, send, request_id, self.api.errors)
         try:
@@ -262,8 +265,11 @@ class Endpoint:
         body = None
         if self.decode is not None:
             data = await self._read(scope, receive, is_anonymous=is_anonymous)
+            form = headers
+            if self.reads_query:
+                data, form = with_query(scope["query_string"], data, headers)
             try:
-                body = await self._decoded(data, headers, identity)
+                body = await self._decoded(data, form, identity)
             except InvalidArgumentError:
                 if is_anonymous:  # nobody learns what is wrong without a token
                     access.identity(scope)
@@ -288,11 +294,3 @@ class Endpoint:
         num_values = len(data) // _BYTES_PER_VALUE
         decode = partial(self.decode, data, headers)
         return await self.api.context.service.build(num_values, decode, Caller(identity, None))
-
-
-def _request_id(headers: Headers) -> str:
-    """The client's ``x-request-id`` if it can be repeated, else a new one."""
-    given = headers.get("x-request-id", "")
-    if 0 < len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable():
-        return given
-    return uuid.uuid4().hex

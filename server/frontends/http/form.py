@@ -12,6 +12,8 @@ from server.frontends.http.body import named_error
 from server.frontends.http.failures import MalformedBodyError
 from server.frontends.http.multipart import Part, split_parts
 
+_URL_ENCODED, _MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
+FORM_TYPES = frozenset({_URL_ENCODED, _MULTIPART})
 MAX_FIELDS = 1000
 MAX_UPLOAD_FIELDS = 64
 # Of a URL-encoded field, decoded at a time: each escape takes 50 bytes meanwhile.
@@ -121,9 +123,26 @@ def _unquoted(text: bytes) -> str:
     return b"".join(parts).decode()
 
 
+def media_type_of(headers: Headers) -> str:
+    """The type of a body, in lower case; empty if it is not given."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def with_query(query: bytes, data: bytes, headers: Headers) -> tuple[bytes, Headers]:
+    """A body and its headers with the parameters of an address before its own.
+
+    Bodies of other types than URL-encoded forms are kept, as the parameters are in them.
+    """
+    is_form = media_type_of(headers) == _URL_ENCODED
+    if not query or (data and not is_form):
+        return data, headers
+    if is_form:
+        return b"&".join((query, data)), headers
+    return query, Headers({"content-type": _URL_ENCODED})
+
+
 def _is_multipart(headers: Headers) -> bool:
-    media_type = headers.get("content-type", "").partition(";")[0]
-    return media_type.strip().lower() == "multipart/form-data"
+    return media_type_of(headers) == _MULTIPART
 
 
 def _parts(data: bytes, headers: Headers, max_parts: int) -> list[Part]:

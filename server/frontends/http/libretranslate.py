@@ -13,7 +13,7 @@ from server.errors import InvalidArgumentError
 from server.frontends.http.body import json_decoder
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.failures import Failure
-from server.frontends.http.form import decode_form
+from server.frontends.http.form import FORM_TYPES, decode_form, media_type_of
 from server.printable import quoted
 from server.service.detect import DetectRequest
 from server.service.translate_by_language import LanguageRequest
@@ -51,8 +51,8 @@ def routes(context: Context) -> list[BaseRoute]:
     """The routes."""
     api = Api(context=context, error=_error_response, body_token=_token)
     return [
-        api.post("/translate", _decoder(TranslateBody), _translate, names=_NAMES),
-        api.post("/detect", _decoder(DetectBody), _detect, names=_NAMES),
+        api.post("/translate", _decoder(TranslateBody), _translate, names=_NAMES, reads_query=True),
+        api.post("/detect", _decoder(DetectBody), _detect, names=_NAMES, reads_query=True),
         api.get("/languages", _languages, decode=_decode_key),
         api.get("/frontend/settings", partial(_settings, context), decode=_decode_key),
         api.post("/translate_file", _ignore_body, partial(_refuse, "file translation")),
@@ -69,12 +69,11 @@ def _token(body: Any) -> str | None:
 
 
 def _decoder(kind: type[Any]) -> Any:
-    """Decodes a JSON body, or a form with the same fields."""
-    decode_json = json_decoder(kind)
+    """Decodes a JSON body, or a form with the same fields; numbers may be texts in both."""
+    decode_json = json_decoder(kind, strict=False)
 
     def decode(data: bytes, headers: Headers) -> Any:
-        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type in {"application/x-www-form-urlencoded", "multipart/form-data"}:
+        if media_type_of(headers) in FORM_TYPES:
             return decode_form(data, headers, kind)
         return decode_json(data)
 
@@ -103,7 +102,7 @@ async def _translate(call: Call[TranslateBody]) -> Response:
     # An empty text of a list is its own translation.
     indices = [index for index, text in enumerate(texts) if text.strip()]
     if not indices:
-        raise InvalidArgumentError("inputs", "must not be empty")
+        return _untranslated(body)
     request = LanguageRequest(
         inputs=tuple(texts[index] for index in indices),
         source=body.source,
@@ -126,6 +125,16 @@ async def _translate(call: Call[TranslateBody]) -> Response:
         answer["detectedLanguage"] = [detected] * len(texts) if is_list else detected
     if body.alternatives:
         answer["alternatives"] = others if is_list else others[0]
+    return json_response(answer)
+
+
+def _untranslated(body: TranslateBody) -> Response:
+    """The answer for a list of empty texts, which needs no model."""
+    if isinstance(body.q, str) or not body.q:
+        raise InvalidArgumentError("inputs", "must not be empty")
+    answer: dict[str, Any] = {"translatedText": body.q}
+    if body.alternatives:
+        answer["alternatives"] = [()] * len(body.q)
     return json_response(answer)
 
 
