@@ -11,9 +11,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.errors import ServeError, UnauthenticatedError
 from server.frontends.http.access import Access
 from server.frontends.http.failures import MethodNotAllowedError, RouteNotFoundError, failure_of
+from server.frontends.http.openai.errors import error_response as openai_error
 from server.frontends.http.origins import ForeignOriginError, check_origin
 from server.frontends.http.probes import error_response
 
+_OPENAI = "/v1/"  # below it, errors have OpenAI's shape
 _METHODS = ("GET", "POST", "DELETE")
 _EXPOSED_HEADERS = ("x-request-id", "retry-after", "retry-after-ms")
 
@@ -56,7 +58,8 @@ class Application:
         except UnauthenticatedError as unauthenticated:
             error, headers = unauthenticated, None
         failure = failure_of(error)
-        response = error_response(failure)
+        shape = openai_error if scope["path"].startswith(_OPENAI) else error_response
+        response = shape(failure)
         response.status_code = failure.status
         response.headers.update({**failure.headers, **(headers or {})})  # type: ignore[dict-item]
         await response(scope, receive, send)

@@ -173,6 +173,15 @@ def test_responses_stream_what_they_return_whole(client: openai.OpenAI) -> None:
     assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
 
 
+@pytest.mark.parametrize("reasoning", [None, {}, {"effort": None}, {"effort": "none"}])
+def test_responses_without_reasoning(client: openai.OpenAI, reasoning: Any) -> None:
+    metadata = {"a" * 64: "b" * 512}
+    answer = client.responses.create(
+        model=DECODER, input=PROMPT, reasoning=reasoning, metadata=metadata
+    )
+    assert (answer.status, answer.metadata) == ("completed", metadata)
+
+
 def test_decisions_do_not_depend_on_each_other(client: openai.OpenAI) -> None:
     choice: Any = {
         "type": "choice",
