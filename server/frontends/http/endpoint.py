@@ -267,7 +267,7 @@ class Endpoint:
             data = await self._read(scope, receive, is_anonymous=is_anonymous)
             form = headers
             if self.reads_query:
-                data, form = with_query(scope["query_string"], data, headers)
+                data, form = with_query(scope.get("query_string", b""), data, headers)
             try:
                 body = await self._decoded(data, form, identity)
             except InvalidArgumentError:

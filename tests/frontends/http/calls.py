@@ -17,14 +17,17 @@ from server.service.caller import Caller
 from server.service.service import Service
 
 
-def call_of(body: Any, service: Any = None) -> Call[Any]:
-    """A call with ``body``. Without ``service``, it must be refused before it reaches one."""
+def call_of(body: Any, service: Any = None, model: str = "m") -> Call[Any]:
+    """A call with ``body``. Without ``service``, it must be refused before it reaches one.
+
+    ``model``: of paths that have one.
+    """
     return Call(
         body=body,
         caller=Caller("peer:test", None),
         service=service,
         headers=Headers({}),
-        path_params={"model": "m"},
+        path_params={"model": model},
         request_id="test",
         started=time.monotonic(),
     )

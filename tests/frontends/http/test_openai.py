@@ -99,8 +99,8 @@ def test_logprobs_are_those_of_the_tokens(client: openai.OpenAI) -> None:
     tokens = [token for token in echoed.logprobs.tokens or [] if token not in {"<s>", "</s>"}]
     assert "".join(tokens) == echoed.text
     assert echoed.logprobs.token_logprobs[0] is None
-    spelled = zip(echoed.logprobs.tokens or [], echoed.logprobs.text_offset or [], strict=True)
-    for token, offset in spelled:
+    offsets = echoed.logprobs.text_offset or []
+    for token, offset in zip(echoed.logprobs.tokens or [], offsets, strict=True):
         assert token in {"<s>", "</s>"} or echoed.text[offset:].startswith(token)
     alone = client.completions.create(prompt=PROMPT, logprobs=1, **SIX).choices[0].logprobs
     assert alone is not None

@@ -72,12 +72,11 @@ async def test_large_replies_are_built_in_a_thread(
     async with service_context(every_task) as context:
         for length in (1, 60):
             if size.startswith("max"):
-                body = OPTIONS | fields | {size: length}
+                body: dict[str, Any] = OPTIONS | fields | {size: length}
             else:
                 model = CLASSIFIER if path == "/classify" else RERANKER
                 body = {"model": model, "query": "a", size: DOCUMENTS[: 16 * length]}
-            call = call_of(msgspec.convert(body, kind), Service(context))
-            call.path_params["model"] = body["model"]
+            call = call_of(msgspec.convert(body, kind), Service(context), body["model"])
             answer = await handlers()[path](call)
             if isinstance(answer, EventStream):
                 async for _ in answer.items:

@@ -26,6 +26,7 @@ from server.frontends.http.endpoint import (
     Call,
     Context,
 )
+from server.frontends.http.form import decode_form
 from server.frontends.http.listener import Listener, bound_socket
 from server.frontends.http.openai.chat import ChatBody, chat_completions
 from server.frontends.http.openai.completions import CompletionBody
@@ -98,7 +99,7 @@ TEXTS = Sealed(["a"] * (MAX_TEXTS + 1))
 MESSAGES = Sealed([ChatMessage(role="user", content="a")] * (MAX_MESSAGES + 1))
 BIASES = SealedDict({str(id_): 1.0 for id_ in range(MAX_ENTRIES + 1)})
 IDS = Sealed([1] * (MAX_TOKEN_IDS + 1))
-ROWS = [[1] * (MAX_TOKEN_IDS // 2)] * 3
+ROWS: list[Any] = [[1] * (MAX_TOKEN_IDS // 2)] * 3
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_escapes_of_a_form_are_decoded_in_pieces() -> None:
     headers = Headers({"content-type": "application/x-www-form-urlencoded"})
     tracemalloc.start()
     try:
-        body = libretranslate.decode_form(data, headers, libretranslate.TranslateBody)
+        body = decode_form(data, headers, libretranslate.TranslateBody)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
