@@ -241,6 +241,10 @@ class Service:
         """A function that maps token ids of ``model`` to the bytes that each adds to a text."""
         return self._context.registry.get(model, "").tokenizer.token_bytes
 
+    def special_ids(self, model: str) -> frozenset[int]:
+        """The ids of ``model`` that add nothing to a text."""
+        return self._context.registry.get(model, "").tokenizer.special_ids
+
     def list_models(self) -> tuple[ModelInfo, ...]:
         """Describes every version of every model."""
         config = self._context.config

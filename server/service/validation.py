@@ -110,14 +110,18 @@ def check_token_inputs(rows: Sequence[Sequence[int]], vocabulary_size: int) -> N
 
 
 def check_messages(messages: Sequence[Message], max_bytes: int) -> None:
-    """Rejects unknown roles, empty content, and conversations of more than ``max_bytes``."""
+    """Rejects unknown roles, and conversations without content or of more than ``max_bytes``.
+
+    Some messages may be empty: clients send empty prompts of the system, and answers that stopped
+    at once.
+    """
     for index, message in enumerate(messages):
         if message.role not in ROLES:
             raise InvalidArgumentError(
                 f"messages[{index}].role",
                 f"{quoted(message.role)} is not one of {', '.join(ROLES)}",
             )
-        if not message.content:
-            raise InvalidArgumentError(f"messages[{index}].content", "is empty")
+    if not any(message.content for message in messages):
+        raise InvalidArgumentError(f"messages[{len(messages) - 1}].content", "is empty")
     if sum(len(message.content.encode()) for message in messages) > max_bytes:
         raise InvalidArgumentError("messages", f"have more than {max_bytes} bytes")

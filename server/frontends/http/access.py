@@ -35,6 +35,17 @@ class Access:
             if name is None:
                 raise UnauthenticatedError
             return f"token:{name}"
+        return self.peer(scope)
+
+    def is_identified(self, scope: Scope) -> bool:
+        """Whether the request needs no token from its body: none is required, or a header has it.
+
+        The token of the header may be wrong.
+        """
+        return self._tokens is None or _header(scope, None) is not None
+
+    def peer(self, scope: Scope) -> str:
+        """``certificate:COMMON NAME``, else ``peer:ADDRESS``, whatever the token."""
         certificate = scope.get("triune.certificate")
         if certificate is not None:
             return f"certificate:{certificate}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Router
@@ -10,23 +11,38 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.errors import ServeError, UnauthenticatedError
 from server.frontends.http.access import Access
 from server.frontends.http.failures import MethodNotAllowedError, RouteNotFoundError, failure_of
+from server.frontends.http.openai.errors import error_response as openai_error
+from server.frontends.http.origins import ForeignOriginError, check_origin
 from server.frontends.http.probes import error_response
 
+_OPENAI = "/v1/"  # below it, errors have OpenAI's shape
 _METHODS = ("GET", "POST", "DELETE")
 _EXPOSED_HEADERS = ("x-request-id", "retry-after", "retry-after-ms")
 
 
 class Application:
-    """Routes requests. Unknown paths need a token, too."""
+    """Routes requests. Unknown paths need a token, too.
 
-    def __init__(self, routes: Sequence[BaseRoute], access: Access) -> None:
+    Args:
+        routes: the routes of all protocols.
+        access: identifies the callers.
+        origins: of pages that may call, besides those of this server.
+    """
+
+    def __init__(
+        self, routes: Sequence[BaseRoute], access: Access, origins: Sequence[str] = ()
+    ) -> None:
         self._access = access
+        self._origins = frozenset(origins)
         self._router = Router(routes, redirect_slashes=False, default=self._not_found)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self  # so that the router raises
         try:
+            check_origin(Headers(scope=scope), self._origins)
             await self._router(scope, receive, send)
+        except ForeignOriginError as error:
+            await self._fail(error, None, scope, receive, send)
         except HTTPException as error:
             refused: ServeError = MethodNotAllowedError(scope["method"])
             await self._fail(refused, error.headers, scope, receive, send)
@@ -42,7 +58,8 @@ class Application:
         except UnauthenticatedError as unauthenticated:
             error, headers = unauthenticated, None
         failure = failure_of(error)
-        response = error_response(failure)
+        shape = openai_error if scope["path"].startswith(_OPENAI) else error_response
+        response = shape(failure)
         response.status_code = failure.status
         response.headers.update({**failure.headers, **(headers or {})})  # type: ignore[dict-item]
         await response(scope, receive, send)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.datastructures import Headers
@@ -11,11 +11,16 @@ from starlette.types import Receive
 
 from server.errors import RETRY_SECONDS, Limit, OverloadedError
 from server.frontends.http.failures import BodyTooLargeError, MalformedBodyError
+from server.frontends.http.json_size import MAX_VALUES, has_too_many_values
 
 T = TypeVar("T")
 # msgspec's error messages, such as "Expected `int`, got `str` - at `$.messages[0].content`".
 _MESSAGE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?")
 _NAMED = re.compile(r"Object (?P<what>missing required|contains unknown) field `(?P<name>.*)`")
+# Of a field that is kept as it was sent; more only says that it was not short.
+MAX_RAW_BYTES = 256
+NOTHING = msgspec.Raw()
+"""The default of fields that are not decoded."""
 _NAMED_MESSAGES = {"missing required": "is required", "contains unknown": "is not supported"}
 
 
@@ -88,25 +93,50 @@ async def read_body(receive: Receive, max_bytes: int, budget: BodyBudget) -> byt
         budget.give_back(size)
 
 
-def json_decoder(kind: type[T]) -> Callable[[bytes], T]:
+def json_decoder(
+    kind: type[T], max_values: int | None = MAX_VALUES, *, strict: bool = True
+) -> Callable[[bytes], T]:
     """Returns a function that decodes JSON into ``kind``, a msgspec struct.
 
     The struct determines whether unknown fields are ignored or rejected. For invalid JSON, the
     function raises a ``MalformedBodyError`` that names the field.
+
+    Args:
+        kind: the struct. Its fields of type ``msgspec.Raw`` have no effect, or only request what is
+            rejected: of each, at most :data:`MAX_RAW_BYTES` and one byte are kept.
+        max_values: the maximum number of values; None if the caller limits the bytes.
+        strict: whether numbers in strings are rejected.
     """
-    decoder = msgspec.json.Decoder(kind)
+    decoder = msgspec.json.Decoder(kind, strict=strict)
+    raw_fields = _raw_fields(kind)
 
     def decode(data: bytes) -> T:
+        if max_values is not None and has_too_many_values(data, max_values):
+            raise MalformedBodyError("body", f"has more than {max_values} values")
         try:
-            return decoder.decode(data)
+            body = decoder.decode(data)
         except msgspec.ValidationError as error:
             raise named_error(str(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise MalformedBodyError("body", f"is not JSON: {error}") from None
         except RecursionError:
             raise MalformedBodyError("body", "is nested too deeply") from None
+        for name in raw_fields:
+            setattr(body, name, _cut(getattr(body, name)))
+        return body
 
     return decode
+
+
+def _raw_fields(kind: Any) -> tuple[str, ...]:
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return ()
+    return tuple(one.name for one in msgspec.structs.fields(kind) if one.type is msgspec.Raw)
+
+
+def _cut(raw: msgspec.Raw) -> msgspec.Raw:
+    """The beginning of ``raw``, which would keep the whole body."""
+    return msgspec.Raw(bytes(memoryview(raw)[: MAX_RAW_BYTES + 1]))
 
 
 def named_error(message: str) -> MalformedBodyError:

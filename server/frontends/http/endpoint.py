@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,8 +32,10 @@ from server.frontends.http.body import (
 )
 from server.frontends.http.deadline import deadline_of
 from server.frontends.http.event_stream import EventStream
-from server.frontends.http.exchange import Errors, Exchange
-from server.frontends.http.failures import Failure
+from server.frontends.http.exchange import Errors, Exchange, request_id_of
+from server.frontends.http.failures import BodyTooLargeError, Failure
+from server.frontends.http.form import with_query
+from server.frontends.http.json_size import MAX_VALUES
 from server.frontends.http.settings import HttpSettings
 from server.service.caller import Caller
 from server.service.service import Service
@@ -42,7 +43,11 @@ from server.service.service import Service
 Body = TypeVar("Body")
 _encode = msgspec.json.Encoder().encode
 _JSON = "application/json"
-_MAX_REQUEST_ID = 128
+# Larger bodies are decoded in a thread.
+MIN_THREADED_BYTES = 1 << 16
+_BYTES_PER_VALUE = 8  # that take as long to decode as a value of a reply to build
+# Of a body that is received before its token is known, as it may be in the body.
+MAX_ANONYMOUS_BYTES = 1 << 20
 
 
 def json_response(
@@ -111,6 +116,8 @@ class Api:
         names: Names | None = None,
         model_of: Callable[[Call[Any]], str] | None = None,
         limits: BodyLimits | None = None,
+        max_values: int = MAX_VALUES,
+        reads_query: bool = False,
     ) -> Route:
         """Makes a route that reads a body.
 
@@ -123,8 +130,10 @@ class Api:
             model_of: returns the model that the call uses, which stays loaded until the call ends.
                 By default the field ``model`` of the body.
             limits: limits of the body that override those of the settings.
+            max_values: the maximum number of values in the JSON body, token ids included.
+            reads_query: whether the fields may be query parameters instead.
         """
-        decode = _json_decode(body) if isinstance(body, type) else body
+        decode = _json_decode(body, max_values) if isinstance(body, type) else body
         endpoint = Endpoint(
             self,
             path,
@@ -133,6 +142,7 @@ class Api:
             names=names or {},
             model_of=model_of or _body_model,
             limits=limits,
+            reads_query=reads_query,
         )
         return Route(path, endpoint, methods=["POST"])
 
@@ -156,8 +166,8 @@ class Api:
         return Route(path, endpoint, methods=["GET"])
 
 
-def _json_decode(kind: type[Any]) -> Decode:
-    decode: Callable[[bytes], Any] = json_decoder(kind)
+def _json_decode(kind: type[Any], max_values: int) -> Decode:
+    decode: Callable[[bytes], Any] = json_decoder(kind, max_values)
     return lambda data, _: decode(data)
 
 
@@ -177,11 +187,12 @@ class Endpoint:
     model_of: Callable[[Call[Any]], str] = lambda _: ""
     is_public: bool = False
     limits: BodyLimits | None = None
+    reads_query: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.monotonic()
         headers = Headers(scope=scope)
-        request_id = _request_id(headers)
+        request_id = request_id_of(headers)
         connection = scope.get("triune.connection")
         exchange = Exchange(scope, send, request_id, self.api.errors)
         try:
@@ -209,10 +220,18 @@ class Endpoint:
                 return
             await exchange.fail(ShuttingDownError())
 
-    async def _read(self, scope: Scope, receive: Receive, headers: Headers) -> bytes:
+    async def _read(
+        self, scope: Scope, receive: Receive, headers: Headers, *, is_anonymous: bool
+    ) -> bytes:
         settings, budget = self.api.context.settings, self.api.context.budget
         max_bytes = settings.max_body_bytes if self.limits is None else self.limits.max_bytes
         check_length(headers, max_bytes)
+        if is_anonymous:
+            try:
+                return await read_body(receive, MAX_ANONYMOUS_BYTES, budget)
+            except BodyTooLargeError:
+                hint = ": send its key as a bearer token"
+                raise BodyTooLargeError(MAX_ANONYMOUS_BYTES, hint) from None
         if self.limits is not None and "triune.connection" in scope:
             scope["triune.connection"].extend_body(self.limits.seconds)
         return await read_body(receive, max_bytes, budget)
@@ -238,21 +257,29 @@ class Endpoint:
         request_id: str,
         started: float,
     ) -> Call[Any]:
-        context, body_token = self.api.context, self.api.body_token
+        context = self.api.context
+        access, body_token = context.access, self.api.body_token
+        # Whether the token can only be in the body.
+        is_anonymous = (
+            not self.is_public and body_token is not None and not access.is_identified(scope)
+        )
         identity = "public"
-        if not self.is_public and body_token is None:
-            identity = context.access.identity(scope)
+        if not self.is_public:
+            identity = access.peer(scope) if is_anonymous else access.identity(scope)
         body = None
         if self.decode is not None:
-            data = await self._read(scope, receive, headers)
+            data = await self._read(scope, receive, headers, is_anonymous=is_anonymous)
+            form = headers
+            if self.reads_query:
+                data, form = with_query(scope.get("query_string", b""), data, headers)
             try:
-                body = self.decode(data, headers)
+                body = await self._decoded(data, form, identity)
             except InvalidArgumentError:
-                if not self.is_public:  # callers without a token must not learn what is wrong
-                    context.access.identity(scope)
+                if is_anonymous:  # callers without a token must not learn what is wrong
+                    access.identity(scope)
                 raise
-        if not self.is_public and body_token is not None:
-            identity = context.access.identity(scope, body_token(body))
+        if is_anonymous and body_token is not None:
+            identity = access.identity(scope, body_token(body))
         streams = bool(getattr(body, "stream", False))
         return Call(
             body=body,
@@ -264,10 +291,10 @@ class Endpoint:
             started=started,
         )
 
-
-def _request_id(headers: Headers) -> str:
-    """The client's ``x-request-id`` if it is short, printable ASCII, else a new one."""
-    given = headers.get("x-request-id", "")
-    if 0 < len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable():
-        return given
-    return uuid.uuid4().hex
+    async def _decoded(self, data: bytes, headers: Headers, identity: str) -> Any:
+        assert self.decode is not None
+        if len(data) < MIN_THREADED_BYTES:
+            return self.decode(data, headers)
+        num_values = len(data) // _BYTES_PER_VALUE
+        decode = partial(self.decode, data, headers)
+        return await self.api.context.service.build(num_values, decode, Caller(identity, None))

@@ -1,16 +1,20 @@
 """Sends the response to one request: whole, streamed, or an error."""
 
+import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope, Send
 
 from server.errors import InternalError, ServeError
 from server.frontends.http.event_stream import EventStream
 from server.frontends.http.failures import Failure, failure_of
+
+_MAX_REQUEST_ID = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +130,11 @@ class Exchange:
 
 async def _receive_nothing() -> Any:
     raise InternalError("the body was read already")
+
+
+def request_id_of(headers: Headers) -> str:
+    """The client's ``x-request-id`` if it can be repeated, else a new one."""
+    given = headers.get("x-request-id", "")
+    if 0 < len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable():
+        return given
+    return uuid.uuid4().hex

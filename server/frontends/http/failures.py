@@ -12,6 +12,7 @@ from server.errors import (
     OverloadedError,
     ServeError,
 )
+from server.frontends.http.origins import ForeignOriginError
 
 STATUSES = {
     Code.OK: 200,
@@ -32,8 +33,8 @@ _FIRST_NAME = re.compile(r"\w+")
 class BodyTooLargeError(InvalidArgumentError):
     """A body over the limit: status 413."""
 
-    def __init__(self, max_bytes: int) -> None:
-        super().__init__("body", f"has more than {max_bytes} bytes")
+    def __init__(self, max_bytes: int, hint: str = "") -> None:
+        super().__init__("body", f"has more than {max_bytes} bytes{hint}")
 
 
 class MalformedBodyError(InvalidArgumentError):
@@ -61,7 +62,7 @@ class MethodNotAllowedError(ServeError):
         super().__init__(f"this address does not answer {method}")
 
 
-_STATUSES_OF_TYPES = {BodyTooLargeError: 413, MethodNotAllowedError: 405}
+_STATUSES_OF_TYPES = {BodyTooLargeError: 413, MethodNotAllowedError: 405, ForeignOriginError: 403}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from starlette.datastructures import Headers
@@ -12,8 +12,12 @@ from server.frontends.http.body import named_error
 from server.frontends.http.failures import MalformedBodyError
 from server.frontends.http.multipart import Part, split_parts
 
+_URL_ENCODED, _MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
+FORM_TYPES = frozenset({_URL_ENCODED, _MULTIPART})
 MAX_FIELDS = 1000
 MAX_UPLOAD_FIELDS = 64
+# URL-encoded fields are decoded in pieces: each escape takes 50 bytes meanwhile.
+_PIECE_BYTES = 1 << 16
 # Maximum bytes of all fields of an upload form that are not files.
 MAX_UPLOAD_TEXT_BYTES = 64 << 10
 
@@ -88,12 +92,7 @@ def _converted(fields: dict[str, Any], kind: type[Any]) -> Any:
 
 def _fields(data: bytes, headers: Headers) -> list[tuple[str, str]]:
     if not _is_multipart(headers):
-        try:
-            return parse_qsl(
-                data.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS
-            )
-        except ValueError as error:
-            raise InvalidArgumentError("body", f"is not a form: {error}") from None
+        return _encoded_fields(data)
     parts = _parts(data, headers, MAX_FIELDS)
     for part in parts:
         if part.is_file:
@@ -101,9 +100,49 @@ def _fields(data: bytes, headers: Headers) -> list[tuple[str, str]]:
     return [(part.name, _text(part)) for part in parts]
 
 
+def _encoded_fields(data: bytes) -> list[tuple[str, str]]:
+    """The fields of a URL-encoded form, each decoded in pieces: a body may be one field."""
+    if data.count(b"&") >= MAX_FIELDS:
+        raise InvalidArgumentError("body", f"is not a form: it has more than {MAX_FIELDS} fields")
+    pairs = [pair.partition(b"=") for pair in data.split(b"&") if pair]
+    try:
+        return [(_unquoted(name), _unquoted(value)) for name, _, value in pairs]
+    except ValueError as error:
+        raise InvalidArgumentError("body", f"is not a form: {error}") from None
+
+
+def _unquoted(text: bytes) -> str:
+    """``text`` with spaces for ``+`` and characters for ``%41``. Raises ``ValueError``."""
+    parts, start = [], 0
+    while start < len(text):
+        stop = start + _PIECE_BYTES
+        escape = text.rfind(b"%", stop - 2, stop) if stop < len(text) else -1
+        stop = stop if escape < 0 else escape  # which may continue in the next piece
+        parts.append(unquote_to_bytes(text[start:stop].replace(b"+", b" ")))
+        start = stop
+    return b"".join(parts).decode()
+
+
+def media_type_of(headers: Headers) -> str:
+    """The type of a body, in lower case; empty if it is not given."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def with_query(query: bytes, data: bytes, headers: Headers) -> tuple[bytes, Headers]:
+    """A body and its headers with the parameters of an address before its own.
+
+    Bodies of other types than URL-encoded forms are kept, as the parameters are in them.
+    """
+    is_form = media_type_of(headers) == _URL_ENCODED
+    if not query or (data and not is_form):
+        return data, headers
+    if is_form:
+        return b"&".join((query, data)), headers
+    return query, Headers({"content-type": _URL_ENCODED})
+
+
 def _is_multipart(headers: Headers) -> bool:
-    media_type = headers.get("content-type", "").partition(";")[0]
-    return media_type.strip().lower() == "multipart/form-data"
+    return media_type_of(headers) == _MULTIPART
 
 
 def _parts(data: bytes, headers: Headers, max_parts: int) -> list[Part]:

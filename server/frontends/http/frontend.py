@@ -75,7 +75,7 @@ class HttpFrontend:
         routes = probe_routes(context, self._metrics)
         for protocol in PROTOCOLS:
             routes += protocol(context)
-        app = with_cors(Application(routes, access), settings.cors_origins)
+        app = with_cors(Application(routes, access, settings.cors_origins), settings.cors_origins)
         self._listener = Listener(self._socket, app, settings, self._tls)
         await self._listener.start()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from server.bounds import MAX_IMAGE_BYTES, MAX_IMAGES
+from server.bounds import MAX_IMAGE_BYTES, MAX_IMAGES, MAX_TEXTS, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.endpoint import Call
 from server.printable import quoted
@@ -115,8 +115,8 @@ def images_of(given: Any, messages: Sequence[ImageMessage] | None) -> Images:
         messages: one user message with one image and at most one text.
 
     Raises:
-        InvalidArgumentError: both fields or none are given, images are mixed with texts, or the
-            messages have another form.
+        InvalidArgumentError: both fields or none are given, there are too many texts, images are
+            mixed with texts, or the messages have another form.
     """
     if messages is not None:
         if given is not None:
@@ -127,6 +127,8 @@ def images_of(given: Any, messages: Sequence[ImageMessage] | None) -> Images:
     if isinstance(given, ImageItem):
         return Images(images=[given.image], field="input", path="input.image")
     items = given if isinstance(given, list) else []
+    if items and not isinstance(items[0], int):  # those are token ids
+        Size(MAX_TEXTS).check_count("input", items)
     images = [item.image for item in items if isinstance(item, ImageItem)]
     if 0 < len(images) < len(items):
         is_image = isinstance(items[0], ImageItem)

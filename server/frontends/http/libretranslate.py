@@ -8,11 +8,12 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from server.bounds import MAX_TEXTS, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.body import json_decoder
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.failures import Failure
-from server.frontends.http.form import decode_form
+from server.frontends.http.form import FORM_TYPES, decode_form, media_type_of
 from server.printable import quoted
 from server.service.detect import DetectRequest
 from server.service.translate_by_language import LanguageRequest
@@ -50,8 +51,8 @@ def routes(context: Context) -> list[BaseRoute]:
     """The routes."""
     api = Api(context=context, error=_error_response, body_token=_token)
     return [
-        api.post("/translate", _decoder(TranslateBody), _translate, names=_NAMES),
-        api.post("/detect", _decoder(DetectBody), _detect, names=_NAMES),
+        api.post("/translate", _decoder(TranslateBody), _translate, names=_NAMES, reads_query=True),
+        api.post("/detect", _decoder(DetectBody), _detect, names=_NAMES, reads_query=True),
         api.get("/languages", _languages, decode=_decode_key),
         api.get("/frontend/settings", partial(_settings, context), decode=_decode_key),
         api.post("/translate_file", _ignore_body, partial(_refuse, "file translation")),
@@ -68,12 +69,14 @@ def _token(body: Any) -> str | None:
 
 
 def _decoder(kind: type[Any]) -> Any:
-    """Returns a function that decodes a JSON body, or a form with the same fields."""
-    decode_json = json_decoder(kind)
+    """Returns a function that decodes a JSON body, or a form with the same fields.
+
+    Numbers may be strings in both.
+    """
+    decode_json = json_decoder(kind, strict=False)
 
     def decode(data: bytes, headers: Headers) -> Any:
-        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media_type in {"application/x-www-form-urlencoded", "multipart/form-data"}:
+        if media_type_of(headers) in FORM_TYPES:
             return decode_form(data, headers, kind)
         return decode_json(data)
 
@@ -98,10 +101,11 @@ async def _translate(call: Call[TranslateBody]) -> Response:
     if text_format not in _FORMATS:
         raise InvalidArgumentError("format", f"{quoted(text_format)} is neither text nor html")
     texts = [body.q] if isinstance(body.q, str) else body.q
+    Size(MAX_TEXTS).check_count("inputs", texts)
     # Empty texts in a list are returned unchanged.
     indices = [index for index, text in enumerate(texts) if text.strip()]
     if not indices:
-        raise InvalidArgumentError("inputs", "must not be empty")
+        return _untranslated(body)
     request = LanguageRequest(
         inputs=tuple(texts[index] for index in indices),
         source=body.source,
@@ -127,9 +131,20 @@ async def _translate(call: Call[TranslateBody]) -> Response:
     return json_response(answer)
 
 
+def _untranslated(body: TranslateBody) -> Response:
+    """The answer for a list of empty texts, which needs no model."""
+    if isinstance(body.q, str) or not body.q:
+        raise InvalidArgumentError("inputs", "must not be empty")
+    answer: dict[str, Any] = {"translatedText": body.q}
+    if body.alternatives:
+        answer["alternatives"] = [()] * len(body.q)
+    return json_response(answer)
+
+
 async def _detect(call: Call[DetectBody]) -> Response:
     body = call.body
     texts = (body.q,) if isinstance(body.q, str) else tuple(body.q)
+    Size(MAX_TEXTS).check_count("inputs", texts)
     found = await call.service.detect_languages(DetectRequest(inputs=texts), call.caller)
     return json_response(
         [

@@ -91,7 +91,9 @@ class _InferCalls:
 
     async def generate(self, call: Call[InferRequest]) -> Response:
         response = await self._inference.infer(_named(call, call.body), call.caller)
-        return json_response(generated(response))
+        return await call.service.build(
+            response.num_values, lambda: json_response(generated(response)), call.caller
+        )
 
     async def stream(self, call: Call[InferRequest]) -> EventStream:
         return EventStream(self._events(call))

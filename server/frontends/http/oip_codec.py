@@ -16,10 +16,12 @@ from server.frontends.http.endpoint import json_response
 from server.frontends.oip.messages import InferRequest, InferResponse
 from server.frontends.oip.options import MAX_PARAMETERS, Parameter
 from server.frontends.oip.signatures import SIGNATURES, Task
-from server.frontends.oip.tensors import BOOL, BYTES, MAX_DIMS, MAX_INPUTS, InputTensor
+from server.frontends.oip.tensors import BOOL, BYTES, DTYPES, MAX_DIMS, MAX_INPUTS, InputTensor
+from server.printable import quoted
 
 # Maximum JSON bytes of a request; larger tensors must be sent as binary data.
 MAX_JSON_BYTES = 4 << 20
+MAX_OUTPUTS = 64
 HEADER_LENGTH = "inference-header-content-length"
 _BINARY = "binary_data"
 _ALL_BINARY = "binary_data_output"
@@ -28,6 +30,8 @@ _BINARY_SIZE = "binary_data_size"
 _FLAGS = {spec.name for spec in SIGNATURES[Task.GENERATE].inputs if spec.datatype == BOOL} - {
     "stream"
 }
+# Parameters of a response: the text, and which of its hypotheses.
+_PLACE = ("index", "hypothesis")
 _UNSUPPORTED = ("shared_memory_region", "classification")
 
 
@@ -62,9 +66,9 @@ class _GenerateBody(msgspec.Struct):
     parameters: dict[str, Any] | None = None
 
 
-_decode_infer = json_decoder(_InferBody)
+_decode_infer = json_decoder(_InferBody, max_values=None)  # MAX_JSON_BYTES bounds tensors
 _decode_generate = json_decoder(_GenerateBody)
-_decode_object = json_decoder(dict[str, Any])
+_decode_object = json_decoder(dict[str, Any], max_values=None)  # counted with the body
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ def decode_infer(data: bytes, headers: Headers) -> InferBody:
     if len(body.inputs) > MAX_INPUTS:
         raise InvalidArgumentError("inputs", f"{len(body.inputs)} given, at most {MAX_INPUTS}")
     parameters, requested = body.parameters or {}, body.outputs or []
+    if len(requested) > MAX_OUTPUTS:
+        raise InvalidArgumentError("outputs", f"{len(requested)} given, at most {MAX_OUTPUTS}")
     request = InferRequest(
         model="",
         id=body.id or "",
@@ -171,12 +177,16 @@ def decode_generate(data: bytes, _: Headers) -> InferRequest:
 
 
 def generated(response: InferResponse) -> dict[str, Any]:
-    """The JSON object of a response of ``generate``; a tensor with one element is a scalar."""
+    """The JSON object of a response of ``generate``; a tensor with one element is a scalar.
+
+    It has the parameters that say which text a piece of a stream belongs to.
+    """
     values = {tensor.name: tensor.listed() for tensor in response.outputs}
     return {
         **({"id": response.id} if response.id else {}),
         "model_name": response.model,
         "model_version": response.version,
+        **{name: response.parameters[name] for name in _PLACE if name in response.parameters},
         **{name: value[0] if len(value) == 1 else value for name, value in values.items()},
     }
 
@@ -226,6 +236,11 @@ def _check_supported(name: str, parameters: Mapping[str, Parameter]) -> None:
 
 def _values(tensor: _Input) -> Sequence[Any]:
     """The elements of ``data``: a flat list, or nested lists of the tensor's shape."""
+    if tensor.datatype != BYTES and tensor.datatype not in DTYPES:
+        known = ", ".join((BYTES, *DTYPES))
+        raise InvalidArgumentError(
+            tensor.name, f"datatype {quoted(tensor.datatype)} is not one of {known}"
+        )
     data = bytes(tensor.data)
     if not data:
         raise InvalidArgumentError(tensor.name, "has neither data nor binary_data_size")
@@ -236,7 +251,7 @@ def _values(tensor: _Input) -> Sequence[Any]:
             tensor.name, f"data is not a list of shape {tensor.shape[:MAX_DIMS]}"
         )
     try:
-        values: list[Any] = _data_decoder(tensor.datatype, min(depth, MAX_DIMS)).decode(data)
+        values: list[Any] = data_decoder(tensor.datatype, min(depth, MAX_DIMS)).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgumentError(
             tensor.name, f"data is not a list of {tensor.datatype}: {error}"
@@ -247,7 +262,8 @@ def _values(tensor: _Input) -> Sequence[Any]:
 
 
 @cache
-def _data_decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
+def data_decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
+    """Decodes lists of a known ``datatype``, nested ``depth`` times. Each is kept."""
     kind: Any = {BYTES: str, BOOL: bool}.get(datatype, int)
     for _ in range(max(depth, 1)):
         kind = list[kind]

@@ -7,6 +7,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from server.bounds import MAX_TEXTS, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.failures import Failure
@@ -75,6 +76,7 @@ def _text(document: str | Document) -> str:
 async def _documents(call: Call[RerankBody]) -> tuple[str, ...]:
     """The texts, truncated to ``max_tokens_per_doc`` tokens; special tokens do not count."""
     body, max_tokens = call.body, call.body.max_tokens_per_doc or 0
+    Size(MAX_TEXTS).check_count("documents", body.documents)
     texts = tuple(map(_text, body.documents))
     if max_tokens < 0:
         raise InvalidArgumentError("max_tokens_per_doc", f"{max_tokens} is negative")
@@ -99,32 +101,41 @@ def _top_n(body: RerankBody) -> int | None:
 
 
 async def _cohere(call: Call[RerankBody]) -> Response:
+    with_documents = bool(call.body.return_documents)
     result = await _answer(call)
-    return json_response(
-        {
-            "id": str(uuid.uuid4()),
-            "results": _results(call, result, with_documents=bool(call.body.return_documents)),
-            "meta": {
-                "api_version": {"version": "2"},
-                "billed_units": {"search_units": 1},
-                "tokens": {"input_tokens": result.usage.input_tokens, "output_tokens": 0},
-            },
-        }
-    )
+
+    def encode() -> Response:
+        return json_response(
+            {
+                "id": str(uuid.uuid4()),
+                "results": _results(call, result, with_documents=with_documents),
+                "meta": {
+                    "api_version": {"version": "2"},
+                    "billed_units": {"search_units": 1},
+                    "tokens": {"input_tokens": result.usage.input_tokens, "output_tokens": 0},
+                },
+            }
+        )
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 async def _jina(call: Call[RerankBody]) -> Response:
     # Jina and vLLM return the documents unless told otherwise.
     with_documents = call.body.return_documents is not False
     result = await _answer(call)
-    return json_response(
-        {
-            "id": f"rerank-{uuid.uuid4().hex}",
-            "model": result.model,
-            "usage": prompt_usage(result.usage),
-            "results": _results(call, result, with_documents=with_documents),
-        }
-    )
+
+    def encode() -> Response:
+        return json_response(
+            {
+                "id": f"rerank-{uuid.uuid4().hex}",
+                "model": result.model,
+                "usage": prompt_usage(result.usage),
+                "results": _results(call, result, with_documents=with_documents),
+            }
+        )
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 def _results(

@@ -12,6 +12,7 @@ from server.errors import Code, InvalidArgumentError
 from server.frontends.http import tei_bodies as bodies
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.failures import Failure, MalformedBodyError
+from server.frontends.http.json_size import MAX_ID_VALUES, MAX_VALUES
 from server.frontends.http.tei_embed import embed, embed_all, embed_sparse, similarity
 from server.frontends.http.tei_headers import answer_with
 from server.frontends.http.tei_info import info
@@ -64,7 +65,16 @@ def routes(context: Context) -> list[BaseRoute]:
         for path, kind, answer in posts:
             if prefix or path not in _TAKEN:
                 handler = partial(_call, model_of, answer)
-                made.append(api.post(prefix + path, kind, handler, names=_NAMES, model_of=model_of))
+                made.append(
+                    api.post(
+                        prefix + path,
+                        kind,
+                        handler,
+                        names=_NAMES,
+                        model_of=model_of,
+                        max_values=MAX_ID_VALUES if path == "/decode" else MAX_VALUES,
+                    )
+                )
         for path, answer in gets:
             if prefix or path not in _TAKEN:
                 made.append(api.get(prefix + path, partial(_call, model_of, answer)))
@@ -106,8 +116,12 @@ async def _predict(model: str, call: Call[bodies.PredictBody]) -> Response:
         length=bodies.length_of(body),
     )
     result = await call.service.classify(request, call.caller)
-    labels = [_labels(output) for output in result.outputs]
-    return answer_with(labels if inputs.is_batch else labels[0], result)
+
+    def encode() -> Response:
+        labels = [_labels(output) for output in result.outputs]
+        return answer_with(labels if inputs.is_batch else labels[0], result)
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 def _labels(output: Classification) -> list[dict[str, Any]]:
@@ -124,13 +138,17 @@ async def _rerank(model: str, call: Call[bodies.RerankBody]) -> Response:
         length=bodies.length_of(body),
     )
     result = await call.service.rerank(request, call.caller)
-    ranks = [
-        {"index": output.index}
-        | ({"text": body.texts[output.index]} if body.return_text else {})
-        | {"score": output.score}
-        for output in result.outputs
-    ]
-    return answer_with(ranks, result)
+
+    def encode() -> Response:
+        ranks = [
+            {"index": output.index}
+            | ({"text": body.texts[output.index]} if body.return_text else {})
+            | {"score": output.score}
+            for output in result.outputs
+        ]
+        return answer_with(ranks, result)
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 async def _tokenize(model: str, call: Call[bodies.TokenizeBody]) -> Response:
@@ -143,9 +161,12 @@ async def _tokenize(model: str, call: Call[bodies.TokenizeBody]) -> Response:
         with_offsets=True,
     )
     result = await call.service.tokenize(request, call.caller)
-    return answer_with(
-        [_tokens(text, output) for text, output in zip(texts, result.outputs, strict=True)], result
-    )
+
+    def encode() -> Response:
+        pairs = zip(texts, result.outputs, strict=True)
+        return answer_with([_tokens(text, output) for text, output in pairs], result)
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 def _tokens(text: str, output: Tokenization) -> list[dict[str, Any]]:

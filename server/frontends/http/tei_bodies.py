@@ -1,10 +1,11 @@
 """Request bodies of text-embeddings-inference's API."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
+from server.bounds import MAX_TEXTS, MAX_TOKEN_IDS, Size
 from server.errors import InvalidArgumentError
 from server.service.encoder_options import LengthOptions, LongInput
 from server.service.input_types import InputType
@@ -127,6 +128,7 @@ def predict_inputs(inputs: str | list[str | list[str]]) -> PredictInputs:
         return PredictInputs(texts=(inputs,))
     if not inputs:
         raise InvalidArgumentError("inputs", "must not be empty")
+    Size(MAX_TEXTS).check_count("inputs", inputs)
     if all(isinstance(item, str) for item in inputs):
         return _of_rows([[item for item in inputs if isinstance(item, str)]], is_batch=False)
     rows = []
@@ -152,10 +154,14 @@ def ids_of(ids: list[int | list[int]]) -> tuple[tuple[int, ...], ...]:
     """The token ids of each text; a flat list is one text.
 
     Raises:
-        InvalidArgumentError: ids and lists of ids are mixed.
+        InvalidArgumentError: there are too many, or ids and lists of ids are mixed.
     """
-    if all(isinstance(item, int) for item in ids):
-        return (tuple(item for item in ids if isinstance(item, int)),)
-    if not all(isinstance(item, list) for item in ids):
+    Size(MAX_TEXTS if ids and isinstance(ids[0], list) else MAX_TOKEN_IDS).check_count("ids", ids)
+    kinds = set(map(type, ids))
+    if len(kinds) > 1:
         raise InvalidArgumentError("ids", "ids and lists of ids cannot be mixed")
-    return tuple(tuple(item) for item in ids if isinstance(item, list))
+    if kinds != {list}:
+        return (tuple(cast("list[int]", ids)),)
+    rows = cast("list[list[int]]", ids)
+    Size(max_total=MAX_TOKEN_IDS).check_total("ids", [len(row) for row in rows])
+    return tuple(map(tuple, rows))

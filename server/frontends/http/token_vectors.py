@@ -8,8 +8,10 @@ from starlette.routing import BaseRoute
 
 from model.bundle import EmbeddingKind
 from server.errors import InvalidArgumentError
+from server.frontends.http.body import NOTHING
 from server.frontends.http.embedding_kinds import Encoding, Vectors, check_kind, encoded, required
 from server.frontends.http.endpoint import Api, Call, Context, json_response
+from server.frontends.http.json_size import MAX_ID_VALUES
 from server.frontends.http.openai.errors import error_response
 from server.frontends.http.openai.prompts import ENCODER_NAMES, Texts, encoder_texts, truncation
 from server.frontends.http.openai.usage import prompt_usage
@@ -29,7 +31,7 @@ class MultiVectorBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     embedding_type: Encoding = "float"
     dimensions: int | None = None
     truncate: bool = False
-    user: Any = None
+    user: msgspec.Raw = NOTHING
 
 
 class PoolingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +48,7 @@ class PoolingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     dimensions: int | None = None
     truncate_prompt_tokens: int | None = None
     input_type: InputType | None = None
-    user: Any = None
+    user: msgspec.Raw = NOTHING
 
 
 def routes(context: Context) -> list[BaseRoute]:
@@ -56,7 +58,7 @@ def routes(context: Context) -> list[BaseRoute]:
     jina = {"inputs": "input", "long_input": "truncate"}
     return [
         api.post("/v1/multi-vector", MultiVectorBody, _multi_vector, names=jina),
-        api.post("/pooling", PoolingBody, _pooling, names=names),
+        api.post("/pooling", PoolingBody, _pooling, names=names, max_values=MAX_ID_VALUES),
     ]
 
 

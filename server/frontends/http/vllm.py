@@ -8,9 +8,11 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from server.bounds import MAX_TEXTS, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.images import ImageItem, ImageMessage, images_of
+from server.frontends.http.json_size import MAX_ID_VALUES
 from server.frontends.http.openai.errors import error_response
 from server.frontends.http.openai.prompts import ENCODER_NAMES, truncation
 from server.frontends.http.openai.usage import prompt_usage
@@ -63,7 +65,13 @@ def routes(context: Context) -> list[BaseRoute]:
         api.post("/v1/score", ScoreBody, _score, names=score_names),
         api.post("/classify", ClassifyBody, _classify, names=ENCODER_NAMES),
         api.post("/tokenize", TokenizeBody, _tokenize, names={"inputs": "prompt"}),
-        api.post("/detokenize", DetokenizeBody, _detokenize, names={"token_inputs": "tokens"}),
+        api.post(
+            "/detokenize",
+            DetokenizeBody,
+            _detokenize,
+            names={"token_inputs": "tokens"},
+            max_values=MAX_ID_VALUES,
+        ),
     ]
 
 
@@ -71,6 +79,8 @@ async def _score(call: Call[ScoreBody]) -> Response:
     body = call.body
     first = [body.text_1] if isinstance(body.text_1, str) else body.text_1
     second = [body.text_2] if isinstance(body.text_2, str) else body.text_2
+    for name, texts in (("text_1", first), ("text_2", second)):
+        Size(MAX_TEXTS).check_count(name, texts)
     if len(first) not in (1, len(second)):
         raise InvalidArgumentError("text_1", f"has {len(first)} texts for {len(second)}")
     queries = first * len(second) if len(first) == 1 else first
@@ -117,18 +127,22 @@ async def _classify(call: Call[ClassifyBody]) -> Response:
     with images.named():
         result = await call.service.classify(request, call.caller)
     names = call.service.get_model(result.model).labels
-    data = []
-    for index, output in enumerate(result.outputs):
-        scores = {label.label: label.score for label in output.labels}
-        data.append(
-            {
-                "index": index,
-                "label": output.labels[0].label,
-                "probs": [scores[name] for name in names],
-                "num_classes": len(names),
-            }
-        )
-    return list_response(call, "classify", data, result.usage)
+
+    def encode() -> Response:
+        data = []
+        for index, output in enumerate(result.outputs):
+            scores = {label.label: label.score for label in output.labels}
+            data.append(
+                {
+                    "index": index,
+                    "label": output.labels[0].label,
+                    "probs": [scores[name] for name in names],
+                    "num_classes": len(names),
+                }
+            )
+        return list_response(call, "classify", data, result.usage)
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 def list_response(call: Call[Any], kind: str, data: list[dict[str, Any]], usage: Usage) -> Response:
@@ -152,15 +166,15 @@ async def _tokenize(call: Call[TokenizeBody]) -> Response:
         inputs=(body.prompt,),
         without_special_tokens=not body.add_special_tokens,
     )
-    (output,) = (await call.service.tokenize(request, call.caller)).outputs
-    return json_response(
-        {
-            "count": len(output.token_ids),
-            "max_model_len": call.service.get_model(body.model).max_length,
-            "tokens": output.token_ids,
-            "token_strs": output.tokens if body.return_token_strs else None,
-        }
-    )
+    result = await call.service.tokenize(request, call.caller)
+    (output,) = result.outputs
+    answer = {
+        "count": len(output.token_ids),
+        "max_model_len": call.service.get_model(body.model).max_length,
+        "tokens": output.token_ids,
+        "token_strs": output.tokens if body.return_token_strs else None,
+    }
+    return await call.service.build(result.num_values, lambda: json_response(answer), call.caller)
 
 
 async def _detokenize(call: Call[DetokenizeBody]) -> Response:

@@ -37,6 +37,8 @@ ALIASES = {
     "beam_width": "beam_size",
     "random_seed": "seed",
 }
+# Triton's TensorRT-LLM clients send an empty text for none of these.
+_EMPTY_IS_NONE = ("stop_strings", "bad_words")
 # Fields that are no parameters: the codec or the service sets them, or no tensor returns their
 # results.
 _INTERNAL = frozenset(
@@ -88,6 +90,8 @@ def build_request(kind: type[T], given: Mapping[str, Any], options: Mapping[str,
             raise InvalidArgumentError(
                 f"parameters.{name}", f"is not known; known: {', '.join(sorted(known))}"
             )
+        if value == "" and target in _EMPTY_IS_NONE:
+            continue
         convert = known[target]
         field = "grammar" if target in _GRAMMARS else target
         if field == "grammar":

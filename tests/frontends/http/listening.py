@@ -18,6 +18,7 @@ from server.frontends.http.event_stream import EventStream
 from server.frontends.http.listener import Listener, bound_socket
 from server.frontends.http.probes import error_response
 from server.frontends.http.settings import HttpSettings
+from server.service.caller import Caller
 
 Start = Callable[..., AbstractAsyncContextManager[int]]
 
@@ -28,11 +29,14 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Untracked:
-    """In place of the service, which these requests do not reach."""
+    """In place of the service: these requests only need it for decoding large bodies."""
 
     @asynccontextmanager
     async def track_call(self, *_: str) -> AsyncIterator[None]:
         yield
+
+    async def build(self, _: int, function: Callable[[], Any], __: Caller) -> Any:
+        return await asyncio.to_thread(function)
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """Tokens, certificates, CORS and health of the HTTP front end."""
 
 import asyncio
+import json
 import re
 import ssl
 from pathlib import Path
@@ -142,6 +143,39 @@ async def test_only_given_origins_may_call(bundles: Path) -> None:
                 "/classify", headers={**preflight, "origin": "https://b.example"}
             )
             assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "is_accepted"),
+    [
+        (None, "x", True),
+        ("https://evil.example", "server.example", False),
+        ("https://server.example", "server.example", True),
+        ("http://server.example:8080", "Server.example:8080", True),
+        ("http://server.example:9090", "server.example:8080", False),
+        ("https://server.example", "server.example:443", True),
+        ("http://[::1]:8080", "[::1]:8080", True),
+        ("https://a.example", "server.example", True),
+        ("https://a.example.evil.example", "server.example", False),
+        ("null", "server.example", False),
+        ("null", "null", False),
+    ],
+)
+async def test_pages_of_other_origins_run_nothing(
+    bundles: Path, origin: str | None, host: str, is_accepted: bool
+) -> None:
+    """With a content type that browsers send without asking first."""
+    headers = {"host": host, "content-type": "text/plain"}
+    if origin is not None:
+        headers["origin"] = origin
+    async with (
+        serving(bundles, http=LOOPBACK, http_cors=("https://a.example",)) as running,
+        httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.http_port}") as client,
+    ):
+        answer = await client.post("/classify", content=json.dumps(CLASSIFY), headers=headers)
+        assert answer.status_code == (200 if is_accepted else 403)
+        metrics = (await client.get("/metrics")).text
+        assert ('method="/classify"' in metrics) == is_accepted
 
 
 async def can_call(port: int | None, ca: Path, identity: TlsFiles | None = None) -> bool:

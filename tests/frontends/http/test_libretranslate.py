@@ -60,6 +60,21 @@ def test_texts_are_those_of_grpc(server: ServerProcess, http: httpx2.Client) -> 
     assert answer == {"translatedText": second, "alternatives": expected}
 
 
+def test_requests_as_libretranslate_takes_them(http: httpx2.Client) -> None:
+    assert translate(http, ["", " "]) == {"translatedText": ["", " "]}
+    assert translate(http, [""], alternatives=1)["alternatives"] == [[]]
+    assert translate(http, [])["status"] == 400
+    expected = translate(http, SECOND, alternatives=2)
+    assert len(expected["alternatives"]) == 2
+    assert translate(http, SECOND, alternatives="2") == expected
+    fields = {"q": f"{SECOND} & é", "source": "en", "target": "pt"}
+    plain = translate(http, fields["q"])
+    assert http.post("/translate", params=fields).json() == plain
+    text = {"q": fields.pop("q")}
+    assert http.post("/translate", params=fields, data=text).json() == plain
+    assert http.post("/detect", params={"q": "Das Haus am See"}).json()[0]["language"] == "de"
+
+
 def test_languages_and_a_way_by_english(http: httpx2.Client) -> None:
     languages = http.get("/languages").json()
     assert languages == [

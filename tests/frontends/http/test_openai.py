@@ -61,6 +61,16 @@ def test_chat_streams_what_it_returns_whole(client: openai.OpenAI) -> None:
     assert whole.usage.completion_tokens == 6
 
 
+def test_empty_messages_add_nothing_to_a_conversation(client: openai.OpenAI) -> None:
+    empty: Any = [{"role": "system", "content": ""}, {"role": "assistant", "content": None}]
+    alone = client.chat.completions.create(messages=MESSAGES, **GREEDY)
+    among = client.chat.completions.create(messages=[*empty, *MESSAGES], **GREEDY)
+    assert among.choices[0].message.content == alone.choices[0].message.content
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(messages=empty, **GREEDY)
+    assert caught.value.param == "messages[1].content"
+
+
 async def test_async_client_streams(async_client: openai.AsyncOpenAI) -> None:
     stream = await async_client.completions.create(prompt=PROMPT, stream=True, **SIX)
     texts = [chunk.choices[0].text async for chunk in stream]
@@ -89,6 +99,9 @@ def test_logprobs_are_those_of_the_tokens(client: openai.OpenAI) -> None:
     tokens = [token for token in echoed.logprobs.tokens or [] if token not in {"<s>", "</s>"}]
     assert "".join(tokens) == echoed.text
     assert echoed.logprobs.token_logprobs[0] is None
+    offsets = echoed.logprobs.text_offset or []
+    for token, offset in zip(echoed.logprobs.tokens or [], offsets, strict=True):
+        assert token in {"<s>", "</s>"} or echoed.text[offset:].startswith(token)
     alone = client.completions.create(prompt=PROMPT, logprobs=1, **SIX).choices[0].logprobs
     assert alone is not None
     assert alone.token_logprobs == echoed.logprobs.token_logprobs[-6:]
@@ -158,6 +171,15 @@ def test_responses_stream_what_they_return_whole(client: openai.OpenAI) -> None:
     assert "".join(deltas) == whole.output_text != ""
     assert whole.usage is not None
     assert whole.usage.total_tokens == whole.usage.input_tokens + whole.usage.output_tokens
+
+
+@pytest.mark.parametrize("reasoning", [None, {}, {"effort": None}, {"effort": "none"}])
+def test_responses_without_reasoning(client: openai.OpenAI, reasoning: Any) -> None:
+    metadata = {"a" * 64: "b" * 512}
+    answer = client.responses.create(
+        model=DECODER, input=PROMPT, reasoning=reasoning, metadata=metadata
+    )
+    assert (answer.status, answer.metadata) == ("completed", metadata)
 
 
 def test_decisions_do_not_depend_on_each_other(client: openai.OpenAI) -> None:

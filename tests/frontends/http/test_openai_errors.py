@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 
@@ -66,6 +67,12 @@ def test_errors_name_the_field(
         ("responses", {"input": []}, "input"),
         ("responses", {"input": PROMPT, "messages": []}, "messages"),
         ("responses", {"input": PROMPT, "max_output_tokens": 0}, "max_output_tokens"),
+        ("responses", {"input": PROMPT, "reasoning": {"effort": "low"}}, "reasoning"),
+        ("responses", {"input": PROMPT, "reasoning": {"summary": "auto"}}, "reasoning"),
+        ("responses", {"input": PROMPT, "reasoning": "none"}, "reasoning"),
+        ("responses", {"input": PROMPT, "metadata": {"a": "b" * 513}}, "metadata"),
+        ("responses", {"input": PROMPT, "metadata": {"a" * 65: "b"}}, "metadata"),
+        ("responses", {"input": PROMPT, "metadata": {f"{n}": "" for n in range(17)}}, "metadata"),
         (
             "responses",
             {"input": PROMPT, "text": {"format": {"type": "json_schema", "schema": {"type": "x"}}}},
@@ -104,6 +111,25 @@ def test_errors_mention_the_option_that_was_sent(client: openai.OpenAI) -> None:
             client.chat.completions.create(
                 model=DECODER, messages=MESSAGES, extra_body={"min_tokens": 5, name: 3}
             )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("POST", "nothing", 404, "not_found"),
+        ("DELETE", "models", 405, "invalid_argument"),
+        ("POST", "chat", 404, "not_found"),
+    ],
+)
+def test_unknown_addresses_have_openais_error(
+    http: httpx2.Client, method: str, path: str, status: int, code: str
+) -> None:
+    answer = http.request(method, f"/v1/{path}")
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", code)
+    assert error["message"]
+    assert http.get("/nothing").json() == {"error": "there is nothing at /nothing"}
 
 
 def test_unknown_models_are_not_found(client: openai.OpenAI) -> None:

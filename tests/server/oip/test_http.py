@@ -71,6 +71,32 @@ def test_generate_over_http(doors: Doors) -> None:
     assert len(events) > 3
 
 
+def test_streams_of_several_texts_say_which(doors: Doors) -> None:
+    texts = ["3 March 2021", "4 May 1999"]
+    body = {"text_input": texts, "parameters": {"beam_size": 2, "n": 2}}
+
+    def post(path: str) -> bytes:
+        url = f"{doors.http}/v2/models/dates/{path}"
+        request = urllib.request.Request(url, json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return bytes(response.read())
+
+    whole = json.loads(post("generate"))["text_output"]
+    events = [json.loads(line[6:]) for line in post("generate_stream").split(b"\n\n") if line]
+    found = {(index, hypothesis): "" for index in (0, 1) for hypothesis in (0, 1)}
+    for event in events:
+        found[event["index"], event["hypothesis"]] += event["text_output"]
+    assert list(found.values()) == whole
+
+
+def test_empty_words_of_tensorrt_llm_are_none(doors: Doors) -> None:
+    """The request of TensorRT-LLM's guide."""
+    body = {"text_input": "12", "max_tokens": 4, "bad_words": "", "stop_words": ""}
+    url = f"{doors.http}/v2/models/tiny-decoder/generate"
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode())) as answer:
+        assert json.load(answer)["text_output"]
+
+
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_generate_takes_the_inputs_of_tritons_vllm_backend(doors: Doors, is_nested: bool) -> None:
     options = {

@@ -5,8 +5,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
+from server.frontends.http.body import NOTHING
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.event_stream import DONE, EventStream, event
 from server.frontends.http.openai.logprobs import Spell, chat_logprobs
@@ -31,18 +33,19 @@ class ChatFields(GenerationFields, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    metadata: msgspec.Raw = NOTHING
 
-    tools: Any = None
-    tool_choice: Any = None
-    parallel_tool_calls: Any = None
-    functions: Any = None
-    function_call: Any = None
-    modalities: Any = None
-    audio: Any = None
-    prediction: Any = None
-    reasoning_effort: Any = None
-    verbosity: Any = None
-    web_search_options: Any = None
+    tools: msgspec.Raw = NOTHING
+    tool_choice: msgspec.Raw = NOTHING
+    parallel_tool_calls: msgspec.Raw = NOTHING
+    functions: msgspec.Raw = NOTHING
+    function_call: msgspec.Raw = NOTHING
+    modalities: msgspec.Raw = NOTHING
+    audio: msgspec.Raw = NOTHING
+    prediction: msgspec.Raw = NOTHING
+    reasoning_effort: msgspec.Raw = NOTHING
+    verbosity: msgspec.Raw = NOTHING
+    web_search_options: msgspec.Raw = NOTHING
 
 
 ChatBody = body_type(ChatFields)
@@ -71,9 +74,11 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         web_search_options=(),
     )
     longest = body.max_completion_tokens
+    messages = service_messages(body.messages)
+    body.messages = []  # they would keep the bytes of the body
     request = generate_request(
         body,
-        messages=service_messages(body.messages),
+        messages=messages,
         max_new_tokens=body.max_tokens if longest is None else longest,
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
@@ -87,17 +92,21 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         return EventStream(_events(chunks, head, spell, usage))
     result = await call.service.generate(request, call.caller)
     (output,) = result.outputs
-    return json_response(
-        {
-            **head,
-            "object": "chat.completion",
-            "choices": [
-                _choice(index, hypothesis, spell)
-                for index, hypothesis in enumerate(output.hypotheses)
-            ],
-            "usage": completion_usage(result.usage),
-        }
-    )
+
+    def encode() -> Response:
+        return json_response(
+            {
+                **head,
+                "object": "chat.completion",
+                "choices": [
+                    _choice(index, hypothesis, spell)
+                    for index, hypothesis in enumerate(output.hypotheses)
+                ],
+                "usage": completion_usage(result.usage),
+            }
+        )
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 def _choice(index: int, hypothesis: Hypothesis, spell: Spell) -> dict[str, Any]:

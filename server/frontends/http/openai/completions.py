@@ -5,12 +5,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
 from server.errors import InvalidArgumentError
+from server.frontends.http.body import NOTHING
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.event_stream import DONE, EventStream, event
-from server.frontends.http.openai.logprobs import Spell, completion_logprobs
+from server.frontends.http.openai.logprobs import Spelling, completion_logprobs
 from server.frontends.http.openai.options import (
     FINISH_REASONS,
     GenerationFields,
@@ -37,6 +39,7 @@ class CompletionFields(GenerationFields, kw_only=True):
     echo: bool | None = None
     best_of: int | None = None
     suffix: str | None = None
+    metadata: msgspec.Raw = NOTHING
 
 
 CompletionBody = body_type(CompletionFields)
@@ -71,21 +74,26 @@ async def completions(call: Call[Any]) -> Response | EventStream:
         "created": int(time.time()),
         "model": body.model,
     }
-    spell = call.service.token_speller(body.model)
+    service = call.service
+    spelling = Spelling(service.token_speller(body.model), service.special_ids(body.model))
     num_outputs = body.n or 1
     if body.stream:
         chunks = await call.service.generate_stream(request, call.caller)
         usage = StreamUsage(body.stream_options)
-        return EventStream(_events(chunks, head, spell, num_outputs, usage))
+        return EventStream(_events(chunks, head, spelling, num_outputs, usage))
     firsts = await _first_tokens(call, request) if request.response.prompt_logprobs else []
     result = await call.service.generate(request, call.caller)
-    choices = []
-    for index, output in enumerate(result.outputs):
-        first = firsts[index] if firsts else None
-        for number, hypothesis in enumerate(output.hypotheses):
-            place = index * num_outputs + number
-            choices.append(_choice(place, hypothesis, spell, output.hypotheses[0], first))
-    return json_response({**head, "choices": choices, "usage": completion_usage(result.usage)})
+
+    def encode() -> Response:
+        choices = []
+        for index, output in enumerate(result.outputs):
+            first = firsts[index] if firsts else None
+            for number, hypothesis in enumerate(output.hypotheses):
+                place = index * num_outputs + number
+                choices.append(_choice(place, hypothesis, spelling, output.hypotheses[0], first))
+        return json_response({**head, "choices": choices, "usage": completion_usage(result.usage)})
+
+    return await call.service.build(result.num_values, encode, call.caller)
 
 
 async def _first_tokens(call: Call[Any], request: GenerateRequest) -> list[int]:
@@ -99,14 +107,14 @@ async def _first_tokens(call: Call[Any], request: GenerateRequest) -> list[int]:
 
 
 def _choice(
-    index: int, hypothesis: Hypothesis, spell: Spell, best: Hypothesis, first: int | None
+    index: int, hypothesis: Hypothesis, spelling: Spelling, best: Hypothesis, first: int | None
 ) -> dict[str, Any]:
     """Makes a choice. ``best`` carries the log-probabilities of the prompt."""
     scored = (*best.finish.prompt_logprobs, *hypothesis.logprobs)
     return {
         "index": index,
         "text": hypothesis.text,
-        "logprobs": completion_logprobs(scored, spell, 0, first) if scored else None,
+        "logprobs": completion_logprobs(scored, spelling, 0, first) if scored else None,
         "finish_reason": FINISH_REASONS[hypothesis.finish.reason],
     }
 
@@ -114,7 +122,7 @@ def _choice(
 async def _events(
     chunks: AsyncGenerator[TextChunk, None],
     head: dict[str, Any],
-    spell: Spell,
+    spelling: Spelling,
     num_outputs: int,
     usage: StreamUsage,
 ) -> AsyncGenerator[bytes, None]:
@@ -125,8 +133,9 @@ async def _events(
             place = chunk.index * num_outputs + chunk.hypothesis
             logprobs = None
             if chunk.logprobs:
-                logprobs = completion_logprobs(chunk.logprobs, spell, ends.get(place, 0))
-                ends[place] = logprobs["text_offset"][-1] + len(logprobs["tokens"][-1])
+                logprobs = completion_logprobs(chunk.logprobs, spelling, ends.get(place, 0))
+                length = spelling.length(chunk.logprobs[-1].token_id, logprobs["tokens"][-1])
+                ends[place] = logprobs["text_offset"][-1] + length
             finish = chunk.finish
             choice = {
                 "index": place,

@@ -4,7 +4,8 @@ A decoder scores each answer as the continuation of the input and the question. 
 scored by itself, so no question changes another's answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ import numpy as np
 from starlette.responses import Response
 
 from server.errors import InvalidArgumentError
+from server.frontends.http.body import NOTHING
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.openai.messages import ChatMessage, ContentPart, service_messages
 from server.frontends.http.openai.usage import response_usage
@@ -73,9 +75,9 @@ class DecisionsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     input: str | list[ChatMessage]
     questions: list[Question]
 
-    prompt_cache_key: Any = None
-    prompt_cache_options: Any = None
-    safety_identifier: Any = None
+    prompt_cache_key: msgspec.Raw = NOTHING
+    prompt_cache_options: msgspec.Raw = NOTHING
+    safety_identifier: msgspec.Raw = NOTHING
 
 
 async def decisions(call: Call[DecisionsBody]) -> Response:
@@ -84,23 +86,15 @@ async def decisions(call: Call[DecisionsBody]) -> Response:
     if not 0 < len(body.questions) <= MAX_QUESTIONS:
         raise InvalidArgumentError("questions", f"needs 1 … {MAX_QUESTIONS}")
     text = _input_text(body)
-    asked = [
-        _asked(text, question, f"questions[{index}]")
-        for index, question in enumerate(body.questions)
-    ]
-    num_characters = sum(
-        len(prompt) * len(answers) + sum(map(len, answers)) for prompt, answers in asked
-    )
-    if num_characters > MAX_CHARACTERS:
-        raise InvalidArgumentError(
-            "questions", f"have {num_characters} characters to score, at most {MAX_CHARACTERS}"
-        )
+    body.input = ""  # its messages would keep the bytes of the body
+    asked = asked_of(body.questions, len(text))
     usage = Usage()
     results = []
-    for index, (question, (prompt, answers)) in enumerate(zip(body.questions, asked, strict=True)):
+    for index, (question, one) in enumerate(zip(body.questions, asked, strict=True)):
+        prompt = text + one.suffix
         request = ScoreRequest(
             model=body.model,
-            inputs=tuple(ScoreInput(prompt, f" {answer}") for answer in answers),
+            inputs=tuple(ScoreInput(prompt, f" {answer}") for answer in one.answers),
         )
         try:
             result = await call.service.score(request, call.caller)
@@ -120,31 +114,62 @@ def _input_text(body: DecisionsBody) -> str:
     return "\n".join(f"{message.role}: {message.content}" for message in messages)
 
 
-def _asked(text: str, question: Question, path: str) -> tuple[str, Sequence[str]]:
-    """The prompt up to the answer, and the answers to score."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question: the text of its prompt after the input, and the answers to score."""
+
+    suffix: str
+    answers: Sequence[str]
+
+
+def asked_of(questions: Sequence[Question], input_length: int) -> list[Asked]:
+    """The questions about an input of ``input_length`` characters; no prompt is built.
+
+    Raises:
+        InvalidArgumentError: names the question that is invalid; or all prompts and answers
+            together have more than :data:`MAX_CHARACTERS`.
+    """
+    asked = [_asked(question, f"questions[{index}]") for index, question in enumerate(questions)]
+    num_characters = sum(
+        (input_length + len(one.suffix)) * len(one.answers) + sum(map(len, one.answers))
+        for one in asked
+    )
+    if num_characters > MAX_CHARACTERS:
+        raise InvalidArgumentError(
+            "questions", f"have {num_characters} characters to score, at most {MAX_CHARACTERS}"
+        )
+    return asked
+
+
+def _asked(question: Question, path: str) -> Asked:
     options: list[tuple[str, str | None]]
     match question:
         case Predicate():
             options = [(_TRUE, None), (_FALSE, None)]
             ask = "Is this statement true?"
         case ChoiceQuestion():
+            _check_count(question.choices, f"{path}.choices")
             options = [(_spelled(choice.value), choice.description) for choice in question.choices]
-            _check_options(options, f"{path}.choices")
+            _check_names(options, f"{path}.choices")
             ask = "Which of these is right?"
         case ScoreQuestion():
+            _check_count(question.levels, f"{path}.levels")
             options = [(level.label, level.description) for level in question.levels]
-            _check_options(options, f"{path}.levels")
+            _check_names(options, f"{path}.levels")
             ask = "Which level is reached?"
     lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in options]
     instructions = _instructions(question.instructions, f"{path}.instructions")
     listed = "\n".join(lines)
-    prompt = f"{text}\n\n{instructions}\n{ask}\n{listed}\nAnswer:"
-    return prompt, [name for name, _ in options]
+    suffix = f"\n\n{instructions}\n{ask}\n{listed}\nAnswer:"
+    return Asked(suffix, [name for name, _ in options])
 
 
-def _check_options(options: Sequence[tuple[str, str | None]], path: str) -> None:
+def _check_count(options: Sized, path: str) -> None:
     if not 2 <= len(options) <= MAX_CHOICES:
         raise InvalidArgumentError(path, f"needs 2 … {MAX_CHOICES}")
+
+
+def _check_names(options: Sequence[tuple[str, str | None]], path: str) -> None:
     names = [name for name, _ in options]
     if not all(names) or len(set(names)) < len(names):
         raise InvalidArgumentError(path, "must differ and not be empty")

@@ -1,12 +1,13 @@
 """OpenAI's embedding route ``/v1/embeddings``."""
 
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 from starlette.responses import Response
 
 from model.bundle import EmbeddingKind
 from server.errors import InvalidArgumentError
+from server.frontends.http.body import NOTHING
 from server.frontends.http.embedding_kinds import (
     Encoding,
     InputTypeName,
@@ -41,8 +42,8 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_name: str | None = None
     input_type: InputTypeName | None = None
     task: JinaTask | None = None
-    user: Any = None
-    safety_identifier: Any = None
+    user: msgspec.Raw = NOTHING
+    safety_identifier: msgspec.Raw = NOTHING
 
 
 def embedding_names(body: EmbeddingsBody) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Formats log-probabilities for chat and for text completions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from server.service.generation_request import ScoredToken
@@ -35,31 +36,42 @@ def _entries(tokens: Sequence[ScoredToken], spell: Spell) -> list[dict[str, Any]
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How a model spells tokens. ``special_ids``: of tokens that are not in the text."""
+
+    spell: Spell
+    special_ids: Container[int]
+
+    def length(self, token_id: int, spelled: str) -> int:
+        """Characters that a token adds to the text."""
+        return 0 if token_id in self.special_ids else len(spelled)
+
+
 def completion_logprobs(
-    tokens: Sequence[ScoredToken], spell: Spell, start: int, first: int | None = None
+    tokens: Sequence[ScoredToken], spelling: Spelling, start: int, first: int | None = None
 ) -> dict[str, Any]:
     """``{"tokens", "token_logprobs", "top_logprobs", "text_offset"}``.
 
     Args:
         tokens: the tokens.
-        spell: spells tokens.
+        spelling: spells tokens.
         start: the offset of the first token in the text, in characters.
         first: the first token of an echoed prompt, which has no log-probability; else ``None``.
     """
     ids = [token.token_id for token in tokens]
-    texts = [
-        spelled.decode(errors="replace")
-        for spelled in spell(ids if first is None else [first, *ids])
-    ]
+    if first is not None:
+        ids.insert(0, first)
+    texts = [spelled.decode(errors="replace") for spelled in spelling.spell(ids)]
     offsets = []
-    for text in texts:
+    for id_, text in zip(ids, texts, strict=True):
         offsets.append(start)
-        start += len(text)
+        start += spelling.length(id_, text)
     missing = [] if first is None else [None]
     return {
         "tokens": texts,
         "token_logprobs": [*missing, *(token.logprob for token in tokens)],
-        "top_logprobs": [*missing, *(_top(token, spell) for token in tokens)],
+        "top_logprobs": [*missing, *(_top(token, spelling.spell) for token in tokens)],
         "text_offset": offsets,
     }
 

@@ -1,11 +1,12 @@
 """Converts OpenAI's messages to those of the service."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
+from server.bounds import MAX_MESSAGES, Size
 from server.errors import InvalidArgumentError
+from server.frontends.http.body import NOTHING
 from server.frontends.http.openai.options import check_neutral
 from server.printable import quoted
 from server.service.generation_request import Message
@@ -27,29 +28,30 @@ class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     role: str
     content: str | list[ContentPart] | None = None
     type: str | None = None
-    id: Any = None
-    name: Any = None
-    status: Any = None
-    phase: Any = None
-    refusal: Any = None
-    annotations: Any = None
-    reasoning: Any = None
-    reasoning_content: Any = None
-    tool_calls: Any = None
-    tool_call_id: Any = None
-    function_call: Any = None
-    audio: Any = None
+    id: msgspec.Raw = NOTHING
+    name: msgspec.Raw = NOTHING
+    status: msgspec.Raw = NOTHING
+    phase: msgspec.Raw = NOTHING
+    refusal: msgspec.Raw = NOTHING
+    annotations: msgspec.Raw = NOTHING
+    reasoning: msgspec.Raw = NOTHING
+    reasoning_content: msgspec.Raw = NOTHING
+    tool_calls: msgspec.Raw = NOTHING
+    tool_call_id: msgspec.Raw = NOTHING
+    function_call: msgspec.Raw = NOTHING
+    audio: msgspec.Raw = NOTHING
 
 
 def service_messages(
-    messages: Iterable[ChatMessage], field: str = "messages"
+    messages: Sequence[ChatMessage], field: str = "messages"
 ) -> tuple[Message, ...]:
     """Converts messages: the role ``developer`` becomes ``system``, and text parts are joined.
 
     Raises:
-        InvalidArgumentError: there are no messages, a part is not text, or a message has tool
-            calls; the error names the field.
+        InvalidArgumentError: there are no messages or too many, a part is not text, or a message
+            has tool calls; the error names the field.
     """
+    Size(MAX_MESSAGES).check_count(field, messages)
     converted = []
     for index, message in enumerate(messages):
         path = f"{field}[{index}]"

@@ -4,7 +4,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from server.bounds import MAX_ENTRIES, Size
 from server.errors import InvalidArgumentError
+from server.frontends.http.body import MAX_RAW_BYTES, NOTHING
 from server.frontends.http.fields import flat_body, options_of
 from server.service.generation_options import Grammar, GrammarKind
 from server.service.generation_request import FinishReason, GenerateRequest
@@ -99,14 +101,13 @@ class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
 
-    user: Any = None
-    metadata: Any = None
-    store: Any = None
-    service_tier: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_retention: Any = None
-    request_id: Any = None
+    user: msgspec.Raw = NOTHING
+    store: msgspec.Raw = NOTHING
+    service_tier: msgspec.Raw = NOTHING
+    safety_identifier: msgspec.Raw = NOTHING
+    prompt_cache_key: msgspec.Raw = NOTHING
+    prompt_cache_retention: msgspec.Raw = NOTHING
+    request_id: msgspec.Raw = NOTHING
 
 
 Fields = TypeVar("Fields", bound=GenerationFields)
@@ -169,15 +170,29 @@ def check_neutral(body: Any, **allowed: tuple[Any, ...]) -> None:
 
     Args:
         body: a struct.
-        allowed: by field, the values without an effect, in addition to null, [] and "".
+        allowed: by field, the values without an effect, in addition to null, [] and "". Fields of
+            type ``msgspec.Raw`` are decoded if they are short.
 
     Raises:
         InvalidArgumentError: a field has another value; the error names the field.
     """
     for name, values in allowed.items():
-        value = getattr(body, name)
+        value = neutral_value(getattr(body, name))
         if value is not None and value not in ([], "") and value not in values:
             raise InvalidArgumentError(name, "is not supported by this server")
+
+
+def neutral_value(given: Any) -> Any:
+    """``given``; decoded if it is a short ``msgspec.Raw``. A long one asks for something."""
+    if not isinstance(given, msgspec.Raw):
+        return given
+    size = len(memoryview(given))
+    if size > MAX_RAW_BYTES:
+        return given
+    try:
+        return msgspec.json.decode(given) if size else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return given
 
 
 def _seed(given: int | None) -> int | None:
@@ -188,6 +203,7 @@ def _seed(given: int | None) -> int | None:
 
 
 def _logit_bias(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    Size(MAX_ENTRIES).check_count("logit_bias", given)
     try:
         return tuple((int(token), bias) for token, bias in given.items())
     except ValueError:

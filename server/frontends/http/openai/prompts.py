@@ -1,7 +1,8 @@
 """Inputs that are one or several texts or token id lists, and their truncation."""
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
+from server.bounds import MAX_TEXTS, MAX_TOKEN_IDS, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.endpoint import Call
 from server.service.encoder_options import LengthOptions, LongInput
@@ -25,24 +26,25 @@ def texts_or_tokens(
     """Returns the texts and the token ids; one of the two is empty.
 
     Raises:
-        InvalidArgumentError: ``given`` is empty or mixes types; the error names ``field``.
+        InvalidArgumentError: ``given`` is empty, too long or mixes types; the error names
+            ``field``.
     """
     if isinstance(given, str):
         return (given,), ()
     if not given:
         raise InvalidArgumentError(field, "must not be empty")
     kind = type(given[0])
-    texts, tokens, rows = [], [], []
-    for index, item in enumerate(given):
-        if not isinstance(item, kind):
-            raise InvalidArgumentError(f"{field}[{index}]", "is of another type than the first")
-        if isinstance(item, str):
-            texts.append(item)
-        elif isinstance(item, int):
-            tokens.append(item)
-        else:
-            rows.append(tuple(item))
-    return tuple(texts), (tuple(tokens),) if tokens else tuple(rows)
+    Size(MAX_TOKEN_IDS if kind is int else MAX_TEXTS).check_count(field, given)
+    if len(set(map(type, given))) > 1:
+        other = next(index for index, item in enumerate(given) if type(item) is not kind)
+        raise InvalidArgumentError(f"{field}[{other}]", "is of another type than the first")
+    if kind is str:
+        return tuple(cast("list[str]", given)), ()
+    if kind is int:
+        return (), (tuple(cast("list[int]", given)),)
+    rows = cast("list[list[int]]", given)
+    Size(max_total=MAX_TOKEN_IDS).check_total(field, [len(row) for row in rows])
+    return (), tuple(map(tuple, rows))
 
 
 async def encoder_texts(given: Texts, call: Call[Any]) -> tuple[str, ...]:

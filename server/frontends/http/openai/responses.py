@@ -4,12 +4,15 @@ import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
+from server.bounds import Size
 from server.errors import InvalidArgumentError
+from server.frontends.http.body import NOTHING
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.event_stream import EventStream
 from server.frontends.http.openai.logprobs import Spell, token_list
@@ -21,6 +24,7 @@ from server.frontends.http.openai.options import (
     body_type,
     check_neutral,
     generate_request,
+    neutral_value,
     sent_names,
 )
 from server.frontends.http.openai.response_events import ResponseEvents
@@ -28,6 +32,9 @@ from server.frontends.http.openai.usage import response_usage
 from server.service.generation_request import Finish, FinishReason, Message, TextChunk
 
 _NAMES = {"messages": "input", "inputs": "input", "max_new_tokens": "max_output_tokens"}
+# Of the metadata, which are repeated; in characters, as OpenAI's own.
+MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
+_ENDS = 4  # events at the end of a stream that repeat all log-probabilities
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -43,7 +50,7 @@ class TextOptions(msgspec.Struct, kw_only=True):
     """Options of the text. ``verbosity`` has no effect."""
 
     format: TextFormat | None = None
-    verbosity: Any = None
+    verbosity: str | None = None
 
 
 class ResponseFields(GenerationFields, kw_only=True):
@@ -55,17 +62,18 @@ class ResponseFields(GenerationFields, kw_only=True):
     text: TextOptions | None = None
     include: list[str] | None = None
     top_logprobs: int | None = None
+    metadata: dict[str, str] | None = None
 
-    previous_response_id: Any = None
-    conversation: Any = None
-    background: Any = None
-    tools: Any = None
-    tool_choice: Any = None
-    parallel_tool_calls: Any = None
-    max_tool_calls: Any = None
-    prompt: Any = None
-    reasoning: Any = None
-    truncation: Any = None
+    previous_response_id: msgspec.Raw = NOTHING
+    conversation: msgspec.Raw = NOTHING
+    background: msgspec.Raw = NOTHING
+    tools: msgspec.Raw = NOTHING
+    tool_choice: msgspec.Raw = NOTHING
+    parallel_tool_calls: msgspec.Raw = NOTHING
+    max_tool_calls: msgspec.Raw = NOTHING
+    prompt: msgspec.Raw = NOTHING
+    reasoning: msgspec.Raw = NOTHING
+    truncation: msgspec.Raw = NOTHING
 
 
 ResponseBody = body_type(ResponseFields)
@@ -95,16 +103,19 @@ async def responses(call: Call[Any]) -> Response | EventStream:
         parallel_tool_calls=(True, False),
         max_tool_calls=(),
         prompt=(),
-        reasoning=({},),
         truncation=("disabled",),
         include=([_LOGPROBS],),
         response_format=(),
         max_tokens=(),
     )
+    _check_reasoning(body.reasoning)
+    _check_metadata(body.metadata or {})
+    messages = _messages(body)
+    body.input = ""  # its messages would keep the bytes of the body
     try:
         request = generate_request(
             _with_format(body),
-            messages=_messages(body),
+            messages=messages,
             max_new_tokens=body.max_output_tokens,
             logprobs=bool(body.include),
             top_logprobs=body.top_logprobs if body.include else None,
@@ -115,11 +126,37 @@ async def responses(call: Call[Any]) -> Response | EventStream:
     answer = Answer(body, call.request_id, spell)
     if body.stream:
         chunks = await call.service.generate_stream(request, call.caller)
-        return EventStream(_events(chunks, answer))
+        return EventStream(_events(chunks, answer, call))
     result = await call.service.generate(request, call.caller)
     (hypothesis,) = result.outputs[0].hypotheses
-    scored = token_list(hypothesis.logprobs, spell) if hypothesis.logprobs else []
-    return json_response(answer.completed(hypothesis.text, scored, hypothesis.finish))
+
+    def encode() -> Response:
+        scored = token_list(hypothesis.logprobs, spell) if hypothesis.logprobs else []
+        return json_response(answer.completed(hypothesis.text, scored, hypothesis.finish))
+
+    return await call.service.build(result.num_values, encode, call.caller)
+
+
+def _check_reasoning(given: msgspec.Raw) -> None:
+    """Accepts an effort of "none", as ``reasoning_effort`` of chat completions."""
+    value = neutral_value(given)
+    if value is None:
+        return
+    if not isinstance(value, dict) or any(
+        asked is not None and (name, asked) != ("effort", "none") for name, asked in value.items()
+    ):
+        raise InvalidArgumentError("reasoning", "is not supported by this server")
+
+
+def _check_metadata(metadata: dict[str, str]) -> None:
+    Size(MAX_METADATA).check_count("metadata", metadata)
+    for name, value in metadata.items():
+        for what, text, limit in (
+            ("key", name, MAX_METADATA_KEY),
+            ("value", value, MAX_METADATA_VALUE),
+        ):
+            if len(text) > limit:
+                raise InvalidArgumentError("metadata", f"a {what} has more than {limit} characters")
 
 
 def _messages(body: ResponseFields) -> tuple[Message, ...]:
@@ -200,22 +237,25 @@ def text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def _events(
-    chunks: AsyncGenerator[TextChunk, None], answer: Answer
+    chunks: AsyncGenerator[TextChunk, None], answer: Answer, call: Call[Any]
 ) -> AsyncGenerator[bytes, None]:
     """Yields the events that OpenAI's clients expect, in their order."""
     events = ResponseEvents(answer.item_id)
     texts: list[str] = []
     scored: list[dict[str, Any]] = []
+    num_values = 0
     async with aclosing(chunks):
         async for chunk in chunks:
             if not events.has_begun:
                 yield events.begin(answer.in_progress(), answer.message("in_progress", []))
             logprobs = token_list(chunk.logprobs, answer.spell) if chunk.logprobs else []
             scored += logprobs
+            num_values += chunk.num_values
             if chunk.text:
                 texts.append(chunk.text)
                 yield events.delta(chunk.text, logprobs)
             if chunk.finish is not None:
                 text = "".join(texts)
                 whole = answer.completed(text, scored, chunk.finish)
-                yield events.end(text, text_part(text, scored), whole)
+                end = partial(events.end, text, text_part(text, scored), whole)
+                yield await call.service.build(_ENDS * num_values, end, call.caller)

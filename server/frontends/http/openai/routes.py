@@ -3,6 +3,7 @@
 from starlette.routing import BaseRoute
 
 from server.frontends.http.endpoint import Api, Context
+from server.frontends.http.json_size import MAX_ID_VALUES
 from server.frontends.http.openai import embeddings
 from server.frontends.http.openai import responses as response
 from server.frontends.http.openai.audio import audio_routes
@@ -18,12 +19,19 @@ def routes(context: Context) -> list[BaseRoute]:
     api = Api(context=context, error=error_response)
     return [
         api.post("/v1/chat/completions", ChatBody, chat_completions, names=chat_names),
-        api.post("/v1/completions", CompletionBody, completions, names=completion_names),
+        api.post(
+            "/v1/completions",
+            CompletionBody,
+            completions,
+            names=completion_names,
+            max_values=MAX_ID_VALUES,
+        ),
         api.post(
             "/v1/embeddings",
             embeddings.EmbeddingsBody,
             embeddings.embeddings,
             names=embeddings.embedding_names,
+            max_values=MAX_ID_VALUES,
         ),
         api.post(
             "/v1/responses", response.ResponseBody, response.responses, names=response.names_in
