@@ -30,7 +30,7 @@ from server.models.registry import Model, load_bundle
 from server.models.warm_up import warm_up
 from server.models.workers import make_workers
 from server.runtime.contract import Backend
-from server.runtime.cuda.attention_checks import Attention
+from server.runtime.cuda.attention_checks import AttentionKernel
 from server.runtime.ort.loader import placements
 from tests.cuda.libraries import ROOT, StandIn, environment
 
@@ -63,7 +63,7 @@ class Request:
         config: fields of :class:`ServerConfig`.
         jobs: kinds of jobs, ``num_jobs`` of each together.
         computes: whether kernels compute.
-        attentions: of encoders, that are right; if kernels compute, results tell.
+        attentions: kernels for encoders that are accurate; if kernels compute, results tell.
         has_library: whether there is our library of CUDA's operators.
         memory_bytes: of the device, once the model is loaded; None: plenty.
         warms_up: whether runs of all sizes come first, which take the memory that any needs.
@@ -76,7 +76,7 @@ class Request:
     jobs: tuple[str, ...] = ("greedy",)
     num_jobs: int = 3
     computes: bool = False
-    attentions: tuple[str, ...] = tuple(attention.value for attention in Attention)
+    attentions: tuple[str, ...] = tuple(kernel.value for kernel in AttentionKernel)
     has_library: bool = True
     memory_bytes: int | None = None
     warms_up: bool = True
@@ -180,7 +180,7 @@ def _serve(request: Request) -> Reply:
     config = ServerConfig(bundles=directory.parent, **(fields | request.config))
     (backend,) = make_backends(config, BusyLanes())
     if not request.computes:
-        backend._is_right = lambda attention, *_: attention.value in request.attentions  # type: ignore
+        backend._is_accurate = lambda kernel, *_: kernel.value in request.attentions  # type: ignore
     used_bytes = []
     for _ in range(request.num_loads):
         reply = _serve_once(request, config, backend, runtime, warnings)
