@@ -22,8 +22,8 @@ from server.runtime.contract import (
     RepeatedRun,
     StepGraphs,
 )
-from server.runtime.kernels.graph import TOKENS
 from server.runtime.memory import Array, Layout, Memory, Tensor
+from server.runtime.rewriting.graph_inputs import TOKENS
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from server.models.registry import Model, load_bundle
 from server.models.warm_up import warm_up
 from server.models.workers import make_workers
 from server.runtime.contract import Backend
-from server.runtime.cuda.attention_checks import Attention
+from server.runtime.cuda.attention_checks import AttentionKernel
 from server.runtime.ort.loader import placements
 from tests.cuda.libraries import ROOT, StandIn, environment
 
@@ -63,8 +63,8 @@ class Request:
         config: fields of :class:`ServerConfig`.
         jobs: kinds of jobs; ``num_jobs`` of each kind run together.
         computes: whether kernels compute.
-        attentions: kinds of encoder attention to accept as correct; ignored if kernels compute,
-            since results decide then.
+        attentions: kernels of encoders to accept as accurate; ignored if kernels compute, since
+            results decide then.
         has_library: whether our library of CUDA operators exists.
         memory_bytes: device memory left after the model is loaded; None: plenty.
         warms_up: whether runs of all sizes come first, to allocate the memory for any run.
@@ -77,7 +77,7 @@ class Request:
     jobs: tuple[str, ...] = ("greedy",)
     num_jobs: int = 3
     computes: bool = False
-    attentions: tuple[str, ...] = tuple(attention.value for attention in Attention)
+    attentions: tuple[str, ...] = tuple(kernel.value for kernel in AttentionKernel)
     has_library: bool = True
     memory_bytes: int | None = None
     warms_up: bool = True
@@ -181,7 +181,7 @@ def _serve(request: Request) -> Reply:
     config = ServerConfig(bundles=directory.parent, **(fields | request.config))
     (backend,) = make_backends(config, BusyLanes())
     if not request.computes:
-        backend._is_right = lambda attention, *_: attention.value in request.attentions  # type: ignore
+        backend._is_accurate = lambda kernel, *_: kernel.value in request.attentions  # type: ignore
     used_bytes = []
     for _ in range(request.num_loads):
         reply = _serve_once(request, config, backend, runtime, warnings)

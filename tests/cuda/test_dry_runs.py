@@ -13,7 +13,7 @@ from server.engine.failures import OUT_OF_MEMORY
 from server.engine.gpu.buckets import TextBuckets
 from server.engine.gpu.padded_prompts import MAX_PROMPT_TOKENS
 from server.engine.gpu.padded_sources import MAX_SOURCE_TOKENS
-from server.runtime.cuda.attention_checks import Attention
+from server.runtime.cuda.attention_checks import AttentionKernel
 from tests.cuda.conftest import Probe
 from tests.cuda.probe import MAX_LENGTH, NUM_SLOTS, Call, Reply, Request
 from tests.families import gated, test_granite
@@ -85,20 +85,20 @@ def test_the_host_waits_for_an_encoder_at_its_end_only(run_probe: Probe, bundle_
 @pytest.mark.parametrize(
     ("attentions", "expected"),
     [
-        (tuple(Attention), {"attend_text": 1}),
-        ((Attention.RANGES,), {"split": 1, "attention_kernel_batched_impl": 1}),
+        (tuple(AttentionKernel), {"attend_text": 1}),
+        ((AttentionKernel.MEMORY_EFFICIENT,), {"split": 1, "attention_kernel_batched_impl": 1}),
         ((), {"split": 1, "softmax": 1, "AddBiasTranspose": 3}),
     ],
-    ids=["ours", "over ranges", "stored scores"],
+    ids=["native", "memory-efficient", "stored scores"],
 )
 def test_attention_of_an_encoder(
     run_probe: Probe,
     bundle_of: Make,
-    attentions: tuple[Attention, ...],
+    attentions: tuple[AttentionKernel, ...],
     expected: dict[str, int],
 ) -> None:
-    """Our attention needs no kernel that splits heads; the last one stores scores for softmax."""
-    names = tuple(attention.value for attention in attentions)
+    """Native attention splits no heads; without either kernel, a softmax is between products."""
+    names = tuple(kernel.value for kernel in attentions)
     reply = run_probe(Request(bundle_of("bert-check"), attentions=names))
     parts = ("attend_text", "split", "attention_kernel_batched_impl", "softmax", "AddBiasTranspose")
     count = Counter(

@@ -57,7 +57,7 @@ def save(model: onnx.ModelProto, folder: Path) -> Path:
 
 
 def load(data: bytes, folder: Path) -> onnx.ModelProto:
-    """The model of :func:`server.runtime.cuda.rewrite.rewrite`, with its weights."""
+    """The model of :func:`server.runtime.cuda.rewrite.rewrite_model`, with its weights."""
     model = onnx.ModelProto.FromString(data)
     onnx.load_external_data_for_model(model, str(folder))
     return model

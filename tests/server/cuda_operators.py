@@ -12,8 +12,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from scripts.build_kernels import is_supported
-from server.runtime.kernels.library import DOMAIN
 from server.runtime.memory import Array
+from server.runtime.rewriting.nodes import DOMAIN
 from tests.server.cuda_graphs import MICROSOFT
 
 NEEDS_LIBRARY = pytest.mark.skipif(not is_supported(), reason="this system has no such library")

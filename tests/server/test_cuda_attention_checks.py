@@ -1,4 +1,4 @@
-"""Attention of encoders on CUDA is of a kind that a check finds right on the device."""
+"""Attention of encoders on CUDA uses a kernel that a check finds accurate on the device."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto
 
 from server.runtime.cuda import attention_checks
-from server.runtime.cuda.attention_checks import Attention, is_right
+from server.runtime.cuda.attention_checks import AttentionKernel, is_accurate
 from server.runtime.memory import Array
 from server.runtime.ort.backend import OrtBackend
 from tests.server.cuda_graphs import FLOAT16, attention, rewrite, save, type_of
@@ -44,16 +44,16 @@ class Emulated:
 
 @pytest.mark.parametrize("type_", [FLOAT16, TensorProto.BFLOAT16])
 @pytest.mark.parametrize("head_size", [32, 64, 96, 128])
-def test_ours_is_right(emulated: Path, type_: int, head_size: int) -> None:
-    assert is_right(Attention.OURS, type_, head_size, Emulated(emulated))
+def test_native_attention_is_accurate(emulated: Path, type_: int, head_size: int) -> None:
+    assert is_accurate(AttentionKernel.NATIVE, type_, head_size, Emulated(emulated))
 
 
-@pytest.mark.parametrize("kind", Attention)
+@pytest.mark.parametrize("kind", AttentionKernel)
 def test_the_check_finds_attention_that_cannot_run(
-    kind: Attention, caplog: pytest.LogCaptureFixture
+    kind: AttentionKernel, caplog: pytest.LogCaptureFixture
 ) -> None:
     load_model = OrtBackend("cpu", 1).load_model
-    assert not is_right(kind, TensorProto.BFLOAT16, 64, load_model)
+    assert not is_accurate(kind, TensorProto.BFLOAT16, 64, load_model)
     assert f"{kind.value} cannot run" in caplog.text
 
 
@@ -67,16 +67,16 @@ def test_the_check_finds_what_is_not_finite(
         found = attend(parts, num_keys)
         return np.full_like(found, np.nan) if next(rows) == row else found
 
-    attend = attention_checks._attended
-    monkeypatch.setattr(attention_checks, "_attended", attended)
-    assert not is_right(Attention.OURS, FLOAT16, 64, Emulated(emulated))
-    assert "attention of our own is wrong by nan" in caplog.text
+    attend = attention_checks._reference_attention
+    monkeypatch.setattr(attention_checks, "_reference_attention", attended)
+    assert not is_accurate(AttentionKernel.NATIVE, FLOAT16, 64, Emulated(emulated))
+    assert "native attention is wrong by nan" in caplog.text
 
 
-def test_the_check_accepts_right_attention_over_ranges() -> None:
+def test_the_check_accepts_accurate_attention_over_ranges() -> None:
     """The CPU's reads the lengths at the beginning of the ranges, which is right for it."""
     load_model = OrtBackend("cpu", 1).load_model
-    assert is_right(Attention.RANGES, TensorProto.FLOAT, 64, load_model)
+    assert is_accurate(AttentionKernel.MEMORY_EFFICIENT, TensorProto.FLOAT, 64, load_model)
 
 
 def test_the_check_finds_other_lengths(
@@ -86,9 +86,9 @@ def test_the_check_finds_other_lengths(
         found: Array = np.minimum(lengths + 1, max_length).astype(np.int32)
         return found
 
-    monkeypatch.setattr(attention_checks, "ranges_of", longer)
+    monkeypatch.setattr(attention_checks, "key_ranges", longer)
     load_model = OrtBackend("cpu", 1).load_model
-    assert not is_right(Attention.RANGES, TensorProto.FLOAT, 64, load_model)
+    assert not is_accurate(AttentionKernel.MEMORY_EFFICIENT, TensorProto.FLOAT, 64, load_model)
     assert "is wrong by" in caplog.text
 
 
@@ -104,7 +104,7 @@ def test_attention_takes_lengths_otherwise(
     tmp_path: Path, type_: int, are_taken: bool, mask: str
 ) -> None:
     path = save(attention({}, type_=type_), tmp_path)
-    data = rewrite(path, is_right=lambda *_: are_taken)
+    data = rewrite(path, is_accurate=lambda *_: are_taken)
     assert data is not None
     made = {node.op_type: node for node in onnx.ModelProto.FromString(data).graph.node}
     assert made["MultiHeadAttention"].input[-1] == mask

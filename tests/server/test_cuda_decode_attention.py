@@ -9,11 +9,11 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from server.runtime.cuda.changes import MICROSOFT
-from server.runtime.cuda.decode_attention import replaceable, replaced
-from server.runtime.kernels.graph import GraphIndex
-from server.runtime.kernels.library import DOMAIN
+from server.runtime.cuda.decode_attention import replace_decode_attention
 from server.runtime.memory import Array
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.nodes import DOMAIN, MICROSOFT
+from server.runtime.rewriting.rewrites import apply_rewrites
 from tests.server.cuda_defects import library_with_defect
 from tests.server.cuda_operators import NEEDS_LIBRARY
 from tests.server.in_place import run_in_place
@@ -78,11 +78,13 @@ def model_of(shape: Shape, type_: int, **attributes: Any) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def with_ours(model: onnx.ModelProto) -> onnx.ModelProto:
+def replace(graph: onnx.GraphProto) -> bool:
+    return apply_rewrites(graph, replace_decode_attention(GraphIndex(graph, Path())))
+
+
+def with_native_operator(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto.FromString(model.SerializeToString())
-    index = GraphIndex(copy.graph, Path())
-    assert replaceable(copy.graph.node[0], index)
-    copy.graph.node[0].CopyFrom(replaced(copy.graph.node[0], index))
+    assert replace(copy.graph)
     copy.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     return copy
 
@@ -125,7 +127,7 @@ def check(
 ) -> None:
     inputs = inputs_of(shape, lengths)
     expected = run(model_of(shape, FLOAT, **attributes), inputs, None)
-    actual = run(with_ours(model_of(shape, type_, **attributes)), inputs, emulated)
+    actual = run(with_native_operator(model_of(shape, type_, **attributes)), inputs, emulated)
     for found, wanted in zip(actual, expected, strict=True):
         assert found.shape == wanted.shape
         tolerance = TYPES[type_] * max(1, np.abs(wanted).max())
@@ -176,7 +178,7 @@ def test_scores_that_grow_and_fall(emulated: Path) -> None:
     inputs["past_key"][1] = np.linspace(3, -3, shape.capacity)[:, None]
     inputs["past_key"] = np.round(inputs["past_key"] * 64) / 64
     expected = run(model_of(shape, FLOAT), inputs, None)
-    actual = run(with_ours(model_of(shape, FLOAT16)), inputs, emulated)
+    actual = run(with_native_operator(model_of(shape, FLOAT16)), inputs, emulated)
     np.testing.assert_allclose(actual[0], expected[0], rtol=0, atol=4e-3)
 
 
@@ -187,7 +189,9 @@ def test_what_is_not_finite_stays_in_its_row_and_head(length: int, emulated: Pat
     inputs["past_key"][0, 1, 2] = np.nan
     inputs["past_value"][1, 0, 3] = np.inf
     inputs["past_value"][:, :, length:] = np.nan  # nothing reads them
-    found = run(with_ours(model_of(shape, FLOAT16)), inputs, emulated)[0].reshape(2, 2, 4, 64)
+    found = run(with_native_operator(model_of(shape, FLOAT16)), inputs, emulated)[0].reshape(
+        2, 2, 4, 64
+    )
     assert np.isnan(found[0, 1]).all()
     assert not np.isfinite(found[1, 0]).any()
     assert np.isfinite([found[0, 0], found[1, 1]]).all()
@@ -209,7 +213,7 @@ def test_a_row_may_be_longer_than_the_given_total(emulated: Path) -> None:
     inputs = inputs_of(shape, [200])
     expected = run(model_of(shape, FLOAT), inputs, None)
     inputs["total"] = np.array(40, np.int32)
-    actual = run(with_ours(model_of(shape, FLOAT16)), inputs, emulated)
+    actual = run(with_native_operator(model_of(shape, FLOAT16)), inputs, emulated)
     np.testing.assert_allclose(actual[0], expected[0], rtol=0, atol=2e-3)
 
 
@@ -229,7 +233,7 @@ def test_scale_and_softcap(emulated: Path) -> None:
 
 def test_past_and_present_must_share_memory(emulated: Path) -> None:
     shape = Shape(heads=1, kv_heads=1, head=32)
-    model = with_ours(model_of(shape, FLOAT16))
+    model = with_native_operator(model_of(shape, FLOAT16))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.register_custom_ops_library(str(emulated))
@@ -255,7 +259,7 @@ def test_past_and_present_must_share_memory(emulated: Path) -> None:
 def test_unsupported_shapes(name: str, sizes: tuple[int, ...], emulated: Path) -> None:
     shape = Shape(rotary=64)
     inputs = inputs_of(shape, [5, 9])
-    model = with_ours(model_of(shape, FLOAT16))
+    model = with_native_operator(model_of(shape, FLOAT16))
     inputs[name] = inputs[name][tuple(slice(size) for size in sizes)]
     declared = next(value for value in model.graph.input if value.name == name)
     declared.type.tensor_type.ClearField("shape")
@@ -265,7 +269,7 @@ def test_unsupported_shapes(name: str, sizes: tuple[int, ...], emulated: Path) -
 
 def test_a_rotated_part_of_a_head_that_is_no_multiple_of_16_stays() -> None:
     model = model_of(Shape(rotary=24), FLOAT16)
-    assert not replaceable(model.graph.node[0], GraphIndex(model.graph, Path()))
+    assert not replace(model.graph)
 
 
 @pytest.mark.slow  # each compiles the emulator
@@ -296,4 +300,4 @@ def unsupported() -> dict[str, onnx.ModelProto]:
 @pytest.mark.parametrize("name", unsupported())
 def test_what_stays(name: str) -> None:
     model = unsupported()[name]
-    assert not replaceable(model.graph.node[0], GraphIndex(model.graph, Path()))
+    assert not replace(model.graph)

@@ -18,10 +18,10 @@ from server.runtime.contract import (
     NEXT_NUM_CACHED_TOKENS,
     NEXT_TOKEN_IDS,
 )
-from server.runtime.cuda.changes import MICROSOFT
 from server.runtime.cuda.shared_weights import Weight, share_weights
 from server.runtime.cuda.steps import rewrite_steps
 from server.runtime.memory import Array
+from server.runtime.rewriting.nodes import MICROSOFT
 from tests.server import cuda_operators
 from tests.server.cuda_graphs import load, rewrite
 from tests.server.cuda_operators import NEEDS_LIBRARY

@@ -13,8 +13,8 @@ from server.engine.gpu.sampler_nodes import Nodes
 from server.runtime.contract import BEST_TOKENS
 from server.runtime.cuda import rewrite as rewriting
 from server.runtime.cuda.rewrite import replace_operators
-from server.runtime.kernels.graph import LOGIT_POSITIONS
 from server.runtime.memory import Array
+from server.runtime.rewriting.graph_inputs import LOGIT_POSITIONS
 from tests.server.cuda_graphs import (
     FLOAT,
     FLOAT16,

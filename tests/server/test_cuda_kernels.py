@@ -11,8 +11,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from server.runtime.kernels.library import DOMAIN
 from server.runtime.memory import Array
+from server.runtime.rewriting.nodes import DOMAIN
 from tests.server import cuda_operators
 from tests.server.cuda_defects import library_with_defect
 from tests.server.cuda_graphs import FLOAT, node, random, type_of, values

@@ -14,8 +14,8 @@ from scripts import build_kernels
 from scripts.build_kernels import CAPABILITIES, FOLDER, PTX_VERSION, SOURCES
 from server.engine.gpu.sampler_nodes import Nodes
 from server.runtime.cuda.rewrite import replace_operators
-from server.runtime.kernels.graph import LOGIT_POSITIONS
 from server.runtime.kernels.library import CUDA_LIBRARY
+from server.runtime.rewriting.graph_inputs import LOGIT_POSITIONS
 from tests.server.cuda_graphs import (
     FLOAT,
     INT32,

@@ -8,11 +8,11 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from server.runtime.cuda.changes import apply_changes, drop_unread
 from server.runtime.cuda.one_token import take_one_token
-from server.runtime.cuda.ranges import ranges
-from server.runtime.kernels.graph import GraphIndex
+from server.runtime.cuda.ranges import convert_ranges_to_int32
 from server.runtime.memory import Array
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.rewrites import apply_rewrites
 from tests.server.cuda_graphs import make_graph, node, values
 
 CONSTANTS: dict[str, Array] = {
@@ -51,9 +51,8 @@ def range_of(
 
 
 def simplify(model: onnx.ModelProto) -> bool:
-    changed = apply_changes(model.graph, list(ranges(GraphIndex(model.graph, Path()))))
-    drop_unread(model.graph)
-    return changed
+    index = GraphIndex(model.graph, Path())
+    return apply_rewrites(model.graph, convert_ranges_to_int32(index))
 
 
 def test_a_range_reads_its_limit_as_it_is_given() -> None:
@@ -103,7 +102,6 @@ def test_one_new_token_is_at_the_number_of_cached_ones(last: str, is_last: bool)
     ids = np.zeros((2, 1), np.int64)
     expected = run(model, token_ids=ids, **inputs)
     assert take_one_token(model.graph)
-    drop_unread(model.graph)
     found = operators(model)
     assert not {"Range", "Shape"} & set(found)
     assert found.count("Add") == (0 if is_last else 1)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from server.runtime.cuda.attention_checks import Attention
+from server.runtime.cuda.attention_checks import AttentionKernel
 from server.runtime.memory import Array
 from tests.server.cuda_graphs import (
     FLOAT16,
@@ -344,24 +344,24 @@ def test_masks_of_other_lengths_are_not_shared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "expected"),
+    ("accurate", "expected"),
     [
-        (tuple(Attention), "EncoderAttentionFp16"),
-        ((Attention.RANGES,), "MultiHeadAttention"),
+        (tuple(AttentionKernel), "EncoderAttentionFp16"),
+        ((AttentionKernel.MEMORY_EFFICIENT,), "MultiHeadAttention"),
         ((), "GroupQueryAttention"),
     ],
 )
 def test_tokens_that_nobody_attends_to_need_ranges(
-    tmp_path: Path, right: tuple[Attention, ...], expected: str
+    tmp_path: Path, accurate: tuple[AttentionKernel, ...], expected: str
 ) -> None:
-    """Or our kernel. With lengths alone, ``MultiHeadAttention`` leaves them out."""
+    """Or the native kernel. With lengths alone, ``MultiHeadAttention`` leaves them out."""
     model = attention({}, 64)
     for value in model.graph.input:
         value.name = "attended_lengths" if value.name == "lengths" else value.name
     for one in model.graph.node:
         one.input[:] = ["attended_lengths" if name == "lengths" else name for name in one.input]
     onnx.save(model, tmp_path / "graph.onnx")
-    data = rewrite(tmp_path / "graph.onnx", is_right=lambda attention, *_: attention in right)
+    data = rewrite(tmp_path / "graph.onnx", is_accurate=lambda kernel, *_: kernel in accurate)
     assert data is not None
     made = operators(load(data, tmp_path).graph.node)
     assert [name for name in made if "Attention" in name] == [expected]

@@ -15,7 +15,8 @@ from model.bundle_files import read_manifest
 from server.app import RunningServer
 from server.models.registry import ATTENTION_GRAPHS
 from server.runtime.kernels import rewrite as rewriting
-from server.runtime.kernels.library import DOMAIN, Kernels, supported_kernels
+from server.runtime.kernels.library import Kernels, supported_kernels
+from server.runtime.rewriting.nodes import DOMAIN
 from server.runtime.thread_switching import copies_of
 from tests.server.in_process_server import serving
 

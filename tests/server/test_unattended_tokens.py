@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from server.runtime.kernels.graph import ATTENDED_LENGTHS
 from server.runtime.memory import Array
+from server.runtime.rewriting.graph_inputs import ATTENDED_LENGTHS
 from tests.server.attention_graphs import (
     NEEDS_KERNEL,
     Case,

@@ -1,4 +1,4 @@
-"""Runs small graphs on the device to check which encoder attention is correct there.
+"""Runs small graphs on the device to check which encoder attention kernels are accurate there.
 
 The checks find wrong results. They do not survive an illegal memory access, after which the device
 runs nothing more. Of ONNX Runtime's kernels, only memory-efficient attention reads ranges of keys;
@@ -14,9 +14,9 @@ import onnx
 from onnx import TensorProto, helper
 
 from server.runtime.contract import LoadModel
-from server.runtime.cuda.changes import MICROSOFT, SUFFIXES
-from server.runtime.kernels.library import DOMAIN
+from server.runtime.cuda.operands import SUFFIXES
 from server.runtime.memory import Array
+from server.runtime.rewriting.nodes import DOMAIN, MICROSOFT, native_node
 
 log = logging.getLogger(__name__)
 
@@ -31,57 +31,60 @@ _TOLERANCES: dict[int, float] = {  # absolute errors of values of about 1
 }
 
 
-class Attention(Enum):
-    """A way to compute the attention of encoders."""
+class AttentionKernel(Enum):
+    """A kernel that computes the attention of encoders."""
 
-    OURS = "attention of our own"
-    RANGES = "attention over ranges of keys"
-
-
-IsRight = Callable[[Attention, int, int], bool]
-"""Whether an attention is correct for an ``onnx.TensorProto`` type and a head size."""
+    NATIVE = "native attention"  # native/cuda/encoders.cc
+    MEMORY_EFFICIENT = "memory-efficient attention over ranges of keys"  # ONNX Runtime's
 
 
-def is_right(attention: Attention, type_: int, head_size: int, load_model: LoadModel) -> bool:
-    """Implements :data:`IsRight`. Logs a warning if the attention fails or is wrong.
+AccuracyCheck = Callable[[AttentionKernel, int, int], bool]
+"""Whether a kernel is accurate for an ``onnx.TensorProto`` type and a head size."""
+
+
+def is_accurate(kernel: AttentionKernel, type_: int, head_size: int, load_model: LoadModel) -> bool:
+    """Implements :data:`AccuracyCheck`. Logs a warning if the kernel fails or is wrong.
 
     ``load_model``: loads a graph on the device.
     """
     try:
-        difference = _difference(attention, type_, head_size, load_model)
-    except Exception as error:  # the runtime's own types
-        log.warning("%s cannot run: %s", attention.value, error)
+        error = _largest_error(kernel, type_, head_size, load_model)
+    except Exception as failure:  # the runtime's own types
+        log.warning("%s cannot run: %s", kernel.value, failure)
         return False
-    if not difference <= _TOLERANCES[type_]:
-        log.warning("%s is wrong by %.3g: not used", attention.value, difference)
+    if not error <= _TOLERANCES[type_]:
+        log.warning("%s is wrong by %.3g: not used", kernel.value, error)
         return False
     return True
 
 
-def ranges_of(lengths: Array, max_length: int) -> Array:
+def key_ranges(lengths: Array, max_length: int) -> Array:
     """Returns the same as the operator ``KeyRanges``: int32 ``[3 * texts + 2]``."""
     starts = np.arange(len(lengths) + 1, dtype=np.int32) * np.int32(max_length)
     return np.concatenate([lengths, starts, starts])
 
 
-def _difference(attention: Attention, type_: int, head_size: int, load_model: LoadModel) -> float:
+def _largest_error(
+    kernel: AttentionKernel, type_: int, head_size: int, load_model: LoadModel
+) -> float:
     """Returns the largest error, also over tokens beyond a text's last key."""
     lengths = np.array(_LENGTHS, np.int32)
     size = _HEADS * head_size
     random = np.random.default_rng(0)
     x = random.normal(size=(len(lengths), _MAX_LENGTH, size)).astype(np.float32)
     bias = random.normal(size=3 * size).astype(np.float32)
-    mask = lengths if attention is Attention.OURS else ranges_of(lengths, _MAX_LENGTH)
+    is_native = kernel is AttentionKernel.NATIVE
+    mask = lengths if is_native else key_ranges(lengths, _MAX_LENGTH)
     inputs = {"x": x, "bias": bias, "mask": mask}
-    found = load_model(_graph(attention, type_, size)).bind({}).run(inputs)["y"]
-    wanted = (
-        _attended(np.split(np.tile(row, 3) + bias, 3, axis=1), length)
+    actual = load_model(_graph(kernel, type_, size)).bind({}).run(inputs)["y"]
+    expected = (
+        _reference_attention(np.split(np.tile(row, 3) + bias, 3, axis=1), length)
         for row, length in zip(x, _LENGTHS, strict=True)
     )
-    return float(np.abs(found - np.stack(list(wanted))).max())
+    return float(np.abs(actual - np.stack(list(expected))).max())
 
 
-def _attended(parts: Sequence[Array], num_keys: int) -> Array:
+def _reference_attention(parts: Sequence[Array], num_keys: int) -> Array:
     """Computes attention of queries ``[tokens, size]`` to the first ``num_keys`` keys."""
     query, key, value = (part.reshape(len(part), _HEADS, -1).swapaxes(0, 1) for part in parts)
     scores = query @ key[:, :num_keys].swapaxes(1, 2) / np.sqrt(np.float32(query.shape[-1]))
@@ -90,13 +93,13 @@ def _attended(parts: Sequence[Array], num_keys: int) -> Array:
     return attended.swapaxes(0, 1).reshape(parts[0].shape)
 
 
-def _graph(attention: Attention, type_: int, size: int) -> onnx.ModelProto:
+def _graph(kernel: AttentionKernel, type_: int, size: int) -> onnx.ModelProto:
     rows: list[str | int] = ["texts", "length", size]
     nodes = [
         helper.make_node("Cast", ["x"], ["narrow"], to=type_),
         helper.make_node("Cast", ["bias"], ["narrow_bias"], to=type_),
         helper.make_node("Concat", ["narrow"] * 3, ["packed"], axis=-1),
-        *_attentions(attention, type_),
+        *_attention_nodes(kernel, type_),
         helper.make_node("Cast", ["attended"], ["y"], to=TensorProto.FLOAT),
     ]
     inputs = [
@@ -110,15 +113,14 @@ def _graph(attention: Attention, type_: int, size: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def _attentions(attention: Attention, type_: int) -> list[onnx.NodeProto]:
+def _attention_nodes(kernel: AttentionKernel, type_: int) -> list[onnx.NodeProto]:
     """Makes the nodes that compute ``attended`` from ``packed`` and its bias."""
-    if attention is Attention.OURS:
+    if kernel is AttentionKernel.NATIVE:
         return [
-            helper.make_node(
+            native_node(
                 f"EncoderAttention{SUFFIXES[type_]}",
                 ["packed", "mask", "narrow_bias"],
                 ["attended"],
-                domain=DOMAIN,
                 num_heads=_HEADS,
                 num_kv_heads=_HEADS,
                 scale=0.0,

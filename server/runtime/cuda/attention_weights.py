@@ -13,9 +13,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from server.runtime.cuda.changes import MICROSOFT, Change, attributes_of, constant
-from server.runtime.kernels.graph import GraphIndex
 from server.runtime.memory import Array
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.nodes import MICROSOFT, attributes_of, constant_node, copy_of
+from server.runtime.rewriting.rewrites import Rewrite
 
 _NEW_KEYS, _PAST_KEYS, _LAST_POSITIONS, _NUM_KEYS = 1, 3, 5, 6  # inputs
 _COSINES, _BIAS, _SINKS, _KEY_SCALE, _NUM_INPUTS = 7, 10, 11, 12, 14
@@ -26,7 +27,7 @@ _KNOWN |= {"k_quant_type", "v_quant_type", "kv_cache_bit_width"}
 _SOFTMAX_WEIGHTS = 2
 
 
-def attention_weights(graph: GraphIndex) -> Iterator[Change]:
+def compute_attention_weights(graph: GraphIndex) -> Iterator[Rewrite]:
     """Computes the fourth output of attention nodes with other nodes.
 
     Raises:
@@ -39,12 +40,12 @@ def attention_weights(graph: GraphIndex) -> Iterator[Change]:
         is_known = attributes.keys() <= _KNOWN and not any(node.input[_SINKS:_KEY_SCALE])
         if not is_known or attributes.pop("qk_output") != _SOFTMAX_WEIGHTS:
             raise ValueError(f"{node.name}: its attention weights are not known")
-        kept = onnx.NodeProto.FromString(node.SerializeToString())
+        kept = copy_of(node)
         kept.output[:] = [*node.output[:_KEYS], node.output[_KEYS] or f"{node.output[0]}.keys"]
         kept.output.append(node.output[_KEYS + 1])
         del kept.attribute[:]
         kept.attribute.extend(helper.make_attribute(*pair) for pair in attributes.items())
-        yield Change(node, (kept, *_Weights(graph, kept, node.output[_WEIGHTS]).nodes))
+        yield Rewrite(node, (kept, *_Weights(graph, kept, node.output[_WEIGHTS]).nodes))
 
 
 class _Weights:
@@ -60,8 +61,11 @@ class _Weights:
         self.nodes: list[onnx.NodeProto] = []
         self._node, self._y = node, y
         self._inputs = [*node.input, *[""] * (_NUM_INPUTS - len(node.input))]
-        self._given = attributes_of(node)
-        self._heads, self._kv_heads = self._given["num_heads"], self._given["kv_num_heads"]
+        self._attributes = attributes_of(node)
+        self._heads, self._kv_heads = (
+            self._attributes["num_heads"],
+            self._attributes["kv_num_heads"],
+        )
         shape, type_ = graph.shape(node.output[0]), graph.types[node.output[0]]
         self._size = int(shape[-1]) // self._heads
         one = self._ints(1)
@@ -74,7 +78,7 @@ class _Weights:
         steps = self._add("Unsqueeze", steps, self._ints(0))
         self._positions = self._add("Add", first, steps) if has_cache else steps  # [.., length]
         scores = self._add("Mul", self._products(graph), self._floats(self._scale()))
-        if softcap := self._given.get("softcap", 0.0):
+        if softcap := self._attributes.get("softcap", 0.0):
             bound = self._floats(softcap)
             scores = self._add("Mul", self._add("Tanh", self._add("Div", scores, bound)), bound)
         if self._inputs[_BIAS]:
@@ -86,7 +90,7 @@ class _Weights:
         self.nodes.append(helper.make_node("Cast", [weights], [y], name=y, to=type_))
 
     def _scale(self) -> float:
-        return float(self._given.get("scale", 0.0)) or 1 / math.sqrt(self._size)
+        return float(self._attributes.get("scale", 0.0)) or 1 / math.sqrt(self._size)
 
     def _products(self, graph: GraphIndex) -> str:
         """Computes the products of queries and keys: ``[texts, heads, length, keys]``."""
@@ -95,7 +99,7 @@ class _Weights:
             query = self._slice(query, self._ints(self._heads * self._size), 2)
         heads = self._reshape(query, 0, 0, self._heads, self._size)
         queries = self._add("Transpose", heads, perm=[0, 2, 1, 3])
-        if self._given.get("do_rotary", 0):
+        if self._attributes.get("do_rotary", 0):
             positions = self._add(
                 "Expand", self._positions, self._add("Shape", query, start=0, end=2)
             )
@@ -104,7 +108,7 @@ class _Weights:
             queries = self._add(
                 *("RotaryEmbedding", queries, positions, *angles),
                 domain=MICROSOFT,
-                interleaved=self._given.get("rotary_interleaved", 0),
+                interleaved=self._attributes.get("rotary_interleaved", 0),
                 num_heads=self._heads,
                 rotary_embedding_dim=2 * int(half[0]),
             )
@@ -126,9 +130,9 @@ class _Weights:
         keys = self._add("Range", zero, count, one)
         is_seen = self._add("LessOrEqual", keys, self._reshape(last, 0, 1, 1, 1))
         queries = self._add("Unsqueeze", self._positions, self._ints(1, 3))
-        if self._given.get("causal", 1):
+        if self._attributes.get("causal", 1):
             is_seen = self._add("And", is_seen, self._add("LessOrEqual", keys, queries))
-        if (window := self._given.get("local_window_size", -1)) > 0:
+        if (window := self._attributes.get("local_window_size", -1)) > 0:
             first = self._add("Sub", queries, self._ints(window))
             is_seen = self._add("And", is_seen, self._add("Greater", keys, first))
         return is_seen
@@ -140,7 +144,7 @@ class _Weights:
 
     def _constant(self, array: Array) -> str:
         name = f"{self._y}.{len(self.nodes)}"
-        self.nodes.append(constant(name, array))
+        self.nodes.append(constant_node(name, array))
         return name
 
     def _ints(self, *numbers: int) -> str:

@@ -1,13 +1,14 @@
 """Replaces attention in decode steps on CUDA: native/cuda/decode_attention.cc."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import onnx
-from onnx import helper
 
-from server.runtime.cuda.changes import MICROSOFT, SUFFIXES, attributes_of
-from server.runtime.kernels.graph import GraphIndex
-from server.runtime.kernels.library import DOMAIN
+from server.runtime.cuda.operands import SUFFIXES
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.nodes import MICROSOFT, attributes_of, native_node
+from server.runtime.rewriting.rewrites import Rewrite
 
 _HEAD_SIZES = (32, 64, 96, 128, 256)
 # Inputs of GroupQueryAttention: how many our operator takes, and which ones a node must have.
@@ -30,15 +31,17 @@ _FIXED: dict[str, Any] = {
 }
 
 
-def replaceable(node: onnx.NodeProto, graph: GraphIndex) -> bool:
-    """Whether :func:`replaced` computes the same as ``node``, given one new token of each row.
+def replace_decode_attention(graph: GraphIndex) -> Iterator[Rewrite]:
+    """Replaces ``GroupQueryAttention`` in graphs for runs over one new token of each row.
 
     The cache must have 16-bit floats, and new keys and values must be packed with the queries, or
     absent (cross-attention).
     """
-    if node.domain != MICROSOFT or node.op_type != "GroupQueryAttention":
-        return False
-    return _has_known_attributes(node) and _has_known_inputs(node, graph)
+    for node in graph.nodes:
+        if node.domain != MICROSOFT or node.op_type != "GroupQueryAttention":
+            continue
+        if _has_known_attributes(node) and _has_known_inputs(node, graph):
+            yield Rewrite(node, (_decode_attention(node, graph),))
 
 
 def _has_known_attributes(node: onnx.NodeProto) -> bool:
@@ -73,16 +76,13 @@ def _is_aligned(graph: GraphIndex, node: onnx.NodeProto) -> bool:
     return len(angles) == 2 and isinstance(angles[1], int) and angles[1] % 8 == 0
 
 
-def replaced(node: onnx.NodeProto, graph: GraphIndex) -> onnx.NodeProto:
-    """Makes the node of our operator for a node that is :func:`replaceable`."""
+def _decode_attention(node: onnx.NodeProto, graph: GraphIndex) -> onnx.NodeProto:
     attributes = attributes_of(node)
     y = node.output[0]
-    return helper.make_node(
+    return native_node(
         f"DecodeAttention{SUFFIXES[graph.types[y]]}",
-        list(node.input),
+        node.input,
         [*node.output[:3], f"{y}.parts"],
-        name=y,
-        domain=DOMAIN,
         num_heads=attributes["num_heads"],
         kv_num_heads=attributes["kv_num_heads"],
         **{name: attributes.get(name, default) for name, default in _TAKEN.items()},

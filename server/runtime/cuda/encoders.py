@@ -1,4 +1,4 @@
-"""Replaces patterns of encoders, for :mod:`server.runtime.cuda.rewrite`."""
+"""Fuses attention of encoders, for :mod:`server.runtime.cuda.rewrite`."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -7,40 +7,31 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from server.runtime.cuda.attention_checks import Attention, IsRight
-from server.runtime.cuda.changes import (
-    MICROSOFT,
-    SUFFIXES,
-    VECTOR,
-    Change,
-    attributes_of,
-    is_vector_size,
-    take_bias,
-)
-from server.runtime.cuda.pooling import pooled_means
-from server.runtime.kernels.graph import ATTENDED_LENGTHS, GraphIndex
-from server.runtime.kernels.library import DOMAIN
+from server.runtime.cuda.attention_checks import AccuracyCheck, AttentionKernel
+from server.runtime.cuda.operands import SUFFIXES, VECTOR, is_vector_size, split_bias
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.graph_inputs import ATTENDED_LENGTHS
+from server.runtime.rewriting.nodes import DOMAIN, MICROSOFT, attributes_of, native_node
+from server.runtime.rewriting.rewrites import Rewrite
 
-_HEAD_SIZES = (32, 64, 96, 128)  # that our attention takes
-# The widest mean: each thread of a block in native/cuda/encoders.cc has one vector.
-_MAX_POOLED_SIZE = 8192
+_HEAD_SIZES = (32, 64, 96, 128)  # that EncoderAttention takes
 
 
-def attentions(graph: GraphIndex, is_right: IsRight) -> Iterator[Change]:
+def fuse_encoder_attention(graph: GraphIndex, is_accurate: AccuracyCheck) -> Iterator[Rewrite]:
     """Replaces an encoder's attention: ``GroupQueryAttention`` would copy keys and values.
 
-    Our kernel reads packed heads and adds their bias; heads with rotary positions are split first.
-    Other head sizes use ``MultiHeadAttention``. With lengths alone, it may leave out queries beyond
-    a text's last key. With fp16 and ranges of keys, it runs a kernel that never stores the scores
-    (memory-efficient attention in contrib_ops/cuda/bert/multihead_attention.cc). With lengths
-    alone, only cuDNN, which is off, and GPUs older than Hopper have such a kernel.
+    The native kernel reads packed heads and adds their bias; heads with rotary positions are split
+    first. Other head sizes use ``MultiHeadAttention``. With lengths alone, it may leave out queries
+    beyond a text's last key. With fp16 and ranges of keys, it runs a kernel that never stores the
+    scores (memory-efficient attention in contrib_ops/cuda/bert/multihead_attention.cc). With
+    lengths alone, only cuDNN, which is off, and GPUs older than Hopper have such a kernel.
 
     Attention with rotary positions or grouped heads is replaced too: texts would otherwise attend
     to padding (:mod:`server.runtime.cuda.padding`).
 
     Args:
         graph: the graph to search.
-        is_right: see :mod:`server.runtime.cuda.attention_checks`; called only if needed.
+        is_accurate: see :mod:`server.runtime.cuda.attention_checks`; called only if needed.
     """
     ranges: dict[str, onnx.NodeProto] = {}  # by lengths
     for node in graph.nodes:
@@ -51,17 +42,20 @@ def attentions(graph: GraphIndex, is_right: IsRight) -> Iterator[Change]:
         ones = None if lengths is None else graph.inline_array(lengths.input[1])
         if heads is None or lengths is None or ones is None or np.any(ones != 1):
             continue
-        x, bias, biased = take_bias(graph, node.input[0])
-        inputs = _Inputs(x, bias, lengths.input[0], node.output[0], graph.types[node.output[0]])
-        if heads.size in _HEAD_SIZES and is_right(Attention.OURS, inputs.type_, heads.size):
-            made = _ours(heads, inputs)
-        elif inputs.suffix == "Fp16" and is_right(Attention.RANGES, inputs.type_, heads.size):
-            made = _over_ranges(heads, inputs, ranges)
+        x, bias = split_bias(graph, node.input[0])
+        type_ = graph.types[node.output[0]]
+        inputs = _Inputs(x, bias, lengths.input[0], node.output[0], type_)
+        if heads.size in _HEAD_SIZES and is_accurate(AttentionKernel.NATIVE, type_, heads.size):
+            new_nodes = _native_attention(heads, inputs)
+        elif inputs.suffix == "Fp16" and is_accurate(
+            AttentionKernel.MEMORY_EFFICIENT, type_, heads.size
+        ):
+            new_nodes = _memory_efficient_attention(heads, inputs, ranges)
         elif graph.is_input(ATTENDED_LENGTHS):
             continue
         else:
-            made = [_split(heads, inputs), _multi_head(heads, inputs, inputs.lengths)]
-        yield Change(node, tuple(made), biased)
+            new_nodes = [_split(heads, inputs), _multi_head(heads, inputs, inputs.lengths)]
+        yield Rewrite(node, tuple(new_nodes))
 
 
 class _Heads(NamedTuple):
@@ -94,38 +88,34 @@ class _Inputs(NamedTuple):
         return [f"{self.y}.{name}" for name in ("query", "key", "value")]
 
 
-def _ours(heads: _Heads, inputs: _Inputs) -> list[onnx.NodeProto]:
-    made, read = [], [inputs.x, inputs.lengths, inputs.bias]
+def _native_attention(heads: _Heads, inputs: _Inputs) -> list[onnx.NodeProto]:
+    before, operands = [], [inputs.x, inputs.lengths, inputs.bias]
     kv_number = heads.kv_number
     if heads.angles:
-        made.append(_split(heads, inputs))
+        before.append(_split(heads, inputs))
         query, key, value = inputs.parts
-        read, kv_number = [query, inputs.lengths, "", key, value], heads.number
-    attention = helper.make_node(
+        operands, kv_number = [query, inputs.lengths, "", key, value], heads.number
+    attention = native_node(
         f"EncoderAttention{inputs.suffix}",
-        read if read[-1] else read[:-1],
+        operands if operands[-1] else operands[:-1],
         [inputs.y],
-        name=inputs.y,
-        domain=DOMAIN,
         num_heads=heads.number,
         num_kv_heads=kv_number,
         scale=heads.scale.get("scale", 0.0),
     )
-    return [*made, attention]
+    return [*before, attention]
 
 
-def _over_ranges(
+def _memory_efficient_attention(
     heads: _Heads, inputs: _Inputs, ranges: dict[str, onnx.NodeProto]
 ) -> list[onnx.NodeProto]:
     """Makes an attention over ranges of keys. ``ranges``: the ``KeyRanges`` nodes, by lengths."""
-    made = [_split(heads, inputs)]
+    before = [_split(heads, inputs)]
     if inputs.lengths not in ranges:
-        name = f"{inputs.y}.ranges"
-        ranges[inputs.lengths] = helper.make_node(
-            "KeyRangesFp16", [inputs.x, inputs.lengths], [name], name=name, domain=DOMAIN
-        )
-        made.append(ranges[inputs.lengths])
-    return [*made, _multi_head(heads, inputs, ranges[inputs.lengths].output[0])]
+        operands, y = [inputs.x, inputs.lengths], f"{inputs.y}.ranges"
+        ranges[inputs.lengths] = native_node("KeyRangesFp16", operands, [y])
+        before.append(ranges[inputs.lengths])
+    return [*before, _multi_head(heads, inputs, ranges[inputs.lengths].output[0])]
 
 
 def _split(heads: _Heads, inputs: _Inputs) -> onnx.NodeProto:
@@ -188,22 +178,3 @@ def _are_angles(graph: GraphIndex, name: str, heads: _Heads, size: int) -> bool:
     half = angles.dims[1]
     unit = VECTOR // 2 if heads.is_interleaved else VECTOR
     return half % unit == 0 and 2 * half <= size // heads.number
-
-
-def pools(graph: GraphIndex) -> Iterator[Change]:
-    """Replaces means over the tokens of texts."""
-    for mean in pooled_means(graph):
-        type_, size = graph.types[mean.x], graph.shape(mean.x)[-1:]
-        if type_ not in SUFFIXES or not is_vector_size(size) or int(size[0]) > _MAX_POOLED_SIZE:
-            continue
-        y = mean.last.output[0]
-        made = helper.make_node(
-            f"Pool{SUFFIXES[type_]}",
-            [mean.x, mean.lengths],
-            [y],
-            name=y,
-            domain=DOMAIN,
-            is_normalized=int(mean.min_norm is not None),
-            min_norm=mean.min_norm or 0.0,
-        )
-        yield Change(mean.last, (made,), mean.dropped)

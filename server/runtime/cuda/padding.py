@@ -12,20 +12,21 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from server.runtime.cuda.changes import Change, attributes_of, constant
-from server.runtime.cuda.one_token import NUM_CACHED_TOKENS
-from server.runtime.kernels.graph import TOKENS, GraphIndex
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.graph_inputs import NUM_CACHED_TOKENS, TOKENS
+from server.runtime.rewriting.nodes import attributes_of, constant_node, copy_of
+from server.runtime.rewriting.rewrites import Rewrite
 
 # Inputs of GroupQueryAttention.
 _PAST_KEYS, _LAST_POSITIONS, _BIAS = 3, 5, 10
 
 
-def padded_attentions(graph: GraphIndex) -> Iterator[Change]:
+def hide_padding(graph: GraphIndex) -> Iterator[Rewrite]:
     """Corrects each attention that would be wrong: adds equal lengths if causal, else a zero bias.
 
     Equal lengths have no other effect: a causal mask hides padding, which comes last.
     """
-    made: set[str] = set()
+    shared: set[str] = set()
     for node in graph.nodes:
         if node.op_type != "GroupQueryAttention":
             continue
@@ -38,13 +39,13 @@ def padded_attentions(graph: GraphIndex) -> Iterator[Change]:
         type_ = graph.types[node.output[0]]
         name = "equal_lengths" if is_causal else f"no_bias.{type_}.{inputs[_LAST_POSITIONS]}"
         new = []
-        if name not in made:
-            made.add(name)
+        if name not in shared:
+            shared.add(name)
             new = _equal_lengths(name, graph) if is_causal else _zeros(name, node.input[0], type_)
         inputs[_LAST_POSITIONS if is_causal else _BIAS] = name
-        changed = onnx.NodeProto.FromString(node.SerializeToString())
+        changed = copy_of(node)
         changed.input[:] = inputs
-        yield Change(node, (*new, changed))
+        yield Rewrite(node, (*new, changed))
 
 
 def _zeros(name: str, x: str, type_: int) -> list[onnx.NodeProto]:
@@ -53,7 +54,7 @@ def _zeros(name: str, x: str, type_: int) -> list[onnx.NodeProto]:
     dtype = helper.tensor_dtype_to_np_dtype(type_)
     return [
         helper.make_node("Shape", [x], [length], name=length, start=1, end=2),
-        constant(f"{name}.one", np.ones(1, np.int64)),
+        constant_node(f"{name}.one", np.ones(1, np.int64)),
         helper.make_node("Concat", [f"{name}.one"] * 2 + [length] * 2, [shape], name=shape, axis=0),
         helper.make_node(
             "ConstantOfShape",
@@ -70,14 +71,14 @@ def _equal_lengths(name: str, graph: GraphIndex) -> list[onnx.NodeProto]:
     places, counted, counts = (f"{name}.{part}" for part in ("places", "counted", "counts"))
     has_cache = graph.is_input(NUM_CACHED_TOKENS)
     new = f"{name}.new" if has_cache else name
-    made = [
+    nodes = [
         helper.make_node("Equal", [TOKENS, TOKENS], [places], name=places),
         helper.make_node("Cast", [places], [counted], name=counted, to=TensorProto.INT32),
-        constant(f"{name}.axis", np.ones(1, np.int64)),
+        constant_node(f"{name}.axis", np.ones(1, np.int64)),
         helper.make_node("ReduceSum", [counted, f"{name}.axis"], [counts], name=counts, keepdims=0),
-        constant(f"{name}.one", np.array(1, np.int32)),
+        constant_node(f"{name}.one", np.array(1, np.int32)),
         helper.make_node("Sub", [counts, f"{name}.one"], [new], name=new),
     ]
     if has_cache:
-        made.append(helper.make_node("Add", [new, NUM_CACHED_TOKENS], [name], name=name))
-    return made
+        nodes.append(helper.make_node("Add", [new, NUM_CACHED_TOKENS], [name], name=name))
+    return nodes

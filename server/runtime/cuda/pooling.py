@@ -1,4 +1,4 @@
-"""Finds the means of a text's tokens, for :mod:`server.runtime.cuda.rewrite`.
+"""Fuses the mean over a text's tokens, for :mod:`server.runtime.cuda.rewrite`.
 
 ONNX Runtime computes sums along an axis with cuDNN, in several kernels for each.
 """
@@ -6,140 +6,102 @@ ONNX Runtime computes sums along an axis with cuDNN, in several kernels for each
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
 import onnx
-from onnx import TensorProto
 
-from server.runtime.kernels.graph import LENGTHS, GraphIndex
-from server.runtime.kernels.pooling import sums_tokens
+from server.runtime.cuda.operands import SUFFIXES, is_vector_size
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.graph_inputs import LENGTHS
+from server.runtime.rewriting.nodes import attributes_of, native_node
+from server.runtime.rewriting.patterns import find_arange, sums_tokens
+from server.runtime.rewriting.rewrites import Rewrite
 
-_WIDE = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+# Of a mean: a block of threads of native/cuda/encoders.cc has a vector of each.
+_MAX_SIZE = 8192
 
 
-class PooledMean(NamedTuple):
-    """A mean in fp32 of the tokens of each text, without padding.
+class _Tokens(NamedTuple):
+    """Names of 16-bit floats ``[texts, length, size]``, and of the lengths of the texts."""
 
-    Attributes:
-        last: the node that gives it.
-        x: the tokens ``[texts, length, size]``.
-        lengths: of the texts.
-        min_norm: the least divisor, else the mean's norm; None if it is not normalized.
-        dropped: nodes that compute nothing else.
-    """
-
-    last: onnx.NodeProto
     x: str
     lengths: str
+
+
+class _Mean(NamedTuple):
+    """The last node of a mean, and its least divisor, else its norm; None if not normalized."""
+
+    last: onnx.NodeProto
     min_norm: float | None
-    dropped: tuple[onnx.NodeProto, ...]
 
 
-def pooled_means(graph: GraphIndex) -> Iterator[PooledMean]:
-    """The means in a graph whose tokens are 16-bit floats."""
+def fuse_mean_pooling(graph: GraphIndex) -> Iterator[Rewrite]:
+    """Means in fp32 of the tokens of each text, without padding."""
     for node in graph.nodes:
-        if not sums_tokens(graph, node):
+        mean = graph.only_consumer(node, "Div") if sums_tokens(graph, node) else None
+        tokens = None if mean is None else _masked_tokens(graph, node)
+        if mean is None or tokens is None or mean.input[0] != node.output[0]:
             continue
-        mean, x = graph.only_consumer(node, "Div"), _masked(graph, node)
-        if mean is None or x is None or mean.input[0] != node.output[0]:
+        size = graph.shape(tokens.x)[-1:]
+        if _lengths(graph, mean.input[1]) != tokens.lengths:
             continue
-        tokens, lengths = x
-        if _lengths(graph, mean.input[1]) != lengths or node.output[0] in graph.outputs:
+        if not is_vector_size(size) or int(size[0]) > _MAX_SIZE:
             continue
         last, min_norm = _normalized(graph, mean)
-        yield PooledMean(last, tokens, lengths, min_norm, _only_for(graph, last))
+        new_node = native_node(
+            f"Pool{SUFFIXES[graph.types[tokens.x]]}",
+            [tokens.x, tokens.lengths],
+            last.output[:1],
+            is_normalized=int(min_norm is not None),
+            min_norm=min_norm or 0.0,
+        )
+        yield Rewrite(last, (new_node,))
 
 
-def _masked(graph: GraphIndex, sum_: onnx.NodeProto) -> tuple[str, str] | None:
-    """The tokens of which ``sum_`` adds those that are not padding, and their lengths."""
-    keeps = next((item.i for item in sum_.attribute if item.name == "keepdims"), 1)
-    product = _uncast(graph, sum_.input[0])
-    if keeps or product is None or product.op_type != "Mul":
+def _masked_tokens(graph: GraphIndex, sum_: onnx.NodeProto) -> _Tokens | None:
+    """The tokens of which ``sum_`` adds those that are not padding."""
+    product = graph.producers.get(graph.skip(sum_.input[0], "Cast"))
+    if attributes_of(sum_).get("keepdims", 1) or product is None or product.op_type != "Mul":
         return None
     for x, mask in (product.input, reversed(product.input)):
-        unsqueezed = _uncast(graph, mask)
-        if graph.types.get(x) not in _WIDE or not _is(unsqueezed, "Unsqueeze"):
-            continue
-        assert unsqueezed is not None
-        axes = graph.inline_array(unsqueezed.input[1])
-        less = graph.producer(unsqueezed, 0, "Less")
-        if less is None or axes is None or axes.tolist() not in ([2], [-1]):
+        less = graph.producers.get(_unsqueezed(graph, mask, 2))
+        if graph.types.get(x) not in SUFFIXES or less is None or less.op_type != "Less":
             continue
         lengths = _lengths(graph, less.input[1])
-        if lengths and _counts(graph, less.input[0]) and graph.lengths_of(x) == lengths:
-            return x, lengths
+        is_mask = find_arange(graph, less.input[0]) is not None
+        if lengths and is_mask and graph.lengths_of(x) == lengths:
+            return _Tokens(x, lengths)
     return None
-
-
-def _counts(graph: GraphIndex, name: str) -> bool:
-    """Whether a value is 0, 1, 2, …"""
-    node = graph.producers.get(name)
-    if not _is(node, "Range"):
-        return False
-    assert node is not None
-    start, step = graph.inline_array(node.input[0]), graph.inline_array(node.input[2])
-    return start is not None and step is not None and (int(start), int(step)) == (0, 1)
 
 
 def _lengths(graph: GraphIndex, name: str) -> str:
     """The input of lengths of which a value is a column, or ""."""
-    node = _uncast(graph, name)
-    if not _is(node, "Unsqueeze"):
+    lengths = _unsqueezed(graph, name, 1)
+    return lengths if lengths in LENGTHS else ""
+
+
+def _unsqueezed(graph: GraphIndex, name: str, axis: int) -> str:
+    """The value to which ``name`` adds a last axis, this one, before any ``Cast``; or ""."""
+    node = graph.producers.get(graph.skip(name, "Cast"))
+    if node is None or node.op_type != "Unsqueeze" or graph.axes(node) not in ([axis], [-1]):
         return ""
-    assert node is not None
-    axes = graph.inline_array(node.input[1])
-    is_column = axes is not None and axes.tolist() in ([1], [-1])
-    return node.input[0] if is_column and node.input[0] in LENGTHS else ""
+    return str(node.input[0])
 
 
-def _normalized(graph: GraphIndex, mean: onnx.NodeProto) -> tuple[onnx.NodeProto, float | None]:
-    """The node that divides ``mean`` by its norm, and the least norm; else ``mean`` and None."""
+def _normalized(graph: GraphIndex, mean: onnx.NodeProto) -> _Mean:
+    """``mean``, divided by its norm if it is."""
     name, readers = mean.output[0], graph.consumers(mean.output[0])
     norm = next((node for node in readers if node.op_type == "ReduceL2"), None)
     last = next((node for node in readers if node.op_type == "Div"), None)
     clip = graph.only_consumer(norm, "Clip")
     expand = graph.only_consumer(clip, "Expand")
     if norm is None or clip is None or last is None or name in graph.outputs or len(readers) != 2:
-        return mean, None
+        return _Mean(mean, None)
     divisor = clip if expand is None else expand
-    axes, least = graph.inline_array(norm.input[1]), graph.inline_array(clip.input[1])
-    keeps = next((item.i for item in norm.attribute if item.name == "keepdims"), 1)
-    if (
-        axes is None
-        or axes.tolist() not in ([1], [-1])
-        or not keeps
-        or least is None
-        or any(clip.input[2:])
-        or list(last.input) != [name, divisor.output[0]]
-        or len(graph.consumers(divisor.output[0])) != 1
-    ):
-        return mean, None
-    return last, float(np.float32(least))
-
-
-def _only_for(graph: GraphIndex, last: onnx.NodeProto) -> tuple[onnx.NodeProto, ...]:
-    """The nodes whose results only lead to ``last``."""
-    found = {id(last): last}
-    waiting = [last]
-    while waiting:
-        for name in waiting.pop().input:
-            node = graph.producers.get(name)
-            if node is None or id(node) in found or not graph.outputs.isdisjoint(node.output):
-                continue
-            readers = [reader for output in node.output for reader in graph.consumers(output)]
-            if all(id(reader) in found for reader in readers):
-                found[id(node)] = node
-                waiting.append(node)
-    del found[id(last)]
-    return tuple(found.values())
-
-
-def _uncast(graph: GraphIndex, name: str) -> onnx.NodeProto | None:
-    """The node that gives a value, before any ``Cast``."""
-    node = graph.producers.get(name)
-    while node is not None and node.op_type == "Cast":
-        node = graph.producers.get(node.input[0])
-    return node
-
-
-def _is(node: onnx.NodeProto | None, operator: str) -> bool:
-    return node is not None and not node.domain and node.op_type == operator
+    min_norm = graph.scalar(clip.input[1])
+    is_normalized = (
+        graph.axes(norm) in ([1], [-1])
+        and attributes_of(norm).get("keepdims", 1)
+        and not any(clip.input[2:])
+        and list(last.input) == [name, divisor.output[0]]
+        and len(graph.consumers(divisor.output[0])) == 1
+    )
+    return _Mean(last, min_norm) if is_normalized and min_norm is not None else _Mean(mean, None)

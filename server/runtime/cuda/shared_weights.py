@@ -9,9 +9,9 @@ from typing import NamedTuple
 import onnx
 from onnx import TensorProto
 
-from server.runtime.cuda.changes import MICROSOFT
 from server.runtime.cuda.rewrite import declare_domains
-from server.runtime.kernels.graph import GraphIndex
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.nodes import MICROSOFT
 
 _MIN_BYTES = 1 << 14
 _ITEM_BYTES: dict[int, int] = {

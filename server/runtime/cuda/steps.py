@@ -6,6 +6,7 @@ weights bounds the time of products with few rows, so these have a separate oper
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
 from onnx import TensorProto, helper
@@ -17,20 +18,20 @@ from server.runtime.contract import (
     NEXT_NUM_CACHED_TOKENS,
     NEXT_TOKEN_IDS,
 )
-from server.runtime.cuda import decode_attention
-from server.runtime.cuda.changes import (
-    MICROSOFT,
-    SUFFIXES,
-    Change,
-    apply_changes,
-    attributes_of,
-    drop_unread,
-    suffix_of_row,
-)
-from server.runtime.cuda.one_token import NUM_CACHED_TOKENS, ROWS, take_one_token
+from server.runtime.cuda.decode_attention import replace_decode_attention
+from server.runtime.cuda.one_token import ROWS, take_one_token
+from server.runtime.cuda.operands import SUFFIXES, suffix_of_row
 from server.runtime.cuda.rewrite import declare_domains, rewrite_model
-from server.runtime.kernels.graph import LOGIT_POSITIONS, TOKENS, GraphIndex, other_operand
-from server.runtime.kernels.library import DOMAIN
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.graph_inputs import LOGIT_POSITIONS, NUM_CACHED_TOKENS, TOKENS
+from server.runtime.rewriting.nodes import (
+    DOMAIN,
+    MICROSOFT,
+    attributes_of,
+    native_node,
+    other_operand,
+)
+from server.runtime.rewriting.rewrites import Rewrite, apply_rewrites
 
 # Sizes that native/cuda/linear.cc takes are multiples of these.
 _IN, _OUT = 32, 16
@@ -51,8 +52,8 @@ def rewrite_steps(
             (:func:`server.runtime.cuda.shared_weights.share_weights`).
         folder: the bundle's folder, which has the other weights.
         suppressed: tokens that are never the best tokens.
-        max_rows: the most rows of a step. Up to :data:`~server.runtime.contract.FEW_ROWS`, our
-            operator computes products.
+        max_rows: the most rows of a step. Up to :data:`~server.runtime.contract.FEW_ROWS`, the
+            native operator computes products.
 
     Returns:
         Whether the model changed.
@@ -60,10 +61,9 @@ def rewrite_steps(
     graph = model.graph
     changed = take_one_token(graph)
     changed |= rewrite_model(model, folder, suppressed)
-    changed |= apply_changes(graph, list(_attentions(GraphIndex(graph, folder))))
+    changed |= apply_rewrites(graph, replace_decode_attention(GraphIndex(graph, folder)))
     if max_rows <= FEW_ROWS:
-        changed |= apply_changes(graph, list(_products(GraphIndex(graph, folder))))
-    changed |= drop_unread(graph)
+        changed |= apply_rewrites(graph, fuse_linear(GraphIndex(graph, folder)))
     changed |= _add_next_inputs(graph)
     if changed:
         declare_domains(model)
@@ -75,40 +75,29 @@ def is_decoder(model: onnx.ModelProto) -> bool:
     return any(value.name == LOGIT_POSITIONS for value in model.graph.input)
 
 
-def _attentions(graph: GraphIndex) -> Iterator[Change]:
-    for node in graph.nodes:
-        if decode_attention.replaceable(node, graph):
-            yield Change(node, (decode_attention.replaced(node, graph),))
-
-
-def _products(graph: GraphIndex) -> Iterator[Change]:
+def fuse_linear(graph: GraphIndex) -> Iterator[Rewrite]:
     """Replaces products with weights ``[out, in]``, the norm before and the activation after."""
     for node in graph.nodes:
         weight = _weight(graph, node)
         suffix = "" if weight is None else SUFFIXES.get(weight.data_type, "")
         if weight is None or not suffix or weight.dims[1] % _IN or weight.dims[0] % _OUT:
             continue
-        norm, (after, bias, attributes) = _norm_before(graph, node, suffix), _after(graph, node)
+        norm, epilogue = _norm_before(graph, node, suffix), _epilogue(graph, node)
         x, residual, scale = node.input[0], "", ""
-        nodes = (node, *after)
-        outputs = [nodes[-1].output[0]]
-        epsilon = 0.0
+        outputs, epsilon = [epilogue.last.output[0]], 0.0
         if norm is not None:
             x, residual, scale = norm.input[0], norm.input[2], norm.input[3]
             outputs += [name for name in norm.output[1:] if name]  # the sum
-            epsilon = next(a.f for a in norm.attribute if a.name == "epsilon")
-            nodes = (norm, *nodes)
-        made = helper.make_node(
+            epsilon = attributes_of(norm)["epsilon"]
+        new_node = native_node(
             f"Linear{suffix}",
-            _trimmed((x, weight.name, bias, residual, scale)),
+            _trimmed((x, weight.name, epilogue.bias, residual, scale)),
             outputs,
-            name=outputs[0],
-            domain=DOMAIN,
             epsilon=epsilon,
-            activation=attributes.get("activation", _NO_ACTIVATION),
-            is_gated=attributes.get("is_gated", 0),
+            activation=epilogue.activation,
+            is_gated=epilogue.is_gated,
         )
-        yield Change(nodes[0], (made,), nodes[1:])
+        yield Rewrite(node if norm is None else norm, (new_node,))
 
 
 def _weight(graph: GraphIndex, node: onnx.NodeProto) -> onnx.TensorProto | None:
@@ -125,32 +114,37 @@ def _weight(graph: GraphIndex, node: onnx.NodeProto) -> onnx.TensorProto | None:
     return tensor if tensor is not None and len(tensor.dims) == 2 else None
 
 
-def _after(
-    graph: GraphIndex, node: onnx.NodeProto
-) -> tuple[tuple[onnx.NodeProto, ...], str, dict[str, int]]:
-    """Returns the node after a product that adds a bias or activation; the bias; attributes."""
-    y = node.output[0]
-    readers = graph.consumers(y)
-    if y in graph.outputs or len(readers) != 1:
-        return (), "", {}
-    reader = readers[0]
-    if reader.domain == DOMAIN and reader.op_type.startswith("Activation"):
-        attributes = {a.name: a.i for a in reader.attribute}
-        attributes["activation"] = attributes.pop("kind")
-        return (reader,), "".join(reader.input[1:2]), attributes
-    if not reader.domain and reader.op_type == "Add":
-        bias = other_operand(reader, y)
+class _Epilogue(NamedTuple):
+    """What follows a product: a bias that is added, or an activation, which may have a bias.
+
+    ``last``: its last node. ``bias``: the name of a row, or "".
+    """
+
+    last: onnx.NodeProto
+    bias: str = ""
+    activation: int = _NO_ACTIVATION
+    is_gated: int = 0
+
+
+def _epilogue(graph: GraphIndex, node: onnx.NodeProto) -> _Epilogue:
+    reader = graph.only_consumer(node)
+    if reader is not None and reader.domain == DOMAIN and reader.op_type.startswith("Activation"):
+        attributes = attributes_of(reader)
+        bias = "".join(reader.input[1:2])
+        return _Epilogue(reader, bias, attributes["kind"], attributes["is_gated"])
+    if reader is not None and not reader.domain and reader.op_type == "Add":
+        bias = other_operand(reader, node.output[0])
         if suffix_of_row(graph, bias, 2**31) is not None:
-            return (reader,), bias, {}
-    return (), "", {}
+            return _Epilogue(reader, bias)
+    return _Epilogue(node)
 
 
 def _norm_before(graph: GraphIndex, node: onnx.NodeProto, suffix: str) -> onnx.NodeProto | None:
     """Returns the RMSNormalization before a product, if only the product reads its result."""
     norm = graph.producer(node, 0, f"Norm{suffix}")
-    if norm is None or norm.output[0] in graph.outputs or len(graph.consumers(norm.output[0])) != 1:
+    if norm is None or graph.only_consumer(norm) is None:
         return None
-    is_centered = next(a.i for a in norm.attribute if a.name == "is_centered")
+    is_centered = attributes_of(norm)["is_centered"]
     return None if is_centered or norm.input[1] or any(norm.input[4:]) else norm
 
 
@@ -170,14 +164,13 @@ def _add_next_inputs(graph: onnx.GraphProto) -> bool:
     """
     if all(value.name != BEST_TOKENS for value in graph.output):
         return False
-    before = _before(graph, BEST_TOKENS)
-    read = {TOKENS, NUM_CACHED_TOKENS}
-    if any(not read.isdisjoint(n.input) and before.isdisjoint(n.output) for n in graph.node):
+    used = _ancestors(graph, BEST_TOKENS)
+    overwritten = {TOKENS, NUM_CACHED_TOKENS}
+    if any(not overwritten.isdisjoint(n.input) and used.isdisjoint(n.output) for n in graph.node):
         return False
     inputs = (BEST_TOKENS, NUM_CACHED_TOKENS, IS_LIVE)
     outputs = (NEXT_TOKEN_IDS, NEXT_NUM_CACHED_TOKENS)
-    node = helper.make_node("Advance", inputs, outputs, name=NEXT_TOKEN_IDS, domain=DOMAIN)
-    graph.node.append(node)
+    graph.node.append(native_node("Advance", inputs, outputs))
     make = helper.make_tensor_value_info
     graph.input.append(make(IS_LIVE, TensorProto.INT32, [ROWS]))
     graph.output.append(make(NEXT_TOKEN_IDS, TensorProto.INT64, [ROWS, 1]))
@@ -185,10 +178,10 @@ def _add_next_inputs(graph: onnx.GraphProto) -> bool:
     return True
 
 
-def _before(graph: onnx.GraphProto, name: str) -> set[str]:
+def _ancestors(graph: onnx.GraphProto, name: str) -> set[str]:
     """Returns the names of a value and of all values on which it depends."""
-    found = {name}
+    names = {name}
     for node in reversed(graph.node):  # sorted by their dependencies
-        if not found.isdisjoint(node.output):
-            found.update(node.input)
-    return found
+        if not names.isdisjoint(node.output):
+            names.update(node.input)
+    return names

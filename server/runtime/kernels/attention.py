@@ -12,8 +12,10 @@ import onnx
 
 from server.runtime.contract import SOURCE_ROWS
 from server.runtime.kernels import blocks, int8
-from server.runtime.kernels.graph import ATTENDED_LENGTHS, LENGTHS, GraphIndex, Replacement
-from server.runtime.kernels.library import DOMAIN
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.graph_inputs import ATTENDED_LENGTHS, LENGTHS
+from server.runtime.rewriting.nodes import DOMAIN, attributes_of
+from server.runtime.rewriting.rewrites import Rewrite
 
 STANDARD_OPERATOR = "GroupQueryAttention"
 OPERATOR = "Attention"
@@ -47,7 +49,7 @@ _SOURCE_ROWS_INPUT = onnx.helper.make_tensor_value_info(
 )
 
 
-def replacements(graph: GraphIndex) -> Iterator[Replacement]:
+def replace_attention(graph: GraphIndex) -> Iterator[Rewrite]:
     """Replaces each ``GroupQueryAttention`` that the native operator supports."""
     allows_bfloat16 = any(node.op_type in _INT8_PRODUCTS for node in graph.nodes)
     for node in graph.nodes:
@@ -59,7 +61,7 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
         if (outputs := _used_outputs(graph, node)) is None:
             continue
         inputs = _native_inputs(graph, node)
-        made = onnx.helper.make_node(
+        new_node = onnx.helper.make_node(
             OPERATOR,
             inputs,
             outputs,
@@ -68,7 +70,8 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
             allows_bfloat16=int(allows_bfloat16),
             **settings,
         )
-        yield Replacement(node, made, inputs=(_SOURCE_ROWS_INPUT,) if SOURCE_ROWS in inputs else ())
+        new_inputs = (_SOURCE_ROWS_INPUT,) if SOURCE_ROWS in inputs else ()
+        yield Rewrite(node, (new_node,), inputs=new_inputs)
 
 
 def choose_tokens(node: onnx.NodeProto, positions: str) -> None:
@@ -77,17 +80,13 @@ def choose_tokens(node: onnx.NodeProto, positions: str) -> None:
     node.input.append(positions)
 
 
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
-
-
 def _settings(node: onnx.NodeProto) -> dict[str, Any] | None:
     """Returns the native node's attributes; None if an attribute of ``node`` is unsupported."""
-    given = _attributes(node)
-    given.pop("do_rotary", 0)
-    settings = {name: given.pop(name, default) for name, default in ATTRIBUTES.items()}
+    attributes = attributes_of(node)
+    attributes.pop("do_rotary", 0)
+    settings = {name: attributes.pop(name, default) for name, default in ATTRIBUTES.items()}
     is_supported = all(
-        name in _REQUIRED and _REQUIRED[name] == value for name, value in given.items()
+        name in _REQUIRED and _REQUIRED[name] == value for name, value in attributes.items()
     )
     return settings if is_supported else None
 
@@ -109,7 +108,7 @@ def _has_supported_inputs(graph: GraphIndex, node: onnx.NodeProto) -> bool:
 def _native_inputs(graph: GraphIndex, node: onnx.NodeProto) -> list[str]:
     """Returns the inputs of the native node, in the order of native/attention_operator.h."""
     inputs = _padded_inputs(node)
-    if not _attributes(node).get("do_rotary", 0):
+    if not attributes_of(node).get("do_rotary", 0):
         inputs[_COS] = inputs[_SIN] = ""
     has_no_keys = all(_is_empty(graph, name) for name in (inputs[_KEY], inputs[_VALUE]))
     reads_source = has_no_keys and graph.is_input(inputs[_PAST])

@@ -20,7 +20,9 @@ from server.runtime.kernels.block_packing import (
     pack,
 )
 from server.runtime.kernels.epilogue import find_epilogue
-from server.runtime.kernels.graph import GraphIndex, Replacement
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.nodes import attributes_of
+from server.runtime.rewriting.rewrites import Rewrite
 
 OPERATOR = "DynamicBlockMatMul"
 STANDARD_OPERATOR = "MatMulNBits"
@@ -28,7 +30,7 @@ _MAX_NUMBER = 31  # the largest |number - zero point|: larger ones would make x 
 _LARGEST_SUM = 32 * 127  # the ``max_sum`` with which sums of 8-bit weights fit: kRoundedBits
 
 
-def replacements(graph: GraphIndex) -> Iterator[Replacement]:
+def fuse_block_matmul(graph: GraphIndex) -> Iterator[Rewrite]:
     """Replaces each product whose scales and zero points the operator supports."""
     for node in graph.nodes:
         if node.op_type != STANDARD_OPERATOR:
@@ -48,7 +50,7 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
             max_sum = _max_sum(largest)
         epilogue = find_epilogue(graph, node, num_outputs)
         packed = pack(matrix, epilogue)
-        yield epilogue.replacement(
+        yield epilogue.rewrite(
             graph,
             OPERATOR,
             x,
@@ -83,14 +85,14 @@ def _max_sum(largest: float) -> int:
 
 def _settings(node: onnx.NodeProto) -> tuple[int, int] | None:
     """Returns the number of outputs and of bits; None if the native operator does not take them."""
-    given = {item.name: onnx.helper.get_attribute_value(item) for item in node.attribute}
-    bits = given.get("bits", 4)
-    num_inputs = given["K"]
+    attributes = attributes_of(node)
+    bits = attributes.get("bits", 4)
+    num_inputs = attributes["K"]
     if num_inputs % BLOCK or num_inputs > MAX_INPUTS:
         return None
-    if given["block_size"] != BLOCK or bits not in (4, 8):
+    if attributes["block_size"] != BLOCK or bits not in (4, 8):
         return None
-    return given["N"], bits
+    return attributes["N"], bits
 
 
 def _quantized_input(graph: GraphIndex, product: onnx.NodeProto) -> str | None:

@@ -6,8 +6,10 @@ import numpy as np
 import onnx
 
 from server.runtime.contract import CANDIDATES
-from server.runtime.kernels.graph import Replacement
 from server.runtime.memory import Array
+from server.runtime.rewriting.graph_index import shape_of
+from server.runtime.rewriting.nodes import attributes_of, copy_of
+from server.runtime.rewriting.rewrites import Rewrite
 
 LOGITS = "logits"
 COLUMNS = "logits.columns"
@@ -18,25 +20,24 @@ _CANDIDATES_INPUT = onnx.helper.make_tensor_value_info(
 )
 
 
-def with_candidates(replacement: Replacement, weights: Array) -> Replacement:
+def with_candidates(rewrite: Rewrite, weights: Array) -> Rewrite:
     """Adds the input :data:`CANDIDATES` to the int8 product of ``weights`` if it computes logits.
 
     The node also gets a copy of the weights ``[inputs, outputs]``, in a layout for reading single
     columns.
     """
-    node = replacement.node
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    (node,) = rewrite.new_nodes
     _, residual, lengths = node.input[-3:]
-    if list(node.output) != [LOGITS] or attributes["activation"] or residual or lengths:
-        return replacement
-    made = onnx.NodeProto()
-    made.CopyFrom(node)
-    made.input.extend(["", "", COLUMNS, CANDIDATES])  # logits have no norm
+    has_activation = bool(attributes_of(node)["activation"])
+    if list(node.output) != [LOGITS] or has_activation or residual or lengths:
+        return rewrite
+    new_node = copy_of(node)
+    new_node.input.extend(["", "", COLUMNS, CANDIDATES])  # logits have no norm
     return dataclasses.replace(
-        replacement,
-        node=made,
-        initializers={**replacement.initializers, COLUMNS: columns_of(weights)},
-        inputs=(*replacement.inputs, _CANDIDATES_INPUT),
+        rewrite,
+        new_nodes=(new_node,),
+        initializers={**rewrite.initializers, COLUMNS: columns_of(weights)},
+        inputs=(*rewrite.inputs, _CANDIDATES_INPUT),
     )
 
 
@@ -54,7 +55,6 @@ def make_width_dynamic(graph: onnx.GraphProto) -> dict[str, tuple[str | int, ...
     if not any(CANDIDATES in node.input for node in graph.node):
         return {}
     (logits,) = (value for value in graph.output if value.name == LOGITS)
-    sizes = logits.type.tensor_type.shape.dim
-    declared = {LOGITS: tuple(size.dim_param or size.dim_value for size in sizes)}
-    sizes[-1].dim_param = "logit_width"
+    declared = {LOGITS: shape_of(logits)}
+    logits.type.tensor_type.shape.dim[-1].dim_param = "logit_width"
     return declared

@@ -16,12 +16,14 @@ from onnx import TensorProto
 
 from server.runtime.kernels.block_packing import BLOCK, MAX_INPUTS, BlockMatrix, pack
 from server.runtime.kernels.epilogue import Epilogue
-from server.runtime.kernels.graph import TOKENS, GraphIndex, Replacement, other_operand
-from server.runtime.kernels.library import DOMAIN
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.graph_inputs import NUM_CACHED_TOKENS, TOKENS
+from server.runtime.rewriting.nodes import attributes_of, native_node, other_operand
+from server.runtime.rewriting.patterns import find_arange
+from server.runtime.rewriting.rewrites import Rewrite
 
 OPERATORS = OPERATOR, BLOCK_OPERATOR = "Embedding", "BlockEmbedding"
 STANDARD_OPERATOR = "GatherBlockQuantized"
-_NUM_CACHED = "num_cached_tokens"  # input of decoders: export/signatures.py
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,7 @@ class _TokenRows:
     has_blocks: bool
 
 
-def replacements(graph: GraphIndex) -> Iterator[Replacement]:
+def fuse_embeddings(graph: GraphIndex) -> Iterator[Rewrite]:
     """Replaces each lookup of the tokens' rows, and what is multiplied with or added to it."""
     for node in graph.nodes:
         found = _token_rows(graph, node)
@@ -42,7 +44,7 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
             continue
         matrix = _matrix(graph, node) if found.has_blocks else None
         if matrix is not None or not found.has_blocks:
-            yield _replacement(graph, found, matrix)
+            yield _rewrite(graph, found, matrix)
 
 
 def gathers_rows(graph: GraphIndex, node: onnx.NodeProto) -> bool:
@@ -62,8 +64,8 @@ def _settings(graph: GraphIndex, node: onnx.NodeProto) -> dict[str, int]:
     table = graph.initializers.get(node.input[0])
     if not _are_indices(graph, TOKENS) or table is None or table.data_type != TensorProto.UINT8:
         return {}
-    given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    return {"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1} | given
+    defaults = {"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1}
+    return defaults | attributes_of(node)
 
 
 def _rows(
@@ -124,14 +126,12 @@ def _matrix(graph: GraphIndex, node: onnx.NodeProto) -> BlockMatrix | None:
     return BlockMatrix.of(numbers, scales, zeros)
 
 
-def _replacement(graph: GraphIndex, found: _TokenRows, matrix: BlockMatrix | None) -> Replacement:
+def _rewrite(graph: GraphIndex, found: _TokenRows, matrix: BlockMatrix | None) -> Rewrite:
     size = found.size
     last, factor, tables = found.last, 1.0, ["", "", "", ""]
     scaled = graph.only_consumer(last, "Mul")
-    if (
-        scaled is not None
-        and (scalar := _scalar(graph, other_operand(scaled, last.output[0]))) is not None
-    ):
+    scalar = None if scaled is None else graph.scalar(other_operand(scaled, last.output[0]))
+    if scaled is not None and scalar is not None:
         last, factor = scaled, scalar
     if (positioned := graph.only_consumer(last, "Add")) is not None:
         positions = _positions(graph, other_operand(positioned, last.output[0]), size)
@@ -157,16 +157,9 @@ def _replacement(graph: GraphIndex, found: _TokenRows, matrix: BlockMatrix | Non
             "size": size,
         }
         constants = {f"{y}.packed": packed.panels}
-    made = onnx.helper.make_node(
-        operator,
-        [*inputs, TOKENS, *tables],
-        [y],
-        name=y,
-        domain=DOMAIN,
-        factor=factor,
-        **attributes,
-    )
-    return Replacement(last, made, constants)
+    inputs += [TOKENS, *tables]
+    new_node = native_node(operator, inputs, [y], factor=factor, **attributes)
+    return Rewrite(last, (new_node,), constants)
 
 
 def _are_indices(graph: GraphIndex, name: str) -> bool:
@@ -191,10 +184,10 @@ def _positions(graph: GraphIndex, name: str, size: int) -> tuple[str, str] | Non
     if added is None or added.op_type != "Add" or not _are_indices(graph, index):
         return None
     starts = graph.producer(graph.producer(added, 0, "Cast"), 0, "Unsqueeze")
-    are_cached = starts is not None and starts.input[0] == _NUM_CACHED
-    has_type = graph.types.get(_NUM_CACHED) == TensorProto.INT32
+    are_cached = starts is not None and starts.input[0] == NUM_CACHED_TOKENS
+    has_type = graph.types.get(NUM_CACHED_TOKENS) == TensorProto.INT32
     is_found = are_cached and has_type and _counts_tokens(graph, added.input[1])
-    return (table, _NUM_CACHED) if is_found else None
+    return (table, NUM_CACHED_TOKENS) if is_found else None
 
 
 def _counts_tokens(graph: GraphIndex, name: str) -> bool:
@@ -203,11 +196,7 @@ def _counts_tokens(graph: GraphIndex, name: str) -> bool:
     constant = graph.inline_array(name)
     if constant is not None:
         return length == (1,) and constant.shape == (1,) and constant.item() == 0
-    node = graph.producers.get(name)
-    if node is None or node.op_type != "Range":
-        return False
-    begin, step = _scalar(graph, node.input[0]), _scalar(graph, node.input[2])
-    return (begin, step) == (0, 1) and graph.shape(name) == length
+    return find_arange(graph, name) is not None and graph.shape(name) == length
 
 
 def _lookup(graph: GraphIndex, name: str, size: int) -> tuple[str, str] | None:
@@ -215,14 +204,8 @@ def _lookup(graph: GraphIndex, name: str, size: int) -> tuple[str, str] | None:
     node = graph.producers.get(name)
     if node is None or node.op_type != "Gather":
         return None
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-    table = graph.initializers.get(node.input[0])
+    axis, table = attributes_of(node).get("axis", 0), graph.initializers.get(node.input[0])
     if table is None or table.data_type != TensorProto.FLOAT or axis != 0:
         return None
     has_shape = len(table.dims) == 2 and table.dims[1] == size
     return (node.input[0], node.input[1]) if has_shape else None
-
-
-def _scalar(graph: GraphIndex, name: str) -> float | None:
-    array = graph.inline_array(name)
-    return float(array.item()) if array is not None and array.ndim == 0 else None

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-from server.runtime.kernels.graph import GraphIndex, Replacement, other_operand
-from server.runtime.kernels.library import DOMAIN
 from server.runtime.memory import Array
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.nodes import native_node, other_operand
+from server.runtime.rewriting.patterns import find_gated_activation
+from server.runtime.rewriting.rewrites import Rewrite
 
 PANEL_WIDTH = 16  # outputs in a packed panel
 
@@ -52,7 +54,7 @@ class Epilogue:
         padded = _pad_last_axis(columns, -num_outputs % PANEL_WIDTH)
         return padded.reshape(*rows, -1, PANEL_WIDTH)
 
-    def replacement(
+    def rewrite(
         self,
         graph: GraphIndex,
         operator: str,
@@ -60,7 +62,7 @@ class Epilogue:
         matrix: dict[str, Array],
         *others: str,
         **attributes: Any,
-    ) -> Replacement:
+    ) -> Rewrite:
         """Replaces product and epilogue by a node of ``operator``.
 
         Args:
@@ -77,17 +79,15 @@ class Epilogue:
         if self.bias:
             constants[f"{y}.bias"] = self.panels(graph.array(self.bias)).reshape(-1)
         inputs += [f"{y}.bias" if self.bias else "", self.residual, graph.lengths_of(x)]
-        node = onnx.helper.make_node(
+        new_node = native_node(
             operator,
             inputs,
             [y],
-            name=y,
-            domain=DOMAIN,
             num_outputs=self.num_outputs,
             activation=int(self.activation),
             **attributes,
         )
-        return Replacement(self.last, node, constants)
+        return Rewrite(self.last, (new_node,), constants)
 
 
 def find_epilogue(graph: GraphIndex, product: onnx.NodeProto, num_outputs: int) -> Epilogue:
@@ -113,8 +113,10 @@ def _activation(graph: GraphIndex, last: onnx.NodeProto) -> tuple[onnx.NodeProto
     node = graph.only_consumer(last, "Gelu", "Relu")
     if node is not None and all(attribute.s == b"none" for attribute in node.attribute):
         return node, Activation.GELU if node.op_type == "Gelu" else Activation.RELU
-    if (gated := _silu_gate(graph, last)) is not None:
-        return gated, Activation.SILU_GATE
+    split = graph.only_consumer(last, "Split")
+    gated = None if split is None else find_gated_activation(graph, split)
+    if gated is not None and gated.activation.op_type == "Sigmoid":
+        return gated.product, Activation.SILU_GATE
     return last, Activation.NONE
 
 
@@ -125,38 +127,6 @@ def _residual(graph: GraphIndex, last: onnx.NodeProto) -> tuple[onnx.NodeProto, 
         if graph.have_same_shape(residual, last.output[0]):
             return add, residual
     return last, ""
-
-
-def _silu_gate(graph: GraphIndex, node: onnx.NodeProto) -> onnx.NodeProto | None:
-    """The last node of ``silu(first half) * second half`` of the output of ``node``."""
-    split = graph.only_consumer(node, "Split")
-    if split is None or len(split.output) != 2 or not _splits_in_halves(graph, split):
-        return None
-    gate, value = split.output
-    sigmoid = next((n for n in graph.consumers(gate) if n.op_type == "Sigmoid"), None)
-    silu = graph.only_consumer(sigmoid, "Mul")
-    product = graph.only_consumer(silu, "Mul")
-    if sigmoid is None or silu is None or product is None:
-        return None
-    is_gate = (
-        {gate, value}.isdisjoint(graph.outputs)
-        and len(graph.consumers(gate)) == 2
-        and len(graph.consumers(value)) == 1
-        and {*silu.input} == {gate, sigmoid.output[0]}
-        and {*product.input} == {silu.output[0], value}
-    )
-    return product if is_gate else None
-
-
-def _splits_in_halves(graph: GraphIndex, split: onnx.NodeProto) -> bool:
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in split.attribute}
-    rank = len(graph.shape(split.input[0]))
-    if not rank or attributes.get("axis", 0) not in (-1, rank - 1):
-        return False
-    if len(split.input) < 2 or not split.input[1]:
-        return True
-    sizes = graph.inline_array(split.input[1])
-    return sizes is not None and len(set(sizes.tolist())) == 1
 
 
 def _pad_last_axis(array: Array, count: int) -> Array:

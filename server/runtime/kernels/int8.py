@@ -14,9 +14,10 @@ import onnx
 
 from server.runtime.kernels.candidates import with_candidates
 from server.runtime.kernels.epilogue import Epilogue, find_epilogue
-from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.library import load_function
 from server.runtime.memory import Array
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.rewrites import Rewrite
 
 OPERATOR = "DynamicInt8MatMul"
 STANDARD_OPERATOR = "MatMulInteger"
@@ -37,8 +38,11 @@ class _Product:
     scales: str
 
 
-def replacements(graph: GraphIndex) -> Iterator[Replacement]:
-    """Replaces each int8 product whose sums fit the kernel's 16-bit lanes."""
+def fuse_int8_matmul(graph: GraphIndex, *, takes_candidates: bool = False) -> Iterator[Rewrite]:
+    """Replaces each int8 product whose sums fit the kernel's 16-bit lanes.
+
+    ``takes_candidates``: see :func:`server.runtime.kernels.rewrite.rewrite`.
+    """
     for node in graph.nodes:
         product = _match(graph, node)
         if product is None:
@@ -49,8 +53,8 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
         epilogue = find_epilogue(graph, product.last, weights.shape[1])
         matrix = pack(weights, graph.array(product.scales), epilogue)
         x, factors = _input_factors(graph, product.x, len(weights))
-        replacement = epilogue.replacement(graph, OPERATOR, x, matrix, factors)
-        yield with_candidates(replacement, weights) if graph.takes_candidates else replacement
+        rewrite = epilogue.rewrite(graph, OPERATOR, x, matrix, factors)
+        yield with_candidates(rewrite, weights) if takes_candidates else rewrite
 
 
 def _match(graph: GraphIndex, node: onnx.NodeProto) -> _Product | None:

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 LIBRARY = Path(__file__).parents[1] / "libtriune_kernels.so"
 CUDA_LIBRARY = LIBRARY.with_name("libtriune_cuda.so")
-DOMAIN = "triune"
-"""The ONNX domain of the library's operators."""
 
 
 class Kernels(IntFlag):

@@ -6,22 +6,24 @@ import numpy as np
 import onnx
 
 from server.runtime.kernels.epilogue import Epilogue, find_epilogue
-from server.runtime.kernels.graph import GraphIndex, Replacement
 from server.runtime.kernels.weights import WeightFormat, compress
 from server.runtime.memory import Array
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.nodes import attributes_of
+from server.runtime.rewriting.rewrites import Rewrite
 
 OPERATOR = "PackedMatMul"
 STANDARD_OPERATORS = ("MatMul", "Gemm")
 
 
-def replacements(graph: GraphIndex) -> Iterator[Replacement]:
+def fuse_matmul(graph: GraphIndex) -> Iterator[Rewrite]:
     """Replaces each product with a constant matrix: ``MatMul`` or plain ``Gemm``."""
     for node in graph.nodes:
         if (matrix := _constant_matrix(graph, node)) is None:
             continue
         epilogue = find_epilogue(graph, node, matrix.shape[1])
         weight_format, packed = pack(matrix, epilogue)
-        yield epilogue.replacement(
+        yield epilogue.rewrite(
             graph, OPERATOR, node.input[0], {"packed": packed}, weight_format=int(weight_format)
         )
 
@@ -38,7 +40,7 @@ def _constant_matrix(graph: GraphIndex, node: onnx.NodeProto) -> Array | None:
     tensor = graph.initializers.get(node.input[1])
     if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT or len(tensor.dims) != 2:
         return None
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    attributes = attributes_of(node)
     if attributes.get("transA", 0) or attributes.get("alpha", 1.0) != 1.0:
         return None
     matrix = graph.array(node.input[1])

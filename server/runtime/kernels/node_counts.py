@@ -7,8 +7,10 @@ import onnx
 from server.runtime.contract import KernelNodes
 from server.runtime.kernels import attention, blocks, embeddings, int8, matmul, norms, pooling, ssru
 from server.runtime.kernels.fused_norms import count_norms
-from server.runtime.kernels.graph import GraphIndex
-from server.runtime.kernels.library import DOMAIN, Kernels
+from server.runtime.kernels.library import Kernels
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.nodes import DOMAIN
+from server.runtime.rewriting.patterns import sums_tokens
 
 _NATIVE = {
     int8.OPERATOR: Kernels.INT8_MATMUL,
@@ -54,7 +56,7 @@ def _replacing_kernel(graph: GraphIndex, node: onnx.NodeProto) -> Kernels | None
         return None
     if kernel == Kernels.EMBEDDING and not embeddings.gathers_rows(graph, node):
         return None
-    if kernel == Kernels.TOKEN_SUM and not pooling.sums_tokens(graph, node):
+    if kernel == Kernels.TOKEN_SUM and not sums_tokens(graph, node):
         return None
     return kernel
 

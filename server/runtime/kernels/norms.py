@@ -4,20 +4,21 @@ from collections.abc import Iterator
 
 import onnx
 
-from server.runtime.kernels.graph import GraphIndex, Replacement
-from server.runtime.kernels.library import DOMAIN
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.nodes import attributes_of, native_node
+from server.runtime.rewriting.rewrites import Rewrite
 
 OPERATOR = "Norm"
 STANDARD_OPERATORS = ("LayerNormalization", "RMSNormalization")
 _FLOAT32 = 1  # value of the attribute stash_type
 
 
-def replacements(graph: GraphIndex) -> Iterator[Replacement]:
+def replace_norms(graph: GraphIndex) -> Iterator[Rewrite]:
     """Replaces each normalization over the last axis whose scale and bias are constant."""
     for node in graph.nodes:
         if node.domain or node.op_type not in STANDARD_OPERATORS:
             continue
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        attributes = attributes_of(node)
         axis, stash_type = attributes.get("axis", -1), attributes.get("stash_type", _FLOAT32)
         x, *weights = node.input
         num_outputs = sum(bool(name) for name in node.output)
@@ -25,16 +26,14 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
             continue
         if not all(_is_constant_vector(graph, name) for name in weights if name):
             continue
-        made = onnx.helper.make_node(
+        new_node = native_node(
             OPERATOR,
             [x, *weights],
-            [node.output[0]],
-            name=node.output[0],
-            domain=DOMAIN,
+            node.output[:1],
             epsilon=attributes.get("epsilon", 1e-5),
             is_centered=int(node.op_type == "LayerNormalization"),
         )
-        yield Replacement(node, made)
+        yield Rewrite(node, (new_node,))
 
 
 def _is_constant_vector(graph: GraphIndex, name: str) -> bool:

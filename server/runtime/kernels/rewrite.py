@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import onnx
@@ -19,21 +20,22 @@ from server.runtime.kernels.candidates import make_width_dynamic
 from server.runtime.kernels.chosen_tokens import choose_tokens_early
 from server.runtime.kernels.constants import shared
 from server.runtime.kernels.fused_norms import fuse_norms
-from server.runtime.kernels.graph import GraphIndex, Replacement
-from server.runtime.kernels.library import DOMAIN, Kernels, preferred_kernels
+from server.runtime.kernels.library import Kernels, preferred_kernels
 from server.runtime.kernels.node_counts import count_nodes
 from server.runtime.memory import Array
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.nodes import DOMAIN
+from server.runtime.rewriting.rewrites import Rewrite, apply_rewrites
 
-Pattern = Callable[[GraphIndex], Iterable[Replacement]]
-PATTERNS: dict[Kernels, Pattern] = {
-    Kernels.INT8_MATMUL: int8.replacements,
-    Kernels.BLOCK_MATMUL: blocks.replacements,
-    Kernels.MATMUL: matmul.replacements,
-    Kernels.ATTENTION: attention.replacements,
-    Kernels.NORM: norms.replacements,
-    Kernels.TOKEN_SUM: pooling.replacements,
-    Kernels.SSRU: ssru.replacements,
-    Kernels.EMBEDDING: embeddings.replacements,
+PATTERNS: dict[Kernels, Callable[[GraphIndex], Iterable[Rewrite]]] = {
+    Kernels.INT8_MATMUL: int8.fuse_int8_matmul,
+    Kernels.BLOCK_MATMUL: blocks.fuse_block_matmul,
+    Kernels.MATMUL: matmul.fuse_matmul,
+    Kernels.ATTENTION: attention.replace_attention,
+    Kernels.NORM: norms.replace_norms,
+    Kernels.TOKEN_SUM: pooling.replace_token_sums,
+    Kernels.SSRU: ssru.fuse_ssru,
+    Kernels.EMBEDDING: embeddings.fuse_embeddings,
 }
 
 
@@ -101,21 +103,23 @@ def rewrite(
     if not kernels:
         return None
     model = onnx.load(str(path), load_external_data=False)
-    index = GraphIndex(model.graph, path.parent, takes_candidates=takes_candidates)
-    by_last = {  # of two patterns, the later one has priority
-        id(replacement.last): replacement
-        for kernel, pattern in PATTERNS.items()
+    patterns = dict(PATTERNS)
+    if takes_candidates:
+        patterns[Kernels.INT8_MATMUL] = partial(int8.fuse_int8_matmul, takes_candidates=True)
+    index = GraphIndex(model.graph, path.parent)
+    by_anchor = {  # of two patterns, the later one has priority
+        id(found.anchor): found
+        for kernel, pattern in patterns.items()
         if kernel in kernels
-        for replacement in pattern(index)
+        for found in pattern(index)
     }
-    if not by_last:
+    if not by_anchor:
         return None
-    found = by_last.values()
-    _replace_nodes(model.graph, by_last)
+    rewrites = by_anchor.values()
+    apply_rewrites(model.graph, rewrites)
     declared_shapes = make_width_dynamic(model.graph)
-    packed = {name: shared(array) for r in found for name, array in r.initializers.items()}
-    _drop_unused(model.graph)
-    choose_tokens_early(model.graph, index)
+    packed = {name: shared(array) for r in rewrites for name, array in r.initializers.items()}
+    choose_tokens_early(model.graph, GraphIndex(model.graph, path.parent))
     fuse_norms(model.graph)
     counted = count_nodes(GraphIndex(model.graph, path.parent))
     unpacked_bytes = sum(_num_bytes(tensor) for tensor in model.graph.initializer)
@@ -124,54 +128,22 @@ def rewrite(
     return RewrittenGraph(
         model.SerializeToString(),
         unpacked_bytes,
-        _weight_bytes(found),
+        _weight_bytes(rewrites),
         packed,
         counted,
         declared_shapes,
     )
 
 
-def _weight_bytes(replacements: Iterable[Replacement]) -> int:
+def _weight_bytes(rewrites: Iterable[Rewrite]) -> int:
     """Bytes of the weights of all products, but of the one that computes candidates only."""
     return sum(
         array.nbytes
-        for replacement in replacements
-        if CANDIDATES not in replacement.node.input
-        and replacement.node.op_type not in embeddings.OPERATORS
-        for array in replacement.initializers.values()
+        for found in rewrites
+        for node in found.new_nodes
+        if CANDIDATES not in node.input and node.op_type not in embeddings.OPERATORS
+        for array in found.initializers.values()
     )
-
-
-def _replace_nodes(graph: onnx.GraphProto, by_last: Mapping[int, Replacement]) -> None:
-    """Puts each node where the last one it replaces was, and adds the inputs.
-
-    ``by_last``: by the ``id`` of that last one.
-    """
-    replaced = {name for r in by_last.values() for name in r.node.output}
-    nodes = [
-        by_last[id(node)].node if id(node) in by_last else node
-        for node in graph.node
-        if id(node) in by_last or replaced.isdisjoint(node.output)
-    ]
-    inputs = {value.name: value for r in by_last.values() for value in r.inputs}
-    graph.input.extend(inputs.values())
-    del graph.node[:]
-    graph.node.extend(nodes)
-
-
-def _drop_unused(graph: onnx.GraphProto) -> None:
-    """Drops nodes and constants that nothing reads."""
-    outputs = {value.name for value in graph.output}
-    while True:
-        used = outputs | {name for node in graph.node for name in node.input}
-        nodes = [node for node in graph.node if any(name in used for name in node.output)]
-        if len(nodes) == len(graph.node):
-            break
-        del graph.node[:]
-        graph.node.extend(nodes)
-    kept = [tensor for tensor in graph.initializer if tensor.name in used]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
 
 
 def _declare_packed(graph: onnx.GraphProto, packed: Mapping[str, Array]) -> None:

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 import numpy as np
 import onnx
 
-from server.runtime.kernels.graph import TOKENS, GraphIndex, Replacement, other_operand
-from server.runtime.kernels.library import DOMAIN
+from server.runtime.rewriting.graph_index import GraphIndex
+from server.runtime.rewriting.graph_inputs import TOKENS
+from server.runtime.rewriting.nodes import native_node, other_operand
+from server.runtime.rewriting.rewrites import Rewrite
 
 OPERATOR = "Ssru"
 
 
-def replacements(graph: GraphIndex) -> Iterator[Replacement]:
-    """Replaces each ``residual + relu(f past + (1 - f) input)``, where ``f`` is a sigmoid."""
+def fuse_ssru(graph: GraphIndex) -> Iterator[Rewrite]:
+    """Replaces each ``residual + relu(f past + (1 - f) input)``, ``f`` the sigmoid of a value."""
     if graph.shape(TOKENS)[1:] != (1,):
         return
     for node in graph.nodes:
@@ -23,7 +25,7 @@ def replacements(graph: GraphIndex) -> Iterator[Replacement]:
             yield found
 
 
-def _match(graph: GraphIndex, sigmoid: onnx.NodeProto) -> Replacement | None:
+def _match(graph: GraphIndex, sigmoid: onnx.NodeProto) -> Rewrite | None:
     readers = {node.op_type: node for node in graph.consumers(sigmoid.output[0])}
     rest, gathered = readers.get("Sub"), readers.get("Gather")
     weighted = graph.only_consumer(rest, "Mul")
@@ -54,11 +56,5 @@ def _match(graph: GraphIndex, sigmoid: onnx.NodeProto) -> Replacement | None:
     )
     if not is_one or not has_shapes:
         return None
-    made = onnx.helper.make_node(
-        OPERATOR,
-        [forget, value, past, residual],
-        [last.output[0], state],
-        name=last.output[0],
-        domain=DOMAIN,
-    )
-    return Replacement(last, made)
+    inputs, outputs = [forget, value, past, residual], [last.output[0], state]
+    return Rewrite(last, (native_node(OPERATOR, inputs, outputs),))

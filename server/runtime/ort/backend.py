@@ -15,7 +15,7 @@ from server.errors import StartupError
 from server.runtime import devices
 from server.runtime.contract import FEW_ROWS, KernelNodes, StepGraphs
 from server.runtime.cuda import copies, cudart, memory_ops
-from server.runtime.cuda.attention_checks import Attention, is_right
+from server.runtime.cuda.attention_checks import AttentionKernel, is_accurate
 from server.runtime.cuda.device_memory import DeviceMemory
 from server.runtime.cuda.rewrite import replace_operators, rewrite_model
 from server.runtime.cuda.shared_weights import Weight, share_weights
@@ -73,7 +73,7 @@ class OrtBackend:
         self._records = records and self._device.kind == "cuda"
         self._loaded: dict[tuple[bytes, bool], OrtGraph] = {}
         self._shared: weakref.WeakValueDictionary[Weight, Value] = weakref.WeakValueDictionary()
-        self._right: dict[tuple[Attention, int, int], bool] = {}  # results of past checks
+        self._accurate: dict[tuple[AttentionKernel, int, int], bool] = {}  # results of past checks
         self._check_device()
 
     @property
@@ -96,7 +96,9 @@ class OrtBackend:
     ) -> OrtGraph:
         try:
             if self._device.kind == "cuda":
-                change = partial(rewrite_model, suppressed=suppressed, is_right=self._is_right)
+                change = partial(
+                    rewrite_model, suppressed=suppressed, is_accurate=self._is_accurate
+                )
                 records = self._records and repeats
                 return self._load_cuda(path, disabled_optimizers, change, records=records)
             with_kernels = self._rewritten(path, takes_candidates)
@@ -158,11 +160,11 @@ class OrtBackend:
     def _shares_weights(self) -> bool:
         return self._records and CUDA_LIBRARY.exists()
 
-    def _is_right(self, attention: Attention, type_: int, head_size: int) -> bool:
-        key = (attention, type_, head_size)
-        if key not in self._right:
-            self._right[key] = is_right(*key, self.load_model)
-        return self._right[key]
+    def _is_accurate(self, kernel: AttentionKernel, type_: int, head_size: int) -> bool:
+        key = (kernel, type_, head_size)
+        if key not in self._accurate:
+            self._accurate[key] = is_accurate(*key, self.load_model)
+        return self._accurate[key]
 
     def _load_changed(
         self,

@@ -1,7 +1,6 @@
 """An index of an ONNX graph: producers, consumers, shapes and constants. For pattern matching."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -9,39 +8,14 @@ from onnx import numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
 from server.runtime.memory import Array
-
-# Inputs of exported graphs (export/signatures.py): the tokens, the length of each row, and which
-# tokens get logits.
-TOKENS, LENGTHS = "token_ids", ("lengths", "num_new_tokens")
-ATTENDED_LENGTHS = "attended_lengths"  # of tokens that others attend to
-LOGIT_POSITIONS = "logit_positions"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Replacement:
-    """Replaces ``last``, and the nodes that only lead to it, by ``node``, which has its outputs.
-
-    ``node`` may have outputs of other nodes too, which it replaces as well.
-
-    ``initializers`` are new constants of the graph, ``inputs`` new inputs.
-    """
-
-    last: onnx.NodeProto
-    node: onnx.NodeProto
-    initializers: dict[str, Array] = field(default_factory=dict)
-    inputs: tuple[onnx.ValueInfoProto, ...] = ()
+from server.runtime.rewriting.graph_inputs import LENGTHS, TOKENS
+from server.runtime.rewriting.nodes import attributes_of
 
 
 class GraphIndex:
-    """Looks up the nodes and values of ``graph``; its external weights are in ``directory``.
+    """Looks up the nodes and values of ``graph``; its external weights are in ``directory``."""
 
-    ``takes_candidates``: see :func:`server.runtime.kernels.rewrite.rewrite`.
-    """
-
-    def __init__(
-        self, graph: onnx.GraphProto, directory: Path, *, takes_candidates: bool = False
-    ) -> None:
-        self.takes_candidates = takes_candidates
+    def __init__(self, graph: onnx.GraphProto, directory: Path) -> None:
         self.nodes: Sequence[onnx.NodeProto] = graph.node
         self.initializers = {tensor.name: tensor for tensor in graph.initializer}
         self.outputs = {value.name for value in graph.output}
@@ -50,7 +24,7 @@ class GraphIndex:
         self.types = {value.name: value.type.tensor_type.elem_type for value in typed}
         self._directory = directory
         self._inputs = {value.name: value for value in graph.input}
-        self._shapes = {value.name: _shape(value) for value in (*graph.value_info, *graph.input)}
+        self._shapes = {value.name: shape_of(value) for value in (*graph.value_info, *graph.input)}
         self._consumers: dict[str, list[onnx.NodeProto]] = {}
         for node in graph.node:
             for name in node.input:
@@ -64,16 +38,25 @@ class GraphIndex:
         return node if node is not None and node.op_type == operator else None
 
     def only_consumer(self, node: onnx.NodeProto | None, *operators: str) -> onnx.NodeProto | None:
-        """The only consumer of the only output of ``node``, if it is one of these operators."""
+        """The only consumer of the first output of ``node``, if it is one of these operators.
+
+        Without ``operators``, it may be any.
+        """
         if node is None or node.output[0] in self.outputs:
             return None
         consumers = self._consumers.get(node.output[0], [])
-        matches = len(consumers) == 1 and consumers[0].op_type in operators
+        matches = len(consumers) == 1 and (not operators or consumers[0].op_type in operators)
         return consumers[0] if matches else None
 
     def consumers(self, name: str) -> Sequence[onnx.NodeProto]:
         """The nodes that read a value, once for each input that does."""
         return self._consumers.get(name, [])
+
+    def skip(self, name: str, *operators: str) -> str:
+        """The value that nodes of these operators make ``name`` of, by their first inputs."""
+        while (node := self.producers.get(name)) is not None and node.op_type in operators:
+            name = node.input[0]
+        return name
 
     def shape(self, name: str) -> tuple[str | int, ...]:
         """The sizes of a value, symbolic ones by name; empty if unknown."""
@@ -110,6 +93,16 @@ class GraphIndex:
             return None
         return numpy_helper.to_array(tensor)
 
+    def scalar(self, name: str) -> float | None:
+        """The number of a constant without axes that is stored in the graph itself, or None."""
+        array = self.inline_array(name)
+        return float(array.item()) if array is not None and array.ndim == 0 else None
+
+    def axes(self, node: onnx.NodeProto) -> list[int]:
+        """The constant second input of a node, which names axes; empty if there is none."""
+        axes = self.inline_array(node.input[1]) if len(node.input) > 1 else None
+        return [] if axes is None else axes.tolist()
+
     def array(self, name: str) -> Array:
         """A constant, read from its file if it is external.
 
@@ -136,15 +129,10 @@ class GraphIndex:
         if name in self.initializers:
             return self.array(name)
         cast = self.producers[name]
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(cast.attribute[0].i)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(attributes_of(cast)["to"])
         return self.array(cast.input[0]).astype(dtype)
 
 
-def other_operand(node: onnx.NodeProto, operand: str) -> str:
-    """The operand of a node of two that is not ``operand``."""
-    return str(node.input[1] if node.input[0] == operand else node.input[0])
-
-
-def _shape(value: onnx.ValueInfoProto) -> tuple[str | int, ...]:
-    """Sizes, symbolic ones by name; an unknown size is 0."""
+def shape_of(value: onnx.ValueInfoProto) -> tuple[str | int, ...]:
+    """The sizes of a value, symbolic ones by name; an unknown size is 0."""
     return tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim)
