@@ -29,10 +29,6 @@ class HostMemory:
         return None
 
     @property
-    def num_bytes(self) -> int:
-        return sum(array.nbytes for array in self._arrays.values())
-
-    @property
     def resident_bytes(self) -> int | None:
         return sum(map(pages.resident_bytes, self._arrays.values()))
 

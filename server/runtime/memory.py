@@ -95,11 +95,6 @@ class Memory(Protocol):
         ...
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes of all tensors."""
-        ...
-
-    @property
     def resident_bytes(self) -> int | None:
         """Bytes of the tensors that are resident in host memory now; None on another device.
 
@@ -120,7 +115,12 @@ class Memory(Protocol):
         ...
 
     def move(self, names: Sequence[str], moves: Sequence[Move]) -> None:
-        """Applies all moves to each tensor, as if every source were read before any write."""
+        """Applies all moves to each tensor, as if every source were read before any write.
+
+        Args:
+            names: of the tensors.
+            moves: at most one, of a single row, reads a row that one before it writes.
+        """
         ...
 
     def zero(self, names: Sequence[str], row: int) -> None:

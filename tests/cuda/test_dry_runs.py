@@ -1,5 +1,8 @@
 """Runs on ONNX Runtime's CUDA provider, without a GPU: copies, launches and captures."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +18,7 @@ from server.engine.gpu.padded_prompts import MAX_PROMPT_TOKENS
 from server.engine.gpu.padded_sources import MAX_SOURCE_TOKENS
 from server.runtime.cuda.attention_checks import AttentionKernel
 from tests.cuda.conftest import Probe
+from tests.cuda.libraries import environment, onnxruntime_for_gpus
 from tests.cuda.probe import MAX_LENGTH, NUM_SLOTS, Call, Reply, Request
 from tests.families import gated, test_granite
 from tests.families.harness import imported
@@ -214,6 +218,23 @@ def test_a_device_without_memory_is_told(
     request = Request(bundle_of("bert-check"), config, memory_bytes=0, warms_up=cuda_graphs)
     reply = run_probe(request)
     assert reply.failures["greedy"] == ([] if cuda_graphs else [OUT_OF_MEMORY.message] * 3)
+
+
+def test_a_device_without_the_cuda_runtime_is_refused(cuda_libraries: Path) -> None:
+    command = (
+        "from server.runtime.cuda import cudart; cudart._LIBRARIES = (); "
+        "from server.runtime.ort.backend import OrtBackend; OrtBackend('cuda', 1)"
+    )
+    needed = environment(cuda_libraries, onnxruntime_for_gpus(), computes=False)
+    done = subprocess.run(
+        (sys.executable, "-c", command),
+        env={**os.environ, **needed},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    message = "StartupError: device 'cuda' cannot be used: the CUDA runtime is not loaded"
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize("name", ["llama-check", "bart-check", "bert-check"])

@@ -23,7 +23,7 @@ from tests.server.samplers import device_sampler, load_model
 
 MAX_LENGTH = 64
 
-# Slot memory: host arrays, or device memory that only graphs can access.
+# Slot memory: host arrays, or the memory of a CPU that stands for a GPU.
 MEMORIES: dict[str, MakeMemory] = {
     "host": HostMemory,
     "device": OrtBackend("cpu", 1, has_device_memory=True).memory,

@@ -114,7 +114,7 @@ class SlotStore:
         return [(slot, moved_to, Span(len(prefix.tokens)))], last
 
     def copy(self, copies: Sequence[SlotCopy]) -> None:
-        """Makes all copies, as if every source were read before any write."""
+        """Makes all copies. No sequence may be the source of one and the target of another."""
         self._cache.move(
             [
                 (

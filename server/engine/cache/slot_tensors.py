@@ -177,7 +177,10 @@ class SlotTensors:
         self.move(moves)
 
     def move(self, moves: Sequence[tuple[int, int, Span]]) -> None:
-        """Copies ``(source slot, target slot, span)``, as if every source were read first."""
+        """Copies ``(source slot, target slot, span)``.
+
+        At most one of them reads a slot that one before it writes.
+        """
         if not moves:
             return
         self.before_change()

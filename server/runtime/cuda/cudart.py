@@ -76,11 +76,6 @@ def _library() -> ctypes.CDLL | None:
     return None
 
 
-def is_loaded() -> bool:
-    """Whether the CUDA runtime can be called."""
-    return _library() is not None
-
-
 def call(function: str, *arguments: Any) -> None:
     """Calls a function that returns an error code.
 

@@ -1,5 +1,6 @@
-"""Turns moves of slots in device memory into copies or lists of indices."""
+"""Turns moves of slots in device memory into copies."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -10,26 +11,6 @@ from server.runtime.memory import Array, Layout, Move, Tensor, late_moves
 
 SPARE_ROW = -1
 """A row number in a move that means the spare row, which is no slot."""
-
-
-class Geometry(NamedTuple):
-    """Divides a tensor into units of ``width`` bytes, one for each token of each head of each row.
-
-    The index of a unit is ``(row * heads + head) * length + token``. A tensor without tokens has
-    one unit per row.
-    """
-
-    heads: int
-    length: int
-    width: int
-    has_tokens: bool
-
-    def units(self, row: int, move: Move) -> Array:
-        """Returns the indices of the units of a move's tokens, in the rows from ``row`` on."""
-        rows = np.arange(row, row + move.num_rows, dtype=np.int64)[:, None, None]
-        heads = np.arange(self.heads)[:, None]
-        tokens = np.arange(move.start, move.stop) if self.has_tokens else np.zeros(1, np.int64)
-        return ((rows * self.heads + heads) * self.length + tokens).ravel()
 
 
 class Parts(NamedTuple):
@@ -47,12 +28,14 @@ class Parts(NamedTuple):
     has_tokens: Array
 
     @classmethod
-    def of(cls, tensors: Iterable[tuple[Geometry, Tensor, Tensor]]) -> "Parts":
-        """Describes ``tensors``, each given as its units, its rows and its spare row."""
+    def of(cls, tensors: Iterable[tuple[Layout, Tensor, Tensor]]) -> "Parts":
+        """Describes ``tensors``, each given as its layout, its rows and its spare row."""
         rows = []
-        for units, tensor, spare in tensors:
-            pitch = units.length * units.width
-            numbers = (units.heads, pitch, units.width, units.has_tokens)
+        for layout, tensor, spare in tensors:
+            has_tokens = layout.has_tokens
+            heads, length, width = layout.shape if has_tokens else (1, 1, math.prod(layout.shape))
+            token_bytes = width * layout.dtype.itemsize
+            numbers = (heads, length * token_bytes, token_bytes, has_tokens)
             rows.append((tensor.pointer, spare.pointer, *numbers))
         return cls(*np.array(rows, np.int64).T[:, :, None])
 
@@ -80,17 +63,20 @@ class Parts(NamedTuple):
         return addresses
 
 
-def moves_in_order(moves: Sequence[Move]) -> list[Move] | None:
+def moves_in_order(moves: Sequence[Move]) -> list[Move]:
     """Returns moves with the same result as ``moves`` that can be made one after the other.
 
     If one of ``moves`` reads a row that an earlier one writes, the row is first copied to
-    :data:`SPARE_ROW`. None if several do, or if that move has several rows.
+    :data:`SPARE_ROW`.
+
+    Raises:
+        ValueError: several moves do, or that move has several rows.
     """
     late = late_moves(moves)
     if not late:
         return list(moves)
-    if len(late) > 1 or moves[late[0]].num_rows > 1:
-        return None
+    if sum(moves[index].num_rows for index in late) > 1:
+        raise ValueError("more than one row is read after it is written")
     move = moves[late[0]]
     in_order = [move._replace(target=SPARE_ROW), *moves]
     in_order[1 + late[0]] = move._replace(source=SPARE_ROW)
@@ -118,17 +104,3 @@ def independent(moves: Sequence[Move]) -> list[list[Move]]:
 
 def _rows(first: int, move: Move) -> range:
     return range(first, first + move.num_rows)
-
-
-def geometry_of(layout: Layout) -> Geometry:
-    """Returns the division of a tensor into units."""
-    if not layout.has_tokens:
-        return Geometry(1, 1, unit_bytes(layout), has_tokens=False)
-    heads, length, _ = layout.shape
-    return Geometry(heads, length, unit_bytes(layout), has_tokens=True)
-
-
-def unit_bytes(layout: Layout) -> int:
-    """Returns the bytes of a unit of :class:`Geometry`."""
-    numbers = layout.shape[2] if layout.has_tokens else int(np.prod(layout.shape))
-    return numbers * layout.dtype.itemsize

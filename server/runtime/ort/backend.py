@@ -256,24 +256,25 @@ class OrtBackend:
         bound = self.load_model(memory_ops.zeros_graph(type_)).bind({})
         return bound.run_on_device({"shape": np.array(shape, np.int64)})["y"]
 
-    def copy(self, groups: Sequence[Array]) -> bool:
+    def copy(self, groups: Sequence[Array]) -> None:
         """Implements :class:`server.runtime.cuda.device_memory.DeviceBackend`."""
-        if self._device.kind != "cuda" or not cudart.is_loaded():
-            return False
-        copies.copy(self._device.number, groups)
-        return True
+        if self._device.kind == "cuda":
+            copies.copy(self._device.number, groups)
+        else:
+            copies.copy_on_host(groups)
 
-    def clear(self, parts: Sequence[tuple[int, int]]) -> bool:
+    def clear(self, parts: Sequence[tuple[int, int]]) -> None:
         """Implements :class:`server.runtime.cuda.device_memory.DeviceBackend`."""
-        if self._device.kind != "cuda" or not cudart.is_loaded():
-            return False
-        cudart.zero(self._device.number, parts)
-        return True
+        if self._device.kind == "cuda":
+            cudart.zero(self._device.number, parts)
+        else:
+            copies.clear_on_host(parts)
 
     def _check_device(self) -> None:
-        """Allocates a tensor on the device. Raises ``StartupError`` if that fails."""
+        """Allocates and clears a tensor on the device. Raises ``StartupError`` if that fails."""
         try:
-            self.zeros((1,), np.dtype(np.float32))
+            tensor = self.zeros((1,), np.dtype(np.float32))
+            self.clear([(tensor.pointer, tensor.num_bytes)])
         except StartupError:
             raise
         except Exception as error:
