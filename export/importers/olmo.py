@@ -13,7 +13,7 @@ from export.importers.layer_types import FULL, SLIDING, layer_types
 from export.importers.norms import layer_norm
 from export.importers.qwen import NAMES as EXPERTS
 from export.importers.rotary import rotary
-from export.importers.support import clip_of
+from export.importers.support import MAX_EXPERTS, clip_of
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -105,7 +105,7 @@ def import_olmoe(folder: HuggingFaceFolder) -> Checkpoint:
     sizes = DecoderSizes.of(config, epsilon=1e-5)
     positions = rotary(config, sizes.head_size)
     experts = ExpertsConfig(
-        count=config.positive("num_experts", 64),
+        count=config.positive("num_experts", 64, maximum=MAX_EXPERTS),
         active=config.positive("num_experts_per_tok", 8),
         normalized=config.flag("norm_topk_prob", False),
     )

@@ -10,6 +10,7 @@ from export.importers.causal import architecture_of, causal_checkpoint
 from export.importers.gated_decoder import TARGET, DecoderSizes, Names, gated_table
 from export.importers.norms import layer_norm
 from export.importers.opt import NUM_PADDING_ROWS, without_padding_rows
+from export.importers.support import MAX_TABLE_POSITIONS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -65,7 +66,7 @@ def _model(config: Fields, positions: PositionKind, first_position: int = 0) -> 
     is_scaled = config.flag("scale_embedding", True)
     return sizes.model(
         (layer,) * sizes.num_layers,
-        config.positive("max_position_embeddings"),
+        config.positive("max_position_embeddings", maximum=MAX_TABLE_POSITIONS),
         positions=positions,
         first_position=first_position,
         embedding_scale=sizes.hidden_size**0.5 if is_scaled else 1.0,
