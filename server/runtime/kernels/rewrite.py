@@ -83,7 +83,7 @@ def kernel_nodes(path: Path, rewritten: RewrittenGraph | None) -> KernelNodes:
     """The nodes by kernel of the graph that runs: ``rewritten``; if None, the one in ``path``."""
     if rewritten is not None:
         return rewritten.kernel_nodes
-    model = onnx.load(str(path), load_external_data=False)
+    model = onnx.ModelProto.FromString(path.read_bytes())
     return count_nodes(GraphIndex(model.graph, path.parent))
 
 
@@ -100,7 +100,7 @@ def rewrite(
     """
     if not kernels:
         return None
-    model = onnx.load(str(path), load_external_data=False)
+    model = onnx.ModelProto.FromString(path.read_bytes())
     index = GraphIndex(model.graph, path.parent, takes_candidates=takes_candidates)
     by_last = {  # of two patterns, the later one has priority
         id(replacement.last): replacement
