@@ -7,6 +7,7 @@ of all heads as one vector; OLMo 3 has windows in most layers. OLMoE is a mixtur
 from typing import Any
 
 from export.checkpoint import Checkpoint
+from export.errors import UnsupportedError
 from export.importers.causal import architecture_of, causal_checkpoint
 from export.importers.gated_decoder import HUGGING_FACE, TARGET, DecoderSizes, Names, gated_table
 from export.importers.layer_types import FULL, SLIDING, layer_types
@@ -78,6 +79,12 @@ def import_olmo3(folder: HuggingFaceFolder) -> Checkpoint:
     architecture = architecture_of(config, "Olmo3ForCausalLM")
     check_supported(config, hidden_act=("silu",))
     sizes = DecoderSizes.of(config, epsilon=1e-5)
+    parameters = config.fields("rope_parameters")
+    if parameters and not {FULL, SLIDING} & parameters.keys():
+        raise UnsupportedError(
+            f"{parameters.origin} without {FULL} or {SLIDING} is not supported: transformers "
+            "ignores it"
+        )
     far = rotary(config, sizes.head_size, default_base=500_000.0, layer_type=FULL)
     # A scaling beside the parameters is that of full attention.
     unscaled = Fields({**config, "rope_scaling": None}, config.origin)
