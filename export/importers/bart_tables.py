@@ -111,7 +111,7 @@ def import_variant(folder: HuggingFaceFolder, variant: BartVariant) -> Checkpoin
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
-    check_supported(config, tie_word_embeddings=(True,))
+    check_supported(config, tie_word_embeddings=(True,), is_causal=(True,))
     architecture = architecture_of(config, variant.architecture)
     model = _config(config, variant)
     tokens = token_table(folder.weights, TOKENS)
