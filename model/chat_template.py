@@ -1,13 +1,12 @@
 """Chat templates as ``transformers`` compiles them: sandboxed Jinja, with bounded values.
 
 The source of the environment is ``transformers.utils.chat_template_utils``. A template is code of
-whoever made the model. Therefore nothing is computed while it is compiled, and no operator makes a
-string longer than a prompt may be.
+whoever made the model. Therefore nothing is computed while it is compiled, and
+:mod:`model.template_bounds` bounds what is computed later.
 """
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -20,11 +19,17 @@ from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-MAX_CHARACTERS = 4 << 20  # of a prompt, and of every value that an operator makes
-MAX_BITS = 1 << 16  # of an integer
+from model.template_bounds import (
+    BOUNDED_FILTERS,
+    bounded_braces,
+    bounded_call,
+    bounded_filter,
+    check_operands,
+    concatenate,
+    format_text,
+)
+
 MAX_INDENT = 64
-# Of printf-style formats: a width from an argument, or one of five digits.
-_WIDE_FORMAT = re.compile(r"\*|\d{5}", re.ASCII)
 
 
 def compile_template(source: str) -> Template:
@@ -44,7 +49,9 @@ def compile_template(source: str) -> Template:
     environment.globals["namespace"] = _Namespace
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = _strftime_now
-    environment.filters["format"] = _format
+    for name in BOUNDED_FILTERS:
+        environment.filters[name] = bounded_filter(name, environment.filters[name])
+    environment.filters["format"] = format_text
     environment.filters["tojson"] = _to_json
     try:
         return environment.from_string(source)
@@ -81,20 +88,6 @@ def render_template(
         raise TemplateError(f"{type(error).__name__}: {error}") from error
 
 
-def concatenate(pieces: Iterable[str]) -> str:
-    """``pieces`` as one string.
-
-    Raises:
-        SecurityError: it has more than ``MAX_CHARACTERS`` characters.
-    """
-    kept, num_characters = [], 0
-    for piece in pieces:
-        num_characters += len(piece)
-        _check_size(num_characters)
-        kept.append(piece)
-    return "".join(kept)
-
-
 class _CodeGenerator(CodeGenerator):
     """Folds no constants: ``'a' | center(1000000000)`` would be computed at compile time."""
 
@@ -126,8 +119,16 @@ class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        _check_operands(operator, left, right)
+        check_operands(operator, left, right)
         return super().call_binop(context, operator, left, right)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """The underscores allow keywords such as ``self``."""
+        return super().call(__context, bounded_call(__obj), *args, **kwargs)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        wrapped = super().wrap_str_format(value)
+        return None if wrapped is None else bounded_braces(value.__self__, wrapped)
 
 
 class _Generation(Extension):
@@ -172,49 +173,6 @@ class _Namespace(Namespace):
 def _check_attribute(name: object) -> None:
     if isinstance(name, str) and name.startswith("_"):
         raise SecurityError(f"a namespace cannot have the private attribute {name!r}")
-
-
-def _check_operands(operator: str, left: Any, right: Any) -> None:
-    """Raises ``SecurityError`` if the result could be too large."""
-    if isinstance(left, int) and isinstance(right, int):
-        bits = left.bit_length(), right.bit_length()
-        if operator == "**" and bits[0] * max(right, 0) > MAX_BITS and bits[0] > 1:
-            raise SecurityError(f"an integer of more than {MAX_BITS} bits")
-        if operator == "*" and sum(bits) > MAX_BITS:
-            raise SecurityError(f"an integer of more than {MAX_BITS} bits")
-    elif operator == "%" and isinstance(left, str | bytes):
-        _check_format(left, right)
-    elif operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
-        _check_size(len(left) + len(right))
-    elif operator == "*":
-        for values, count in ((left, right), (right, left)):
-            if hasattr(values, "__len__") and isinstance(count, int):
-                _check_size(len(values) * count)
-
-
-def _check_format(pattern: str | bytes, values: Any) -> None:
-    text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
-    if _WIDE_FORMAT.search(text):
-        raise SecurityError("a format with such a width is not supported")
-    if isinstance(values, Mapping):
-        values = tuple(values.values())
-    parts = values if isinstance(values, tuple) else (values,)
-    longest = max((len(str(part)) for part in parts), default=0)
-    _check_size(len(text) + text.count("%") * (longest + 9_999))
-
-
-def _check_size(size: int) -> None:
-    if size > MAX_CHARACTERS:
-        raise SecurityError(f"more than {MAX_CHARACTERS} characters or elements")
-
-
-def _format(pattern: object, *args: Any, **kwargs: Any) -> str:
-    """The filter ``format``."""
-    values: Any = kwargs or args
-    text = str(pattern)
-    _check_format(text, values)
-    formatted: str = text % values
-    return formatted
 
 
 def _raise(message: str) -> NoReturn:

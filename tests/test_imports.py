@@ -76,6 +76,7 @@ TORCH_FREE_MODULES = (
     "model/graph_spec.py",
     "model/bundle_files.py",
     "model/chat_template.py",
+    "model/template_bounds.py",
     "model/late_interaction.py",
     "model/shortlist.py",
     "model/quality.py",

@@ -5,7 +5,8 @@ from jinja2 import TemplateError
 from jinja2.exceptions import SecurityError
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from model.chat_template import MAX_CHARACTERS, compile_template, concatenate, render_template
+from model.chat_template import compile_template, render_template
+from model.template_bounds import MAX_CHARACTERS, concatenate
 
 MESSAGES = [{"role": "user", "content": "Hi <b>\u00e9"}, {"role": "assistant", "content": "Yes"}]
 
@@ -23,6 +24,12 @@ MESSAGES = [{"role": "user", "content": "Hi <b>\u00e9"}, {"role": "assistant", "
         "{{ 'a' ~ 1 ~ none }}{{ [1] + [2] }}{{ 'ab' * 3 }}{{ 2 ** 70 }}{{ -7 % 3 }}{{ '%d' % 5 }}",
         "{% set ns = namespace(a=1) %}{% set ns.a = ns.a + 1 %}{{ ns.a }}{{ dict(b=2) }}",
         "{{ namespace(_a=1) }}",
+        "{{ namespace(self=2).self }}{{ messages | join('|', attribute='role') }}",
+        "{{ ['a', 2] | join('-') }}{{ '-'.join(['a', 'b']) }}",
+        "{{ 'a' | center(5) }}{{ 'a'.zfill(3) }}{{ 'aba'.replace('a', '') }}",
+        "{{ '{}-{x:>3}'.format(1, x='b') }}{{ 'aba' | replace('a', 'c') }}",
+        "{{ 'a\nb' | indent(2) }}{{ 2.567 | round(1) }}{{ [1, 2, 3] | batch(2, 0) | list }}",
+        "{{ messages | map(attribute='role') | join(',') }}",
         "{{ dict.fromkeys(['a']) }}{{ dict.update }}",
         "{{ raise_exception('no') }}",
         "{{ ''.__class__.__mro__ }}",
@@ -59,6 +66,19 @@ def test_prompts_are_those_of_transformers(source: str) -> None:
         "'%*d' % (1000000000, 1)",
         "'%1000000000d' | format(1)",
         "[1] | tojson(indent=1000000000)",
+        "'a' | center(1000000000)",
+        "'a'.ljust(1000000000)",
+        "['a'] | map('center', 1000000000) | first",
+        "'{:1000000000}'.format(1)",
+        "'{:{}}'.format(1, 1000000000)",
+        "('a' * 4000000).replace('a', 'b' * 4000000)",
+        "('a' * 4000000) | replace('a', 'b' * 4000000)",
+        "(['a' * 4000000] * 1000) | join",
+        "('b' * 4000000).join('a' * 4000000)",
+        "('\\n' * 4000000) | indent(1000000)",
+        "(1).to_bytes(1000000000, 'big')",
+        "1.5 | round(100000000, 'ceil')",
+        "['a'] | batch(1000000000, 'b') | first",
     ],
 )
 def test_large_values_are_refused_when_a_prompt_is_rendered(expression: str) -> None:
