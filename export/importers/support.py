@@ -11,6 +11,7 @@ from export.supported import check_supported
 # A file with more layers is damaged or hostile; refusing it early saves memory.
 MAX_LAYERS = 1024
 MAX_EXPERTS = 1024  # of a layer
+MAX_LABELS = 1 << 20  # that have no names
 MAX_TABLE_POSITIONS = 1 << 16  # of a table that the export computes: sinusoids, ALiBi's biases
 MAX_TABLE_SIZE = 1 << 28  # elements
 

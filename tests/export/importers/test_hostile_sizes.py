@@ -37,6 +37,7 @@ SIZES: dict[str, Any] = {
         (transformers.RoFormerConfig, "RoFormerModel", "max_position_embeddings"),
         (transformers.RoFormerConfig, "RoFormerModel", "hidden_size"),
         (transformers.XGLMConfig, "XGLMForCausalLM", "max_position_embeddings"),
+        (transformers.BertConfig, "BertForSequenceClassification", "num_labels"),
         (transformers.MixtralConfig, "MixtralForCausalLM", "num_local_experts"),
         (transformers.GraniteMoeConfig, "GraniteMoeForCausalLM", "num_local_experts"),
         (transformers.OlmoeConfig, "OlmoeForCausalLM", "num_experts"),
@@ -48,7 +49,7 @@ def test_huge_sizes_are_refused(tmp_path: Path, config: Any, architecture: str, 
     config(**SIZES, architectures=[architecture]).save_pretrained(tmp_path)
     save_file({"weight": torch.zeros(1)}, tmp_path / "model.safetensors")
     value = HUGE - 1 if field in ("d_model", "hidden_size") else HUGE  # divisible by the heads
-    edit_json(tmp_path / "config.json", **{field: value, "num_local_experts": value})
+    edit_json(tmp_path / "config.json", **{field: value}, id2label=None)
     with pytest.raises(SourceError, match=f"{field} is {value}|sinusoids has more than"):
         load_checkpoint(str(tmp_path))
 
