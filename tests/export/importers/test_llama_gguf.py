@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from export.errors import ExportError, SourceError, UnsupportedError, WeightsError
 from export.sources import load_checkpoint
+from model.mixers import required
 from model.position_config import LinearScaling
 from tests.export.importers.support import logits, random_ids, randomise
 
@@ -188,8 +189,12 @@ def test_add_bos_token_prepends_bos(tmp_path: Path) -> None:
 def test_llama_3_adds_bos_unless_the_file_forbids_it(
     tmp_path: Path, adds: bool | None, tokens: list[str]
 ) -> None:
-    values = {"tokenizer__ggml__pre": "llama-bpe", "tokenizer__ggml__add_bos_token": adds}
-    path = write(tmp_path / "model.gguf", llama(), **values)
+    path = write(
+        tmp_path / "model.gguf",
+        llama(),
+        tokenizer__ggml__pre="llama-bpe",
+        tokenizer__ggml__add_bos_token=adds,
+    )
     tokenizer = Tokenizer.from_str(load_checkpoint(str(path)).tokenizer_json)
     assert tokenizer.encode("ab").tokens == tokens
 
@@ -220,8 +225,11 @@ def test_a_factor_without_a_type_is_linear(
 ) -> None:
     named = {f"llama__rope__{name}": value for name, value in values.items()}
     checkpoint = load_checkpoint(str(write(tmp_path / "model.gguf", llama(), **named)))
-    attention = checkpoint.config.decoder.layers[0].attention
-    assert attention.rotary.scaling == (factor and LinearScaling(factor=factor))
+    decoder = checkpoint.config.decoder
+    assert decoder is not None
+    rotary = required(decoder.layers[0].attention).rotary
+    assert rotary is not None
+    assert rotary.scaling == (factor and LinearScaling(factor=factor))
 
 
 def test_all_missing_and_unexpected_weights_are_listed(tmp_path: Path) -> None:
