@@ -110,7 +110,8 @@ def write_bundle(
         ParityError: a graph does not compute what the eager module computes.
         FidelityError: the precision loses more than its limits allow.
         BundleExistsError: a bundle of this name and version exists.
-        UnsupportedError: ``device`` lacks operators, or the cache cannot be ``kv_cache``.
+        UnsupportedError: ``device`` lacks operators, the cache cannot be ``kv_cache``, or the
+            chat template does not render.
     """
     name = name or checkpoint.name
     for value in (name, version):
@@ -121,6 +122,7 @@ def write_bundle(
         raise BundleExistsError(f"{path} exists: delete it, or choose another version")
     check_weights(checkpoint.config, checkpoint.weights)
     check_vocabulary(checkpoint.config, checkpoint.tokenizer_json)
+    Subject.of(checkpoint).check_chat_template()
     check_device_supported(checkpoint.config, device, precision)
     if kv_cache == KvCache.INT8:
         check_kv_cache_supported(checkpoint.config, device)

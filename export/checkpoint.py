@@ -26,6 +26,8 @@ from model.images import Pixels
 from model.shortlist import Shortlist
 from model.transformer import parameter_shapes
 
+MAX_POSITIONS = 1 << 23  # bounds the tables of rotary positions
+
 
 @dataclass(frozen=True)
 class HeldOutSet:
@@ -107,9 +109,13 @@ def check_weights(config: ModelConfig, weights: Mapping[str, torch.Tensor]) -> N
     """Checks the names, shapes and values of ``weights`` against ``config``.
 
     Raises:
+        SourceError: more positions than ``MAX_POSITIONS``, for which tables would be computed.
         WeightsError: lists every missing, every unexpected and every wrongly shaped weight; if
             there are none, every weight that is not finite.
     """
+    max_positions = config.position.max_positions
+    if max_positions > MAX_POSITIONS:
+        raise SourceError(f"the model has {max_positions} positions, more than {MAX_POSITIONS}")
     expected = parameter_shapes(config)
     lines = [f"missing: {name} {list(expected[name])}" for name in expected if name not in weights]
     lines += [

@@ -36,6 +36,7 @@ from model.bundle import (
 from model.config import Kind
 from model.quality import QUALITY_FILE, Quality
 
+GRAPH_SUFFIX = ".onnx"
 # Relative paths of plain names, without characters special to a file system or runtime.
 _PATH_PATTERN = r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*"
 
@@ -109,6 +110,7 @@ def read_manifest(directory: Path) -> Manifest:
             raise BundleError(f"{label}: file {path!r} is not a plain path")
         if path not in listed:
             raise BundleError(f"{label}: file {path!r} is not listed in files")
+    _check_suffixes(graph_files, label)
     _check_counts(manifest, label)
     _check_edits(manifest, label)
     if manifest.embedding is not None:
@@ -123,6 +125,13 @@ def read_manifest(directory: Path) -> Manifest:
     if set(manifest.graphs) - optional != expected:
         raise BundleError(f"{label}: graphs {sorted(manifest.graphs)}, need {sorted(expected)}")
     return manifest
+
+
+def _check_suffixes(graph_files: set[str], label: str) -> None:
+    """Libraries read files with other suffixes in other formats than those that are checked."""
+    for path in sorted(graph_files):
+        if not path.endswith(GRAPH_SUFFIX):
+            raise BundleError(f"{label}: graph {path!r} is not an {GRAPH_SUFFIX} file")
 
 
 def _check_edits(manifest: Manifest, label: str) -> None:

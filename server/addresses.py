@@ -22,7 +22,8 @@ def host_and_port(address: str) -> tuple[str, int]:
         StartupError: the address has no host, or no port of 0 to 65535.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port[:6]) > MAX_PORT:
+    is_number = port.isascii() and port.isdecimal() and len(port) <= 5
+    if not host or not is_number or int(port) > MAX_PORT:
         raise StartupError(
             f"address {address!r} is not HOST:PORT with a port of at most {MAX_PORT}"
         )

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import Template
 from tokenizers import Encoding, Tokenizer
 
+from export.chat import compile_chat_template, render_message
 from export.checkpoint import Checkpoint
 from export.fidelity.texts import PROMPTS, sentences
 from export.runtime import DecodeSession, Session
@@ -191,6 +191,10 @@ class Subject:
         rows = [self._prompt(text)[:limit] for text in texts[: self.max_rows]]
         return [row for row in rows if row]
 
+    def check_chat_template(self) -> None:
+        """Raises ``UnsupportedError`` if the chat template does not render a user's message."""
+        self._rendered("Hi")
+
     def sources(self) -> Sequence[Source]:
         """Sentences for an encoder-decoder, or windows of speech."""
         reader = SpeechReader.of(self)
@@ -221,20 +225,17 @@ class Subject:
             return self.encode(text)
         return self.encode(rendered, add_special_tokens=False)
 
+    @cached_property
+    def _template(self) -> Template | None:
+        return None if self.chat_template is None else compile_chat_template(self.chat_template)
+
     def _rendered(self, text: str) -> str | None:
-        if self.chat_template is None:
+        if self._template is None:
             return None
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         special = self.special_tokens
         named = {"bos_token": special.bos, "eos_token": next(iter(special.eos), None)}
-        try:
-            return environment.from_string(self.chat_template).render(
-                messages=[{"role": "user", "content": text}],
-                add_generation_prompt=True,
-                **{name: self._token(index) for name, index in named.items()},
-            )
-        except (TemplateError, TypeError, ValueError):
-            return None  # the template needs more than a server can provide
+        tokens = {name: self._token(index) for name, index in named.items()}
+        return render_message(self._template, text, tokens)
 
     def _token(self, index: int | None) -> str:
         return "" if index is None else self.tokenizer.id_to_token(index) or ""

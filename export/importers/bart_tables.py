@@ -17,7 +17,7 @@ from export.importers.activations import activation
 from export.importers.causal import OUTPUT_MATRIX, architecture_of
 from export.importers.renaming import Rename, affine, linear, stacked_experts
 from export.importers.seq2seq import seq2seq_checkpoint, token_table
-from export.importers.support import MAX_LAYERS, divide_heads
+from export.importers.support import MAX_LAYERS, MAX_TABLE_POSITIONS, check_table_size, divide_heads
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -111,7 +111,7 @@ def import_variant(folder: HuggingFaceFolder, variant: BartVariant) -> Checkpoin
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
-    check_supported(config, tie_word_embeddings=(True,))
+    check_supported(config, tie_word_embeddings=(True,), is_causal=(True,))
     architecture = architecture_of(config, variant.architecture)
     model = _config(config, variant)
     tokens = token_table(folder.weights, TOKENS)
@@ -144,7 +144,9 @@ def _computed(model: ModelConfig) -> dict[str, Tensor]:
     if formula is None:
         return {}
     first = model.position.first
-    table = formula(first + model.position.max_positions, model.hidden_size)
+    num_rows = first + model.position.max_positions
+    check_table_size(num_rows, model.hidden_size)
+    table = formula(num_rows, model.hidden_size)
     table[:first] = torch.nan
     return dict.fromkeys(SINUSOIDS, table)
 
@@ -161,7 +163,9 @@ def _config(config: Fields, variant: BartVariant) -> ModelConfig:
         hidden_size=hidden_size,
         position=PositionConfig(
             kind=variant.positions,
-            max_positions=config.positive("max_position_embeddings", 1024),
+            max_positions=config.positive(
+                "max_position_embeddings", 1024, maximum=MAX_TABLE_POSITIONS
+            ),
             first=variant.first_position(config.integer("pad_token_id", 1)),
         ),
         embedding=EmbeddingConfig(

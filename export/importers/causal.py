@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
+from export.chat import chat_template_of
 from export.checkpoint import Checkpoint, check_weights
 from export.importers.causal_encoder import DecoderBody, causal_encoder, pooled_classes
 from export.importers.renaming import Rename, rename
@@ -73,7 +74,7 @@ def causal_checkpoint(
         special_tokens=_special_tokens(folder, model.vocabulary_size),
         license=folder.license,
         name=bundle_name(folder.path),
-        chat_template=folder.chat_template,
+        chat_template=chat_template_of(folder),
         sample_inputs=ENGLISH_PROMPTS,
     )
 

@@ -29,6 +29,7 @@ FIELDS = {
     "intermediate_size": "hidden_dim",
     "hidden_act": "activation",
 }
+EPSILON = 1e-12  # of transformers' code, which reads no layer_norm_eps
 _LAYER = "transformer.layer.{n}"
 NAMES = LayerNames(
     query=f"{_LAYER}.attention.q_lin",
@@ -50,7 +51,7 @@ def import_distilbert(folder: HuggingFaceFolder) -> Checkpoint:
     """
     original = folder.config
     renamed = {field: original[name] for field, name in FIELDS.items() if name in original}
-    config = Fields({**original, **renamed}, original.origin)
+    config = Fields({**original, **renamed, "layer_norm_eps": EPSILON}, original.origin)
     folder = dataclasses.replace(folder, config=config)
     layers = (post_norm_layer(config),) * num_layers(config)
     body = Body(

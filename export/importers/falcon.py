@@ -12,6 +12,7 @@ from export.importers.gated_decoder import TARGET, DecoderSizes, Names, gated_ta
 from export.importers.norms import layer_norm
 from export.importers.renaming import rows_by_kind, select_rows
 from export.importers.rotary import rotary
+from export.importers.support import MAX_TABLE_POSITIONS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -32,7 +33,6 @@ NAMES: Names = {
 ONE_NORM = ("input_layernorm", "input_layernorm")
 SEQUENTIAL_NORMS = ("input_layernorm", "post_attention_layernorm")
 TWO_NORMS = ("ln_attn", "ln_mlp")
-MAX_ALIBI_POSITIONS = 1 << 16  # limits the table of biases
 
 
 def import_falcon(folder: HuggingFaceFolder) -> Checkpoint:
@@ -85,7 +85,7 @@ def _alibi(config: Fields, head_size: int) -> RelativeBiasConfig | None:
         return None
     return RelativeBiasConfig(
         kind=RelativeBiasKind.LINEAR_BF16,
-        max_distance=config.positive("max_position_embeddings", maximum=MAX_ALIBI_POSITIONS),
+        max_distance=config.positive("max_position_embeddings", maximum=MAX_TABLE_POSITIONS),
         scale=head_size**-0.5,
     )
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from export.checkpoint import Checkpoint, check_weights
 from export.errors import SourceError, WeightsError
 from export.importers.gated_decoder import TARGET, DecoderSizes, Names
-from export.importers.gguf_tokenizer import gguf_tokenizer
+from export.importers.gguf_tokenizer import end_tokens, gguf_tokenizer
 from export.importers.norms import rms_norm
 from export.importers.renaming import Rename, rename
 from export.importers.samples import ENGLISH_PROMPTS
@@ -108,14 +108,7 @@ class GgufModel:
             raise SourceError(
                 f"{self.fields.origin}: rope.dimension_count {size} does not fit {sizes.head_size}"
             )
-        scaling: RotaryScaling | None = None
-        kind = self.fields.text("rope.scaling.type", "none")
-        lookup({"none": None, "linear": None}, kind, f"{self.fields.origin}: rope.scaling.type")
-        if kind == "linear":
-            factor = self.fields.number("rope.scaling.factor")
-            if factor <= 0:
-                raise SourceError(f"{self.fields.origin}: rope.scaling.factor is {factor}")
-            scaling = LinearScaling(factor=factor)
+        scaling = self._linear_scaling()
         if FACTORS in self.file.weights:
             scaling = self.listed(FACTORS, size)
         return RotaryConfig(
@@ -123,6 +116,22 @@ class GgufModel:
             size=None if size == sizes.head_size else size,
             scaling=scaling,
         )
+
+    def _linear_scaling(self) -> RotaryScaling | None:
+        """Without a type, a factor is linear; ``rope.scale_linear`` is its name in old files."""
+        fields = self.fields
+        kind = fields.text("rope.scaling.type", "")
+        kinds = {"": 1.0, "none": None, "linear": None}
+        default = lookup(kinds, kind, f"{fields.origin}: rope.scaling.type")
+        if kind == "none":
+            return None
+        name = "rope.scaling.factor"
+        if name not in fields and "rope.scale_linear" in fields:
+            name = "rope.scale_linear"
+        factor = fields.number(name, default)
+        if factor <= 0:
+            raise SourceError(f"{fields.origin}: {name} is {factor}")
+        return None if factor == 1 and not kind else LinearScaling(factor=factor)
 
     def listed(self, name: str, size: int) -> ListedScaling:
         """The factors in the tensor ``name`` for ``size`` rotated dimensions."""
@@ -149,8 +158,7 @@ class GgufModel:
         metadata = self.file.metadata
         renamed = rename(table, weights or self.file.weights, ignored=ignored)
         check_weights(model, renamed)
-        ids = metadata.integers("tokenizer.ggml.eos_token_id")
-        turn_end = metadata.integers("tokenizer.ggml.eot_token_id")
+        ids = end_tokens(metadata)
         return Checkpoint(
             config=model,
             weights=renamed,
@@ -158,7 +166,7 @@ class GgufModel:
             architecture=architecture,
             tasks=(Task.GENERATE,),
             special_tokens=SpecialTokens(
-                eos=tuple(dict.fromkeys(ids + turn_end)),
+                eos=ids,
                 pad=metadata.integer("tokenizer.ggml.padding_token_id", next(iter(ids), 0)),
                 bos=metadata.optional_integer("tokenizer.ggml.bos_token_id"),
                 unk=metadata.optional_integer("tokenizer.ggml.unknown_token_id"),

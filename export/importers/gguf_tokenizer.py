@@ -6,6 +6,13 @@ from export.supported import lookup
 from export.tokenization.byte_level_bpe import ByteLevelBpe
 from export.tokenization.scored_bpe import ScoredBpe
 
+# Byte-level pre-tokenizers with which llama.cpp adds the first token unless the file forbids it.
+_PREFIXED = ("llama-bpe",)
+# How llama.cpp finds the end of a turn in a file without ``tokenizer.ggml.eot_token_id``.
+_TURN_ENDS = (
+    *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<EOT>", "_<EOT>"),
+    "<｜end▁of▁sentence｜>",  # as DeepSeek writes it
+)
 # Values of ``tokenizer.ggml.token_type`` in ggml.
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 
@@ -26,14 +33,25 @@ def gguf_tokenizer(metadata: Fields) -> str:
     return lookup(kinds, kind, f"{metadata.origin}: tokenizer.ggml.model")(metadata, tokens, types)
 
 
+def end_tokens(metadata: Fields) -> tuple[int, ...]:
+    """The ids that end an output: of a text, then of a turn."""
+    ids = metadata.integers("tokenizer.ggml.eos_token_id")
+    turn_end = metadata.integers("tokenizer.ggml.eot_token_id")
+    if not turn_end:
+        tokens = metadata.texts("tokenizer.ggml.tokens")
+        turn_end = tuple(tokens.index(token) for token in _TURN_ENDS if token in tokens)[:1]
+    return tuple(dict.fromkeys(ids + turn_end))
+
+
 def _byte_level(metadata: Fields, tokens: list[str], types: tuple[int, ...]) -> str:
+    pre_tokenizer = metadata.text("tokenizer.ggml.pre", "default")
     return ByteLevelBpe(
         tokens=tokens,
         merges=metadata.texts("tokenizer.ggml.merges"),
-        pre_tokenizer=metadata.text("tokenizer.ggml.pre", "default"),
+        pre_tokenizer=pre_tokenizer,
         special=_of_type(_CONTROL, tokens, types),
         added=_of_type(_USER_DEFINED, tokens, types),
-        prefix=_prefix(metadata, tokens, default=False),
+        prefix=_prefix(metadata, tokens, default=pre_tokenizer in _PREFIXED),
     ).to_json()
 
 

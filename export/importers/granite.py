@@ -22,6 +22,7 @@ from export.importers.gated_decoder import (
 )
 from export.importers.renaming import scaled
 from export.importers.rotary import Rotary, rotary
+from export.importers.support import MAX_EXPERTS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -58,7 +59,7 @@ def import_granitemoe(folder: HuggingFaceFolder) -> Checkpoint:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     experts = ExpertsConfig(
-        count=folder.config.positive("num_local_experts", 8),
+        count=folder.config.positive("num_local_experts", 8, maximum=MAX_EXPERTS),
         active=folder.config.positive("num_experts_per_tok", 2),
         normalized=True,
     )

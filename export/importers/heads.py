@@ -12,6 +12,7 @@ from torch import Tensor
 from export.errors import UnsupportedError
 from export.importers.edit_tags import are_edit_tags, read_edit_tags
 from export.importers.renaming import Rename, affine, linear
+from export.importers.support import MAX_LABELS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import lookup
@@ -222,7 +223,8 @@ def read_labels(config: Fields) -> tuple[str, ...]:
     """The names of ``id2label``, in order; without it ``LABEL_0``, ``LABEL_1`` and so on."""
     names = config.fields("id2label")
     if not names:
-        return tuple(f"LABEL_{index}" for index in range(config.positive("num_labels", 2)))
+        number = config.positive("num_labels", 2, maximum=MAX_LABELS)
+        return tuple(f"LABEL_{index}" for index in range(number))
     return tuple(names.text(str(index)) for index in range(len(names)))
 
 

@@ -12,6 +12,7 @@ from export.importers.gated_decoder import (
     gated_table,
 )
 from export.importers.rotary import rotary
+from export.importers.support import MAX_EXPERTS
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
 from model.config import ExpertsConfig
@@ -43,7 +44,7 @@ def import_mixtral(folder: HuggingFaceFolder) -> Checkpoint:
         window=config.optional_integer("sliding_window"),
     )
     experts = ExpertsConfig(
-        count=config.positive("num_local_experts", 8),
+        count=config.positive("num_local_experts", 8, maximum=MAX_EXPERTS),
         active=config.positive("num_experts_per_tok", 2),
         normalized=True,
     )

@@ -133,7 +133,9 @@ def _attention(config: Fields, kind: str) -> AttentionConfig:
     name, default = BASES[kind]
     base = rotary.number("rope_theta", config.number(name, default))
     # Half of the window is on each side of a token.
-    window = config.integer("local_attention", 128) // 2 + 1
+    half = config.integer("local_attention", 128) // 2
+    check_supported(config, sliding_window=(half,))
+    window = half + 1
     return AttentionConfig(
         num_heads=num_heads,
         num_kv_heads=num_heads,

@@ -11,6 +11,7 @@ from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.importers.bart_tables import BartLayerNames, BartVariant, import_variant
 from export.importers.m2m100 import VARIANT as M2M100
+from export.importers.support import MAX_EXPERTS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -24,7 +25,7 @@ def _experts(config: Fields, side: str, index: int) -> ExpertsConfig | None:
     step = config.integer(f"{side}_sparse_step", 4)
     if not step or (index + 1) % step:
         return None
-    count = config.positive("num_experts", 128)
+    count = config.positive("num_experts", 128, maximum=MAX_EXPERTS)
     if count < NUM_ACTIVE:
         raise SourceError(f"{config.origin}: num_experts is {count}, less than {NUM_ACTIVE}")
     return ExpertsConfig(

@@ -7,13 +7,14 @@ over all heads; OLMo 3 has windows in most layers. OLMoE is a mixture of experts
 from typing import Any
 
 from export.checkpoint import Checkpoint
+from export.errors import UnsupportedError
 from export.importers.causal import architecture_of, causal_checkpoint
 from export.importers.gated_decoder import HUGGING_FACE, TARGET, DecoderSizes, Names, gated_table
 from export.importers.layer_types import FULL, SLIDING, layer_types
 from export.importers.norms import layer_norm
 from export.importers.qwen import NAMES as EXPERTS
 from export.importers.rotary import rotary
-from export.importers.support import clip_of
+from export.importers.support import MAX_EXPERTS, clip_of
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -78,6 +79,12 @@ def import_olmo3(folder: HuggingFaceFolder) -> Checkpoint:
     architecture = architecture_of(config, "Olmo3ForCausalLM")
     check_supported(config, hidden_act=("silu",))
     sizes = DecoderSizes.of(config, epsilon=1e-5)
+    parameters = config.fields("rope_parameters")
+    if parameters and not {FULL, SLIDING} & parameters.keys():
+        raise UnsupportedError(
+            f"{parameters.origin} without {FULL} or {SLIDING} is not supported: transformers "
+            "ignores it"
+        )
     far = rotary(config, sizes.head_size, default_base=500_000.0, layer_type=FULL)
     # The scaling applies only to full attention.
     unscaled = Fields({**config, "rope_scaling": None}, config.origin)
@@ -105,7 +112,7 @@ def import_olmoe(folder: HuggingFaceFolder) -> Checkpoint:
     sizes = DecoderSizes.of(config, epsilon=1e-5)
     positions = rotary(config, sizes.head_size)
     experts = ExpertsConfig(
-        count=config.positive("num_experts", 64),
+        count=config.positive("num_experts", 64, maximum=MAX_EXPERTS),
         active=config.positive("num_experts_per_tok", 8),
         normalized=config.flag("norm_topk_prob", False),
     )

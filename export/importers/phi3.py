@@ -29,7 +29,7 @@ def import_phi3(folder: HuggingFaceFolder) -> Checkpoint:
     architecture = architecture_of(config, "Phi3ForCausalLM")
     check_supported(config, hidden_act=("silu",))
     shape = DecoderSizes.of(config, epsilon=1e-5)
-    positions = rotary(config, shape.head_size)
+    positions = rotary(config, shape.head_size, default_fraction=1.0)
     attention = shape.attention(
         input_bias=False,
         output_bias=False,

@@ -19,6 +19,7 @@ from export.importers.gated_decoder import (
 )
 from export.importers.layer_types import windows
 from export.importers.rotary import rotary
+from export.importers.support import MAX_EXPERTS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -82,7 +83,9 @@ def import_qwen3_moe(folder: HuggingFaceFolder) -> Checkpoint:
 def _experts(config: Fields, num_layers: int) -> tuple[ExpertsConfig | None, ...]:
     """The experts of each layer; None for layers with one feed-forward."""
     experts = ExpertsConfig(
-        count=config.positive("num_experts", config.positive("num_local_experts", 128)),
+        count=config.positive(
+            "num_experts", config.positive("num_local_experts", 128), maximum=MAX_EXPERTS
+        ),
         active=config.positive("num_experts_per_tok", 8),
         normalized=config.flag("norm_topk_prob", False),
     )

@@ -6,10 +6,8 @@ the output matrix.
 """
 
 from collections.abc import Callable, Iterable
-from typing import NoReturn
 
 from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from torch import Tensor
 
 from export.errors import UnsupportedError
@@ -20,6 +18,7 @@ from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
 from model.bundle import PairTemplate, Task
+from model.chat_template import compile_template, render_template
 from model.config import HeadConfig, HeadKind, ModelConfig, PoolingKind
 
 SCORE = "LogitScore"
@@ -149,12 +148,13 @@ def _renderer(folder: HuggingFaceFolder, template: str, limits: Fields) -> Rende
     """Renders a query and a document as sentence-transformers does."""
     message = limits.fields("modality_config").fields("message")
     is_structured = message.text("format", "flat") == "structured"
-    options = limits.fields("processing_kwargs").fields("chat_template")
+    saved = limits.fields("processing_kwargs").fields("chat_template")
     prompt, special = _prompt(folder), folder.special_tokens
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.globals["raise_exception"] = _raise
+    options = {"add_generation_prompt": False, **saved}
+    try:
+        compiled = compile_template(template)
+    except TemplateError as error:
+        raise UnsupportedError(f"the chat template does not compile: {error}") from error
 
     def turn(role: str, text: str) -> dict[str, object]:
         content: object = [{"type": "text", "text": text}] if is_structured else text
@@ -165,10 +165,8 @@ def _renderer(folder: HuggingFaceFolder, template: str, limits: Fields) -> Rende
         if prompt:
             messages.insert(0, turn("system", prompt))
         try:
-            return environment.from_string(template).render(
-                messages=messages, **{"add_generation_prompt": False, **special, **options}
-            )
-        except Exception as error:  # templates are code and may raise anything
+            return render_template(compiled, messages, special, options)
+        except TemplateError as error:
             raise UnsupportedError(f"the chat template does not render a pair: {error}") from error
 
     return render
@@ -187,7 +185,3 @@ def _split(render: Render) -> PairTemplate:
         "the chat template does not render a pair as a text with the query, and then the document, "
         "once each and unchanged"
     )
-
-
-def _raise(message: str) -> NoReturn:
-    raise TemplateError(message)

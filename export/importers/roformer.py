@@ -21,6 +21,7 @@ from export.importers.bert_tables import (
 from export.importers.encoders import Body, assemble
 from export.importers.head_tables import bert_masked, classifier, five_classes, hidden_act
 from export.importers.renaming import Rename, Transform, linear, per_layer
+from export.importers.support import MAX_TABLE_POSITIONS, check_table_size
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -46,12 +47,13 @@ def import_roformer(folder: HuggingFaceFolder) -> Checkpoint:
     )
     layers = (_layer(config),) * num_layers(config)
     num_heads = required(layers[0].attention).num_heads
+    max_positions = config.positive("max_position_embeddings", 1536, maximum=MAX_TABLE_POSITIONS)
+    head_size = required(layers[0].attention).head_size
+    check_table_size(max_positions, head_size)
     body = Body(
         base="roformer",
         hidden_size=config.positive("hidden_size"),
-        position=PositionConfig(
-            kind=PositionKind.NONE, max_positions=config.positive("max_position_embeddings", 1536)
-        ),
+        position=PositionConfig(kind=PositionKind.NONE, max_positions=max_positions),
         embedding=embedding,
         encoder=StackConfig(layers=layers),
         table=(
@@ -60,12 +62,7 @@ def import_roformer(folder: HuggingFaceFolder) -> Checkpoint:
             *per_layer(_in_halves(num_heads), len(layers)),
         ),
         ignored=UNUSED,
-        computed={
-            SINUSOIDS: paper_sinusoids(
-                config.positive("max_position_embeddings", 1536),
-                required(layers[0].attention).head_size,
-            )
-        },
+        computed={SINUSOIDS: paper_sinusoids(max_positions, head_size)},
     )
     return assemble(folder, body, HEADS, "RoFormerModel")
 

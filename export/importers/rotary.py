@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from export.errors import SourceError
+from export.errors import SourceError, UnsupportedError
 from export.importers.renaming import Transform, kind_rows, select_rows
 from export.readers.fields import Fields
 from export.supported import lookup
@@ -42,7 +42,7 @@ def rotary(
     head_size: int,
     *,
     default_base: float = 10_000.0,
-    default_fraction: float = 1.0,
+    default_fraction: float | None = None,
     layer_type: str | None = None,
 ) -> Rotary:
     """Reads ``rope_parameters`` (transformers 5) or ``rope_scaling`` (before).
@@ -54,7 +54,8 @@ def rotary(
     ``longrope`` has other factors beyond ``original_max_position_embeddings``, its limit here.
 
     Args:
-        default_fraction: fraction of a head's dimensions that are rotated.
+        default_fraction: the fraction of a head's dimensions that are rotated, if the
+            configuration does not say; None: the family rotates all, whatever it says.
         layer_type: the layer type whose parameters to read, if they differ.
 
     Raises:
@@ -68,8 +69,15 @@ def rotary(
         parameters = scaling
     kind = parameters.text("rope_type", parameters.text("type", "default"))
     scaled = lookup(SCALINGS, kind, f"{parameters.origin}: rope_type")(config, parameters)
-    fraction = config.number("partial_rotary_factor", default_fraction)
+    fraction = config.number(
+        "partial_rotary_factor", 1.0 if default_fraction is None else default_fraction
+    )
     fraction = parameters.number("partial_rotary_factor", fraction)
+    if default_fraction is None and fraction != 1:
+        raise UnsupportedError(
+            f"{config.origin}: partial_rotary_factor {fraction} is not supported: transformers "
+            "rotates whole heads of this family"
+        )
     size = int(head_size * fraction)
     if not 0 < size <= head_size or size % 2:
         raise SourceError(f"{config.origin}: cannot rotate {size} of {head_size} dimensions")

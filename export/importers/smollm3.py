@@ -1,7 +1,7 @@
 """SmolLM3 (Hugging Face 2025): Llama without positions in every fourth layer (NoPE)."""
 
 from export.checkpoint import Checkpoint
-from export.errors import SourceError
+from export.errors import SourceError, UnsupportedError
 from export.importers.causal import architecture_of, causal_checkpoint
 from export.importers.gated_decoder import DecoderSizes, gated_table
 from export.importers.layer_types import SLIDING, layer_types
@@ -29,6 +29,11 @@ def import_smollm3(folder: HuggingFaceFolder) -> Checkpoint:
     types = layer_types(
         config, shape.num_layers, lambda index: window is not None and not uses_rotary[index]
     )
+    if SLIDING in types and window is None:
+        raise UnsupportedError(
+            f"{config.origin}: layer_types with {SLIDING} is not supported without "
+            "use_sliding_window and sliding_window"
+        )
     bias = config.flag("attention_bias", False)
     layers = tuple(
         shape.layer(

@@ -10,6 +10,18 @@ from export.supported import check_supported
 
 # Files with more layers are damaged or hostile; rejecting them early saves memory.
 MAX_LAYERS = 1024
+MAX_EXPERTS = 1024  # of a layer
+MAX_LABELS = 1 << 20  # that have no names
+MAX_TABLE_POSITIONS = 1 << 16  # of a table that the export computes: sinusoids, ALiBi's biases
+MAX_TABLE_SIZE = 1 << 28  # elements
+
+
+def check_table_size(num_positions: int, size: int) -> None:
+    """Raises ``SourceError`` if a table of sinusoids would need too much memory."""
+    if num_positions * size > MAX_TABLE_SIZE:
+        raise SourceError(
+            f"a table of {num_positions} × {size} sinusoids has more than {MAX_TABLE_SIZE} elements"
+        )
 
 
 def divide_heads(origin: str, hidden_size: int, num_heads: int) -> int:

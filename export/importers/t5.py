@@ -15,7 +15,7 @@ from export.importers.t5_encoder import HEADS, import_t5_encoder
 from export.importers.t5_tables import encoder_stack, positions, stack_table, with_biases
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
-from export.supported import lookup
+from export.supported import check_supported, lookup
 from model.bundle import Task
 from model.config import (
     EmbeddingConfig,
@@ -50,6 +50,7 @@ def import_t5(folder: HuggingFaceFolder) -> Checkpoint:
         return import_t5_encoder(folder)
     supported = {**ARCHITECTURES, **dict.fromkeys(HEADS, False)}
     may_scale = lookup(supported, architecture, f"{config.origin}: architectures")
+    check_supported(config, is_causal=(True,))
     tokens = token_table(folder.weights, TOKENS)
     tied = _is_tied(folder, tokens)
     model = _config(config, tied=tied)

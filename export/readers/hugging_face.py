@@ -128,6 +128,9 @@ def _read_weights(folder: Path) -> Mapping[str, Tensor]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
+    """As in ``transformers``, an index counts only without the file that has all weights."""
+    if (folder / WEIGHTS_FILE).is_file():
+        return [folder / WEIGHTS_FILE]
     if (folder / INDEX_FILE).is_file():
         shards = read_fields(folder / INDEX_FILE).fields("weight_map")
         names = sorted({shards.text(name) for name in shards})
@@ -135,8 +138,6 @@ def _weight_files(folder: Path) -> list[Path]:
         if outside or not names:
             raise SourceError(f"{INDEX_FILE}: not file names of this folder: {outside}")
         return [folder / name for name in names]
-    if (folder / WEIGHTS_FILE).is_file():
-        return [folder / WEIGHTS_FILE]
     pickles = pickles_in(folder)
     if pickles:
         raise refusal(pickles, folder / WEIGHTS_FILE)

@@ -191,7 +191,7 @@ class Registry:
 def version_order(version: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key for versions, in which digits compare as numbers: "2" before "10"."""
     parts = re.findall(r"\d+|\D+", version)
-    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts)
+    return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts)
 
 
 def label_of(name: str, version: str = "") -> str:

@@ -1,17 +1,14 @@
 """Renders chat templates as Hugging Face defines them: sandboxed Jinja."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NoReturn
 
 from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from model.chat_template import compile_template, render_template
 from server.bounds import MAX_NAME_BYTES, ruled, sized
 from server.errors import InvalidArgumentError
 
-MAX_PROMPT_CHARACTERS = 4 << 20
 ROLES = ("system", "user", "assistant")
 
 
@@ -36,41 +33,13 @@ class ChatTemplate:
     """
 
     def __init__(self, template: str, special_tokens: dict[str, str]) -> None:
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = _raise
-        environment.filters["tojson"] = _to_json
-        try:
-            self._template = environment.from_string(template)
-        except TemplateError:
-            raise
-        except Exception as error:  # such as RecursionError for deep nesting
-            raise TemplateError(f"{type(error).__name__}: {error}") from error
+        self._template = compile_template(template)
         self._special_tokens = special_tokens
 
     def render(self, messages: Sequence[Message]) -> str:
         """Renders a prompt. Raises ``InvalidArgumentError`` if the template rejects messages."""
+        turns = [asdict(message) for message in messages]
         try:
-            pieces, num_characters = [], 0
-            for piece in self._template.generate(
-                messages=[asdict(message) for message in messages],
-                add_generation_prompt=True,
-                **self._special_tokens,
-            ):
-                pieces.append(piece)
-                num_characters += len(piece)
-                if num_characters > MAX_PROMPT_CHARACTERS:
-                    raise TemplateError(f"gives more than {MAX_PROMPT_CHARACTERS} characters")
-            return "".join(pieces)
+            return render_template(self._template, turns, self._special_tokens)
         except TemplateError as error:
             raise InvalidArgumentError("messages", str(error)) from error
-        except Exception as error:
-            # The template is code of the bundle and may raise anything.
-            raise InvalidArgumentError("messages", f"the chat template: {error}") from error
-
-
-def _raise(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -272,13 +272,12 @@ def test_each_head_equals_itself(head_bundles: Path, name: str) -> None:
 
 def test_prompts_are_chat_messages() -> None:
     source = checkpoint("llama")
-    plain, chat, broken = (
+    plain, chat = (
         Subject.of(dataclasses.replace(source, chat_template=template)).prompts(16)
-        for template in (None, CHATML, "{{ 1 / 'a' }}")
+        for template in (None, CHATML)
     )
     tokenizer = Subject.of(source).tokenizer
     assert chat[0][:6] == tokenizer.encode("<user>").ids
-    assert plain == broken
     assert chat[0][6:] == plain[0][: len(chat[0]) - 6]
 
 

@@ -151,6 +151,7 @@ def test_sinusoids_of_a_family_with_learned_positions_are_unexpected(tmp_path: P
     ("changes", "field"),
     [
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
+        ({"is_causal": False}, "is_causal"),
         ({"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings"),
         ({"decoder_vocab_size": 99}, "decoder_vocab_size"),
         ({"activation_function": "quick_gelu"}, "activation_function"),

@@ -9,6 +9,8 @@ from transformers import (
     AlbertConfig,
     AlbertModel,
     AutoConfig,
+    DistilBertConfig,
+    DistilBertModel,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
@@ -23,6 +25,8 @@ from transformers import (
     MT5ForConditionalGeneration,
     T5Config,
     T5ForConditionalGeneration,
+    XGLMConfig,
+    XGLMForCausalLM,
 )
 
 from export.parity import TOLERANCE
@@ -34,13 +38,16 @@ from tests.families.encoders import SMALL as SMALL_BERT
 from tests.families.gated import SMALL
 from tests.families.harness import eager_outputs, reference_outputs_of, rows_of
 from tests.families.test_bart import SMALL as SMALL_BART
+from tests.families.test_distilbert import SMALL as SMALL_DISTILBERT
 from tests.families.test_t5 import SMALL as SMALL_T5
+from tests.families.test_xglm import XGLM as SMALL_XGLM
 
 LINEAR = {"rope_type": "linear", "factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24}
 TYPES = ["sliding_attention", "full_attention"]
 MODELS: dict[str, Any] = {
     "albert": lambda: AlbertModel(AlbertConfig(**SMALL_BERT)),
+    "distilbert": lambda: DistilBertModel(DistilBertConfig(**SMALL_DISTILBERT)),
     "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SMALL, layer_types=TYPES)),
     "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SMALL)),
     "m2m100": lambda: M2M100ForConditionalGeneration(M2M100Config(**SMALL_BART)),
@@ -50,6 +57,7 @@ MODELS: dict[str, Any] = {
         T5Config(**SMALL_T5, feed_forward_proj="gated-gelu")
     ),
     "mt5": lambda: MT5ForConditionalGeneration(MT5Config(**SMALL_T5)),
+    "xglm": lambda: XGLMForCausalLM(XGLMConfig(**SMALL_XGLM)),
 }
 
 
@@ -112,6 +120,20 @@ def test_missing_field_has_the_familys_default(tmp_path: Path, family: str, fiel
     ],
 )
 def test_activation_of_t5(tmp_path: Path, family: str, changes: dict[str, Any]) -> None:
+    check_edited(family, tmp_path, changes)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("distilbert", {"layer_norm_eps": 0.3}),
+        ("xglm", {"hidden_act": "relu"}),
+        ("xglm", {"hidden_act": "gelu", "activation_function": "relu"}),
+    ],
+)
+def test_fields_that_transformers_does_not_read_change_nothing(
+    tmp_path: Path, family: str, changes: dict[str, Any]
+) -> None:
     check_edited(family, tmp_path, changes)
 
 

@@ -1,11 +1,16 @@
 """ModernBERT against transformers."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import ModernBertConfig, ModernBertModel
 
+from export.errors import UnsupportedError
+from export.sources import load_checkpoint
+from tests.export.importers.support import edit_json, save
 from tests.families.encoders import SMALL
 from tests.families.harness import check_eager, check_graphs
 
@@ -37,3 +42,14 @@ def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
 def test_graphs_match_transformers() -> None:
     config = ModernBertConfig(**SMALL | SPECIAL, local_attention=6)
     check_graphs("ModernBERT", ModernBertModel(config))
+
+
+@pytest.mark.parametrize("window", [3, 64])
+def test_another_sliding_window_is_refused(tmp_path: Path, window: int) -> None:
+    """In ``transformers``, the field that comes last counts: it is half of ``local_attention``."""
+    save(ModernBertModel(ModernBertConfig(**SMALL | SPECIAL, local_attention=4)), tmp_path)
+    edit_json(tmp_path / "config.json", sliding_window=2)
+    load_checkpoint(str(tmp_path))
+    edit_json(tmp_path / "config.json", sliding_window=window)
+    with pytest.raises(UnsupportedError, match=f"sliding_window {window} is not supported"):
+        load_checkpoint(str(tmp_path))

@@ -19,6 +19,8 @@ from transformers import (
     MixtralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
     OlmoConfig,
     OlmoeConfig,
     OlmoeForCausalLM,
@@ -59,6 +61,7 @@ def small_model(family: str) -> Any:
         "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**SMALL, num_local_experts=2)),
         "olmo": lambda: OlmoForCausalLM(OlmoConfig(**SMALL)),
         "olmo2": lambda: Olmo2ForCausalLM(Olmo2Config(**SMALL)),
+        "olmo3": lambda: Olmo3ForCausalLM(Olmo3Config(**SMALL)),
         "olmoe": lambda: OlmoeForCausalLM(OlmoeConfig(**SMALL, num_experts=2)),
         "opt": lambda: OPTForCausalLM(OPTConfig(**OPT, num_attention_heads=2)),
         "phi3": lambda: Phi3ForCausalLM(Phi3Config(**SMALL)),
@@ -70,6 +73,7 @@ def small_model(family: str) -> Any:
     return models[family]()
 
 
+HALF = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}
 LONG = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}
 
 
@@ -122,12 +126,29 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}
             SourceError,
             "factor is 0.0",
         ),
+        (
+            "olmo3",
+            {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500_000.0}},
+            UnsupportedError,
+            "rope_parameters without full_attention or sliding_attention",
+        ),
+        (
+            "smollm3",
+            {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 4},
+            UnsupportedError,
+            "layer_types with sliding_attention",
+        ),
         ("smollm3", {"no_rope_layers": [1]}, SourceError, "1 no_rope_layers, 2 layers"),
         (
             "stablelm",
             {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.2}},
             SourceError,
             "cannot rotate 3 of 16 dimensions",
+        ),
+        *(
+            (family, changes, UnsupportedError, "partial_rotary_factor 0.5 is not supported")
+            for family in ("cohere2", "exaone4", "olmo2", "qwen3", "smollm3", "starcoder2")
+            for changes in ({"partial_rotary_factor": 0.5}, {"rope_parameters": HALF})
         ),
         ("starcoder2", {"norm_type": "rms_norm"}, UnsupportedError, "norm_type 'rms_norm'"),
     ],

@@ -92,6 +92,7 @@ def test_older_configurations_scale_tied_outputs(tmp_path: Path) -> None:
     [
         ({"feed_forward_proj": "gated-quick_gelu", "dense_act_fn": None}, "feed_forward_proj"),
         ({"dense_act_fn": "quick_gelu"}, "dense_act_fn"),
+        ({"is_causal": False}, "is_causal"),
         ({"relative_attention_num_buckets": 7}, "relative_attention_num_buckets"),
         ({"architectures": ["T5ForQuestionAnswering"]}, "architectures"),
     ],

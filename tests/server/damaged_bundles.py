@@ -139,6 +139,18 @@ def _invalid_model(bundle: Path) -> None:
     _add_to_manifest(bundle, path)
 
 
+def _graph_of_another_format(bundle: Path) -> None:
+    """ONNX's library reads a file of this name as text, and ONNX Runtime as protobuf."""
+    path = bundle / "decode.onnx"
+    _add_to_manifest(bundle, path.rename(bundle / "decode.textproto"))
+
+    def rename_graph(manifest: dict[str, Any]) -> None:
+        manifest["files"] = [file for file in manifest["files"] if file["path"] != "decode.onnx"]
+        manifest["graphs"]["decode"]["file"] = "decode.textproto"
+
+    _edit(rename_graph)(bundle)
+
+
 def _token_beyond_the_vocabulary(bundle: Path) -> None:
     path = bundle / "tokenizer.json"
     tokenizer = json.loads(path.read_text())
@@ -223,6 +235,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "not a model": (
         _invalid_model,
         "'decode.onnx' is not an ONNX model",
+    ),
+    "graph of another format": (
+        _graph_of_another_format,
+        "graph 'decode.textproto' is not an .onnx file",
     ),
     **{
         f"data outside, in {change.__name__}": (_graph(change), "reads '../../secret', which")

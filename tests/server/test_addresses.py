@@ -13,7 +13,10 @@ from server.config import ServerConfig
 from server.errors import StartupError
 
 # gRPC would serve the first four on port 4464, 65535, 443 and 80.
-MALFORMED = ("127.0.0.1:70000", "127.0.0.1:-1", "127.0.0.1", "localhost:http", ":1", "h:١", "h:")
+MALFORMED = (
+    *("127.0.0.1:70000", "127.0.0.1:-1", "127.0.0.1", "localhost:http", ":1", "h:١", "h:"),
+    "h:" + "0" * 5000,
+)
 
 
 @pytest.mark.parametrize("address", MALFORMED)

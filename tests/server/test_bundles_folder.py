@@ -20,6 +20,7 @@ from tests.server.in_process_server import CLASSIFIER, serving
 
 NOBODY = 65534
 ODD_NAMES = {b"\xff\xfe": r"\udcff\udcfe", b"a\nb": r"a\nb", b"\x1b[2J": r"\x1b[2J"}
+DIGITS = ("²", "1²", "٣", "9" * 255)  # some have a digit that is no decimal
 
 
 @pytest.fixture
@@ -51,6 +52,13 @@ def unreadable(path: Path) -> Iterator[None]:
             yield
     finally:
         path.chmod(0o755)
+
+
+def test_versions_are_any_names_with_digits(folder: Path) -> None:
+    for version in DIGITS:
+        shutil.copytree(folder / CLASSIFIER / "1", folder / CLASSIFIER / version)
+    found = find_bundles(folder)
+    assert [version for _, version in found.keys] == ["²", "1", "1²", "٣", "9" * 255]
 
 
 async def test_lists_folders_whose_names_are_not_printable(bundles: Path) -> None:

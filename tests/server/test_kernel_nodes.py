@@ -199,3 +199,13 @@ async def test_the_sum_of_mean_pooling_is_counted(
     in_kernel = int(Kernels.TOKEN_SUM in kernels)
     assert counted.num_native.get("token_sum", 0) == in_kernel
     assert counted.num_standard.get("token_sum", 0) == 1 - in_kernel
+
+
+def test_graphs_are_protobuf_whatever_their_name(bundles: Path) -> None:
+    """Of a file named so, the library would read text instead, which nobody has checked."""
+    graph = bundles / FP32 / "1" / "decode.onnx"
+    renamed = graph.with_suffix(".textproto")
+    shutil.copy(graph, renamed)
+    assert rewriting.kernel_nodes(renamed, None) == rewriting.kernel_nodes(graph, None)
+    expected, found = (rewriting.rewrite(path, supported_kernels()) for path in (graph, renamed))
+    assert (found and found.kernel_nodes) == (expected and expected.kernel_nodes)

@@ -197,7 +197,7 @@ def _json_length(headers: Headers, size: int) -> int:
     text = headers.get(HEADER_LENGTH)
     length = size
     if text is not None:
-        if not (text.isascii() and text.isdigit() and len(text) <= 12) or int(text) > size:
+        if not (text.isascii() and text.isdecimal() and len(text) <= 12) or int(text) > size:
             raise InvalidArgumentError(HEADER_LENGTH, f"is not in 0 … {size}, the body's length")
         length = int(text)
     if length > MAX_JSON_BYTES:

@@ -85,7 +85,7 @@ def kernel_nodes(path: Path, rewritten: RewrittenGraph | None) -> KernelNodes:
     """The nodes by kernel of the graph that runs: ``rewritten``; if None, the one in ``path``."""
     if rewritten is not None:
         return rewritten.kernel_nodes
-    model = onnx.load(str(path), load_external_data=False)
+    model = onnx.ModelProto.FromString(path.read_bytes())
     return count_nodes(GraphIndex(model.graph, path.parent))
 
 
@@ -102,7 +102,7 @@ def rewrite(
     """
     if not kernels:
         return None
-    model = onnx.load(str(path), load_external_data=False)
+    model = onnx.ModelProto.FromString(path.read_bytes())
     patterns = dict(PATTERNS)
     if takes_candidates:
         patterns[Kernels.INT8_MATMUL] = partial(int8.fuse_int8_matmul, takes_candidates=True)

@@ -123,7 +123,7 @@ class OrtBackend:
     ) -> StepGraphs | None:
         if not self._shares_weights:
             return None
-        exported = onnx.load(str(path), load_external_data=False)
+        exported = onnx.ModelProto.FromString(path.read_bytes())
         try:
             few, many = (
                 self._load_changed(
@@ -145,7 +145,7 @@ class OrtBackend:
         self, path: Path, disabled_optimizers: tuple[str, ...], change: _Change, *, records: bool
     ) -> OrtGraph:
         """Loads a changed graph. A decoder shares weights with its step graphs, if possible."""
-        exported = onnx.load(str(path), load_external_data=False)
+        exported = onnx.ModelProto.FromString(path.read_bytes())
         load = partial(
             self._load_changed, exported, path, disabled_optimizers, change, records=records
         )

@@ -100,12 +100,14 @@ def test_missing_tokenizer_is_reported(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors"])
 def test_shards_outside_the_folder_are_rejected(folder: Path, name: str) -> None:
     index = {"weight_map": {"lm_head.weight": name}}
+    (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert name in message_of(folder, SourceError)
 
 
 def test_missing_shard_is_named(folder: Path) -> None:
     index = {"weight_map": {"lm_head.weight": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "model-00002-of-00002.safetensors" in message_of(folder, SourceError)
 

@@ -12,6 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from export.errors import ExportError, SourceError, UnsupportedError, WeightsError
 from export.sources import load_checkpoint
+from model.mixers import required
+from model.position_config import LinearScaling
 from tests.export.importers.support import logits, random_ids, randomise
 
 NUM_HEADS, NUM_KV_HEADS = 4, 2
@@ -181,6 +183,53 @@ def test_add_bos_token_prepends_bos(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_str(load_checkpoint(str(path)).tokenizer_json)
     assert tokenizer.encode("ab").tokens == ["<s>", "ab"]
     assert tokenizer.encode("ab", add_special_tokens=False).tokens == ["ab"]
+
+
+@pytest.mark.parametrize(("adds", "tokens"), [(None, ["<s>", "ab"]), (False, ["ab"])])
+def test_llama_3_adds_bos_unless_the_file_forbids_it(
+    tmp_path: Path, adds: bool | None, tokens: list[str]
+) -> None:
+    path = write(
+        tmp_path / "model.gguf",
+        llama(),
+        tokenizer__ggml__pre="llama-bpe",
+        tokenizer__ggml__add_bos_token=adds,
+    )
+    tokenizer = Tokenizer.from_str(load_checkpoint(str(path)).tokenizer_json)
+    assert tokenizer.encode("ab").tokens == tokens
+
+
+def test_the_end_of_a_turn_is_found_by_its_text(tmp_path: Path) -> None:
+    tokens = [*TOKENS]
+    tokens[10], tokens[20] = "<|endoftext|>", "<|end|>"  # as Phi-3, whose eos is <|endoftext|>
+    values: dict[str, Any] = {"tokenizer__ggml__tokens": tokens, "tokenizer__ggml__merges": []}
+    path = write(tmp_path / "found.gguf", llama(), **values, tokenizer__ggml__eos_token_id=10)
+    assert load_checkpoint(str(path)).special_tokens.eos == (10, 20)
+    path = write(tmp_path / "named.gguf", llama(), **values, tokenizer__ggml__eot_token_id=3)
+    assert load_checkpoint(str(path)).special_tokens.eos == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "factor"),
+    [
+        ({"scale_linear": 4.0}, 4.0),
+        ({"scaling__factor": 4.0}, 4.0),
+        ({"scaling__type": "linear", "scale_linear": 4.0}, 4.0),
+        ({"scaling__factor": 2.0, "scale_linear": 4.0}, 2.0),
+        ({"scale_linear": 1.0}, None),
+        ({"scaling__type": "none", "scale_linear": 4.0}, None),
+    ],
+)
+def test_a_factor_without_a_type_is_linear(
+    tmp_path: Path, values: dict[str, Any], factor: float | None
+) -> None:
+    named = {f"llama__rope__{name}": value for name, value in values.items()}
+    checkpoint = load_checkpoint(str(write(tmp_path / "model.gguf", llama(), **named)))
+    decoder = checkpoint.config.decoder
+    assert decoder is not None
+    rotary = required(decoder.layers[0].attention).rotary
+    assert rotary is not None
+    assert rotary.scaling == (factor and LinearScaling(factor=factor))
 
 
 def test_all_missing_and_unexpected_weights_are_listed(tmp_path: Path) -> None:

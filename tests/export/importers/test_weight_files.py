@@ -81,6 +81,20 @@ def test_missing_shard_is_named(model: Any, tmp_path: Path) -> None:
         load_checkpoint(str(folder))
 
 
+def test_one_file_counts_before_an_index(model: Any, tmp_path: Path) -> None:
+    """As in ``transformers``: the index and the shards may be of an older save."""
+    older = llama(num_hidden_layers=1)
+    older.lm_head.weight.data.zero_()
+    save(older, tmp_path, max_shard_size="40KB")
+    index = (tmp_path / "model.safetensors.index.json").read_text("utf-8")
+    shards = {path: path.read_bytes() for path in tmp_path.glob("model-*.safetensors")}
+    save(model, tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    for path, content in shards.items():
+        path.write_bytes(content)
+    assert_equal_logits(model, tmp_path)
+
+
 def test_weight_in_two_shards_is_rejected(model: Any, tmp_path: Path) -> None:
     folder = save(model, tmp_path, max_shard_size="40KB")
     first, second, *_ = sorted(folder.glob("model-*.safetensors"))
