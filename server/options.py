@@ -44,10 +44,6 @@ class Setting:
         return flag_name(self.name)
 
     @property
-    def variable(self) -> str:
-        return variable_name(self.name)
-
-    @property
     def is_list(self) -> bool:
         return get_origin(self.kind) is tuple
 

@@ -37,9 +37,6 @@ class PrefixCache:
         self._prefixes: dict[int, CachedPrefix] = {}
         self._num_uses = 0
 
-    def __len__(self) -> int:
-        return len(self._prefixes)
-
     def copy(self) -> "PrefixCache":
         """Returns a cache with the same prefixes, to plan changes on."""
         copied = PrefixCache(is_enabled=self.is_enabled)

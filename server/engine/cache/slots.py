@@ -58,10 +58,6 @@ class SlotTable:
         return self.num_slots - len(self._ids)
 
     @property
-    def num_cached_prefix_tokens(self) -> int:
-        return sum(self._num_prefix_tokens.values())
-
-    @property
     def ids(self) -> tuple[int, ...]:
         """Owners in slot order."""
         return tuple(self._ids)
