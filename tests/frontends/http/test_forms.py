@@ -1,13 +1,17 @@
-"""Multipart forms: split as their boundaries say, refused in time that their length bounds."""
+"""Forms: split as their boundaries say, refused in time that their length bounds."""
 
 import contextlib
 import time
+from urllib.parse import parse_qs
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 from server.errors import InvalidArgumentError
+from server.frontends.http import form
 from server.frontends.http.form import MAX_FIELDS, decode_form, decode_upload
 from server.frontends.http.multipart import MAX_HEAD_BYTES, Part, split_parts
 
@@ -136,3 +140,23 @@ def test_forms_without_files() -> None:
     assert decode_form(repeated, headers, Upload).names == ["1", "2"]
     with pytest.raises(InvalidArgumentError, match="names: is not UTF-8"):
         decode_form(part("name=names", b"\xff") + b"--a--", headers, Upload)
+
+
+PIECES = st.sampled_from(["a", "%41", "%", "%4", "+", "&", "=", "%C3%A9", "é", "%zz", "%FF"])
+
+
+@given(pieces=st.lists(PIECES, max_size=14), piece_bytes=st.sampled_from([3, 4, 7, 1 << 16]))
+def test_encoded_forms_are_read_as_by_the_library(pieces: list[str], piece_bytes: int) -> None:
+    data = "".join(pieces)
+    headers = Headers({"content-type": "application/x-www-form-urlencoded"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(form, "_PIECE_BYTES", piece_bytes)
+        try:
+            expected = parse_qs(data, keep_blank_values=True, errors="strict")
+        except ValueError:
+            with pytest.raises(InvalidArgumentError, match="body: is not a form"):
+                decode_form(data.encode(), headers, dict)
+            return
+        found = decode_form(data.encode(), headers, dict)
+    lists = {name: [value] if isinstance(value, str) else value for name, value in found.items()}
+    assert lists == expected
