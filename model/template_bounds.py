@@ -12,7 +12,7 @@ MAX_CHARACTERS = 4 << 20  # of a prompt, and of every value that an operator mak
 MAX_BITS = 1 << 16  # of an integer
 MAX_WIDTH = 9_999  # of a padded text
 MAX_GROWTH = 1 << 28  # characters of an intermediate value, at worst
-# Of formats: a width of five digits, or one from an argument.
+# Formats with a width of five digits, or with one from an argument.
 _WIDE_PERCENT = re.compile(r"\*|\d{5}", re.ASCII)
 _WIDE_BRACES = re.compile(r":[^}]*\{|\d{5}", re.ASCII)
 # Methods and filters that pad to a width, and those whose result may be a product of two sizes.

@@ -100,7 +100,7 @@ def _conditions() -> str:
 
 
 def digest() -> str:
-    """Of the report; the plots carry it."""
+    """Returns the hash of the report, which the plots carry."""
     return hashlib.sha256(REPORT.read_bytes()).hexdigest()
 
 

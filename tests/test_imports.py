@@ -16,7 +16,7 @@ ALLOWED = {
     "protos": {"protos"},
     "model": {"model"},
     "export": {"export", "model"},
-    # Of export, only what reads the checkpoint that a training starts from.
+    # From export, only what reads the checkpoint that a training starts from.
     "train": {
         "train",
         "model",

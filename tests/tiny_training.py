@@ -58,7 +58,7 @@ VOCABULARY_SIZE = len(SPECIAL) + len(CHARACTERS)
 
 
 def _source_hash() -> str:
-    """Of everything that the trained weights depend on."""
+    """Hashes everything that the trained weights depend on."""
     modules = (
         model.basics,
         model.config,

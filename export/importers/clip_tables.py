@@ -34,7 +34,7 @@ FACTORS = {
     "encoder.layers.{n}.feed_forward.input.bias": SLOPE,
     "encoder.layers.{n}.feed_forward.output.weight": 1 / SLOPE,
 }
-# Of a whole model's towers: the configuration fields, and the prefixes of the weights' names.
+# The towers of a whole model: configuration fields, and prefixes of the weights' names.
 CONFIGS = {"image": "vision_config", "text": "text_config"}
 WEIGHTS = {"image": ("vision_model.", "visual_projection."), "text": ("text_model.", "text_proj")}
 

@@ -51,7 +51,7 @@ def _machine_seconds() -> float:
 
 
 def _group_seconds(group: int) -> float:
-    """Of the group's live processes and of their reaped children."""
+    """Returns the CPU time of the group's live processes and of their reaped children."""
     ticks = 0
     for process in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

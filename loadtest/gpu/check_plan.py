@@ -7,7 +7,7 @@ from typing import Any
 from loadtest.gpu.model_sizes import BIASED_SIZE, CHECK_SIZES, VECTOR_SIZES
 from loadtest.gpu.plan import Check
 
-# Of log-probabilities, with random weights; and of one minus the cosine of an encoder's vectors.
+# Limits of errors in log-probabilities of random weights, and in one minus an encoder's cosine.
 TOLERANCES = {"fp32": 0.001, "fp16": 0.02, "bf16": 0.15, "int8": 0.1, "int4": 0.8}
 _COSINES = {"fp32": 1e-5, "fp16": 1e-4, "bf16": 1e-3, "int8": 0.002, "int4": 0.03}
 _CACHE_TOLERANCE = 0.1

@@ -17,9 +17,9 @@ _NUM_TEXTS = {Task.EMBED: 256, Task.GENERATE: 1, Task.TRANSLATE: 64}
 _MAX_TOKENS = {Task.EMBED: 512, Task.GENERATE: 1900, Task.TRANSLATE: 250}
 _NEW_TOKENS = 8
 _SAMPLE_WORDS = 500
-# Of the wanted tokens: texts differ in tokens for each word.
+# The share of the wanted tokens that a text has: texts differ in tokens per word.
 _PART = 0.85
-# Of vectors of the same text; those of a batch differ in the last bits of fp16.
+# The lowest cosine of two vectors of a text; in a batch, the last bits of fp16 differ.
 _SAME = 0.999
 TOLD = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
 

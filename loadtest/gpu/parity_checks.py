@@ -19,7 +19,7 @@ from loadtest.gpu.parity import compare_logprobs, compare_totals, compare_vector
 from loadtest.gpu.plan import Check
 from loadtest.gpu.report import Report
 
-# Of prompts, which repeat: ragged, some longer than a prefill chunk, and neighbours that share a
+# Lengths of prompts, which repeat: ragged, some beyond a prefill chunk, neighbours that share a
 # run with little padding.
 LENGTHS = (5, 36, 37, 1, 64, 63, 18, 2)
 NUM_NEW_TOKENS = 12

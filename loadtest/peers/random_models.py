@@ -41,7 +41,7 @@ _MEAN: dict[str, dict[str, Any]] = {
     "Pooling": {"pooling_mode_mean_tokens": True},
     "Normalize": {},
 }
-# Of sentence-transformers, after the network: names of modules and their settings.
+# The modules of sentence-transformers after the network: their names and settings.
 _POOLINGS: dict[str, dict[str, dict[str, Any]]] = {
     "bert": _MEAN,
     "eurobert": _MEAN,

@@ -210,8 +210,9 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids`` without special tokens and without an incomplete last character."""
-        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
-        return text.rstrip(_REPLACEMENT)
+        # Unlike decode, this lets other threads run.
+        (text,) = self._tokenizer.decode_batch([list(ids)], skip_special_tokens=True)
+        return str(text).rstrip(_REPLACEMENT)
 
     def detokenizer(self) -> "StreamingDetokenizer":
         """Makes a detokenizer for one sequence, from its first generated token."""

@@ -37,7 +37,7 @@ _FIRST_ID, _NUM_IDS = 1000, 20_000
 
 @dataclass
 class Figures:
-    """Of one load. ``first_token_seconds``: of every turn after the first."""
+    """The times at one load. ``first_token_seconds``: of every turn after the first."""
 
     seconds: float = 0.0
     num_prompt_tokens: int = 0

@@ -117,7 +117,7 @@ def steps(paths: Paths) -> list[BuildStep]:
 
 
 def measure(paths: Paths, threads: int) -> list[Row]:
-    """Of every precision; fidelity is that to fp32 of ours."""
+    """Measures every precision; fidelity is that to our fp32."""
     found = candidates(paths.models)
     runners = [EngineRunner(each, Task.GENERATE, p, paths, threads) for each, p in found]
     try:
@@ -137,7 +137,7 @@ def measure(paths: Paths, threads: int) -> list[Row]:
 
 
 def _rates(runners: list[EngineRunner]) -> list[dict[int, float]]:
-    """Of each engine, by batch: the median of rounds in which all take turns."""
+    """Returns medians by engine and batch, of rounds in which all take turns."""
     rates: list[dict[int, float]] = [{} for _ in runners]
     for workload in workloads(Task.GENERATE, "int4"):
         if workload.kind != WorkloadKind.DECODE or workload.batch not in BATCHES:

@@ -30,7 +30,7 @@ class Quality:
 
 
 def quality(scores: Scores) -> Quality:
-    """Of the searches of ``scores``; an equal score of another document ranks first."""
+    """Measures the searches of ``scores``; an equal score of another document ranks first."""
     own = scores[np.arange(len(scores)), np.arange(len(scores))]
     ranks = (scores >= own[:, None]).sum(1)
     return Quality(

@@ -172,7 +172,7 @@ def main(
 def measure(
     runs: dict[str, Run], recordings: Sequence[Spoken], rounds: int
 ) -> dict[str, dict[str, float]]:
-    """Of each: seconds of speech per second (the median), and word errors. They take turns."""
+    """Returns seconds of speech per second (medians) and word errors; all take turns."""
     seconds = sum(spoken.seconds for spoken in recordings)
     said = " ".join(spoken.text for spoken in recordings)
     rates: dict[str, list[float]] = {name: [] for name in runs}

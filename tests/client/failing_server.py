@@ -55,7 +55,7 @@ class FailingServer:
         wire.Segment(text=" Good", start_seconds=0.5, end_seconds=1.0),
         wire.Segment(text=" day <b> --> you.", start_seconds=3599.9996, end_seconds=3661.25),
     )
-    """Of each recording."""
+    """The segments of each recording."""
 
     def embed(
         self, request: wire.EmbedRequest, context: grpc.ServicerContext

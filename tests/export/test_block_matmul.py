@@ -63,7 +63,7 @@ def test_fitting_lowers_the_squared_error() -> None:
 
 
 def zero_points(blocks: Blocks) -> np.ndarray:
-    """Of the blocks that have a scale."""
+    """Returns the zero points of the blocks that have a scale."""
     assert blocks.offsets is not None
     scales = blocks.scales.astype(np.float64)
     return -blocks.offsets[scales > 0] / scales[scales > 0]

@@ -65,7 +65,7 @@ def class_token(model: Any, pixel_values: Tensor) -> Tensor:
 
 
 def logits(model: Any, pixel_values: Tensor) -> Tensor:
-    """Of an image's labels."""
+    """Returns the logits of an image's labels."""
     values: Tensor = model(pixel_values).logits
     return values
 

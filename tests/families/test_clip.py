@@ -118,7 +118,7 @@ def end_texts(folder: Path) -> None:
 
 
 def hidden(model: Any, ids: Tensor) -> Tensor:
-    """Of every token, after the last norm."""
+    """Returns the vector of every token, after the last norm."""
     vectors: Tensor = model(ids).last_hidden_state
     return vectors
 

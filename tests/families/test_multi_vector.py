@@ -172,7 +172,7 @@ def vectors(model: Any, ids: list[int], num_attended: int, matrix: Tensor) -> Ar
 def expected_vectors(
     model: Any, folder: Path, matrix: Tensor, marks: tuple[str, str], *, attends: bool, fills: bool
 ) -> list[Array]:
-    """Of the queries, then of the documents."""
+    """Returns the vectors of the queries, then those of the documents."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     results = []
     for text in QUERIES:

@@ -7,7 +7,7 @@ import struct
 from tests.faults.serving import DECODER
 from tests.frontends.http.raw import post
 
-# Of the kernel, which doubles it.
+# The size of the kernel's buffer, which the kernel doubles.
 RECEIVE_BYTES = 4096
 
 

@@ -256,7 +256,7 @@ def _attend(
 
 
 class GroupQueryAttention(OpRun):
-    """Of an encoder: without a cache, over packed queries, keys and values.
+    """Computes an encoder's attention: no cache, packed queries, keys and values.
 
     It follows the lengths of texts, as ONNX Runtime does on CPUs.
     """

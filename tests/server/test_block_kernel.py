@@ -27,7 +27,7 @@ from tests.server.matmul_graphs import (
     weight_formats,
 )
 
-# Of the largest input times the square root of their number: the operator rounds more.
+# Relative to the largest input times the square root of their number: the operator rounds more.
 TOLERANCE = 5e-4
 pytestmark = [
     pytest.mark.skipif(

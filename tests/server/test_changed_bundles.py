@@ -25,7 +25,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _other_weights(bundle: Path) -> None:
-    """Of the same size, so that every graph could be loaded."""
+    """Changes weights but not sizes, so that every graph could be loaded."""
     weights = next(bundle.glob("*.data"))
     _replace(weights, bytes(weights.stat().st_size))
 

@@ -76,7 +76,7 @@ def rewritten(path: Path, max_rows: int = FEW_ROWS) -> onnx.ModelProto:
 
 
 def inputs_of(model: onnx.ModelProto) -> dict[str, Array]:
-    """Of a step of three rows, of which the last is padding."""
+    """Makes the inputs of a step of three rows, the last of which is padding."""
     random = np.random.default_rng(1)
     rows = len(CACHED)
     given: dict[str, Array] = {

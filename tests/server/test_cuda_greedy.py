@@ -50,7 +50,7 @@ def logits_graph(
 def test_best_tokens_leave_out_the_suppressed_ones(
     tmp_path: Path, suppressed: tuple[int, ...], expected: list[int]
 ) -> None:
-    """Of equal logits, the lowest id is the best."""
+    """The lowest id of equal logits is the best."""
     x = np.array([[0, 0, 0, 0, 9], [0, 1, 2, 9, 3], [7, 7, 1, 7, 7], [-4, -2, -4, -3, -2]])
     inputs = {"x": x.astype(np.float32), LOGIT_POSITIONS: np.array([1, 2, 3], np.int32)}
     data = rewrite(save(logits_graph(), tmp_path), suppressed)

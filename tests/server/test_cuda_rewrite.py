@@ -233,7 +233,7 @@ OPTIONS = pytest.mark.parametrize(
 def test_attention_takes_separate_queries_keys_and_values(
     tmp_path: Path, has_bias: bool, options: dict[str, Any], half: int
 ) -> None:
-    """Of heads in groups too, with rotary positions, or without; of 24 or 48 elements."""
+    """Covers heads in groups, with rotary positions or without, of 24 or 48 elements."""
     made = attention_nodes(tmp_path, 96, has_bias, options, half)
     heads = options.get("num_heads", 2)
     split, attending = made["SplitFp16"], made["MultiHeadAttention"]

@@ -90,7 +90,7 @@ def test_moves_are_those_of_host_memory(device, batch, names) -> None:
 
 
 def test_writes_are_those_of_host_memory(device: CountingBackend) -> None:
-    """Of outputs with fewer tokens than the slots have."""
+    """Writes outputs with fewer tokens than the slots have."""
     rng = np.random.default_rng(5)
     sources = {}
     for name, layout in LAYOUTS.items():

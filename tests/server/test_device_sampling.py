@@ -94,7 +94,7 @@ def test_device_sampling_in_batches_matches_host_sampling_alone(
 
 
 def logprobs(harness: Any, id_: int, output: int) -> list[tuple[int | None, float]]:
-    """Of each token, and then of the likeliest ones at its position, with their ids."""
+    """Returns the log-probability of each token, then the likeliest ids and theirs."""
     updates = (update for update in harness.updates if (update.id, update.output) == (id_, output))
     found: list[tuple[int | None, float]] = []
     for update in updates:

@@ -202,7 +202,7 @@ async def test_the_sum_of_mean_pooling_is_counted(
 
 
 def test_graphs_are_protobuf_whatever_their_name(bundles: Path) -> None:
-    """Of a file named so, the library would read text instead, which nobody has checked."""
+    """The library would read a file with this name as text, which nobody has checked."""
     graph = bundles / FP32 / "1" / "decode.onnx"
     renamed = graph.with_suffix(".textproto")
     shutil.copy(graph, renamed)

@@ -88,7 +88,7 @@ def test_prefix_slots_are_given_up_before_slots(tiny_bundles: Path) -> None:
 async def test_a_server_within_its_budget(
     tiny_bundles: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of models that do not fit whole, each gets fewer slots; the log has the sums."""
+    """Models that do not fit whole get fewer slots each; the log has the sums."""
     only: dict[str, Any] = {
         "num_lanes": 2,
         "num_slots": 1024,

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Of each panel: the label, and the columns of ``samples`` with their names.
+# The panels: a label, and the columns of ``samples`` with their names.
 PANELS: tuple[tuple[str, tuple[tuple[int, str], ...]], ...] = (
     ("resident memory (MB)", ((2, ""),)),
     ("threads, descriptors", ((4, "threads"), (5, "open descriptors"))),

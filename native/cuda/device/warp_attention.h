@@ -118,7 +118,7 @@ struct WarpAttention {
   Words key[2][kSteps];      // of tokens group_id and group_id + 8 of 16
   Words value[4][kVectors];  // of tokens 2t, 2t + 1, 2t + 8 and 2t + 9; t = thread_in_group
   float output[kPairs][4] = {};  // unnormalized, of heads 2t and 2t + 1; elements: see column()
-  // Of the online softmax of head group_id; until run() ends, the sum is over the lane's tokens.
+  // The online softmax of head group_id; until run() ends, the sum covers the lane's tokens only.
   float running_max = -__builtin_inff(), running_sum = 0.f;
 
   WarpAttention(const DecodeAttentionArguments<T>& arguments, const Part& of_block, long cache)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 # msgspec's error messages, such as "Expected `int`, got `str` - at `$.messages[0].content`".
 _MESSAGE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?")
 _NAMED = re.compile(r"Object (?P<what>missing required|contains unknown) field `(?P<name>.*)`")
-# Of a field that is kept as it was sent; more only says that it was not short.
+# Fields that are kept as they were sent are cut here; longer ones count as not short.
 MAX_RAW_BYTES = 256
 NOTHING = msgspec.Raw()
 """The default of fields that are not decoded."""

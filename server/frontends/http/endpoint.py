@@ -46,7 +46,7 @@ _JSON = "application/json"
 # Larger bodies are decoded in a thread.
 MIN_THREADED_BYTES = 1 << 16
 _BYTES_PER_VALUE = 8  # that take as long to decode as a value of a reply to build
-# Of a body that is received before its token is known, as it may be in the body.
+# Maximum size of a body that may contain its token, and is received before the token is known.
 MAX_ANONYMOUS_BYTES = 1 << 20
 
 

@@ -10,7 +10,7 @@ from server.bounds import MAX_TOKEN_IDS
 
 # A body with fewer bytes takes a millisecond or two to decode.
 MIN_SCANNED_BYTES = 1 << 16
-# Of a body: elements of lists, members of objects, and the lists and objects themselves.
+# Maximum values of a body: elements of lists, members of objects, and the lists and objects.
 MAX_VALUES = 1 << 17
 # The same where a body may have token ids.
 MAX_ID_VALUES = MAX_TOKEN_IDS + MAX_VALUES

@@ -15,7 +15,7 @@ from server.runtime.rewriting.nodes import attributes_of, native_node
 from server.runtime.rewriting.patterns import find_arange, sums_tokens
 from server.runtime.rewriting.rewrites import Rewrite
 
-# Of a mean: a block of threads of native/cuda/encoders.cc has a vector of each.
+# The widest mean: each thread of a block in native/cuda/encoders.cc has one vector.
 _MAX_SIZE = 8192
 
 

@@ -71,7 +71,7 @@ def _settings(graph: GraphIndex, node: onnx.NodeProto) -> dict[str, int]:
 def _rows(
     graph: GraphIndex, node: onnx.NodeProto, settings: Mapping[str, int]
 ) -> _TokenRows | None:
-    """Of an 8-bit table with one scale a row."""
+    """Finds an 8-bit table with one scale per row."""
     table, scales = (graph.initializers.get(node.input[index]) for index in (0, 2))
     is_found = (
         table is not None
@@ -90,7 +90,7 @@ def _rows(
 def _blocks(
     graph: GraphIndex, node: onnx.NodeProto, settings: Mapping[str, int]
 ) -> _TokenRows | None:
-    """Of a table ``[rows, blocks, numbers]``, as ``export.block_matmul.gather_rows`` writes it."""
+    """Finds a table ``[rows, blocks, numbers]``, as ``export.block_matmul`` writes it."""
     dims, bits = graph.initializers[node.input[0]].dims, settings["bits"]
     expected = {"block_size": BLOCK, "gather_axis": 0, "quantize_axis": 2}
     restored, scales = graph.only_consumer(node, "Reshape"), graph.producer(node, 2, "Reshape")

@@ -19,7 +19,7 @@ TYPE = "multipart/form-data; boundary=a"
 HEAD = b'--a\r\nContent-Disposition: form-data; name="x"\r\n\r\n'
 END = b"\r\n--a--\r\n"
 NUM_BYTES = 4 << 20
-# Of a form of that size, on a busy machine. A loop over its bytes would take longer.
+# The time for a form of that size on a busy machine. A loop over its bytes would take longer.
 SECONDS = 0.5
 
 

@@ -51,7 +51,7 @@ class MeasuredCost:
 
     @property
     def loop_microseconds_per_byte(self) -> float:
-        """Of the event loop, which everybody shares."""
+        """The time on the event loop, which everybody shares."""
         return 1e6 * self.loop_seconds / max(self.num_bytes, MIN_BYTES)
 
 

@@ -12,7 +12,7 @@ MODELS = (
     *("tiny-decoder", "embedder", "judge", "sorter", "dates", "nothing"),
     *("splade", "colbert"),
 )
-# Of the routes whose protocols share field names; others ignore or reject them.
+# Fields of the routes whose protocols share names; others ignore or reject them.
 FIELDS: dict[str, tuple[Any, ...]] = {
     "messages": ([{"role": "user", "content": "1,"}], [], [{"role": "tool", "content": None}]),
     "prompt": ("1,", ["1,", "2,"], [3, 4], [[3], [4, 5]], [], [1, "2"], [10**9]),

@@ -32,7 +32,7 @@ from server.frontends.http.openai.usage import response_usage
 from server.service.generation_request import Finish, FinishReason, Message, TextChunk
 
 _NAMES = {"messages": "input", "inputs": "input", "max_new_tokens": "max_output_tokens"}
-# Of the metadata, which are repeated; in characters, as OpenAI's own.
+# Limits of the metadata, which the response repeats; in characters, as OpenAI's own.
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
 _ENDS = 4  # events at the end of a stream that repeat all log-probabilities
 _LOGPROBS = "message.output_text.logprobs"
