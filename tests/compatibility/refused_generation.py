@@ -148,7 +148,7 @@ def _of_one_call() -> Iterator[Call]:
         ("all-prompts", "Generate", "chat", {**seven, "messages": [user]}),
         ("no-template", "Generate", DECODER, {"messages": [user]}),
         ("unknown-role", "Generate", "chat", {"messages": [user, {"role": "x", "content": "a"}]}),
-        ("empty-content", "Generate", "chat", {"messages": [user, {"role": "system"}]}),
+        ("empty-content", "Generate", "chat", {"messages": [{"role": "user"}, {"role": "user"}]}),
         (
             "refused-by-template",
             "GenerateStream",
