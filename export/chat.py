@@ -18,7 +18,11 @@ def chat_template_of(folder: HuggingFaceFolder) -> str | None:
     settings = [
         f"{{% set {name} = {token!r} %}}\n"  # trim_blocks removes the line break
         for name, token in folder.special_tokens.items()
-        if token and name.endswith("_token") and name not in _NAMED and name in source
+        if token
+        and name.isidentifier()
+        and name.endswith("_token")
+        and name not in _NAMED
+        and name in source
     ]
     return "".join(settings) + source
 

@@ -20,16 +20,20 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from model.template_bounds import (
-    BOUNDED_FILTERS,
     bounded_braces,
     bounded_call,
     bounded_filter,
     check_operands,
     concatenate,
+    counted,
     format_text,
+    limited_steps,
+    printable,
+    text_of,
 )
 
 MAX_INDENT = 64
+MAX_TIME_PATTERN = 256  # characters
 
 
 def compile_template(source: str) -> Template:
@@ -43,16 +47,17 @@ def compile_template(source: str) -> Template:
         lstrip_blocks=True,
         extensions=[_Generation, "jinja2.ext.loopcontrols"],
         optimized=False,
+        finalize=printable,
     )
     del environment.globals["lipsum"]
     environment.globals["dict"] = _Dict()
     environment.globals["namespace"] = _Namespace
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = _strftime_now
-    for name in BOUNDED_FILTERS:
-        environment.filters[name] = bounded_filter(name, environment.filters[name])
-    environment.filters["format"] = format_text
-    environment.filters["tojson"] = _to_json
+    environment.filters |= {"format": format_text, "tojson": _to_json}
+    for name, function in environment.filters.items():
+        environment.filters[name] = bounded_filter(name, function)
+    environment.filters[_COUNTED] = counted
     try:
         return environment.from_string(source)
     except TemplateError:
@@ -79,9 +84,10 @@ def render_template(
     """
     variables = {"tools": None, "documents": None, "add_generation_prompt": True}
     try:
-        return template.render(
-            {"messages": messages, **variables, **special_tokens, **(options or {})}
-        )
+        with limited_steps():
+            return template.render(
+                {"messages": messages, **variables, **special_tokens, **(options or {})}
+            )
     except TemplateError:
         raise
     except Exception as error:  # the template is foreign code and may raise anything
@@ -98,7 +104,7 @@ class _CodeGenerator(CodeGenerator):
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
         """``a ~ b``, which is not one of the operators that a sandbox intercepts."""
-        self.write("environment.concat(map(str, (")
+        self.write("environment.concat(map(environment.text_of, (")
         for part in node.nodes:
             self.visit(part, frame)
             self.write(", ")
@@ -113,10 +119,22 @@ class _CodeGenerator(CodeGenerator):
         raise TemplateSyntaxError("autoescape is not supported", node.lineno)
 
 
+_COUNTED = "items of a loop"  # a filter that no template can name
+
+
 class _Environment(ImmutableSandboxedEnvironment):
     code_generator_class = _CodeGenerator
     concat = staticmethod(concatenate)
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    text_of = staticmethod(text_of)
+    intercepted_binops = frozenset({"+", "*", "**", "%", "//"})
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        tree = super()._parse(source, name, filename)
+        for loop in tree.find_all(nodes.For):
+            loop.iter = nodes.Filter(
+                loop.iter, _COUNTED, [], [], None, None, lineno=loop.lineno
+            ).set_environment(self)
+        return tree
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         check_operands(operator, left, right)
@@ -180,7 +198,9 @@ def _raise(message: str) -> NoReturn:
 
 
 def _strftime_now(pattern: str) -> str:
-    """The local time."""
+    """Returns the local time. Raises ``SecurityError`` if the pattern is too long."""
+    if len(pattern) > MAX_TIME_PATTERN:
+        raise SecurityError(f"a time of more than {MAX_TIME_PATTERN} characters")
     return datetime.now().strftime(pattern)
 
 
@@ -195,10 +215,7 @@ def _to_json(
     width = indent if isinstance(indent, int) else len(indent or "")
     if max(width, *map(len, separators or ("",))) > MAX_INDENT:
         raise SecurityError(f"an indent or a separator of more than {MAX_INDENT} characters")
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+    encoder = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+    return concatenate(encoder.iterencode(value))

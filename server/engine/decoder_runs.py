@@ -73,9 +73,8 @@ class DecoderRuns:
             if not wants_attention:
                 yield self._run("decode", list(adjacent))
                 continue
-            for chunk in filter(
-                _is_live_chunk, adjacent
-            ):  # its last prompt token runs in the graph ``attend``
+            # The last token of a prompt runs in the graph ``attend``.
+            for chunk in filter(_is_live_chunk, adjacent):
                 is_prompt = chunk.sequence.phase == Phase.PREFILLING
                 yield self._run("prefill" if is_prompt else "decode", [chunk])
 

@@ -39,15 +39,10 @@ class Tokenizer:
             # The library raises plain Exception.
             label = f"{path.parent.parent.name}/{path.parent.name}"
             raise BundleError(f"{label}: {path.name}: {error}") from error
-        self.special_ids = frozenset(
-            id_
-            for id_, token in self._tokenizer.get_added_tokens_decoder().items()
-            if token.special
-        )
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.special_ids = frozenset(id_ for id_, token in added.items() if token.special)
         """Ids of tokens that texts do not have, such as those of the start and the end."""
         self._changes_text = "ByteFallback" in str(self._tokenizer.decoder)
-        added = self._tokenizer.get_added_tokens_decoder()
-        self._special = frozenset(id_ for id_, token in added.items() if token.special)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
 
@@ -216,7 +211,9 @@ class Tokenizer:
 
     def detokenizer(self) -> "StreamingDetokenizer":
         """Makes a detokenizer for one sequence, from its first generated token."""
-        return StreamingDetokenizer(self._tokenizer, self._special, changes_text=self._changes_text)
+        return StreamingDetokenizer(
+            self._tokenizer, self.special_ids, changes_text=self._changes_text
+        )
 
 
 class StreamingDetokenizer:

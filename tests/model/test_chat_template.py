@@ -31,6 +31,13 @@ MESSAGES = [{"role": "user", "content": "Hi <b>\u00e9"}, {"role": "assistant", "
         "{{ 'a\nb' | indent(2) }}{{ 2.567 | round(1) }}{{ [1, 2, 3] | batch(2, 0) | list }}",
         "{{ messages | map(attribute='role') | join(',') }}",
         "{{ dict.fromkeys(['a']) }}{{ dict.update }}",
+        "{{ 'Name: {}'.format('a') }}{{ '{} : {}'.format(1, 2) }}{{ '{{\"a\": {}}}'.format(1) }}",
+        "{{ '* %s' | format('a') }}{{ '**%s** since 20240101' % 'a' }}",
+        "{{ 'on 20240101 {}'.format(1) }}",
+        "{% for m in messages %}{{ loop.length }}{{ loop.last }}{{ loop.revindex }}{% endfor %}",
+        "{% for k, v in messages[0] | dictsort %}{{ k }}={{ v }}{% endfor %}{{ [1, 2] | sum }}",
+        "{% for m in [1, [2, [3]]] recursive %}{{ loop(m) if m is iterable else m }}{% endfor %}",
+        "{{ messages }}{{ messages | string | length }}{{ 7 // 2 }}{{ 1e3 | round(1) }}",
         "{{ raise_exception('no') }}",
         "{{ ''.__class__.__mro__ }}",
     ],
@@ -79,6 +86,15 @@ def test_prompts_are_those_of_transformers(source: str) -> None:
         "(1).to_bytes(1000000000, 'big')",
         "1.5 | round(100000000, 'ceil')",
         "['a'] | batch(1000000000, 'b') | first",
+        "5 | round(-1000000000)",
+        "('f' * 200000) | int(0, 16) // 3",
+        "('x' | e).center(500000000)",
+        "(['a' * 4000000] * 200) | string",
+        "(['a' * 4000000] * 200) | tojson",
+        "['a' * 4000000] * 2",
+        "([[0] * 1000] * 1000) | sum(start=[]) | length",
+        "strftime_now('%9999Y' * 100)",
+        "('a' * 4000000).encode('utf-32')",
     ],
 )
 def test_large_values_are_refused_when_a_prompt_is_rendered(expression: str) -> None:
@@ -96,6 +112,8 @@ def test_large_values_are_refused_when_a_prompt_is_rendered(expression: str) -> 
         "{% set ns.x = ns.x ~ ns.x %}",
         "{% set x %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = x %}",
         "{% set ns.x = twice(ns.x) %}",
+        "{% set ns.x = ns.x | tojson %}",
+        "{% set ns.x = [ns.x, ns.x] %}{% set _ = ns.x | string %}",
     ],
 )
 def test_strings_cannot_double_beyond_the_limit(doubled: str) -> None:
@@ -105,6 +123,20 @@ def test_strings_cannot_double_beyond_the_limit(doubled: str) -> None:
     )
     with pytest.raises(SecurityError, match="more than"):
         render_template(template, [], {})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{% for m in [1] recursive %}{{ loop([1, 2]) if loop.depth < 60 }}{% endfor %}",
+        "{% for i in range(9999) %}{{ range(9999) | map('string') | join | length }}{% endfor %}",
+    ],
+)
+def test_steps_are_bounded(source: str) -> None:
+    with pytest.raises(SecurityError, match="steps"):
+        render_template(compile_template(source), [], {})
 
 
 def test_constants_are_not_computed_when_a_template_is_compiled() -> None:

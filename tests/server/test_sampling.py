@@ -1,5 +1,7 @@
 """Host sampling: exact probabilities, and a chi-square test of sampled frequencies."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -36,6 +38,21 @@ LOGITS = np.log(np.array([0.4, 0.05, 0.3, 0.15, 0.1], np.float32))
 def test_computes_filtered_probabilities(options: Sampling, expected: dict[int, float]) -> None:
     ids, weights = sampling.probabilities(LOGITS, options)
     assert dict(zip(ids.tolist(), weights.tolist(), strict=True)) == pytest.approx(expected, 1e-5)
+
+
+@pytest.mark.parametrize("options", [{"top_p": 0.95}, {"min_p": 1e-4}, {"typical_p": 0.9}])
+@pytest.mark.parametrize("top_k", [2000, 2001, 2**31 - 1])
+def test_a_top_k_of_the_vocabulary_or_more_keeps_all_tokens(
+    options: dict[str, Any], top_k: int
+) -> None:
+    logits = np.random.default_rng(0).normal(0, 1, 2000).astype(np.float32)
+    for found, expected in zip(
+        sampling.probabilities(logits, Sampling(1.0, top_k=top_k, **options)),
+        sampling.probabilities(logits, Sampling(1.0, **options)),
+        strict=True,
+    ):
+        assert len(expected) > 256
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def probabilities(
         return np.arange(len(logits)), weights / weights.sum()
     best = logits.max()
     mass = None
-    if not sampling.top_k:
+    if not 0 < sampling.top_k < len(logits):
         rest = np.exp((logits - best) / np.float32(sampling.temperature))
         mass = float(rest.sum(dtype=np.float64))
     for ids in _ranked(logits, sampling):

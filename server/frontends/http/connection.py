@@ -154,7 +154,8 @@ class Connection(Protocol):
 
     def extend_body(self, seconds: float) -> None:
         """Extends the deadline of the body that is being received to ``seconds`` from now."""
-        if self._running is self.cycle and self._phase is _Phase.BODY:
+        is_receiving = self._running is not None and self._running is self.cycle
+        if is_receiving and self._phase is _Phase.BODY:
             self._start_deadline(seconds)
 
     def close_after_response(self) -> None:
@@ -165,8 +166,15 @@ class Connection(Protocol):
             self._linger()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Closes the connection. If the client did not read the last response, resets it."""
-        if self.transport.get_write_buffer_size():
+        """Closes the connection. If the client did not read the last response, resets it.
+
+        While much of the response is left, only a client that stops reading is cut off.
+        """
+        if self.flow.write_paused:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.settings.keep_alive_seconds, self.timeout_keep_alive_handler
+            )
+        elif self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
             super().timeout_keep_alive_handler()
@@ -232,6 +240,7 @@ class Connection(Protocol):
     def _abandon(self, cycle: RequestResponseCycle) -> None:
         """Ends the newest request, which has no response yet."""
         cycle.disconnected = True
+        cycle.waiting_for_100_continue = False
         cycle.message_event.set()
         if self._running is not cycle:
             self.pipeline.popleft()

@@ -20,7 +20,7 @@ _HEADERS = {
         "img-src data:; media-src blob:; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'"
     ),
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
 }
 

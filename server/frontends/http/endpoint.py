@@ -20,6 +20,7 @@ from server.errors import (
     OverloadedError,
     ServeError,
     ShuttingDownError,
+    UnauthenticatedError,
 )
 from server.frontends.http.access import Access
 from server.frontends.http.body import (
@@ -195,17 +196,19 @@ class Endpoint:
         request_id = request_id_of(headers)
         connection = scope.get("triune.connection")
         exchange = Exchange(scope, send, request_id, self.api.errors)
+        task = asyncio.current_task()
+        assert task is not None
+        if connection is not None:
+            connection.on_lost = task.cancel
         try:
             try:
                 call = await self._call(scope, receive, headers, request_id, started)
-            except InvalidArgumentError:
+            except UnauthenticatedError:
+                raise
+            except ServeError:
                 async with self.api.context.service.track_call(self.path):  # so that it is counted
                     raise
             exchange.names = partial(self._names_in, call.body)
-            task = asyncio.current_task()
-            assert task is not None
-            if connection is not None:
-                connection.on_lost = task.cancel
             if self.is_public:  # health probes
                 await self._answer(call, exchange)
                 return
@@ -295,6 +298,10 @@ class Endpoint:
         assert self.decode is not None
         if len(data) < MIN_THREADED_BYTES:
             return self.decode(data, headers)
-        num_values = len(data) // _BYTES_PER_VALUE
+        context, num_values = self.api.context, len(data) // _BYTES_PER_VALUE
         decode = partial(self.decode, data, headers)
-        return await self.api.context.service.build(num_values, decode, Caller(identity, None))
+        context.budget.take(len(data))  # as long as it waits for a thread
+        try:
+            return await context.service.build(num_values, decode, Caller(identity, None))
+        finally:
+            context.budget.give_back(len(data))

@@ -35,7 +35,13 @@ class Untracked:
     async def track_call(self, *_: str) -> AsyncIterator[None]:
         yield
 
+    def __init__(self, entered: asyncio.Event | None, decode: asyncio.Event | None) -> None:
+        self._entered, self._decode = entered, decode
+
     async def build(self, _: int, function: Callable[[], Any], __: Caller) -> Any:
+        if self._entered is not None and self._decode is not None:
+            self._entered.set()
+            await self._decode.wait()
         return await asyncio.to_thread(function)
 
 
@@ -44,6 +50,8 @@ async def listening(
     folder: Path,
     tokens: Path | None = None,
     release: asyncio.Event | None = None,
+    entered: asyncio.Event | None = None,
+    decode: asyncio.Event | None = None,
     **limits: Any,
 ) -> AsyncIterator[int]:
     """Yields the port of a listener with the route ``/echo`` and others.
@@ -52,10 +60,12 @@ async def listening(
         folder: of bundles, which are not read.
         tokens: a token file.
         release: ``/held`` answers when it is set.
+        entered: set when a large body is to be decoded.
+        decode: large bodies are decoded when it is set.
         limits: of ``HttpSettings``.
     """
     settings = HttpSettings(**limits)
-    service: Any = Untracked()
+    service: Any = Untracked(entered, decode)
     access = Access(ServerConfig(bundles=folder, tokens=tokens))
     context = Context(service, settings, access, BodyBudget(settings.max_buffered_bytes))
 
