@@ -43,6 +43,8 @@ SLOW = (
     "train/test_resume.py",
     "train/test_tiny.py",
 )
+# Bundles that few tests need: their export takes longer than these tests.
+SLOW_BUNDLES = {"compact_bundles", "recurrent_bundles", "shortlist_bundles"}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,13 +61,20 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests in SLOW as ``slow``."""
+    """Marks the tests in SLOW, and those of SLOW_BUNDLES, as ``slow``."""
     folders = [Path(__file__).parent / name for name in SLOW]
     files = {item.path for item in items}
     slow = {file for file in files if any(file.is_relative_to(folder) for folder in folders)}
     for item in items:
-        if item.path in slow:
+        needed = {*getattr(item, "fixturenames", ()), *_parameters(item)}
+        if item.path in slow or not needed.isdisjoint(SLOW_BUNDLES):
             item.add_marker(pytest.mark.slow)
+
+
+def _parameters(item: pytest.Item) -> list[str]:
+    """The texts among the parameters of a test, which may name fixtures."""
+    call = getattr(item, "callspec", None)
+    return [] if call is None else [value for value in call.params.values() if type(value) is str]
 
 
 @pytest.fixture(scope="session", autouse=True)
