@@ -21,9 +21,10 @@ from jinja2.utils import Namespace
 
 from model.template_bounds import (
     bounded_braces,
-    bounded_call,
     bounded_filter,
+    check_call,
     check_operands,
+    check_result,
     concatenate,
     counted,
     format_text,
@@ -142,7 +143,8 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """The underscores allow keywords such as ``self``."""
-        return super().call(__context, bounded_call(__obj), *args, **kwargs)
+        args = check_call(__obj, args, kwargs)
+        return check_result(super().call(__context, __obj, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)

@@ -130,26 +130,28 @@ def check_operands(operator: str, left: Any, right: Any) -> None:
                 _check_size(len(values) * count)
 
 
-def bounded_call(function: Any) -> Callable[..., Any]:
-    """Returns ``function``, which raises ``SecurityError`` for results that are too large."""
+def check_call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Raises ``SecurityError`` if the result of a call could be too large.
+
+    Returns:
+        The arguments to call ``function`` with: an iterator that was measured is a list.
+    """
     count_step()
     owner = getattr(function, "__self__", None)
-    name = getattr(function, "__name__", "")
+    if isinstance(owner, str | bytes | int):
+        name = function.__name__
+        if name == "join" and len(args) == 1:
+            args = (list(args[0]),)
+            _check_join(args[0], owner)
+        _check_growth(name, owner, (*args, *kwargs.values()))
+    return args
 
-    # Jinja tells functions that take its context by attributes, which a wrapper must have too.
-    @functools.wraps(function, assigned=(), updated=())
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if isinstance(owner, str | bytes | int):
-            if name == "join" and len(args) == 1:
-                args = (list(args[0]),)
-                _check_join(args[0], owner)
-            _check_growth(name, owner, (*args, *kwargs.values()))
-        return _checked(function(*args, **kwargs))
 
-    passed = getattr(function, "jinja_pass_arg", None)
-    if passed is not None:
-        call.jinja_pass_arg = passed  # type: ignore[attr-defined]
-    return call
+def check_result(result: Any) -> Any:
+    """Returns ``result``. Raises ``SecurityError`` if it is too large."""
+    if isinstance(result, str | bytes | list | tuple | Mapping):
+        _check_size(len(result))
+    return result
 
 
 def bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,7 +172,7 @@ def bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any
         elif name not in _OF_CONTAINERS:
             printable(value)
         _check_growth(name, value, (*rest, *kwargs.values()))
-        return _checked(function(*args[:first], value, *rest, **kwargs))
+        return check_result(function(*args[:first], value, *rest, **kwargs))
 
     return call
 
@@ -195,12 +197,6 @@ def format_text(pattern: object, *args: Any, **kwargs: Any) -> str:
     _check_percent(text, values)
     formatted: str = text % values
     return formatted
-
-
-def _checked(result: Any) -> Any:
-    if isinstance(result, str | bytes | list | tuple | Mapping):
-        _check_size(len(result))
-    return result
 
 
 def _check_percent(pattern: str | bytes, values: Any) -> None:

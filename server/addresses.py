@@ -40,12 +40,10 @@ def check_grpc_address(address: str) -> None:
         host_and_port(address)
 
 
-def check_free(address: str, purpose: str) -> None:
+def check_free(address: str) -> None:
     """Checks that ``HOST:PORT`` is free, by binding without listening, so nobody can connect.
 
-    Args:
-        address: the address. Unix sockets are not checked, because gRPC replaces them.
-        purpose: the action in the error message, such as "listen": "cannot listen on ...".
+    Unix sockets are not checked, because gRPC replaces them.
 
     Raises:
         StartupError: the host is unknown or not local, or the port is in use or privileged.
@@ -69,7 +67,7 @@ def check_free(address: str, purpose: str) -> None:
                 refusal = error
     if refusal is not None:
         reason = refusal.strerror or refusal
-        raise StartupError(f"cannot {purpose} on {address}: {reason}") from refusal
+        raise StartupError(f"cannot listen on {address}: {reason}") from refusal
 
 
 def check_origins(origins: Iterable[str]) -> None:

@@ -88,7 +88,7 @@ class GrpcFrontend:
         if config.admin is not None:
             given.append((config.admin, config.admin_token_file))
         for address, tokens in given:
-            check_free(address, "listen")
+            check_free(address)
             self._prepared.append(
                 _Prepared(
                     address,

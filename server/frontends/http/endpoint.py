@@ -262,10 +262,9 @@ class Endpoint:
     ) -> Call[Any]:
         context = self.api.context
         access, body_token = context.access, self.api.body_token
-        # Whether the token can only be in the body.
-        is_anonymous = (
-            not self.is_public and body_token is not None and not access.is_identified(scope)
-        )
+        if self.is_public or access.is_identified(scope):
+            body_token = None
+        is_anonymous = body_token is not None  # until the token is read from the body
         identity = "public"
         if not self.is_public:
             identity = access.peer(scope) if is_anonymous else access.identity(scope)
@@ -281,7 +280,7 @@ class Endpoint:
                 if is_anonymous:  # callers without a token must not learn what is wrong
                     access.identity(scope)
                 raise
-        if is_anonymous and body_token is not None:
+        if body_token is not None:
             identity = access.identity(scope, body_token(body))
         streams = bool(getattr(body, "stream", False))
         return Call(
