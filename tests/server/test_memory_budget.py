@@ -151,7 +151,13 @@ async def test_more_beams_than_the_slots_that_fit(tiny_bundles: Path, tmp_path: 
 
 
 async def test_a_budget_that_nothing_fits_into(tiny_bundles: Path) -> None:
-    config = ServerConfig(bundles=tiny_bundles, memory_budget=1 << 20)
+    config = ServerConfig(
+        bundles=tiny_bundles,
+        listen="127.0.0.1:0",
+        metrics="127.0.0.1:0",
+        http=None,
+        memory_budget=1 << 20,
+    )
     with pytest.raises(StartupError, match="no bundle"):
         async with running_server(config):
             pass
