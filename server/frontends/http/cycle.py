@@ -14,12 +14,19 @@ class Cycle(RequestResponseCycle):
 
     A response without a length ends with the connection for HTTP/1.0, which has no chunks (RFC
     9112, 6.1 and 6.3).
+
+    The head is sent together with the first part of the body. If the server dies, a gateway has
+    the whole of a short response, or nothing of it and can send the request to another server.
     """
+
+    transport: "ResponseTransport"  # type: ignore[assignment]
 
     _ends_with_connection = False
 
     async def send(self, message: Any) -> None:
         if not self.response_started:
+            if self.scope["method"] != "HEAD":
+                self.transport.hold_next_write()
             self.keep_alive &= not self.waiting_for_100_continue
             if self.scope["http_version"] != "1.1" and not _has_length(message):
                 self.chunked_encoding = False
@@ -43,6 +50,22 @@ class ResponseTransport:
     """
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
-        self.write = transport.write
         self.is_closing = transport.is_closing
         self.close = close
+        self._write = transport.write
+        self._is_next_held = False
+        self._held = b""
+
+    def hold_next_write(self) -> None:
+        """Sends what is written next only with what is written after it."""
+        self._is_next_held = True
+
+    def write(self, data: bytes) -> None:
+        """Sends ``data``, after what was held."""
+        if self._is_next_held:
+            self._is_next_held, self._held = False, data
+        elif self._held:
+            held, self._held = self._held, b""
+            self._write(held + data)
+        else:
+            self._write(data)
