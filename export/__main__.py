@@ -69,6 +69,13 @@ def export(
         Vectors | None,
         typer.Option(help="Read a masked language model as one of sparse vectors (SPLADE)."),
     ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER|hf:OWNER/NAME",
+            help="Model that a LoRA adapter changes; by default, the one that the adapter names.",
+        ),
+    ] = None,
     shortlist: Annotated[
         str,
         typer.Option(
@@ -120,7 +127,7 @@ def export(
                     console.print(f"{source}: {seconds:.0f} s: {stage}", highlight=False)
 
             checkpoint = load_checkpoint(
-                source, tower, None if vectors is None else EmbeddingKind(vectors)
+                source, tower, None if vectors is None else EmbeddingKind(vectors), base
             )
             path = write_bundle(
                 checkpoint,

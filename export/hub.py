@@ -12,13 +12,13 @@ from types import ModuleType
 
 from export.errors import SourceError, UnsupportedError
 from export.importers.heads import SENTENCE_TRANSFORMERS_FILE
-from export.importers.jina_embeddings_v3 import ADAPTER_FILE
 from export.importers.multi_vector import METADATA_FILE
 from export.importers.sentence_transformers import LIMITS_FILES, MODULES_FILE
 from export.importers.sparse_embedders import QUERY_WEIGHTS_FILE
 from export.readers.ctranslate2 import MODEL_FILE
 from export.readers.hugging_face import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE
 from export.readers.image_processor import PROCESSOR_FILE, WHOLE_PROCESSOR_FILE
+from export.readers.lora import ADAPTER_FILE, ADAPTER_WEIGHTS_FILE, is_adapter
 from export.readers.pickles import SUFFIXES
 from export.tokenization.hugging_face import SENTENCE_PIECES, TARGET_PIECES, TOKENIZER_FILE
 
@@ -31,10 +31,10 @@ TEXTS = (
     *("vocab.json", "merges.txt", "vocab.txt", *SENTENCE_PIECES, TARGET_PIECES),
     *(MODULES_FILE, SENTENCE_TRANSFORMERS_FILE, *LIMITS_FILES, METADATA_FILE, QUERY_WEIGHTS_FILE),
     *(PROCESSOR_FILE, WHOLE_PROCESSOR_FILE),
-    f"*/{ADAPTER_FILE}",
+    *(ADAPTER_FILE, f"*/{ADAPTER_FILE}"),
 )
 """The files that readers read besides weights, as patterns of ``fnmatch``; so are the next ones."""
-WEIGHTS = (WEIGHTS_FILE, INDEX_FILE, "model-*-of-*.safetensors")
+WEIGHTS = (WEIGHTS_FILE, INDEX_FILE, "model-*-of-*.safetensors", ADAPTER_WEIGHTS_FILE)
 # Files in every CTranslate2 folder, beside the model file.
 VOCABULARIES = ("vocabulary.json", "vocabulary.txt")
 # Modules of sentence-transformers: 1_Pooling, 2_Dense, …
@@ -95,7 +95,9 @@ def pull(source: str) -> Pulled:
         path = folder / name.file
         if not path.is_file():
             raise SourceError(f"{name.repository} has no file {name.file}")
-    elif not any((folder / file).is_file() for file in (WEIGHTS_FILE, INDEX_FILE)):
+    elif not any((folder / file).is_file() for file in (WEIGHTS_FILE, INDEX_FILE)) and not (
+        is_adapter(folder)
+    ):
         path = _other_weights(name, folder)
     return Pulled(path=path, source=f"{PREFIX}{name.repository}@{folder.name}")
 

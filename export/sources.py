@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from export.checkpoint import Checkpoint
-from export.errors import SourceError
-from export.hub import PREFIX, pull
-from export.importers.registry import import_path
+from export.errors import SourceError, UnsupportedError
+from export.hub import PREFIX, Pulled, pull
+from export.importers.adapted import base_of
+from export.importers.registry import import_adapted, import_path
 from export.packages import DefaultSource, PackageFile
+from export.readers.lora import is_adapter
 from model.bundle import EmbeddingKind
 
 _FIREFOX: dict[str, Any] = {
@@ -201,7 +203,10 @@ SHIPPED_SOURCES: dict[str, ShippedSource] = {
 
 
 def load_checkpoint(
-    source: str, tower: str | None = None, vectors: EmbeddingKind | None = None
+    source: str,
+    tower: str | None = None,
+    vectors: EmbeddingKind | None = None,
+    base: str | None = None,
 ) -> Checkpoint:
     """The checkpoint of ``source``: a default model, a folder, a file, or ``hf:OWNER/NAME``.
 
@@ -211,6 +216,8 @@ def load_checkpoint(
     Args:
         tower: the part of a model of images and texts to export: "image" or "text".
         vectors: the kind of vectors, for a model whose files do not say which it returns.
+        base: the model that an adapter changes: a folder or ``hf:OWNER/NAME``. By default, the one
+            that the adapter names.
 
     Raises:
         SourceError: the source does not exist or is damaged; for a default that is not
@@ -218,17 +225,18 @@ def load_checkpoint(
         UnsupportedError: an unknown format or family; the message lists the supported ones.
         WeightsError: missing or unexpected weights; the message lists all.
     """
-    default = DEFAULT_SOURCES.get(source)
+    default, shipped = DEFAULT_SOURCES.get(source), SHIPPED_SOURCES.get(source)
+    if base is not None and (default is not None or shipped is not None):
+        raise UnsupportedError(f"--base: {source} is a whole model, not an adapter")
     if default is not None:
         with default.whole() as path:
             checkpoint = import_path(path, tower, vectors)
         return dataclasses.replace(checkpoint, name=default.name, license=default.license)
-    shipped = SHIPPED_SOURCES.get(source)
     if shipped is not None:
         return import_path(shipped.locate(), tower, vectors)
     if source.startswith(PREFIX):
         pulled = pull(source)
-        return dataclasses.replace(import_path(pulled.path, tower, vectors), source=pulled.source)
+        return _load(pulled.path, pulled.source, tower, vectors, base)
     path = Path(source)
     if not path.exists():
         names = ", ".join(DEFAULT_SOURCES)
@@ -236,4 +244,37 @@ def load_checkpoint(
             f"{source}: no such file or folder, and not a default model ({names})"
             f" or one of this project ({', '.join(SHIPPED_SOURCES)})"
         )
-    return import_path(path, tower, vectors)
+    return _load(path, None, tower, vectors, base)
+
+
+def _load(
+    path: Path,
+    origin: str | None,
+    tower: str | None,
+    vectors: EmbeddingKind | None,
+    base: str | None,
+) -> Checkpoint:
+    """``origin``: where ``path`` was pulled from; None if it was not."""
+    if is_adapter(path):
+        changed = _find_base(path, base)
+        checkpoint = import_adapted(path, changed.path, tower, vectors)
+        origins = [name for name in (origin, changed.source) if name]
+        return dataclasses.replace(checkpoint, source=" on ".join(origins) or None)
+    if base is not None:
+        raise UnsupportedError(f"--base: {path} is a whole model, not an adapter")
+    return dataclasses.replace(import_path(path, tower, vectors), source=origin)
+
+
+def _find_base(path: Path, given: str | None) -> Pulled:
+    """The model that the adapter in ``path`` changes; its ``source`` is empty for a folder."""
+    name, revision = (given, None) if given is not None else base_of(path)
+    if Path(name).is_dir():
+        return Pulled(path=Path(name), source="")
+    if given is None and not name.startswith(PREFIX):
+        name = f"{PREFIX}{name}" if revision is None else f"{PREFIX}{name}@{revision}"
+    try:
+        return pull(name)
+    except SourceError as error:
+        raise SourceError(
+            f"{path}: the model that the adapter changes: {error}; see --base"
+        ) from error

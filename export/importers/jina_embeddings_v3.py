@@ -15,9 +15,8 @@ from export.importers.rotary_bert import (
     without_gate,
 )
 from export.readers.hugging_face import HuggingFaceFolder
+from export.readers.lora import ADAPTER_FILE
 
-# peft's file in the folder of each adapter.
-ADAPTER_FILE = "adapter_config.json"
 _LAYER = "encoder.layers.{n}"
 FAMILY = RotaryBertFamily(
     base="roberta",

@@ -9,6 +9,7 @@ import msgspec
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
 from export.head_padding import pad_heads
+from export.importers.adapted import adapted_folder
 from export.importers.bart import import_bart
 from export.importers.clip import import_clip, import_clip_text, import_clip_vision
 from export.importers.decoders import DECODERS
@@ -83,7 +84,11 @@ CTRANSLATE2: dict[str, Callable[[CTranslate2Model], Checkpoint]] = {
 def _import_hugging_face(
     path: Path, tower: str | None = None, vectors: EmbeddingKind | None = None
 ) -> Checkpoint:
-    folder = replace(read_folder(path), tower=tower, vectors=vectors)
+    return _import_folder(replace(read_folder(path), tower=tower, vectors=vectors))
+
+
+def _import_folder(folder: HuggingFaceFolder) -> Checkpoint:
+    path, tower, vectors = folder.path, folder.tower, folder.vectors
     model_type = folder.config.text("model_type")
     if tower is not None and model_type not in WITH_TOWERS:
         raise UnsupportedError(
@@ -179,6 +184,12 @@ CHECKPOINT_FORMATS = (
 )
 
 
+def _checked(checkpoint: Checkpoint, path: Path) -> Checkpoint:
+    checkpoint = pad_heads(checkpoint)
+    _check_tokens(checkpoint, path)
+    return checkpoint
+
+
 def _check_tokens(checkpoint: Checkpoint, path: Path) -> None:
     """Checks that every id of the tokenizer and every special token has an embedding."""
     size = checkpoint.config.vocabulary_size
@@ -234,10 +245,22 @@ def import_path(
             raise refusal([path], path.with_suffix(".safetensors"))
         for format_ in CHECKPOINT_FORMATS:
             if format_.matches(path):
-                checkpoint = pad_heads(_load(format_, path, tower, vectors))
-                _check_tokens(checkpoint, path)
-                return checkpoint
+                return _checked(_load(format_, path, tower, vectors), path)
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from error
     known = "\n".join(f"  {format_.description}" for format_ in CHECKPOINT_FORMATS)
     raise UnsupportedError(f"{path}: unknown format; supported formats:\n{known}")
+
+
+def import_adapted(
+    path: Path, base: Path, tower: str | None = None, vectors: EmbeddingKind | None = None
+) -> Checkpoint:
+    """The checkpoint in the folder ``base`` with the LoRA adapter in the folder ``path``.
+
+    The other arguments and the errors are those of :func:`import_path`.
+    """
+    try:
+        with adapted_folder(path, base) as folder:
+            return _checked(_import_folder(replace(folder, tower=tower, vectors=vectors)), path)
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}") from error

@@ -97,7 +97,7 @@ def read_folder(path: Path) -> HuggingFaceFolder:
         generation_config=_read_optional_fields(path / "generation_config.json"),
         weights=_read_weights(path),
         chat_template=_read_chat_template(path),
-        license=_read_license(path / "README.md"),
+        license=read_license(path / "README.md"),
     )
 
 
@@ -160,7 +160,7 @@ def _read_chat_template(folder: Path) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _read_license(path: Path) -> str:
+def read_license(path: Path) -> str:
     """``license`` in the model card's front matter (YAML between two lines of dashes)."""
     text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
     parts = text.split("---\n", 2)

@@ -1,6 +1,7 @@
 """Checkpoints by name: the Hub's protocol on loopback, its cache, and no network."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,13 +15,15 @@ from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPi
 
 from export.errors import SourceError, UnsupportedError
 from export.hub import HubName, parse, pull
+from export.readers.lora import ADAPTER_FILE, ADAPTER_WEIGHTS_FILE
 from export.sources import load_checkpoint
 from model.bundle_files import read_manifest
 from tests.export.hub_server import BRANCH, COMMIT, GATED, NAME, PRIVATE, TOKEN, Hub, hub_server
 from tests.export.importers.ctranslate2_files import variables_of, whisper, write_folder
-from tests.export.importers.support import randomise, save
+from tests.export.importers.support import edit_json, randomise, save
 from tests.export.importers.test_bert import config
 from tests.export.importers.test_llama_gguf import llama, write
+from tests.export.importers.test_lora import assert_weights_equal, llama_adapter
 from tests.export.importers.test_sentence_transformers import add_dense, add_modules
 
 ROOT = Path(__file__).parents[2]
@@ -112,6 +115,30 @@ def test_fetches_a_model_of_ctranslate2(hub: Hub, files: Path) -> None:
     (files / "vocabulary.txt").write_text("")
     assert load_checkpoint(f"hf:{NAME}").transcription is not None
     assert sorted(hub.fetched) == ["config.json", "model.bin", "tokenizer.json"]
+
+
+def test_fetches_an_adapter_and_the_model_that_it_changes(
+    hub: Hub, files: Path, tmp_path: Path
+) -> None:
+    adapter = llama_adapter(tmp_path)
+    expected = load_checkpoint(str(adapter))
+    shutil.copytree(adapter, files)
+    fetched = load_checkpoint(f"hf:{NAME}")
+    assert fetched.source == f"hf:{NAME}@{COMMIT}"
+    assert sorted(hub.fetched) == ["README.md", ADAPTER_FILE, ADAPTER_WEIGHTS_FILE]
+    assert_weights_equal(fetched, expected)
+
+
+def test_fetches_the_model_that_an_adapter_changes(hub: Hub, files: Path, tmp_path: Path) -> None:
+    adapter = llama_adapter(tmp_path)
+    expected = load_checkpoint(str(adapter))
+    (tmp_path / "base").rename(files)
+    edit_json(adapter / ADAPTER_FILE, base_model_name_or_path=NAME, revision=BRANCH)
+    fetched = load_checkpoint(str(adapter))
+    assert fetched.source == f"hf:{NAME}@{COMMIT}"
+    assert "model.safetensors" in hub.fetched
+    assert_weights_equal(fetched, expected)
+    assert load_checkpoint(str(adapter), base=f"hf:{NAME}").source == fetched.source
 
 
 def test_fetches_how_pictures_are_prepared(hub: Hub, files: Path) -> None:
