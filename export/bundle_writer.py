@@ -212,7 +212,7 @@ def _write_graphs(
                 float_cache = measure_perplexity(evaluation, folder, graphs)
         graphs = quantize_cache(graphs, directory, cache_ranges, target.device)
     graphs = add_attention_graph(graphs, directory)
-    graphs = add_encoder_attention_graph(graphs, directory)
+    graphs = add_encoder_attention_graph(checkpoint.config, graphs, directory)
     if cache_ranges or not recipe.is_plain:
         threshold = LOSS_MIN_COSINE if target.accept_loss else recipe.min_cosine
         if cache_ranges:

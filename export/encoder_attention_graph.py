@@ -17,13 +17,14 @@ from export.graph_files import load_graph
 from export.quantized_matmul import constant
 from export.window_weights import WINDOWED, WindowWeights, weights_values
 from model.bundle import ATTEND_ENCODE, PIXELS, AttentionKind, Dtype, GraphSpec, TensorSpec
+from model.config import ModelConfig
 
 FILE = "attend_encode.onnx"
 HEAD_WEIGHTS = "head_weights"
 
 
 def add_encoder_attention_graph(
-    graphs: dict[str, GraphSpec], directory: Path
+    config: ModelConfig, graphs: dict[str, GraphSpec], directory: Path
 ) -> dict[str, GraphSpec]:
     """Writes ``attend_encode.onnx`` into ``directory`` and returns ``graphs`` with its signature.
 
@@ -35,6 +36,8 @@ def add_encoder_attention_graph(
         return graphs
     model = load_graph(directory / encode.file)
     nodes = [node for node in model.graph if _is_attention(node)]
+    if config.rereading is not None and config.encoder is not None:
+        del nodes[len(config.encoder.applied) :]  # the others are those of the decoder
     numbers = {num_heads_of(node) for node in nodes}
     if len(numbers) != 1:
         return graphs

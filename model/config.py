@@ -19,6 +19,7 @@ from model.position_config import (
     SignalTarget,
 )
 from model.recurrent_config import RecurrentConfig
+from model.rereading_config import RereadingConfig
 from model.variants import (
     LINEAR_SCORES,
     Activation,
@@ -267,9 +268,10 @@ class ImageStreamConfig(ConfigStruct, frozen=True, kw_only=True):
 class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
     """A whole model. Encoder and decoder share the token embedding.
 
-    An encoder-decoder has either ``encoder`` and ``decoder``, or ``recurrent``. An encoder with
-    ``patches`` reads images; it has no vocabulary, unless an ``image_stream`` reads them beside
-    the text. An encoder-decoder with ``audio`` reads speech and writes text.
+    An encoder has a ``decoder`` only with ``rereading``. An encoder-decoder has either ``encoder``
+    and ``decoder``, or ``recurrent``. An encoder with ``patches`` reads images; it has no
+    vocabulary, unless an ``image_stream`` reads them beside the text. An encoder-decoder with
+    ``audio`` reads speech and writes text.
     """
 
     kind: Kind
@@ -283,6 +285,7 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
     patches: PatchConfig | None = None
     image_stream: ImageStreamConfig | None = None
     audio: AudioConfig | None = None
+    rereading: RereadingConfig | None = None
     head: HeadConfig
 
     @property

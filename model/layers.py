@@ -187,7 +187,7 @@ class DecoderLayer(Layer):
         return MixerOutput(self.add_feed_forward(h, x), new_state)
 
 
-class _Stack(nn.Module):
+class Stack(nn.Module):
     """The layers, the position encodings that their attentions share, and a final norm."""
 
     def __init__(
@@ -214,7 +214,7 @@ class _Stack(nn.Module):
         return [self.layers[index] for index in self.order]
 
 
-class Encoder(_Stack):
+class Encoder(Stack):
     """Encoder layers in order, then the final norm."""
 
     def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:
@@ -250,7 +250,7 @@ class Encoder(_Stack):
         return x
 
 
-class Decoder(_Stack):
+class Decoder(Stack):
     """Decoder layers in order, then the final norm."""
 
     def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:

@@ -21,6 +21,7 @@ from model.kernels import ModelKernels, Step
 from model.layers import Decoder, Encoder, full_lengths
 from model.mixer_state import State
 from model.recurrent import RecurrentDecoder, RecurrentEncoder
+from model.rereading import RereadingDecoder, shifted
 
 EAGER = EagerKernels()
 
@@ -52,14 +53,16 @@ class Transformer(nn.Module):
         if config.embedding.separate_target:
             self.target_embedding = InputEmbedding(config)
         self.encoder: Encoder | RecurrentEncoder
-        self.decoder: Decoder | RecurrentDecoder
+        self.decoder: Decoder | RecurrentDecoder | RereadingDecoder
         if config.recurrent is not None:
             self.encoder = RecurrentEncoder(config, config.recurrent, kernels)
             self.decoder = RecurrentDecoder(config, config.recurrent, kernels)
         if config.encoder is not None:
             encoder = Encoder if config.encoder.halting is None else AdaptiveEncoder
             self.encoder = encoder(config, config.encoder, kernels)
-        if config.decoder is not None:
+        if config.decoder is not None and config.rereading is not None:
+            self.decoder = RereadingDecoder(config, config.decoder, kernels)
+        elif config.decoder is not None:
             decoder = Decoder if config.decoder.halting is None else AdaptiveDecoder
             self.decoder = decoder(config, config.decoder, kernels)
         self.image_stream: ImageStream | None = None
@@ -86,6 +89,10 @@ class Transformer(nn.Module):
         attended = lengths if attended_lengths is None else attended_lengths
         x = self.embedding.embed(token_ids, segment_ids, lengths)
         hidden: Tensor = self._run_encoder(x, token_ids, attended)
+        if self.config.rereading is not None:
+            again = shifted(token_ids, self.config.rereading.first)
+            y = self._embed_target(again, torch.arange(again.shape[1])[None])
+            hidden = self.decoder(y, hidden, lengths)
         return hidden
 
     def encode_images(self, pixels: Tensor) -> Tensor:
@@ -119,14 +126,20 @@ class Transformer(nn.Module):
     def encode_source(self, token_ids: Tensor, lengths: Tensor) -> list[State]:
         """The decoder's initial states for a source, given as in :meth:`encode`."""
         x = self.embedding.embed(token_ids, lengths=lengths)
-        return self.decoder.cross_attention_kv(self._run_encoder(x, token_ids, lengths))
+        return self._writer.cross_attention_kv(self._run_encoder(x, token_ids, lengths))
 
     def encode_audio(self, samples: Tensor) -> list[State]:
         """The same for speech: windows of samples ``[batch, samples]``, int16."""
         if self.audio is None:
             raise TypeError("this model does not read speech")
         x = self.audio.embed(samples)
-        return self.decoder.cross_attention_kv(self.encoder(x, full_lengths(x)))
+        return self._writer.cross_attention_kv(self.encoder(x, full_lengths(x)))
+
+    @property
+    def _writer(self) -> Decoder | RecurrentDecoder:
+        if isinstance(self.decoder, RereadingDecoder):
+            raise TypeError("this model writes no text")
+        return self.decoder
 
     def _run_encoder(self, x: Tensor, token_ids: Tensor, lengths: Tensor) -> Any:
         stack = self.config.encoder
@@ -163,9 +176,14 @@ class Transformer(nn.Module):
         states = states or []
         states = states + [{} for _ in self.decoder.order[len(states) :]]
         positions = step.num_cached_tokens[:, None] + torch.arange(token_ids.shape[1])
-        embed = self.target_embedding or self.embedding
-        x = embed(self.embedding.look_up(token_ids), positions, None)
+        x = self._embed_target(token_ids, positions)
         return DecoderOutput(*self.decoder(x, step, states, logit_positions))
+
+    def _embed_target(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """The decoder's input ``[batch, length, size]``; ``positions [batch or 1, length]``."""
+        embed = self.target_embedding or self.embedding
+        embedded: Tensor = embed(self.embedding.look_up(token_ids), positions, None)
+        return embedded
 
     def logits(self, hidden: Tensor) -> Tensor:
         """A language model's head: ``[..., size]`` to ``[..., vocabulary]``."""

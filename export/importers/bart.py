@@ -1,6 +1,7 @@
-"""BART (Lewis et al. 2019): text to text, for example summaries."""
+"""BART (Lewis et al. 2019): text to text, for example summaries; or labels of a text."""
 
 from export.checkpoint import Checkpoint
+from export.importers.bart_heads import HEADS, import_rereader
 from export.importers.bart_tables import BartVariant, import_variant
 from export.readers.hugging_face import HuggingFaceFolder
 from model.bundle import Task
@@ -17,9 +18,11 @@ VARIANT = BartVariant(
 
 
 def import_bart(folder: HuggingFaceFolder) -> Checkpoint:
-    """The ``BartForConditionalGeneration`` in ``folder``, ready for a bundle.
+    """The BART in ``folder``, ready for a bundle.
 
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
+    if next(iter(folder.config.texts("architectures")), None) in HEADS:
+        return import_rereader(folder, VARIANT)
     return import_variant(folder, VARIANT)

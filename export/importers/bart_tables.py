@@ -113,14 +113,18 @@ def import_variant(folder: HuggingFaceFolder, variant: BartVariant) -> Checkpoin
     config = folder.config
     check_supported(config, tie_word_embeddings=(True,), is_causal=(True,))
     architecture = architecture_of(config, variant.architecture)
-    model = _config(config, variant)
+    model = model_config(config, variant)
     tokens = token_table(folder.weights, TOKENS)
     head = []
     if variant.logits_bias and LOGITS_BIAS in folder.weights:
         head = [Rename("head.output.bias", (LOGITS_BIAS,), lambda bias: bias.flatten())]
     elif variant.logits_bias:  # some versions do not save a bias of zeros
         head = [Rename("head.output.bias", (tokens,), lambda table: table[:, 0] * 0)]
-    table = [Rename("embedding.tokens.weight", (tokens,)), *_table(model, variant.names), *head]
+    table = [
+        Rename("embedding.tokens.weight", (tokens,)),
+        *stacks_table(model, variant.names),
+        *head,
+    ]
     checkpoint = seq2seq_checkpoint(
         folder,
         model,
@@ -151,7 +155,8 @@ def _computed(model: ModelConfig) -> dict[str, Tensor]:
     return dict.fromkeys(SINUSOIDS, table)
 
 
-def _config(config: Fields, variant: BartVariant) -> ModelConfig:
+def model_config(config: Fields, variant: BartVariant) -> ModelConfig:
+    """The model of ``variant`` that ``config`` describes."""
     hidden_size = config.positive("d_model", 1024)
     is_scaled = config.flag("scale_embedding", variant.scales_embedding)
     final_norm = NORM if variant.final_norm else None
@@ -216,7 +221,7 @@ def _layer(
     return tuple(layers)
 
 
-def _table(model: ModelConfig, names: BartLayerNames) -> list[Rename]:
+def stacks_table(model: ModelConfig, names: BartLayerNames) -> list[Rename]:
     """Every weight except those of the token table and the head."""
     table: list[Rename] = []
     for side, stack, embedding in (

@@ -25,6 +25,7 @@ from model.bundle import SpecialTokens, Task
 from model.config import EmbeddingConfig, Kind, ModelConfig, StackConfig
 from model.image_config import PatchConfig
 from model.position_config import PositionConfig
+from model.rereading_config import RereadingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,8 @@ class Body:
     position: PositionConfig
     embedding: EmbeddingConfig
     encoder: StackConfig
+    decoder: StackConfig | None = None
+    rereading: RereadingConfig | None = None
     patches: PatchConfig | None = None
     table: tuple[Rename, ...]
     ignored: tuple[str, ...] = ()
@@ -105,6 +108,8 @@ def join(folder: HuggingFaceFolder, body: Body, architecture: str, head: Head) -
         position=body.position,
         embedding=body.embedding,
         encoder=msgspec.structs.replace(body.encoder, has_unattended=has_unattended),
+        decoder=body.decoder,
+        rereading=body.rereading,
         patches=body.patches,
         head=head.config,
     )

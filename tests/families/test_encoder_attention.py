@@ -48,7 +48,14 @@ from export.graphs import export_graphs
 from export.runtime import Array, Floats, Session
 from model.bundle import ATTEND_ENCODE, AttentionKind, GraphSpec, Precision
 from model.bundle_files import read_manifest
-from tests.families import gated, test_clip, test_deberta, test_distilbert, test_modernbert
+from tests.families import (
+    gated,
+    test_bart_heads,
+    test_clip,
+    test_deberta,
+    test_distilbert,
+    test_modernbert,
+)
 from tests.families.encoders import SMALL, with_fixed_sinusoids
 from tests.families.harness import imported
 from tests.families.test_attention import T5_SMALL
@@ -107,6 +114,10 @@ def with_consecutive_positions(model: Any, ids: torch.Tensor) -> Sequence[torch.
 def encoder_attentions(model: Any, ids: torch.Tensor) -> Sequence[torch.Tensor]:
     weights: Sequence[torch.Tensor] = model.encoder(ids, output_attentions=True).attentions
     return weights
+
+
+def bart_attentions(model: Any, ids: torch.Tensor) -> Sequence[torch.Tensor]:
+    return encoder_attentions(model.model, ids)
 
 
 def longformer_attentions(model: Any, ids: torch.Tensor) -> list[torch.Tensor]:
@@ -170,6 +181,7 @@ FAMILIES: dict[str, tuple[Callable[[], Any], Callable[..., Sequence[torch.Tensor
     "Longformer": (lambda: LongformerModel(LongformerConfig(**LONG)), longformer_attentions),
     "CLIP": (lambda: CLIPTextModel(CLIPTextConfig(**test_clip.TEXT)), attentions),
     "T5": (lambda: T5ForConditionalGeneration(T5_SMALL), encoder_attentions),
+    "BART, classifier": (test_bart_heads.model_of, bart_attentions),
     "Llama": (lambda: LlamaModel(LlamaConfig(**gated.SMALL)), attentions),
     "Mistral": (lambda: MistralModel(MistralConfig(**WINDOWED)), attentions),
     "EmbeddingGemma": (
@@ -189,7 +201,7 @@ def test_attention_weights_match_transformers(family: str) -> None:
     with imported(model, prepare=prepare) as checkpoint, tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         graphs = export_graphs(checkpoint.config, checkpoint.weights, directory)
-        graphs = add_encoder_attention_graph(graphs, directory)
+        graphs = add_encoder_attention_graph(checkpoint.config, graphs, directory)
         for row, actual in zip(ROWS, attention_of(directory, graphs), strict=True):
             expected = torch.stack(list(expected_of(model, torch.tensor([row]))))[:, 0]
             np.testing.assert_allclose(actual, expected.detach().numpy(), atol=1e-5)
@@ -222,7 +234,7 @@ def test_windows_of_any_size_are_put_at_their_places() -> None:
     with imported(model) as checkpoint, tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         graphs = export_graphs(checkpoint.config, checkpoint.weights, directory)
-        graph = add_encoder_attention_graph(graphs, directory)[ATTEND_ENCODE]
+        graph = add_encoder_attention_graph(checkpoint.config, graphs, directory)[ATTEND_ENCODE]
         session = Session(directory, graph)
         for length in (1, 2, 3, 4, 5, 12, 25):
             row = [5 + index % 20 for index in range(length)]
