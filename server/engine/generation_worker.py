@@ -100,15 +100,8 @@ class GenerationWorker:
 
     def prepare(self) -> None:
         """Records runs of fixed sizes, if there are buckets and the device supports it."""
-        runner = self._runner
-        recorders = (runner, runner.prompts, runner.sources)
-        recorded = [record_runs(each, self.model) for each in recorders if each is not None]
+        recorded = [record_runs(each, self.model) for each in self._runner.recorders]
         self._recorded = RecordedRuns(*map(sum, zip(*recorded, strict=True)))
-        # Else they keep memory for nothing.
-        if runner.prompts is not None and runner.prompts.buckets is None:
-            runner.prompts = None
-        if runner.sources is not None and runner.sources.buckets is None:
-            runner.sources = None
 
     def submit(self, id_: int, job: GenerationJob) -> None:
         """Queues a job. Raises ``ValueError`` if it needs more slots than there are."""

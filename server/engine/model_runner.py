@@ -2,15 +2,12 @@
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from model.bundle import GraphSpec
-from server.constraint import Floats
 from server.engine.attention_runner import AttentionRunner
 from server.engine.cache.slot_tensors import Capacity, SlotTensors
-from server.engine.candidates import ALL_TOKENS, CandidateBatches, mask
 from server.engine.decoding.logits import HostLogits, Logits
 from server.engine.encoder_attention import EncoderAttention
 from server.engine.gpu.ahead import NOT_AHEAD, Ahead, SequencesAhead
@@ -19,18 +16,13 @@ from server.engine.gpu.device_logits import DeviceLogits, LogitsReader
 from server.engine.gpu.padded_decode import PaddedDecode
 from server.engine.gpu.padded_prompts import PaddedPrompts
 from server.engine.gpu.padded_sources import PaddedSources
-from server.engine.gpu.sampler_inputs import LOGITS, SUPPRESSED_LOGIT
-from server.engine.recent_bindings import RecentBindings
-from server.engine.requests.job import GenerationJob
+from server.engine.gpu.sampler_inputs import LOGITS
+from server.engine.graph_runs import GraphRuns
+from server.engine.recording import Recorder
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.run_inputs import Chunk, ChunkLimits, RunInputs, encoder_inputs, split
 from server.engine.watchdog import Progress
-from server.runtime.contract import (
-    BEST_TOKENS,
-    CANDIDATES,
-    Graph,
-    StepGraphs,
-)
+from server.runtime.contract import Graph, StepGraphs
 from server.runtime.memory import MakeMemory
 
 
@@ -87,15 +79,16 @@ class ModelRunner:
         self.cache.before_change = lambda: None if (method := wait()) is None else method()
         self._max_length = capacity.max_length
         self._limits = ChunkLimits(spec.max_chunk, within_source=spec.chunk_within_source)
-        self._suppressed = np.array(suppressed, np.intp)
         self._encode = None if encode is None else encode.bind({})
         self._inputs = RunInputs(has_source=encode is not None)
-        self._finds_best = reader is not None and BEST_TOKENS in decode.outputs
-        outputs = {LOGITS, BEST_TOKENS} if self._finds_best else {LOGITS}
-        rows = self.cache.rows  # not of this object, which would make a cycle
-        self._bindings = RecentBindings(
-            lambda first_slot, num_slots: decode.bind(rows(first_slot, num_slots), outputs),
-            2 * capacity.num_slots,
+        self._runs = GraphRuns(
+            graph=decode,
+            cache=self.cache,
+            inputs=self._inputs,
+            vocabulary_size=int(spec.output(LOGITS).shape[-1]),
+            suppressed=suppressed,
+            reader=reader,
+            progress=self.progress,
         )
         if buckets is not None:
             self._padded = PaddedDecode(
@@ -106,7 +99,6 @@ class ModelRunner:
             attend, encoder_attention, self.cache, self._inputs, self._limits, self.progress
         )
         self._reader = reader
-        self._candidates = CandidateBatches(int(spec.output(LOGITS).shape[-1]))
 
     def encode(self, sequences: Sequence[DecodingSequence], slots: Sequence[int]) -> None:
         """Runs the encoder over the sources and stores the cross-attention cache in ``slots``."""
@@ -115,11 +107,8 @@ class ModelRunner:
         jobs = [sequence.job for sequence in sequences]
         lengths = [job.num_source_tokens for job in jobs]
         self.progress.begin(max(lengths) * len(lengths))
-        if self.sources is not None:
-            if self.sources.run([job.source for job in jobs], slots):
-                return
-            if self.sources.buckets is None:  # it failed
-                self.sources = None
+        if self.sources is not None and self.sources.run([job.source for job in jobs], slots):
+            return
         encoded = self._encode.run_on_device(encoder_inputs(jobs))
         self.cache.write_cross(slots, encoded, lengths)
 
@@ -212,9 +201,8 @@ class ModelRunner:
             logits, best = self._padded.logits(num_sequences), self._padded.best_tokens
             padded = self._padded.logits(num_sequences + len(padding))
             return DeviceLogits(logits, self._reader, best, padded)
-        return self._host_logits(
-            self._padded.read_logits(num_sequences), [sequence.job for sequence in sequences]
-        )
+        jobs = [sequence.job for sequence in sequences]
+        return self._runs.wrap(self._padded.read_logits(num_sequences), jobs)
 
     def _ahead(
         self, sequences: Sequence[DecodingSequence], may_continue: Callable[[], bool]
@@ -233,6 +221,11 @@ class ModelRunner:
         """Waits for a step that :meth:`decode_padded` started early. Needed before slots change."""
         if self._padded is not None:
             self._padded.wait()
+
+    @property
+    def recorders(self) -> list[Recorder]:
+        """What records the runs of decode steps, prompts and sources."""
+        return [each for each in (self, self.prompts, self.sources) if each is not None]
 
     def record(self) -> int:
         """Runs each bucket until the device has recorded it. All slots must be free.
@@ -265,16 +258,15 @@ class ModelRunner:
 
     def _decode_chunks(self, chunks: Sequence[Chunk], first_slot: int) -> Logits:
         """Processes chunks in one run, or in several if the graph limits the tokens of a run."""
-        if self.prompts is not None and not any(chunk.start for chunk in chunks):
-            bound = self.prompts.find([chunk.size for chunk in chunks])
-            if bound is not None:
-                self.wait()
-                self.progress.begin(sum(chunk.size for chunk in chunks))
-                prompts = [sequence.tokens[:size] for sequence, _, size in chunks]
-                found = self.prompts.run(bound, prompts, first_slot)
-                if found is not None:
-                    return found
-                self.prompts = None
+        are_whole = not any(chunk.start for chunk in chunks)
+        sizes = [chunk.size for chunk in chunks]
+        if self.prompts is not None and are_whole and self.prompts.holds(sizes):
+            self.wait()
+            self.progress.begin(sum(sizes))
+            prompts = [sequence.tokens[:size] for sequence, _, size in chunks]
+            found = self.prompts.run(prompts, first_slot)
+            if found is not None:
+                return found
         if all(chunk.size <= self._limits.max_together(chunk.size) for chunk in chunks):
             return self._run(chunks, first_slot)
         last = []
@@ -300,41 +292,4 @@ class ModelRunner:
         It may be called again after :meth:`RunInputs.advance`.
         """
         self.wait()
-        bound = self._bindings.of(first_slot, len(chunks))
-        inputs = self._inputs.of(chunks, all_positions=all_positions)
-        num_tokens = sum(chunk.size for chunk in chunks)
-        inputs[CANDIDATES] = ALL_TOKENS
-        reader = self._reader
-        if reader is not None:
-
-            def run_on_device() -> Logits:
-                self.progress.begin(num_tokens)
-                if not self._finds_best:
-                    return DeviceLogits(bound.run_on_device(inputs)[LOGITS], reader)
-                outputs = bound.run_on_device(inputs, on_host={BEST_TOKENS})
-                best: Any = outputs[BEST_TOKENS].owner
-                return DeviceLogits(outputs[LOGITS], reader, best.tolist())
-
-            return run_on_device
-        jobs = [chunk.sequence.job for chunk in chunks]
-        if all_positions:
-            jobs *= chunks[0].size  # one for each row of logits
-        candidates = self._candidates.of(jobs)
-        if candidates is not None:
-            inputs[CANDIDATES] = candidates.tensor
-
-        def run() -> Logits:
-            self.progress.begin(num_tokens)
-            logits = bound.run(inputs)[LOGITS]
-            if candidates is not None and logits.shape == candidates.ids.shape:
-                return candidates.logits(logits)
-            return self._host_logits(logits, jobs)
-
-        return run
-
-    def _host_logits(self, logits: Floats, jobs: Sequence[GenerationJob]) -> HostLogits:
-        """Masks logits ``[rows, vocabulary]`` in place, one row for each job, and wraps them."""
-        if self._suppressed.size:
-            logits[:, self._suppressed] = SUPPRESSED_LOGIT
-        mask(logits, jobs)
-        return HostLogits(logits)
+        return self._runs.prepare(chunks, first_slot, all_positions=all_positions)

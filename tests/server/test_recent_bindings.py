@@ -39,6 +39,6 @@ def test_a_worker_keeps_few_logits() -> None:
         for _ in range(rng.randrange(4)):
             harness.step()
     harness.run()
-    bound = harness.worker._runner._bindings._bound
+    bound = harness.worker._runner._runs._bindings._bound
     assert bound
     assert sum(count for _, count in bound) <= 12

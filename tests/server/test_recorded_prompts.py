@@ -149,7 +149,10 @@ def test_recordings_that_differ_are_not_used(
     assert "differs from the decode graph by" in caplog.text
     caplog.clear()  # the error holds the runs
     assert worker.stats.num_cuda_graphs == 0
-    assert worker._runner.prompts is None, "its memory is free"
+    prompts = worker._runner.prompts
+    assert prompts is not None
+    assert prompts.buckets is None
+    assert prompts._memory is None, "it is free"
     jobs = decoder.jobs([9, 10])
     assert run(worker, jobs) == run(decoder.worker(buckets=None), jobs)
 

@@ -57,21 +57,18 @@ class PaddedPrompts(PaddedRuns):
         results = {name: results[name] for name in self._names}
         super().__init__("prompts", cache, spec.states, results, buckets, memory)
 
-    def run(
-        self, bound: Bound, prompts: Sequence[Sequence[int]], first_slot: int
-    ) -> DeviceLogits | None:
+    def run(self, prompts: Sequence[Sequence[int]], first_slot: int) -> DeviceLogits | None:
         """Runs the decoder over whole prompts.
 
         Args:
-            bound: the run that :meth:`find` returns for the lengths of the prompts.
             prompts: the tokens of each prompt.
             first_slot: the slot of the first prompt; the other prompts use the slots after it.
 
         Returns:
             Logits ``[prompts, vocabulary]`` after the last token of each, valid until the next run;
-            None if the run failed.
+            None if no recorded run could do so.
         """
-        return self.attempt(lambda: self._run(bound, prompts, first_slot))
+        return self.attempt(prompts, lambda bound: self._run(bound, prompts, first_slot))
 
     def _run(self, bound: Bound, prompts: Sequence[Sequence[int]], first_slot: int) -> DeviceLogits:
         count, inputs = len(prompts), bound.inputs

@@ -14,7 +14,7 @@ from model.bundle import StateSpec
 from server.engine.cache.slot_tensors import SlotTensors
 from server.engine.gpu.buckets import Bucket, TextBuckets
 from server.runtime.contract import RepeatedRun
-from server.runtime.memory import Array, Layout, MakeMemory, Tensor
+from server.runtime.memory import Array, Layout, MakeMemory, Memory, Tensor
 
 log = logging.getLogger(__name__)
 
@@ -64,17 +64,23 @@ class PaddedRuns(ABC):
             name: replace(layout, num_rows=1 if layout.has_tokens else num_rows)
             for name, layout in self._layouts(num_tokens).items()
         }
-        self.memory = memory({**layouts, **results})
+        self._memory: Memory | None = memory({**layouts, **results})
         self._bound: dict[Bucket, Bound] = {}
+
+    @property
+    def memory(self) -> Memory:
+        """Holds the states and results of runs, until padding stops."""
+        assert self._memory is not None, "padding has stopped"
+        return self._memory
 
     @property
     def free_bytes(self) -> int | None:
         """Free memory of the device; None if the device does not report it."""
-        return self.memory.free_bytes
+        return self.cache.free_bytes
 
     def stop_padding(self) -> None:
-        """Makes ``buckets`` None: :meth:`find` returns None from now on."""
-        self.buckets = None
+        """Releases all recorded runs: :meth:`attempt` returns None from now on."""
+        self.buckets = self._memory = None
         self._bound.clear()
 
     def record(self) -> int:
@@ -100,17 +106,20 @@ class PaddedRuns(ABC):
             self.compare(bucket)
         return len(buckets)
 
-    def find(self, lengths: Sequence[int]) -> Bound | None:
-        """Returns the recorded run that holds texts of these lengths; None if there is none."""
-        if self.buckets is None or not self._is_recorded:
-            return None
-        bucket = self.buckets.find(len(lengths), max(lengths))
-        return None if bucket is None else self.bound(bucket)
+    def holds(self, lengths: Sequence[int]) -> bool:
+        """Returns whether a recorded run holds texts of these lengths."""
+        return self._find(lengths) is not None
 
-    def attempt(self, run: Callable[[], T]) -> T | None:
-        """Calls ``run`` and returns its result. If it fails, stops padding and returns None."""
+    def attempt(self, texts: Sequence[Sequence[int]], run: Callable[[Bound], T]) -> T | None:
+        """Calls ``run`` with the recorded run that holds ``texts``, and returns its result.
+
+        Returns None if there is no such run, or if it fails; then padding stops.
+        """
+        bucket = self._find(list(map(len, texts)))
+        if bucket is None:
+            return None
         try:
-            return run()
+            return run(self.bound(bucket))
         except Exception:
             log.warning(
                 "a recorded run over %s failed: plain ones go on", self._name, exc_info=True
@@ -136,6 +145,11 @@ class PaddedRuns(ABC):
     @abstractmethod
     def compare(self, bucket: Bucket) -> None:
         """Compares a recorded run with a plain one. Raises ``RuntimeError`` if they differ."""
+
+    def _find(self, lengths: Sequence[int]) -> Bucket | None:
+        if self.buckets is None or not self._is_recorded:
+            return None
+        return self.buckets.find(len(lengths), max(lengths))
 
     def _layouts(self, num_tokens: int) -> dict[str, Layout]:
         layouts = self.cache.layouts(1, num_tokens, num_tokens)

@@ -49,10 +49,8 @@ class PaddedSources(PaddedRuns):
 
     def run(self, sources: Sequence[Sequence[int]], slots: Sequence[int]) -> bool:
         """Runs the encoder over source tokens. Returns False if no recorded run could do so."""
-        bound = self.find(list(map(len, sources)))
-        if bound is None:
-            return False
-        return self.attempt(lambda: self._run(bound, sources, slots)) is not None
+        found = self.attempt(sources, lambda bound: self._run(bound, sources, slots))
+        return found is not None
 
     def _run(self, bound: Bound, sources: Sequence[Sequence[int]], slots: Sequence[int]) -> bool:
         ids, lengths = pad(sources)
