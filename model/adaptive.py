@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from model.basics import Linear
 from model.config import HaltingConfig, ModelConfig, StackConfig
 from model.kernels import ModelKernels, Step
-from model.layers import Decoder, Encoder, select_tokens
+from model.layers import select_tokens
 from model.mixer_state import State
+from model.stacks import Decoder, Encoder
 
 
 class Ponder(NamedTuple):

@@ -47,10 +47,23 @@ class RMSNorm(nn.Module):
         return functional.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
 
 
+class Affine(nn.Module):
+    """``x * weight + bias``, in the place of a norm: Sun et al. 2020, section 3.3."""
+
+    def __init__(self, size: int, _config: NormConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.bias = nn.Parameter(torch.empty(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight + self.bias
+
+
 NORMS: dict[NormKind, Callable[[int, NormConfig], nn.Module]] = {
     NormKind.NONE: lambda _size, _config: nn.Identity(),
     NormKind.LAYER: LayerNorm,
     NormKind.RMS: RMSNorm,
+    NormKind.AFFINE: Affine,
 }
 
 

@@ -6,8 +6,11 @@
 from msgspec import structs
 
 from model.audio_config import AudioConfig
+from model.bottleneck_config import BottleneckConfig
 from model.halting_config import HaltingConfig
+from model.head_config import DenseConfig, HeadConfig
 from model.image_config import PatchConfig
+from model.norm_config import NormConfig
 from model.position_config import (
     ConfigStruct,
     DisentangledConfig,
@@ -60,12 +63,6 @@ __all__ = [
     "ScoreKind",
     "StackConfig",
 ]
-
-
-class NormConfig(ConfigStruct, frozen=True, kw_only=True):
-    kind: NormKind
-    epsilon: float
-    bias: bool = True  # layer norm only
 
 
 class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
@@ -156,6 +153,7 @@ class LayerConfig(ConfigStruct, frozen=True, kw_only=True):
     attention: AttentionConfig | None = None  # None where the mixer is recurrent
     cross_attention: AttentionConfig | None = None
     feed_forward: FeedForwardConfig | None
+    bottleneck: BottleneckConfig | None = None
     norm: NormConfig
     norm_order: NormOrder
     mixer_norm: NormConfig | None = None  # overrides ``norm`` for the mixer
@@ -206,31 +204,8 @@ class EmbeddingConfig(ConfigStruct, frozen=True, kw_only=True):
     # If given, a linear map projects the embeddings to the hidden size (Lan et al. 2019).
     size: int | None = None
     separate_target: bool = False
+    trigram_size: int | None = None  # as in :class:`model.embeddings.Trigrams`
     dropped_token: int | None = None  # id of the mask token, with token dropout (ESM)
-
-
-class DenseConfig(ConfigStruct, frozen=True, kw_only=True):
-    """``norm(activation(x W + b))``: BERT's pooler, or its masked language model's transform."""
-
-    size: int
-    activation: Activation | None = None
-    bias: bool = True
-    norm: NormConfig | None = None
-
-
-class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
-    """From hidden vectors to outputs: pooling, then ``dense`` layers, then the output matrix."""
-
-    kind: HeadKind
-    bias: bool = False
-    tied: bool = False  # the output matrix is the token embedding
-    pooling: PoolingKind | None = None
-    pools_last: bool = False  # after the dense layers, which run on every token (EuroBERT)
-    normalize: bool = False
-    dense: tuple[DenseConfig, ...] = ()
-    num_labels: int = 0
-    log_twice: bool = False  # log(1 + log(1 + relu(x))): Shen et al. 2025, arXiv 2504.14839
-    soft_cap: float | None = None  # logits become cap * tanh(logits / cap) (Gemma 2)
 
 
 class ConnectionConfig(ConfigStruct, frozen=True, kw_only=True):

@@ -74,8 +74,8 @@ class FirstEmbedding(InputEmbedding, ABC):
     def look_up(self, inputs: Tensor) -> Tensor:
         """The vectors of ``inputs`` without positions, ``[batch, length, size]``."""
 
-    def drop_out(self, x: Tensor, _inputs: Tensor, _lengths: Tensor | None) -> Tensor:
-        """The vectors ``x`` of ``inputs`` after token dropout, if the model has it."""
+    def transform(self, x: Tensor, _inputs: Tensor, _lengths: Tensor | None) -> Tensor:
+        """The vectors ``x`` of ``inputs`` after token dropout or :class:`Trigrams`."""
         return x
 
     def embed(
@@ -87,11 +87,30 @@ class FirstEmbedding(InputEmbedding, ABC):
         """``inputs`` of whole sequences, as in :meth:`look_up`, to ``[batch, length, hidden]``.
 
         Args:
-            lengths: ``[batch]``, lengths of right-padded sequences; for token dropout.
+            lengths: ``[batch]``, lengths of right-padded sequences; for token dropout and trigrams.
         """
-        x = self.drop_out(self.look_up(inputs), inputs, lengths)
+        x = self.transform(self.look_up(inputs), inputs, lengths)
         embedded: Tensor = self(x, torch.arange(x.shape[1]), segment_ids)
         return embedded
+
+
+class Trigrams(nn.Module):
+    """A linear map of each token's vector and those of its neighbours (Sun et al. 2020, 3.1).
+
+    The order is the next token, the token, the previous one; zeros are beyond the text.
+    """
+
+    def __init__(self, size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.map = Linear(3 * size, hidden_size, bias=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """``x [batch, length, size]``, right-padded to ``lengths``, to the hidden size."""
+        is_valid = torch.arange(x.shape[1]) < lengths[:, None]
+        x = x.masked_fill(~is_valid[:, :, None], 0.0)
+        around = functional.pad(x, (0, 0, 1, 1))  # one token before and after
+        mapped: Tensor = self.map(torch.cat([around[:, 2:], x, around[:, :-2]], -1))
+        return mapped
 
 
 class TokenEmbedding(FirstEmbedding):
@@ -100,6 +119,10 @@ class TokenEmbedding(FirstEmbedding):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         size = config.embedding.size or config.hidden_size
+        self.trigrams: Trigrams | None = None
+        if config.embedding.trigram_size is not None:
+            size = config.embedding.trigram_size
+            self.trigrams = Trigrams(size, config.hidden_size)
         self.scale = config.embedding.scale
         self.dropped_token = config.embedding.dropped_token
         self.tokens = EmbeddingTable(config.vocabulary_size, size)
@@ -109,15 +132,22 @@ class TokenEmbedding(FirstEmbedding):
         x: Tensor = self.tokens(inputs)
         return x if self.scale == 1.0 else x * self.scale
 
-    def drop_out(self, x: Tensor, inputs: Tensor, lengths: Tensor | None) -> Tensor:
+    def transform(self, x: Tensor, inputs: Tensor, lengths: Tensor | None) -> Tensor:
+        """See :class:`FirstEmbedding`."""
+        if self.trigrams is None and self.dropped_token is None:
+            return x
+        if lengths is None:
+            raise ValueError("token dropout and trigrams need lengths")
+        transformed = x if self.trigrams is None else self.trigrams(x, lengths)
+        return self._drop_out(transformed, inputs, lengths)
+
+    def _drop_out(self, x: Tensor, inputs: Tensor, lengths: Tensor) -> Tensor:
         """Zeroes the vectors of masks and scales the others (Rives et al. 2021, after their code).
 
         The factor is the share of unmasked tokens in training, divided by that in the text.
         """
         if self.dropped_token is None:
             return x
-        if lengths is None:
-            raise ValueError("token dropout needs lengths")
         is_mask = inputs == self.dropped_token
         is_valid = torch.arange(inputs.shape[1]) < lengths[:, None]
         num_masks = (is_mask & is_valid).sum(1).to(x.dtype)

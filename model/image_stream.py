@@ -17,8 +17,9 @@ from model.eager import scaled_dot_product_attention, split_heads
 from model.embeddings import ImageEmbedding
 from model.image_config import PatchConfig
 from model.kernels import ModelKernels
-from model.layers import Encoder, Layer, full_lengths, make_feed_forward
+from model.layers import Layer, full_lengths, make_feed_forward
 from model.mixers import required
+from model.stacks import Encoder
 
 
 class CoAttention(nn.Module):

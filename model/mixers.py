@@ -61,9 +61,9 @@ class SelfAttention(nn.Module):
         self.kernels = kernels
         packed_heads = config.num_heads + 2 * config.num_kv_heads
         self.qkv = Linear(hidden_size, packed_heads * config.head_size, bias=config.input_bias)
-        self.output = Linear(
-            config.num_heads * config.head_size, hidden_size, bias=config.output_bias
-        )
+        inner_size = config.num_heads * config.head_size
+        output_size = hidden_size if layer.bottleneck is None else layer.bottleneck.size
+        self.output = Linear(inner_size, output_size, bias=config.output_bias)
         self.score = SCORES[config.score](config)
         if config.head_norm is not None:
             self.query_norm = make_head_norm(config, config.head_norm, config.num_heads)

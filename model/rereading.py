@@ -12,8 +12,9 @@ from torch import Tensor
 from model.config import LayerConfig, MixerKind, ModelConfig, StackConfig
 from model.image_stream import CoAttention
 from model.kernels import ModelKernels, PositionEncodings
-from model.layers import Layer, Stack, make_feed_forward
+from model.layers import Layer, make_feed_forward
 from model.mixers import ENCODER_MIXERS, required
+from model.stacks import Stack
 
 
 class RereadingLayer(Layer):

@@ -18,10 +18,11 @@ from model.embeddings import (
 from model.heads import HEADS, SparseHead
 from model.image_stream import ImageStream
 from model.kernels import ModelKernels, Step
-from model.layers import Decoder, Encoder, full_lengths
+from model.layers import full_lengths
 from model.mixer_state import State
 from model.recurrent import RecurrentDecoder, RecurrentEncoder
 from model.rereading import RereadingDecoder, shifted
+from model.stacks import Decoder, Encoder
 
 EAGER = EagerKernels()
 

@@ -32,6 +32,7 @@ class NormKind(StrEnum):
     NONE = "none"
     LAYER = "layer_norm"  # Ba et al. 2016
     RMS = "rms_norm"  # Zhang and Sennrich 2019
+    AFFINE = "affine"  # x * weight + bias: Sun et al. 2020, MobileBERT's NoNorm
 
 
 class NormOrder(StrEnum):

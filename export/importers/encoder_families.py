@@ -17,6 +17,7 @@ from export.importers.eurobert import import_eurobert
 from export.importers.gte import import_gte
 from export.importers.jina_embeddings_v3 import import_jina_embeddings_v3
 from export.importers.longformer import import_longformer
+from export.importers.mobilebert import import_mobilebert
 from export.importers.modernbert import import_modernbert
 from export.importers.mpnet import import_mpnet
 from export.importers.nomic_bert import import_nomic_bert
@@ -44,6 +45,7 @@ ENCODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "jina_embeddings_v3": import_jina_embeddings_v3,
     "longformer": import_longformer,
     "megatron-bert": import_megatron_bert,
+    "mobilebert": import_mobilebert,
     "modernbert": import_modernbert,
     "mpnet": import_mpnet,
     "new": import_gte,

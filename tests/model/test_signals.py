@@ -15,7 +15,6 @@ from model.config import (
 )
 from model.eager import split_qkv
 from model.kernels import Step
-from model.layers import Decoder
 from model.mixers import CausalAttention
 from model.position_config import (
     PositionKind,
@@ -25,6 +24,7 @@ from model.position_config import (
     SignalTarget,
 )
 from model.positions import sinusoids
+from model.stacks import Decoder
 from model.transformer import Transformer, from_weights, parameter_shapes
 from tests.architectures import BERT, GPT, SSRU, random_weights, stack
 from tests.model.test_scores import with_score

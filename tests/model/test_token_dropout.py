@@ -56,7 +56,7 @@ def test_masks_are_zero_and_other_tokens_scaled() -> None:
 
 
 def test_token_dropout_needs_lengths() -> None:
-    with pytest.raises(ValueError, match="needs lengths"):
+    with pytest.raises(ValueError, match="need lengths"):
         TokenEmbedding(config(EMBEDDING)).embed(torch.tensor(ROWS))
 
 

@@ -1,0 +1,29 @@
+"""The configuration of heads. Imports no torch."""
+
+from model.norm_config import NormConfig
+from model.position_config import ConfigStruct
+from model.variants import Activation, HeadKind, PoolingKind
+
+
+class DenseConfig(ConfigStruct, frozen=True, kw_only=True):
+    """``norm(activation(x W + b))``: BERT's pooler, or its masked language model's transform."""
+
+    size: int
+    activation: Activation | None = None
+    bias: bool = True
+    norm: NormConfig | None = None
+
+
+class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
+    """From hidden vectors to outputs: pooling, then ``dense`` layers, then the output matrix."""
+
+    kind: HeadKind
+    bias: bool = False
+    tied: bool = False  # the output matrix is the token embedding
+    pooling: PoolingKind | None = None
+    pools_last: bool = False  # after the dense layers, which run on every token (EuroBERT)
+    normalize: bool = False
+    dense: tuple[DenseConfig, ...] = ()
+    num_labels: int = 0
+    log_twice: bool = False  # log(1 + log(1 + relu(x))): Shen et al. 2025, arXiv 2504.14839
+    soft_cap: float | None = None  # logits become cap * tanh(logits / cap) (Gemma 2)

@@ -1,0 +1,124 @@
+"""Stacks of layers: what their layers share, and the order in which they run."""
+
+import torch
+from torch import Tensor, nn
+
+from model.basics import make_norm
+from model.bottleneck import BottleneckLayer
+from model.config import LayerConfig, ModelConfig, StackConfig
+from model.kernels import ModelKernels, Step
+from model.layers import DecoderLayer, EncoderLayer
+from model.mixer_state import State
+from model.mixers import BidirectionalAttention
+from model.positions import PositionEncoder
+from model.signals import LayerSignal
+
+
+class Stack(nn.Module):
+    """The layers, the position encodings that their attentions share, and a final norm."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        stack: StackConfig,
+        layers: list[nn.Module],
+        *,
+        bidirectional: bool,
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.order = stack.applied
+        max_positions = config.position.max_positions
+        self.positions = PositionEncoder(max_positions, stack, bidirectional=bidirectional)
+        self.signal = LayerSignal(stack, max_positions, config.hidden_size)
+        self.final_norm: nn.Module = nn.Identity()
+        if stack.final_norm is not None:
+            self.final_norm = make_norm(config.hidden_size, stack.final_norm)
+
+    @property
+    def applied(self) -> list[nn.Module]:
+        """The layers in the order in which they run; a shared layer occurs several times."""
+        return [self.layers[index] for index in self.order]
+
+
+class Encoder(Stack):
+    """Encoder layers in order, then the final norm."""
+
+    def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:
+        layers = [_encoder_layer(config.hidden_size, layer, kernels) for layer in stack.layers]
+        attentions = [layer.attention for layer in stack.layers if layer.attention is not None]
+        bidirectional = not all(attention.is_causal for attention in attentions)
+        super().__init__(config, stack, [*layers], bidirectional=bidirectional)
+        for layer in layers:
+            if isinstance(layer.mixer, BidirectionalAttention):
+                layer.mixer.has_unattended = stack.has_unattended
+
+    def forward(self, x: Tensor, lengths: Tensor, num_global: Tensor | None = None) -> Tensor:
+        """As :meth:`EncoderLayer.forward`; ``num_global [batch]`` as in ``PositionEncodings``."""
+        return self.finish(x, lengths, 0, num_global)
+
+    def finish(
+        self, x: Tensor, lengths: Tensor, start: int, num_global: Tensor | None = None
+    ) -> Tensor:
+        """Runs the layers from index ``start`` on, and the final norm."""
+        normed: Tensor = self.final_norm(self.run(x, lengths, start, len(self.order), num_global))
+        return normed
+
+    def run(
+        self, x: Tensor, lengths: Tensor, start: int, stop: int, num_global: Tensor | None = None
+    ) -> Tensor:
+        """Runs the layers from index ``start`` to before ``stop``."""
+        token_positions = torch.arange(x.shape[1])[None]  # [1, length]
+        encodings = self.positions.for_sequence(x.shape[1], num_global)
+        layers = list(zip(self.applied, encodings, strict=True))[start:stop]
+        for depth, (layer, encoding) in enumerate(layers, start + 1):
+            x, positions = self.signal(x, encoding, token_positions, depth)
+            x = layer(x, lengths, positions)
+        return x
+
+
+def _encoder_layer(
+    hidden_size: int, layer: LayerConfig, kernels: ModelKernels
+) -> EncoderLayer | BottleneckLayer:
+    if layer.bottleneck is None:
+        return EncoderLayer(hidden_size, layer, kernels)
+    return BottleneckLayer(hidden_size, layer, layer.bottleneck, kernels)
+
+
+class Decoder(Stack):
+    """Decoder layers in order, then the final norm."""
+
+    def __init__(self, config: ModelConfig, stack: StackConfig, kernels: ModelKernels) -> None:
+        layers = [DecoderLayer(config.hidden_size, layer, kernels) for layer in stack.layers]
+        super().__init__(config, stack, [*layers], bidirectional=False)
+
+    def cross_attention_kv(self, encoded: Tensor) -> list[State]:
+        """Each layer's keys and values for ``encoded [batch, source_length, hidden]``."""
+        states: list[State] = []
+        for layer in self.applied:
+            states.append({})
+            if isinstance(layer, DecoderLayer) and layer.cross_attention is not None:
+                source = layer.cross_attention.project_source(encoded)
+                states[-1] = {"cross_key": source.key, "cross_value": source.value}
+        if not any(states):
+            raise ValueError("this decoder has no cross-attention")
+        return states
+
+    def forward(
+        self, x: Tensor, step: Step, states: list[State], logit_positions: Tensor | None = None
+    ) -> tuple[Tensor, list[State]]:
+        """``x [batch, length, hidden]`` and each layer's state, before and after the step.
+
+        ``logit_positions [n]``: flat positions. If given, the output is ``[1, n, hidden]``, and the
+        last feed-forward runs on these tokens only.
+        """
+        new_states: list[State] = []
+        token_positions = step.num_cached_tokens[:, None] + torch.arange(x.shape[1])
+        encodings = self.positions.for_step(x.shape[1], step)
+        layers = zip(self.applied, states, encodings, strict=True)
+        for depth, (layer, state, encoding) in enumerate(layers, 1):
+            selected = logit_positions if depth == len(self.order) else None
+            x, positions = self.signal(x, encoding, token_positions, depth)
+            x, new_state = layer(x, step, state, positions, selected)
+            new_states.append(new_state)
+        return self.final_norm(x), new_states
