@@ -12,6 +12,7 @@ import typer
 
 from server.option import Computed
 from server.options import DEPRECATED, SETTINGS, Setting, flag_name
+from server.printable import quoted
 from server.settings import (
     CONFIG_FILE,
     CONFIG_VARIABLE,
@@ -40,7 +41,7 @@ def takes_server_options(command: Callable[..., None]) -> Callable[..., None]:
     def run(*, context: typer.Context, **values: Any) -> None:
         own = {name: values.pop(name) for name in own_names}
         given = {name: value for name, value in values.items() if value not in (None, [])}
-        command(flags=given | _unknown_flags(context.args), **own)
+        command(flags=given | _unknown_arguments(context.args), **own)
 
     parameters = inspect.signature(command, eval_str=True).parameters.values()
     own = [one for one in parameters if one.name != "flags"]
@@ -129,13 +130,15 @@ def default_text(setting: Setting) -> str:
     return str(setting.default)
 
 
-def _unknown_flags(arguments: Sequence[str]) -> dict[str, object]:
-    """The unknown flags by name, with the values after their equals signs, if any."""
+def _unknown_arguments(arguments: Sequence[str]) -> dict[str, object]:
+    """The unknown flags as they were written; before the first one, other arguments in quotes.
+
+    None of them is the name of an option: ``--tls_cert FILE`` must not set ``tls_cert``.
+    """
     found: dict[str, object] = {}
     for argument in arguments:
         if argument.startswith("-"):
-            name, _, value = argument.lstrip("-").partition("=")
-            found[name.replace("-", "_")] = value
+            found[argument.partition("=")[0]] = ""
         elif not found:
-            found[argument] = ""
+            found[quoted(argument)] = ""
     return found

@@ -125,8 +125,12 @@ def from_environment(environment: Mapping[str, str]) -> Source:
 
 
 def from_flags(values: Mapping[str, object]) -> Source:
-    """The flags that were given."""
-    return Source(values=values, label=flag_name)
+    """The flags that were given. A key that is no identifier is an argument as it was written."""
+
+    def label(name: str) -> str:
+        return flag_name(name) if name.isidentifier() else name
+
+    return Source(values=values, label=label)
 
 
 def configure(sources: Iterable[Source]) -> Configuration:

@@ -154,3 +154,20 @@ def test_check_prints_what_is_in_force_and_exits(tmp_path: Path) -> None:
     assert lines["max_length"][2:] == ["99", "#", "--max-length"]
     assert lines["cuda_graphs"][2:] == ["false", "#", "--cuda-graphs"]
     assert "options from triune.toml" in completed.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--tls_client_ca", "ca.pem"], "--tls_client_ca: unknown option; did you mean"),
+        (["-tokens", "tokens.txt"], "-tokens: unknown option; did you mean --tokens?"),
+        (["tokens"], "'tokens': unknown option; did you mean --tokens?"),
+    ],
+)
+def test_arguments_that_resemble_an_option_do_not_switch_it_off(
+    tmp_path: Path, arguments: list[str], problem: str
+) -> None:
+    command = [sys.executable, "-m", "server", "--check", "--bundles", str(tmp_path), *arguments]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 2
+    assert problem in completed.stderr
