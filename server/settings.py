@@ -6,6 +6,7 @@ All errors of all sources are reported together. The options are those of :mod:`
 import dataclasses
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -34,12 +35,12 @@ CONFIG_FILE = "triune.toml"
 CONFIG_VARIABLE = "TRIUNE_CONFIG"
 DEFAULT = "default"
 # Variables that are no options: those of the client and of the build, and those that Kubernetes
-# sets for a service named "triune".
+# sets for services named "triune" or "triune-…".
 _OTHER_VARIABLES = {
     *(CONFIG_VARIABLE, "TRIUNE_TARGET", "TRIUNE_TLS_CA", "TRIUNE_TOKEN_FILE"),
     "TRIUNE_WITHOUT_KERNELS",
 }
-_KUBERNETES = ("TRIUNE_SERVICE_", "TRIUNE_PORT")
+_KUBERNETES = re.compile(r"TRIUNE(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
 
 
 class ConfigurationError(StartupError):
@@ -119,7 +120,7 @@ def from_environment(environment: Mapping[str, str]) -> Source:
         name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
         for name, value in environment.items()
         if name.startswith(ENVIRONMENT_PREFIX) and value
-        if name not in _OTHER_VARIABLES and not name.startswith(_KUBERNETES)
+        if name not in _OTHER_VARIABLES and not _KUBERNETES.fullmatch(name)
     }
     return Source(values=values, label=variable_name)
 

@@ -91,6 +91,12 @@ def test_variables_of_others_are_ignored_and_empty_ones_are_not_set(tmp_path: Pa
         TRIUNE_TARGET="host:1",
         TRIUNE_PORT_50051_TCP_ADDR="10.0.0.1",
         TRIUNE_SERVICE_HOST="10.0.0.1",
+        TRIUNE_SERVICE_PORT_GRPC="50051",
+        TRIUNE_GATEWAY_SERVICE_HOST="10.0.0.2",
+        TRIUNE_GATEWAY_SERVICE_PORT="50051",
+        TRIUNE_GATEWAY_SERVICE_PORT_HTTP="8080",
+        TRIUNE_GATEWAY_PORT="tcp://10.0.0.2:50051",
+        TRIUNE_GATEWAY_PORT_8080_TCP_PROTO="tcp",
         TRIUNE_SLOTS="",
     )
     assert found.config.num_slots == 32
