@@ -65,7 +65,7 @@ class Setting:
             if not isinstance(raw, str) or not raw:
                 raise ValueError("expected a path")
             return Path(raw)
-        if issubclass(self.kind, StrEnum) and raw not in set(self.kind):
+        if issubclass(self.kind, StrEnum) and raw not in tuple(self.kind):
             raise ValueError(f"expected one of {', '.join(self.kind)}")
         try:
             value = msgspec.convert(raw, self.kind, strict=not isinstance(raw, str))

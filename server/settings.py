@@ -260,8 +260,8 @@ _PARSERS: Mapping[str, Callable[[str], Any]] = {
 def _convert(setting: Setting, raw: object) -> Any:
     """Converts a value. Raises ``ValueError`` if its type, format or range is wrong."""
     parser = _PARSERS.get(setting.name)
-    if parser is not None and isinstance(raw, str) and raw != NONE:
-        return parser(raw)
+    if parser is not None and raw != NONE:
+        return parser(str(raw))
     return setting.convert(raw)
 
 

@@ -76,6 +76,13 @@ def test_every_problem_of_every_source_is_listed_with_its_origin(tmp_path: Path)
     ]
 
 
+def test_values_of_other_types_are_problems_too(tmp_path: Path) -> None:
+    assert problems(tmp_path, 'sampling = ["host"]\nmemory_budget = -5') == [
+        "DIR/triune.toml: sampling is ['host']: expected one of auto, host, device",
+        "DIR/triune.toml: memory_budget is -5: '-5' is not a size such as 6GiB, 6G or 80%",
+    ]
+
+
 def test_an_unreadable_file_is_reported_with_the_other_problems(tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_text("max_queue = ")
     with pytest.raises(ConfigurationError) as caught:
