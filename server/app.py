@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 
 from server.addresses import check_grpc_address, host_and_port
 from server.config import ServerConfig
@@ -208,46 +209,63 @@ def report_kernels() -> dict[str, bool]:
 async def serve(config: ServerConfig) -> int:
     """Serves until SIGTERM or SIGINT. Returns the exit status: 0, or 1 if the engine died.
 
-    If a lane is stuck, ends the process with status 1: its thread would block a normal exit.
+    A signal during the start ends it: nobody has called yet. Ends the process itself if a lane is
+    stuck or a bundle is being loaded: the thread would block a normal exit.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    starting = asyncio.current_task()
 
     def on_signal() -> None:
         if stop.is_set():
             os._exit(1)
-        log.info("draining: no new calls, %g s for those in flight", config.grace_seconds)
         stop.set()
+        if starting is None:
+            log.info("draining: no new calls, %g s for those in flight", config.grace_seconds)
+        else:
+            log.info("stopping during the start")
+            starting.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    async with running_server(config) as running:
-        names = ", ".join(model.key for model in running.registry.models)
-        log.info(
-            "serving %s: gRPC on port %d, metrics on port %d, admin on %s, HTTP on %s",
-            names or "no model yet",
-            running.port,
-            running.metrics_port,
-            *(_port_name(port) for port in (running.admin_port, running.http_port)),
-        )
-        running.engine_failure.add_done_callback(lambda _: stop.set())
-        freeze_loaded_objects()
-        await stop.wait()
-        failure = running.engine_failure.result() if running.engine_failure.done() else None
-    if isinstance(failure, StuckLaneError):
-        _exit_at_once()
-    return 0 if failure is None else 1
+    try:
+        async with running_server(config) as running:
+            starting = None
+            _log_ready(running)
+            running.engine_failure.add_done_callback(lambda _: stop.set())
+            freeze_loaded_objects()
+            await stop.wait()
+            failure = running.engine_failure.result() if running.engine_failure.done() else None
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+        _exit_at_once(0)
+    status = 0 if failure is None else 1
+    if isinstance(failure, StuckLaneError) or running.catalog.is_loading:
+        _exit_at_once(status)
+    return status
+
+
+def _log_ready(running: RunningServer) -> None:
+    names = ", ".join(model.key for model in running.registry.models)
+    log.info(
+        "serving %s: gRPC on port %d, metrics on port %d, admin on %s, HTTP on %s",
+        names or "no model yet",
+        running.port,
+        running.metrics_port,
+        *(_port_name(port) for port in (running.admin_port, running.http_port)),
+    )
 
 
 def _exit_soon() -> None:
     """Ends the process even if the event loop hangs too. Called by the watchdog's thread."""
-    timer = threading.Timer(_MAX_EXIT_SECONDS, _exit_at_once)
+    timer = threading.Timer(_MAX_EXIT_SECONDS, _exit_at_once, [1])
     timer.daemon = True
     timer.start()
 
 
-def _exit_at_once() -> None:
+def _exit_at_once(status: int) -> NoReturn:
     logging.shutdown()
     sys.stderr.flush()
-    os._exit(1)
+    os._exit(status)

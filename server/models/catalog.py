@@ -92,6 +92,12 @@ class Catalog:
         )
         self._locks: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._retiring: set[asyncio.Task[None]] = set()
+        self._is_preparing = False  # set by the loading thread
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a thread loads a bundle, maybe for a call that was cancelled."""
+        return self._is_preparing
 
     async def load_all(self) -> None:
         """Loads every bundle in the folder. A damaged bundle is refused; the others are served.
@@ -248,8 +254,12 @@ class Catalog:
 
     def _prepare(self, directory: Path, before: Model | None) -> tuple[Model, list[Worker[Any]]]:
         """Loads a bundle, warms it up and makes its workers. Runs in the loading thread."""
-        with short_switch_interval():
-            return self._loaded(directory, before)
+        self._is_preparing = True
+        try:
+            with short_switch_interval():
+                return self._loaded(directory, before)
+        finally:
+            self._is_preparing = False
 
     def _loaded(self, directory: Path, before: Model | None) -> tuple[Model, list[Worker[Any]]]:
         label = f"{directory.parent.name}/{directory.name}"

@@ -4,6 +4,7 @@ Faults are injected at the ONNX Runtime boundary: the graphs are real, and a wra
 decoder run looks for the letters below in its input tokens.
 """
 
+import logging
 import os
 import threading
 import time
@@ -26,9 +27,13 @@ from server.runtime.contract import (
 from server.runtime.memory import Array, Layout, Memory, Tensor
 from tests.server.fake_backend import HostBoundGraph
 
+log = logging.getLogger(__name__)
+
 # N: NaN outputs for the row. I: infinite outputs. R: the run raises. D: the engine thread dies.
 # H: the run hangs.
 NAN, INFINITE, RAISES, DIES, HANGS = "N", "I", "R", "D", "H"
+# The graphs of a model of this name are never loaded: the load hangs, after this message.
+NEVER_LOADED, HANGING = "never-loaded", "the load hangs"
 # Minimum duration of a run in seconds: simulates a slow model without using the CPU.
 RUN_SECONDS = "FAULTY_RUN_SECONDS"
 
@@ -66,6 +71,9 @@ class FaultyBackend:
         takes_candidates: bool = False,
         suppressed: tuple[int, ...] = (),
     ) -> Graph:
+        if path.parent.parent.name == NEVER_LOADED:
+            log.info(HANGING)
+            threading.Event().wait()
         real = self.real.load(
             path,
             disabled_optimizers,
