@@ -190,10 +190,14 @@ class Lane(threading.Thread):
         self._unwatch(worker)
         if updates:
             self._publish(updates)
-        seconds = time.perf_counter() - started
-        # The versions of a model have the same name.
-        stats = total_stats(w.stats for w in self._workers.values() if w.model == worker.model)
-        self._observer.on_step(worker.model, self._index, stats, seconds)
+        self._observer.on_step(worker.model, time.perf_counter() - started)
+        self._report_stats(worker.model)
+
+    def _report_stats(self, model: str) -> None:
+        """Reports the stats of a model's versions, which have the same name, if there are any."""
+        stats = [worker.stats for worker in self._workers.values() if worker.model == model]
+        if stats:
+            self._observer.on_stats(model, self._index, total_stats(stats))
 
     def _watch(self, worker: Worker[Any]) -> None:
         """Lets the watchdog see the worker's progress, until :meth:`_unwatch`."""
@@ -232,8 +236,9 @@ class Lane(threading.Thread):
                 self._workers[model_id] = worker
                 done()
             case Remove(model_id, done):
-                del self._workers[model_id]
+                model = self._workers.pop(model_id).model
                 self._releasing.pop(model_id, None)
+                self._report_stats(model)
                 done()
             case Submit(model_id, first_id, jobs):
                 for id_, job in enumerate(jobs, first_id):

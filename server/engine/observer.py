@@ -14,7 +14,7 @@ class RunReport(NamedTuple):
 
 
 class WorkerStats(NamedTuple):
-    """A worker's queue, slots and cache after a step. An encoder has no slots and no cache."""
+    """A worker's queue, slots and cache. An encoder has no slots and no cache."""
 
     num_waiting: int
     num_running: int
@@ -36,7 +36,11 @@ class Observer(Protocol):
 
     def on_run(self, model: str, report: RunReport) -> None: ...
 
-    def on_step(self, model: str, lane: int, stats: WorkerStats, seconds: float) -> None: ...
+    def on_step(self, model: str, seconds: float) -> None: ...
+
+    def on_stats(self, model: str, lane: int, stats: WorkerStats) -> None:
+        """Called after each step, and when another version of the model was removed."""
+        ...
 
 
 class Unobserved:
@@ -45,5 +49,8 @@ class Unobserved:
     def on_run(self, model: str, report: RunReport) -> None:
         del model, report
 
-    def on_step(self, model: str, lane: int, stats: WorkerStats, seconds: float) -> None:
-        del model, lane, stats, seconds
+    def on_step(self, model: str, seconds: float) -> None:
+        del model, seconds
+
+    def on_stats(self, model: str, lane: int, stats: WorkerStats) -> None:
+        del model, lane, stats

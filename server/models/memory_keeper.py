@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Protocol
 
 from server.config import ServerConfig
@@ -22,7 +22,7 @@ _PRESSURE = 0.9
 
 
 class MemoryObserver(Protocol):
-    """Receives reports of memory, in bytes."""
+    """Receives reports of memory, in bytes; of a model, over all of its versions."""
 
     def on_memory(
         self, model: str, *, weights: int, cache_reserved: int, cache_resident: int, working: int
@@ -80,21 +80,23 @@ class MemoryKeeper:
         self._was_idle = is_idle
 
     async def _report(self) -> None:
-        newest = {model.manifest.name: model for model in self._catalog.registry.models}
-        resident = await asyncio.to_thread(_cache_bytes, newest)
-        for name, num_bytes in resident.items():
-            plan = newest[name].memory
-            if plan is not None and name in self._catalog.registry.names:
-                self._observer.on_memory(
-                    name,
-                    weights=plan.weight_bytes,
-                    cache_reserved=plan.cache_bytes,
-                    cache_resident=num_bytes,
-                    working=plan.working_bytes,
-                )
+        await asyncio.to_thread(_measure_caches, self._catalog.registry.models)
+        versions: dict[str, list[Model]] = {}
+        for model in self._catalog.registry.models:  # some may have been unloaded meanwhile
+            versions.setdefault(model.manifest.name, []).append(model)
+        for name, models in versions.items():
+            plans = [model.memory for model in models if model.memory is not None]
+            self._observer.on_memory(
+                name,
+                weights=sum(plan.weight_bytes for plan in plans),
+                cache_reserved=sum(plan.cache_bytes for plan in plans),
+                cache_resident=sum(model.caches.resident_bytes for model in models),
+                working=sum(plan.working_bytes for plan in plans),
+            )
         self._observer.on_process_memory(resident_bytes())
 
 
-def _cache_bytes(models: Mapping[str, Model]) -> dict[str, int]:
-    """Resident bytes of each model's slots. Visits every page, so it runs in a thread."""
-    return {name: model.caches.measure() for name, model in models.items()}
+def _measure_caches(models: Sequence[Model]) -> None:
+    """Measures each model's slots. Visits every page, so it runs in a thread."""
+    for model in models:
+        model.caches.measure()

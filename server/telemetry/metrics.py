@@ -131,8 +131,10 @@ class Metrics:
         self._run_rows(model, report.phase).add_all([report.num_sequences] * num_runs)
         self._run_seconds(model, report.phase).add_all(report.seconds)
 
-    def on_step(self, model: str, lane: int, stats: WorkerStats, seconds: float) -> None:
+    def on_step(self, model: str, seconds: float) -> None:
         self._step_seconds(model).add(seconds)
+
+    def on_stats(self, model: str, lane: int, stats: WorkerStats) -> None:
         self._worker_gauges.latest[model, lane] = stats
 
     def on_memory(

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from server.engine.observer import WorkerStats
 from server.telemetry.metrics import SECONDS_BUCKETS, Metrics
 
 DURATIONS = st.lists(st.floats(0, 100) | st.sampled_from(SECONDS_BUCKETS))
@@ -33,9 +32,8 @@ def test_exposition_is_that_of_the_library(durations: Sequence[float], name: str
         buckets=SECONDS_BUCKETS,
         registry=registry,
     ).labels(name)
-    stats = WorkerStats(*[0] * len(WorkerStats._fields))
     for duration in durations:
-        own.on_step(name, 0, stats, duration)
+        own.on_step(name, duration)
         theirs.observe(duration)
     expected = lines_of(generate_latest(registry), "triune_step_seconds")
     found = lines_of(own.exposition(), "triune_step_seconds")

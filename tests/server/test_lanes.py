@@ -223,8 +223,8 @@ def test_versions_of_a_model_are_reported_together() -> None:
     reported: list[int] = []
 
     class Recorded(Unobserved):
-        def on_step(self, model: str, lane: int, stats: WorkerStats, seconds: float) -> None:
-            del model, lane, seconds
+        def on_stats(self, model: str, lane: int, stats: WorkerStats) -> None:
+            del model, lane
             reported.append(stats.num_running)
 
     def publish(updates: list[JobUpdate]) -> None:

@@ -29,10 +29,10 @@ def samples(text: bytes, name: str) -> dict[str, float]:
 @pytest.mark.parametrize("name", NAMES)
 def test_shows_the_latest_stats_of_each_lane(name: str) -> None:
     metrics = Metrics()
-    metrics.on_step("a", 0, WorkerStats(*range(10, 17)), 0.1)
-    metrics.on_step("a", 0, WorkerStats(*range(1, 8)), 0.1)
-    metrics.on_step("a", 1, WorkerStats(*[0] * 7), 0.1)
-    metrics.on_step("b", 0, WorkerStats(*[9] * 7), 0.1)
+    metrics.on_stats("a", 0, WorkerStats(*range(10, 17)))
+    metrics.on_stats("a", 0, WorkerStats(*range(1, 8)))
+    metrics.on_stats("a", 1, WorkerStats(*[0] * 7))
+    metrics.on_stats("b", 0, WorkerStats(*[9] * 7))
     found = samples(metrics.exposition(), name)
     of_a = {'lane="0",model="a"}': NAMES[name], 'lane="1",model="a"}': 0}
     assert found == of_a | {'lane="0",model="b"}': 9}
@@ -43,7 +43,7 @@ def test_shows_the_latest_stats_of_each_lane(name: str) -> None:
 def test_a_scrape_can_select_one_gauge() -> None:
     """As ``/metrics?name[]=triune_slots`` does."""
     metrics = Metrics()
-    metrics.on_step("a", 0, WorkerStats(*range(1, 8)), 0.1)
+    metrics.on_stats("a", 0, WorkerStats(*range(1, 8)))
     text = generate_latest(metrics.registry.restricted_registry(["triune_slots"]))
     assert samples(text, "slots") == {'lane="0",model="a"}': 3}
     assert not samples(text, "cache_tokens")

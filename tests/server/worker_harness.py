@@ -46,7 +46,10 @@ class Recorder:
         assert model == "fake"
         self.runs.append(report)
 
-    def on_step(self, model: str, lane: int, stats: WorkerStats, seconds: float) -> None:
+    def on_step(self, model: str, seconds: float) -> None:
+        raise NotImplementedError
+
+    def on_stats(self, model: str, lane: int, stats: WorkerStats) -> None:
         raise NotImplementedError
 
     def num_tokens(self, phase: str) -> int:
