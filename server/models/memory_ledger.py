@@ -28,8 +28,9 @@ class MemoryLedger:
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
-        # Memory outside the plans: the interpreter, libraries, tokenizers.
-        self._base_bytes = resident_bytes()
+        # Memory outside the plans: the interpreter, libraries, tokenizers. Each load measures it
+        # again, because what calls in progress hold meanwhile is counted, too.
+        self._first_bytes = self._base_bytes = resident_bytes()
         # An entry disappears when the model's memory is freed.
         self._plans: weakref.WeakKeyDictionary[CacheMemories, MemoryPlan] = (
             weakref.WeakKeyDictionary()
@@ -54,6 +55,7 @@ class MemoryLedger:
 
     def check_weights(self, directory: Path, replaced: Model | None) -> None:
         """Raises ``BundleError`` if a bundle's weights do not fit. Does not read the weights."""
+        self._measure_base(0)
         available, needed = self._available_bytes(replaced), _num_weight_bytes(directory)
         if available is not None and needed > available:
             raise BundleError(
@@ -70,7 +72,7 @@ class MemoryLedger:
             BundleError: not even one slot fits.
         """
         weights = sum(_copied_bytes(model, backend, self._config) for backend in backends)
-        self._base_bytes = max(self._base_bytes, self._unplanned_bytes(weights))
+        self._measure_base(weights)
         available = self._available_bytes(replaced)
         if available is not None and self._pending:
             # Each cache gets an equal part of the budget that remains after all weights.
@@ -80,14 +82,14 @@ class MemoryLedger:
         self._plans[model.caches] = plan
         return replace(model, memory=plan)
 
-    def _unplanned_bytes(self, weights: int) -> int:
-        """The process's memory without caches and weights (``weights`` are the new model's).
+    def _measure_base(self, weights: int) -> None:
+        """Measures the memory without caches and weights; ``weights`` are those of a new model.
 
-        This is the overhead of sessions and tokenizers, which no plan includes.
+        Beyond what was in use at first, this is the overhead of sessions and tokenizers.
         """
         plans = list(self._plans.items())
         planned = weights + sum(caches.measure() + plan.weight_bytes for caches, plan in plans)
-        return resident_bytes() - planned
+        self._base_bytes = max(self._first_bytes, resident_bytes() - planned)
 
     def _available_bytes(self, replaced: Model | None) -> int | None:
         if self._config.memory_budget is None:

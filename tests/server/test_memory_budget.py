@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from client.aio import AsyncClient
@@ -187,3 +188,22 @@ async def test_a_reload_beside_a_running_call_gets_the_same_slots(
             await running.catalog.load(DECODER)
             assert (await client.get_model(DECODER)).slots == 1024
         await stream.aclose()
+
+
+async def test_memory_of_calls_during_a_load_is_not_counted_later(
+    tiny_bundles: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_bundles / DECODER, tmp_path / DECODER)
+    options: dict[str, Any] = {"num_lanes": 1, "num_slots": 1024, "max_length": 256}
+    manifest = read_manifest(tiny_bundles / DECODER / "1")
+    needed = plan_memory(manifest, 256, ServerConfig(bundles=tmp_path, **options), 0, None)
+    budget = resident_bytes() + needed.num_bytes * 3 // 2
+    async with serving(tmp_path, memory_budget=budget, **options) as running:
+        held = np.ones(needed.num_bytes, np.uint8)  # such as recordings in progress
+        model = await running.catalog.load(DECODER)
+        assert model.memory is not None
+        assert model.memory.num_slots < 1024
+        del held
+        model = await running.catalog.load(DECODER)
+        assert model.memory is not None
+        assert model.memory.num_slots == 1024
