@@ -120,11 +120,12 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         threads = FairExecutor(tokenizing, _TOKENIZER_THREADS, config.max_tokenizing)
         state = ServingState(engine)
         service = Service(ServiceContext(config, catalog, engine, metrics, threads, state))
+        # Prometheus reads metrics until the last call has ended.
+        stack.push_async_callback(metrics_listener.stop)
         stack.push_async_callback(_drain, frontend, http)
         await frontend.start(service)
         await http.start(service)
         await metrics_listener.start()
-        stack.push_async_callback(metrics_listener.stop)
         keeper = MemoryKeeper(config, catalog, engine, busy, metrics)
         stack.callback(asyncio.create_task(keeper.run()).cancel)
         if watch is not None:
