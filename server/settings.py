@@ -34,11 +34,11 @@ from server.runtime.process_memory import container_bytes
 CONFIG_FILE = "triune.toml"
 CONFIG_VARIABLE = "TRIUNE_CONFIG"
 DEFAULT = "default"
-# Variables that are no options: those of the client and of the build, and those that Kubernetes
-# sets for services named "triune" or "triune-…".
+# Variables that are no options: those of the client, the build and the training, and those that
+# Kubernetes sets for services named "triune" or "triune-…".
 _OTHER_VARIABLES = {
     *(CONFIG_VARIABLE, "TRIUNE_TARGET", "TRIUNE_TLS_CA", "TRIUNE_TOKEN_FILE"),
-    "TRIUNE_WITHOUT_KERNELS",
+    *("TRIUNE_WITHOUT_KERNELS", "TRIUNE_DEBIAN_LISTS"),
 }
 _KUBERNETES = re.compile(r"TRIUNE(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)")
 
@@ -185,6 +185,10 @@ class _Building:
         self.fields |= {name: self._group(members, origins) for name, members in groups.items()}
         if self.problems:
             raise ConfigurationError(self.problems)
+        for name, needed in _NEEDS.items():
+            if origins[name].value and origins[needed].value is None:
+                source = origins[name].source
+                self.warnings.append(f"{source} has no effect without {flag_name(needed)}")
         return Configuration(
             config=ServerConfig(**self.fields), origins=origins, warnings=tuple(self.warnings)
         )
@@ -249,9 +253,14 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "device": _check_devices,
     "http_cors": check_origins,
 }
-
-
-# Parsers of options whose texts have a special format. Other values are converted as usual.
+# Options that have no effect without another one.
+_NEEDS = {
+    "admin_tokens": "admin",
+    "client_burst_tokens": "client_tokens_per_second",
+    "http_cors": "http",
+    "tei_model": "http",
+}
+# Parsers of options that have a special format.
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
     "memory_budget": lambda text: parse_bytes(text, container_bytes())
 }

@@ -96,6 +96,7 @@ def test_variables_of_others_are_ignored_and_empty_ones_are_not_set(tmp_path: Pa
     found = configured(
         tmp_path,
         TRIUNE_TARGET="host:1",
+        TRIUNE_DEBIAN_LISTS="lists",
         TRIUNE_PORT_50051_TCP_ADDR="10.0.0.1",
         TRIUNE_SERVICE_HOST="10.0.0.1",
         TRIUNE_SERVICE_PORT_GRPC="50051",
@@ -127,6 +128,18 @@ def test_former_names_work_with_a_warning(tmp_path: Path) -> None:
     )
     both = configured(tmp_path, "", {"max_step_tokens": "64", "max_batched_tokens": "32"})
     assert both.config.max_batched_tokens == 32
+
+
+def test_options_without_effect_are_warned_of(tmp_path: Path) -> None:
+    text = 'http = "none"\ntei_model = "minilm"\nadmin_tokens = "t.txt"\nadmin = "none"'
+    found = configured(tmp_path, text, {"client_burst_tokens": "5"})
+    assert found.warnings == (
+        f"{tmp_path}/triune.toml: admin_tokens has no effect without --admin",
+        "--client-burst-tokens has no effect without --client-tokens-per-second",
+        f"{tmp_path}/triune.toml: tei_model has no effect without --http",
+    )
+    flags = {"client_burst_tokens": "5", "client_tokens_per_second": "1", "tei_model": "minilm"}
+    assert configured(tmp_path, "", flags).warnings == ()
 
 
 def test_the_report_is_a_file_with_the_same_effect(tmp_path: Path) -> None:
