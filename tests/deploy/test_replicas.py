@@ -7,6 +7,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,16 @@ def gateway(replicas: list[ServerProcess], folder: Path) -> Iterator[Gateway]:
             process.terminate()
 
 
+def complete(address: Gateway, max_tokens: int, num_spaces: int = 0) -> str:
+    """The completion of a prompt by HTTP, from a body with ``num_spaces`` spaces at its end."""
+    request = {"model": DECODER, "prompt": "1,", "max_tokens": max_tokens, "temperature": 0}
+    body = json.dumps(request).encode() + b" " * num_spaces
+    headers = {"content-type": "application/json"}
+    call = urllib.request.Request(f"http://{address.http}/v1/completions", body, headers)
+    with urllib.request.urlopen(call, timeout=60) as answer:
+        return str(json.load(answer)["choices"][0]["text"])
+
+
 @dataclass
 class Load:
     """Clients that call until they are stopped. ``done``: calls by protocol."""
@@ -135,12 +146,7 @@ class Load:
         client.generate(DECODER, "1,", max_new_tokens=20)
 
     def _call_http(self, _: Client) -> None:
-        request = {"model": DECODER, "prompt": "1,", "max_tokens": 20, "temperature": 0}
-        headers = {"content-type": "application/json"}
-        url = f"http://{self.gateway.http}/v1/completions"
-        call = urllib.request.Request(url, json.dumps(request).encode(), headers)
-        with urllib.request.urlopen(call, timeout=60) as answer:
-            assert json.load(answer)["choices"][0]["text"]
+        assert complete(self.gateway, max_tokens=20)
 
 
 @pytest.mark.timeout(600)
@@ -171,6 +177,28 @@ def test_replicas_that_fail_or_drain_lose_no_calls(tiny_bundles: Path, tmp_path:
         calls=sum(load.done.values()),
         lost=len(load.lost),
     )
+
+
+@pytest.mark.timeout(600)
+def test_a_call_of_4_mib_goes_to_another_replica(tiny_bundles: Path, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        replicas = [
+            stack.enter_context(faulty_server(tiny_bundles, run_seconds=0.03)) for _ in range(2)
+        ]
+        address = stack.enter_context(gateway(replicas, tmp_path))
+        threads = stack.enter_context(ThreadPoolExecutor())
+        answer = threads.submit(complete, address, 120, num_spaces=4_190_000)
+        busy: list[ServerProcess] = []
+
+        def is_running() -> bool:
+            for replica in replicas:
+                if metric(replica, "triune_sequences_running", model=DECODER) == 1:
+                    busy.append(replica)
+            return bool(busy)
+
+        wait_until(is_running)
+        busy[0].process.kill()
+        assert answer.result(timeout=60)
 
 
 @pytest.mark.timeout(600)
