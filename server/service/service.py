@@ -116,6 +116,7 @@ class Service:
         """
         catalog = self._context.catalog
         started = time.monotonic()
+        was_served = model in catalog.registry.names  # it may be unloaded before the call ends
         code = Code.CANCELLED  # unless it completes or raises
         try:
             with catalog.calls.of(model):
@@ -129,7 +130,8 @@ class Service:
             code = Code.INTERNAL
             raise InternalError("the call failed") from error
         finally:
-            label = model if model in catalog.registry.names else UNKNOWN_MODEL
+            is_known = was_served or model in catalog.registry.names
+            label = model if is_known else UNKNOWN_MODEL
             seconds = time.monotonic() - started
             self._context.metrics.on_request(label, method, code, seconds)
 

@@ -1,4 +1,4 @@
-"""Gauges of a model that is served in two versions count both, until one is unloaded."""
+"""Metrics of a model whose versions are loaded and unloaded."""
 
 import asyncio
 import shutil
@@ -38,3 +38,24 @@ async def test_gauges_count_the_versions_that_are_served(
         await asyncio.to_thread(wait_until, lambda: has_gauges(sum(reserved), 2 * NUM_SLOTS))
         await running.catalog.unload(DECODER, "1")
         await asyncio.to_thread(wait_until, lambda: has_gauges(reserved[1], NUM_SLOTS))
+
+
+async def test_a_call_counts_for_its_model_if_that_was_unloaded_meanwhile(
+    tiny_bundles: Path,
+) -> None:
+    async with (
+        serving(tiny_bundles) as running,
+        AsyncClient(f"127.0.0.1:{running.port}", timeout_seconds=60) as client,
+    ):
+        url = f"http://127.0.0.1:{running.metrics_port}/metrics"
+
+        def num_calls(model: str) -> float:
+            return metric_at(url, "triune_requests_total", method="GenerateStream", model=model)
+
+        stream = client.generate_stream(DECODER, "1,", max_new_tokens=150, ignore_eos=True)
+        await anext(stream)
+        await running.catalog.unload(DECODER)
+        assert [chunk async for chunk in stream][-1].usage is not None
+        await running.catalog.settled()  # the call has ended on the server, too
+        assert await asyncio.to_thread(num_calls, "unknown") == 0
+        assert await asyncio.to_thread(num_calls, DECODER) == 1
