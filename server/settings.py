@@ -103,14 +103,19 @@ def from_file(path: Path) -> Source:
     """The options of a TOML file.
 
     Raises:
-        ConfigurationError: the file cannot be read, or is not TOML.
+        ConfigurationError: the file cannot be read, is not TOML, or has an option twice.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError([f"{path}: {error}"]) from error
     # Keys may be written as flags are: max-queue.
-    renamed = {key.replace("-", "_"): value for key, value in values.items()}
+    renamed: dict[str, object] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name in renamed:
+            raise ConfigurationError([f"{path}: {key}: the option is given twice"])
+        renamed[name] = value
     return Source(values=renamed, label=lambda name: f"{path}: {name}", folder=path.parent)
 
 

@@ -83,6 +83,12 @@ def test_values_of_other_types_are_problems_too(tmp_path: Path) -> None:
     ]
 
 
+def test_an_option_in_both_spellings_is_refused(tmp_path: Path) -> None:
+    assert problems(tmp_path, "max_queue = 1\nmax-queue = 7\nslots = 2") == [
+        "DIR/triune.toml: max-queue: the option is given twice"
+    ]
+
+
 def test_an_unreadable_file_is_reported_with_the_other_problems(tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_text("max_queue = ")
     with pytest.raises(ConfigurationError) as caught:
