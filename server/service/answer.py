@@ -127,7 +127,7 @@ async def answer(request: AnswerRequest, context: ServiceContext, caller: Caller
         return answers
 
     # A window takes about as long as this many bytes of text to tokenize.
-    window_bytes = 512 + 16 * request.top_k + 4 * longest
+    window_bytes = 512 + request.top_k * (16 + longest // 2)
     slices = slices_of((window_bytes * len(text.windows) for text in tokenized), answer_some)
     parts = await context.run_slices(slices, caller, is_admitted=True)
     usage, timing = await call.build(0, call.finish)
