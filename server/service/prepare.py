@@ -151,10 +151,11 @@ def target_jobs(
         raise InvalidArgumentError("echo", "is not available with an encoder-decoder")
     # The default of max_new_tokens is a multiple of the source's length.
     factor = model.manifest.max_length_factor or math.inf
+    prompts = [(*start, *prefix) for prefix in prefixes]
+    given = prompts if len(request.decoding.target_prefix) > 1 else prompts[:1]
+    validation.check_lengths("target_prefix", given, model.max_length - 1)
     jobs = []
-    for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
-        prompt = (*start, *prefix)
-        validation.check_lengths("target_prefix", [prompt], model.max_length - 1)
+    for index, (source, prompt) in enumerate(zip(sources, prompts, strict=True)):
         wanted = template.max_new_tokens or factor * len(source)
         limit = math.ceil(min(wanted, model.max_length - len(prompt)))
         jobs.append(template.job(index, prompt, limit, source))

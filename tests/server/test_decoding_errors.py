@@ -99,3 +99,10 @@ def test_score_errors_name_the_invalid_field(client: Client) -> None:
 
 def test_translate_has_no_echo_option(client: Client) -> None:
     assert invalid_field(client.translate, DATES, DATE, echo=True) == "response.echo"
+
+
+def test_the_error_of_a_long_target_prefix_names_its_index(client: Client) -> None:
+    long = "2" * 200
+    for prefixes, index in ((("2", long), 1), ((long, "2"), 0), ((long,), 0)):
+        field = invalid_field(client.translate, DATES, [DATE, DATE], target_prefix=prefixes)
+        assert field == f"decoding.target_prefix[{index}]"
