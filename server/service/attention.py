@@ -18,6 +18,7 @@ from server.errors import BundleChangedError, InternalError, InvalidArgumentErro
 from server.models.registry import Model
 from server.service.caller import Caller
 from server.service.context import ServiceContext
+from server.service.follow_up import submit_follow_up
 from server.service.generation_options import AttentionOptions
 from server.service.generation_request import Alignment, Attention, AttentionMatrix
 from server.service.usage import completion_of
@@ -204,12 +205,13 @@ async def read_attention(
         priority=job.priority,
         deadline=job.deadline,
         cache_scope=job.cache_scope,
+        client=client,
     )
-    handles = context.engine.submit(model.key, [rerun])
+    handle = await submit_follow_up(context, model.key, rerun, client=None)
     try:
-        update = await handles[0].next()
+        update = await handle.next()
     finally:
-        context.engine.cancel(handles)
+        context.engine.cancel([handle])
     completion_of(update)
     weights = update.attention
     if weights is None:

@@ -13,12 +13,11 @@ from server.engine.requests.job import GenerationJob
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion
-from server.errors import Limit, OverloadedError
 from server.service.audio_windows import Window, padded_window
 from server.service.caller import Caller
 from server.service.context import ServiceContext
+from server.service.follow_up import submit_follow_up
 from server.service.segments import TokenSegment, compression_ratio, divide
-from server.service.threads import check_deadline
 from server.service.token_clock import TokenClock
 from server.service.transcription_plan import TranscriptionPlan
 from server.service.transcription_request import Segment, Word
@@ -207,18 +206,12 @@ class TranscriptionCall:
 
     async def _submit(self, job: GenerationJob) -> JobHandle:
         """Submits a job. Jobs after the call's first wait while the engine's queue is full."""
-        while True:
-            try:
-                key = self.plan.model.key
-                (handle,) = self.context.engine.submit(key, [job], self.caller.client)
-            except OverloadedError as error:
-                if not self._is_accepted or error.limit == Limit.DEADLINE:
-                    raise
-                await asyncio.sleep(error.retry_seconds)
-                check_deadline(self.caller.deadline)
-            else:
-                self._is_accepted = True
-                return handle
+        key, client = self.plan.model.key, self.caller.client
+        if self._is_accepted:
+            return await submit_follow_up(self.context, key, job, client)
+        (handle,) = self.context.engine.submit(key, [job], client)
+        self._is_accepted = True
+        return handle
 
     async def _output(self, job: GenerationJob, handle: JobHandle) -> _Output:
         """Awaits the whole output. If the language is unknown, the first token sets it."""
