@@ -106,14 +106,16 @@ def split_sentence(
     """
     start, end = span
     tokens = [token for token in offsets if token is not None]
-    first = 0
+    first, begin = 0, tokens[0][0] if tokens else end - start
     while len(tokens) - first > max_tokens:
-        begin, limit = tokens[first][0], tokens[first + max_tokens][0]
+        limit = tokens[first + max_tokens][0]
         cut = begin + _last_break(text[start + begin : start + limit])
         yield from _trimmed(text, start + begin, start + cut)
-        first = next(index for index in range(first + 1, len(tokens)) if tokens[index][1] > cut)
-    if tokens:
-        yield from _trimmed(text, start + tokens[first][0], end)
+        # A break may be inside a token. Several tokens may be parts of one character.
+        next_tokens = range(first + (cut == begin), len(tokens))
+        first = next(index for index in next_tokens if tokens[index][1] > cut)
+        begin = max(tokens[first][0], cut)
+    yield from _trimmed(text, start + begin, end)
 
 
 def _paragraphs(text: str) -> Iterator[Span]:

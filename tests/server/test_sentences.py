@@ -87,6 +87,13 @@ def test_long_sentences_are_split_at_clauses(text: str, expected: list[str]) -> 
     assert [whole[start:end] for start, end in spans] == expected
 
 
+def test_a_clause_that_ends_inside_a_token_is_in_one_part() -> None:
+    text = "今天很好，但是很冷"
+    offsets = [(0, 2), (2, 4), (4, 6), (6, 7), (7, 9)]  # (4, 6) is "，但"
+    spans = split_sentence(text, (0, len(text)), offsets, 3)
+    assert [text[start:end] for start, end in spans] == ["今天很好，", "但是很冷"]
+
+
 def test_language_codes() -> None:
     codes = ["en", "en-US", "eng_Latn", "en_XX", "written", "a" * 99]
     assert [base_language(code) for code in codes] == ["en", "en", "en", "en", "", ""]
