@@ -76,16 +76,24 @@ async def translate_by_language(
             else:
                 is_last = hop is hops[-1]
                 count = 1 + (request.num_alternatives if is_last else 0)
-                outputs = await _translate(texts, hop, context, caller, count=count)
-                texts = tuple(output.hypotheses[0].text for output in outputs)
-                alternatives = tuple(map(_alternatives, outputs))
+                translations = await _translate_texts(texts, hop, context, caller, count)
+                texts = tuple(each[0] for each in translations)
+                alternatives = tuple(each[1:] for each in translations)
     return LanguageResult(texts, alternatives, detected)
 
 
-def _alternatives(output: GeneratedOutput) -> tuple[str, ...]:
-    """The texts of the other hypotheses, without duplicates."""
-    texts = dict.fromkeys(hypothesis.text for hypothesis in output.hypotheses)
-    return tuple(texts)[1:]
+async def _translate_texts(
+    texts: Sequence[str], hop: Hop, context: ServiceContext, caller: Caller, count: int
+) -> list[tuple[str, ...]]:
+    """Up to ``count`` different translations of each text, best first. Empty texts stay empty."""
+    given = [text for text in texts if text.strip()]  # an earlier model may return no text
+    outputs = iter(await _translate(given, hop, context, caller, count=count) if given else ())
+    return [_distinct(next(outputs)) if text.strip() else (text,) for text in texts]
+
+
+def _distinct(output: GeneratedOutput) -> tuple[str, ...]:
+    """The texts of the hypotheses, without duplicates."""
+    return tuple(dict.fromkeys(hypothesis.text for hypothesis in output.hypotheses))
 
 
 async def _translate(
