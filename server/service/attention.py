@@ -176,6 +176,7 @@ async def read_attention(
     num_start_tokens: int,
     token_ids: tuple[int, ...],
     source_text: str,
+    num_characters: int,
 ) -> Attention:
     """Runs a finished output through the model again and returns its attention weights.
 
@@ -188,6 +189,7 @@ async def read_attention(
         num_start_tokens: number of tokens of the job's prompt before the output.
         token_ids: tokens of the output, including the end-of-sequence token.
         source_text: the untokenized source, for alignments.
+        num_characters: length of the output's text, beyond which nothing is aligned.
 
     Raises:
         ServeError: the run failed.
@@ -223,7 +225,9 @@ async def read_attention(
             source_tokens=tuple(model.tokenizer.tokens(source)),
             target_tokens=tuple(model.tokenizer.tokens(token_ids)),
             matrices=matrices_of(plan.selection, weights),
-            alignments=_alignments(model, weights.mean((1, 2)), token_ids, source_text)
+            alignments=_alignments(
+                model, weights.mean((1, 2)), token_ids, source_text, num_characters
+            )
             if plan.alignments
             else (),
         )
@@ -244,10 +248,15 @@ def matrices_of(selection: AttentionSelection, weights: Floats) -> tuple[Attenti
 
 
 def _alignments(
-    model: Model, weights: Floats, target: tuple[int, ...], source_text: str
+    model: Model,
+    weights: Floats,
+    target: tuple[int, ...],
+    source_text: str,
+    num_characters: int,
 ) -> tuple[Alignment, ...]:
-    """Aligns each target token with the source token that it attends to most; special tokens are
-    ignored.
+    """Aligns each target token with the source token that it attends to most.
+
+    Special tokens are ignored, and so is the target text from ``num_characters`` on.
     """
     offsets = model.tokenizer.offsets(source_text)
     inside = [index for index, span in enumerate(offsets) if span is not None]
@@ -255,9 +264,9 @@ def _alignments(
         return ()
     alignments = []
     for row, span in zip(weights, target_spans(model.tokenizer, target), strict=True):
-        if span is None:
+        if span is None or span[0] >= num_characters:
             continue
         best = offsets[inside[int(np.argmax(row[inside]))]]
         if best is not None:
-            alignments.append(Alignment(best[0], best[1], span[0], span[1]))
+            alignments.append(Alignment(*best, span[0], min(span[1], num_characters)))
     return tuple(alignments)

@@ -102,7 +102,7 @@ class JobOutputs:
         chunk = await self._context.build(cost, push, self._caller) if is_large else push()
         if chunk is not None and chunk.finish is not None and number == 0:
             attention = await _attention(
-                self._prepared, self._index, output.token_ids, self._context
+                self._prepared, self._index, output.token_ids, output.num_characters, self._context
             )
             if attention is not None:
                 finish = dataclasses.replace(chunk.finish, attention=attention)
@@ -124,7 +124,11 @@ def _num_values(update: JobUpdate) -> int:
 
 
 async def _attention(
-    prepared: PreparedRequest, index: int, token_ids: tuple[int, ...], context: ServiceContext
+    prepared: PreparedRequest,
+    index: int,
+    token_ids: tuple[int, ...],
+    num_characters: int,
+    context: ServiceContext,
 ) -> Attention | None:
     if prepared.attention is None or not token_ids:
         return None
@@ -138,6 +142,7 @@ async def _attention(
         len(job.prompt) - len(prefix.token_ids),
         token_ids,
         prefix.source_text,
+        num_characters,
     )
 
 
@@ -156,6 +161,7 @@ class _OutputText:
         self._stops = StopStrings(prepared.stop_strings)
         self._has_started = self._is_counted = False
         self.token_ids: tuple[int, ...] = ()
+        self.num_characters = 0  # of the text, which ends before a stop string
 
     @property
     def is_stopped(self) -> bool:
@@ -177,6 +183,7 @@ class _OutputText:
             token_ids = prefix.token_ids
         final_text, num_tokens = self._final_text(update)
         text += final_text
+        self.num_characters += len(text)
         generated, logprobs = update.tokens[:num_tokens], update.logprobs[:num_tokens]
         if generated:
             times = update.token_times or [time.monotonic()] * num_tokens

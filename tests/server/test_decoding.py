@@ -199,6 +199,18 @@ def test_returns_attention_and_alignments(client: Client) -> None:
         assert 0 <= row.source_start < row.source_end <= len("2021-03-09")
 
 
+def test_alignments_end_before_a_stop_string(client: Client) -> None:
+    options = AttentionOptions(alignments=True)
+    output = client.translate(
+        DATES, DATE, attention=options, stop_strings=["-0"], token_ids=True
+    ).outputs[0]
+    assert output.text == "2021"
+    assert output.attention is not None
+    assert len(output.attention.target_tokens) == len(output.token_ids) == len("2021-0")
+    spans = [(row.target_start, row.target_end) for row in output.attention.alignments]
+    assert spans == [(index, index + 1) for index in range(len("2021"))]
+
+
 def test_selects_and_averages_attention_heads(client: Client) -> None:
     whole = client.translate(DATES, DATE, attention=AttentionOptions()).outputs[0].attention
     options = AttentionOptions(layers=(1,), heads=(0, 2), average=True)

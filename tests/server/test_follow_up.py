@@ -27,7 +27,7 @@ async def _attention(context: ServiceContext) -> Attention:
     (ids,) = model.tokenizer.encode(["7,8,9"])
     job = GenerationJob(prompt=ids, max_new_tokens=2)
     plan = plan_attention(AttentionOptions(), model)
-    return await read_attention(context, "", model, plan, job, len(ids) - 1, ids[-1:], "")
+    return await read_attention(context, "", model, plan, job, len(ids) - 1, ids[-1:], "", 0)
 
 
 async def test_attention_of_a_complete_text_waits_for_a_full_queue(tiny_bundles: Path) -> None:
