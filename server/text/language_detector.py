@@ -34,9 +34,9 @@ def detect_language(text: str, languages: Iterable[str]) -> list[DetectedLanguag
     for code in languages:
         codes.setdefault(base_language(code), code)
     ranking = [
-        (codes[known], score)
+        (codes[base], score)
         for known, score in _identifier().rank(text[:MAX_CHARACTERS])
-        if known in codes
+        if (base := base_language(known)) in codes
     ]
     total = sum(score for _, score in ranking)
     return [DetectedLanguage(code, score / total if total else 0.0) for code, score in ranking]

@@ -8,6 +8,7 @@ from langcodes.tag_parser import LanguageTagError
 
 MAX_CODE_CHARACTERS = 35  # the length that RFC 5646 recommends
 _UNKNOWN = "und"
+_NORWEGIAN = {"nb": "no"}  # Bokmål, which "no" usually means; CLDR prefers "nb"
 
 
 @lru_cache(maxsize=1024)
@@ -20,14 +21,18 @@ def _tag(code: str) -> Language | None:
         return None
 
 
+@lru_cache(maxsize=1024)
 def base_language(code: str) -> str:
     """The language of a code without region and script, in ISO 639-1 if it has such a code.
 
-    Returns "en" for ``en``, ``en-US``, ``eng_Latn`` and ``en_XX``; an empty text for invalid codes.
+    Returns "en" for ``en``, ``en-US``, ``eng_Latn`` and ``en_XX``; "ar" for ``arb_Arab``, which is
+    what ``ar`` usually means (CLDR); an empty text for invalid codes.
     """
     tag = _tag(code)
-    base = tag.language if tag is not None else None
-    return base if base and base != _UNKNOWN else ""
+    if tag is None:
+        return ""
+    base = tag.prefer_macrolanguage().language
+    return _NORWEGIAN.get(base, base) if base and base != _UNKNOWN else ""
 
 
 def language_name(code: str) -> str:
@@ -53,7 +58,8 @@ def match_language(wanted: str, available: Iterable[str]) -> str | None:
     base = base_language(wanted)
     if tag is None or not base:
         return None
-    same = [code for code in codes if base_language(code) == base]
+    same = [code for code in codes if _language(code) == tag.language]
+    same = same or [code for code in codes if base_language(code) == base]
     script = tag.maximize().script
     for preference in (
         [code for code in same if _tag(code) == tag],
@@ -64,6 +70,11 @@ def match_language(wanted: str, available: Iterable[str]) -> str | None:
         if preference:
             return preference[0]
     return None
+
+
+def _language(code: str) -> str | None:
+    tag = _tag(code)
+    return None if tag is None else tag.language
 
 
 def _script(code: str) -> str | None:

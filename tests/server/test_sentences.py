@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.text.language_detector import detect_language
 from server.text.languages import base_language, language_name, match_language
 from server.text.sentences import sentence_spans, split_sentence, split_text
 
@@ -102,3 +103,27 @@ def test_language_codes() -> None:
     wanted = ["pt-PT", "pt-BR", "zh-TW", "zh", "fr", "?"]
     found = ["pt", "pt_BR", "zho_Hant", "zho_Hans", None, None]
     assert [match_language(code, available) for code in wanted] == found
+
+
+def test_codes_of_macrolanguages_find_their_main_languages() -> None:
+    pairs = {"ar": "arb_Arab", "arz": "arz_Arab", "fa": "pes_Arab", "no": "nob_Latn"}
+    pairs |= {"nn": "nno_Latn", "zh": "zho_Hant", "yue": "yue_Hant"}
+    codes = [*pairs.values()]
+    assert {wanted: match_language(wanted, codes) for wanted in pairs} == pairs
+    others = ["ar-SA", "nb-NO", "cmn"]
+    assert [match_language(other, codes) for other in others] == [
+        "arb_Arab",
+        "nob_Latn",
+        "zho_Hant",
+    ]
+    assert match_language("tw", ["aka_Latn", "twi_Latn"]) == "twi_Latn"
+
+
+def test_detects_languages_by_codes_of_models() -> None:
+    for text, code in (
+        ("كيف حالك اليوم؟ الجو جميل جدا", "arb_Arab"),
+        ("Dette er en setning på norsk som jeg skriver i dag.", "nob_Latn"),
+        ("Magandang umaga sa inyong lahat, kumusta kayo ngayon?", "tl_XX"),
+    ):
+        candidates = ["eng_Latn", "arb_Arab", "nob_Latn", "tl_XX"]
+        assert detect_language(text, candidates)[0].language == code
