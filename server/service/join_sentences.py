@@ -126,7 +126,7 @@ class _JoinedOutput:
 
     def _finish(self) -> Finish:
         finishes = self._finishes
-        if len(finishes) == 1:
+        if not self._split.is_split:
             return finishes[0]
         reasons = [finish.reason for finish in finishes]
         reason = next(known for known in _REASONS if known in reasons)

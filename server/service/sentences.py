@@ -97,7 +97,7 @@ async def plan_sentences(
         for index in range(start, stop):
             text = request.inputs[index]
             spans = list(islice(sentence_spans(text, source), left + 1))
-            if len(spans) < 2:
+            if len(spans) < 2 and not _is_long(text, model):
                 spans = [(0, len(text))]
             spans = list(islice(_fitting(text, spans, model), left + 1))
             left -= max(1, len(spans))
@@ -129,16 +129,20 @@ def _fitting(text: str, spans: Sequence[Span], model: Model) -> Iterator[Span]:
 
     Their parts have at most half as many tokens, which leaves room for longer translations.
     """
-    tokenizer, max_tokens = model.tokenizer, model.max_length
+    room = max(1, model.max_length // 2 - _MAX_ADDED_TOKENS)
     for span in spans:
         sentence = text[slice(*span)]
-        # A token has at least one byte.
-        may_be_long = len(sentence.encode()) + _MAX_ADDED_TOKENS > max_tokens
-        if may_be_long and len(tokenizer.encode([sentence])[0]) > max_tokens:
-            room = max(1, max_tokens // 2 - _MAX_ADDED_TOKENS)
-            yield from split_sentence(text, span, tokenizer.offsets(sentence), room)
+        if _is_long(sentence, model):
+            yield from split_sentence(text, span, model.tokenizer.offsets(sentence), room)
         else:
             yield span
+
+
+def _is_long(text: str, model: Model) -> bool:
+    """Whether a text has more tokens than the model accepts."""
+    # A token has at least one byte.
+    may_be_long = len(text.encode()) + _MAX_ADDED_TOKENS > model.max_length
+    return may_be_long and len(model.tokenizer.encode([text])[0]) > model.max_length
 
 
 def _sentence(text: str, split: SplitText, place: SentencePlace) -> str:

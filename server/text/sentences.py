@@ -43,8 +43,8 @@ class SplitText:
 
     @property
     def is_split(self) -> bool:
-        """Whether there are several sentences. A single one is the whole text, spaces included."""
-        return len(self.spans) > 1
+        """Whether there are several sentences, or one that is only a part of the text."""
+        return len(self.spans) > 1 or any(self.separators)
 
 
 def split_text(text: str, spans: Sequence[Span], source: str = "", target: str = "") -> SplitText:
@@ -52,12 +52,12 @@ def split_text(text: str, spans: Sequence[Span], source: str = "", target: str =
 
     Args:
         text: the whole text.
-        spans: its sentences, in order. With fewer than two, the text is not split.
+        spans: its sentences, in order. Without any, the text is not split.
         source: the text's language.
         target: the language to translate to. If it is written with spaces and ``source`` is not, a
             space is inserted between sentences without a separator.
     """
-    if len(spans) < 2:
+    if not spans:
         return SplitText(((0, len(text)),), ("", ""))
     between = [text[end:start] for (_, end), (start, _) in pairwise(spans)]
     if base_language(source) in _SPACELESS and target and base_language(target) not in _SPACELESS:

@@ -1,5 +1,6 @@
 """Translate splits texts into sentences and joins their outputs, on a real server."""
 
+import dataclasses
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -104,6 +105,22 @@ def test_a_sentence_over_the_length_limit_is_split_further(client: Client) -> No
     output = client.translate("dates", text).outputs[0]
     assert output.usage.input_tokens > 96
     assert len(output.text.split()) >= 4
+
+
+@pytest.mark.parametrize("rest", [f"\n{'-' * 100}", f"\n\n{'12 | ' * 30}\n"])
+def test_a_long_rest_without_letters_is_kept(client: Client, rest: str) -> None:
+    alignments = types.AttentionOptions(alignments=True)
+    alone = client.translate("dates", FIRST, attention=alignments).outputs[0]
+    output = client.translate("dates", f" - {FIRST}{rest}", attention=alignments).outputs[0]
+    assert output.text == f" - {alone.text}{rest}"
+    assert output.usage == alone.usage
+    assert output.attention is not None
+    assert alone.attention is not None
+    expected = [
+        types.Alignment(*(3 + place for place in dataclasses.astuple(each)))
+        for each in alone.attention.alignments
+    ]
+    assert list(output.attention.alignments) == expected
 
 
 def test_all_reasons_to_end_are_reported(client: Client) -> None:
