@@ -229,7 +229,7 @@ def _kept(num_tokens: int, first: range, text: range, limit: LengthLimit) -> _Ke
         first_room = room - shorter if len(first) > len(text) else shorter
         kept_first = _cut(first, first_room, limit)
         room -= first_room
-    if room < 1:
+    if room < 1 and text:
         raise _no_room(limit)
     return _Kept(kept_first, room, room, _cut(text, room, limit))
 

@@ -104,11 +104,11 @@ def test_rerank_scores_a_document_by_its_best_window(client: Client) -> None:
     assert row.score >= cut.score - 1e-6  # the first window equals the truncated text
 
 
-def test_truncation_cuts_the_longer_text_of_a_pair(client: Client) -> None:
-    (output,) = client.classify(
-        "judge", pairs=[("short one", LONG)], long_input=LongInput.TRUNCATE_RIGHT
-    ).outputs
-    encoded = heads.tokenizer()("short one", LONG, truncation=True, return_tensors="pt")
+@pytest.mark.parametrize("pair", [("short one", LONG), (LONG, "short one"), (LONG, "\u200b")])
+def test_truncation_cuts_the_longer_text_of_a_pair(client: Client, pair: tuple[str, str]) -> None:
+    """The last second text has no tokens."""
+    (output,) = client.classify("judge", pairs=[pair], long_input=LongInput.TRUNCATE_RIGHT).outputs
+    encoded = heads.tokenizer()(*pair, truncation=True, return_tensors="pt")
     with torch.no_grad():
         logits = heads.model("judge")(**encoded).logits[0]
     assert output.usage.input_tokens == heads.MAX_LENGTH
