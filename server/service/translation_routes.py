@@ -119,13 +119,23 @@ class TranslationRoutes:
         }
 
     def _hop(self, source: str, target: str) -> Hop | None:
-        """The direct translation. Bilingual models have precedence over multilingual ones."""
+        """The direct translation.
+
+        Bilingual models have precedence over multilingual ones, then those with the best codes.
+        """
         hops = [
             (len(each.sources), hop)
             for each in self._translators
             if (hop := each.hop(source, target)) is not None
         ]
-        return min(hops, key=lambda item: item[0], default=(0, None))[1]
+        if not hops:
+            return None
+        least = min(num_sources for num_sources, _ in hops)
+        found = [hop for num_sources, hop in hops if num_sources == least]
+        best_target = match_language(target, [hop.target for hop in found])
+        found = [hop for hop in found if hop.target == best_target]
+        best_source = match_language(source, [hop.source for hop in found])
+        return next(hop for hop in found if hop.source == best_source)
 
 
 def _given(language: str | None) -> tuple[str, ...]:
