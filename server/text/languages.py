@@ -47,9 +47,9 @@ def language_name(code: str) -> str:
 def match_language(wanted: str, available: Iterable[str]) -> str | None:
     """Finds the best code in ``available`` for the language ``wanted``; ``None`` if there is none.
 
-    Prefers the same code, then the same tag in another spelling, then the code without region and
-    script, then the same script, then any code of the language: ``pt-BR`` finds ``pt_BR`` before
-    ``pt``, and ``pt-PT`` finds ``pt``.
+    Prefers the same code, then the same tag in another spelling, then the same script, then any
+    code of the language; of several, the code without region and script. ``pt-BR`` finds ``pt_BR``
+    before ``pt``, ``pt-PT`` finds ``pt``, and ``zh-TW`` finds ``zh_Hant`` before ``zh``.
     """
     codes = list(available)
     if wanted in codes:
@@ -61,9 +61,9 @@ def match_language(wanted: str, available: Iterable[str]) -> str | None:
     same = [code for code in codes if _language(code) == tag.language]
     same = same or [code for code in codes if base_language(code) == base]
     script = tag.maximize().script
+    same.sort(key=lambda code: base_language(code) != code)  # stable
     for preference in (
         [code for code in same if _tag(code) == tag],
-        [code for code in same if base_language(code) == code],
         [code for code in same if _script(code) == script],
         same,
     ):

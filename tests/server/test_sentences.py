@@ -103,6 +103,10 @@ def test_language_codes() -> None:
     wanted = ["pt-PT", "pt-BR", "zh-TW", "zh", "fr", "?"]
     found = ["pt", "pt_BR", "zho_Hant", "zho_Hans", None, None]
     assert [match_language(code, available) for code in wanted] == found
+    chinese = ["zh_Hant", "zh"]
+    wanted = ["zh", "zh-CN", "zh-TW", "zh-HK", "zh-Hant-SG"]
+    found = ["zh", "zh", "zh_Hant", "zh_Hant", "zh_Hant"]
+    assert [match_language(code, chinese) for code in wanted] == found
 
 
 def test_codes_of_macrolanguages_find_their_main_languages() -> None:
