@@ -14,7 +14,7 @@ from server.service.generation_options import AttentionOptions, DecodingOptions,
 from server.service.generation_request import GeneratedOutput, TranslateRequest
 from server.service.translate import prepare_translate
 from server.service.translation_routes import Hop, TranslationRoutes
-from server.text.language_detector import DetectedLanguage
+from server.text.language_detector import MAX_CHARACTERS, DetectedLanguage
 from server.text.markup import MAX_TAGS, Segment, segments
 from server.text.tag_placement import AlignedSpan, escaped, place_tags
 
@@ -65,7 +65,10 @@ async def translate_by_language(
         raise InvalidArgumentError("alternatives", "are not available for HTML")
     source, detected = request.source, None
     if source == AUTO:
-        detected = (await detect_languages(DetectRequest(inputs=texts), context, caller))[0]
+        samples = texts
+        if request.is_html:
+            samples = await context.in_thread(lambda: tuple(map(_sample, texts)), caller)
+        detected = (await detect_languages(DetectRequest(inputs=samples), context, caller))[0]
         source = detected.language
     hops = TranslationRoutes(context.registry).find(source, request.target)
     alternatives: tuple[tuple[str, ...], ...] = ((),) * len(texts)
@@ -80,6 +83,18 @@ async def translate_by_language(
                 texts = tuple(each[0] for each in translations)
                 alternatives = tuple(each[1:] for each in translations)
     return LanguageResult(texts, alternatives, detected)
+
+
+def _sample(document: str) -> str:
+    """The first texts of an HTML document, to detect their language; if none, the document."""
+    found, size = [], 0
+    for part in segments(document):
+        if isinstance(part, Segment) and part.is_text:
+            found.append(part.text)
+            size += len(part.text)
+            if size >= MAX_CHARACTERS:
+                break
+    return "\n".join(found) or document
 
 
 async def _translate_texts(

@@ -59,3 +59,19 @@ async def test_of_two_models_the_one_for_the_region_or_script_is_used(
         assert routes.find("en-GB", "pt-BR") == (Hop("b", "en", "pt_BR"),)
         assert routes.find("en", "zh-Hant") == (Hop("d", "en", "zh_TW"),)
         assert routes.find("pt-PT", "zh-HK") == (Hop("f", "pt_PT", "en"), Hop("d", "en", "zh_TW"))
+
+
+async def test_the_language_of_html_is_that_of_its_texts(
+    tiny_bundles: Path, tmp_path: Path
+) -> None:
+    for name, source in (("german", "de"), ("english", "en")):
+        _copy(tiny_bundles, tmp_path, name, source, "pt")
+    style = "body { color: black; } .the-header { display: none; font-family: the-name; }"
+    html = f"<html><style>{style}</style><p class='the lead text'>Das Haus am See</p></html>"
+    async with service_context(tmp_path, num_threads=1, num_slots=4) as context:
+        request = LanguageRequest(inputs=(html, "<br>"), source="auto", target="pt", is_html=True)
+        result = await Service(context).translate_by_language(request, Caller("", None))
+    assert result.detected is not None
+    assert result.detected.language == "de"
+    assert result.texts[0].startswith(html.partition("Das")[0])
+    assert result.texts[1] == "<br>"
