@@ -58,11 +58,13 @@ _KNOWN = tuple(
         (r"(?P<name>\w{1,30}) must be an (?P<kind>object|array)", "expected {kind} for {name}"),
         (r"invalid multiple of", "multipleOf must be greater than 0"),
         (r"oneOf constraints are not supported", "oneOf with such options is not supported"),
+        (r"patternProperty regexes .* are not disjoint", "patternProperties match the same names"),
         (r"(?:expected value|number out of range) at", "has a number that JSON does not have"),
         (r".*(?:hex escape|surrogate)", "has an invalid escape"),
         (r"recursion limit exceeded", "is nested too deeply"),
         # All grammars.
-        (r"(?i).*too (?:many|complex|big)", TOO_COMPLEX),
+        (r"(?i).*too (?:many|complex|big|large)", TOO_COMPLEX),
+        (r"Parser Error: Current row has \d+ items; max", TOO_COMPLEX),
         (r"NoExtension", "allows no text"),
         (r"Parser Error: token .* doesn't satisfy", "needs text that no token of this model has"),
     )

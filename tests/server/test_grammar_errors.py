@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from server.constraint import ConstraintError
 from server.text.grammar import Grammar, GrammarCompiler, GrammarError, GrammarKind
 from server.text.grammar_errors import UNSUPPORTED, describe
 from tests.server.test_grammar import EOS, byte_level
@@ -83,6 +84,11 @@ def test_errors_of_lark_grammars(compiler: GrammarCompiler, text: str, message: 
         ({"type": "array", "minItems": -1}, "expected positive integer for minItems"),
         ({"properties": 3, "type": "object"}, "expected object for properties"),
         ({"x-guidance": 3}, UNSUPPORTED),
+        (
+            {"type": "object", "patternProperties": {"a": {}, "b": {}}},
+            "patternProperties match the same names",
+        ),
+        ({"allOf": [{"anyOf": [{"enum": list(range(9))}] * 9}] * 9}, "is too complex"),
         ({"const": float("nan")}, "has a number that JSON does not have"),
     ],
 )
@@ -90,6 +96,17 @@ def test_errors_of_json_schemas(
     compiler: GrammarCompiler, schema: dict[str, Any], message: str
 ) -> None:
     assert error_of(compiler, Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))) == message
+
+
+def test_an_object_with_too_many_optional_properties(compiler: GrammarCompiler) -> None:
+    """The library finds out at the first property."""
+    schema = {"type": "object", "properties": {f"k{number}": {} for number in range(1500)}}
+    constraint = compiler.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+    token = byte_level().token_to_id('{"')
+    assert token is not None
+    with pytest.raises(ConstraintError) as caught:
+        constraint.advance(token)
+    assert str(caught.value) == "is too complex"
 
 
 def test_numbers_with_too_many_digits(compiler: GrammarCompiler) -> None:
