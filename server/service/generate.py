@@ -43,12 +43,15 @@ async def prepare_generate(
     if request.response.echo and field == "messages":
         raise InvalidArgumentError("echo", "is not available with messages")
     prefixes = await target_prefix_ids(request, model, len(prompts), context, caller)
+    check_lengths = validation.check_lengths
+    if len(request.messages) > 1:  # together they are too long
+        check_lengths = validation.check_total_length
     if model.manifest.kind == Kind.ENCODER_DECODER:
-        validation.check_lengths(field, prompts, model.max_length)
+        check_lengths(field, prompts, model.max_length)
         jobs = target_jobs(template, request, prompts, target_start(model), prefixes)
         return prepared_request(request, model, caller, jobs, prefixes, started)
     whole = [(*prompt, *prefix) for prompt, prefix in zip(prompts, prefixes, strict=True)]
-    validation.check_lengths(field, whole, model.max_length - 1)
+    check_lengths(field, whole, model.max_length - 1)
     wanted = template.max_new_tokens or model.max_length
     jobs = [
         template.job(index, prompt, min(wanted, model.max_length - len(prompt)))

@@ -88,12 +88,22 @@ def check_text(text: str, max_bytes: int, field: str) -> None:
 def check_lengths(field: str, rows: Sequence[Sequence[int]], max_tokens: int) -> None:
     """Rejects an input without tokens, or with more than ``max_tokens``."""
     for index, row in enumerate(rows):
-        if not row:
-            raise InvalidArgumentError(f"{field}[{index}]", "has no tokens")
-        if len(row) > max_tokens:
-            raise InvalidArgumentError(
-                f"{field}[{index}]", f"has {len(row)} tokens, at most {max_tokens} are accepted"
-            )
+        _check_length(f"{field}[{index}]", row, max_tokens)
+
+
+def check_total_length(field: str, rows: Sequence[Sequence[int]], max_tokens: int) -> None:
+    """The same for the tokens of all items of ``field`` together, which are the only row."""
+    (row,) = rows
+    _check_length(field, row, max_tokens)
+
+
+def _check_length(path: str, row: Sequence[int], max_tokens: int) -> None:
+    if not row:
+        raise InvalidArgumentError(path, "has no tokens")
+    if len(row) > max_tokens:
+        raise InvalidArgumentError(
+            path, f"has {len(row)} tokens, at most {max_tokens} are accepted"
+        )
 
 
 def check_token_inputs(rows: Sequence[Sequence[int]], vocabulary_size: int) -> None:

@@ -1,6 +1,8 @@
 """Errors for invalid decoding options name the protobuf field."""
 
-from collections.abc import Callable, Iterator
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import grpc
@@ -9,7 +11,12 @@ import pytest
 from client.errors import TriuneError
 from client.sync import Client
 from client.types import AttentionKind, AttentionOptions, Choices, Lark
+from server.errors import InvalidArgumentError
+from server.service.caller import Caller
+from server.service.generation_request import GenerateRequest, Message
+from server.service.service import Service
 from tests.server.clients import connected
+from tests.server.in_process_service import service_context
 
 DECODER, DATES = "tiny-decoder", "dates"
 DATE = "3 March 2021"
@@ -106,3 +113,19 @@ def test_the_error_of_a_long_target_prefix_names_its_index(client: Client) -> No
     for prefixes, index in ((("2", long), 1), ((long, "2"), 0), ((long,), 0)):
         field = invalid_field(client.translate, DATES, [DATE, DATE], target_prefix=prefixes)
         assert field == f"decoding.target_prefix[{index}]"
+
+
+@pytest.mark.parametrize(("sizes", "field"), [((300,), "messages[0]"), ((2, 298), "messages")])
+async def test_the_error_of_a_long_conversation(
+    tiny_bundles: Path, tmp_path: Path, sizes: Sequence[int], field: str
+) -> None:
+    shutil.copytree(tiny_bundles / DECODER, tmp_path / DECODER)
+    path = tmp_path / DECODER / "1" / "bundle.json"
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": template}))
+    messages = tuple(Message("user", "7" * size) for size in sizes)
+    request = GenerateRequest(model=DECODER, messages=messages)
+    async with service_context(tmp_path, num_threads=1, num_slots=1) as context:
+        with pytest.raises(InvalidArgumentError, match="has 300 tokens") as caught:
+            await Service(context).generate(request, Caller("", None))
+    assert caught.value.field == field
