@@ -81,7 +81,7 @@ API int cudaDeviceGetAttribute(int* value, int attribute, int) {
 API int cudaDeviceSynchronize() {
   if (int error = CalledOutside("cudaDeviceSynchronize")) return error;
   WaitUntil(BusyUntil());
-  Finish(num_added);
+  FinishAll();
   return 0;
 }
 

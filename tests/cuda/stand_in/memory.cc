@@ -11,6 +11,7 @@ struct Allocation {
   bool is_of_device;
 };
 std::map<uintptr_t, Allocation> allocations;
+constexpr int kDeviceToDevice = 3;
 size_t memory_limit = size_t{80} << 30, memory_used;
 
 int Allocate(const char* name, void** pointer, size_t size, bool is_of_device) {
@@ -33,7 +34,7 @@ int Release(const char* name, void* pointer) {
   if (int error = CalledOutside(name)) return error;
   if (pointer == nullptr) return 0;
   Lock lock;
-  Finish(num_added);
+  FinishAll();
   const auto found = allocations.find(reinterpret_cast<uintptr_t>(pointer));
   if (found == allocations.end()) return Fail(kInvalidValue);
   if (found->second.is_of_device) memory_used -= found->second.size;
@@ -88,8 +89,10 @@ API int cudaMemcpy(void* target, const void* source, size_t size, int kind) {
   const std::string name = std::string("cudaMemcpy:") + kDirections[kind];
   if (int error = CalledOutside(name, Number(size))) return error;
   WaitUntil(BusyUntil());
-  Finish(num_added);
-  memcpy(target, source, size);
+  Lock lock;
+  const auto copy = [=] { memcpy(target, source, size); };
+  if (int error = Work(nullptr, {name, copy, kCopyNode, kind})) return error;
+  if (kind != kDeviceToDevice) Finish(&default_stream);
   return 0;
 }
 
@@ -120,9 +123,7 @@ API int cudaMemcpyFromSymbol(void* target, const void*, size_t size, size_t, int
 
 API int cudaMemset(void* target, int value, size_t size) {
   if (int error = CalledOutside("cudaMemset")) return error;
-  Finish(num_added);
-  memset(target, value, size);
-  return 0;
+  return Work(nullptr, {"cudaMemset", [=] { memset(target, value, size); }, kFillNode, 0});
 }
 
 API int cudaMemsetAsync(void* target, int value, size_t size, void* stream) {

@@ -7,6 +7,9 @@
 #include <time.h>
 
 namespace stand_in {
+
+Stream default_stream{"default", true};
+
 namespace {
 
 pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -15,8 +18,8 @@ std::string failing;  // the call that fails with the error `failure`
 int failure;
 bool is_late = getenv("STAND_IN_LATE") != nullptr;
 const bool is_computing = getenv("STAND_IN_COMPUTES") != nullptr;
-std::deque<std::function<void()>> late;
-size_t num_done;  // how many of `num_added` are done
+std::vector<Stream*> streams{&default_stream};
+int num_streams;
 const int64_t node_nanoseconds = [] {
   const char* given = getenv("STAND_IN_NANOSECONDS");
   return given == nullptr ? 0L : atol(given);
@@ -32,8 +35,6 @@ int64_t Now() {
 }  // namespace
 
 int64_t num_alive;
-size_t num_added;
-Stream default_stream{"default"};
 constinit thread_local Stream* capturing = nullptr;
 constinit thread_local int last_error = 0;
 
@@ -47,9 +48,21 @@ int64_t BusyUntil() {
   return busy_until;
 }
 
-bool IsBusy() {
+bool IsBusy(const Stream* stream) {
   Lock lock;
-  return num_done < num_added || busy_until > Now();
+  return stream->num_done < stream->num_added || busy_until > Now();
+}
+
+Stream* AddStream(bool is_blocking) {
+  Lock lock;
+  streams.push_back(new Stream{"stream " + Number(++num_streams), is_blocking});
+  return streams.back();
+}
+
+void RemoveStream(Stream* stream) {
+  Lock lock;
+  Finish(stream);
+  streams.erase(std::find(streams.begin(), streams.end(), stream));
 }
 
 void WaitUntil(int64_t nanoseconds) {
@@ -88,12 +101,21 @@ Stream* StreamOf(void* handle) {
   return reinterpret_cast<uintptr_t>(handle) <= 2 ? &default_stream : static_cast<Stream*>(handle);
 }
 
-void Finish(size_t count) {
-  for (; num_done < count; ++num_done) {
-    auto next = std::move(late.front());
-    late.pop_front();
+void Finish(Stream* stream, size_t count) {
+  if (std::find(streams.begin(), streams.end(), stream) == streams.end()) return;  // destroyed
+  while (stream->num_done < count) {
+    const auto next = std::move(stream->late.front());
+    stream->late.pop_front();
+    ++stream->num_done;
     next();
   }
+}
+
+void Finish(Stream* stream) { Finish(stream, stream->num_added); }
+
+void FinishAll() {
+  Lock lock;
+  for (Stream* stream : streams) Finish(stream);
 }
 
 int Work(void* handle, const Node& node, size_t count) {
@@ -109,9 +131,17 @@ int Work(void* handle, const Node& node, size_t count) {
     return Fail(kCaptureImplicit);
   }
   if (TakesTime()) busy_until = std::max(busy_until, Now()) + int64_t(count) * node_nanoseconds;
-  late.push_back(node.run);
-  ++num_added;
-  if (!is_late) Finish(num_added);
+  if (stream->is_blocking) {  // it begins after the earlier work of other blocking streams
+    for (Stream* other : streams) {
+      if (other == stream || !other->is_blocking) continue;
+      if (stream != &default_stream && other != &default_stream) continue;
+      stream->late.push_back([other, count = other->num_added] { Finish(other, count); });
+      ++stream->num_added;
+    }
+  }
+  stream->late.push_back(node.run);
+  ++stream->num_added;
+  if (!is_late) Finish(stream);
   return 0;
 }
 
@@ -139,7 +169,7 @@ API void StandInFail(const char* name, int error) {
 API void StandInBeLate(int late_or_not) {
   Lock lock;
   is_late = late_or_not != 0;
-  if (!is_late) Finish(num_added);
+  if (!is_late) FinishAll();
 }
 
 API int StandInWork(void* stream, void (*run)(), int type, int64_t kind) {

@@ -1,11 +1,13 @@
 // Stands in for the CUDA runtime in tests, on machines without a GPU. Device memory is host memory.
 // Kernels do nothing, unless they are to compute; copies and tests' work are done at once, or as
-// late as possible. What CUDA forbids while a stream is captured fails with CUDA's errors.
+// late as possible. Each stream has its own queue: work waits only for earlier work of its stream,
+// and for events. What CUDA forbids while a stream is captured fails with CUDA's errors.
 //
 // Source: CUDA Runtime API 13.0, "Stream Management", "Graph Management", "Memory Management".
 
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <string>
 #include <vector>
@@ -57,12 +59,16 @@ struct Graph {
 
 struct Stream {
   std::string name;
+  bool is_blocking = false;  // whether it waits for the default stream, which waits for it
+  std::deque<std::function<void()>> late{};
+  size_t num_added = 0, num_done = 0;  // pieces of work
   Graph* captured = nullptr;
   bool is_broken = false;  // whether the capture has failed
 };
 
 struct Event {
-  size_t count = 0;        // pieces of work before it
+  Stream* stream = nullptr;
+  size_t count = 0;         // pieces of work before it on the stream
   int64_t nanoseconds = 0;  // when the device has done the work before it
   bool is_captured = false;
 };
@@ -75,7 +81,6 @@ struct Lock {
 };
 
 extern int64_t num_alive;  // objects and allocations that are not yet destroyed
-extern size_t num_added;   // pieces of work put on streams
 extern Stream default_stream;
 extern constinit thread_local Stream* capturing;  // by this thread
 extern constinit thread_local int last_error;
@@ -94,8 +99,10 @@ int CalledOutside(const std::string& name, const std::string& about = "");
 
 Stream* StreamOf(void* handle);
 
-// Does the first `count` pieces of work that were put on streams.
-void Finish(size_t count);
+// Does the first `count` pieces of work of a stream, all of them, or those of all streams.
+void Finish(Stream* stream, size_t count);
+void Finish(Stream* stream);
+void FinishAll();
 
 // When the device has done all work on streams, if kernels and copies take time: each takes
 // STAND_IN_NANOSECONDS of the environment. Calls are then not logged.
@@ -103,8 +110,12 @@ int64_t BusyUntil();
 void WaitUntil(int64_t nanoseconds);
 bool TakesTime();
 
-// Whether work on streams is not yet done.
-bool IsBusy();
+// Whether work on a stream is not yet done.
+bool IsBusy(const Stream* stream);
+
+// Creates a stream, or destroys one after its work.
+Stream* AddStream(bool is_blocking);
+void RemoveStream(Stream* stream);
 
 // Puts work on a stream. `count`: number of kernels and copies in it.
 int Work(void* stream, const Node& node, size_t count = 1);

@@ -4,8 +4,6 @@ using namespace stand_in;
 
 namespace {
 
-int num_streams;
-
 void Run(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     if (node.type != kHostNode) node.run();
@@ -16,12 +14,17 @@ void Run(const Graph& graph) {
 
 // Streams.
 
-API int cudaStreamCreateWithFlags(void** stream, unsigned) {
-  return Make("cudaStreamCreateWithFlags", stream,
-              new Stream{"stream " + Number(++num_streams)});
+API int cudaStreamCreateWithFlags(void** stream, unsigned flags) {
+  if (int error = Called("cudaStreamCreateWithFlags")) return error;
+  ++num_alive;
+  *stream = AddStream(flags == 0);
+  return 0;
 }
 API int cudaStreamCreate(void** stream) { return cudaStreamCreateWithFlags(stream, 0); }
-API int cudaStreamDestroy(void* stream) { return Destroy<Stream>("cudaStreamDestroy", stream); }
+API int cudaStreamDestroy(void* stream) {
+  RemoveStream(static_cast<Stream*>(stream));
+  return Destroy<Stream>("cudaStreamDestroy", stream);
+}
 
 API int cudaStreamSynchronize(void* handle) {
   Stream* stream = StreamOf(handle);
@@ -33,20 +36,25 @@ API int cudaStreamSynchronize(void* handle) {
   }
   WaitUntil(BusyUntil());
   Lock lock;
-  Finish(num_added);
+  Finish(stream);
   return 0;
 }
 
 // Work that is not yet done makes the stream busy.
 API int cudaStreamQuery(void* handle) {
   if (int error = CalledOutside("cudaStreamQuery", StreamOf(handle)->name)) return error;
-  return IsBusy() ? Fail(kNotReady) : 0;
+  return IsBusy(StreamOf(handle)) ? Fail(kNotReady) : 0;
 }
 
 API int cudaStreamWaitEvent(void* handle, void* event, unsigned) {
   if (int error = Called("cudaStreamWaitEvent")) return error;
   Stream* stream = StreamOf(handle);
-  if ((stream->captured != nullptr) == static_cast<Event*>(event)->is_captured) return 0;
+  const auto* waited = static_cast<Event*>(event);
+  if ((stream->captured != nullptr) == waited->is_captured) {
+    if (waited->is_captured || waited->stream == nullptr) return 0;
+    const auto wait = [other = waited->stream, count = waited->count] { Finish(other, count); };
+    return Work(handle, {"wait", wait, kKernelNode, 0}, 0);
+  }
   Log("violation", "cudaStreamWaitEvent");
   stream->is_broken = true;
   return Fail(kCaptureIsolation);
@@ -132,7 +140,8 @@ API int cudaEventDestroy(void* event) { return Destroy<Event>("cudaEventDestroy"
 
 API int cudaEventRecord(void* event, void* stream) {
   auto* recorded = static_cast<Event*>(event);
-  recorded->count = num_added;
+  recorded->stream = StreamOf(stream);
+  recorded->count = recorded->stream->num_added;
   recorded->nanoseconds = BusyUntil();
   recorded->is_captured = StreamOf(stream)->captured != nullptr;
   return Called("cudaEventRecord");
@@ -150,7 +159,7 @@ API int cudaEventSynchronize(void* event) {
   }
   WaitUntil(waited->nanoseconds);
   Lock lock;
-  Finish(waited->count);
+  if (waited->stream != nullptr) Finish(waited->stream, waited->count);
   return 0;
 }
 
