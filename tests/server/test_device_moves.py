@@ -194,6 +194,9 @@ class HostCuda:
     def cudaGetLastError(self) -> int:  # noqa: N802
         return self.error
 
+    def cudaGetErrorString(self, error: int) -> bytes:  # noqa: N802
+        return f"text of {error}".encode()
+
     def cudaMemcpy2DAsync(  # noqa: N802
         self,
         target: int,

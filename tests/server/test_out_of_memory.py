@@ -19,9 +19,12 @@ from server.engine.requests.job import EncodingJob
 from server.engine.requests.update import Completion
 from server.errors import Code, InternalError, Limit, OverloadedError
 from server.out_of_memory import is_out_of_memory
+from server.runtime.cuda.cudart import CudaError
+from server.runtime.cuda.recording import pinned_words
 from server.runtime.ort.backend import OrtBackend
 from server.runtime.ort.graph import OrtGraph
 from server.service.usage import failure_of
+from tests.cuda.libraries import StandIn
 from tests.server.fake_backend import reference
 from tests.server.fake_encoder import make_encoder_worker
 from tests.server.worker_harness import make_harness, make_job
@@ -71,6 +74,16 @@ def test_errors_of_onnx_runtime_and_numpy_are_recognised() -> None:
 )
 def test_messages_of_cuda_are_recognised(message: str, *, expected: bool) -> None:
     assert is_out_of_memory(RuntimeError(message)) is expected
+
+
+@pytest.mark.parametrize(("error", "expected"), [(2, True), (700, False)])
+def test_errors_of_the_cuda_runtime_are_recognised(
+    cuda: StandIn, error: int, *, expected: bool
+) -> None:
+    cuda.fail("cudaHostAlloc", error)
+    with pytest.raises(CudaError, match=f"cudaHostAlloc: error {error}, ") as failure:
+        pinned_words(1)
+    assert is_out_of_memory(failure.value) is expected
 
 
 def test_the_caller_is_told() -> None:

@@ -17,6 +17,7 @@ _POINTER, _SIZE, _INT, _FLAGS = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, 
 # The argument types of the functions that ``call`` calls.
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "cudaGetLastError": (),
+    "cudaGetErrorString": (_INT,),
     "cudaSetDevice": (_INT,),
     "cudaMemGetInfo": (_POINTER, _POINTER),
     "cudaMemsetAsync": (_POINTER, _INT, _SIZE, _POINTER),
@@ -72,6 +73,7 @@ def _library() -> ctypes.CDLL | None:
             for function, arguments in _ARGUMENTS.items():
                 if hasattr(library, function):
                     getattr(library, function).argtypes = arguments
+            library.cudaGetErrorString.restype = ctypes.c_char_p
             return library
     return None
 
@@ -88,7 +90,13 @@ def call(function: str, *arguments: Any) -> None:
     error = getattr(library, function)(*arguments)
     if error:
         library.cudaGetLastError()  # else ONNX Runtime's next check finds it
-        raise CudaError(f"{function}: error {error}")
+        raise _failure(library, function, error)
+
+
+def _failure(library: ctypes.CDLL, function: str, error: int) -> CudaError:
+    """Returns the error of a call. Its text lets :mod:`server.out_of_memory` recognise it."""
+    text: bytes = library.cudaGetErrorString(error)
+    return CudaError(f"{function}: error {error}, {text.decode(errors='replace')}")
 
 
 def free_bytes(index: int) -> int | None:
@@ -135,5 +143,5 @@ def wait_for_short_work() -> None:
             return
         library.cudaGetLastError()  # else ONNX Runtime's next check finds "not ready"
         if error != _NOT_READY:
-            raise CudaError(f"cudaStreamQuery: error {error}")
+            raise _failure(library, "cudaStreamQuery", error)
     call("cudaStreamSynchronize", None)
