@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdio.h>
 
 // PTX, which the driver compiles for the devices. DEVICE_CODE_80 and DEVICE_CODE_90 are the paths
 // of its files.
@@ -56,6 +57,7 @@ struct Driver {
                 void** parameters, void** extra);
   int (*launch_as)(const LaunchConfig* config, void* kernel, void** parameters,
                    void** extra);  // null in drivers without cuLaunchKernelEx
+  int (*name_error)(int error, const char** name);
 };
 
 pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -66,6 +68,16 @@ bool is_loaded = false, may_start_early = false;
 // Whether kernels may start before the previous ones have ended, given the major compute capability
 // that all devices have.
 constexpr bool start_early(int capability) { return capability >= 9; }
+
+// An error message with the name of the driver's error, such as CUDA_ERROR_OUT_OF_MEMORY; valid
+// until the thread's next one.
+const char* failed(const char* what, int error) {
+  static thread_local char message[128];
+  const char* name = nullptr;
+  if (driver.name_error(error, &name) || !name) name = "unknown";
+  snprintf(message, sizeof(message), "%s: error %d, %s", what, error, name);
+  return message;
+}
 
 template <typename F>
 bool find(void* library, const char* name, F& function) {
@@ -98,20 +110,24 @@ const char* load_all() {
       !find(library, "cuDeviceGetAttribute", driver.get_attribute) ||
       !find(library, "cuLibraryLoadData", driver.load_library) ||
       !find(library, "cuLibraryGetKernel", driver.get_kernel) ||
-      !find(library, "cuLaunchKernel", driver.launch)) {
+      !find(library, "cuLaunchKernel", driver.launch) ||
+      !find(library, "cuGetErrorName", driver.name_error)) {
     return "the CUDA driver is too old";
   }
   const bool has_launch_as = find(library, "cuLaunchKernelEx", driver.launch_as);
-  if (driver.initialize(0)) return "the CUDA driver cannot be initialized";
+  if (const int error = driver.initialize(0)) {
+    return failed("the CUDA driver cannot be initialized", error);
+  }
   const int capability = common_capability();
   const char* device_code = capability >= 9 ? triune_device_code_90 : triune_device_code_80;
   void* code = nullptr;
-  if (driver.load_library(&code, device_code, nullptr, nullptr, 0, nullptr, nullptr, 0)) {
-    return "the CUDA driver cannot load the device code";
+  if (const int error =
+          driver.load_library(&code, device_code, nullptr, nullptr, 0, nullptr, nullptr, 0)) {
+    return failed("the CUDA driver cannot load the device code", error);
   }
   for (int kernel = 0; kernel < kNumKernels; kernel++) {
-    if (driver.get_kernel(&kernels[kernel], code, kNames[kernel])) {
-      return "the device code lacks a kernel";
+    if (const int error = driver.get_kernel(&kernels[kernel], code, kNames[kernel])) {
+      return failed(kNames[kernel], error);
     }
   }
   may_start_early = has_launch_as && start_early(capability);
@@ -151,7 +167,7 @@ const char* launch(void* stream, int kernel, int64_t num_blocks, int num_threads
   }
   const int error = driver.launch(kernels[kernel], blocks, 1, 1, threads, 1, 1, 0, stream,
                                   parameters, nullptr);
-  return error ? "a CUDA kernel cannot be launched" : nullptr;
+  return error ? failed(kNames[kernel], error) : nullptr;
 }
 
 ort::Status* launch(const ort::Api& api, const ort::KernelContext* context, int kernel,

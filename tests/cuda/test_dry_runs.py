@@ -16,6 +16,7 @@ from server.engine.failures import OUT_OF_MEMORY
 from server.engine.gpu.buckets import TextBuckets
 from server.engine.gpu.padded_prompts import MAX_PROMPT_TOKENS
 from server.engine.gpu.padded_sources import MAX_SOURCE_TOKENS
+from server.out_of_memory import is_out_of_memory
 from server.runtime.cuda.attention_checks import AttentionKernel
 from tests.cuda.conftest import Probe
 from tests.cuda.libraries import environment, onnxruntime_for_gpus
@@ -235,6 +236,32 @@ def test_a_device_without_the_cuda_runtime_is_refused(cuda_libraries: Path) -> N
     )
     message = "StartupError: device 'cuda' cannot be used: the CUDA runtime is not loaded"
     assert message in done.stderr
+
+
+_FAILED_LAUNCH = """
+import ctypes
+from server.runtime.kernels.library import CUDA_LIBRARY
+from tests.cuda.libraries import StandIn
+
+StandIn().fail("kernel", 2)
+copy = ctypes.CDLL(str(CUDA_LIBRARY)).triune_copy
+copy.restype = ctypes.c_char_p
+print(copy((ctypes.c_int64 * 6)(), ctypes.c_int64(1), None).decode())
+"""
+
+
+def test_a_kernel_that_finds_no_memory_says_so(cuda_libraries: Path) -> None:
+    """The driver may load a kernel's code when it is first launched."""
+    needed = environment(cuda_libraries, onnxruntime_for_gpus(), computes=False)
+    done = subprocess.run(
+        (sys.executable, "-c", _FAILED_LAUNCH),
+        env={**os.environ, **needed},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "copy_parts: error 2, CUDA_ERROR_OUT_OF_MEMORY"
+    assert is_out_of_memory(RuntimeError(done.stdout))
 
 
 @pytest.mark.parametrize("name", ["llama-check", "bart-check", "bert-check"])

@@ -59,6 +59,11 @@ struct Configuration {
 
 API int cuInit(unsigned) { return 0; }
 
+API int cuGetErrorName(int error, const char** name) {
+  *name = error == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR";
+  return 0;
+}
+
 API int cuDeviceGetCount(int* count) {
   *count = 1;
   return 0;
