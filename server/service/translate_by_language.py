@@ -10,7 +10,12 @@ from server.service.caller import Caller
 from server.service.collect import collect
 from server.service.context import ServiceContext
 from server.service.detect import DetectRequest, detect_languages
-from server.service.generation_options import AttentionOptions, DecodingOptions, ResponseOptions
+from server.service.generation_options import (
+    MAX_BEAMS,
+    AttentionOptions,
+    DecodingOptions,
+    ResponseOptions,
+)
 from server.service.generation_request import GeneratedOutput, TranslateRequest
 from server.service.translate import prepare_translate
 from server.service.translation_routes import Hop, TranslationRoutes
@@ -59,8 +64,11 @@ async def translate_by_language(
     """
     texts = request.inputs
     validation.check_texts(texts, context.config.max_input_bytes)
-    if request.num_alternatives < 0:
-        raise InvalidArgumentError("alternatives", f"{request.num_alternatives} is negative")
+    most = min(MAX_BEAMS, context.config.num_slots) - 1
+    if not 0 <= request.num_alternatives <= most:
+        raise InvalidArgumentError(
+            "alternatives", f"{request.num_alternatives} is not in 0 … {most}"
+        )
     if request.is_html and request.num_alternatives:
         raise InvalidArgumentError("alternatives", "are not available for HTML")
     source, detected = request.source, None
