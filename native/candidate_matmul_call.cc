@@ -59,7 +59,8 @@ Status* Candidates::check(const Api& api, int64_t expected_rows, int64_t num_out
 }
 
 Status* multiply_candidates(const Api& api, KernelContext* context, const Candidates& candidates,
-                            int64_t num_outputs, const candidate_matmul::Matrix& matrix,
+                            const MatMulAttributes& attributes,
+                            const candidate_matmul::Matrix& matrix,
                             const float* input_factors) {
   const Value* value = nullptr;
   Dimensions shape;
@@ -67,8 +68,9 @@ Status* multiply_candidates(const Api& api, KernelContext* context, const Candid
   RETURN_IF_FAILED(api.Input(context, 0, &value));
   RETURN_IF_FAILED(dimensions(api, value, shape));
   RETURN_IF_FAILED(data_of(api, value, x));
-  const int64_t num_rows = shape.num_rows(), num_inputs = shape.last();
-  RETURN_IF_FAILED(candidates.check(api, num_rows, num_outputs));
+  RETURN_IF_FAILED(attributes.check_x(api, shape));
+  const int64_t num_rows = shape.num_rows(), num_inputs = attributes.num_inputs;
+  RETURN_IF_FAILED(candidates.check(api, num_rows, attributes.num_outputs));
   const int64_t row_bytes = round_up(num_inputs, 4);  // as Quantize writes them
   float* y = nullptr;
   const int64_t sizes[] = {num_rows, candidates.width};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "candidate_matmul.h"
+#include "matmul_call.h"
 #include "operator.h"
 
 namespace ort {
@@ -20,7 +21,8 @@ struct Candidates {
 
 // Computes y [rows, width], the output of the node, from x [rows, num_inputs], its first input.
 Status* multiply_candidates(const Api& api, KernelContext* context, const Candidates& candidates,
-                            int64_t num_outputs, const candidate_matmul::Matrix& matrix,
+                            const MatMulAttributes& attributes,
+                            const candidate_matmul::Matrix& matrix,
                             const float* input_factors);
 
 }  // namespace ort

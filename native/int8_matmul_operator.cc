@@ -129,7 +129,7 @@ struct DynamicInt8MatMul {
                                           static_cast<const float*>(inputs[kScales]),
                                           static_cast<const int32_t*>(inputs[kZeroPointSums]),
                                           bias, shape.last()};
-    return multiply_candidates(api, context, candidates, attributes.num_outputs, matrix,
+    return multiply_candidates(api, context, candidates, attributes, matrix,
                                static_cast<const float*>(inputs[kInputFactors]));
   }
 };

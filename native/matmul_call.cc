@@ -8,6 +8,26 @@ namespace {
 constexpr int64_t kMaxPanelTasks = 64;
 constexpr int64_t kMaxNrPanels = 2;  // of any micro-kernel
 
+// Fails unless the optional `residual` has the shape of y.
+Status* check_residual(const Api& api, const Value* residual, const Dimensions& y) {
+  if (!residual) return nullptr;
+  Dimensions shape;
+  RETURN_IF_FAILED(dimensions(api, residual, shape));
+  const bool has_shape =
+      shape.rank == y.rank && !memcmp(shape.sizes, y.sizes, y.rank * sizeof(*y.sizes));
+  return has_shape ? nullptr : api.CreateStatus(kInvalidArgument, "residual must be shaped as y");
+}
+
+// Fails unless `value`, whose data is `lengths`, has a length for each text of a batch.
+Status* check_lengths(const Api& api, const Value* value, const int32_t* lengths, int64_t batch) {
+  Dimensions shape;
+  RETURN_IF_FAILED(dimensions(api, value, shape));
+  bool is_valid = shape.rank == 1 && shape.last() == batch;
+  for (int64_t b = 0; is_valid && b < batch; b++) is_valid = lengths[b] >= 0;
+  return is_valid ? nullptr
+                  : api.CreateStatus(kInvalidArgument, "lengths must be [batch], not negative");
+}
+
 // Writes the indices of rows that are not padding; returns their number.
 int64_t list_rows(const int32_t* lengths, int64_t batch, int64_t length, int32_t* indices) {
   int64_t count = 0;
@@ -23,6 +43,7 @@ int64_t list_rows(const int32_t* lengths, int64_t batch, int64_t length, int32_t
 
 Status* MatMulAttributes::read(const Api& api, const KernelInfo* info) {
   int64_t number = 0;
+  RETURN_IF_FAILED(api.Attribute(info, "num_inputs", &num_inputs));
   RETURN_IF_FAILED(api.Attribute(info, "num_outputs", &num_outputs));
   RETURN_IF_FAILED(api.Attribute(info, "activation", &number));
   if (num_outputs < 1) return api.CreateStatus(kInvalidArgument, "num_outputs must be positive");
@@ -31,6 +52,11 @@ Status* MatMulAttributes::read(const Api& api, const KernelInfo* info) {
   }
   activation = static_cast<Activation>(number);
   return y_norm.read(api, info, "y_norm_epsilon", "y_norm_is_centered");
+}
+
+Status* MatMulAttributes::check_x(const Api& api, const Dimensions& x) const {
+  if (x.last() == num_inputs) return nullptr;
+  return api.CreateStatus(kInvalidArgument, "the rows of x must have num_inputs elements");
 }
 
 Status* read_weight_format(const Api& api, const KernelInfo* info, WeightFormat first,
@@ -56,7 +82,8 @@ Status* MatMulCall::read(const Api& api, KernelContext* context,
   RETURN_IF_FAILED(data_of(api, inputs[kBias], epilogue.bias));
   RETURN_IF_FAILED(data_of(api, inputs[kResidual], epilogue.residual));
   RETURN_IF_FAILED(data_of(api, inputs[kLengths], lengths));
-  num_inputs = shape.last();
+  RETURN_IF_FAILED(attributes.check_x(api, shape));
+  num_inputs = attributes.num_inputs;
   num_outputs = attributes.num_outputs;
   epilogue.activation = attributes.activation;
   num_rows_ = shape.num_rows();
@@ -65,8 +92,10 @@ Status* MatMulCall::read(const Api& api, KernelContext* context,
   RETURN_IF_FAILED(attributes.y_norm.norm(api, context, first + kFirstYNorm,
                                         epilogue.width_of(num_outputs), y_norm));
   shape.sizes[shape.rank - 1] = epilogue.width_of(num_outputs);
+  RETURN_IF_FAILED(check_residual(api, inputs[kResidual], shape));
   RETURN_IF_FAILED(output_data(api, context, 0, shape.sizes, shape.rank, y));
   if (!lengths || shape.rank != 3) return nullptr;
+  RETURN_IF_FAILED(check_lengths(api, inputs[kLengths], lengths, shape.sizes[0]));
   return skip_padding(api, lengths, shape.sizes[0], shape.sizes[1]);
 }
 

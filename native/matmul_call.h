@@ -10,14 +10,16 @@
 
 namespace ort {
 
-// Attributes of all matrix products, all required: num_outputs, without padding; activation, a
-// number of Activation; y_norm_epsilon and y_norm_is_centered.
+// Attributes of all matrix products, all required: num_inputs and num_outputs, without padding;
+// activation, a number of Activation; y_norm_epsilon and y_norm_is_centered.
 struct MatMulAttributes {
-  int64_t num_outputs;
+  int64_t num_inputs, num_outputs;
   Activation activation;
   NormAttributes y_norm;
 
   Status* read(const Api& api, const KernelInfo* info);
+  // Fails unless the rows of x have num_inputs elements: kernels read as much of W.
+  Status* check_x(const Api& api, const Dimensions& x) const;
 };
 
 // The attribute weight_format, which must be one from `first` to `last`.
@@ -42,7 +44,8 @@ struct MatMulCall {
   float* y;         // [.., width]
   Scratch indices;  // memory of rows.indices
 
-  // Reads x, input 0, and the inputs from `first` on. Allocates y and writes zeros to padding rows.
+  // Reads x, input 0, and the inputs from `first` on. Fails if their shapes do not fit, or a length
+  // is negative. Allocates y and writes zeros to padding rows.
   Status* read(const Api& api, KernelContext* context, const MatMulAttributes& attributes,
                size_t first);
   // The last step: normalizes y, padding included, if there is a norm.

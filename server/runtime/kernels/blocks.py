@@ -55,6 +55,7 @@ def fuse_block_matmul(graph: GraphIndex) -> Iterator[Rewrite]:
             OPERATOR,
             x,
             {"packed": packed.panels},
+            num_inputs=matrix.numbers.shape[1] * BLOCK,
             weight_format=int(packed.weight_format),
             max_sum=max_sum,
         )

@@ -71,7 +71,7 @@ class Epilogue:
             x: the left operand.
             matrix: the constants of the packed right operand, in the order of the inputs.
             others: the operator's inputs between the matrix and the bias.
-            attributes: of the node, besides those of native/matmul_call.h.
+            attributes: ``num_inputs``, and those of the operator that native/matmul_call.h lacks.
         """
         y = self.last.output[0]
         constants = {f"{y}.{name}": array for name, array in matrix.items()}

@@ -53,7 +53,7 @@ def fuse_int8_matmul(graph: GraphIndex, *, takes_candidates: bool = False) -> It
         epilogue = find_epilogue(graph, product.last, weights.shape[1])
         matrix = pack(weights, graph.array(product.scales), epilogue)
         x, factors = _input_factors(graph, product.x, len(weights))
-        rewrite = epilogue.rewrite(graph, OPERATOR, x, matrix, factors)
+        rewrite = epilogue.rewrite(graph, OPERATOR, x, matrix, factors, num_inputs=len(weights))
         yield with_candidates(rewrite, weights) if takes_candidates else rewrite
 
 

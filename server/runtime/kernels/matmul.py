@@ -24,7 +24,12 @@ def fuse_matmul(graph: GraphIndex) -> Iterator[Rewrite]:
         epilogue = find_epilogue(graph, node, matrix.shape[1])
         weight_format, packed = pack(matrix, epilogue)
         yield epilogue.rewrite(
-            graph, OPERATOR, node.input[0], {"packed": packed}, weight_format=int(weight_format)
+            graph,
+            OPERATOR,
+            node.input[0],
+            {"packed": packed},
+            num_inputs=len(matrix),
+            weight_format=int(weight_format),
         )
 
 
