@@ -139,3 +139,22 @@ def test_nan_or_infinity_makes_the_row_nan(tmp_path: Path, values: list[float]) 
 def test_does_not_replace_unsupported_norms(tmp_path: Path, other: dict[str, Any]) -> None:
     file = graph(tmp_path / "g.onnx", "LayerNormalization", np.ones(8, np.float32), None, **other)
     assert rewrite(file, Kernels.NORM) is None
+
+
+@pytest.mark.parametrize(("scale_size", "bias_size"), [(8, 1), (1, 8), (1, 1)])
+def test_does_not_replace_norms_that_broadcast(
+    tmp_path: Path, scale_size: int, bias_size: int
+) -> None:
+    rng = np.random.default_rng(0)
+    scale, bias = rng.normal(size=(2, 8)).astype(np.float32)
+    file = graph(tmp_path / "g.onnx", "LayerNormalization", scale, bias)
+    model = onnx.load(file)
+    scale, bias = scale[:scale_size], bias[:bias_size]
+    for tensor, value in zip(model.graph.initializer, (scale, bias), strict=True):
+        tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))
+    onnx.save(model, file)
+    assert rewrite(file, Kernels.NORM) is None
+    x = rng.normal(size=(1, 3, 8)).astype(np.float32)
+    y = OrtBackend("cpu", 1).load(file, ()).bind({}).run({"x": x})["y"]
+    expected = reference(x, scale, bias, is_centered=True)
+    np.testing.assert_allclose(y, expected, rtol=2e-5, atol=2e-5)

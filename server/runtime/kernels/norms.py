@@ -14,7 +14,10 @@ _FLOAT32 = 1  # value of the attribute stash_type
 
 
 def replace_norms(graph: GraphIndex) -> Iterator[Rewrite]:
-    """Replaces each normalization over the last axis whose scale and bias are constant."""
+    """Replaces each normalization over the last axis whose scale and bias are constant.
+
+    A scale or bias of one number, which the standard operators broadcast, stays with them.
+    """
     for node in graph.nodes:
         if node.domain or node.op_type not in STANDARD_OPERATORS:
             continue
@@ -24,7 +27,10 @@ def replace_norms(graph: GraphIndex) -> Iterator[Rewrite]:
         num_outputs = sum(bool(name) for name in node.output)
         if axis != -1 or stash_type != _FLOAT32 or num_outputs != 1:
             continue
-        if not all(_is_constant_vector(graph, name) for name in weights if name):
+        sizes = {_constant_size(graph, name) for name in weights if name}
+        if len(sizes) != 1 or (size := sizes.pop()) is None:
+            continue
+        if size == 1 and graph.shape(x)[-1:] != (1,):
             continue
         new_node = native_node(
             OPERATOR,
@@ -36,8 +42,9 @@ def replace_norms(graph: GraphIndex) -> Iterator[Rewrite]:
         yield Rewrite(node, (new_node,))
 
 
-def _is_constant_vector(graph: GraphIndex, name: str) -> bool:
+def _constant_size(graph: GraphIndex, name: str) -> int | None:
+    """Returns the size of a constant fp32 vector; None if it is something else."""
     tensor = graph.initializers.get(name)
-    return (
-        tensor is not None and tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 1
-    )
+    if tensor is None or tensor.data_type != onnx.TensorProto.FLOAT or len(tensor.dims) != 1:
+        return None
+    return int(tensor.dims[0])
