@@ -267,25 +267,34 @@ def test_non_finite_row_does_not_affect_other_rows(
 
 
 def test_does_not_replace_other_products(tmp_path: Path) -> None:
-    """Cases: inputs that are not rounded; scales that are no float16 numbers; zero points."""
-    file = block_product(
-        tmp_path / "1", np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32), 8
-    )
-    for change in ("inputs", "scales", "zeros"):
+    """Cases: inputs that are not rounded, or otherwise; other scales, zero points; a bias."""
+    weight = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
+    file = block_product(tmp_path / "1", weight, 8)
+    others: dict[str, Array] = {
+        "inputs": np.zeros(0, np.float32),
+        "scales": np.full((32, 2), 0.1, np.float32),
+        "zeros": np.full((32, 2), 128, np.uint8),
+        "order": np.zeros(64, np.int32),
+        "bias": np.ones(32, np.float32),
+        "w.steps": np.array(63, np.float32),
+        "w.step": np.array(1 / 63, np.float32),
+        "w.floor": np.array(1, np.float32),
+        "w.axis": np.array([-2], np.int64),
+    }
+    places = {"scales": 2, "zeros": 3, "order": 4, "bias": 5}
+    for change, value in others.items():
         model = onnx.load(file)
         (node,) = [node for node in model.graph.node if node.op_type == "MatMulNBits"]
+        constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        other = onnx.numpy_helper.from_array(value, change)
         if change == "inputs":
             node.input[0] = "x"
-        elif change == "zeros":
-            model.graph.initializer.append(
-                onnx.numpy_helper.from_array(np.full((32, 2), 128, np.uint8), "other")
-            )
-            node.input.append("other")
+        elif change in places:
+            node.input.extend([""] * (places[change] + 1 - len(node.input)))
+            node.input[places[change]] = change
+            model.graph.initializer.append(other)
         else:
-            model.graph.initializer.append(
-                onnx.numpy_helper.from_array(np.full((32, 2), 0.1, np.float32), "other")
-            )
-            node.input[2] = "other"
-        other = tmp_path / f"{change}.onnx"
-        onnx.save(model, other)
-        assert rewrite(other, Kernels.BLOCK_MATMUL) is None
+            constants[change].CopyFrom(other)
+        changed = tmp_path / f"{change}.onnx"
+        onnx.save(model, changed)
+        assert rewrite(changed, Kernels.BLOCK_MATMUL) is None, change

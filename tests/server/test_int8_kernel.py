@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from server.runtime.kernels.library import Kernels
 from server.runtime.kernels.rewrite import graphs_in_use, kernel_nodes, load_rewritten, rewrite
+from server.runtime.memory import Array
 from server.runtime.ort.backend import OrtBackend
 from tests.server.matmul_graphs import NEEDS_KERNEL, append_epilogue, product, standard_session
 
@@ -163,3 +164,32 @@ def test_does_not_replace_similar_graphs(tmp_path: Path) -> None:
         onnx.save(model, other)
         assert rewrite(other, Kernels.INT8_MATMUL) is None
         assert kernel_nodes(other, None).num_standard == {"int8_matmul": 1}
+
+
+@pytest.mark.parametrize(
+    "constants",
+    [
+        {"step": np.array(1 / 63, np.float32)},
+        {"floor": np.array(1, np.float32)},
+        {"axis": np.array([0, 1], np.int64)},
+        {"scales": np.array(0.01, np.float32)},
+        {"matrix_zero": np.zeros(32, np.int8)},
+        {"int8": np.full((40, 32), 128, np.uint8), "matrix_zero": np.array(0, np.uint8)},
+        {"int8": np.full((40, 32), 255, np.uint8), "matrix_zero": np.array(10, np.uint8)},
+    ],
+    ids=",".join,
+)
+def test_products_with_other_constants_stay(tmp_path: Path, constants: dict[str, Array]) -> None:
+    """Cases: other steps, a larger floor, more axes, one scale, zero points, wide weights."""
+    rng = np.random.default_rng(0)
+    file = product(tmp_path / "a" / "1", rng.normal(size=(40, 32)).astype(np.float32))
+    model = onnx.load(file)
+    for tensor in model.graph.initializer:
+        if (value := constants.get(tensor.name.removeprefix("w."))) is not None:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(value, tensor.name))
+    onnx.save(model, file)
+    assert rewrite(file, Kernels.INT8_MATMUL) is None
+    x = rng.normal(size=(5, 40)).astype(np.float32)
+    (expected,) = standard_session(file).run(None, {"x": x})
+    actual = OrtBackend("cpu", 1).load(file, ()).bind({}).run({"x": x})["y"]
+    np.testing.assert_array_equal(actual, expected)

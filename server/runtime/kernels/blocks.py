@@ -20,6 +20,7 @@ from server.runtime.kernels.block_packing import (
     pack,
 )
 from server.runtime.kernels.epilogue import find_epilogue
+from server.runtime.kernels.rounded_inputs import STEP, STEPS, takes_largest
 from server.runtime.rewriting.graph_index import GraphIndex
 from server.runtime.rewriting.nodes import attributes_of
 from server.runtime.rewriting.rewrites import Rewrite
@@ -68,6 +69,8 @@ def _matrix(
     has_zeros = len(node.input) > 3 and bool(node.input[3])
     if has_zeros != (bits == 4) or not all(map(graph.is_constant, filter(None, node.input[1:]))):
         return None
+    if any(node.input[4:]):  # an order of the inputs, or a bias
+        return None
     numbers = graph.constant(node.input[1]).reshape(num_outputs, -1, BLOCK * bits // 8)
     scales = graph.constant(node.input[2]).reshape(num_outputs, -1)
     zeros = graph.constant(node.input[3]).reshape(num_outputs, -1) if has_zeros else None
@@ -108,9 +111,14 @@ def _quantized_input(graph: GraphIndex, product: onnx.NodeProto) -> str | None:
     reduce = graph.producer(largest, 0, "ReduceMax")
     magnitude = graph.producer(reduce, 0, "Abs")
     scale = graph.producer(rounded, 1, "Mul")
-    if blocks is None or largest is None or magnitude is None or scale is None:
+    if not (blocks and inverse and largest and reduce and magnitude and scale):
         return None
-    matches = magnitude.input[0] == blocks.output[0] and scale.input[0] == largest.output[0]
+    matches = (
+        (graph.scalar(inverse.input[0]), graph.scalar(scale.input[1])) == (STEPS, STEP)
+        and takes_largest(graph, reduce, largest)
+        and magnitude.input[0] == blocks.output[0]
+        and scale.input[0] == largest.output[0]
+    )
     shape = graph.inline_array(blocks.input[1])
     if not matches or shape is None or shape[-1] != BLOCK:
         return None

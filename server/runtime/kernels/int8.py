@@ -15,6 +15,7 @@ import onnx
 from server.runtime.kernels.candidates import with_candidates
 from server.runtime.kernels.epilogue import Epilogue, find_epilogue
 from server.runtime.kernels.library import load_function
+from server.runtime.kernels.rounded_inputs import STEP, takes_largest
 from server.runtime.memory import Array
 from server.runtime.rewriting.graph_index import GraphIndex
 from server.runtime.rewriting.rewrites import Rewrite
@@ -48,7 +49,9 @@ def fuse_int8_matmul(graph: GraphIndex, *, takes_candidates: bool = False) -> It
         if product is None:
             continue
         weights = _signed_weights(graph, product)
-        if len(weights) > MAX_INPUTS or not fit_16_bits(weights):
+        if weights is None or len(weights) > MAX_INPUTS or not fit_16_bits(weights):
+            continue
+        if list(graph.initializers[product.scales].dims) != [weights.shape[1]]:
             continue
         epilogue = find_epilogue(graph, product.last, weights.shape[1])
         matrix = pack(weights, graph.array(product.scales), epilogue)
@@ -69,13 +72,15 @@ def _match(graph: GraphIndex, node: onnx.NodeProto) -> _Product | None:
     cast = graph.only_consumer(node, "Cast")
     scale = graph.only_consumer(cast, "Mul")
     restore = graph.only_consumer(scale, "Mul")
-    row_zero, zero = graph.inline_array(node.input[2]), graph.inline_array(node.input[3])
+    row_zero, zero = graph.scalar(node.input[2]), graph.scalar(node.input[3])
     if not (quantize and divide and clamp and reduce and magnitude):
         return None
     if not (cast and scale and restore) or row_zero != _ZERO_POINT or zero is None:
         return None
     matches = (
-        divide.input[0] == magnitude.input[0]
+        [graph.scalar(name) for name in quantize.input[1:]] == [STEP, _ZERO_POINT]
+        and takes_largest(graph, reduce, clamp)
+        and divide.input[0] == magnitude.input[0]
         and scale.input[0] == cast.output[0]
         and restore.input[0] == scale.output[0]
         and restore.input[1] == clamp.output[0]
@@ -109,14 +114,19 @@ def _input_factors(graph: GraphIndex, x: str, num_inputs: int) -> tuple[str, str
     return str(node.input[0]), str(node.input[1])
 
 
-def _signed_weights(graph: GraphIndex, product: _Product) -> Array:
-    """Returns the weights ``[inputs, outputs]`` as int8 with zero point 0."""
+def _signed_weights(graph: GraphIndex, product: _Product) -> Array | None:
+    """Returns the weights ``[inputs, outputs]`` as int8 with zero point 0; None if not possible."""
     weights = graph.array(product.matrix)
+    if weights.ndim != 2:
+        return None
     if product.is_transposed:
         weights = weights.T
-    if product.zero_point:
-        weights = (weights.astype(np.int16) - product.zero_point).astype(np.int8)
-    return weights
+    if weights.dtype == np.int8 and not product.zero_point:
+        return weights
+    lowest, highest = (int(end) - product.zero_point for end in (weights.min(), weights.max()))
+    if lowest < -128 or highest > 127:
+        return None
+    return (weights.astype(np.int16) - product.zero_point).astype(np.int8)
 
 
 def fit_16_bits(weights: Array) -> bool:
