@@ -80,8 +80,9 @@ def top_tokens_of(rows: Sequence[Floats], count: int) -> list[TopTokens]:
     if found is None:
         return [top_tokens(row, count, log_sum_exp(row)) for row in rows]
     ids, logprobs = found.indices.tolist(), found.logprobs.tolist()
-    if math.isinf(found.logprobs.min(initial=0.0)):
-        sizes = (found.logprobs > -np.inf).sum(1).tolist()
+    possible = found.logprobs != -np.inf  # true in a row with NaN, whose total is NaN too
+    if not possible.all():
+        sizes = possible.sum(1).tolist()
         ids = [row[:size] for row, size in zip(ids, sizes, strict=True)]
         logprobs = [row[:size] for row, size in zip(logprobs, sizes, strict=True)]
     return list(map(TopTokens, ids, logprobs, found.log_sum_exps.tolist()))

@@ -67,6 +67,16 @@ def test_rows_with_nan_have_nan_log_sum_exp() -> None:
     assert [bool(np.isfinite(total)) for total in totals] == [True, False, False]
 
 
+def test_a_row_with_nan_does_not_affect_other_rows() -> None:
+    table = np.full((2, 10), -np.inf, np.float32)
+    table[0], table[1, [4, 7]] = np.arange(10), [1.0, 0.0]
+    table[0, 3] = np.nan
+    with_nan, other = host_ops.top_tokens_of(list(table), 4)
+    assert (with_nan.tokens, other.tokens) == ([9, 8, 7, 6], [4, 7])
+    assert np.isnan(with_nan.logprobs).all()
+    assert other == host_ops.top_tokens(table[1], 4, other.total)
+
+
 @pytest.mark.parametrize("size", [5, 64, 1000])
 def test_nan_never_appears_in_the_top_tokens(size: int) -> None:
     row = np.arange(size, dtype=np.float32)
