@@ -188,6 +188,31 @@ def test_a_fused_norm_of_the_output_changes_no_bit(
         np.testing.assert_array_equal(fused.run({"x": x})["z"], apart.run({"x": x})["z"])
 
 
+def test_a_norm_that_a_branch_reads_stays_apart(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    file = product(tmp_path / "a" / "1", rng.normal(size=(32, 16)).astype(np.float32), 8)
+    file = insert_norm(file, "RMSNormalization", 32)
+    model = onnx.load(file)
+    branches = {}
+    for operator in ("Neg", "Abs"):
+        value = helper.make_tensor_value_info(operator, TensorProto.FLOAT, None)
+        node = helper.make_node(operator, ["normal"], [operator])
+        branches[operator] = helper.make_graph([node], operator, [], [value])
+    model.graph.node.append(
+        helper.make_node(
+            "If", ["is_then"], ["z"], then_branch=branches["Neg"], else_branch=branches["Abs"]
+        )
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "is_then"))
+    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, ["rows", 32]))
+    onnx.save(model, file)
+    assert operators(file)[norms.OPERATOR] == 1
+    x = rng.normal(size=(3, 32)).astype(np.float32)
+    actual = OrtBackend("cpu", 1).load(file, ()).bind({}, ("z",)).run({"x": x})["z"]
+    (expected,) = matmul_graphs.standard_session(file).run(["z"], {"x": x})
+    np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5)
+
+
 def test_a_norm_of_long_rows_stays_apart(tmp_path: Path) -> None:
     num_inputs = 8224
     weight = np.full((num_inputs, 1), 0.5, np.float32)

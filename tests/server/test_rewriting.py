@@ -77,6 +77,42 @@ def test_unused_nodes_are_dropped_in_any_order(reverses: bool) -> None:
     assert not drop_unused(graph)
 
 
+def branch(*nodes: onnx.NodeProto) -> onnx.GraphProto:
+    """A branch of an ``If``, which gives the output of the last node."""
+    output = onnx.ValueInfoProto(name=nodes[-1].output[0])
+    return onnx.helper.make_graph(nodes, "branch", [], [output])
+
+
+def test_what_subgraphs_read_stays() -> None:
+    nested = onnx.helper.make_node(
+        "If",
+        ["is_deep"],
+        ["deep"],
+        then_branch=branch(node("Neg", ["sum"], "then_deep")),
+        else_branch=branch(node("Neg", ["other"], "else_deep")),
+    )
+    chosen = onnx.helper.make_node(
+        "If",
+        ["is_then"],
+        ["chosen"],
+        then_branch=branch(nested),
+        else_branch=branch(node("Relu", ["negative"], "else")),
+    )
+    graph = graph_of(
+        node("Add", ["x", "row"], "sum"),
+        node("Neg", ["x"], "negative"),
+        node("Add", ["negative", "row"], "unused"),
+        chosen,
+        node("Add", ["sum", "chosen"], "y"),
+    )
+    index = GraphIndex(graph, Path())
+    assert [reader.op_type for reader in index.consumers("sum")] == ["If", "Add"]
+    assert index.only_consumer(graph.node[0]) is None
+    assert drop_unused(graph)
+    assert operators(graph) == ["Add", "Neg", "If", "Add"]
+    assert initializers(graph) == ["row", "other"]
+
+
 @pytest.mark.parametrize(
     ("start", "step", "is_found"), [(0, 1, True), (1, 1, False), (0, 2, False)]
 )

@@ -10,7 +10,7 @@ import onnx
 
 from server.runtime.contract import CANDIDATES
 from server.runtime.kernels import norms
-from server.runtime.rewriting.nodes import attributes_of
+from server.runtime.rewriting.nodes import attributes_of, values_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def fuse_norms(graph: onnx.GraphProto) -> None:
     does not normalize. Every product gets the attributes of norms, even if it has none.
     """
     sizes = {tensor.name: tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 1}
-    num_readers = Counter(name for node in graph.node for name in node.input)
+    num_readers = Counter(name for node in graph.node for name in values_read(node))
     num_readers.update(value.name for value in graph.output)
     products = [node for node in graph.node if node.op_type in _Y_NORM.scales]
     taking = [node for node in products if CANDIDATES not in node.input]

@@ -9,7 +9,7 @@ from onnx.external_data_helper import load_external_data_for_tensor
 
 from server.runtime.memory import Array
 from server.runtime.rewriting.graph_inputs import LENGTHS, TOKENS
-from server.runtime.rewriting.nodes import attributes_of
+from server.runtime.rewriting.nodes import attributes_of, values_read
 
 
 class GraphIndex:
@@ -27,7 +27,7 @@ class GraphIndex:
         self._shapes = {value.name: shape_of(value) for value in (*graph.value_info, *graph.input)}
         self._consumers: dict[str, list[onnx.NodeProto]] = {}
         for node in graph.node:
-            for name in node.input:
+            for name in values_read(node):
                 self._consumers.setdefault(name, []).append(node)
 
     def producer(

@@ -1,6 +1,6 @@
 """Nodes of ONNX graphs: their attributes and operands, and new ones."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import onnx
@@ -17,6 +17,19 @@ MICROSOFT = "com.microsoft"
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     """The attributes that a node has, by name."""
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+def values_read(node: onnx.NodeProto) -> Iterator[str]:
+    """The values that a node reads: its inputs, and all that its subgraphs name.
+
+    Subgraphs read values of the graph around them; their own have other names.
+    """
+    yield from node.input
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield from (value.name for value in attribute.g.output)
+            for inner in attribute.g.node:
+                yield from values_read(inner)
 
 
 def other_operand(node: onnx.NodeProto, operand: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from server.runtime.memory import Array
+from server.runtime.rewriting.nodes import values_read
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +62,7 @@ def drop_unused(graph: onnx.GraphProto) -> bool:
         name = unvisited.pop()
         if name and name not in used:
             used.add(name)
-            unvisited += producers[name].input if name in producers else ()
+            unvisited += values_read(producers[name]) if name in producers else ()
     nodes = [node for node in graph.node if not used.isdisjoint(node.output)]
     initializers = [tensor for tensor in graph.initializer if tensor.name in used]
     has_unused = len(nodes) < len(graph.node)
