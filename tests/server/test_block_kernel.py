@@ -267,7 +267,7 @@ def test_non_finite_row_does_not_affect_other_rows(
 
 
 def test_does_not_replace_other_products(tmp_path: Path) -> None:
-    """Cases: inputs that are not rounded, or otherwise; other scales, zero points; a bias."""
+    """Cases: inputs without rounding or with another; other or fewer scales; zeros; a bias."""
     weight = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
     file = block_product(tmp_path / "1", weight, 8)
     others: dict[str, Array] = {
@@ -276,6 +276,7 @@ def test_does_not_replace_other_products(tmp_path: Path) -> None:
         "zeros": np.full((32, 2), 128, np.uint8),
         "order": np.zeros(64, np.int32),
         "bias": np.ones(32, np.float32),
+        "w.scales": np.ones(32, np.float16),
         "w.steps": np.array(63, np.float32),
         "w.step": np.array(1 / 63, np.float32),
         "w.floor": np.array(1, np.float32),
@@ -285,7 +286,6 @@ def test_does_not_replace_other_products(tmp_path: Path) -> None:
     for change, value in others.items():
         model = onnx.load(file)
         (node,) = [node for node in model.graph.node if node.op_type == "MatMulNBits"]
-        constants = {tensor.name: tensor for tensor in model.graph.initializer}
         other = onnx.numpy_helper.from_array(value, change)
         if change == "inputs":
             node.input[0] = "x"
@@ -294,7 +294,7 @@ def test_does_not_replace_other_products(tmp_path: Path) -> None:
             node.input[places[change]] = change
             model.graph.initializer.append(other)
         else:
-            constants[change].CopyFrom(other)
+            next(t for t in model.graph.initializer if t.name == change).CopyFrom(other)
         changed = tmp_path / f"{change}.onnx"
         onnx.save(model, changed)
         assert rewrite(changed, Kernels.BLOCK_MATMUL) is None, change

@@ -65,17 +65,23 @@ def fuse_block_matmul(graph: GraphIndex) -> Iterator[Rewrite]:
 def _matrix(
     graph: GraphIndex, node: onnx.NodeProto, num_outputs: int, bits: int
 ) -> BlockMatrix | None:
-    """Returns the matrix of a product; None without float16 scales or, at 4 bits, float zeros."""
+    """Returns the matrix of a product.
+
+    None without float16 scales or, at 4 bits, float zeros; and if there are not as many as blocks.
+    """
     has_zeros = len(node.input) > 3 and bool(node.input[3])
     if has_zeros != (bits == 4) or not all(map(graph.is_constant, filter(None, node.input[1:]))):
         return None
     if any(node.input[4:]):  # an order of the inputs, or a bias
         return None
-    numbers = graph.constant(node.input[1]).reshape(num_outputs, -1, BLOCK * bits // 8)
-    scales = graph.constant(node.input[2]).reshape(num_outputs, -1)
-    zeros = graph.constant(node.input[3]).reshape(num_outputs, -1) if has_zeros else None
-    is_float = zeros is None or zeros.dtype == np.float32
-    return BlockMatrix.of(numbers, scales, zeros) if is_float else None
+    num_blocks, block_bytes = num_outputs * attributes_of(node)["K"] // BLOCK, BLOCK * bits // 8
+    numbers, *others = (graph.constant(name) for name in node.input[1:4] if name)
+    if numbers.size != num_blocks * block_bytes or {x.size for x in others} != {num_blocks}:
+        return None
+    numbers = numbers.reshape(num_outputs, -1, block_bytes)
+    scales, *zeros = (x.reshape(num_outputs, -1) for x in others)
+    is_float = not zeros or zeros[0].dtype == np.float32
+    return BlockMatrix.of(numbers, scales, zeros[0] if zeros else None) if is_float else None
 
 
 def _max_sum(largest: float) -> int:
