@@ -13,7 +13,7 @@ from client import (
     types,
 )
 from client.aio_calls import AsyncCalls
-from client.errors import typed_errors
+from client.errors import TriuneError, typed_aio_errors
 from client.requests import Images, Pairs, PairsOrImages, Texts
 from protos.triune.v1 import encoding_pb2, models_pb2
 from protos.triune.v1 import inference_pb2 as wire
@@ -135,22 +135,32 @@ class AsyncClient(AsyncCalls):
     ) -> AsyncGenerator[encoder_types.EmbedBatch, None]:
         """Maps any number of batches to vectors, in order, in one call.
 
-        ``batches`` are consumed as fast as the server accepts them. The call is not retried.
+        ``batches`` are consumed as fast as the server accepts them. If they raise an error, the
+        call ends and raises it too. The call is not retried.
         """
+        failures: list[Exception] = []
 
         async def parts() -> AsyncGenerator[encoding_pb2.EmbedStreamRequest, None]:
             number = 0
-            async for texts in batches:
-                yield encoder_requests.embed_part(number, model, texts, options)
-                number += 1
+            try:
+                async for texts in batches:
+                    yield encoder_requests.embed_part(number, model, texts, options)
+                    number += 1
+            except Exception as error:
+                failures.append(error)
+                raise
 
         call = self._inference.EmbedStream(
             parts(), timeout=self._timeout_seconds, metadata=self._metadata
         )
         try:
-            with typed_errors():
+            with typed_aio_errors():
                 async for message in call:
                     yield encoder_responses.embed_part(message)
+        except TriuneError:
+            if failures:  # gRPC ends the call with a status that does not name the error
+                raise failures[0] from None
+            raise
         finally:
             call.cancel()
 

@@ -7,7 +7,7 @@ import grpc.aio
 import tenacity
 
 from client.channel import DEFAULT_TARGET, OPEN, Security
-from client.errors import typed_errors
+from client.errors import typed_aio_errors
 from client.retry import RetryPolicy, controls
 from protos.triune.v1 import inference_pb2_grpc, models_pb2_grpc
 
@@ -51,7 +51,7 @@ class AsyncCalls:
         read: Callable[[Response], Result],
     ) -> Result:
         async for attempt in tenacity.AsyncRetrying(**self._controls):
-            with attempt, typed_errors():
+            with attempt, typed_aio_errors():
                 response = await method(
                     request, timeout=self._timeout_seconds, metadata=self._metadata
                 )
@@ -67,14 +67,14 @@ class AsyncCalls:
         """Yields the responses. ``make_request`` returns an attempt's request, or its requests."""
         # Retries stop at the first response: a later retry would repeat text.
         async for attempt in tenacity.AsyncRetrying(**self._controls):
-            with attempt, typed_errors():
+            with attempt, typed_aio_errors():
                 call = method(
                     make_request(), timeout=self._timeout_seconds, metadata=self._metadata
                 )
                 messages = aiter(call)
                 first = await anext(messages, None)
         try:
-            with typed_errors():
+            with typed_aio_errors():
                 if first is not None:
                     yield read(first)
                 async for message in messages:

@@ -1,5 +1,6 @@
 """``TriuneError``, which all calls raise: a gRPC status with its ``google.rpc`` details."""
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -68,6 +69,23 @@ def typed_errors() -> Iterator[None]:
         yield
     except grpc.RpcError as error:
         raise from_rpc_error(error) from error
+
+
+@contextmanager
+def typed_aio_errors() -> Iterator[None]:
+    """As :func:`typed_errors`, for a task.
+
+    ``grpc.aio`` raises ``CancelledError`` if the call was cancelled without the task: its channel
+    was closed, or its requests raised an error. That is the status CANCELLED.
+    """
+    try:
+        with typed_errors():
+            yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise TriuneError(grpc.StatusCode.CANCELLED, "the call was cancelled") from error
 
 
 def from_rpc_error(error: grpc.RpcError) -> TriuneError:

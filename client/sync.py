@@ -12,11 +12,11 @@ from client import (
     transcription_messages,
     types,
 )
-from client.errors import typed_errors
+from client.errors import TriuneError, typed_errors
 from client.requests import Images, Pairs, PairsOrImages, Texts
 from client.sync_calls import Calls
+from protos.triune.v1 import encoding_pb2, models_pb2
 from protos.triune.v1 import inference_pb2 as wire
-from protos.triune.v1 import models_pb2
 
 
 class Client(Calls):
@@ -135,18 +135,29 @@ class Client(Calls):
     ) -> Generator[encoder_types.EmbedBatch, None, None]:
         """Maps any number of batches to vectors, in order, in one call.
 
-        ``batches`` are consumed as fast as the server accepts them. The call is not retried.
+        ``batches`` are consumed as fast as the server accepts them. If they raise an error, the
+        call ends and raises it too. The call is not retried.
         """
-        parts = (
-            encoder_requests.embed_part(number, model, texts, options)
-            for number, texts in enumerate(batches)
-        )
+        failures: list[Exception] = []
+
+        def parts() -> Generator[encoding_pb2.EmbedStreamRequest, None, None]:
+            try:
+                for number, texts in enumerate(batches):
+                    yield encoder_requests.embed_part(number, model, texts, options)
+            except Exception as error:
+                failures.append(error)
+                raise
+
         call = self._inference.EmbedStream(
-            parts, timeout=self._timeout_seconds, metadata=self._metadata
+            parts(), timeout=self._timeout_seconds, metadata=self._metadata
         )
         try:
             with typed_errors():
                 yield from map(encoder_responses.embed_part, call)
+        except TriuneError:
+            if failures:  # gRPC ends the call with a status that does not name the error
+                raise failures[0] from None
+            raise
         finally:
             call.cancel()
 

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -12,6 +12,7 @@ from google.protobuf import any_pb2
 from google.protobuf.message import Message
 from google.rpc import status_pb2
 
+from protos.triune.v1 import encoding_pb2
 from protos.triune.v1 import inference_pb2 as wire
 
 _SERVICE = "triune.v1.InferenceService"
@@ -45,6 +46,8 @@ class FailingServer:
     failures: list[Failure]
     target: str = ""
     num_calls: int = 0
+    called: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    """Released once by each call that arrives."""
     pieces_before_failure: int = 0
     """Pieces of a stream that are sent before each failure."""
     is_silent: bool = False
@@ -62,6 +65,12 @@ class FailingServer:
     ) -> wire.EmbedResponse:
         self._admit(context)
         return wire.EmbedResponse(model=request.model, outputs=[wire.Embedding(values=[1.0])])
+
+    def embed_stream(
+        self, requests: Iterator[encoding_pb2.EmbedStreamRequest], _context: grpc.ServicerContext
+    ) -> Iterator[encoding_pb2.EmbedStreamResponse]:
+        for request in requests:
+            yield encoding_pb2.EmbedStreamResponse(id=request.id, model=request.model)
 
     def generate_stream(
         self, request: wire.GenerateStreamRequest, context: grpc.ServicerContext
@@ -92,6 +101,7 @@ class FailingServer:
 
     def _admit(self, context: grpc.ServicerContext) -> None:
         self.num_calls += 1
+        self.called.release()
         if self.is_silent:
             cancelled = threading.Event()
             if context.add_callback(cancelled.set):
@@ -114,6 +124,11 @@ def failing_server(
             script.embed,
             request_deserializer=wire.EmbedRequest.FromString,
             response_serializer=wire.EmbedResponse.SerializeToString,
+        ),
+        "EmbedStream": grpc.stream_stream_rpc_method_handler(
+            script.embed_stream,
+            request_deserializer=encoding_pb2.EmbedStreamRequest.FromString,
+            response_serializer=encoding_pb2.EmbedStreamResponse.SerializeToString,
         ),
         "GenerateStream": grpc.unary_stream_rpc_method_handler(
             script.generate_stream,

@@ -1,5 +1,9 @@
 """The error of a failed call has all details that the server sent, in both clients."""
 
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from typing import Any
+
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -8,6 +12,7 @@ from google.rpc import error_details_pb2
 from client.aio import AsyncClient
 from client.errors import FieldViolation, TriuneError
 from client.sync import Client
+from client.types import Piece
 from tests.client.failing_server import Failure, failing_server
 
 BAD_TOP_P = Failure(
@@ -24,6 +29,7 @@ BAD_TOP_P = Failure(
         error_details_pb2.ErrorInfo(reason="INVALID_FIELD", domain="triune"),
     ),
 )
+NO_SUCH_OPTION: Any = {"nope": 1}
 FULL = Failure(
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     "queue full",
@@ -112,3 +118,66 @@ def test_no_server() -> None:
         client.list_models()
     assert caught.value.code is grpc.StatusCode.UNAVAILABLE
     assert "\n" not in str(caught.value)
+
+
+def test_embed_stream_raises_the_error_of_its_batches() -> None:
+    def batches() -> Iterator[str]:
+        yield "text"
+        raise LookupError("no more texts")
+
+    with failing_server() as server, Client(server.target) as client:
+        with pytest.raises(LookupError, match="no more texts"):
+            list(client.embed_stream("m", batches()))
+        with pytest.raises(TypeError, match="no such option: nope"):
+            list(client.embed_stream("m", ["text"], **NO_SUCH_OPTION))
+
+
+async def test_embed_stream_raises_the_error_of_its_batches_asyncio() -> None:
+    async def batches(*, fails: bool) -> AsyncIterator[str]:
+        yield "text"
+        if fails:
+            raise LookupError("no more texts")
+
+    with failing_server() as server:
+        async with AsyncClient(server.target) as client:
+            with pytest.raises(LookupError, match="no more texts"):
+                [part async for part in client.embed_stream("m", batches(fails=True))]
+            stream = client.embed_stream("m", batches(fails=False), **NO_SUCH_OPTION)
+            with pytest.raises(TypeError, match="no such option: nope"):
+                [part async for part in stream]
+
+
+async def test_a_cancelled_task_ends_its_embed_stream_as_cancelled() -> None:
+    waits = asyncio.Event()
+
+    async def batches() -> AsyncIterator[str]:
+        yield "text"
+        waits.set()
+        await asyncio.Event().wait()
+
+    with failing_server() as server:
+        async with AsyncClient(server.target) as client:
+            stream = client.embed_stream("m", batches())
+            assert (await anext(stream)).id == 0
+            task = asyncio.ensure_future(anext(stream))
+            await waits.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+
+async def test_close_ends_calls_with_an_error_and_cancels_no_task_asyncio() -> None:
+    async def pieces(client: AsyncClient) -> list[Piece]:
+        return [piece async for piece in client.generate_stream("m", "text")]
+
+    with failing_server(is_silent=True) as server:
+        client = AsyncClient(server.target)
+        calls: list[Awaitable[object]] = [client.embed("m", "text"), pieces(client)]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        for _ in tasks:
+            await asyncio.to_thread(server.called.acquire)
+        await client.close()
+        for task in tasks:
+            with pytest.raises(TriuneError) as caught:
+                await task
+            assert caught.value.code is grpc.StatusCode.CANCELLED
