@@ -163,11 +163,11 @@ class Trainer:
         """Saves everything that further steps depend on."""
         states = random_states()
         if self._rank == 0:
-            weights = _clone(self._module.model.state_dict())
+            weights = _clone(self._module.state_dict())
             self._state.save_weights(progress.step, weights)
             state = {
                 "random_states": states,
-                "module": self._module.state_dict(),
+                "module": weights,
                 "optimizer": self._optimization.optimizer.state_dict(),
             }
             self._state.save(progress, state)
@@ -198,11 +198,11 @@ class Trainer:
         candidates.setdefault(best, self._state.weights(progress.best_step))
         losses = {}
         for chosen, weights in candidates.items():
-            self._module.model.load_state_dict(weights)
+            self._module.load_state_dict(weights)
             losses[chosen] = self._optimization.validation_loss(self._validation)
         chosen = min(losses, key=losses.__getitem__)
         return Result(
-            weights=candidates[chosen],
+            weights=_of_model(candidates[chosen]),
             validation_loss=losses[chosen],
             averaged_steps=chosen,
             progress=progress,
@@ -211,6 +211,16 @@ class Trainer:
 
 def _clone(weights: Weights) -> Weights:
     return {name: weight.detach().clone() for name, weight in weights.items()}
+
+
+def _of_model(weights: Weights) -> Weights:
+    """The weights of a module's model, which leave out a second head."""
+    prefix = "model."
+    return {
+        name.removeprefix(prefix): weight
+        for name, weight in weights.items()
+        if name.startswith(prefix)
+    }
 
 
 def seed_everything(seed: int, rank: int) -> None:

@@ -175,6 +175,19 @@ def test_early_stopping(tmp_path: Path) -> None:
     assert record["validation_loss"] <= min(losses)
 
 
+def test_the_best_checkpoint_has_its_own_second_head(tmp_path: Path) -> None:
+    lengths = {"num_steps": 4, "validate_every": 1, "num_averaged": 1}
+    recipe = shortened("tiny-runs", tmp_path, **lengths, learning_rate=0.5, warmup_steps=1)
+    out = run_training(recipe, tmp_path / "out")
+    record = json.loads((out / "training.json").read_text("utf-8"))
+    losses = [loss for _, loss in record["validations"]]
+    assert min(losses) < losses[-1]
+    assert record["validation_loss"] == min(losses)
+    names = load_file(str(out / WEIGHTS))
+    assert names
+    assert not any(name.startswith(("model.", "next_sentence.")) for name in names)
+
+
 def test_a_training_that_diverges_says_so(tmp_path: Path) -> None:
     lengths = {"num_steps": 4, "validate_every": 2}
     recipe = shortened("tiny-majority", tmp_path, **lengths, learning_rate=1e30)
