@@ -87,6 +87,8 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     fingerprint = {
         "recipe": recipe.fingerprint,
         "data": hash_of(dataset.train),
+        "validation data": hash_of(dataset.validation),
+        "start_from": None if start is None else start_record(start).sha256,
         "number of processes": num_processes(),
         "number of threads": torch.get_num_threads(),
     }

@@ -74,14 +74,15 @@ class StateFolder:
             record: dict[str, Any] = torch.load(path, weights_only=True)
         except Exception as error:
             raise ResumeError(f"{path}: {error}") from error
+        identity = record["fingerprint"]
+        if "random_states" not in record or identity.keys() != self._fingerprint.keys():
+            raise ResumeError(f"{path}: of an earlier version; start again with --restart")
         for name, value in self._fingerprint.items():
-            if record["fingerprint"].get(name) != value:
+            if identity[name] != value:
                 raise ResumeError(
                     f"{path}: the {name} changed since this training began; restore it, or start "
                     "again with --restart"
                 )
-        if "random_states" not in record:
-            raise ResumeError(f"{path}: of an earlier version; start again with --restart")
         progress = Progress(**record["progress"])
         progress.validations = [(step, loss) for step, loss in progress.validations]
         return progress, record
