@@ -44,7 +44,9 @@ class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         command: the command that trains them again.
         commit: the commit of the code; ends with ``-dirty`` if there were local changes.
-        num_dropped: number of training examples longer than the recipe allows.
+        num_train, num_validation: numbers of examples; for relevance, of pairs of query and
+            document.
+        num_dropped: number of those for training that were longer than the recipe allows.
         seconds, cpu_seconds: of the steps and validations; the processor time is that of the first
             process, and does not grow when other programs share the machine.
         averaged_steps: steps of the checkpoints whose weights were averaged.

@@ -111,7 +111,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
             num_train=len(rows.train),
             num_validation=len(rows.validation),
             num_held_out=len(dataset.held_out),
-            num_dropped=len(dataset.train) - len(rows.train),
+            num_dropped=rows.num_dropped,
             num_parameters=num_parameters(result.weights),
             num_steps=result.progress.step,
             num_target_tokens=result.progress.num_tokens,
@@ -222,7 +222,7 @@ def _encode(recipe: Recipe, encoder: RowEncoder, vocabulary_size: int, dataset: 
     limit = math.inf if is_of_images else recipe.data.max_length
     if recipe.retrieval is not None:  # its texts are cut, and all texts of a query share a batch
         limit = recipe.training.batch_tokens
-    parts = {}
+    parts, num_dropped = {}, 0
     for name in ("train", "validation"):
         rows: list[Row] = []
         for number, example in enumerate(getattr(dataset, name), 1):
@@ -231,13 +231,15 @@ def _encode(recipe: Recipe, encoder: RowEncoder, vocabulary_size: int, dataset: 
             except ValueError as error:
                 raise DataError(f"data: {name} example {number}: {error}") from error
         parts[name] = [row for row in rows if row.length - row.num_image_tokens <= limit]
+        if name == "train":
+            num_dropped = len(rows) - len(parts[name])
         if not parts[name]:
             field = "data.max_length" if recipe.retrieval is None else "training.batch_tokens"
             raise DataError(f"{field}: no example for {name} is that short")
     if recipe.objective == ObjectiveKind.MASKED:  # the same masks in each validation
         prepare = _preparation(recipe, parts["validation"], vocabulary_size)
         parts["validation"] = [prepare(index, -1) for index in range(len(parts["validation"]))]
-    return Rows(**parts)
+    return Rows(**parts, num_dropped=num_dropped)
 
 
 def _preparation(recipe: Recipe, rows: list[Row], vocabulary_size: int) -> PrepareRow:

@@ -25,10 +25,11 @@ PrepareRow = Callable[[int, int], Row]
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The tokenized data."""
+    """The tokenized data. ``num_dropped``: rows for training that were too long."""
 
     train: list[Row]
     validation: list[Row]
+    num_dropped: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

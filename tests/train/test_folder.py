@@ -1,12 +1,14 @@
 """Data of one's own: examples that cannot be used are errors that name them."""
 
 import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from safetensors.torch import load_file, save_file
 
 from model.bundle_files import read_quality
 from model.examples import (
@@ -15,11 +17,12 @@ from model.examples import (
     Example,
     LabelledSpan,
     MaskedExample,
+    RankingExample,
     TaggingExample,
     write_examples,
 )
 from tests.train.support import ROOT
-from train.errors import DataError
+from train.errors import DataError, ResumeError
 from train.run import run_training
 
 RECIPE = """
@@ -33,9 +36,11 @@ training = {{ num_steps = 1, batch_tokens = 128 }}
 """
 
 
-def _run(folder: Path, objective: str, train: Example, validation: Example) -> None:
+def _run(
+    folder: Path, objective: str, train: Example, validation: Example, *, start_from: str = ""
+) -> None:
     corpus: dict[str, object] = {"name": "mine", "origins": []}
-    (folder / "corpus").mkdir()
+    (folder / "corpus").mkdir(exist_ok=True)
     for part, example in {"train": train, "validation": validation, "held_out": train}.items():
         data = msgspec.json.encode(example) + b"\n"
         (folder / "corpus" / f"{part}.jsonl").write_bytes(data)
@@ -43,7 +48,10 @@ def _run(folder: Path, objective: str, train: Example, validation: Example) -> N
         corpus[part] = {"file": f"{part}.jsonl", "sha256": digest}
     (folder / "corpus" / "corpus.json").write_bytes(msgspec.json.encode(corpus))
     recipe = folder / "mine.toml"
-    recipe.write_text(RECIPE.format(objective=objective), "utf-8")
+    text = RECIPE.format(objective=objective)
+    if start_from:
+        text = text.replace('tokenizer = { kind = "wordpiece" }', f'start_from = "{start_from}"')
+    recipe.write_text(text, "utf-8")
     run_training(recipe, folder / "out")
 
 
@@ -72,6 +80,41 @@ def test_an_example_that_cannot_be_used_is_named(
 ) -> None:
     with pytest.raises(DataError, match=f"data: .*{expected}"):
         _run(tmp_path, objective, train, validation)
+
+
+def _stop_at_the_end(folder: Path, example: Example, **options: str) -> None:
+    """Trains until the last checkpoint is saved; then a file cannot be written."""
+    obstacle = folder / "out" / "learning_curve.png"
+    obstacle.mkdir(parents=True)
+    with pytest.raises(OSError, match=obstacle.name):
+        _run(folder, "classification", example, example, **options)
+    obstacle.rmdir()
+
+
+def test_other_validation_data_cannot_continue(tmp_path: Path) -> None:
+    _stop_at_the_end(tmp_path, LABELLED)
+    other = ClassificationExample(text="b a", label="x")
+    with pytest.raises(ResumeError, match="the validation data changed"):
+        _run(tmp_path, "classification", LABELLED, other)
+    _run(tmp_path, "classification", LABELLED, LABELLED)
+
+
+def test_another_model_to_start_from_cannot_continue(tmp_path: Path) -> None:
+    _run(tmp_path, "classification", LABELLED, LABELLED)
+    start = tmp_path / "start"
+    (tmp_path / "out").rename(start)
+    _stop_at_the_end(tmp_path, LABELLED, start_from="start")
+    weights = start / "model.safetensors"
+    save_file({name: 2 * weight for name, weight in load_file(weights).items()}, weights)
+    with pytest.raises(ResumeError, match="the start_from changed"):
+        _run(tmp_path, "classification", LABELLED, LABELLED, start_from="start")
+
+
+def test_the_record_counts_documents_that_are_too_long(tmp_path: Path) -> None:
+    query = RankingExample(query="a", relevant="b", others=("c", "long " * 200))
+    _run(tmp_path, "relevance", query, query)
+    record = json.loads((tmp_path / "out" / "training.json").read_text("utf-8"))
+    assert (record["num_train"], record["num_dropped"]) == (2, 1)
 
 
 @pytest.mark.slow
