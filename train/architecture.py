@@ -32,6 +32,7 @@ from model.position_config import (
 )
 from model.recurrent_config import AlignmentConfig, BridgeKind, RecurrentConfig
 from model.sublayers import in_order
+from train.errors import RecipeError
 from train.image_architecture import image_head, with_image_stream
 from train.recipe import (
     ATTENTION_POSITIONS,
@@ -61,12 +62,20 @@ NUM_SEGMENTS = 2  # for encoders, whose inputs may be pairs
 
 
 def model_config(
-    recipe: ModelRecipe, objective: ObjectiveKind, vocabulary_size: int, num_labels: int
+    recipe: ModelRecipe,
+    objective: ObjectiveKind,
+    vocabulary_size: int,
+    num_labels: int,
+    separator: int | None = EOS,
 ) -> ModelConfig:
     """The configuration of the model that ``recipe`` describes.
 
     Args:
         num_labels: number of a classifier's labels.
+        separator: the token after a question, for ``global_tokens``.
+
+    Raises:
+        RecipeError: ``global_tokens`` needs a separator, and there is none.
     """
     if recipe.recurrent is not None:
         return _recurrent_model(recipe, recipe.recurrent, vocabulary_size)
@@ -81,6 +90,10 @@ def model_config(
         is_translation = kind == Kind.ENCODER_DECODER
         num_layers = recipe.num_decoder_layers if is_translation else None
         decoder = _stack(recipe, norm, num_layers or recipe.num_layers, cross=is_translation)
+    if encoder is not None and recipe.global_tokens == GlobalTokens.QUESTION:
+        if separator is None:
+            raise RecipeError("model.global_tokens: the tokenizer puts no token after a question")
+        encoder = msgspec.structs.replace(encoder, global_before=separator)
     is_sinusoidal = recipe.positions in (Positions.SINUSOIDAL, Positions.SINUSOIDAL_PAPER)
     model = ModelConfig(
         kind=kind,
@@ -238,14 +251,12 @@ def _stack(recipe: ModelRecipe, norm: NormConfig, num_layers: int, *, cross: boo
     final_norm = norm if recipe.norm_order != NormOrder.POST else None
     if recipe.universal is not None:
         return _universal_stack(recipe.universal, layer, num_layers, final_norm)
-    is_question = recipe.global_tokens == GlobalTokens.QUESTION
     in_layers = recipe.placement == Placement.EVERY_LAYER
     return StackConfig(
         layers=layers,
         final_norm=final_norm,
         signal=SignalKind.POSITIONS if in_layers else SignalKind.NONE,
         signal_targets=recipe.targets,
-        global_before=EOS if is_question else None,
     )
 
 

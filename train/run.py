@@ -31,15 +31,21 @@ from train.native import (
 )
 from train.objectives import TrainingModule, mask_row, pair_rows
 from train.read_recipe import read_recipe, reads_texts
-from train.recipe import ModelRecipe, ObjectiveKind, Recipe
+from train.recipe import GlobalTokens, ModelRecipe, ObjectiveKind, Recipe
 from train.regularization import TrainingKernels, add_dropout
 from train.report import TrainingReport
 from train.retrieval import RetrievalModule
 from train.retrieval_architecture import reading_of, with_retrieval_head
-from train.start import initial_weights, load_start, start_record, start_tokenizer
+from train.start import (
+    initial_weights,
+    load_start,
+    separator_of,
+    start_record,
+    start_tokenizer,
+)
 from train.state import STATE_FILE, STATE_FOLDER, StateFolder
 from train.steps import Optimization, PenaltyWeights, barrier, num_processes
-from train.tokenizer import special_tokens, train_tokenizer
+from train.tokenizer import EOS, special_tokens, train_tokenizer
 from train.trainer import PrepareRow, Rows, Trainer, seed_everything
 
 
@@ -197,7 +203,10 @@ def _headed_model(
     recipe: Recipe, vocabulary_size: int, labels: tuple[str, ...], start: Checkpoint | None
 ) -> ModelConfig:
     if recipe.model is not None:
-        return model_config(recipe.model, recipe.objective, vocabulary_size, len(labels))
+        separator: int | None = EOS
+        if start is not None and recipe.model.global_tokens == GlobalTokens.QUESTION:
+            separator = separator_of(start_tokenizer(start))
+        return model_config(recipe.model, recipe.objective, vocabulary_size, len(labels), separator)
     if start is None:
         raise RecipeError("model: missing")
     if start.config.kind != KINDS[recipe.objective]:

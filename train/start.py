@@ -88,6 +88,14 @@ def start_tokenizer(start: Checkpoint) -> Tokenizer:
     return tokenizer
 
 
+def separator_of(tokenizer: Tokenizer) -> int | None:
+    """The special token after the first of two texts; None if there is none."""
+    encoding = tokenizer.encode("a", "a")
+    tokens = list(zip(encoding.ids, encoding.special_tokens_mask, strict=True))
+    text = next((index for index, (_, is_special) in enumerate(tokens) if not is_special), 0)
+    return next((id_ for id_, is_special in tokens[text:] if is_special), None)
+
+
 def initial_weights(config: ModelConfig, seed: int, start: Checkpoint | None) -> Weights:
     """Random weights, replaced by those of ``start`` where name and shape agree.
 

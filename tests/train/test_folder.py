@@ -9,7 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
+from export.importers.native import read_native_config
+from export.sources import load_checkpoint
 from model.bundle_files import read_quality
 from model.examples import (
     AnswerExample,
@@ -31,13 +34,20 @@ license = "Apache-2.0"
 objective = "{objective}"
 data = {{ source = "folder:corpus" }}
 tokenizer = {{ kind = "wordpiece" }}
-model = {{ hidden_size = 16, num_layers = 1, num_heads = 2, inner_size = 16 }}
+model = MODEL
 training = {{ num_steps = 1, batch_tokens = 128 }}
 """
+MODEL = "{ hidden_size = 16, num_layers = 1, num_heads = 2, inner_size = 16 }"
 
 
 def _run(
-    folder: Path, objective: str, train: Example, validation: Example, *, start_from: str = ""
+    folder: Path,
+    objective: str,
+    train: Example,
+    validation: Example,
+    *,
+    start_from: str = "",
+    model: str = MODEL,
 ) -> None:
     corpus: dict[str, object] = {"name": "mine", "origins": []}
     (folder / "corpus").mkdir(exist_ok=True)
@@ -48,7 +58,7 @@ def _run(
         corpus[part] = {"file": f"{part}.jsonl", "sha256": digest}
     (folder / "corpus" / "corpus.json").write_bytes(msgspec.json.encode(corpus))
     recipe = folder / "mine.toml"
-    text = RECIPE.format(objective=objective)
+    text = RECIPE.format(objective=objective).replace("MODEL", model)
     if start_from:
         text = text.replace('tokenizer = { kind = "wordpiece" }', f'start_from = "{start_from}"')
     recipe.write_text(text, "utf-8")
@@ -108,6 +118,17 @@ def test_another_model_to_start_from_cannot_continue(tmp_path: Path) -> None:
     save_file({name: 2 * weight for name, weight in load_file(weights).items()}, weights)
     with pytest.raises(ResumeError, match="the start_from changed"):
         _run(tmp_path, "classification", LABELLED, LABELLED, start_from="start")
+
+
+def test_a_question_ends_at_the_separator_of_start_from(tmp_path: Path) -> None:
+    sizes = MODEL.replace("16", "128", 1).replace("16", "512").replace("}", ", window = 8")
+    model = sizes + ', global_tokens = "question" }'
+    answer = AnswerExample(question="who", context="anna is here", start=0, end=4)
+    _run(tmp_path, "span", answer, answer, start_from="bert-tiny", model=model)
+    encoder = read_native_config(tmp_path / "out").model.encoder
+    assert encoder is not None
+    tokenizer = Tokenizer.from_str(load_checkpoint("bert-tiny").tokenizer_json)
+    assert encoder.global_before == tokenizer.token_to_id("[SEP]")
 
 
 def test_the_record_counts_documents_that_are_too_long(tmp_path: Path) -> None:
