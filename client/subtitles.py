@@ -1,5 +1,6 @@
 """Formats the segments of a transcription as subtitles: SubRip (SRT) and WebVTT."""
 
+import re
 from collections.abc import Iterable, Iterator
 
 from client.transcription import Segment
@@ -35,4 +36,4 @@ def _time(seconds: float, point: str) -> str:
 
 def _cue(text: str) -> str:
     """The text on one line, without "-->", which separates the times of a cue."""
-    return " ".join(text.split()).replace("-->", "->")
+    return re.sub("-{2,}>", "->", " ".join(text.split()))

@@ -13,7 +13,9 @@ from client import transcription_messages as messages
 from client.aio import AsyncClient
 from client.errors import TriuneError
 from client.retry import RetryPolicy
+from client.subtitles import srt
 from client.sync import Client
+from client.transcription import Segment
 from protos.triune.v1 import transcription_pb2 as wire
 from tests.client.failing_server import Failure, failing_server
 
@@ -169,3 +171,19 @@ def transcribe(
     return subprocess.CompletedProcess(
         ran.args, ran.returncode, ran.stdout.decode(), ran.stderr.decode()
     )
+
+
+@pytest.mark.parametrize("arrow", ["-->", "--->", "---->"])
+def test_a_cue_of_a_subrip_file_has_no_arrow_of_times(arrow: str) -> None:
+    segment = Segment(
+        text=f"a {arrow} b",
+        start_seconds=0.0,
+        end_seconds=1.0,
+        token_ids=(),
+        mean_logprob=0.0,
+        compression_ratio=1.0,
+        no_speech_probability=0.0,
+        temperature=0.0,
+    )
+    (part,) = srt([segment])
+    assert part == "1\n00:00:00,000 --> 00:00:01,000\na -> b\n\n"
