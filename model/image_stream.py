@@ -22,6 +22,10 @@ from model.mixers import required
 from model.stacks import Encoder
 
 
+class AttentionWeights(nn.Identity):
+    """The weights of a co-attention. Hooks of training drop some of them."""
+
+
 class CoAttention(nn.Module):
     """Attention of one stream to all valid tokens of the other, which may have another width.
 
@@ -37,6 +41,7 @@ class CoAttention(nn.Module):
         self.query = Linear(hidden_size, inner_size, bias=config.input_bias)
         self.key_value = Linear(source_size, kv_size, bias=config.input_bias)
         self.output = Linear(inner_size, hidden_size, bias=config.output_bias)
+        self.weights = AttentionWeights()
 
     def forward(self, x: Tensor, source: Tensor, source_lengths: Tensor) -> Tensor:
         """``x [batch, length, hidden]`` reads ``source [batch, source_length, source_size]``.
@@ -50,7 +55,12 @@ class CoAttention(nn.Module):
         )
         is_valid = torch.arange(source.shape[1]) < source_lengths[:, None]
         context = scaled_dot_product_attention(
-            query, key, value, is_valid[:, None, None], scale=config.scale
+            query,
+            key,
+            value,
+            is_valid[:, None, None],
+            scale=config.scale,
+            dropout=self.weights,
         )
         output: Tensor = self.output(context)
         return output

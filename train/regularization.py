@@ -15,7 +15,7 @@ from model.config import AttentionConfig, ExpertsConfig, FeedForwardConfig
 from model.eager import EagerKernels
 from model.embeddings import InputEmbedding
 from model.experts import MixtureOfExperts
-from model.image_stream import CoAttention
+from model.image_stream import AttentionWeights, CoAttention
 from model.kernels import ExpertWeights
 from model.layers import FeedForward
 from model.mixer_state import MixerOutput
@@ -126,12 +126,14 @@ def ponder_time(ponders: Sequence[Ponder]) -> Tensor:
 def add_dropout(model: Transformer, recipe: TrainingRecipe) -> None:
     """Adds dropout to every sub-layer's output and to the input embedding (Vaswani et al., 5.4).
 
-    It also drops between recurrent layers. It is active while its module is in training mode.
+    It also drops between recurrent layers, and weights of co-attention. It is active while its
+    module is in training mode.
     """
     rates: list[tuple[type[nn.Module], float]]
     rates = [(InputEmbedding, recipe.embedding_dropout)]
     rates += [(kind, recipe.residual_dropout) for kind in SUBLAYERS]
     rates.append((LayerInput, recipe.recurrent_dropout))
+    rates.append((AttentionWeights, recipe.attention_dropout))  # the others are TrainingKernels'
     for module in model.modules():
         for kind, rate in rates:
             if isinstance(module, kind) and rate:

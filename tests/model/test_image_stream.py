@@ -7,9 +7,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from export.sample_images import sample_images
+from model.image_stream import CoAttention
 from model.transformer import from_weights
 from tests.architectures import HIDDEN_SIZE, random_weights
 from tests.image_models import IMAGE, IMAGE_SIZE, PATCHES, VILBERT
+from train.recipe import TrainingRecipe
+from train.regularization import add_dropout
 
 TEXTS = ([3, 9, 4, 60, 7], [11], [5, 5, 8])
 NUM_HEADS, HEAD_SIZE = 4, 16
@@ -103,3 +106,19 @@ def test_two_streams_follow_the_formulas() -> None:
     actual = model.pool(fused, torch.ones_like(lengths))
     torch.testing.assert_close(actual, torch.stack(expected), rtol=1e-4, atol=1e-4)
     assert actual.std(0).min() > 1e-2  # each pair has logits of its own
+
+
+def test_training_drops_weights_of_co_attention() -> None:
+    model = from_weights(VILBERT, random_weights(VILBERT))
+    add_dropout(model, TrainingRecipe(num_steps=1, attention_dropout=0.5))
+    text, image = torch.randn(1, 5, HIDDEN_SIZE), torch.randn(1, 7, IMAGE_SIZE)
+    stream = model.image_stream
+    assert stream is not None
+    (layer, *_) = [module for module in stream.modules() if isinstance(module, CoAttention)]
+    lengths = torch.tensor([7], dtype=torch.int32)
+    expected = layer(text, image, lengths)
+    assert torch.equal(layer(text, image, lengths), expected)
+    model.train()
+    means = torch.stack([layer(text, image, lengths) for _ in range(2000)]).mean(0)
+    assert not torch.equal(layer(text, image, lengths), expected)
+    torch.testing.assert_close(means, expected, rtol=0, atol=0.1)
