@@ -57,7 +57,7 @@ def main() -> None:
     """Runs a command. An error prints one line on standard error; exit code 1, or 2 for usage."""
     try:
         app()
-    except (TriuneError, ValueError) as error:
+    except (TriuneError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
 

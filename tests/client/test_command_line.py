@@ -93,6 +93,16 @@ def test_health(run: Run) -> None:
     assert (ran.returncode, ran.stdout) == (0, "SERVING\n")
 
 
+@pytest.mark.parametrize("option", ["--token-file", "--tls-ca"])
+def test_a_file_that_cannot_be_read_is_an_error_of_one_line(
+    run: Run, tmp_path: Path, option: str
+) -> None:
+    ran = run(option, str(tmp_path), "models")
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("error: ")
+    assert ran.stderr.count("\n") == 1
+
+
 def test_an_error_is_one_line_and_exit_code_1(run: Run) -> None:
     ran = run("generate", "--model", "no-such-model", "text")
     assert ran.returncode == 1
