@@ -38,12 +38,19 @@ def embed_part(
 
 
 def _texts_or_images(inputs: Texts | Images) -> dict[str, Any]:
-    """The fields ``inputs`` and ``images`` of a request."""
-    batch = [inputs] if isinstance(inputs, str | bytes) else inputs
+    """The fields ``inputs`` and ``images`` of a request. Raises ``TypeError`` for other values."""
+    batch = [inputs] if isinstance(inputs, str | bytes) else list(inputs)
     return {
-        "inputs": [each for each in batch if isinstance(each, str)],
-        "images": [each for each in batch if isinstance(each, bytes)],
+        "inputs": [each for each in batch if not _is_image(each)],
+        "images": [each for each in batch if _is_image(each)],
     }
+
+
+def _is_image(value: object) -> bool:
+    """Whether ``value`` is an image, not a text. Raises ``TypeError`` if it is neither."""
+    if not isinstance(value, str | bytes):
+        raise TypeError(f"texts are str and images bytes, not {type(value).__name__}")
+    return isinstance(value, bytes)
 
 
 def _text_pairs(pairs: Pairs) -> list[wire.TextPair]:
@@ -57,12 +64,14 @@ def classify(
     options: types.ClassifyOptions,
 ) -> wire.ClassifyRequest:
     """The request of ``Classify``."""
+    pairs = list(pairs)
+    of_texts = [(text, str(pair)) for text, pair in pairs if not _is_image(pair)]
     request = build(
         wire.ClassifyRequest,
         types.ClassifyOptions,
         options,
         model=model,
-        pairs=_text_pairs([(text, pair) for text, pair in pairs if isinstance(pair, str)]),
+        pairs=_text_pairs(of_texts),
         **_texts_or_images(inputs),
     )
     for text, image in pairs:

@@ -1,5 +1,7 @@
 """Arguments set the right fields of requests, and only those that were given."""
 
+from typing import Any
+
 import pytest
 
 from client import encoder_requests, requests, responses, types
@@ -32,6 +34,18 @@ def test_texts_and_images_have_fields_of_their_own() -> None:
     images = encoder_requests.classify("m", (), [("a", b"1"), ("b", b"2")], {})
     assert (list(images.inputs), list(images.images)) == (["a", "b"], [b"1", b"2"])
     assert not images.pairs
+
+
+def test_an_input_that_is_neither_text_nor_image_is_an_error() -> None:
+    """Results have one output for each input: none may be left out."""
+    inputs: Any = ["a", None, "b"]
+    with pytest.raises(TypeError, match="not NoneType"):
+        encoder_requests.embed("m", inputs, {})
+    pairs: Any = [("a", bytearray(b"1"))]
+    with pytest.raises(TypeError, match="not bytearray"):
+        encoder_requests.classify("m", (), pairs, {})
+    once: Any = zip(["a"], [b"1"], strict=True)
+    assert list(encoder_requests.classify("m", (), once, {}).images) == [b"1"]
 
 
 def test_options_that_are_not_given_stay_unset() -> None:
