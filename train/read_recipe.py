@@ -10,6 +10,7 @@ import msgspec
 from model.config import LINEAR_SCORES, NormKind, ScoreKind
 from model.recurrent_config import AlignmentKind, ReadoutKind
 from train.errors import RecipeError
+from train.export_limits import export_conflicts
 from train.image_recipe import MAX_TOKENS, ImageStreamRecipe, PatchesRecipe
 from train.recipe import (
     ATTENTION_POSITIONS,
@@ -268,6 +269,7 @@ def _transformer_conflicts(recipe: Recipe, model: ModelRecipe) -> Iterator[str]:
     if model.norm == NormKind.NONE:
         yield "model.norm: training needs a norm"
     yield from _stack_conflicts(model)
+    yield from export_conflicts(model, recipe.objective)
     if model.experts is not None and model.experts.active > model.experts.count:
         yield f"model.experts.active: more than the {model.experts.count} experts"
 
