@@ -11,6 +11,8 @@ from google.protobuf import any_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
+MAX_DELAY_SECONDS = 365 * 86_400.0
+"""A longer retry delay is ignored, as one below 0 is: nobody could wait for it."""
 _DETAILS_KEY = "grpc-status-details-bin"
 
 
@@ -102,7 +104,9 @@ def from_rpc_error(error: grpc.RpcError) -> TriuneError:
                 FieldViolation(row.field, row.description) for row in bad_request.field_violations
             ]
         elif detail.Unpack(retry_info):
-            retry_delay_seconds = retry_info.retry_delay.ToTimedelta().total_seconds()
+            delay = retry_info.retry_delay
+            seconds = delay.seconds + delay.nanos / 1e9
+            retry_delay_seconds = seconds if 0 <= seconds <= MAX_DELAY_SECONDS else None
         elif detail.Unpack(error_info):
             reason = error_info.reason
     return TriuneError(

@@ -105,3 +105,13 @@ def test_without_a_delay_of_the_server_the_wait_doubles() -> None:
     waits = _waits(policy, gone)
     for wait, whole in zip(waits, [1.0, 2.0, 4.0, 4.0, 4.0], strict=True):
         assert whole / 2 <= wait <= whole
+
+
+@pytest.mark.parametrize("seconds", [-5, 1 << 40, 1 << 62])
+def test_a_delay_for_which_nobody_can_wait_is_ignored(seconds: int) -> None:
+    delay = error_details_pb2.RetryInfo(retry_delay=Duration(seconds=seconds))
+    full = Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", (delay,))
+    policy = RetryPolicy(attempts=2, initial_seconds=0.01)
+    with failing_server(full) as server, Client(server.target, retry=policy) as client:
+        assert client.embed("m", "text").model == "m"
+    assert server.num_calls == 2
