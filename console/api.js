@@ -88,7 +88,8 @@ async function* chunks(stream) {
   try {
     for (let read = await reader.read(); !read.done; read = await reader.read()) yield read.value;
   } finally {
-    reader.cancel();  // ends the call if the reader stops early
+    // Ends the call if the reader stops early; rejected if the call was aborted.
+    reader.cancel().catch(() => {});
   }
 }
 

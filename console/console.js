@@ -9,6 +9,7 @@ const REFRESH_MS = 5000;
 const byId = (id) => document.getElementById(id);
 let chosen = null;  // the id of the chosen model
 let shown = "";  // the models in the list, as JSON
+let form = null;  // of the chosen task
 
 /** Lists the models, unless they are listed already: a new list would lose the focus. */
 function showModels(models) {
@@ -31,13 +32,18 @@ function sizeOf({ image, audio, max_model_len }) {
 
 function choose(model) {
   chosen = model.id;
+  form?.stop();
   for (const button of byId("models").children) {
     button.ariaCurrent = String(button.firstChild.textContent === model.id);
   }
   const tasks = model.tasks.filter((task) => task in TASKS);
   if (model.kind === "decoder" && tasks.includes("generate")) tasks.push("chat");
   const place = element("div");
-  const show = (task) => place.replaceChildren(taskForm(model, task));
+  const show = (task) => {
+    form?.stop();
+    form = taskForm(model, task);
+    place.replaceChildren(form);
+  };
   const tabs = tasks.length < 2 ? [] : tasks.map((task) => (
     element("button", { onclick: () => show(task) }, TASKS[task].title)));
   byId("task").replaceChildren(

@@ -192,7 +192,7 @@ function control({ rows, label, options, ...properties }, name) {
     : element("textarea", { name, rows, ...properties }));
 }
 
-/** The form of a model's task. */
+/** The form of a model's task. Its method `stop` aborts the call that runs, if one does. */
 export function taskForm(model, name) {
   const task = taskOf(model, name);
   const wide = Object.entries(task.fields).filter(([, field]) => field.rows !== undefined);
@@ -260,10 +260,11 @@ export function taskForm(model, name) {
     button.textContent = "Run";
   }
 
+  form.stop = () => running?.abort();
   form.oninput = showCommand;
   form.onsubmit = (event) => {
     event.preventDefault();
-    if (running) running.abort();
+    if (running) form.stop();
     else run();
   };
   showCommand();
