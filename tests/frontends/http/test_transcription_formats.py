@@ -21,7 +21,7 @@ def segment(text: str, start: float, end: float, *words: Word) -> Segment:
 
 
 SEGMENTS = (
-    segment(" Good <b>day</b> & --> all.", 0.0, 1.9996, Word(" Good", 0.0, 0.5, 0.9)),
+    segment(" Good <b>day</b> & ---> all.", 0.0, 1.9996, Word(" Good", 0.0, 0.5, 0.9)),
     segment("\n Two\n\nlines. ", 3599.9999, 3661.042, Word(" Two,", 3600.0, 3600.5, 0.8)),
     segment("", 360_000.0, 360_000.5),
 )

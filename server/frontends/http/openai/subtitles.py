@@ -1,5 +1,6 @@
 """Formats the segments of a transcription as subtitles: SubRip (SRT) and WebVTT."""
 
+import re
 from collections.abc import Iterable
 
 from server.service.transcription_request import Segment
@@ -34,7 +35,7 @@ def _time(seconds: float, point: str) -> str:
 
 def _cue(text: str) -> str:
     """The text on one line, without "-->", which separates the times of a cue."""
-    return " ".join(text.split()).replace("-->", "->")
+    return re.sub("-{2,}>", "->", " ".join(text.split()))
 
 
 def _escaped(text: str) -> str:
