@@ -59,7 +59,8 @@ class Move(NamedTuple):
     """Copies tokens ``start … stop-1`` of ``num_rows`` rows, from row ``source`` on.
 
     They go to the same positions of the rows from ``target`` on. In a tensor without tokens,
-    whole rows are copied, and ``start`` and ``stop`` are ignored.
+    whole rows are copied, and ``start`` and ``stop`` are ignored. The rows from ``source`` on are
+    others than those from ``target`` on.
     """
 
     source: int
