@@ -64,7 +64,10 @@ async def prepare_generate(
             lambda: [model.tokenizer.decode(prompt) for prompt in prompts],
             caller,
         )
-    return prepared_request(request, model, caller, jobs, prefixes, started, echoes)
+    previous: Sequence[int | None] = ()
+    if field != "messages" and template.base.constraint is None:  # else the text stands alone
+        previous = list(map(model.tokenizer.last_with_text, prompts))
+    return prepared_request(request, model, caller, jobs, prefixes, started, echoes, previous)
 
 
 async def _prompts(

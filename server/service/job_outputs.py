@@ -157,7 +157,7 @@ class _OutputText:
         self._hypothesis = hypothesis
         self._metrics = metrics
         self._clock = TokenClock(prepared.model.manifest.name, prepared.started, metrics)
-        self._text = prepared.model.tokenizer.detokenizer()
+        self._text = prepared.model.tokenizer.detokenizer(prepared.prefixes[index].previous)
         self._stops = StopStrings(prepared.stop_strings)
         self._has_started = self._is_counted = False
         self.token_ids: tuple[int, ...] = ()

@@ -191,8 +191,12 @@ def prepared_request(
     prefixes: Sequence[tuple[int, ...]],
     started: float,
     echoes: Sequence[str] = (),
+    previous: Sequence[int | None] = (),
 ) -> PreparedRequest:
-    """Combines the request with its jobs. ``echoes``: the input texts to repeat, if requested.
+    """Combines the request with its jobs.
+
+    ``echoes``: the input texts to repeat, if requested. ``previous``: the tokens that the texts
+    continue, if they do.
 
     Raises:
         InvalidArgumentError: the prompts need too many log-probabilities or attention weights. An
@@ -205,11 +209,12 @@ def prepared_request(
             "prompt_logprobs", num_values, MAX_REPLY_VALUES, "log-probabilities of prompts"
         )
     texts = request.inputs or ("",) * len(jobs)
+    previous = previous or (None,) * len(jobs)
     stops = request.stopping.stop_strings
     if stops and jobs[0].beams is not None:
         jobs = [
-            replace(job, text_end=partial(_stop_detector, model, stops, prefix))
-            for job, prefix in zip(jobs, prefixes, strict=True)
+            replace(job, text_end=partial(_stop_detector, model, stops, prefix, before))
+            for job, prefix, before in zip(jobs, prefixes, previous, strict=True)
         ]
     options = request.response.attention
     attention = None if options is None else plan_attention(options, model)
@@ -220,9 +225,9 @@ def prepared_request(
         caller.client,
         jobs,
         [
-            ForcedPrefix(echo, token_ids, text)
-            for echo, token_ids, text in zip(
-                echoes or ("",) * len(jobs), prefixes, texts, strict=True
+            ForcedPrefix(echo, token_ids, text, before)
+            for echo, token_ids, text, before in zip(
+                echoes or ("",) * len(jobs), prefixes, texts, previous, strict=True
             )
         ],
         stops,
@@ -234,8 +239,10 @@ def prepared_request(
     )
 
 
-def _stop_detector(model: Model, stops: Sequence[str], prefix: Sequence[int]) -> TextEnd:
-    return stop_detector(model.tokenizer.detokenizer(), stops, prefix)
+def _stop_detector(
+    model: Model, stops: Sequence[str], prefix: Sequence[int], previous: int | None
+) -> TextEnd:
+    return stop_detector(model.tokenizer.detokenizer(previous), stops, prefix)
 
 
 async def _bad_word_ids(

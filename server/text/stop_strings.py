@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
-from server.text.tokenizer import StreamingDetokenizer
+from server.text.detokenizer import StreamingDetokenizer
 
 
 class StopStrings:

@@ -1,13 +1,13 @@
-"""A bundle's tokenizer, and streaming detokenization."""
+"""A bundle's tokenizer."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Encoding
 from tokenizers import Tokenizer as HuggingFaceTokenizer
-from tokenizers.decoders import DecodeStream
 
 from model.bundle import BundleError, PairTemplate
+from server.text.detokenizer import REPLACEMENT, StreamingDetokenizer
 from server.text.templated_pair import TemplatedPair
 from server.text.token_bytes import bytes_of
 from server.text.tokenizer_file import load_tokenizer
@@ -18,11 +18,6 @@ from server.text.windows import (
     WindowBudget,
     tokenize_windows,
 )
-
-_REPLACEMENT = "\ufffd"  # the result of decoding incomplete UTF-8
-# A character needs far fewer pushes. Then invalid bytes are returned as they are, because every
-# push without text makes the next one slower.
-_MAX_PUSHES_WITHOUT_TEXT = 64
 
 
 class Tokenizer:
@@ -207,81 +202,21 @@ class Tokenizer:
         """The text of ``ids`` without special tokens and without an incomplete last character."""
         # Unlike decode, this lets other threads run.
         (text,) = self._tokenizer.decode_batch([list(ids)], skip_special_tokens=True)
-        return str(text).rstrip(_REPLACEMENT)
+        return str(text).rstrip(REPLACEMENT)
 
-    def detokenizer(self) -> "StreamingDetokenizer":
-        """Makes a detokenizer for one sequence, from its first generated token."""
+    def last_with_text(self, ids: Sequence[int]) -> int | None:
+        """The last of ``ids`` that is no special token; ``None`` if there is none."""
+        return next((id_ for id_ in reversed(ids) if id_ not in self.special_ids), None)
+
+    def detokenizer(self, previous: int | None = None) -> StreamingDetokenizer:
+        """Makes a detokenizer for one sequence, from its first generated token.
+
+        ``previous``: the token that the text continues; without it, decoders such as Llama 2's drop
+        the first space.
+        """
         return StreamingDetokenizer(
-            self._tokenizer, self.special_ids, changes_text=self._changes_text
+            self._tokenizer, self.special_ids, previous, changes_text=self._changes_text
         )
-
-
-class StreamingDetokenizer:
-    """Detokenizes a stream. The joined pieces do not depend on how tokens were grouped.
-
-    They equal ``Tokenizer.decode`` of all ids unless some bytes are invalid UTF-8.
-
-    ``special`` has the ids of special tokens, which have no text. ``changes_text`` says whether
-    later tokens may change earlier text, as with byte fallback.
-    """
-
-    def __init__(
-        self, library: HuggingFaceTokenizer, special: frozenset[int], *, changes_text: bool = True
-    ) -> None:
-        self._library, self._special = library, special
-        self._stream = DecodeStream(skip_special_tokens=True)
-        self._pending: list[int] = []  # tokens whose text has not been returned yet
-        self._num_pushes = 0  # since text was returned
-        self._changes_text = changes_text
-        self._is_empty = True
-
-    def push(self, id_: int) -> str:
-        """Adds a token. Returns the text that is final; empty while a character is incomplete."""
-        return self._push([id_])
-
-    def push_all(self, ids: Sequence[int]) -> str:
-        """Like :meth:`push` of each token, but cheaper; some text may wait for the next tokens."""
-        if self._changes_text or len(ids) < 2:
-            return "".join(map(self.push, ids))
-        *earlier, last = ids  # if the last ends inside a character, earlier text is still returned
-        return self._push(earlier) + self.push(last)
-
-    def _push(self, ids: list[int]) -> str:
-        self._is_empty = False
-        ids = [id_ for id_ in ids if id_ not in self._special]
-        if not ids:
-            return ""
-        self._pending += ids
-        try:
-            piece = self._stream.step(self._library, ids) or ""
-        except Exception:
-            # Byte fallback (Llama 2, Gemma) changes returned characters if invalid bytes follow.
-            piece = self._restart(ids)
-        self._num_pushes += 1
-        if not piece and self._num_pushes > _MAX_PUSHES_WITHOUT_TEXT:
-            piece = self._restart(ids)
-        if piece:
-            self._pending.clear()
-            self._num_pushes = 0
-        return piece
-
-    def _restart(self, last: list[int]) -> str:
-        """Returns the pending tokens' text as it is. The next text follows the tokens ``last``."""
-        piece: str = self._library.decode(self._pending)
-        self._pending.clear()
-        self._num_pushes = 0
-        self._stream = DecodeStream(skip_special_tokens=True)
-        self._stream.step(self._library, last)
-        return piece
-
-    def finish(self, ids: Sequence[int] = ()) -> str:
-        """Adds the last tokens, more cheaply than :meth:`push`. Returns the rest of the text."""
-        if self._is_empty:
-            whole: str = self._library.decode(list(ids))
-            if _REPLACEMENT not in whole:
-                return whole
-        text = self.push_all(ids)
-        return text + self._library.decode(self._pending).rstrip(_REPLACEMENT)
 
 
 def _check_length(encoding: Encoding, max_tokens: int | None, index: int = 0) -> None:

@@ -1,0 +1,91 @@
+"""Streaming detokenization: token by token, to text that is final."""
+
+from collections.abc import Sequence
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
+REPLACEMENT = "\ufffd"  # the result of decoding incomplete UTF-8
+# A character needs far fewer pushes. Then invalid bytes are returned as they are, because every
+# push without text makes the next one slower.
+_MAX_PUSHES_WITHOUT_TEXT = 64
+
+
+class StreamingDetokenizer:
+    """Detokenizes a stream. The joined pieces do not depend on how tokens were grouped.
+
+    They equal ``Tokenizer.decode`` of all ids unless some bytes are invalid UTF-8.
+
+    ``special`` has the ids of special tokens, which have no text. ``previous`` is the token before
+    the first one, whose text is not returned. ``changes_text`` says whether later tokens may change
+    earlier text, as with byte fallback.
+    """
+
+    def __init__(
+        self,
+        library: Tokenizer,
+        special: frozenset[int],
+        previous: int | None = None,
+        *,
+        changes_text: bool = True,
+    ) -> None:
+        self._library, self._special = library, special
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._previous = [] if previous is None else [previous]
+        self._previous_text: str = library.decode(self._previous)
+        if REPLACEMENT in self._previous_text:  # it ends inside a character
+            self._previous, self._previous_text = [], ""
+        if self._previous:
+            self._stream.step(library, self._previous)
+        self._pending: list[int] = []  # tokens whose text has not been returned yet
+        self._num_pushes = 0  # since text was returned
+        self._changes_text = changes_text
+        self._is_empty = True
+
+    def push(self, id_: int) -> str:
+        """Adds a token. Returns the text that is final; empty while a character is incomplete."""
+        return self._push([id_])
+
+    def push_all(self, ids: Sequence[int]) -> str:
+        """Like :meth:`push` of each token, but cheaper; some text may wait for the next tokens."""
+        if self._changes_text or len(ids) < 2:
+            return "".join(map(self.push, ids))
+        *earlier, last = ids  # if the last ends inside a character, earlier text is still returned
+        return self._push(earlier) + self.push(last)
+
+    def _push(self, ids: list[int]) -> str:
+        self._is_empty = False
+        ids = [id_ for id_ in ids if id_ not in self._special]
+        if not ids:
+            return ""
+        self._pending += ids
+        try:
+            piece = self._stream.step(self._library, ids) or ""
+        except Exception:
+            # Byte fallback (Llama 2, Gemma) changes returned characters if invalid bytes follow.
+            piece = self._restart(ids)
+        self._num_pushes += 1
+        if not piece and self._num_pushes > _MAX_PUSHES_WITHOUT_TEXT:
+            piece = self._restart(ids)
+        if piece:
+            self._pending.clear()
+            self._num_pushes = 0
+        return piece
+
+    def _restart(self, last: list[int]) -> str:
+        """Returns the pending tokens' text as it is. The next text follows the tokens ``last``."""
+        piece: str = self._library.decode(self._pending)
+        self._pending.clear()
+        self._num_pushes = 0
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._stream.step(self._library, last)
+        return piece
+
+    def finish(self, ids: Sequence[int] = ()) -> str:
+        """Adds the last tokens, more cheaply than :meth:`push`. Returns the rest of the text."""
+        if self._is_empty:
+            whole: str = self._library.decode([*self._previous, *ids])
+            if REPLACEMENT not in whole and whole.startswith(self._previous_text):
+                return whole[len(self._previous_text) :]
+        text = self.push_all(ids)
+        return text + self._library.decode(self._pending).rstrip(REPLACEMENT)

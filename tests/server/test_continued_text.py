@@ -1,0 +1,105 @@
+"""Texts that continue a prompt: decoders of SentencePiece drop the space between both."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from client.options import Choices
+from client.sync import Client
+from client.types import Message
+from export.bundle_writer import write_bundle
+from export.sources import load_checkpoint
+from server.text.tokenizer import Tokenizer
+from tests.export.importers.support import edit_json, randomise
+from tests.server.test_grammar import byte_fallback, metaspace
+from tests.serving import server_process
+
+PROMPT = "red false 12"
+
+
+@pytest.fixture(scope="module", params=[metaspace, byte_fallback])
+def tokenizer(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Tokenizer:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    request.param().save(str(path))
+    return Tokenizer(path)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    words=st.lists(st.sampled_from(["true", "red", "é", "x", "▁", "<end>"]), min_size=2),
+    at=st.integers(1),
+)
+def test_prompt_and_text_are_the_whole(tokenizer: Tokenizer, words: list[str], at: int) -> None:
+    (ids,) = tokenizer.encode([" ".join(words)])
+    assume(len(ids) > 1)
+    at = 1 + at % (len(ids) - 1)
+    before, after = ids[:at], ids[at:]
+    assume("�" not in tokenizer.library.decode(before))  # it ends inside a character
+    previous = tokenizer.last_with_text(before)
+    one, together = (tokenizer.detokenizer(previous) for _ in range(2))
+    text = together.finish(after)
+    assert tokenizer.decode(before) + text == tokenizer.decode(ids)
+    assert "".join(map(one.push, after)) + one.finish() == text
+
+
+@pytest.mark.parametrize("previous", [None, 0])
+def test_texts_without_words_before_begin_with_a_word(
+    tokenizer: Tokenizer, previous: int | None
+) -> None:
+    (ids,) = tokenizer.encode(["true red"])
+    found = tokenizer.last_with_text([] if previous is None else [previous])
+    assert found is None
+    assert tokenizer.detokenizer(found).finish(ids) == "true red"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    root = tmp_path_factory.mktemp("continued")
+    library = metaspace()
+    config = LlamaConfig(
+        vocab_size=library.get_vocab_size(),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        bos_token_id=None,
+        eos_token_id=0,
+    )
+    randomise(LlamaForCausalLM(config)).save_pretrained(root / "source")
+    library.save(str(root / "source" / "tokenizer.json"))
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    edit_json(root / "source" / "tokenizer_config.json", chat_template=template)
+    write_bundle(load_checkpoint(str(root / "source")), root / "bundles", name="model")
+    with server_process(root / "bundles") as server, Client(server.target) as client:
+        yield client
+
+
+@pytest.mark.parametrize("search", [{}, {"beam_size": 2}])
+def test_a_server_keeps_the_space(client: Client, search: dict[str, int]) -> None:
+    (false,) = metaspace().encode("false", add_special_tokens=False).ids
+    options: Any = {"max_new_tokens": 2, "logit_bias": {false: 100.0}, **search}
+    whole = f"{PROMPT} false false"
+    (output,) = client.generate("model", PROMPT, **options).outputs
+    assert PROMPT + output.text == whole
+    (output,) = client.generate("model", PROMPT, echo=True, **options).outputs
+    assert output.text == whole
+    pieces = client.generate_stream("model", PROMPT, **options)
+    assert PROMPT + "".join(piece.text for piece in pieces) == whole
+    (output,) = client.generate("model", PROMPT, stop_strings=[" false"], **options).outputs
+    assert output.text == ""
+
+
+def test_answers_and_constrained_texts_stand_alone(client: Client) -> None:
+    (false,) = metaspace().encode("false", add_special_tokens=False).ids
+    options: Any = {"max_new_tokens": 2, "logit_bias": {false: 100.0}}
+    answer = client.generate("model", messages=[Message("user", PROMPT)], **options)
+    assert answer.outputs[0].text == "false false"
+    chosen = client.generate("model", PROMPT, grammar=Choices(("false", "true")), **options)
+    assert chosen.outputs[0].text == "false"
