@@ -6,8 +6,9 @@ from model.config import ScoreKind
 from model.fused import EXPERT_ACTIVATIONS
 from train.recipe import ModelRecipe, ObjectiveKind, Positions
 
-HEAD_MULTIPLE = 8  # of ONNX Runtime's GroupQueryAttention
+HEAD_MULTIPLE = 8  # of ONNX Runtime's GroupQueryAttention; exports pad most heads to it
 ROTARY_MULTIPLE = 16
+SCORES_WITH_MATRICES = (ScoreKind.BILINEAR, ScoreKind.ADDITIVE)  # whose heads are not padded
 
 
 def export_conflicts(model: ModelRecipe, objective: ObjectiveKind) -> Iterator[str]:
@@ -29,7 +30,8 @@ def export_conflicts(model: ModelRecipe, objective: ObjectiveKind) -> Iterator[s
 
 def _head_conflicts(model: ModelRecipe) -> Iterator[str]:
     multiple = ROTARY_MULTIPLE if model.positions == Positions.ROTARY else HEAD_MULTIPLE
-    yield from _heads("model", model.hidden_size, model.num_heads, multiple)
+    if model.score in SCORES_WITH_MATRICES:
+        yield from _heads("model", model.hidden_size, model.num_heads, multiple)
     if model.image_stream is not None:
         stream = model.image_stream
         yield from _heads("model.image_stream", stream.hidden_size, stream.num_heads, HEAD_MULTIPLE)

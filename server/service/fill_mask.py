@@ -123,19 +123,25 @@ async def fill_mask(
     selection = _Selection(request.top_k or DEFAULT_TOP_K, targets)
     limit = length_limit(request.length, model, LongInput.ERROR, windows=False)
     tokenized = await call.tokenize(request.inputs, limit, with_offsets=True)
-    positions = [_mask_positions(index, text, model) for index, text in enumerate(tokenized)]
+    num_tokens = sum(window.num_text_tokens for text in tokenized for window in text.windows)
+    positions = await call.build(
+        num_tokens // 8,
+        lambda: [_mask_positions(index, text, model) for index, text in enumerate(tokenized)],
+    )
     num_masks = sum(map(len, positions))
     vocabulary_size = model.manifest.dimensions.vocabulary_size
     num_numbers = num_masks * vocabulary_size
     validation.check_reply("inputs", num_numbers, MAX_LOGITS, "logits of masks")
     num_candidates = num_masks * min(selection.top_k, len(targets) or vocabulary_size)
     validation.check_reply("top_k", num_candidates, MAX_REPLY_VALUES, "candidates")
-    outputs = await call.run(
-        [
+    jobs = await call.build(
+        8 * len(tokenized),
+        lambda: [
             [call.job(text.windows[0], len(tokenized), logit_positions=masks)]
             for text, masks in zip(tokenized, positions, strict=True)
-        ]
+        ],
     )
+    outputs = await call.run(jobs)
 
     def fill_some(start: int, stop: int) -> list[MaskFilling]:
         fillings = []

@@ -102,10 +102,10 @@ async def rerank(request: RerankRequest, context: ServiceContext, caller: Caller
     embeds = Task.EMBED in call.model.manifest.tasks
     scored = await (_similarities if embeds else _cross_encoder_scores)(request, call)
     usage, timing = await call.build(len(request.documents), call.finish)
-    order = np.argsort(-np.array(scored.scores), kind="stable")[: request.top_n]
-    return RerankResult(
-        model=call.model.manifest.name,
-        outputs=tuple(
+
+    def ranked() -> tuple[RankedDocument, ...]:
+        order = np.argsort(-np.array(scored.scores), kind="stable")[: request.top_n]
+        return tuple(
             RankedDocument(
                 index=index,
                 score=scored.scores[index],
@@ -113,10 +113,10 @@ async def rerank(request: RerankRequest, context: ServiceContext, caller: Caller
                 truncation=truncation_of(scored.tokenized[index]),
             )
             for index in order.tolist()
-        ),
-        usage=usage,
-        timing=timing,
-    )
+        )
+
+    outputs = await call.build(8 * len(request.documents), ranked)
+    return RerankResult(call.model.manifest.name, outputs, usage, timing)
 
 
 async def _cross_encoder_scores(request: RerankRequest, call: EncoderCall) -> _Scores:

@@ -62,7 +62,6 @@ def test_every_problem_is_listed_with_its_field() -> None:
     [
         ("model", "num_heads", 5, "model.num_heads"),
         ("model", "num_kv_heads", 3, "model.num_kv_heads"),
-        ("model", "hidden_size", 32, "model.num_heads"),
         ("model", "sublayers", "ssff" * 4, "model.sublayers"),
         ("model", "sublayers", "sx", "model.sublayers"),
         ("model", "decoder_sublayers", "scfscf", "model.decoder_sublayers"),
@@ -110,7 +109,8 @@ def test_relative_positions_need_scores_linear_in_the_key() -> None:
         ("tiny-longformer", "model", {"window": 1}, "model.global_tokens"),
         ("tiny-longformer", "model", {"score": "cosine"}, "model.score"),
         ("tiny-longformer", "model", {"positions": "relative"}, "model.positions"),
-        ("tiny-find", "model", {"hidden_size": 48}, "model.num_heads"),
+        ("tiny-find", "model", {"hidden_size": 48}, ""),
+        ("tiny-find", "model", {"hidden_size": 48, "score": "bilinear"}, "model.num_heads"),
         ("tiny-find", "model", {"hidden_size": 48, "window": 4}, ""),
         ("tiny-find", "model", {"positions": "relative", "window": 4}, "model.positions"),
         ("tiny-find", "model", {"score": "additive", "window": 4}, "model.score"),
