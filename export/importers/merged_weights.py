@@ -7,6 +7,8 @@ from torch import Tensor
 from export.errors import SourceError
 from export.readers.lora import ADAPTER_WEIGHTS_FILE, Layer, LoraAdapter
 
+MAX_PARTS = 64  # of a name
+
 
 class MergedWeights(Mapping[str, Tensor]):
     """The weights of a model with an adapter; each is read and computed on access.
@@ -100,6 +102,8 @@ def _missing_prefix(layers: Iterable[Layer], names: frozenset[str]) -> str:
 
 
 def _endings(name: str) -> list[str]:
-    """``b.c.weight`` and ``c.weight`` of ``a.b.c.weight``."""
-    parts = name.split(".")
+    """``b.c.weight`` and ``c.weight`` of ``a.b.c.weight``; none of a name with too many parts."""
+    parts = name.split(".", MAX_PARTS)
+    if len(parts) > MAX_PARTS:
+        return []
     return [".".join(parts[start:]) for start in range(1, len(parts) - 1)]

@@ -28,6 +28,8 @@ _PARTS = re.compile(
     r"(?P<layer>.+)\.(?P<part>lora_A\.weight|lora_B\.weight|lora_B\.bias|lora_embedding_A"
     r"|lora_embedding_B|lora_magnitude_vector(\.weight)?|token_adapter\.trainable_tokens_delta)"
 )
+# Matching takes time that grows exponentially with repeated groups, and with this power else.
+MAX_REPEATS = 3
 # Of other initialisations, the adapter alone does not tell the weights that it was trained beside.
 _INITIALISATIONS = (True, False, "gaussian", "orthogonal", "eva")
 
@@ -108,20 +110,22 @@ class LoraAdapter:
         weight = weight.float()
         if "lora_embedding_A" in parts or "lora_embedding_B" in parts:
             a, b = self._pair(layer, parts, "lora_embedding_A", "lora_embedding_B")
-            weight = _added(layer, weight, (b @ a).T, self._scale(layer, a))
             if "lora_magnitude_vector" in parts:
                 raise UnsupportedError(f"{layer.name}: an embedding with DoRA is not supported")
-        elif "lora_A" in parts or "lora_B" in parts:
+            _check_shape(layer, weight, (a.shape[1], len(b)))
+            weight = torch.add(weight, (b @ a).T, alpha=self._scale(layer, a))
+        elif parts:
             a, b = self._pair(layer, parts, "lora_A", "lora_B")
             weight = self._linear(layer, weight, a, b, parts.get("lora_magnitude_vector"))
         return weight if rows is None else self._with_rows(layer, weight, rows)
 
     def changed_bias(self, layer: Layer, bias: Tensor) -> Tensor:
         """The bias of ``layer`` with that of the adapter."""
-        rank = self.read(layer.parts["lora_A"])
-        return _added(
-            layer, bias.float(), self.read(layer.parts["lora_B.bias"]), self._scale(layer, rank)
-        )
+        parts = {role: self.read(name) for role, name in layer.parts.items()}
+        a, _ = self._pair(layer, parts, "lora_A", "lora_B")
+        delta = parts["lora_B.bias"]
+        _check_shape(layer, bias, tuple(delta.shape))
+        return torch.add(bias.float(), delta, alpha=self._scale(layer, a))
 
     def _linear(
         self, layer: Layer, weight: Tensor, a: Tensor, b: Tensor, magnitudes: Tensor | None
@@ -129,7 +133,8 @@ class LoraAdapter:
         # Layers of GPT-2 are transposed: [inputs, outputs].
         transposed = self.config.flag("fan_in_fan_out", default=False)
         weight = weight.T if transposed else weight
-        weight = _added(layer, weight, b @ a, self._scale(layer, a))
+        _check_shape(layer, weight, (len(b), a.shape[1]))
+        weight = torch.add(weight, b @ a, alpha=self._scale(layer, a))
         if magnitudes is not None:
             if magnitudes.numel() != len(weight):
                 raise SourceError(f"{layer.name}: {magnitudes.numel()} magnitudes")
@@ -151,7 +156,7 @@ class LoraAdapter:
     def _with_rows(self, layer: Layer, weight: Tensor, rows: Tensor) -> Tensor:
         """An embedding with the trained rows of some tokens."""
         ids = list(self._token_ids(layer))
-        if rows.shape != (len(ids), weight.shape[1]) or max(ids, default=0) >= len(weight):
+        if rows.shape != (len(ids), *weight.shape[1:]) or max(ids, default=0) >= len(weight):
             raise SourceError(f"{layer.name}: trainable_token_indices does not fit the weights")
         weight = weight.clone()
         weight[ids] = rows
@@ -169,8 +174,8 @@ class LoraAdapter:
         """``alpha_pattern`` has the regular expressions of layers with another ``lora_alpha``."""
         patterns = self.config.fields("alpha_pattern")
         for pattern in patterns:
-            if re.search(r"\)[*+?{]", pattern):  # it could take exponential time
-                raise UnsupportedError(f"{patterns.origin}: {pattern!r} repeats a group")
+            if re.search(r"\)[*+?{]", pattern) or len(re.findall("[*+{]", pattern)) > MAX_REPEATS:
+                raise UnsupportedError(f"{patterns.origin}: {pattern!r} repeats too much")
             try:
                 is_found = re.match(rf"(.*\.)?({pattern})$", layer)
             except re.error as error:
@@ -185,13 +190,13 @@ class LoraAdapter:
         return layer.alpha / (math.sqrt(rank) if root else rank)
 
 
-def _added(layer: Layer, weight: Tensor, delta: Tensor, scale: float) -> Tensor:
-    if weight.shape != delta.shape:
+def _check_shape(layer: Layer, weight: Tensor, shape: tuple[int, ...]) -> None:
+    """Raises ``SourceError`` unless ``weight`` has the shape of what is to be added."""
+    if weight.shape != shape:
         raise SourceError(
-            f"{layer.name}: the adapter changes {list(delta.shape)} values, the weight has "
+            f"{layer.name}: the adapter changes {list(shape)} values, the weight has "
             f"{list(weight.shape)}"
         )
-    return torch.add(weight, delta, alpha=scale)
 
 
 def is_adapter(path: Path) -> bool:

@@ -40,6 +40,12 @@ from tests.export.importers.support import (
 from tests.export.importers.test_sentence_transformers import add_modules
 
 LENGTHS = torch.tensor([7, 4, 1])
+# What transformers and peft say of their own code and of these adapters.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*have invalid shape:UserWarning"),
+]
 
 
 def llama_config(**changes: Any) -> LlamaConfig:
@@ -264,6 +270,7 @@ def test_an_adapter_that_names_no_base(tmp_path: Path) -> None:
         ("layer_replication", [[0, 1]]),
         ("alora_invocation_tokens", [1]),
         ("alpha_pattern", {"(a+)+": 1}),
+        ("alpha_pattern", {".*.*.*.*x": 1}),
     ],
 )
 def test_refuses_what_it_cannot_merge(field: str, value: object, tmp_path: Path) -> None:
@@ -283,6 +290,7 @@ LAYER = "base_model.model.model.layers.1.self_attn.q_proj"
         (f"{LAYER}.lora_A.weight", torch.zeros(3, 32), "lora_A has 3 rows, lora_B 4"),
         (f"{LAYER}.lora_B.weight", torch.zeros(31, 4), r"\[31, 32\] values, the weight has"),
         (f"{LAYER}.lora_A.weight", torch.full((4, 32), torch.nan), "NaN or infinite"),
+        (f"{LAYER[:-6]}k_proj.lora_magnitude_vector", torch.zeros(16), "lacks lora_A or lora_B"),
         (f"{LAYER}.lora_Q.weight", torch.zeros(1), "lora_Q.weight is not supported"),
         (f"{LAYER}s.lora_A.weight", torch.zeros(4, 32), "no weight model.layers.1.*q_projs.weight"),
         ("base_model.model.model.extra.weight", torch.zeros(2), "unexpected: model.extra.weight"),
