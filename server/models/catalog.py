@@ -19,7 +19,7 @@ from server.errors import BundleNotFoundError, InvalidArgumentError, LoadError, 
 from server.models.bundles_folder import Key, find_bundles
 from server.models.calls_in_flight import CallsInFlight
 from server.models.heap import trim_heap
-from server.models.memory_ledger import MemoryLedger, with_planned_slots
+from server.models.memory_ledger import MemoryLedger, num_weight_bytes, with_planned_slots
 from server.models.registry import (
     Entry,
     Model,
@@ -111,9 +111,10 @@ class Catalog:
             raise StartupError(f"cannot read {self._config.bundles}: {error.strerror}") from error
         for path, reason in found.unreadable.items():
             log.error("cannot read %s: %s", "/".join(path), reason)
-        for index, (name, version) in enumerate(found.keys):
-            later = found.keys[index + 1 :]
-            self._memory.expect(self._config.bundles.joinpath(*key) for key in later)
+        folders = [self._config.bundles.joinpath(*key) for key in found.keys]
+        sizes = await asyncio.to_thread(lambda: list(map(num_weight_bytes, folders)))
+        for number, (name, version) in enumerate(found.keys, start=1):
+            self._memory.expect(sizes[number:])
             try:
                 await self.load_found(name, version)
             except LoadError:

@@ -2,7 +2,7 @@
 
 import logging
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,16 +38,19 @@ class MemoryLedger:
         # Caches of models that take no new calls.
         self._leaving: weakref.WeakSet[CacheMemories] = weakref.WeakSet()
         # Weight bytes of the bundles that remain to be loaded at startup.
-        self._pending: tuple[int, ...] = ()
+        self._pending: Sequence[int] = ()
         if config.memory_budget is not None:
             log.info(
                 "memory budget: %s, of which %s are in use before a model is loaded",
                 *(in_units(config.memory_budget), in_units(self._base_bytes)),
             )
 
-    def expect(self, directories: Iterable[Path]) -> None:
-        """Reserves a part of the budget for bundles that are loaded after the next one."""
-        self._pending = tuple(map(_num_weight_bytes, directories))
+    def expect(self, weight_bytes: Sequence[int]) -> None:
+        """Reserves a part of the budget for bundles that are loaded after the next one.
+
+        ``weight_bytes``: those of each bundle, as :func:`num_weight_bytes` returns them.
+        """
+        self._pending = weight_bytes
 
     def leave(self, model: Model) -> None:
         """From now on, counts only the resident part of a replaced or unloaded model's cache."""
@@ -56,7 +59,7 @@ class MemoryLedger:
     def check_weights(self, directory: Path, replaced: Model | None) -> None:
         """Raises ``BundleError`` if a bundle's weights do not fit. Does not read the weights."""
         self._measure_base(0)
-        available, needed = self._available_bytes(replaced), _num_weight_bytes(directory)
+        available, needed = self._available_bytes(replaced), num_weight_bytes(directory)
         if available is not None and needed > available:
             raise BundleError(
                 f"{directory.parent.name}/{directory.name}: needs {in_units(needed)} of memory for "
@@ -115,7 +118,8 @@ def with_planned_slots(config: ServerConfig, model: Model) -> ServerConfig:
     )
 
 
-def _num_weight_bytes(directory: Path) -> int:
+def num_weight_bytes(directory: Path) -> int:
+    """The weight bytes of a bundle, from its manifest; 0 if it is damaged."""
     try:
         return weight_file_bytes(read_manifest(directory))
     except BundleError:
