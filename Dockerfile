@@ -66,7 +66,8 @@ USER 10001:10001
 EXPOSE 50051 8080 9464
 # SIGTERM lets calls in flight finish for up to 30 seconds: stop with `docker stop --time 35`.
 STOPSIGNAL SIGTERM
+# TRIUNE_TARGET and TRIUNE_TLS_CA say where and how to ask, if not localhost:50051 without TLS.
 HEALTHCHECK --interval=10s --timeout=6s --start-period=60s --retries=3 \
-    CMD ["triune", "health", "--target", "127.0.0.1:50051"]
+    CMD ["triune", "health"]
 ENTRYPOINT ["triune", "serve"]
 CMD ["--bundles", "/bundles"]
