@@ -9,6 +9,7 @@ from server.errors import StartupError
 
 MAX_PORT = 65535
 _UNIX = ("unix:", "unix-abstract:")
+_EVERY_HOST = {"0.0.0.0", "::"}
 # The listener reports other errors, such as an unsupported address family.
 _REFUSALS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 # An origin as browsers send it: in lower case, without a path.
@@ -28,6 +29,15 @@ def host_and_port(address: str) -> tuple[str, int]:
             f"address {address!r} is not HOST:PORT with a port of at most {MAX_PORT}"
         )
     return host.strip("[]"), int(port)
+
+
+def do_clash(one: str, other: str) -> bool:
+    """Whether two valid addresses cannot both be listened on; names of hosts are not resolved."""
+    if one.startswith(_UNIX) or other.startswith(_UNIX):
+        return one == other
+    (host, port), (other_host, other_port) = host_and_port(one), host_and_port(other)
+    same_host = host == other_host or not _EVERY_HOST.isdisjoint({host, other_host})
+    return same_host and port == other_port != 0
 
 
 def check_grpc_address(address: str) -> None:

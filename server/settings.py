@@ -5,6 +5,7 @@ All errors of all sources are reported together. The options are those of :mod:`
 
 import dataclasses
 import difflib
+import itertools
 import json
 import re
 import tomllib
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from server.addresses import check_origins
+from server.addresses import check_origins, do_clash
 from server.byte_sizes import parse_bytes
 from server.config import ServerConfig
 from server.errors import StartupError
@@ -188,6 +189,7 @@ class _Building:
             if setting.group is not None:
                 groups.setdefault(setting.path[0], []).append(setting)
         self.fields |= {name: self._group(members, origins) for name, members in groups.items()}
+        self._check_addresses(origins)
         if self.problems:
             raise ConfigurationError(self.problems)
         for name, needed in _NEEDS.items():
@@ -213,6 +215,13 @@ class _Building:
         if setting.group is None:
             self.fields[setting.path[0]] = origin.value
         return origin
+
+    def _check_addresses(self, origins: Mapping[str, Origin]) -> None:
+        given = [name for name in _ADDRESSES if origins[name].value]
+        for name, other in itertools.combinations(given, 2):
+            if do_clash(origins[name].value, origins[other].value):
+                described = self._described(SETTINGS[other], origins[other])
+                self.problems.append(f"{described}: {flag_name(name)} has this address too")
 
     def _default(self, setting: Setting) -> Any:
         if isinstance(setting.default, Computed):
@@ -258,6 +267,8 @@ _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "device": _check_devices,
     "http_cors": check_origins,
 }
+# Addresses that the server listens on, each of its own.
+_ADDRESSES = ("listen", "metrics", "admin", "http")
 # Options that have no effect without another one.
 _NEEDS = {
     "admin_tokens": "admin",

@@ -136,6 +136,37 @@ def test_former_names_work_with_a_warning(tmp_path: Path) -> None:
     assert both.config.max_batched_tokens == 32
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"listen": "0.0.0.0:8080"}, '--http is "127.0.0.1:8080" by default: --listen'),
+        ({"listen": "[::]:9464"}, '--metrics is "0.0.0.0:9464" by default: --listen'),
+        (
+            {"http": "localhost:81", "metrics": "localhost:81"},
+            '--http is "localhost:81": --metrics',
+        ),
+        ({"listen": "unix:/tmp/a", "admin": "unix:/tmp/a"}, '--admin is "unix:/tmp/a": --listen'),
+    ],
+)
+def test_each_address_is_for_one_purpose(
+    tmp_path: Path, flags: dict[str, str], expected: str
+) -> None:
+    assert problems(tmp_path, "", flags) == [f"{expected} has this address too"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"listen": "0.0.0.0:0", "metrics": "0.0.0.0:0", "http": "0.0.0.0:0"},
+        {"listen": "127.0.0.1:80", "http": "127.0.0.2:80"},
+        {"listen": "127.0.0.1:8080", "http": "none"},
+        {"listen": "unix:/tmp/a", "admin": "unix:/tmp/b"},
+    ],
+)
+def test_addresses_that_differ_are_allowed(tmp_path: Path, flags: dict[str, str]) -> None:
+    assert configured(tmp_path, "", flags).config.listen == flags["listen"]
+
+
 def test_options_without_effect_are_warned_of(tmp_path: Path) -> None:
     text = 'http = "none"\ntei_model = "minilm"\nadmin_tokens = "t.txt"\nadmin = "none"'
     found = configured(tmp_path, text, {"client_burst_tokens": "5"})
