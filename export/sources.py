@@ -270,7 +270,9 @@ def _find_base(path: Path, given: str | None) -> Pulled:
     name, revision = (given, None) if given is not None else base_of(path)
     if Path(name).is_dir():
         return Pulled(path=Path(name), source="")
-    if given is None and not name.startswith(PREFIX):
+    if not name.startswith(PREFIX):
+        if given is not None:
+            raise SourceError(f"--base: {name}: no such folder; Hub names begin with {PREFIX}")
         name = f"{PREFIX}{name}" if revision is None else f"{PREFIX}{name}@{revision}"
     try:
         return pull(name)

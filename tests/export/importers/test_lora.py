@@ -246,6 +246,8 @@ def test_the_base_can_be_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "base").rename(tmp_path / "moved")
     with pytest.raises(SourceError, match="--base"):
         load_checkpoint(str(adapter))
+    with pytest.raises(SourceError, match="--base: nowhere: no such folder"):
+        load_checkpoint(str(adapter), base="nowhere")
     found = load_checkpoint(str(adapter), base=str(tmp_path / "moved"))
     assert_weights_equal(found, expected)
     with pytest.raises(UnsupportedError, match=r"--base: .* whole model"):
