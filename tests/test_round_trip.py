@@ -96,10 +96,10 @@ def test_encoder_embeds_like_transformers(models: dict[str, Any], target: str) -
 
 def test_decoder_generates_like_transformers(models: dict[str, Any], target: str) -> None:
     options = ("--model", "qwen2", "--max-new-tokens", str(NUM_TOKENS))
-    ids = models["qwen2"].generate(torch.tensor([IDS]), do_sample=False, max_new_tokens=NUM_TOKENS)[
-        0, len(IDS) :
-    ]
-    assert client_output(target, "generate", *options, TEXT) == decoded(ids)
+    (ids,) = models["qwen2"].generate(
+        torch.tensor([IDS]), do_sample=False, max_new_tokens=NUM_TOKENS
+    )
+    assert TEXT + client_output(target, "generate", *options, TEXT) == decoded(ids)
 
 
 def test_encoder_decoder_translates_like_transformers(models: dict[str, Any], target: str) -> None:
