@@ -19,11 +19,10 @@ from model.config import (
     LayerConfig,
     NormConfig,
     NormKind,
-    ScoreKind,
     StackConfig,
 )
-
-MULTIPLE, ROTARY_MULTIPLE = 8, 16
+from model.fused import HEAD_MULTIPLE, ROTARY_HEAD_MULTIPLE
+from model.variants import MATRIX_SCORES
 
 Weights = dict[str, Tensor]
 
@@ -68,10 +67,9 @@ def _pad_layer(name: str, layer: LayerConfig, weights: Weights) -> LayerConfig:
 def _padded_size(attention: AttentionConfig) -> int:
     """The size of a padded head."""
     norm = attention.head_norm
-    has_matrices = attention.score in (ScoreKind.BILINEAR, ScoreKind.ADDITIVE)
-    if has_matrices or (norm is not None and norm.kind != NormKind.RMS):
+    if attention.score in MATRIX_SCORES or (norm is not None and norm.kind != NormKind.RMS):
         return attention.head_size
-    multiple = MULTIPLE if attention.rotary is None else ROTARY_MULTIPLE
+    multiple = HEAD_MULTIPLE if attention.rotary is None else ROTARY_HEAD_MULTIPLE
     return -(-attention.head_size // multiple) * multiple
 
 

@@ -16,7 +16,12 @@ from export.importers.multi_vector import METADATA_FILE
 from export.importers.sentence_transformers import LIMITS_FILES, MODULES_FILE
 from export.importers.sparse_embedders import QUERY_WEIGHTS_FILE
 from export.readers.ctranslate2 import MODEL_FILE
-from export.readers.hugging_face import CONFIG_FILE, INDEX_FILE, WEIGHTS_FILE
+from export.readers.hugging_face import (
+    CONFIG_FILE,
+    INDEX_FILE,
+    WEIGHTS_FILE,
+    has_safetensors,
+)
 from export.readers.image_processor import PROCESSOR_FILE, WHOLE_PROCESSOR_FILE
 from export.readers.lora import ADAPTER_FILE, ADAPTER_WEIGHTS_FILE, is_adapter
 from export.readers.pickles import SUFFIXES
@@ -95,9 +100,7 @@ def pull(source: str) -> Pulled:
         path = folder / name.file
         if not path.is_file():
             raise SourceError(f"{name.repository} has no file {name.file}")
-    elif not any((folder / file).is_file() for file in (WEIGHTS_FILE, INDEX_FILE)) and not (
-        is_adapter(folder)
-    ):
+    elif not (has_safetensors(folder) or is_adapter(folder)):
         path = _other_weights(name, folder)
     return Pulled(path=path, source=f"{PREFIX}{name.repository}@{folder.name}")
 

@@ -20,6 +20,8 @@ from model.relative_positions import RelativeValues
 from model.windows import blocked_window_attention
 
 DOMAIN = "com.microsoft"
+# Head sizes of ``GroupQueryAttention`` are multiples of these; the second with rotary positions.
+HEAD_MULTIPLE, ROTARY_HEAD_MULTIPLE = 8, 16
 SOFTMAX_WEIGHTS = 2  # a value of the attribute ``qk_output``
 
 # ``activation_type`` of ``MoE``, by activation and gating. Its "gelu" is the tanh approximation.

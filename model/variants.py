@@ -26,6 +26,8 @@ class ScoreKind(StrEnum):
 
 # Scores that are linear in the key, so that a distance's vector can be added to the key.
 LINEAR_SCORES = (ScoreKind.SCALED_DOT, ScoreKind.DOT, ScoreKind.BILINEAR)
+# Scores with matrices per head, which cannot be padded with zeros.
+MATRIX_SCORES = (ScoreKind.BILINEAR, ScoreKind.ADDITIVE)
 
 
 class NormKind(StrEnum):

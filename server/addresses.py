@@ -31,7 +31,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def do_clash(one: str, other: str) -> bool:
+def conflict(one: str, other: str) -> bool:
     """Whether two valid addresses cannot both be listened on; names of hosts are not resolved."""
     if one.startswith(_UNIX) or other.startswith(_UNIX):
         return one == other

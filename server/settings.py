@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from server.addresses import check_origins, do_clash
+from server.addresses import check_origins, conflict
 from server.byte_sizes import parse_bytes
 from server.config import ServerConfig
 from server.errors import StartupError
@@ -219,7 +219,7 @@ class _Building:
     def _check_addresses(self, origins: Mapping[str, Origin]) -> None:
         given = [name for name in _ADDRESSES if origins[name].value]
         for name, other in itertools.combinations(given, 2):
-            if do_clash(origins[name].value, origins[other].value):
+            if conflict(origins[name].value, origins[other].value):
                 described = self._described(SETTINGS[other], origins[other])
                 self.problems.append(f"{described}: {flag_name(name)} has this address too")
 

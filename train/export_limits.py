@@ -3,12 +3,9 @@
 from collections.abc import Iterator
 
 from model.config import ScoreKind
-from model.fused import EXPERT_ACTIVATIONS
+from model.fused import EXPERT_ACTIVATIONS, HEAD_MULTIPLE, ROTARY_HEAD_MULTIPLE
+from model.variants import MATRIX_SCORES
 from train.recipe import ModelRecipe, ObjectiveKind, Positions
-
-HEAD_MULTIPLE = 8  # of ONNX Runtime's GroupQueryAttention; exports pad most heads to it
-ROTARY_MULTIPLE = 16
-SCORES_WITH_MATRICES = (ScoreKind.BILINEAR, ScoreKind.ADDITIVE)  # whose heads are not padded
 
 
 def export_conflicts(model: ModelRecipe, objective: ObjectiveKind) -> Iterator[str]:
@@ -29,8 +26,8 @@ def export_conflicts(model: ModelRecipe, objective: ObjectiveKind) -> Iterator[s
 
 
 def _head_conflicts(model: ModelRecipe) -> Iterator[str]:
-    multiple = ROTARY_MULTIPLE if model.positions == Positions.ROTARY else HEAD_MULTIPLE
-    if model.score in SCORES_WITH_MATRICES:
+    multiple = ROTARY_HEAD_MULTIPLE if model.positions == Positions.ROTARY else HEAD_MULTIPLE
+    if model.score in MATRIX_SCORES:  # exports pad all other heads
         yield from _heads("model", model.hidden_size, model.num_heads, multiple)
     if model.image_stream is not None:
         stream = model.image_stream

@@ -13,13 +13,14 @@ from export.errors import SourceError
 from export.importers.merged_weights import MergedWeights
 from export.importers.sentence_transformers import MODULES_FILE
 from export.readers.fields import Fields
-from export.readers.hugging_face import CONFIG_FILE, HuggingFaceFolder, read_folder, read_license
-from export.readers.lora import (
-    ADAPTER_FILE,
-    ADAPTER_WEIGHTS_FILE,
-    LoraAdapter,
-    read_adapter,
+from export.readers.hugging_face import (
+    CONFIG_FILE,
+    UNKNOWN_LICENSE,
+    HuggingFaceFolder,
+    read_folder,
+    read_license,
 )
+from export.readers.lora import ADAPTER_FILE, ADAPTER_WEIGHTS_FILE, LoraAdapter, read_adapter
 from export.tokenization.hugging_face import read_fields
 
 # The class that peft trains for a task, after the family's name.
@@ -73,8 +74,9 @@ def adapted_folder(path: Path, base: Path) -> Iterator[HuggingFaceFolder]:
         weights = MergedWeights(adapter, found.weights, names)
         changes |= _sizes(adapter, config, weights)
         config = Fields({**config, **changes}, config.origin)
-        license_ = found.license if found.license != "unknown" else read_license(base / "README.md")
-        yield replace(found, config=config, weights=weights, license=license_)
+        if found.license == UNKNOWN_LICENSE:
+            found = replace(found, license=read_license(base / "README.md"))
+        yield replace(found, config=config, weights=weights)
 
 
 def _class_of(adapter: LoraAdapter, config: Fields) -> dict[str, object]:
@@ -101,8 +103,8 @@ def _sizes(adapter: LoraAdapter, config: Fields, weights: MergedWeights) -> dict
     if num_labels not in (None, len(config.fields("id2label"))):
         changes |= {"num_labels": num_labels, "id2label": None}
     size = config.get("vocab_size")
-    for name in weights.whole:
+    for name, own in weights.whole.items():
         original = weights.original(name)
         if original is not None and original.shape[:1] == (size,):
-            changes["vocab_size"] = len(weights[name])
+            changes["vocab_size"] = len(adapter.read(own))
     return changes

@@ -236,18 +236,20 @@ def post_norm_layer(config: Fields) -> LayerConfig:
     )
 
 
-def multi_head(config: Fields, *, input_bias: bool = True) -> AttentionConfig:
-    """Multi-head attention of ``hidden_size``.
+def multi_head(
+    config: Fields, *, input_bias: bool = True, size_field: str = "hidden_size"
+) -> AttentionConfig:
+    """Multi-head attention of the size in ``size_field``.
 
     Raises:
         SourceError: the heads do not divide the size.
     """
-    hidden_size = config.positive("hidden_size")
+    size = config.positive(size_field)
     num_heads = config.positive("num_attention_heads")
     return AttentionConfig(
         num_heads=num_heads,
         num_kv_heads=num_heads,
-        head_size=divide_heads(config.origin, hidden_size, num_heads),
+        head_size=divide_heads(config.origin, size, num_heads),
         input_bias=input_bias,
         output_bias=True,
     )

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from torch import Tensor
 
 from export.errors import SourceError
-from export.readers.lora import ADAPTER_WEIGHTS_FILE, Layer, LoraAdapter
+from export.readers.lora import ADAPTER_WEIGHTS_FILE, LayerChange, LoraAdapter
 
 MAX_PARTS = 64  # of a name
 
@@ -35,8 +35,8 @@ class MergedWeights(Mapping[str, Tensor]):
         self.originals = {prefix + name: name for name in names}
         find = _Finder(self.originals)
         self.whole = {find(name) or name: own for name, own in adapter.whole.items()}
-        self._layers: dict[str, Layer] = {}
-        self._biases: dict[str, Layer] = {}
+        self._layers: dict[str, LayerChange] = {}
+        self._biases: dict[str, LayerChange] = {}
         for layer in adapter.layers:
             self._layers[find.existing(f"{layer.name}.weight")] = layer
             if "lora_B.bias" in layer.parts:
@@ -91,7 +91,7 @@ class _Finder:
         return found
 
 
-def _missing_prefix(layers: Iterable[Layer], names: frozenset[str]) -> str:
+def _missing_prefix(layers: Iterable[LayerChange], names: frozenset[str]) -> str:
     """What the adapter's names begin with, and the model's do not."""
     for layer in layers:
         name = f"{layer.name}.weight"

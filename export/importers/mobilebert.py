@@ -13,19 +13,20 @@ from export.importers.activations import activation
 from export.importers.bert import NEXT_SENTENCE
 from export.importers.bert_tables import (
     EMBEDDING_NORM,
-    POSITIONS,
-    SEGMENTS,
     TOKENS,
     UNUSED,
+    embeddings,
     layer_norm,
     learned_positions,
+    multi_head,
     num_layers,
+    num_segments,
+    two_maps,
 )
 from export.importers.encoders import Body, assemble
 from export.importers.head_tables import always, classifier, five_classes
 from export.importers.heads import Head, HeadReader
 from export.importers.renaming import Rename, affine, linear, per_layer
-from export.importers.support import divide_heads
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -33,10 +34,8 @@ from model.bottleneck_config import BottleneckConfig
 from model.bundle import Task
 from model.config import (
     Activation,
-    AttentionConfig,
     DenseConfig,
     EmbeddingConfig,
-    FeedForwardConfig,
     HeadConfig,
     HeadKind,
     LayerConfig,
@@ -78,21 +77,10 @@ def import_mobilebert(folder: HuggingFaceFolder) -> Checkpoint:
 
 def _body(config: Fields, size: int) -> Body:
     number = config.positive("num_feedforward_networks", 4, maximum=MAX_FEED_FORWARDS)
-    num_heads = config.positive("num_attention_heads")
+    sized = config.with_defaults(true_hidden_size=size)
     layer = LayerConfig(
-        attention=AttentionConfig(
-            num_heads=num_heads,
-            num_kv_heads=num_heads,
-            head_size=divide_heads(config.origin, size, num_heads),
-            input_bias=True,
-            output_bias=True,
-        ),
-        feed_forward=FeedForwardConfig(
-            inner_size=config.positive("intermediate_size"),
-            activation=activation(config, "hidden_act", "relu"),
-            gated=False,
-            bias=True,
-        ),
+        attention=multi_head(sized, size_field="true_hidden_size"),
+        feed_forward=two_maps(config, activation(config, "hidden_act", "relu")),
         bottleneck=BottleneckConfig(size=size, num_feed_forwards=number),
         norm=_AFFINE,
         norm_order=NormOrder.POST,
@@ -103,12 +91,13 @@ def _body(config: Fields, size: int) -> Body:
         position=learned_positions(config),
         embedding=EmbeddingConfig(
             norm=_AFFINE,
-            num_segments=config.positive("type_vocab_size", 2),
+            num_segments=num_segments(config),
             trigram_size=config.positive("embedding_size", 128),
         ),
         encoder=StackConfig(layers=(layer,) * num_layers(config)),
         table=(
-            *(TOKENS, POSITIONS, SEGMENTS, *EMBEDDING_NORM),
+            *embeddings(config),
+            *EMBEDDING_NORM,
             *linear("embedding.trigrams.map", "embeddings.embedding_transformation", bias=True),
             *per_layer(_layer_table(number), num_layers(config)),
         ),

@@ -21,6 +21,7 @@ from model.bundle import EmbeddingKind
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+UNKNOWN_LICENSE = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +102,11 @@ def read_folder(path: Path) -> HuggingFaceFolder:
     )
 
 
+def has_safetensors(folder: Path) -> bool:
+    """Whether ``folder`` has a model's weights as safetensors: one file, or an index of shards."""
+    return any((folder / name).is_file() for name in (WEIGHTS_FILE, INDEX_FILE))
+
+
 def _read_json(path: Path) -> object:
     try:
         value: object = json.loads(path.read_text("utf-8"))
@@ -118,8 +124,7 @@ def _read_optional_fields(path: Path) -> Fields:
 def _read_weights(folder: Path) -> Mapping[str, Tensor]:
     """Safetensors, or else the only ONNX graph in the subfolder ``onnx``."""
     graphs = sorted((folder / "onnx").glob("*.onnx"))
-    has_others = any((folder / name).is_file() for name in (WEIGHTS_FILE, INDEX_FILE))
-    if has_others or not graphs or pickles_in(folder):
+    if has_safetensors(folder) or not graphs or pickles_in(folder):
         return SafetensorsWeights(_weight_files(folder))
     if len(graphs) > 1:
         names = ", ".join(graph.name for graph in graphs)
@@ -165,10 +170,10 @@ def read_license(path: Path) -> str:
     text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
     parts = text.split("---\n", 2)
     if len(parts) < 3 or parts[0].strip():
-        return "unknown"
+        return UNKNOWN_LICENSE
     try:
         card = read_yaml(parts[1], path.name)
     except SourceError:
-        return "unknown"
+        return UNKNOWN_LICENSE
     name = card.get("license") if isinstance(card, dict) else None
-    return name if isinstance(name, str) else "unknown"
+    return name if isinstance(name, str) else UNKNOWN_LICENSE

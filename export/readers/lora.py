@@ -16,6 +16,7 @@ from torch import Tensor
 
 from export.errors import SourceError, UnsupportedError
 from export.readers.fields import Fields
+from export.readers.hugging_face import has_safetensors
 from export.readers.pickles import pickles_in, refusal
 from export.readers.safetensors_weights import SafetensorsWeights
 from export.supported import check_supported
@@ -35,7 +36,7 @@ _INITIALISATIONS = (True, False, "gaussian", "orthogonal", "eva")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer:
+class LayerChange:
     """What an adapter changes of one layer. ``parts``: names of its weights, by their role."""
 
     name: str
@@ -83,7 +84,7 @@ class LoraAdapter:
             elif ".original_module." not in own:
                 self.whole[own] = name
         self.layers = [
-            Layer(name=name, parts=of_layer, alpha=self._alpha(name))
+            LayerChange(name=name, parts=of_layer, alpha=self._alpha(name))
             for name, of_layer in parts.items()
         ]
 
@@ -98,7 +99,7 @@ class LoraAdapter:
         """The adapter's weight ``name`` in fp32."""
         return self._weights[name].float()
 
-    def changed(self, layer: Layer, weight: Tensor) -> Tensor:
+    def changed(self, layer: LayerChange, weight: Tensor) -> Tensor:
         """The weight of ``layer`` with the adapter, in fp32.
 
         Raises:
@@ -119,7 +120,7 @@ class LoraAdapter:
             weight = self._linear(layer, weight, a, b, parts.get("lora_magnitude_vector"))
         return weight if rows is None else self._with_rows(layer, weight, rows)
 
-    def changed_bias(self, layer: Layer, bias: Tensor) -> Tensor:
+    def changed_bias(self, layer: LayerChange, bias: Tensor) -> Tensor:
         """The bias of ``layer`` with that of the adapter."""
         parts = {role: self.read(name) for role, name in layer.parts.items()}
         a, _ = self._pair(layer, parts, "lora_A", "lora_B")
@@ -128,7 +129,7 @@ class LoraAdapter:
         return torch.add(bias.float(), delta, alpha=self._scale(layer, a))
 
     def _linear(
-        self, layer: Layer, weight: Tensor, a: Tensor, b: Tensor, magnitudes: Tensor | None
+        self, layer: LayerChange, weight: Tensor, a: Tensor, b: Tensor, magnitudes: Tensor | None
     ) -> Tensor:
         # Layers of GPT-2 are transposed: [inputs, outputs].
         transposed = self.config.flag("fan_in_fan_out", default=False)
@@ -142,7 +143,7 @@ class LoraAdapter:
         return weight.T.contiguous() if transposed else weight
 
     def _pair(
-        self, layer: Layer, parts: Mapping[str, Tensor], first: str, second: str
+        self, layer: LayerChange, parts: Mapping[str, Tensor], first: str, second: str
     ) -> tuple[Tensor, Tensor]:
         if first not in parts or second not in parts:
             raise SourceError(f"{ADAPTER_WEIGHTS_FILE}: {layer.name} lacks {first} or {second}")
@@ -153,7 +154,7 @@ class LoraAdapter:
             raise SourceError(f"{layer.name}: {first} has {len(a)} rows, {second} {b.shape[1]}")
         return a, b
 
-    def _with_rows(self, layer: Layer, weight: Tensor, rows: Tensor) -> Tensor:
+    def _with_rows(self, layer: LayerChange, weight: Tensor, rows: Tensor) -> Tensor:
         """An embedding with the trained rows of some tokens."""
         ids = list(self._token_ids(layer))
         if rows.shape != (len(ids), *weight.shape[1:]) or max(ids, default=0) >= len(weight):
@@ -162,7 +163,7 @@ class LoraAdapter:
         weight[ids] = rows
         return weight
 
-    def _token_ids(self, layer: Layer) -> tuple[int, ...]:
+    def _token_ids(self, layer: LayerChange) -> tuple[int, ...]:
         field = "trainable_token_indices"
         if not isinstance(self.config.get(field), dict):
             return self.config.integers(field)
@@ -184,13 +185,13 @@ class LoraAdapter:
                 return patterns.number(pattern)
         return self.config.number("lora_alpha", 8.0)
 
-    def _scale(self, layer: Layer, a: Tensor) -> float:
+    def _scale(self, layer: LayerChange, a: Tensor) -> float:
         rank = len(a)
         root = self.config.flag("use_rslora", default=False)
         return layer.alpha / (math.sqrt(rank) if root else rank)
 
 
-def _check_shape(layer: Layer, weight: Tensor, shape: tuple[int, ...]) -> None:
+def _check_shape(layer: LayerChange, weight: Tensor, shape: tuple[int, ...]) -> None:
     """Raises ``SourceError`` unless ``weight`` has the shape of what is to be added."""
     if weight.shape != shape:
         raise SourceError(
@@ -201,8 +202,7 @@ def _check_shape(layer: Layer, weight: Tensor, shape: tuple[int, ...]) -> None:
 
 def is_adapter(path: Path) -> bool:
     """Whether ``path`` is the folder of an adapter without the model that it changes."""
-    has_model = any(path.glob("model*.safetensors")) if path.is_dir() else True
-    return not has_model and (path / ADAPTER_FILE).is_file()
+    return (path / ADAPTER_FILE).is_file() and not has_safetensors(path)
 
 
 def read_adapter(path: Path, config: Fields) -> LoraAdapter:

@@ -221,19 +221,24 @@ def test_a_device_without_memory_is_told(
     assert reply.failures["greedy"] == ([] if cuda_graphs else [OUT_OF_MEMORY.message] * 3)
 
 
-def test_a_device_without_the_cuda_runtime_is_refused(cuda_libraries: Path) -> None:
-    command = (
-        "from server.runtime.cuda import cudart; cudart._LIBRARIES = (); "
-        "from server.runtime.ort.backend import OrtBackend; OrtBackend('cuda', 1)"
-    )
-    needed = environment(cuda_libraries, onnxruntime_for_gpus(), computes=False)
-    done = subprocess.run(
-        (sys.executable, "-c", command),
+def run_python(code: str, libraries: Path) -> "subprocess.CompletedProcess[str]":
+    """Runs ``code`` in another process, with the CUDA stand-in."""
+    needed = environment(libraries, onnxruntime_for_gpus(), computes=False)
+    return subprocess.run(
+        (sys.executable, "-c", code),
         env={**os.environ, **needed},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_a_device_without_the_cuda_runtime_is_refused(cuda_libraries: Path) -> None:
+    command = (
+        "from server.runtime.cuda import cudart; cudart._LIBRARIES = (); "
+        "from server.runtime.ort.backend import OrtBackend; OrtBackend('cuda', 1)"
+    )
+    done = run_python(command, cuda_libraries)
     message = "StartupError: device 'cuda' cannot be used: the CUDA runtime is not loaded"
     assert message in done.stderr
 
@@ -252,14 +257,8 @@ print(copy((ctypes.c_int64 * 6)(), ctypes.c_int64(1), None).decode())
 
 def test_a_kernel_that_finds_no_memory_says_so(cuda_libraries: Path) -> None:
     """The driver may load a kernel's code when it is first launched."""
-    needed = environment(cuda_libraries, onnxruntime_for_gpus(), computes=False)
-    done = subprocess.run(
-        (sys.executable, "-c", _FAILED_LAUNCH),
-        env={**os.environ, **needed},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python(_FAILED_LAUNCH, cuda_libraries)
+    done.check_returncode()
     assert done.stdout.strip() == "copy_parts: error 2, CUDA_ERROR_OUT_OF_MEMORY"
     assert is_out_of_memory(RuntimeError(done.stdout))
 
