@@ -261,6 +261,15 @@ def test_cuda_zeroes_on_the_given_device_and_waits(cuda: HostCuda) -> None:
     assert cuda.calls == ["device 1", "set", "set", "wait"]
 
 
+def test_finished_work_is_found_by_a_slow_thread(
+    cuda: HostCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that another thread held up for longer than it polls."""
+    monkeypatch.setattr(cudart, "_SHORT_SECONDS", 0.0)
+    cudart.wait_for_short_work()
+    assert cuda.calls == ["wait"]
+
+
 def test_errors_of_cuda_are_raised(cuda: HostCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     cuda.error = 700
     with pytest.raises(RuntimeError, match="error 700"):

@@ -130,18 +130,20 @@ def zero(index: int, parts: Iterable[tuple[int, int]]) -> None:
 def wait_for_short_work() -> None:
     """Waits for the default stream of the thread's GPU.
 
-    It polls for up to 50 us and keeps the interpreter lock meanwhile: reacquiring it from a busy
-    thread takes up to a millisecond.
+    It polls once, then for up to 50 us, and keeps the interpreter lock meanwhile: reacquiring it
+    from a busy thread takes up to a millisecond.
 
     Raises:
         CudaError: CUDA reports an error.
     """
     library, end = _library(), time.monotonic() + _SHORT_SECONDS
-    while library is not None and time.monotonic() < end:
+    while library is not None:
         error = library.cudaStreamQuery(None)
         if not error:
             return
         library.cudaGetLastError()  # else ONNX Runtime's next check finds "not ready"
         if error != _NOT_READY:
             raise _failure(library, "cudaStreamQuery", error)
+        if time.monotonic() >= end:
+            break
     call("cudaStreamSynchronize", None)
