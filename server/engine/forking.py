@@ -20,7 +20,7 @@ from server.engine.requests.lifecycle import Event, Outcome
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobUpdate
 from server.engine.sequence_group import SequenceGroup
-from server.engine.token_selector import TokenSelector
+from server.engine.token_selector import TokenSelector, with_logprob
 from server.runtime import host_ops
 from server.runtime.host_ops import TopTokens
 
@@ -151,7 +151,7 @@ class Forking:
             selected = self._selector.select(sequences, range(len(sequences)), rows)
         else:
             selected = [
-                self._selector.append(sequence, token, logits)
+                with_logprob(sequence, token, logits)
                 for sequence, token in zip(sequences, tokens, strict=True)
             ]
         for next_token in selected:

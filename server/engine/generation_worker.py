@@ -74,7 +74,7 @@ class GenerationWorker:
         self._waiting = WaitingQueue()
         self._slots = SlotStore(runner.cache, capacity)
         self._jobs = JobTable(self._slots)
-        self._selector = TokenSelector(capacity.max_length, device_sampler)
+        self._selector = TokenSelector(device_sampler)
         self._forking = Forking(self._jobs, self._slots, self._selector)
         self._decoder = DecoderRuns(model, runner, self._slots, self._jobs, clock, observer)
 
@@ -212,8 +212,8 @@ class GenerationWorker:
         seconds = tuple(map(sub, runs.times[1:], runs.times))
         self._report(RunReport("decode", len(chunks), len(chunks), seconds))
         for sequence, tokens in zip(sequences, zip(*runs.tokens, strict=True), strict=True):
-            outcome = self._selector.append_all(sequence, tokens)
-            self._jobs.record_all(sequence, tokens, runs.times[1:], outcome)
+            sequence.num_cached_tokens += len(tokens)
+            self._jobs.record_all(sequence, tokens, runs.times[1:])
         return True
 
     def _apply(self, chunks: Sequence[Chunk], logits: Logits) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from server.engine.cache.slot_store import SlotStore
-from server.engine.failures import NOT_FINITE
+from server.engine.failures import NOT_FINITE, Failure, selection_failure
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Event, Outcome, Phase, ending_event
 from server.engine.requests.sequence import DecodingSequence
@@ -92,19 +92,27 @@ class JobTable:
         only = sequence if group.is_independent else None
         self.finish(group, outcome, now, failure, only)
 
-    def record(self, selected: NextToken, now: float) -> None:
-        """Adds the next token of an independent sequence, and publishes its tokens if they are due.
+    def record(self, next_token: NextToken, now: float) -> None:
+        """Appends an independent sequence's next token, and publishes its tokens if they are due.
 
-        Ends the sequence if the token is its last.
+        Ends the sequence if the token is its last, or if none could be chosen.
         """
-        sequence, token, outcome, logprobs, failure = selected
+        sequence, token, logprobs = next_token
         group = self._group_of[sequence.id]
         if group.times.first_token is None:
             group.times.first_token = now
-        if token is not None:
-            sequence.unpublished.add(token, logprobs, now)
+        outcome = None
+        if not isinstance(token, Failure):
+            try:
+                outcome = self._append(sequence, token)
+            except Exception as error:
+                token = selection_failure(error)
+        if isinstance(token, Failure):
+            self.finish(group, token.outcome, now, token.message, sequence)
+            return
+        sequence.unpublished.add(token, logprobs, now)
         if outcome is not None:
-            self.finish(group, outcome, now, failure, sequence)
+            self.finish(group, outcome, now, only=sequence)
         elif not sequence.may_wait(now, is_busy=len(self._slots.running) > FEW_SEQUENCES):
             sequence.last_published = now
             tokens, logprobs, times = sequence.unpublished.take()
@@ -114,25 +122,28 @@ class JobTable:
             self._updates.append(update)
 
     def record_all(
-        self,
-        sequence: DecodingSequence,
-        tokens: Sequence[int | None],
-        times: Sequence[float],
-        outcome: Outcome | None,
+        self, sequence: DecodingSequence, tokens: Sequence[int | None], times: Sequence[float]
     ) -> None:
-        """Adds tokens of a sequence whose output is delivered whole. Ends it if ``outcome`` is set.
+        """Appends tokens of a sequence whose output is delivered whole. Only the last may end it.
 
         ``tokens``: the last is None if its logits are not finite. ``times``: when each was chosen.
         """
         group = self._group_of[sequence.id]
         if group.times.first_token is None:
             group.times.first_token = times[0]
-        known = [token for token in tokens if token is not None]
-        sequence.unpublished.tokens += known
-        sequence.unpublished.times += times[: len(known)]
-        if outcome is not None:
-            failure = NOT_FINITE.message if outcome is NOT_FINITE.outcome else ""
-            self.finish(group, outcome, times[-1], failure, sequence)
+        earlier = [token for token in tokens[:-1] if token is not None]
+        sequence.tokens += earlier
+        sequence.unpublished.tokens += earlier
+        sequence.unpublished.times += times[:-1]
+        last = NOT_FINITE if tokens[-1] is None else tokens[-1]
+        self.record(NextToken(sequence, last), times[-1])
+
+    def _append(self, sequence: DecodingSequence, token: int) -> Outcome | None:
+        """Appends ``token``. Returns how the sequence ends with it; None if it continues."""
+        outcome = sequence.append(token)
+        if outcome is None and self._slots.is_full(sequence):
+            outcome = Outcome.LENGTH
+        return outcome
 
     def publish(self, update: JobUpdate) -> None:
         """Publishes an update that ends no output."""

@@ -1,7 +1,6 @@
-"""Selects the next token of each sequence: on the device if a graph can, else on the host.
+"""Chooses the next token of each sequence: on the device if a graph can, else on the host.
 
-It handles sequences and logits, not jobs: :class:`server.engine.job_table.JobTable` publishes new
-tokens and ends outputs.
+It changes no sequence: :class:`server.engine.job_table.JobTable` appends the tokens.
 """
 
 import math
@@ -16,51 +15,39 @@ from server.engine.decoding.logits import Logits, greedy
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.failures import NOT_FINITE, Failure, NoTokenError, selection_failure
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
-from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.sequence import DecodingSequence
 from server.runtime.host_ops import TopTokens
 
 
 class NextToken(NamedTuple):
-    """The token that a step appends to a sequence.
+    """The token chosen for a sequence, or why none could be chosen.
 
-    ``token``: None if the sequence ends without one. ``outcome``: how the sequence ends; None if it
-    continues. ``failure``: an error message.
+    ``logprobs``: the token's log-probability, if the job wants it.
     """
 
     sequence: DecodingSequence
-    token: int | None = None
-    outcome: Outcome | None = None
+    token: int | Failure
     logprobs: tuple[TokenLogprob, ...] = ()
-    failure: str = ""
-
-    @classmethod
-    def failed(cls, sequence: DecodingSequence, failure: Failure) -> "NextToken":
-        """Ends ``sequence`` without a token."""
-        return cls(sequence, None, failure.outcome, failure=failure.message)
 
 
 class TokenSelector:
-    """Selects tokens and appends them.
+    """Chooses tokens.
 
-    Args:
-        max_length: the number of tokens that a slot holds.
-        device_sampler: selects tokens on the device; None selects all on the host.
+    ``device_sampler``: chooses tokens on the device; None chooses all on the host.
     """
 
-    def __init__(self, max_length: int, device_sampler: DeviceSampler | None = None) -> None:
-        self._max_length = max_length
+    def __init__(self, device_sampler: DeviceSampler | None = None) -> None:
         self._device_sampler = device_sampler
 
     def select(
         self, sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
     ) -> list[NextToken]:
-        """Selects and appends each sequence's next token. ``indices``: its row in ``logits``."""
+        """Chooses each sequence's next token. ``indices``: its row in ``logits``."""
         if logits.knows_best and all(sequence.needs_only_argmax for sequence in sequences):
-            return self._select_argmax(sequences, indices, logits)
+            return _argmax(sequences, indices, logits)
         uniforms = _uniforms(sequences)
         if self._device_sampler is None:
-            return self._select_on_host(sequences, uniforms, indices, logits)
+            return _select_on_host(sequences, uniforms, indices, logits)
         requests = list(map(SampleRequest, indices, sequences, uniforms))
         tokens = self._device_sampler.sample(logits, requests)
         selected: list[NextToken] = []
@@ -70,55 +57,18 @@ class TokenSelector:
             if token is None:
                 undecided.append(i)
             elif sequence.job.logprob_options.top_logprobs is None:
-                selected.append(self.append(sequence, token))
+                selected.append(NextToken(sequence, token))
             else:
                 scored[i] = token
         if scored:
             by_row = {indices[i]: token for i, token in scored.items()}
-            selected += self._append_scored([sequences[i] for i in scored], by_row, logits)
+            selected += _with_logprobs([sequences[i] for i in scored], by_row, logits)
         if undecided:
             sequences = [sequences[i] for i in undecided]
             uniforms = [uniforms[i] for i in undecided]
             indices = [indices[i] for i in undecided]
-            selected += self._select_on_host(sequences, uniforms, indices, logits)
+            selected += _select_on_host(sequences, uniforms, indices, logits)
         return selected
-
-    def _append_scored(
-        self, sequences: Sequence[DecodingSequence], tokens: dict[int, int], logits: Logits
-    ) -> list[NextToken]:
-        """Appends tokens that are already chosen, with their log-probabilities.
-
-        ``tokens``: the token by row of ``logits``, in the order of the sequences.
-        """
-        indices, chosen = list(tokens), list(tokens.values())
-        top = logits.top(indices, _num_top(sequences), chosen)
-        if top is None:
-            return list(map(self.append, sequences, chosen, logits.rows(indices)))
-        return list(map(self._append_found, sequences, chosen, top))
-
-    def append_all(
-        self, sequence: DecodingSequence, tokens: Sequence[int | None]
-    ) -> Outcome | None:
-        """Appends the argmaxes of several runs, each of which cached the token before.
-
-        Only the last token may end the sequence. It is None if its logits are not finite.
-
-        Returns:
-            How the sequence ends; None if it continues.
-        """
-        sequence.num_cached_tokens += len(tokens)
-        *earlier, last = tokens
-        sequence.tokens += [token for token in earlier if token is not None]
-        return NOT_FINITE.outcome if last is None else self._outcome_of(sequence, last)
-
-    def append(
-        self, sequence: DecodingSequence, token: int, logits: Floats | None = None
-    ) -> NextToken:
-        """Appends a token that is already chosen.
-
-        ``logits [vocabulary]``: the source of log-probabilities; None if the job wants none.
-        """
-        return self._append(sequence, token, logits, uniform=None)
 
     def find_non_finite(self, indices: Sequence[int], logits: Logits) -> list[int]:
         """Returns the ``indices`` whose rows of ``logits`` are not finite."""
@@ -129,110 +79,110 @@ class TokenSelector:
             ]
         return [index for index in indices if not np.isfinite(logits.rows([index]).max())]
 
-    def _select_on_host(
-        self,
-        sequences: Sequence[DecodingSequence],
-        uniforms: Sequence[float],
-        indices: Sequence[int],
-        logits: Logits,
-    ) -> list[NextToken]:
-        """Selects tokens from the rows of ``logits`` at ``indices``.
 
-        Sequences that need whole rows come first: selecting the argmax of the others may reuse
-        the memory of the rows.
-        """
-        whole: list[int] = []
-        plain: list[int] = []
-        likeliest: list[int] = []
-        for i, sequence in enumerate(sequences):
-            if sequence.needs_only_argmax:
-                plain.append(i)
-            else:
-                (likeliest if sequence.takes_argmax else whole).append(i)
-        selected: list[NextToken] = []
-        if likeliest:
-            chosen = [sequences[i] for i in likeliest]
-            top = logits.top([indices[i] for i in likeliest], _num_top(chosen))
-            if top is None:
-                whole = sorted([*whole, *likeliest])
-            else:
-                tokens = [each.tokens[0] if each.tokens else None for each in top]
-                selected += map(self._append_found, chosen, tokens, top)
-        if whole:
-            rows = logits.rows([indices[i] for i in whole])
-            for i, row, token in zip(whole, rows, greedy(rows), strict=True):
-                uniform = None if sequences[i].takes_argmax else uniforms[i]
-                selected.append(self._append_finite(sequences[i], token, row, uniform))
-        if plain:
-            chosen = [sequences[i] for i in plain]
-            selected += self._select_argmax(chosen, [indices[i] for i in plain], logits)
-        return selected
+def with_logprob(sequence: DecodingSequence, token: int, logits: Floats) -> NextToken:
+    """Adds the log-probability that the job wants to a token that is already chosen.
 
-    def _append_found(
-        self, sequence: DecodingSequence, token: int | None, top: TopTokens
-    ) -> NextToken:
-        """Appends a token: the target of ``top``, or the likeliest one without a target."""
-        if token is None or not math.isfinite(top.total):
-            return NextToken.failed(sequence, NOT_FINITE)
-        outcome = self._outcome_of(sequence, token)
-        num_top = sequence.job.logprob_options.top_logprobs or 0
-        logprob = sampling.logprob_in_top(top.target, top, num_top)
-        return NextToken(sequence, token, outcome, (logprob,))
+    ``logits [vocabulary]``: finite.
+    """
+    num_top = sequence.job.logprob_options.top_logprobs
+    if num_top is None:
+        return NextToken(sequence, token)
+    return NextToken(sequence, token, (sampling.token_logprob(logits, token, num_top),))
 
-    def _select_argmax(
-        self, sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
-    ) -> list[NextToken]:
-        return [
-            NextToken.failed(sequence, NOT_FINITE)
-            if token is None
-            else NextToken(sequence, token, self._outcome_of(sequence, token))
-            for sequence, token in zip(sequences, logits.best(indices), strict=True)
-        ]
 
-    def _outcome_of(self, sequence: DecodingSequence, token: int) -> Outcome | None:
-        """Appends ``token``. Returns how the sequence ends with it; None if it continues."""
-        outcome = sequence.append(token)
-        if outcome is None and sequence.num_cached_tokens == self._max_length:
-            outcome = Outcome.LENGTH
-        return outcome
+def _select_on_host(
+    sequences: Sequence[DecodingSequence],
+    uniforms: Sequence[float],
+    indices: Sequence[int],
+    logits: Logits,
+) -> list[NextToken]:
+    """Chooses tokens from the rows of ``logits`` at ``indices``.
 
-    def _append_finite(
-        self,
-        sequence: DecodingSequence,
-        token: int | None,
-        logits: Floats | None,
-        uniform: float | None,
-    ) -> NextToken:
-        """Calls :meth:`_append`; fails if ``token`` is None, because the row is not finite."""
-        if token is None:
-            return NextToken.failed(sequence, NOT_FINITE)
-        return self._append(sequence, token, logits, uniform)
+    Sequences that need whole rows come first: finding the argmax of the others may reuse the memory
+    of the rows.
+    """
+    whole: list[int] = []
+    plain: list[int] = []
+    likeliest: list[int] = []
+    for i, sequence in enumerate(sequences):
+        if sequence.needs_only_argmax:
+            plain.append(i)
+        else:
+            (likeliest if sequence.takes_argmax else whole).append(i)
+    selected: list[NextToken] = []
+    if likeliest:
+        chosen = [sequences[i] for i in likeliest]
+        top = logits.top([indices[i] for i in likeliest], _num_top(chosen))
+        if top is None:
+            whole = sorted([*whole, *likeliest])
+        else:
+            tokens = [each.tokens[0] if each.tokens else None for each in top]
+            selected += map(_with_top, chosen, tokens, top)
+    if whole:
+        rows = logits.rows([indices[i] for i in whole])
+        for i, row, token in zip(whole, rows, greedy(rows), strict=True):
+            selected.append(_from_row(sequences[i], row, token, uniforms[i]))
+    if plain:
+        selected += _argmax([sequences[i] for i in plain], [indices[i] for i in plain], logits)
+    return selected
 
-    def _append(
-        self,
-        sequence: DecodingSequence,
-        token: int,
-        logits: Floats | None,
-        uniform: float | None,
-    ) -> NextToken:
-        """Appends ``token``; or, given a ``uniform`` random number, one chosen from ``logits``.
 
-        An error ends only this sequence.
-        """
-        try:
-            options = sequence.job.logprob_options
-            if uniform is not None and logits is not None:
-                processed = process(sequence, logits)
-                token = choose(sequence, processed, uniform)
-                logits = processed if options.are_processed else logits
-            outcome = self._outcome_of(sequence, token)
-            num_top = options.top_logprobs
-            if num_top is None or logits is None:
-                return NextToken(sequence, token, outcome)
-            logprob = sampling.token_logprob(logits, token, num_top)
-            return NextToken(sequence, token, outcome, (logprob,))
-        except Exception as error:
-            return NextToken.failed(sequence, selection_failure(error))
+def _argmax(
+    sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
+) -> list[NextToken]:
+    """Chooses the likeliest tokens of sequences that need nothing else."""
+    return [
+        NextToken(sequence, NOT_FINITE if token is None else token)
+        for sequence, token in zip(sequences, logits.best(indices), strict=True)
+    ]
+
+
+def _from_row(
+    sequence: DecodingSequence, row: Floats, likeliest: int | None, uniform: float
+) -> NextToken:
+    """Chooses a token from its ``row`` of logits ``[vocabulary]``. An error ends only its sequence.
+
+    ``likeliest``: the argmax of the row; None if the row is not finite.
+    """
+    if likeliest is None:
+        return NextToken(sequence, NOT_FINITE)
+    try:
+        if sequence.takes_argmax:
+            return with_logprob(sequence, likeliest, row)
+        processed = row.copy()
+        sequence.process_logits(processed)
+        token = int(processed.argmax())
+        if processed[token] == -np.inf:
+            raise NoTokenError
+        if sequence.generator is not None:
+            token = sampling.sample(processed, sequence.job.sampling, uniform)
+        are_processed = sequence.job.logprob_options.are_processed
+        return with_logprob(sequence, token, processed if are_processed else row)
+    except Exception as error:
+        return NextToken(sequence, selection_failure(error))
+
+
+def _with_logprobs(
+    sequences: Sequence[DecodingSequence], tokens: dict[int, int], logits: Logits
+) -> list[NextToken]:
+    """Adds log-probabilities to tokens that are already chosen.
+
+    ``tokens``: the token by row of ``logits``, in the order of the sequences.
+    """
+    indices, chosen = list(tokens), list(tokens.values())
+    top = logits.top(indices, _num_top(sequences), chosen)
+    if top is None:
+        return list(map(with_logprob, sequences, chosen, logits.rows(indices)))
+    return list(map(_with_top, sequences, chosen, top))
+
+
+def _with_top(sequence: DecodingSequence, token: int | None, top: TopTokens) -> NextToken:
+    """Adds the log-probability to a token: the target of ``top``, or else the likeliest one."""
+    if token is None or not math.isfinite(top.total):
+        return NextToken(sequence, NOT_FINITE)
+    num_top = sequence.job.logprob_options.top_logprobs or 0
+    return NextToken(sequence, token, (sampling.logprob_in_top(top.target, top, num_top),))
 
 
 def _num_top(sequences: Sequence[DecodingSequence]) -> int:
@@ -245,27 +195,3 @@ def _uniforms(sequences: Sequence[DecodingSequence]) -> list[float]:
     return [
         0.0 if sequence.generator is None else sequence.generator.random() for sequence in sequences
     ]
-
-
-def process(sequence: DecodingSequence, logits: Floats) -> Floats:
-    """Applies a sequence's processors and constraint to a copy of finite ``logits [vocabulary]``.
-
-    Raises:
-        NoTokenError: no token is allowed.
-        ConstraintError: the grammar became too expensive to follow.
-    """
-    processed = logits.copy()
-    sequence.process_logits(processed)
-    if processed.max() == -np.inf:
-        raise NoTokenError
-    return processed
-
-
-def choose(sequence: DecodingSequence, processed: Floats, uniform: float) -> int:
-    """Chooses the next token of a sequence by its ``processed`` logits: see :func:`process`.
-
-    ``uniform``: a random number in [0, 1).
-    """
-    if sequence.generator is None:
-        return int(processed.argmax())
-    return sampling.sample(processed, sequence.job.sampling, uniform)

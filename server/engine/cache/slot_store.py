@@ -60,6 +60,10 @@ class SlotStore:
         """The slot that ``sequence`` owns. Raises ``KeyError`` if it does not run."""
         return self._slots.slot_of(sequence.id)
 
+    def is_full(self, sequence: DecodingSequence) -> bool:
+        """Whether the slot of ``sequence`` holds no more tokens."""
+        return sequence.num_cached_tokens == self._max_length
+
     def plan_admissions(self, waiting: Sequence[DecodingSequence]) -> AdmissionPlan:
         """Finds what the next sequences copy when :meth:`admit` gives them slots, in order.
 
@@ -139,9 +143,9 @@ class SlotStore:
         positions = []
         for slot in range(first_slot, first_slot + count):
             if slot < len(self.running):
-                position = self.running[slot].num_cached_tokens
-                if position == self._max_length:
+                if self.is_full(self.running[slot]):
                     return None
+                position = self.running[slot].num_cached_tokens
             else:
                 self._slots.trim_prefix(slot, self._max_length - 1)
                 self._prefixes.trim(slot, self._max_length - 1)
