@@ -178,7 +178,7 @@ class Forking:
         """
         candidates = [
             _processed_top_tokens(sequence, each, search.num_candidates)
-            if isinstance(each, np.ndarray) and _changes_logits(sequence)
+            if isinstance(each, np.ndarray) and sequence.changes_logits
             else top
             for sequence, each, top in zip(group.sequences, found, top_tokens, strict=True)
         ]
@@ -242,10 +242,6 @@ class Forking:
         self._copies.append(SlotCopy(parent, target, shared))
         target.tokens = list(parent.tokens)
         target.constraint = None if parent.constraint is None else parent.constraint.fork()
-
-
-def _changes_logits(sequence: DecodingSequence) -> bool:
-    return bool(sequence.logits_processors) or sequence.constraint is not None
 
 
 def _logits(found: Found) -> Floats:

@@ -15,7 +15,7 @@ from server.engine.decoding.logits import Logits, greedy
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.failures import NOT_FINITE, Failure, NoTokenError, selection_failure
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
-from server.engine.requests.sequence import DecodingSequence
+from server.engine.requests.sequence import DecodingSequence, LogitsNeed
 from server.runtime.host_ops import TopTokens
 
 
@@ -43,7 +43,7 @@ class TokenSelector:
         self, sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
     ) -> list[NextToken]:
         """Chooses each sequence's next token. ``indices``: its row in ``logits``."""
-        if logits.knows_best and all(sequence.needs_only_argmax for sequence in sequences):
+        if logits.knows_best and all(s.logits_need is LogitsNeed.ARGMAX for s in sequences):
             return _argmax(sequences, indices, logits)
         uniforms = _uniforms(sequences)
         if self._device_sampler is None:
@@ -102,29 +102,26 @@ def _select_on_host(
     Sequences that need whole rows come first: finding the argmax of the others may reuse the memory
     of the rows.
     """
-    whole: list[int] = []
-    plain: list[int] = []
-    likeliest: list[int] = []
-    for i, sequence in enumerate(sequences):
-        if sequence.needs_only_argmax:
-            plain.append(i)
-        else:
-            (likeliest if sequence.takes_argmax else whole).append(i)
+    need_argmax, need_top, need_row = (
+        [i for i, sequence in enumerate(sequences) if sequence.logits_need is need]
+        for need in (LogitsNeed.ARGMAX, LogitsNeed.TOP, LogitsNeed.ROW)
+    )
     selected: list[NextToken] = []
-    if likeliest:
-        chosen = [sequences[i] for i in likeliest]
-        top = logits.top([indices[i] for i in likeliest], _num_top(chosen))
+    if need_top:
+        chosen = [sequences[i] for i in need_top]
+        top = logits.top([indices[i] for i in need_top], _num_top(chosen))
         if top is None:
-            whole = sorted([*whole, *likeliest])
+            need_row = sorted([*need_row, *need_top])
         else:
             tokens = [each.tokens[0] if each.tokens else None for each in top]
             selected += map(_with_top, chosen, tokens, top)
-    if whole:
-        rows = logits.rows([indices[i] for i in whole])
-        for i, row, token in zip(whole, rows, greedy(rows), strict=True):
+    if need_row:
+        rows = logits.rows([indices[i] for i in need_row])
+        for i, row, token in zip(need_row, rows, greedy(rows), strict=True):
             selected.append(_from_row(sequences[i], row, token, uniforms[i]))
-    if plain:
-        selected += _argmax([sequences[i] for i in plain], [indices[i] for i in plain], logits)
+    if need_argmax:
+        chosen = [sequences[i] for i in need_argmax]
+        selected += _argmax(chosen, [indices[i] for i in need_argmax], logits)
     return selected
 
 
@@ -148,7 +145,7 @@ def _from_row(
     if likeliest is None:
         return NextToken(sequence, NOT_FINITE)
     try:
-        if sequence.takes_argmax:
+        if sequence.logits_need is not LogitsNeed.ROW:
             return with_logprob(sequence, likeliest, row)
         processed = row.copy()
         sequence.process_logits(processed)

@@ -235,9 +235,9 @@ GREEDY = GenerationJob((5, 6), 3, eos=frozenset({EOS}))
         *("first log-probabilities", "after them", "beams", "alternatives"),
     ],
 )
-def test_a_sequence_goes_on_with_its_likeliest_token(
+def test_a_sequence_continues_with_its_likeliest_token(
     job: GenerationJob, num_generated: int, likeliest: int, expected: bool
 ) -> None:
     sequence = DecodingSequence.first_of(0, job)
     sequence.tokens += [8] * num_generated
-    assert (sequence.may_go_on and sequence.goes_on_with(likeliest)) == expected
+    assert (sequence.may_run_ahead and sequence.continues_with(likeliest)) == expected

@@ -33,12 +33,12 @@ class SequencesAhead:
     may_continue: Callable[[], bool]
 
     def is_possible(self) -> bool:
-        return self.may_continue() and all(sequence.may_go_on for sequence in self.sequences)
+        return self.may_continue() and all(sequence.may_run_ahead for sequence in self.sequences)
 
     def is_likely(self, best: Sequence[int]) -> bool:
         # The device waits for this. ``zip`` leaves out the rows of padding, which come last.
         pairs = zip(self.sequences, best, strict=False)
-        return self.may_continue() and all(s.goes_on_with(token) for s, token in pairs)
+        return self.may_continue() and all(s.continues_with(token) for s, token in pairs)
 
 
 class _Never:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import numpy as np
 
@@ -17,6 +18,17 @@ from server.engine.decoding.options import NO_LOGPROBS
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.job import JOIN_SECONDS, Delivery, GenerationJob
 from server.engine.requests.lifecycle import Event, Outcome, Phase, advance, has_ended
+
+
+class LogitsNeed(Enum):
+    """What the choice of a sequence's next token needs of its logits."""
+
+    ARGMAX = auto()
+    """The likeliest token."""
+    TOP = auto()
+    """The likeliest tokens and their log-probabilities."""
+    ROW = auto()
+    """All logits: the sequence samples, or has processors or a constraint."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +61,7 @@ class DecodingSequence:
         id: unique among the sequences of a worker.
         job: the job to which its output belongs.
         deadline: the earlier of the job's ``deadline`` and ``finish_by``, in seconds.
-        takes_argmax: whether its next token is the argmax of the unprocessed logits.
+        logits_need: what the choice of its next token needs of its logits.
         allows_multi_step: whether its tokens are all argmaxes, and published together at the end.
         output: the index of its output in the job.
         generator: draws random numbers for sampling; None if greedy.
@@ -66,7 +78,7 @@ class DecodingSequence:
     id: int
     job: GenerationJob
     deadline: float | None
-    takes_argmax: bool
+    logits_need: LogitsNeed
     allows_multi_step: bool = False
     output: int = 0
     generator: np.random.Generator | None = None
@@ -84,14 +96,17 @@ class DecodingSequence:
         """Makes the sequence that prefills the prompt. It reserves the slots of its forks."""
         processors = logits_processors(job.logits_options, job.eos)
         limits = [time for time in (job.finish_by, job.deadline) if time is not None]
-        takes_argmax = job.sampling.is_greedy and not processors and job.constraint is None
+        need = LogitsNeed.ROW
+        if job.sampling.is_greedy and not processors and job.constraint is None:
+            has_logprobs = job.logprob_options.top_logprobs is not None
+            need = LogitsNeed.TOP if has_logprobs else LogitsNeed.ARGMAX
         return cls(
             id_,
             job,
             deadline=min(limits, default=None),
-            takes_argmax=takes_argmax,
+            logits_need=need,
             allows_multi_step=(
-                takes_argmax
+                need is LogitsNeed.ARGMAX
                 and job.is_single
                 and job.max_new_tokens > 0
                 and job.delivery is Delivery.WHOLE
@@ -110,7 +125,7 @@ class DecodingSequence:
             id_,
             self.job,
             self.deadline,
-            self.takes_argmax,
+            self.logits_need,
             output=output,
             generator=_generator(self.job, output),
             constraint=None if self.constraint is None else self.constraint.fork(),
@@ -127,11 +142,6 @@ class DecodingSequence:
     @property
     def prefills_alone(self) -> bool:
         return self.job.logprob_options.prefills_alone
-
-    @property
-    def needs_only_argmax(self) -> bool:
-        """Whether its next token is the argmax, and the job wants no log-probabilities."""
-        return self.takes_argmax and self.job.logprob_options.top_logprobs is None
 
     @property
     def num_source_tokens(self) -> int:
@@ -168,6 +178,11 @@ class DecodingSequence:
         edits = (process(history) for process in self.logits_processors)
         return [edit for edit in edits if edit is not None]
 
+    @property
+    def changes_logits(self) -> bool:
+        """Whether :meth:`process_logits` changes anything."""
+        return bool(self.logits_processors) or self.constraint is not None
+
     def process_logits(self, logits: Floats) -> None:
         """Applies all processors and the constraint to ``logits [vocabulary]``, in place."""
         for edit in self.edits:
@@ -183,21 +198,22 @@ class DecodingSequence:
         return delivery is Delivery.WHOLE
 
     @property
-    def may_go_on(self) -> bool:
-        """Whether its next token is the argmax and not the last that ``max_new_tokens`` allows.
+    def may_run_ahead(self) -> bool:
+        """Whether the run over its next token may start before that token is known on the host.
 
-        The logits are then needed for nothing else: no search, fork or log-probability reads them.
+        It is the argmax then, and not the last that ``max_new_tokens`` allows, and no search, fork
+        or log-probability reads the logits.
         """
-        num_generated = len(self.tokens) - len(self.job.prompt)
+        num_generated = self.num_generated_tokens
         return (
-            self.needs_only_argmax
+            self.logits_need is LogitsNeed.ARGMAX
             and self.job.is_single
             and num_generated + 1 < self.job.max_new_tokens
             and not (num_generated == 0 and self.job.logprob_options.first_token_ids)
         )
 
-    def goes_on_with(self, likeliest: int) -> bool:
-        """Whether it continues after its likeliest token, given :attr:`may_go_on`.
+    def continues_with(self, likeliest: int) -> bool:
+        """Whether it continues after its likeliest token, given :attr:`may_run_ahead`.
 
         A stop string may still end it.
         """
