@@ -25,6 +25,7 @@ from server.errors import ModelNotFoundError
 from server.file_changes import FileChanges
 from server.models.cache_memories import CacheMemories
 from server.models.memory_budget import MemoryPlan, max_source_length
+from server.models.suppressed_tokens import suppressed_tokens
 from server.printable import quoted
 from server.runtime.contract import (
     Backend,
@@ -254,7 +255,7 @@ def replicated(model: Model, backends: Iterable[Backend]) -> Model:
 def _replica(model: Model, backend: Backend) -> Replica:
     graphs: dict[str, Graph] = {}
     manifest = model.manifest
-    suppressed = manifest.special_tokens.suppressed
+    suppressed = suppressed_tokens(manifest)
     steps: StepGraphs | None = None
     for name, graph in manifest.graphs.items():
         path = model.directory / graph.file
@@ -304,7 +305,7 @@ def _shortlist(directory: Path, manifest: Manifest) -> Shortlist | None:
     path = directory / manifest.shortlist.file
     try:
         found = Shortlist.from_bytes(path.read_bytes(), manifest.dimensions.vocabulary_size)
-        return replace(found, excluded=manifest.special_tokens.suppressed)
+        return replace(found, excluded=suppressed_tokens(manifest))
     except (OSError, ValueError) as error:
         raise BundleError(f"{manifest.label}: {manifest.shortlist.file}: {error}") from error
 

@@ -40,6 +40,7 @@ from server.engine.requests.job import Cost
 from server.engine.scheduler import StepLimits
 from server.models.memory_budget import max_padded_tokens
 from server.models.registry import Model, Replica
+from server.models.suppressed_tokens import suppressed_tokens
 from server.runtime.contract import Graph
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ def make_worker(
         model.max_source_length,
         config.num_prefix_slots if holds_prefixes else 0,
     )
-    suppressed = _suppressed(manifest)
+    suppressed = suppressed_tokens(manifest)
     logits = logits_spec(spec, suppressed)
     reader = LogitsReader(replica.load_model, logits) if config.keeps_logits_on_device else None
     runner = ModelRunner(
@@ -181,16 +182,6 @@ def _padded_encoder(model: Model, replica: Replica, config: ServerConfig) -> Pad
         replica.memory,
         manifest.dimensions.vocabulary_size,
     )
-
-
-def _suppressed(manifest: Manifest) -> tuple[int, ...]:
-    """Tokens that are never generated, except the no-speech token, whose probability is needed.
-
-    The timestamp rules suppress that token instead.
-    """
-    tokens = manifest.transcription
-    no_speech = None if tokens is None else tokens.no_speech
-    return tuple(id_ for id_ in manifest.special_tokens.suppressed if id_ != no_speech)
 
 
 def _encoder_attention(manifest: Manifest, graphs: Mapping[str, Graph]) -> EncoderAttention | None:
