@@ -34,7 +34,7 @@ from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobUpdate
 from server.engine.requests.waiting_queue import WaitingQueue
 from server.engine.run_inputs import Chunk, next_chunk
-from server.engine.scheduler import Plan, StepLimits, schedule, sequences_to_end
+from server.engine.scheduler import Plan, StepLimits, schedule
 from server.engine.token_selector import TokenSelector
 
 log = logging.getLogger(__name__)
@@ -149,8 +149,10 @@ class GenerationWorker:
     def _schedule(self) -> Plan:
         """Plans the step and gives slots to the sequences that it admits."""
         now = self._clock()
-        for id_ in sequences_to_end(chain(self._waiting.items, self._slots.running), now):
-            self._jobs.end_early(id_, now)
+        for sequence in chain(self._waiting.items, self._slots.running):
+            outcome = sequence.early_outcome(now)
+            if outcome is not None and sequence.is_live:  # one may end others of its job
+                self._jobs.end(sequence, outcome, now)
         self._release_ended()
         self._runs_since_encode += 1
         waiting = self._waiting.items

@@ -77,13 +77,6 @@ class JobTable:
             ):
                 sequence.on(Event.CANCEL)
 
-    def end_early(self, id_: int, now: float) -> None:
-        """Ends a sequence that is cancelled or past its deadline, if it has not ended."""
-        group = self._group_of[id_]
-        sequence = next((sequence for sequence in group.sequences if sequence.id == id_), None)
-        if sequence is not None:  # else it ended with another sequence of its job
-            self.end(sequence, _early_outcome(sequence, now), now)
-
     def end(
         self, sequence: DecodingSequence, outcome: Outcome, now: float, failure: str = ""
     ) -> None:
@@ -232,12 +225,3 @@ def _last_update(group: SequenceGroup, last: LastUpdate, now: float) -> JobUpdat
         attention=np.stack(group.attention) if group.attention else None,
         has_more=group.num_open_outputs > 0,
     )
-
-
-def _early_outcome(sequence: DecodingSequence, now: float) -> Outcome:
-    finish_by = sequence.job.finish_by
-    if sequence.phase == Phase.CANCELLING:
-        return Outcome.CANCELLED
-    if finish_by is not None and finish_by <= now:
-        return Outcome.TIME_LIMIT
-    return Outcome.DEADLINE

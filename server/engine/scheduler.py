@@ -37,8 +37,6 @@ class Schedulable(Protocol):
     def num_reserved_slots(self) -> int: ...
     @property
     def max_decode_runs(self) -> int: ...
-    @property
-    def deadline(self) -> float | None: ...
 
 
 # Phases in which the decoder processes a sequence's tokens.
@@ -102,18 +100,6 @@ class Plan:
     prefill: tuple[tuple[PromptChunk, ...], ...] = ()
     decode: tuple[int, ...] = ()
     num_decode_runs: int = 1
-
-
-def sequences_to_end(items: Iterable[Schedulable], now: float) -> tuple[int, ...]:
-    """Ids of the sequences to end before a step: cancelled, or past their deadline.
-
-    ``now``: in the clock of the deadlines, in seconds.
-    """
-    return tuple(
-        item.id
-        for item in items
-        if item.phase is Phase.CANCELLING or (item.deadline is not None and item.deadline <= now)
-    )
 
 
 def schedule(

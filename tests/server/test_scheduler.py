@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from server.engine.cache.admission_plan import AdmissionPlan, PrefixMatch
 from server.engine.cache.slots import SlotTable
 from server.engine.requests.lifecycle import Phase
-from server.engine.scheduler import StepLimits, is_decodable, schedule, sequences_to_end
+from server.engine.scheduler import StepLimits, is_decodable, schedule
 
 NUM_SLOTS, MAX_LENGTH, NUM_PREFIX_SLOTS = 5, 9, 3
 NUM_ROWS = NUM_SLOTS + NUM_PREFIX_SLOTS
@@ -24,7 +24,6 @@ class Item:
     num_reserved_slots: int = 0
     max_decode_runs: int = 1
     phase: Phase = Phase.WAITING
-    deadline: float | None = None
 
 
 items = st.builds(
@@ -33,7 +32,6 @@ items = st.builds(
     num_remaining_tokens=st.integers(1, 60),
     num_reserved_slots=st.integers(0, 3),
     phase=st.sampled_from([Phase.WAITING, Phase.CANCELLING]),
-    deadline=st.none() | st.floats(0, 10),
 )
 limits = st.builds(
     StepLimits,
@@ -102,16 +100,6 @@ def test_plan_respects_limits_and_slot_order(situation, data) -> None:
         last = next(i for i, item in enumerate(waiting) if item.id == plan.admit[-1])
         in_order = (*running, *waiting[: last + 1])
         assert sum(1 + item.num_reserved_slots for item in in_order) <= bounds.num_slots
-
-
-@given(st.lists(items))
-def test_cancelled_and_expired_sequences_are_overdue(drawn_items) -> None:
-    numbered = [replace(item, id=index) for index, item in enumerate(drawn_items)]
-    for item in numbered:
-        is_late = item.deadline is not None and item.deadline <= 5.0
-        assert (item.id in sequences_to_end(numbered, 5.0)) == (
-            item.phase == Phase.CANCELLING or is_late
-        )
 
 
 @given(situations())

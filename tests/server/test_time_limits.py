@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from server.bounds import check_fields
 from server.engine.decoding.options import Beams, Sampling
-from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.lifecycle import Event, Outcome
+from server.engine.requests.sequence import DecodingSequence
 from server.errors import InvalidArgumentError
 from server.service.generation_options import StoppingOptions
 from server.service.time_limit import finish_by
@@ -91,6 +92,25 @@ def test_jobs_that_expire_in_the_queue_are_never_run(limit, change) -> None:
     outcome = Outcome.DEADLINE if limit == "deadline" else Outcome.TIME_LIMIT
     assert set(harness.outcomes[1]) == {outcome}
     assert harness.tokens_of(1) == []
+
+
+times = st.none() | st.floats(0, 10)
+
+
+@given(is_cancelled=st.booleans(), deadline=times, finish_by=times)
+def test_cancelled_and_late_sequences_end_early(is_cancelled, deadline, finish_by) -> None:
+    job = replace(make_job([5, 6], 4), deadline=deadline, finish_by=finish_by)
+    sequence = DecodingSequence.first_of(0, job)
+    expected = {
+        Outcome.TIME_LIMIT: finish_by is not None and finish_by <= 5.0,
+        Outcome.DEADLINE: deadline is not None and deadline <= 5.0,
+        None: True,
+    }
+    if is_cancelled:
+        sequence.on(Event.CANCEL)
+        expected = {Outcome.CANCELLED: True, **expected}
+    first = next(outcome for outcome, is_due in expected.items() if is_due)
+    assert sequence.early_outcome(5.0) is first
 
 
 def test_expired_prompt_stops_prefilling() -> None:

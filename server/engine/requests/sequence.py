@@ -167,6 +167,20 @@ class DecodingSequence:
     def is_live(self) -> bool:
         return not has_ended(self.phase)
 
+    def early_outcome(self, now: float) -> Outcome | None:
+        """How the sequence ends before its next step; None if it goes on.
+
+        ``now``: the current time in the engine's clock (seconds).
+        """
+        if self.phase is Phase.CANCELLING:
+            return Outcome.CANCELLED
+        if self.deadline is None or self.deadline > now:
+            return None
+        finish_by = self.job.finish_by
+        return (
+            Outcome.TIME_LIMIT if finish_by is not None and finish_by <= now else Outcome.DEADLINE
+        )
+
     def on(self, event: Event) -> None:
         """Moves to the next phase. Raises ``ValueError`` if ``event`` cannot happen now."""
         self.phase = advance(self.phase, event)
