@@ -1,8 +1,10 @@
 """Runs the decoder over prompts and single tokens. A failed run is repeated chunk by chunk."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby
+from operator import sub
 
 from server.engine.cache.slot_store import SlotStore
 from server.engine.decoding.logits import Logits
@@ -10,6 +12,7 @@ from server.engine.failures import BatchResult, run_with_isolation
 from server.engine.job_table import JobTable
 from server.engine.lane import never
 from server.engine.model_runner import ModelRunner
+from server.engine.multi_step import ManyRuns, decode_runs
 from server.engine.observer import Observer, RunReport
 from server.engine.prefill_alone import prefill_alone
 from server.engine.requests.lifecycle import Phase
@@ -17,8 +20,13 @@ from server.engine.requests.sequence import DecodingSequence
 from server.engine.run_inputs import Chunk, next_chunk
 from server.engine.scheduler import PromptChunk
 
-Run = BatchResult[Chunk, Logits]
-"""A run of the decoder. Its result is logits ``[chunks, vocabulary]``, valid until the next run."""
+log = logging.getLogger(__name__)
+
+Run = BatchResult[Chunk, Logits | ManyRuns]
+"""A run of the decoder. Its result is logits ``[chunks, vocabulary]``, valid until the next run.
+
+Several runs over the next tokens of the same sequences are one :class:`ManyRuns`.
+"""
 
 
 class DecoderRuns:
@@ -31,6 +39,7 @@ class DecoderRuns:
         jobs: the table of all jobs.
         clock: returns seconds.
         observer: receives a report of every run.
+        chooses_on_host: whether the host chooses all tokens.
     """
 
     def __init__(
@@ -41,9 +50,12 @@ class DecoderRuns:
         jobs: JobTable,
         clock: Callable[[], float],
         observer: Observer,
+        *,
+        chooses_on_host: bool,
     ) -> None:
         self._model, self._runner, self._slots, self._jobs = model, runner, slots, jobs
         self._clock, self._observer = clock, observer
+        self._allows_multi_step = chooses_on_host and runner.decodes_greedily
 
     def prefill(self, planned: Sequence[PromptChunk]) -> Iterator[Run]:
         """Runs the decoder over chunks of prompts, in slot order."""
@@ -55,17 +67,46 @@ class DecoderRuns:
         return chain.from_iterable(runs)
 
     def decode(
-        self, sequences: Sequence[DecodingSequence], may_continue: Callable[[], bool]
+        self,
+        sequences: Sequence[DecodingSequence],
+        max_runs: int,
+        may_continue: Callable[[], bool],
     ) -> Iterator[Run]:
         """Runs the decoder over the next token of each sequence, in slot order.
 
-        ``may_continue``: returns whether there is no other work. The next decode step, probably
-        over the same sequences, may then start early.
+        Args:
+            sequences: at least one.
+            max_runs: how many tokens of each may be decoded, if all allow it.
+            may_continue: returns whether there is no other work. A device may then start the next
+                step, probably over the same sequences, before it is asked for.
         """
         chunks = [next_chunk(sequence, 1) for sequence in sequences]
+        if self._allows_multi_step and all(s.allows_multi_step for s in sequences):
+            runs = self._decode_multi_step(chunks, max_runs, may_continue)
+            if runs is not None:
+                return iter([BatchResult(chunks, runs)])
         if not any(map(_wants_attention, chunks)):
             return self._run("decode", chunks, may_continue)
         return chain.from_iterable(self._decode_beside_attention(chunks))
+
+    def _decode_multi_step(
+        self, chunks: Sequence[Chunk], max_runs: int, may_continue: Callable[[], bool]
+    ) -> ManyRuns | None:
+        """Runs the decoder until a sequence ends, or there is other work; None if a run failed."""
+        sequences = [chunk.sequence for chunk in chunks]
+        limit = min(max_runs, *map(self._slots.room_of, sequences))
+        slot = self._slots.slot_of(sequences[0])
+        try:
+            runs = decode_runs(self._runner, chunks, slot, limit, self._clock, may_continue)
+        except Exception:
+            log.warning("%s: a decode run failed: repeating all", self._model, exc_info=True)
+            for sequence in sequences:  # else each of its tokens repeats the runs up to the failure
+                sequence.allows_multi_step = False
+            return None
+        seconds = tuple(map(sub, runs.times[1:], runs.times))
+        report = RunReport("decode", len(chunks), len(chunks), seconds)
+        self._observer.on_run(self._model, report)
+        return runs
 
     def _decode_beside_attention(self, chunks: Sequence[Chunk]) -> Iterator[Iterator[Run]]:
         """Runs the chunks between two jobs that want attention weights together, those alone."""

@@ -4,7 +4,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from operator import sub
 
 from server.engine.cache.admission_plan import PrefixMatch
 from server.engine.cache.idle_rows import IdleLimits
@@ -25,7 +24,7 @@ from server.engine.gpu.device_sampler import DeviceSampler
 from server.engine.job_table import JobTable
 from server.engine.lane import never
 from server.engine.model_runner import ModelRunner
-from server.engine.multi_step import decode_runs
+from server.engine.multi_step import ManyRuns
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.recording import RecordedRuns, record_runs
 from server.engine.requests.job import GenerationJob
@@ -33,7 +32,7 @@ from server.engine.requests.lifecycle import Event, Outcome
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobUpdate
 from server.engine.requests.waiting_queue import WaitingQueue
-from server.engine.run_inputs import Chunk, next_chunk
+from server.engine.run_inputs import Chunk
 from server.engine.scheduler import Plan, StepLimits, schedule
 from server.engine.token_selector import TokenSelector
 
@@ -68,7 +67,6 @@ class GenerationWorker:
         self.model, self.progress = model, runner.progress
         self._runner, self._clock, self._observer = runner, clock, observer
         self._capacity, self._limits = capacity, limits
-        self._is_on_host = device_sampler is None and runner.decodes_greedily
         self._recorded = RecordedRuns()
         self._runs_since_encode = 0
         self._waiting = WaitingQueue()
@@ -76,7 +74,10 @@ class GenerationWorker:
         self._jobs = JobTable(self._slots)
         self._selector = TokenSelector(device_sampler)
         self._forking = Forking(self._jobs, self._slots, self._selector)
-        self._decoder = DecoderRuns(model, runner, self._slots, self._jobs, clock, observer)
+        self._decoder = DecoderRuns(
+            *(model, runner, self._slots, self._jobs, clock, observer),
+            chooses_on_host=device_sampler is None,
+        )
 
     def __repr__(self) -> str:
         return f"GenerationWorker({self.model}, waiting={len(self._waiting)}, {self._slots!r})"
@@ -123,13 +124,10 @@ class GenerationWorker:
 
         ``may_continue``: see :class:`server.engine.lane.Worker`.
         """
-        for chunks, result in self._run(self._schedule(), may_continue):
-            if isinstance(result, Failure):
-                self._fail([chunk.sequence for chunk in chunks], result, self._clock())
-            else:
-                self._apply(chunks, result)
-        if self._forking.pending:
-            self._fork()
+        plan = self._schedule()
+        for chunks, result in self._run(plan, may_continue):
+            self._apply(chunks, result)
+        self._fork()
         self._release_ended()
         return self._jobs.drain_updates()
 
@@ -180,54 +178,34 @@ class GenerationWorker:
             self._encode([self._slots.get(id_) for id_ in batch])
         for chunks in plan.prefill:
             yield from self._decoder.prefill(chunks)
-        if not plan.decode:
-            return
-        sequences = [self._slots.get(id_) for id_ in plan.decode]
-        if not self._decode_multi_step(sequences, plan.num_decode_runs, may_continue):
-            yield from self._decoder.decode(sequences, may_continue)
+        if plan.decode:
+            sequences = [self._slots.get(id_) for id_ in plan.decode]
+            yield from self._decoder.decode(sequences, plan.num_decode_runs, may_continue)
 
-    def _decode_multi_step(
-        self,
-        sequences: Sequence[DecodingSequence],
-        max_runs: int,
-        may_continue: Callable[[], bool],
-    ) -> bool:
-        """Runs and applies decode runs until a sequence ends, or there is other work.
-
-        Returns:
-            False if nothing was decoded: a sequence does not allow it, a run failed, or the model
-            runs on a device.
-        """
-        if not (self._is_on_host and all(s.allows_multi_step for s in sequences)):
-            return False
-        chunks = [next_chunk(sequence, 1) for sequence in sequences]
-        room = self._capacity.max_length - max(chunk.start for chunk in chunks)
-        slot, limit = self._slots.slot_of(sequences[0]), min(max_runs, room)
-        try:
-            runs = decode_runs(self._runner, chunks, slot, limit, self._clock, may_continue)
-        except Exception:
-            log.warning("%s: a decode run failed: repeating all", self.model, exc_info=True)
-            for sequence in sequences:  # else each of its tokens repeats the runs up to the failure
-                sequence.allows_multi_step = False
-            return False
-        self._runs_since_encode += len(runs.tokens) - 1
-        seconds = tuple(map(sub, runs.times[1:], runs.times))
-        self._report(RunReport("decode", len(chunks), len(chunks), seconds))
-        for sequence, tokens in zip(sequences, zip(*runs.tokens, strict=True), strict=True):
-            sequence.num_cached_tokens += len(tokens)
-            self._jobs.record_all(sequence, tokens, runs.times[1:])
-        return True
-
-    def _apply(self, chunks: Sequence[Chunk], logits: Logits) -> None:
-        """Counts a run's tokens as cached, and selects tokens for fully cached sequences."""
+    def _apply(self, chunks: Sequence[Chunk], result: Logits | ManyRuns | Failure) -> None:
+        """Applies the result of a run to its sequences."""
         now = self._clock()
-        try:
-            self._select(chunks, logits, now)
-        except Exception as error:  # of a run on the device, which reads or samples the logits
-            log.exception("%s: selecting tokens failed", self.model)
-            self._fail([chunk.sequence for chunk in chunks], run_failure(error, NOT_CHOSEN), now)
+        if isinstance(result, Failure):
+            self._fail([chunk.sequence for chunk in chunks], result, now)
+        elif isinstance(result, ManyRuns):
+            self._apply_many(chunks, result)
+        else:
+            try:
+                self._select(chunks, result, now)
+            except Exception as error:  # of a run on the device, which reads or samples the logits
+                log.exception("%s: selecting tokens failed", self.model)
+                failure = run_failure(error, NOT_CHOSEN)
+                self._fail([chunk.sequence for chunk in chunks], failure, now)
+
+    def _apply_many(self, chunks: Sequence[Chunk], runs: ManyRuns) -> None:
+        """Counts the tokens of several decode runs as cached, and appends those that they chose."""
+        self._runs_since_encode += len(runs.tokens) - 1
+        for chunk, tokens in zip(chunks, zip(*runs.tokens, strict=True), strict=True):
+            chunk.sequence.num_cached_tokens += len(tokens)
+            self._jobs.record_all(chunk.sequence, tokens, runs.times[1:])
 
     def _select(self, chunks: Sequence[Chunk], logits: Logits, now: float) -> None:
+        """Counts a run's tokens as cached, and selects tokens for fully cached sequences."""
         sequences = [chunk.sequence for chunk in chunks]
         selecting: list[int] = []
         prefilling: list[int] = []
@@ -259,6 +237,8 @@ class GenerationWorker:
 
     def _fork(self) -> None:
         """Forks what is pending. If the device cannot copy the slots, those jobs fail."""
+        if not self._forking.pending:
+            return
         now, groups = self._clock(), [group for group, _ in self._forking.pending.values()]
         try:
             self._forking.run(now)

@@ -134,7 +134,7 @@ class JobTable:
     def _append(self, sequence: DecodingSequence, token: int) -> Outcome | None:
         """Appends ``token``. Returns how the sequence ends with it; None if it continues."""
         outcome = sequence.append(token)
-        if outcome is None and self._slots.is_full(sequence):
+        if outcome is None and not self._slots.room_of(sequence):
             outcome = Outcome.LENGTH
         return outcome
 

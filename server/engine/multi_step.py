@@ -12,7 +12,7 @@ from server.engine.model_runner import ModelRunner
 from server.engine.run_inputs import Chunk
 
 
-class Runs(NamedTuple):
+class ManyRuns(NamedTuple):
     """The results of several runs over the same sequences.
 
     ``tokens``: for each run, the next token of each sequence; None if its logits are not finite.
@@ -30,7 +30,7 @@ def decode_runs(
     max_runs: int,
     clock: Callable[[], float],
     may_continue: Callable[[], bool],
-) -> Runs:
+) -> ManyRuns:
     """Decodes the likeliest tokens until a sequence ends, or a limit below is reached.
 
     Args:
@@ -48,7 +48,7 @@ def decode_runs(
     ends = [sequence.job.eos for sequence in sequences]
     deadlines = [sequence.deadline for sequence in sequences if sequence.deadline is not None]
     deadline = min(deadlines, default=math.inf)
-    runs = Runs([], [clock()])
+    runs = ManyRuns([], [clock()])
     for tokens in runner.decode_greedily(chunks, first_slot):
         now = clock()
         runs.tokens.append(tokens)

@@ -60,9 +60,9 @@ class SlotStore:
         """The slot that ``sequence`` owns. Raises ``KeyError`` if it does not run."""
         return self._slots.slot_of(sequence.id)
 
-    def is_full(self, sequence: DecodingSequence) -> bool:
-        """Whether the slot of ``sequence`` holds no more tokens."""
-        return sequence.num_cached_tokens == self._max_length
+    def room_of(self, sequence: DecodingSequence) -> int:
+        """How many more tokens the slot of ``sequence`` holds."""
+        return self._max_length - sequence.num_cached_tokens
 
     def plan_admissions(self, waiting: Sequence[DecodingSequence]) -> AdmissionPlan:
         """Finds what the next sequences copy when :meth:`admit` gives them slots, in order.
@@ -143,7 +143,7 @@ class SlotStore:
         positions = []
         for slot in range(first_slot, first_slot + count):
             if slot < len(self.running):
-                if self.is_full(self.running[slot]):
+                if not self.room_of(self.running[slot]):
                     return None
                 position = self.running[slot].num_cached_tokens
             else:
