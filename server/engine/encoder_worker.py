@@ -8,12 +8,12 @@ from server.engine.cache.idle_rows import IdleLimits
 from server.engine.encoder_batch import BatchLimits, form_batch
 from server.engine.encoder_queue import EncoderQueue, QueuedText
 from server.engine.encoder_runner import EncoderRunner, Results, TextResult
-from server.engine.failures import NOT_FINITE, Failure, run_with_isolation
+from server.engine.failures import NOT_FINITE, run_with_isolation
 from server.engine.lane import never
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.recording import RecordedRuns, record_runs
 from server.engine.requests.job import EncodingJob
-from server.engine.requests.lifecycle import Event, Outcome, ending_event
+from server.engine.requests.lifecycle import Ending, Event, Outcome, ending_event
 from server.engine.requests.update import JobTimes, JobUpdate
 from server.engine.watchdog import Progress
 
@@ -108,11 +108,11 @@ class EncoderWorker:
         batch = self._schedule(self._clock())
         run = self._start(batch) if batch else None
         if before is not None:
-            self._finish_run(before)
+            self._end_run(before)
         if run is not None and run.results is not None and self._has_next_batch:
             self._running = run
         elif run is not None:
-            self._finish_run(run)
+            self._end_run(run)
         updates, self._updates = self._updates, []
         return updates
 
@@ -125,7 +125,7 @@ class EncoderWorker:
         """Ends texts that are cancelled or past their deadline, and chooses the next batch."""
         for text, outcome in self._waiting.due(now):
             self._waiting.remove(text)
-            self._finish(text, outcome, now)
+            self._end(text, Ending(outcome), now)
         texts = self._waiting.next_candidates()
         if not texts:
             return []
@@ -160,7 +160,7 @@ class EncoderWorker:
             results = None
         return _Run(batch, started, results)
 
-    def _finish_run(self, run: _Run) -> None:
+    def _end_run(self, run: _Run) -> None:
         """Waits for a run, and ends its texts."""
 
         def results_of(texts: Sequence[QueuedText]) -> list[TextResult]:
@@ -185,17 +185,12 @@ class EncoderWorker:
         self._observer.on_run(self.model, RunReport("encode", len(jobs), num_tokens, (seconds,)))
         return results
 
-    def _finish(
-        self,
-        text: QueuedText,
-        outcome: Outcome,
-        now: float,
-        failure: str = "",
-        result: TextResult | None = None,
+    def _end(
+        self, text: QueuedText, ending: Ending, now: float, result: TextResult | None = None
     ) -> None:
         """Ends a text. No other method does."""
-        text.on(ending_event(outcome))
-        completion = text.times.complete(outcome, now, failure)
+        text.on(ending_event(ending.outcome))
+        completion = text.times.complete(ending, now)
         if result is None:
             self._updates.append(JobUpdate(text.id, completion=completion))
             return
@@ -210,16 +205,16 @@ class EncoderWorker:
             )
         )
 
-    def _apply(self, texts: Sequence[QueuedText], results: Sequence[TextResult] | Failure) -> None:
+    def _apply(self, texts: Sequence[QueuedText], results: Sequence[TextResult] | Ending) -> None:
         """Ends each text of a run."""
         now = self._clock()
-        if isinstance(results, Failure):
+        if isinstance(results, Ending):
             for text in texts:
-                self._finish(text, results.outcome, now, results.message)
+                self._end(text, results, now)
             return
         for text, result in zip(texts, results, strict=True):
             if result.is_finite:
                 text.times.first_token = now
-                self._finish(text, Outcome.DONE, now, result=result)
+                self._end(text, Ending(Outcome.DONE), now, result)
             else:
-                self._finish(text, NOT_FINITE.outcome, now, NOT_FINITE.message)
+                self._end(text, NOT_FINITE, now)

@@ -205,9 +205,9 @@ class Engine:
             yield handles
 
     def cancel(self, handles: Iterable[JobHandle], output: int | None = None) -> None:
-        """Ends jobs, or one output of each, early. Ignores jobs that are done."""
+        """Ends jobs, or one output of each, early. Ignores jobs that have ended."""
         for handle in handles:
-            if not handle.is_done:
+            if not handle.has_ended:
                 self._lanes[handle.lane].send(Cancel(handle.model_id, handle.ids, output))
 
     def release_memory(self, limits: IdleLimits) -> None:
@@ -286,7 +286,7 @@ class Engine:
     def _close_all(self) -> None:
         """Closes the handles of all unfinished jobs: they get no more updates."""
         for handle in set(self._handles.values()):
-            handle.is_done = True
+            handle.has_ended = True
             handle.close()
         self._handles.clear()
 

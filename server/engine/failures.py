@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from server.constraint import ConstraintError
-from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.lifecycle import Ending, Outcome
 from server.out_of_memory import is_out_of_memory
 
 T = TypeVar("T")
@@ -17,18 +17,11 @@ R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 
-class Failure(NamedTuple):
-    """Why a sequence ends early. ``message`` is for the client."""
-
-    outcome: Outcome
-    message: str
-
-
-NOT_FINITE = Failure(Outcome.FAILED, "the model's output is not finite")
-RUN_FAILED = Failure(Outcome.FAILED, "the model run failed")
-NOT_CHOSEN = Failure(Outcome.FAILED, "choosing the next token failed")
-NO_TOKEN = Failure(Outcome.NO_TOKEN, "no token is allowed")
-OUT_OF_MEMORY = Failure(
+NOT_FINITE = Ending(Outcome.FAILED, "the model's output is not finite")
+RUN_FAILED = Ending(Outcome.FAILED, "the model run failed")
+NOT_CHOSEN = Ending(Outcome.FAILED, "choosing the next token failed")
+NO_TOKEN = Ending(Outcome.NO_TOKEN, "no token is allowed")
+OUT_OF_MEMORY = Ending(
     Outcome.OUT_OF_MEMORY, "the device has not enough free memory for this request"
 )
 
@@ -37,26 +30,26 @@ class NoTokenError(Exception):
     """The logits processors and the constraint of a sequence forbid every token."""
 
 
-def selection_failure(error: Exception) -> Failure:
+def selection_failure(error: Exception) -> Ending:
     """How a sequence ends after ``error`` in token selection. Logs unexpected errors."""
     if isinstance(error, ConstraintError):
-        return Failure(Outcome.UNSATISFIABLE, str(error))
+        return Ending(Outcome.UNSATISFIABLE, str(error))
     if isinstance(error, NoTokenError):
         return NO_TOKEN
     log.error("the next token could not be chosen", exc_info=error)
     return run_failure(error, NOT_CHOSEN)
 
 
-def run_failure(error: Exception, otherwise: Failure = RUN_FAILED) -> Failure:
+def run_failure(error: Exception, otherwise: Ending = RUN_FAILED) -> Ending:
     """How sequences end whose run raised ``error``."""
     return OUT_OF_MEMORY if is_out_of_memory(error) else otherwise
 
 
 class BatchResult(NamedTuple, Generic[T, R]):
-    """``items`` that ran together, and their result or why the run failed."""
+    """``items`` that ran together, and their result, or how they end because the run failed."""
 
     items: Sequence[T]
-    result: R | Failure
+    result: R | Ending
 
 
 def run_with_isolation(

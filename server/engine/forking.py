@@ -16,7 +16,7 @@ from server.engine.failures import NOT_FINITE, NoTokenError, selection_failure
 from server.engine.fork_logits import Found, read_for_forks
 from server.engine.job_table import JobTable
 from server.engine.requests.job import Delivery
-from server.engine.requests.lifecycle import Event, Outcome
+from server.engine.requests.lifecycle import Ending, Event, Outcome
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobUpdate
 from server.engine.sequence_group import SequenceGroup
@@ -86,7 +86,7 @@ class Forking:
         """Forks one job's sequences. ``found`` and ``top_tokens`` have one item for each."""
         # The total is not finite if one of the logits is not, or if all tokens are forbidden.
         if not all(math.isfinite(top.total) for top in top_tokens):
-            self._jobs.finish(group, NOT_FINITE.outcome, now, NOT_FINITE.message)
+            self._jobs.end_job(group, NOT_FINITE, now)
             return
         if group.times.first_token is None:
             group.times.first_token = now
@@ -98,15 +98,15 @@ class Forking:
             else:
                 self._advance_search(group, group.search, found, top_tokens, forked, now)
         except Exception as error:
-            outcome, message = selection_failure(error)
+            ending = selection_failure(error)
             group.sequences = [*before, *forked]
             self._jobs.replace_sequences(group, [s for s in group.sequences if s.is_live])
-            self._jobs.finish(group, outcome, now, message)
+            self._jobs.end_job(group, ending, now)
             return
         if group.search is None:
             self._append_first_tokens(group, tokens, _logits(found[0]), now)
         elif group.search.is_over:
-            self._jobs.finish(group, Outcome.STOP, now)
+            self._jobs.end_job(group, Ending(Outcome.STOP), now)
 
     def _fork_outputs(
         self, group: SequenceGroup, logits: Floats, forked: list[DecodingSequence]
@@ -133,7 +133,7 @@ class Forking:
             tokens = [int(id_) for id_ in likeliest if processed[id_] > -np.inf]
             if not tokens:
                 raise NoTokenError
-            count = group.num_open_outputs = len(tokens)
+            count = group.num_live_outputs = len(tokens)
         first.num_reserved_slots = 0
         for output in range(1, count):
             forked.append(self._jobs.fork(first, output))

@@ -15,7 +15,6 @@ from server.engine.decoding.logits import Logits
 from server.engine.failures import (
     NOT_CHOSEN,
     NOT_FINITE,
-    Failure,
     run_failure,
     run_with_isolation,
 )
@@ -28,7 +27,7 @@ from server.engine.multi_step import ManyRuns
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.recording import RecordedRuns, record_runs
 from server.engine.requests.job import GenerationJob
-from server.engine.requests.lifecycle import Event, Outcome
+from server.engine.requests.lifecycle import Ending, Event, Outcome
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobUpdate
 from server.engine.requests.waiting_queue import WaitingQueue
@@ -110,7 +109,7 @@ class GenerationWorker:
         if needed > num_slots:
             raise ValueError(f"the job needs {needed} slots, there are {num_slots}")
         now = self._clock()
-        self._waiting.add(self._jobs.open(id_, job, now), now)
+        self._waiting.add(self._jobs.add(id_, job, now), now)
 
     def cancel(self, id_: int, output: int | None = None) -> None:
         """Marks a job, or one output of it, to end in the next step; ignores a job that has ended.
@@ -150,7 +149,7 @@ class GenerationWorker:
         for sequence in chain(self._waiting.items, self._slots.running):
             outcome = sequence.early_outcome(now)
             if outcome is not None and sequence.is_live:  # one may end others of its job
-                self._jobs.end(sequence, outcome, now)
+                self._jobs.end(sequence, Ending(outcome), now)
         self._release_ended()
         self._runs_since_encode += 1
         waiting = self._waiting.items
@@ -182,11 +181,11 @@ class GenerationWorker:
             sequences = [self._slots.get(id_) for id_ in plan.decode]
             yield from self._decoder.decode(sequences, plan.num_decode_runs, may_continue)
 
-    def _apply(self, chunks: Sequence[Chunk], result: Logits | ManyRuns | Failure) -> None:
+    def _apply(self, chunks: Sequence[Chunk], result: Logits | ManyRuns | Ending) -> None:
         """Applies the result of a run to its sequences."""
         now = self._clock()
-        if isinstance(result, Failure):
-            self._fail([chunk.sequence for chunk in chunks], result, now)
+        if isinstance(result, Ending):
+            self._end_all([chunk.sequence for chunk in chunks], result, now)
         elif isinstance(result, ManyRuns):
             self._apply_many(chunks, result)
         else:
@@ -195,7 +194,7 @@ class GenerationWorker:
             except Exception as error:  # of a run on the device, which reads or samples the logits
                 log.exception("%s: selecting tokens failed", self.model)
                 failure = run_failure(error, NOT_CHOSEN)
-                self._fail([chunk.sequence for chunk in chunks], failure, now)
+                self._end_all([chunk.sequence for chunk in chunks], failure, now)
 
     def _apply_many(self, chunks: Sequence[Chunk], runs: ManyRuns) -> None:
         """Counts the tokens of several decode runs as cached, and appends those that they chose."""
@@ -220,14 +219,14 @@ class GenerationWorker:
                 prefilling.append(index)
             elif not sequence.job.max_new_tokens:
                 group.times.first_token = now
-                self._jobs.end(sequence, Outcome.LENGTH, now)
+                self._jobs.end(sequence, Ending(Outcome.LENGTH), now)
             elif group.is_independent:
                 selecting.append(index)
             else:
                 forking.append(index)
         if prefilling:
             failing = self._selector.find_non_finite(prefilling, logits)
-            self._fail([sequences[index] for index in failing], NOT_FINITE, now)
+            self._end_all([sequences[index] for index in failing], NOT_FINITE, now)
         if forking:
             self._forking.add([sequences[index] for index in forking], forking, logits)
         if selecting:
@@ -247,11 +246,11 @@ class GenerationWorker:
             self._forking.discard()
             failure = run_failure(error, NOT_CHOSEN)
             for group in filter(lambda group: group.sequences, groups):
-                self._jobs.finish(group, failure.outcome, now, failure.message)
+                self._jobs.end_job(group, failure, now)
 
-    def _fail(self, sequences: Sequence[DecodingSequence], failure: Failure, now: float) -> None:
+    def _end_all(self, sequences: Sequence[DecodingSequence], ending: Ending, now: float) -> None:
         for sequence in filter(_is_live, sequences):  # one may end others of its job
-            self._jobs.end(sequence, failure.outcome, now, failure.message)
+            self._jobs.end(sequence, ending, now)
 
     def _encode(self, sequences: Sequence[DecodingSequence]) -> None:
         def encode(batch: Sequence[DecodingSequence]) -> None:
@@ -264,14 +263,14 @@ class GenerationWorker:
         label = f"encoding by {self.model}"
         for batch, failure in run_with_isolation(sequences, encode, label, _is_live):
             if failure is not None:
-                self._fail(batch, failure, self._clock())
+                self._end_all(batch, failure, self._clock())
                 continue
             for sequence in batch:
                 sequence.on(Event.PREFILL)
 
     def _release_ended(self) -> None:
         """Releases the slots of ended sequences. Slots move only here and in forks."""
-        ended = [s for s in self._jobs.take_ended() if not self._waiting.discard(s.id)]
+        ended = [s for s in self._jobs.drain_ended() if not self._waiting.discard(s.id)]
         in_order = deque(sorted(ended, key=self._slots.slot_of))
         while in_order:
             # The last sequence fills a slot that is freed: it should be one that goes on.

@@ -1,6 +1,6 @@
 """The jobs of a worker, their sequences, and their updates.
 
-Only :meth:`JobTable.finish` ends a job or one of its outputs.
+Only :meth:`JobTable._end` ends a job or one of its outputs.
 """
 
 import itertools
@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from server.engine.cache.slot_store import SlotStore
-from server.engine.failures import NOT_FINITE, Failure, selection_failure
+from server.engine.decoding.sampling import TokenLogprob
+from server.engine.failures import NOT_FINITE, selection_failure
 from server.engine.requests.job import GenerationJob
-from server.engine.requests.lifecycle import Event, Outcome, Phase, ending_event
+from server.engine.requests.lifecycle import Ending, Event, Outcome, Phase, ending_event
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobUpdate
 from server.engine.sequence_group import LastUpdate, SequenceGroup, last_update
@@ -40,7 +41,7 @@ class JobTable:
     def is_empty(self) -> bool:
         return not self._groups
 
-    def open(self, id_: int, job: GenerationJob, now: float) -> DecodingSequence:
+    def add(self, id_: int, job: GenerationJob, now: float) -> DecodingSequence:
         """Adds a job. Returns the sequence that will prefill its prompt."""
         first = DecodingSequence.first_of(next(self._sequence_ids), job)
         self._groups[id_] = self._group_of[first.id] = SequenceGroup.of(id_, first, now)
@@ -77,13 +78,14 @@ class JobTable:
             ):
                 sequence.on(Event.CANCEL)
 
-    def end(
-        self, sequence: DecodingSequence, outcome: Outcome, now: float, failure: str = ""
-    ) -> None:
+    def end(self, sequence: DecodingSequence, ending: Ending, now: float) -> None:
         """Ends a sequence without a token, and its whole job unless the sequence is independent."""
         group = self._group_of[sequence.id]
-        only = sequence if group.is_independent else None
-        self.finish(group, outcome, now, failure, only)
+        self._end(group, ending, now, sequence if group.is_independent else None)
+
+    def end_job(self, group: SequenceGroup, ending: Ending, now: float) -> None:
+        """Ends all outputs of a job that have not ended."""
+        self._end(group, ending, now)
 
     def record(self, next_token: NextToken, now: float) -> None:
         """Appends an independent sequence's next token, and publishes its tokens if they are due.
@@ -94,18 +96,12 @@ class JobTable:
         group = self._group_of[sequence.id]
         if group.times.first_token is None:
             group.times.first_token = now
-        outcome = None
-        if not isinstance(token, Failure):
-            try:
-                outcome = self._append(sequence, token)
-            except Exception as error:
-                token = selection_failure(error)
-        if isinstance(token, Failure):
-            self.finish(group, token.outcome, now, token.message, sequence)
-            return
-        sequence.unpublished.add(token, logprobs, now)
-        if outcome is not None:
-            self.finish(group, outcome, now, only=sequence)
+        if isinstance(token, Ending):
+            ending: Ending | None = token
+        else:
+            ending = self._append(sequence, token, logprobs, now)
+        if ending is not None:
+            self._end(group, ending, now, sequence)
         elif not sequence.may_wait(now, is_busy=len(self._slots.running) > FEW_SEQUENCES):
             sequence.last_published = now
             tokens, logprobs, times = sequence.unpublished.take()
@@ -131,49 +127,58 @@ class JobTable:
         last = NOT_FINITE if tokens[-1] is None else tokens[-1]
         self.record(NextToken(sequence, last), times[-1])
 
-    def _append(self, sequence: DecodingSequence, token: int) -> Outcome | None:
+    def _append(
+        self,
+        sequence: DecodingSequence,
+        token: int,
+        logprobs: Sequence[TokenLogprob],
+        now: float,
+    ) -> Ending | None:
         """Appends ``token``. Returns how the sequence ends with it; None if it continues."""
-        outcome = sequence.append(token)
+        try:
+            outcome = sequence.append(token)
+        except Exception as error:
+            return selection_failure(error)
+        sequence.unpublished.add(token, logprobs, now)
         if outcome is None and not self._slots.room_of(sequence):
             outcome = Outcome.LENGTH
-        return outcome
+        return None if outcome is None else Ending(outcome)
 
     def publish(self, update: JobUpdate) -> None:
         """Publishes an update that ends no output."""
         self._updates.append(update)
 
-    def finish(
+    def _end(
         self,
         group: SequenceGroup,
-        outcome: Outcome,
+        ending: Ending,
         now: float,
-        failure: str = "",
         only: DecodingSequence | None = None,
     ) -> None:
         """Ends a job, or the one output of the independent sequence ``only``.
 
         No other method ends a job or an output.
 
-        The ended sequences leave the job. :meth:`take_ended` returns them, and the worker then
+        The ended sequences leave the job. :meth:`drain_ended` returns them, and the worker then
         releases their slots. The slots of failed sequences are cleared now, before any slot moves.
         """
         if only is None:
-            ended, last_updates = group.sequences, group.last_updates(outcome, failure, now)
+            ended, last_updates = group.sequences, group.last_updates(ending, now)
             group.sequences = []
-            group.num_open_outputs = len(last_updates)
+            group.num_live_outputs = len(last_updates)
         else:
-            ended, last_updates = [only], [last_update(only, outcome, failure)]
+            ended, last_updates = [only], [last_update(only, ending)]
             group.sequences.remove(only)
-        event = ending_event(outcome)
+        event = ending_event(ending.outcome)
         for sequence in ended:
             sequence.on(event)
             if sequence.phase == Phase.FAILED:
                 self._slots.clear(sequence)
         self._ended += ended
         for last in last_updates:
-            group.num_open_outputs -= 1
+            group.num_live_outputs -= 1
             self._updates.append(_last_update(group, last, now))
-        if not group.num_open_outputs:
+        if not group.num_live_outputs:
             del self._groups[group.id]
 
     def replace_sequences(self, group: SequenceGroup, sequences: list[DecodingSequence]) -> None:
@@ -181,7 +186,7 @@ class JobTable:
         self._ended += [sequence for sequence in group.sequences if sequence not in sequences]
         group.sequences = sequences
 
-    def take_ended(self) -> list[DecodingSequence]:
+    def drain_ended(self) -> list[DecodingSequence]:
         """Removes and returns the sequences that ended since the last call."""
         ended, self._ended = self._ended, []
         for sequence in ended:
@@ -215,7 +220,7 @@ def _last_update(group: SequenceGroup, last: LastUpdate, now: float) -> JobUpdat
     return JobUpdate(
         group.id,
         last.tokens,
-        completion=group.times.complete(last.outcome, now, last.failure, group.num_reused_tokens),
+        completion=group.times.complete(last.ending, now, group.num_reused_tokens),
         output=last.output,
         logprobs=last.logprobs,
         prompt_logprobs=tuple(group.prompt_logprobs),
@@ -223,5 +228,5 @@ def _last_update(group: SequenceGroup, last: LastUpdate, now: float) -> JobUpdat
         score=last.score,
         token_times=last.times,
         attention=np.stack(group.attention) if group.attention else None,
-        has_more=group.num_open_outputs > 0,
+        has_more=group.num_live_outputs > 0,
     )

@@ -12,14 +12,14 @@ from server.engine.cache.idle_rows import IdleLimits
 from server.engine.observer import Observer, WorkerStats, total_stats
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Job
-from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.lifecycle import Ending, Outcome
 from server.engine.requests.update import JobTimes, JobUpdate
 from server.engine.watchdog import Progress
 from server.niceness import Niceness, add_niceness
 
 log = logging.getLogger(__name__)
 
-REFUSED_JOB = "the job could not be started"
+REFUSED_JOB = Ending(Outcome.FAILED, "the job could not be started")
 
 JobT_contra = TypeVar("JobT_contra", contravariant=True)
 
@@ -252,7 +252,7 @@ class Lane(threading.Thread):
         try:
             worker.submit(id_, job)
         except Exception:
-            log.exception("%s: a job could not be opened", worker.model)
+            log.exception("%s: a job was refused", worker.model)
             now = time.monotonic()
-            completion = JobTimes(now).complete(Outcome.FAILED, now, failure=REFUSED_JOB)
+            completion = JobTimes(now).complete(REFUSED_JOB, now)
             self._publish([JobUpdate(id_, completion=completion)])

@@ -50,14 +50,14 @@ def _score(
         if top is None:
             rows = logits.rows(range(count))
             if not np.isfinite(rows.max(-1)).all():
-                raise ValueError(NOT_FINITE.message)
+                raise ValueError(NOT_FINITE.failure)
             found = [
                 sampling.token_logprob(row, token, num_top)
                 for row, token in zip(rows, targets, strict=False)
             ]
         else:
             if not all(math.isfinite(each.total) for each in top):
-                raise ValueError(NOT_FINITE.message)
+                raise ValueError(NOT_FINITE.failure)
             found = [
                 sampling.logprob_in_top(each.target, each, num_top) for each in top[: len(targets)]
             ]

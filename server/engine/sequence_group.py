@@ -9,7 +9,7 @@ from server.engine.decoding.beam import BeamSearch
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.failures import NO_TOKEN
 from server.engine.requests.job import GenerationJob, TextEnd
-from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.lifecycle import Ending, Outcome
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobTimes
 
@@ -25,7 +25,7 @@ class SequenceGroup:
         search: the beam search; None without one.
         is_independent: whether each sequence is one output: all samples have forked, and there is
             no search.
-        num_open_outputs: the number of outputs that have not ended.
+        num_live_outputs: the number of outputs that have not ended.
         num_published_tokens: how many tokens of the search's best hypothesis were published.
         agreed_times: for each token that all hypotheses share, when they agreed on it.
         text_end: finds a stop string in these tokens; None without a search or a stop string.
@@ -39,7 +39,7 @@ class SequenceGroup:
     sequences: list[DecodingSequence]
     search: BeamSearch | None
     is_independent: bool
-    num_open_outputs: int
+    num_live_outputs: int
     num_published_tokens: int = 0
     agreed_times: list[float] = field(default_factory=list)
     text_end: TextEnd | None = None
@@ -61,7 +61,7 @@ class SequenceGroup:
             [first],
             search,
             is_independent=job.num_sequences == 1 and search is None,
-            num_open_outputs=job.num_outputs,
+            num_live_outputs=job.num_outputs,
             text_end=None if search is None or job.text_end is None else job.text_end(),
         )
 
@@ -77,18 +77,18 @@ class SequenceGroup:
                 return len(self.agreed_times)
         return None
 
-    def last_updates(self, outcome: Outcome, failure: str, now: float) -> list["LastUpdate"]:
-        """Returns every open output's last update when the job ends at ``now`` with ``outcome``."""
+    def last_updates(self, ending: Ending, now: float) -> list["LastUpdate"]:
+        """Returns every open output's last update when the job ends at ``now``."""
         if self.is_independent:
-            return [last_update(sequence, outcome, failure) for sequence in self.sequences]
-        if self.search is not None and outcome in {Outcome.STOP, Outcome.TIME_LIMIT}:
+            return [last_update(sequence, ending) for sequence in self.sequences]
+        if self.search is not None and ending.outcome in {Outcome.STOP, Outcome.TIME_LIMIT}:
             hypotheses = self._hypotheses(self.search, now)
             if hypotheses:  # a constraint may allow fewer than the job wants
                 return hypotheses
             if self.search.is_over:
-                return [LastUpdate(0, NO_TOKEN.outcome, failure=NO_TOKEN.message)]
+                return [LastUpdate(0, NO_TOKEN)]
         outputs = range(self.job.num_outputs)
-        return [LastUpdate(output, outcome, failure=failure) for output in outputs]
+        return [LastUpdate(output, ending) for output in outputs]
 
     def _hypotheses(self, search: BeamSearch, now: float) -> list["LastUpdate"]:
         """Returns the best hypotheses; the first has only its tokens that were not published."""
@@ -105,7 +105,7 @@ class SequenceGroup:
             logprobs = tuple(map(TokenLogprob, values))
             agreed = () if output else self.agreed_times[published:]
             times = (*agreed, *[now] * (len(tokens) - len(agreed)))
-            last = LastUpdate(output, outcome, tokens, logprobs, hypothesis.score, times=times)
+            last = LastUpdate(output, Ending(outcome), tokens, logprobs, hypothesis.score, times)
             updates.append(last)
         return updates
 
@@ -114,15 +114,14 @@ class LastUpdate(NamedTuple):
     """The last tokens of an output, and how it ends."""
 
     output: int
-    outcome: Outcome
+    ending: Ending
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     score: float | None = None
-    failure: str = ""
     times: tuple[float, ...] = ()
 
 
-def last_update(sequence: DecodingSequence, outcome: Outcome, failure: str) -> LastUpdate:
+def last_update(sequence: DecodingSequence, ending: Ending) -> LastUpdate:
     """Makes an independent sequence's last update, with all tokens that were not published."""
     tokens, logprobs, times = sequence.unpublished.take()
-    return LastUpdate(sequence.output, outcome, tokens, logprobs, failure=failure, times=times)
+    return LastUpdate(sequence.output, ending, tokens, logprobs, times=times)

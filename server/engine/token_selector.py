@@ -13,20 +13,21 @@ from server.constraint import Floats
 from server.engine.decoding import sampling
 from server.engine.decoding.logits import Logits, greedy
 from server.engine.decoding.sampling import TokenLogprob
-from server.engine.failures import NOT_FINITE, Failure, NoTokenError, selection_failure
+from server.engine.failures import NOT_FINITE, NoTokenError, selection_failure
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
+from server.engine.requests.lifecycle import Ending
 from server.engine.requests.sequence import DecodingSequence, LogitsNeed
 from server.runtime.host_ops import TopTokens
 
 
 class NextToken(NamedTuple):
-    """The token chosen for a sequence, or why none could be chosen.
+    """The token chosen for a sequence, or how the sequence ends because none could be chosen.
 
     ``logprobs``: the token's log-probability, if the job wants it.
     """
 
     sequence: DecodingSequence
-    token: int | Failure
+    token: int | Ending
     logprobs: tuple[TokenLogprob, ...] = ()
 
 

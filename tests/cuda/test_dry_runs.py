@@ -218,7 +218,7 @@ def test_a_device_without_memory_is_told(
     config = {"cuda_graphs": cuda_graphs}
     request = Request(bundle_of("bert-check"), config, memory_bytes=0, warms_up=cuda_graphs)
     reply = run_probe(request)
-    assert reply.failures["greedy"] == ([] if cuda_graphs else [OUT_OF_MEMORY.message] * 3)
+    assert reply.failures["greedy"] == ([] if cuda_graphs else [OUT_OF_MEMORY.failure] * 3)
 
 
 def run_python(code: str, libraries: Path) -> "subprocess.CompletedProcess[str]":

@@ -18,7 +18,6 @@ from server.engine.lane import REFUSED_JOB, Add, Cancel, Lane, Stop, Submit
 from server.engine.observer import Unobserved, WorkerStats
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import EncodingJob
-from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import JobUpdate
 from server.runtime.contract import BoundGraph, Graph, KernelNodes, StepGraphs
 from server.runtime.host_memory import HostMemory
@@ -176,7 +175,7 @@ def test_job_that_cannot_be_started_fails_alone() -> None:
     failed = updates.get(timeout=60)
     assert (failed.id, failed.is_last) == (7, True)
     assert failed.completion is not None
-    assert (failed.completion.outcome, failed.completion.failure) == (Outcome.FAILED, REFUSED_JOB)
+    assert (failed.completion.outcome, failed.completion.failure) == REFUSED_JOB
     lane.send(Submit(0, 8, [make_job([1], 2)]))
     while not (update := updates.get(timeout=60)).is_last:
         pass

@@ -87,7 +87,7 @@ def test_errors_of_the_cuda_runtime_are_recognised(
 
 
 def test_the_caller_is_told() -> None:
-    error = failure_of(Completion(OUT_OF_MEMORY.outcome, 0.0, 0.0, 0.0, OUT_OF_MEMORY.message))
+    error = failure_of(Completion(OUT_OF_MEMORY.outcome, 0.0, 0.0, 0.0, OUT_OF_MEMORY.failure))
     assert isinstance(error, OverloadedError)
     assert (error.code, error.limit) == (Code.RESOURCE_EXHAUSTED, Limit.DEVICE_MEMORY)
     assert "memory" in str(error)

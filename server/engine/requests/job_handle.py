@@ -27,7 +27,7 @@ class JobHandle:
         model_id: the id by which lanes look up the model's worker.
         cost: the admitted cost of all jobs.
         num_jobs: the number of jobs. Each text has one update, in the order in which they end.
-        is_done: whether the last update was pushed, or the engine stopped.
+        has_ended: whether the last update was pushed, or the engine stopped.
         is_overrun: whether the reader was too slow, so that the jobs are cancelled.
         on_update: called once for each update or error that :meth:`next` can return or raise.
     """
@@ -37,7 +37,7 @@ class JobHandle:
     model_id: int
     cost: Cost
     num_jobs: int = 1
-    is_done: bool = False
+    has_ended: bool = False
     is_overrun: bool = False
     on_update: Callable[[], object] | None = None
     _num_ended: int = 0
@@ -58,7 +58,7 @@ class JobHandle:
         self._num_ended += 1
         if self._num_ended < self.num_jobs:
             return None
-        self.is_done = True
+        self.has_ended = True
         later = completion.queue_seconds - self._first_queue_seconds
         return replace(
             completion,

@@ -12,6 +12,7 @@ sequence is CANCELLING until the next step, which ends it.
 """
 
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Phase(StrEnum):
@@ -50,6 +51,13 @@ class Outcome(StrEnum):
     NO_TOKEN = "no_token"  # the logits processors forbid every token
     OUT_OF_MEMORY = "out_of_memory"  # the device had no memory for a run
     FAILED = "failed"
+
+
+class Ending(NamedTuple):
+    """How an output ends. ``failure``: what went wrong, for the client; else empty."""
+
+    outcome: Outcome
+    failure: str = ""
 
 
 _W, _E, _P, _D = Phase.WAITING, Phase.ENCODING, Phase.PREFILLING, Phase.DECODING

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from server.constraint import Floats
 from server.engine.decoding.sampling import TokenLogprob
-from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.lifecycle import Ending, Outcome
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -80,17 +80,15 @@ class JobTimes:
     started: float | None = None
     first_token: float | None = None
 
-    def complete(
-        self, outcome: Outcome, now: float, failure: str = "", num_reused_tokens: int = 0
-    ) -> Completion:
+    def complete(self, ending: Ending, now: float, num_reused_tokens: int = 0) -> Completion:
         """Returns the completion of an output that ends at ``now``."""
         started = now if self.started is None else self.started
         first = now if self.first_token is None else self.first_token
         return Completion(
-            outcome=outcome,
+            outcome=ending.outcome,
             queue_seconds=started - self.submitted,
             prefill_seconds=first - started,
             decode_seconds=now - first,
-            failure=failure,
+            failure=ending.failure,
             num_reused_tokens=num_reused_tokens,
         )
