@@ -281,11 +281,11 @@ async def _follow(handle: JobHandle, results: list[Result]) -> list[Result]:
         result.tokens += update.tokens
         result.token_times += update.token_times
         result.logprobs += [token.logprob for token in update.logprobs]
-        result.prompt_logprobs += update.prompt_logprobs
-        if update.vector is not None:
-            result.vector = update.vector
-        if update.indices is not None:
-            result.indices = update.indices.tolist()
+        result.prompt_logprobs += update.prompt.logprobs
+        if update.encoded is not None:
+            result.vector = update.encoded.vector
+            if update.encoded.indices is not None:
+                result.indices = update.encoded.indices.tolist()
         if update.completion is not None and not update.completion.is_success:
             raise RuntimeError(
                 f"a job ended with outcome {update.completion.outcome}: {update.completion.failure}"

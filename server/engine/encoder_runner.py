@@ -1,17 +1,16 @@
 """Runs an encoder over batches of texts, and splits the outputs by text."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from msgspec.structs import replace
 
 from model.bundle import ATTENDED_LENGTHS, PIXELS, GraphSpec
-from server.constraint import Floats
 from server.engine.encoder_attention import EncoderAttention
 from server.engine.gpu.buckets import TextBuckets
 from server.engine.gpu.padded_encoder import PaddedEncoder
 from server.engine.requests.job import EncodingJob
+from server.engine.requests.update import EncoderOutput
 from server.engine.run_inputs import pad
 from server.engine.sparse_vectors import largest_weights
 from server.runtime.contract import BoundGraph, Graph
@@ -20,21 +19,11 @@ from server.runtime.memory import Array
 TOKEN_VECTORS = "token_embeddings"
 
 
-class TextResult(NamedTuple):
-    """The result of one text, with the shapes of :class:`server.engine.requests.update.JobUpdate`.
+Outputs = list[EncoderOutput | None]
+"""The output for each text of a run; None if it is not finite."""
 
-    It owns its memory.
-    """
-
-    vector: Floats
-    token_vectors: Floats | None
-    is_finite: bool
-    indices: npt.NDArray[np.int32] | None = None
-    attention: Floats | None = None
-
-
-Results = Callable[[], list[TextResult]]
-"""Waits for a run and returns its results, one for each text. Call it once."""
+PendingOutputs = Callable[[], Outputs]
+"""Waits for a run and returns its outputs. Call it once."""
 
 
 class EncoderRunner:
@@ -92,7 +81,7 @@ class EncoderRunner:
         """Makes :attr:`buckets` None."""
         self._padded = None
 
-    def start(self, jobs: Sequence[EncodingJob]) -> Results | None:
+    def start(self, jobs: Sequence[EncodingJob]) -> PendingOutputs | None:
         """Starts a recorded run of a batch. At most two runs may be in flight.
 
         Returns:
@@ -109,7 +98,7 @@ class EncoderRunner:
         started = self._padded.start(bucket, self._inputs_of(jobs))
         return lambda: self._split(jobs, started.wait(), None)
 
-    def run(self, jobs: Sequence[EncodingJob]) -> list[TextResult]:
+    def run(self, jobs: Sequence[EncodingJob]) -> Outputs:
         """Runs the graph over a batch."""
         inputs = self._inputs_of(jobs)
         selection = jobs[0].attention
@@ -117,9 +106,10 @@ class EncoderRunner:
             if self._attention is None:
                 raise ValueError("this model has no graph with attention weights")
             weights, outputs = self._attention.run(inputs, selection, {self._output.name})
-            (result,) = self._split(jobs, outputs[self._output.name], None)
-            is_finite = result.is_finite and bool(np.isfinite(weights).all())
-            return [result._replace(attention=weights, is_finite=is_finite)]
+            (output,) = self._split(jobs, outputs[self._output.name], None)
+            if output is None or not np.isfinite(weights).all():
+                return [None]
+            return [replace(output, attention=weights)]
         graph = self._graph
         if self._graph_with_tokens is not None and any(job.wants_tokens for job in jobs):
             graph = self._graph_with_tokens
@@ -154,11 +144,10 @@ class EncoderRunner:
             inputs["logit_positions"] = np.array(positions, np.int32)
         return inputs
 
-    def _split(
-        self, jobs: Sequence[EncodingJob], output: Array, tokens: Array | None
-    ) -> list[TextResult]:
+    def _split(self, jobs: Sequence[EncodingJob], output: Array, tokens: Array | None) -> Outputs:
         """Splits the outputs by text, and copies them: a later run overwrites their memory."""
-        results, start = [], 0
+        outputs: Outputs = []
+        start = 0
         are_finite = _are_finite(output, tokens)
         for row, job in enumerate(jobs):
             if "logit_positions" in self._inputs:
@@ -169,13 +158,14 @@ class EncoderRunner:
             token_vectors = None
             if tokens is not None and job.wants_tokens:
                 token_vectors = tokens[row, : job.num_tokens].copy()
-            is_finite = are_finite or _are_finite(vector, token_vectors)
-            if self._is_sparse:
+            if not (are_finite or _are_finite(vector, token_vectors)):
+                outputs.append(None)
+            elif self._is_sparse:
                 weights = largest_weights(vector, job.max_active_dims)
-                results.append(TextResult(weights.values, None, is_finite, weights.indices))
+                outputs.append(EncoderOutput(weights.values, indices=weights.indices))
             else:
-                results.append(TextResult(vector.copy(), token_vectors, is_finite))
-        return results
+                outputs.append(EncoderOutput(vector.copy(), token_vectors))
+        return outputs
 
 
 def _are_finite(*arrays: Array | None) -> bool:

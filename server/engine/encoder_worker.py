@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from server.engine.cache.idle_rows import IdleLimits
 from server.engine.encoder_batch import BatchLimits, form_batch
 from server.engine.encoder_queue import EncoderQueue, QueuedText
-from server.engine.encoder_runner import EncoderRunner, Results, TextResult
+from server.engine.encoder_runner import EncoderRunner, Outputs, PendingOutputs
 from server.engine.failures import NOT_FINITE, run_with_isolation
 from server.engine.lane import never
 from server.engine.observer import Observer, RunReport, WorkerStats
 from server.engine.recording import RecordedRuns, record_runs
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Ending, Event, Outcome, ending_event
-from server.engine.requests.update import JobTimes, JobUpdate
+from server.engine.requests.update import EncoderOutput, JobTimes, JobUpdate
 from server.engine.watchdog import Progress
 
 log = logging.getLogger(__name__)
@@ -24,11 +24,11 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """A scheduled batch. ``results`` waits for its run; None if the run is not started yet."""
+    """A scheduled batch. ``pending`` waits for its run; None if the run is not started yet."""
 
     texts: Sequence[QueuedText]
     started: float
-    results: Results | None
+    pending: PendingOutputs | None
 
 
 class EncoderWorker:
@@ -109,7 +109,7 @@ class EncoderWorker:
         run = self._start(batch) if batch else None
         if before is not None:
             self._end_run(before)
-        if run is not None and run.results is not None and self._has_next_batch:
+        if run is not None and run.pending is not None and self._has_next_batch:
             self._running = run
         elif run is not None:
             self._end_run(run)
@@ -154,67 +154,55 @@ class EncoderWorker:
         """Starts a recorded run of a batch, if one fits it."""
         started = self._clock()
         try:
-            results = self._runner.start([text.job for text in batch])
+            pending = self._runner.start([text.job for text in batch])
         except Exception:
             log.warning("%s: a run could not be started", self.model, exc_info=True)
-            results = None
-        return _Run(batch, started, results)
+            pending = None
+        return _Run(batch, started, pending)
 
     def _end_run(self, run: _Run) -> None:
         """Waits for a run, and ends its texts."""
 
-        def results_of(texts: Sequence[QueuedText]) -> list[TextResult]:
-            return self._results(run, texts)
+        def outputs_of(texts: Sequence[QueuedText]) -> Outputs:
+            return self._outputs(run, texts)
 
-        for ran in run_with_isolation(run.texts, results_of, f"a run of {self.model}"):
+        for ran in run_with_isolation(run.texts, outputs_of, f"a run of {self.model}"):
             self._apply(*ran)
 
-    def _results(self, run: _Run, texts: Sequence[QueuedText]) -> list[TextResult]:
-        """Returns the results of a run; runs ``texts`` again if they are only some of its texts."""
+    def _outputs(self, run: _Run, texts: Sequence[QueuedText]) -> Outputs:
+        """Returns the outputs of a run; runs ``texts`` again if they are only some of its texts."""
         jobs = [text.job for text in texts]
         self.progress.begin(len(jobs) * max(job.num_tokens for job in jobs))
-        if run.results is not None and texts is run.texts:
+        if run.pending is not None and texts is run.texts:
             started = max(run.started, self._last_end)
-            results = run.results()
+            outputs = run.pending()
         else:
             started = self._clock()
-            results = self._runner.run(jobs)
+            outputs = self._runner.run(jobs)
         self._last_end = self._clock()
         seconds = self._last_end - started
         num_tokens = sum(job.num_tokens for job in jobs)
         self._observer.on_run(self.model, RunReport("encode", len(jobs), num_tokens, (seconds,)))
-        return results
+        return outputs
 
     def _end(
-        self, text: QueuedText, ending: Ending, now: float, result: TextResult | None = None
+        self, text: QueuedText, ending: Ending, now: float, output: EncoderOutput | None = None
     ) -> None:
         """Ends a text. No other method does."""
         text.on(ending_event(ending.outcome))
         completion = text.times.complete(ending, now)
-        if result is None:
-            self._updates.append(JobUpdate(text.id, completion=completion))
-            return
-        self._updates.append(
-            JobUpdate(
-                text.id,
-                vector=result.vector,
-                indices=result.indices,
-                token_vectors=result.token_vectors,
-                attention=result.attention,
-                completion=completion,
-            )
-        )
+        self._updates.append(JobUpdate(text.id, completion=completion, encoded=output))
 
-    def _apply(self, texts: Sequence[QueuedText], results: Sequence[TextResult] | Ending) -> None:
+    def _apply(self, texts: Sequence[QueuedText], outputs: Outputs | Ending) -> None:
         """Ends each text of a run."""
         now = self._clock()
-        if isinstance(results, Ending):
+        if isinstance(outputs, Ending):
             for text in texts:
-                self._end(text, results, now)
+                self._end(text, outputs, now)
             return
-        for text, result in zip(texts, results, strict=True):
-            if result.is_finite:
-                text.times.first_token = now
-                self._end(text, Ending(Outcome.DONE), now, result)
-            else:
+        for text, output in zip(texts, outputs, strict=True):
+            if output is None:
                 self._end(text, NOT_FINITE, now)
+            else:
+                text.times.first_token = now
+                self._end(text, Ending(Outcome.DONE), now, output)

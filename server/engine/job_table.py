@@ -6,8 +6,6 @@ Only :meth:`JobTable._end` ends a job or one of its outputs.
 import itertools
 from collections.abc import Sequence
 
-import numpy as np
-
 from server.engine.cache.slot_store import SlotStore
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.failures import NOT_FINITE, selection_failure
@@ -15,7 +13,7 @@ from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Ending, Event, Outcome, Phase, ending_event
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.requests.update import JobUpdate
-from server.engine.sequence_group import LastUpdate, SequenceGroup, last_update
+from server.engine.sequence_group import SequenceGroup
 from server.engine.token_selector import NextToken
 
 # While more sequences run, the tokens of a stream may wait: see ``Delivery.STREAM``.
@@ -105,10 +103,7 @@ class JobTable:
         elif not sequence.may_wait(now, is_busy=len(self._slots.running) > FEW_SEQUENCES):
             sequence.last_published = now
             tokens, logprobs, times = sequence.unpublished.take()
-            update = JobUpdate(
-                group.id, tokens, output=sequence.output, logprobs=logprobs, token_times=times
-            )
-            self._updates.append(update)
+            self._updates.append(JobUpdate(group.id, tokens, sequence.output, logprobs, times))
 
     def record_all(
         self, sequence: DecodingSequence, tokens: Sequence[int | None], times: Sequence[float]
@@ -165,9 +160,8 @@ class JobTable:
         if only is None:
             ended, last_updates = group.sequences, group.last_updates(ending, now)
             group.sequences = []
-            group.num_live_outputs = len(last_updates)
         else:
-            ended, last_updates = [only], [last_update(only, ending)]
+            ended, last_updates = [only], [group.last_update(only, ending, now)]
             group.sequences.remove(only)
         event = ending_event(ending.outcome)
         for sequence in ended:
@@ -175,9 +169,7 @@ class JobTable:
             if sequence.phase == Phase.FAILED:
                 self._slots.clear(sequence)
         self._ended += ended
-        for last in last_updates:
-            group.num_live_outputs -= 1
-            self._updates.append(_last_update(group, last, now))
+        self._updates += last_updates
         if not group.num_live_outputs:
             del self._groups[group.id]
 
@@ -214,19 +206,3 @@ class JobTable:
             raise RuntimeError(f"ended sequences are left: {self._ended}")
         if not all(s.is_live for s in working):
             raise RuntimeError(f"an ended sequence works on a job: {working}")
-
-
-def _last_update(group: SequenceGroup, last: LastUpdate, now: float) -> JobUpdate:
-    return JobUpdate(
-        group.id,
-        last.tokens,
-        completion=group.times.complete(last.ending, now, group.num_reused_tokens),
-        output=last.output,
-        logprobs=last.logprobs,
-        prompt_logprobs=tuple(group.prompt_logprobs),
-        first_logprobs=group.first_logprobs,
-        score=last.score,
-        token_times=last.times,
-        attention=np.stack(group.attention) if group.attention else None,
-        has_more=group.num_live_outputs > 0,
-    )

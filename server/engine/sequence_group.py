@@ -2,16 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+
+import numpy as np
 
 from server.constraint import Floats
-from server.engine.decoding.beam import BeamSearch
+from server.engine.decoding.beam import BeamSearch, Hypothesis
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.failures import NO_TOKEN
 from server.engine.requests.job import GenerationJob, TextEnd
 from server.engine.requests.lifecycle import Ending, Outcome
 from server.engine.requests.sequence import DecodingSequence
-from server.engine.requests.update import JobTimes
+from server.engine.requests.update import (
+    NO_PROMPT_OUTPUT,
+    JobTimes,
+    JobUpdate,
+    PromptOutput,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -77,51 +83,73 @@ class SequenceGroup:
                 return len(self.agreed_times)
         return None
 
-    def last_updates(self, ending: Ending, now: float) -> list["LastUpdate"]:
-        """Returns every open output's last update when the job ends at ``now``."""
+    def last_update(self, sequence: DecodingSequence, ending: Ending, now: float) -> JobUpdate:
+        """Ends the output of an independent sequence, with its tokens that were not published."""
+        tokens, logprobs, times = sequence.unpublished.take()
+        return self._last_update(sequence.output, ending, now, tokens, logprobs, times)
+
+    def last_updates(self, ending: Ending, now: float) -> list[JobUpdate]:
+        """Ends every output that has not ended. Returns their last updates."""
         if self.is_independent:
-            return [last_update(sequence, ending) for sequence in self.sequences]
+            return [self.last_update(sequence, ending, now) for sequence in self.sequences]
+        self.num_live_outputs = self.job.num_outputs
         if self.search is not None and ending.outcome in {Outcome.STOP, Outcome.TIME_LIMIT}:
-            hypotheses = self._hypotheses(self.search, now)
+            hypotheses = self.search.best(self.job.num_outputs)
             if hypotheses:  # a constraint may allow fewer than the job wants
-                return hypotheses
+                self.num_live_outputs = len(hypotheses)
+                return [
+                    self._last_hypothesis(self.search, output, hypothesis, now)
+                    for output, hypothesis in enumerate(hypotheses)
+                ]
             if self.search.is_over:
-                return [LastUpdate(0, NO_TOKEN)]
-        outputs = range(self.job.num_outputs)
-        return [LastUpdate(output, ending) for output in outputs]
+                self.num_live_outputs, ending = 1, NO_TOKEN
+        return [self._last_update(output, ending, now) for output in range(self.num_live_outputs)]
 
-    def _hypotheses(self, search: BeamSearch, now: float) -> list["LastUpdate"]:
-        """Returns the best hypotheses; the first has only its tokens that were not published."""
-        updates = []
-        for output, hypothesis in enumerate(search.best(self.job.num_outputs)):
-            published = 0 if output else self.num_published_tokens
-            tokens, values = hypothesis.tokens[published:], hypothesis.logprobs[published:]
-            if self.job.logprob_options.top_logprobs is None:
-                values = ()
-            outcome = Outcome.STOP
-            if hypothesis.tokens[-1] not in self.job.eos:
-                is_full = len(hypothesis.tokens) >= self.job.max_new_tokens
-                outcome = Outcome.LENGTH if is_full or search.is_over else Outcome.TIME_LIMIT
-            logprobs = tuple(map(TokenLogprob, values))
-            agreed = () if output else self.agreed_times[published:]
-            times = (*agreed, *[now] * (len(tokens) - len(agreed)))
-            last = LastUpdate(output, Ending(outcome), tokens, logprobs, hypothesis.score, times)
-            updates.append(last)
-        return updates
+    def _last_hypothesis(
+        self, search: BeamSearch, output: int, hypothesis: Hypothesis, now: float
+    ) -> JobUpdate:
+        """Ends an output of a search; the first has only its tokens that were not published."""
+        published = 0 if output else self.num_published_tokens
+        tokens, values = hypothesis.tokens[published:], hypothesis.logprobs[published:]
+        if self.job.logprob_options.top_logprobs is None:
+            values = ()
+        outcome = Outcome.STOP
+        if hypothesis.tokens[-1] not in self.job.eos:
+            is_full = len(hypothesis.tokens) >= self.job.max_new_tokens
+            outcome = Outcome.LENGTH if is_full or search.is_over else Outcome.TIME_LIMIT
+        logprobs = tuple(map(TokenLogprob, values))
+        agreed = () if output else self.agreed_times[published:]
+        times = (*agreed, *[now] * (len(tokens) - len(agreed)))
+        score = hypothesis.score
+        return self._last_update(output, Ending(outcome), now, tokens, logprobs, times, score)
 
+    def _last_update(
+        self,
+        output: int,
+        ending: Ending,
+        now: float,
+        tokens: tuple[int, ...] = (),
+        logprobs: tuple[TokenLogprob, ...] = (),
+        times: tuple[float, ...] = (),
+        score: float | None = None,
+    ) -> JobUpdate:
+        """Ends one output. No other method does."""
+        self.num_live_outputs -= 1
+        return JobUpdate(
+            self.id,
+            tokens,
+            output,
+            logprobs,
+            times,
+            completion=self.times.complete(ending, now, self.num_reused_tokens),
+            has_more=self.num_live_outputs > 0,
+            score=score,
+            prompt=self._prompt_output,
+        )
 
-class LastUpdate(NamedTuple):
-    """The last tokens of an output, and how it ends."""
-
-    output: int
-    ending: Ending
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
-    score: float | None = None
-    times: tuple[float, ...] = ()
-
-
-def last_update(sequence: DecodingSequence, ending: Ending) -> LastUpdate:
-    """Makes an independent sequence's last update, with all tokens that were not published."""
-    tokens, logprobs, times = sequence.unpublished.take()
-    return LastUpdate(sequence.output, ending, tokens, logprobs, times=times)
+    @property
+    def _prompt_output(self) -> PromptOutput:
+        if not (self.prompt_logprobs or self.first_logprobs or self.attention):
+            return NO_PROMPT_OUTPUT
+        attention = np.stack(self.attention) if self.attention else None
+        return PromptOutput(tuple(self.prompt_logprobs), self.first_logprobs, attention)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from model.config import Kind
 from server.bounds import INPUT_BYTES, MAX_TEXTS, ruled, sized
+from server.engine.requests.update import EncoderOutput
 from server.errors import InternalError, InvalidArgumentError
 from server.service import validation
 from server.service.attention import (
@@ -17,7 +18,6 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.encoder_call import EncoderCall
 from server.service.encoder_options import LengthOptions, length_limit
-from server.service.encoder_output import EncoderOutput
 from server.service.generation_options import AttentionOptions
 from server.service.generation_request import AttentionMatrix
 from server.service.input_types import InputType, reader_of

@@ -215,7 +215,7 @@ async def read_attention(
     finally:
         context.engine.cancel([handle])
     completion_of(update)
-    weights = update.attention
+    weights = update.prompt.attention
     if weights is None:
         raise InternalError("the model returned no attention weights")
     source = rerun.prompt if kind == AttentionKind.SELF else rerun.source

@@ -13,16 +13,15 @@ from server.engine.decoding.options import AttentionSelection
 from server.engine.engine import HANDLES_AT_ONCE
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.job_handle import JobHandle
-from server.engine.requests.update import Completion
+from server.engine.requests.update import Completion, EncoderOutput
 from server.errors import InvalidArgumentError, OverloadedError
 from server.models.registry import Model
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.encoder_output import EncoderOutput
 from server.service.requests import ModelRequest
 from server.service.threads import Slice, slices_of
-from server.service.usage import Timing, Usage, completion_of
+from server.service.usage import Timing, Usage, completion_of, encoder_output_of
 from server.text.late_interaction import LateInteraction
 from server.text.windows import LengthLimit, TokenizedText, TooLongError, Window, WindowBudget
 
@@ -187,7 +186,7 @@ class EncoderCall:
             for _ in handle.ids:
                 update = await handle.next()
                 self._completions.append(completion_of(update))
-                by_id[update.id] = EncoderOutput.of(update)
+                by_id[update.id] = encoder_output_of(update)
                 if len(self._completions) % RESULTS_AT_ONCE == 0:
                     await self.context.turns.take()
             results += [by_id[id_] for id_ in handle.ids]

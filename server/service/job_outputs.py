@@ -119,7 +119,7 @@ class JobOutputs:
 
 def _num_values(update: JobUpdate) -> int:
     """Number of tokens of an update to detokenize or to spell."""
-    scored = (*update.logprobs, *update.prompt_logprobs)
+    scored = (*update.logprobs, *update.prompt.logprobs)
     return len(update.tokens) + sum(1 + len(value.top) for value in scored)
 
 
@@ -274,9 +274,9 @@ class _OutputText:
                 completion.prefill_seconds,
                 completion.decode_seconds,
             )
-            if update.prompt_logprobs:
-                scored = job.prompt[1:][: len(update.prompt_logprobs)]  # a time limit leaves fewer
-                prompt_logprobs = scored_tokens(prepared.model, scored, update.prompt_logprobs)
+            if update.prompt.logprobs:
+                scored = job.prompt[1:][: len(update.prompt.logprobs)]  # a time limit leaves fewer
+                prompt_logprobs = scored_tokens(prepared.model, scored, update.prompt.logprobs)
         self._count(usage)
         reason = FinishReason.STOP_STRING
         if not self.is_stopped:

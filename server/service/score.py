@@ -235,4 +235,4 @@ def _translation(model: Model, pair: ScoreInput, path: str, request: ScoreReques
 
 async def _result(handle: JobHandle) -> tuple[tuple[TokenLogprob, ...], Completion]:
     update = await handle.next()
-    return update.prompt_logprobs, completion_of(update)
+    return update.prompt.logprobs, completion_of(update)

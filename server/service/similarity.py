@@ -6,10 +6,10 @@ import numpy as np
 
 from model.bundle import EmbeddingKind
 from server.bounds import MAX_SIMILARITY_PRODUCTS, MAX_VECTOR_NUMBERS
+from server.engine.requests.update import EncoderOutput
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.service.encoder_options import Floats
-from server.service.encoder_output import EncoderOutput
 from server.service.vectors import normalized, weights_of
 from server.text.late_interaction import LateInteraction
 from server.text.windows import TokenizedText, Window

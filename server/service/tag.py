@@ -14,12 +14,12 @@ from server.bounds import (
     ruled,
     sized,
 )
+from server.engine.requests.update import EncoderOutput
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.encoder_call import EncoderCall
 from server.service.encoder_options import LengthOptions, length_limit, softmax
-from server.service.encoder_output import EncoderOutput
 from server.service.requests import ModelRequest
 from server.service.threads import slices_of
 from server.service.truncation import Truncation, truncation_of, usage_of

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from model.audio import Samples
-from server.constraint import Floats
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.lifecycle import Outcome
-from server.engine.requests.update import Completion
+from server.engine.requests.update import Completion, PromptOutput
 from server.service.audio_windows import Window, padded_window
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -70,15 +69,13 @@ class WindowText:
 class _Output:
     """The whole output of a job, including its last token.
 
-    ``first_logprobs`` and ``attention`` (of the prompt, if requested) are those of the update.
-    ``is_cut`` means that the output reached its maximum length.
+    ``prompt`` is that of the update. ``is_cut`` means that the output reached its maximum length.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
-    first_logprobs: tuple[float, ...]
+    prompt: PromptOutput
     is_cut: bool
-    attention: Floats | None
 
 
 @dataclass(slots=True)
@@ -158,7 +155,7 @@ class TranscriptionCall:
             output = await self._run(self.plan.job_of(samples, temperature, language))
             if not language and self.plan.detects_language:
                 language = await asyncio.shield(self.language)
-                probability = self.plan.language_probability(language, output.first_logprobs)
+                probability = self.plan.language_probability(language, output.prompt.first_logprobs)
                 self.language_probability = probability
             text = self._text_of(output, temperature)
             if text.is_silent or text.is_plausible:
@@ -178,7 +175,7 @@ class TranscriptionCall:
         language = self.language.result()
         token_ids = [id_ for segment in segments for id_ in segment.token_ids]
         job = plan.alignment_job(padded_window(samples, window, spec), token_ids, language)
-        attention = None if job is None else (await self._run(job)).attention
+        attention = None if job is None else (await self._run(job)).prompt.attention
         if attention is None:
             return [()] * len(segments)
         weights = of_heads(attention, plan.alignment_heads)
@@ -235,7 +232,7 @@ class TranscriptionCall:
                 break
         self._count(job, update.completion, clock.num_tokens)
         is_cut = update.completion.outcome is Outcome.LENGTH
-        return _Output(token_ids, logprobs, update.first_logprobs, is_cut, update.attention)
+        return _Output(token_ids, logprobs, update.prompt, is_cut)
 
     def _count(self, job: GenerationJob, completion: Completion, num_tokens: int) -> None:
         name, metrics = self.plan.model.manifest.name, self.context.metrics
@@ -260,7 +257,7 @@ class TranscriptionCall:
             output.is_cut,
             sum(values) / max(len(values), 1),
             compression_ratio(plan.model.tokenizer.decode(said).strip()),
-            plan.no_speech_probability(output.first_logprobs),
+            plan.no_speech_probability(output.prompt.first_logprobs),
             temperature,
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 
 from server.engine.requests.lifecycle import Outcome
-from server.engine.requests.update import Completion, JobUpdate
+from server.engine.requests.update import Completion, EncoderOutput, JobUpdate
 from server.errors import (
     RETRY_SECONDS,
     DeadlineError,
@@ -89,3 +89,10 @@ def completion_of(update: JobUpdate) -> Completion:
     if failure is not None:
         raise failure
     return update.completion
+
+
+def encoder_output_of(update: JobUpdate) -> EncoderOutput:
+    """The output of an encoder's job that succeeded."""
+    if update.encoded is None:
+        raise InternalError
+    return update.encoded

@@ -6,12 +6,12 @@ import numpy as np
 
 from model.bundle import EmbeddingKind
 from server.bounds import MAX_ACTIVE_DIMS
+from server.engine.requests.update import EncoderOutput
 from server.engine.sparse_vectors import SparseWeights, largest_weights
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.service.embedding import Embedding, EmbedRequest, SparseVector, TokenEmbeddings
 from server.service.encoder_options import Floats
-from server.service.encoder_output import EncoderOutput
 from server.service.input_types import reader_of
 from server.service.truncation import truncation_of, usage_of
 from server.text.windows import TokenizedText

@@ -296,12 +296,14 @@ def _add(update: JobUpdate, output: Output) -> None:
             output.logprobs.append(found.logprob)
             (_, first), (_, second) = found.top
             output.leads.append(first - second)
-    output.scores.extend(score.logprob for score in update.prompt_logprobs)
-    vector = update.vector if update.token_vectors is None else update.token_vectors
-    if vector is not None:
+    output.scores.extend(score.logprob for score in update.prompt.logprobs)
+    attention = update.prompt.attention
+    if update.encoded is not None:
+        encoded, attention = update.encoded, update.encoded.attention
+        vector = encoded.vector if encoded.token_vectors is None else encoded.token_vectors
         output.vector.extend(vector.ravel().tolist())
-    if update.attention is not None:
-        output.attention.extend(update.attention.ravel().tolist())
+    if attention is not None:
+        output.attention.extend(attention.ravel().tolist())
 
 
 if __name__ == "__main__":

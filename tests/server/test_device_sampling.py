@@ -215,7 +215,7 @@ def test_prompts_are_scored_where_their_logits_are(
     for runner in runners:
         worker = runner.make_worker()
         worker.submit(0, job)
-        scores.append([value for update in run(worker) for value in update.prompt_logprobs])
+        scores.append([value for update in run(worker) for value in update.prompt.logprobs])
     expected, found = scores
     assert len(on_device.copies.rows) == 1
     assert len(found) == len(job.prompt) - 1

@@ -79,12 +79,15 @@ def assert_invariant(encoder: Encoder, name: str) -> None:
         max_length = rng.choice((3, 24, 200))
         jobs = [encoder.job(rng, max_length) for _ in range(rng.randrange(2, MAX_TEXTS + 1))]
         for job, together in zip(jobs, encoder.run(jobs, num_threads=2), strict=True):
-            (alone,) = encoder.run([job], num_threads=1)
-            np.testing.assert_array_equal(together.vector, alone.vector, strict=True)
-            np.testing.assert_array_equal(together.indices, alone.indices)
+            (single,) = encoder.run([job], num_threads=1)
+            ours, alone = together.encoded, single.encoded
+            assert ours is not None
+            assert alone is not None
+            np.testing.assert_array_equal(ours.vector, alone.vector, strict=True)
+            np.testing.assert_array_equal(ours.indices, alone.indices)
             if job.wants_tokens:
                 assert alone.token_vectors is not None
-                np.testing.assert_array_equal(together.token_vectors, alone.token_vectors)
+                np.testing.assert_array_equal(ours.token_vectors, alone.token_vectors)
             num_texts += 1
     record(
         15,

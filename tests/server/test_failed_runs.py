@@ -139,12 +139,12 @@ def test_encoder_batch_fails_only_the_failing_texts() -> None:
     updates = {update.id: update for update in encoder.step()}
     assert graph.num_runs == 1 + len(texts)
     for id_, text in enumerate(texts):
-        end, vector = updates[id_].completion, updates[id_].vector
+        end, encoded = updates[id_].completion, updates[id_].encoded
         assert end is not None
         if set(text) & {FAIL, POISON}:
             assert end.outcome == Outcome.FAILED
         else:
-            assert vector is not None
+            assert encoded is not None
             assert end.outcome == Outcome.DONE
-            assert vector[0] == sum(text) / 2
+            assert encoded.vector[0] == sum(text) / 2
     assert not encoder.has_work

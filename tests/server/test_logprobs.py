@@ -64,7 +64,7 @@ def test_prompt_logprobs_cover_all_positions() -> None:
         )
         harness.submit(1, make_job([3, 4], 5))
         harness.run()
-        published = harness.last_update_of(0).prompt_logprobs
+        published = harness.last_update_of(0).prompt.logprobs
         assert len(published) == 29
         for index, row in enumerate(published, 1):
             expected = log_probabilities(next_logits(prompt[:index]))
@@ -116,7 +116,7 @@ def test_logprobs_of_given_tokens_follow_the_prompt(prompt: list[int], beams: Be
     alone = run_alone(replace(make_job(prompt, 4), beams=beams, logprob_options=options))
     expected = log_probabilities(next_logits(prompt))[list(ids)]
     last = alone.last_update_of(0)
-    assert last.first_logprobs == pytest.approx(tuple(expected), abs=1e-5)
+    assert last.prompt.first_logprobs == pytest.approx(tuple(expected), abs=1e-5)
     if beams is None:
         assert alone.tokens_of(0) == reference(prompt, 4)
 

@@ -91,7 +91,7 @@ def test_the_caller_is_told() -> None:
     assert isinstance(error, OverloadedError)
     assert (error.code, error.limit) == (Code.RESOURCE_EXHAUSTED, Limit.DEVICE_MEMORY)
     assert "memory" in str(error)
-    other = failure_of(Completion(RUN_FAILED.outcome, 0.0, 0.0, 0.0, RUN_FAILED.message))
+    other = failure_of(Completion(RUN_FAILED.outcome, 0.0, 0.0, 0.0, RUN_FAILED.failure))
     assert isinstance(other, InternalError)
 
 
@@ -133,7 +133,7 @@ def test_texts_that_need_too_much_fail_alone() -> None:
         updates = encoder.step()
         failed, *done = sorted(updates, key=lambda update: update.completion.outcome, reverse=True)
         assert (failed.completion.outcome, failed.completion.failure) == OUT_OF_MEMORY
-        assert [update.vector[0] for update in done] == [6.0, 8.0]
+        assert [update.encoded.vector[0] for update in done] == [6.0, 8.0]
 
 
 @pytest.mark.parametrize("memory", ["host", "device"])

@@ -88,8 +88,9 @@ class Encoder:
 
     def plain(self, job: EncodingJob) -> Array:
         """The output for a text alone, not recorded."""
-        (result,) = EncoderRunner(self.spec, self.graph).run([job])
-        return result.vector
+        (output,) = EncoderRunner(self.spec, self.graph).run([job])
+        assert output is not None
+        return output.vector
 
 
 @pytest.fixture(params=["embedder", "judge"])
@@ -127,11 +128,11 @@ def finish(worker: EncoderWorker) -> tuple[dict[int, JobUpdate], int]:
 def assert_right(encoder: Encoder, jobs: list[EncodingJob], updates: dict[int, JobUpdate]) -> None:
     assert updates.keys() == set(range(len(jobs)))
     for id_, job in enumerate(jobs):
-        end, vector = updates[id_].completion, updates[id_].vector
+        end, encoded = updates[id_].completion, updates[id_].encoded
         assert end is not None
         assert (end.outcome, end.failure) == (Outcome.DONE, "")
-        assert vector is not None
-        np.testing.assert_allclose(vector, encoder.plain(job), rtol=1e-4, atol=1e-5)
+        assert encoded is not None
+        np.testing.assert_allclose(encoded.vector, encoder.plain(job), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["device at once", "device late"])
@@ -181,7 +182,9 @@ def test_vectors_of_tokens_are_not_recorded(embedder: Encoder) -> None:
     updates, _ = finish(worker)
     assert_right(embedder, jobs, updates)
     for id_, job in enumerate(jobs):
-        assert (updates[id_].token_vectors is not None) == job.wants_tokens
+        encoded = updates[id_].encoded
+        assert encoded is not None
+        assert (encoded.token_vectors is not None) == job.wants_tokens
 
 
 @pytest.mark.parametrize("function", ["GraphLaunch", "MemcpyAsync:in", "EventSynchronize"])

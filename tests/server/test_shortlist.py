@@ -95,8 +95,13 @@ def output_of(updates: list[JobUpdate], id_: int) -> Output:
     for update in updates:
         if update.id == id_:
             assert update.completion is None or update.completion.is_success
-            for name in ("tokens", "logprobs", "prompt_logprobs"):
-                found.setdefault((update.output, name), []).extend(getattr(update, name))
+            values = {
+                "tokens": update.tokens,
+                "logprobs": update.logprobs,
+                "prompt_logprobs": update.prompt.logprobs,
+            }
+            for name, some in values.items():
+                found.setdefault((update.output, name), []).extend(some)
             if update.score is not None:
                 found[update.output, "score"] = [update.score]
     return found

@@ -9,9 +9,9 @@ import pytest
 from server.app import make_backends
 from server.config import ServerConfig
 from server.engine.requests.busy_lanes import BusyLanes
+from server.engine.requests.update import EncoderOutput
 from server.errors import InvalidArgumentError
 from server.models.registry import Model, load_bundle
-from server.service.encoder_output import EncoderOutput
 from server.service.input_types import InputType, reader_of
 from server.service.similarity import check_similarity_size, similarity
 from server.text.windows import TokenizedText, Window

@@ -146,7 +146,8 @@ def test_rules_hold_on_a_device_and_beside_other_jobs(options: dict[str, Any]) -
         alone.run()
         assert mixed.tokens_of(id_) == alone.tokens_of(0)
         ours, reference = mixed.last_update_of(id_), alone.last_update_of(0)
-        assert ours.first_logprobs == pytest.approx(reference.first_logprobs, abs=1e-5)
+        expected = pytest.approx(reference.prompt.first_logprobs, abs=1e-5)
+        assert ours.prompt.first_logprobs == expected
         if job.constraint is not None:
             assert mixed.tokens_of(id_)[0] in (7, 8)
             assert mixed.tokens_of(id_)[1] in range(50, 61)

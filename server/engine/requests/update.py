@@ -27,44 +27,68 @@ class Completion(msgspec.Struct, frozen=True):
         return self.outcome in {Outcome.STOP, Outcome.LENGTH, Outcome.DONE}
 
 
+class EncoderOutput(msgspec.Struct, frozen=True, eq=False):
+    """An encoder's output for one text, image or window. It owns its memory.
+
+    Attributes:
+        vector: ``[width]``; ``[length, width]`` from a model with one vector per token; or
+            ``[positions, vocabulary]`` from a masked language model. A sparse vector has its
+            largest weights only.
+        token_vectors: each token's vector ``[length, width]``, if the job wants them.
+        indices: for a sparse vector, the token ids of the weights in ``vector``, ascending.
+        attention: weights ``[tokens, layers, heads, tokens]``, if the job wants them.
+    """
+
+    vector: Floats
+    token_vectors: Floats | None = None
+    indices: npt.NDArray[np.int32] | None = None
+    attention: Floats | None = None
+
+
+class PromptOutput(msgspec.Struct, frozen=True, eq=False):
+    """What the model computed of a prompt, besides the tokens after it.
+
+    Attributes:
+        logprobs: the log-probabilities of the prompt's tokens except the first.
+        first_logprobs: those of the job's ``first_token_ids`` after the prompt.
+        attention: weights ``[tokens, layers, heads, source]``.
+    """
+
+    logprobs: tuple[TokenLogprob, ...] = ()
+    first_logprobs: tuple[float, ...] = ()
+    attention: Floats | None = None
+
+
+NO_PROMPT_OUTPUT = PromptOutput()
+
+
 class JobUpdate(msgspec.Struct, frozen=True):
-    """New tokens of one output of a job, an encoder's result, or the end of an output.
+    """New tokens of one output of a job, or the end of an output with its last tokens.
 
     Attributes:
         id: the id of the job.
         tokens: new token ids.
-        vector: an encoder's result: ``[width]``; ``[length, width]`` from a model with one vector
-            per token; or ``[positions, vocabulary]`` from a masked language model. A sparse vector
-            has its largest weights only.
-        indices: for a sparse vector, the token ids of the weights in ``vector``, ascending.
-        token_vectors: each token's vector ``[length, width]``, if the job wants them.
-        completion: how the output ended; None while it continues.
         output: the index of the output in the job.
         logprobs: the log-probabilities of ``tokens``, if the job wants them.
-        prompt_logprobs: in the last update, those of the prompt's tokens except the first.
-        first_logprobs: in the last update, those of the job's ``first_token_ids``.
-        score: in the last update, the score of a beam search's hypothesis.
-        attention: in the last update, weights ``[tokens, layers, heads, source]``, if the job wants
-            them. In an encoder, the source is the same tokens.
         token_times: when each of ``tokens`` was chosen, in the engine's clock (seconds). In a beam
             search, when all hypotheses agreed on it.
+        completion: how the output ended; None while it continues.
         has_more: whether other outputs of the job continue after this one has ended.
+        score: in the last update, the score of a beam search's hypothesis.
+        prompt: in the last update, what the job wants to know of its prompt.
+        encoded: in the last update, the output of an encoder that succeeded.
     """
 
     id: int
     tokens: tuple[int, ...] = ()
-    vector: Floats | None = None
-    indices: npt.NDArray[np.int32] | None = None
-    token_vectors: Floats | None = None
-    completion: Completion | None = None
     output: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
-    prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    first_logprobs: tuple[float, ...] = ()
-    score: float | None = None
-    attention: Floats | None = None
     token_times: tuple[float, ...] = ()
+    completion: Completion | None = None
     has_more: bool = False
+    score: float | None = None
+    prompt: PromptOutput = NO_PROMPT_OUTPUT
+    encoded: EncoderOutput | None = None
 
     @property
     def is_last(self) -> bool:
