@@ -160,4 +160,4 @@ def _is_live_chunk(chunk: Chunk) -> bool:
 
 
 def _wants_attention(chunk: Chunk) -> bool:
-    return chunk.sequence.job.logprob_options.attention is not None
+    return chunk.sequence.job.attention is not None

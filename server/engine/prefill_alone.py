@@ -27,7 +27,7 @@ def prefill_alone(
     Raises:
         ValueError: logits are not finite, or the model has no graph with attention weights.
     """
-    selection = sequence.job.logprob_options.attention
+    selection = sequence.job.attention
     if selection is None:
         return _score(runner, group, sequence, slot, size)
     if selection.kind == AttentionKind.ENCODER:

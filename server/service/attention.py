@@ -11,7 +11,7 @@ import numpy.typing as npt
 from model.bundle import ATTEND, ATTEND_ENCODE, AttentionKind
 from model.config import Kind
 from server.bounds import MAX_ATTENTION_WEIGHTS, MAX_REPLY_NUMBERS
-from server.engine.decoding.options import AttentionSelection, LogprobOptions
+from server.engine.decoding.options import AttentionSelection
 from server.engine.encoder_attention import encoder_attention_shape
 from server.engine.requests.job import GenerationJob
 from server.errors import BundleChangedError, InternalError, InvalidArgumentError
@@ -203,7 +203,7 @@ async def read_attention(
         prompt=prompt,
         max_new_tokens=0,
         source=job.source,
-        logprob_options=LogprobOptions(attention=replace(plan.selection, from_token=first)),
+        attention=replace(plan.selection, from_token=first),
         priority=job.priority,
         deadline=job.deadline,
         cache_scope=job.cache_scope,

@@ -118,7 +118,7 @@ class TranscriptionPlan:
             max_new_tokens=0,
             samples=samples,
             num_audio_tokens=self.audio.num_tokens,
-            logprob_options=LogprobOptions(attention=selection),
+            attention=selection,
         )
 
     def start_tokens(self, language: str) -> tuple[int, ...]:

@@ -265,7 +265,7 @@ def _job(model: Model, number: int, kind: str) -> Any:
     elif encode is not None:
         given = {"source": tokens}
     if kind == _ATTENTION:
-        given["logprob_options"] = LogprobOptions(attention=_SELECTION)
+        given["attention"] = _SELECTION
     prompt = tokens if start is None else (start,)
     return GenerationJob(prompt, _NUM_NEW_TOKENS, **given, **options)
 

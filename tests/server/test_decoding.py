@@ -11,7 +11,7 @@ import pytest
 from client.sync import Client
 from client.types import AttentionKind, AttentionOptions, FinishReason, GenerationOptions
 from model import bundle
-from server.engine.decoding.options import AttentionSelection, LogprobOptions
+from server.engine.decoding.options import AttentionSelection
 from server.engine.observer import RunReport
 from server.engine.requests.job import GenerationJob
 from server.errors import InvalidArgumentError
@@ -265,7 +265,7 @@ async def test_other_sequences_decode_together_beside_attention(tiny_bundles: Pa
     """The weights of a job's prompt are computed alone; neighbouring slots share a run."""
     bulk = GenerationJob((0,), max_new_tokens=6, source=tuple(range(4, 12)))
     selection = AttentionSelection(bundle.AttentionKind.CROSS, (0,), (0, 1), average=False)
-    attending = replace(bulk, max_new_tokens=0, logprob_options=LogprobOptions(attention=selection))
+    attending = replace(bulk, max_new_tokens=0, attention=selection)
     sizes = []
     async with service_context(tiny_bundles, num_lanes=1, num_slots=16) as context:
         on_run = context.metrics.on_run

@@ -77,7 +77,7 @@ class AttentionSelection:
 
 @dataclass(frozen=True, slots=True)
 class LogprobOptions:
-    """Log-probabilities and attention weights to return.
+    """Log-probabilities to return.
 
     Attributes:
         top_logprobs: how many top tokens to return at each generated token; 0 returns that token's
@@ -87,19 +87,12 @@ class LogprobOptions:
         prompt_logprobs: as ``top_logprobs``, for prompt tokens, from the model's logits.
         first_token_ids: tokens whose log-probabilities after the prompt are returned, from the
             model's logits.
-        attention: which attention weights of prompt tokens to return.
     """
 
     top_logprobs: int | None = None
     are_processed: bool = False
     prompt_logprobs: int | None = None
     first_token_ids: tuple[int, ...] = ()
-    attention: AttentionSelection | None = None
-
-    @property
-    def prefills_alone(self) -> bool:
-        """Whether the prompt is prefilled in separate runs, without a cached prefix."""
-        return self.prompt_logprobs is not None or self.attention is not None
 
 
 GREEDY = Sampling()

@@ -108,7 +108,8 @@ class GenerationJob:
         constraint: a grammar that each output follows.
         candidates: the only tokens that are generated; None for all. They include ``eos``, and no
             tokens that the model suppresses.
-        logprob_options: which log-probabilities and attention to return.
+        logprob_options: which log-probabilities to return.
+        attention: attention weights of the prompt, or of the source, to return; None for none.
         priority: jobs of higher priority are served earlier.
         deadline: the client's timeout, in the engine's clock (seconds).
         finish_by: when to stop and return the partial output, in the same clock (seconds).
@@ -133,6 +134,7 @@ class GenerationJob:
     constraint: Constraint | None = None
     candidates: Candidates | None = None
     logprob_options: LogprobOptions = NO_LOGPROBS
+    attention: AttentionSelection | None = None
     priority: int = 0
     deadline: float | None = None
     finish_by: float | None = None
@@ -157,6 +159,11 @@ class GenerationJob:
     def is_single(self) -> bool:
         """Whether the job has a single sequence, without a beam search."""
         return self.num_sequences == 1 and self.beams is None
+
+    @property
+    def prefills_alone(self) -> bool:
+        """Whether the prompt is prefilled in separate runs, without a cached prefix."""
+        return self.logprob_options.prompt_logprobs is not None or self.attention is not None
 
     @property
     def cost(self) -> Cost:

@@ -111,6 +111,7 @@ class DecodingSequence:
                 and job.max_new_tokens > 0
                 and job.delivery is Delivery.WHOLE
                 and job.logprob_options == NO_LOGPROBS
+                and job.attention is None
             ),
             generator=_generator(job, 0),
             constraint=None if job.constraint is None else job.constraint.fork(),
@@ -141,7 +142,7 @@ class DecodingSequence:
 
     @property
     def prefills_alone(self) -> bool:
-        return self.job.logprob_options.prefills_alone
+        return self.job.prefills_alone
 
     @property
     def num_source_tokens(self) -> int:
