@@ -126,9 +126,8 @@ async def answer(request: AnswerRequest, context: ServiceContext, caller: Caller
             answers.append(Answers(spans, usage_of(text), truncation_of(text)))
         return answers
 
-    # A window takes about as long as this many bytes of text to tokenize.
-    window_bytes = 512 + request.top_k * (16 + longest // 2)
-    slices = slices_of((window_bytes * len(text.windows) for text in tokenized), answer_some)
+    window_cost = 512 + request.top_k * (16 + longest // 2)
+    slices = slices_of((window_cost * len(text.windows) for text in tokenized), answer_some)
     parts = await context.run_slices(slices, caller, is_admitted=True)
     usage, timing = await call.build(0, call.finish)
     return AnswerResult(

@@ -11,7 +11,7 @@ from server.bounds import MAX_AUDIO_BYTES, MAX_AUDIO_SECONDS
 from server.errors import InvalidArgumentError
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.threads import SLICE_BYTES, Slice
+from server.service.threads import MAX_SLICE_COST, Slice
 
 FIELD = "audio"  # the request field with the recording
 
@@ -46,7 +46,7 @@ async def decoded_audio(
         decoding = _Decoding(_reader(data, spec), spec.sample_rate)
         try:
             slices = _slices(decoding, context, caller, memory)
-            await context.threads.run(slices, caller, num_bytes=len(data))
+            await context.threads.run(slices, caller, cost=len(data))
         finally:
             decoding.reader.close()
         yield decoding.samples
@@ -96,12 +96,12 @@ def _slices(
     """Yields slices that decode the header, then the blocks; reserves memory before each block."""
     block_bytes = _BLOCK_SECONDS * decoding.sample_rate * 2
     num_reserved = 0
-    yield Slice(SLICE_BYTES, decoding.open)
+    yield Slice(MAX_SLICE_COST, decoding.open)
     while not decoding.is_complete:
         more = decoding.samples.nbytes + block_bytes - num_reserved
         memory.enter_context(context.decoded_memory.reserve(more, caller.client, FIELD))
         num_reserved += more
-        yield Slice(SLICE_BYTES, decoding.read)
+        yield Slice(MAX_SLICE_COST, decoding.read)
 
 
 def _reader(data: bytes, spec: AudioSpec) -> AudioReader:

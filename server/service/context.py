@@ -14,16 +14,16 @@ from server.service.caller import Caller
 from server.service.decoded_memory import DecodedMemory
 from server.service.requests import ModelRequest
 from server.service.serving_state import ServingState
-from server.service.threads import SLICE_BYTES, FairExecutor, Slice, check_deadline, slices_of
+from server.service.threads import MAX_SLICE_COST, FairExecutor, Slice, check_deadline, slices_of
 from server.service.turns import Turns
 from server.telemetry.metrics import Metrics
 from server.text.windows import TooLongError
 
 T = TypeVar("T")
 
-# Work up to this cost runs on the event loop, in at most about 0.5 ms. On busy cores, a round trip
-# to a thread would take longer.
-MAX_INLINE_BYTES = 1024
+# Work up to this cost (see :mod:`server.service.threads`) runs on the event loop, in at most about
+# 0.5 ms. On busy cores, a round trip to a thread would take longer.
+MAX_INLINE_COST = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ServiceContext:
         Raises:
             ServeError: the caller's deadline passed, or too much work is waiting.
         """
-        if sum(part.num_bytes for part in slices) > MAX_INLINE_BYTES:
+        if sum(part.cost for part in slices) > MAX_INLINE_COST:
             return await self.threads.run(slices, caller, is_admitted=is_admitted)
         if not is_admitted:
             check_deadline(caller.deadline)
@@ -88,23 +88,23 @@ class ServiceContext:
         self,
         function: Callable[[], T],
         caller: Caller,
-        num_bytes: int = SLICE_BYTES,
+        cost: int = MAX_SLICE_COST,
         *,
         is_admitted: bool = False,
     ) -> T:
-        """Runs ``function``, which cannot be divided, as one slice of ``num_bytes``.
+        """Runs ``function``, which cannot be divided, as one slice of ``cost``.
 
         Raises:
             ServeError: see :meth:`run_slices`.
         """
-        parts = [Slice(num_bytes, function)]
+        parts = [Slice(cost, function)]
         (result,) = await self.run_slices(parts, caller, is_admitted=is_admitted)
         return result
 
     async def build(self, num_values: int, function: Callable[[], T], caller: Caller) -> T:
         """Runs ``function``, which builds a result of ``num_values`` numbers or short texts.
 
-        A value takes about as long to build as a byte of text to tokenize.
+        A value counts as one unit of cost.
         """
         return await self.in_thread(function, caller, num_values, is_admitted=True)
 

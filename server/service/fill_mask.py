@@ -154,9 +154,8 @@ async def fill_mask(
             fillings.append(MaskFilling(masks, usage_of(text), truncation_of(text)))
         return fillings
 
-    # A mask takes about as long as this many bytes of text to tokenize.
-    mask_bytes = vocabulary_size // 32 + 4 * selection.top_k
-    slices = slices_of((mask_bytes * len(masks) for masks in positions), fill_some)
+    mask_cost = vocabulary_size // 32 + 4 * selection.top_k
+    slices = slices_of((mask_cost * len(masks) for masks in positions), fill_some)
     parts = await context.run_slices(slices, caller, is_admitted=True)
     usage, timing = await call.build(0, call.finish)
     return FillMaskResult(

@@ -101,7 +101,7 @@ async def _prompts(
     def render() -> list[tuple[int, ...]]:
         return model.tokenizer.encode([template.render(request.messages)], special_tokens=False)
 
-    num_bytes = sum(len(message.content) for message in request.messages)
+    num_characters = sum(len(message.content) for message in request.messages)
     return "messages", await context.in_thread(
-        render, caller, num_bytes + 256 * len(request.messages)
+        render, caller, num_characters + 256 * len(request.messages)
     )

@@ -17,10 +17,10 @@ from server.service.threads import Slice, slices_of
 from server.service.truncation import Truncation
 from server.service.usage import Usage
 
-# Costs, in bytes of text to tokenize: reading an image's header takes as long as this many bytes,
-# and decoding and resizing this many pixels as long as one byte.
-_HEADER_BYTES = 256
-_PIXELS_PER_BYTE = 64
+# Reading an image's header has this cost: see :mod:`server.service.threads`.
+_HEADER_COST = 256
+# Decoding and resizing this many pixels costs 1.
+_PIXELS_PER_UNIT = 64
 
 
 async def prepare_images(images: Sequence[bytes], call: EncoderCall) -> PreparedInputs:
@@ -90,7 +90,7 @@ async def decode_images(images: Sequence[bytes], call: EncoderCall) -> list[Pixe
     def open_some(start: int, stop: int) -> list[Image]:
         return [_open(images[index], index) for index in range(start, stop)]
 
-    headers = slices_of([_HEADER_BYTES] * len(images), open_some)
+    headers = slices_of([_HEADER_COST] * len(images), open_some)
     opened = [image for part in await call.prepare(len(images), headers) for image in part]
     num_pixels = sum(image.width * image.height for image in opened)
     if num_pixels > MAX_REQUEST_PIXELS:
@@ -166,4 +166,4 @@ def _slice(image: Image, index: int, spec: ImageSpec) -> Slice[Pixels]:
         except ImageError as error:
             raise InvalidArgumentError(f"images[{index}]", f"the image {error}") from error
 
-    return Slice(image.width * image.height // _PIXELS_PER_BYTE, decode)
+    return Slice(image.width * image.height // _PIXELS_PER_UNIT, decode)

@@ -22,7 +22,7 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_request import GenerationRequest
 from server.service.prepared_request import ForcedPrefix, PreparedRequest
-from server.service.threads import SLICE_BYTES
+from server.service.threads import MAX_SLICE_COST
 from server.service.time_limit import finish_by
 from server.text.grammar import GrammarError
 from server.text.stop_strings import stop_detector
@@ -271,7 +271,7 @@ async def _constraint(
         return None
     try:
         return await context.in_thread(
-            lambda: model.grammars.compile(grammar), caller, 16 * grammar.num_bytes + SLICE_BYTES
+            lambda: model.grammars.compile(grammar), caller, 16 * grammar.num_bytes + MAX_SLICE_COST
         )
     except GrammarError as error:
         raise InvalidArgumentError(f"grammar.{grammar.kind}", str(error)) from error

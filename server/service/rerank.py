@@ -20,7 +20,7 @@ from server.service.encoder_options import (
 from server.service.input_types import InputType, reader_of, typed_prompt
 from server.service.requests import ModelRequest
 from server.service.similarity import check_similarity_size, similarity, similarity_cost
-from server.service.threads import SLICE_BYTES, Slice, slices_of
+from server.service.threads import MAX_SLICE_COST, Slice, slices_of
 from server.service.truncation import Truncation, truncation_of
 from server.service.usage import Timing, Usage
 from server.text.windows import LongInput, TokenizedText
@@ -165,7 +165,7 @@ async def _similarities(request: RerankRequest, call: EncoderCall) -> _Scores:
         ]
 
     whole = Slice(sum(costs), lambda: best_windows(0, len(outputs)))
-    slices = slices_of(costs, best_windows) if whole.num_bytes > SLICE_BYTES else [whole]
+    slices = slices_of(costs, best_windows) if whole.cost > MAX_SLICE_COST else [whole]
     parts = await call.context.run_slices(slices, call.caller, is_admitted=True)
     return _Scores(tokenized, [one for part in parts for one in part])
 

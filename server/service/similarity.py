@@ -14,8 +14,8 @@ from server.service.vectors import normalized, weights_of
 from server.text.late_interaction import LateInteraction
 from server.text.windows import TokenizedText, Window
 
-# Multiplications that take as long as tokenizing a byte of text.
-_PRODUCTS_PER_BYTE = 4096
+# Multiplications that cost 1: see :mod:`server.service.threads`.
+_PRODUCTS_PER_UNIT = 4096
 # OpenBLAS computes matrix products with up to this many multiplications in one thread. With more,
 # its other threads would wait hundreds of milliseconds for cores that the lanes use.
 _PRODUCTS_AT_ONCE = 1 << 18
@@ -99,6 +99,6 @@ def check_similarity_size(
 
 
 def similarity_cost(query: EncoderOutput, output: EncoderOutput) -> int:
-    """The cost of comparing a query with a window, in bytes of text to tokenize."""
+    """The cost of comparing a query with a window."""
     num_queries = len(query.vector) if query.vector.ndim > 1 else 1
-    return 8 + num_queries * output.vector.size // _PRODUCTS_PER_BYTE
+    return 8 + num_queries * output.vector.size // _PRODUCTS_PER_UNIT

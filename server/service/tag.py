@@ -117,7 +117,6 @@ async def tag(request: TagRequest, context: ServiceContext, caller: Caller) -> T
             )
         return taggings
 
-    # A token takes about as long as 16 bytes of text to tokenize.
     slices = slices_of((16 * text.num_tokens for text in tokenized), tag_some)
     parts = await context.run_slices(slices, caller, is_admitted=True)
     usage, timing = await call.build(0, call.finish)

@@ -1,13 +1,14 @@
 """Runs blocking work, mostly tokenization, in slices on a few threads, fairly among clients.
 
-The bytes of work that were started are counted per client and per call. The next slice is taken
-from the client with the fewest bytes and, among its calls, from the call with the fewest
-(start-time fair queueing, Goyal et al. 1996, and least attained service). An idle client resumes
-with the lowest count of the others. So a short call waits neither for other clients' long calls nor
-for those of its own client.
+The cost of work is in units of the time that a byte of text takes to tokenize, about 0.6 µs. The
+cost of the work that was started is counted per client and per call. The next slice is taken from
+the client with the lowest count and, among its calls, from the call with the lowest (start-time
+fair queueing, Goyal et al. 1996, and least attained service). An idle client resumes with the
+lowest count of the others. So a short call waits neither for other clients' long calls nor for
+those of its own client.
 
-A slice over :data:`SLICE_BYTES` has one text that cannot be split. It may have to wait, so that one
-thread stays free for short slices.
+A slice over :data:`MAX_SLICE_COST` has one text that cannot be split. It may have to wait, so that
+one thread stays free for short slices.
 """
 
 import asyncio
@@ -22,18 +23,18 @@ from server.service.caller import Caller
 
 T = TypeVar("T")
 
-# Maximum cost of a slice, unless it has one item. This many bytes take about 20 ms to tokenize.
-SLICE_BYTES = 1 << 15
-# Fixed cost of a text, in bytes that take as long to tokenize.
-TEXT_OVERHEAD_BYTES = 64
-MAX_WAITING_BYTES = 1 << 28
+# Maximum cost of a slice, unless it has one item: about 20 ms.
+MAX_SLICE_COST = 1 << 15
+# Fixed cost of each item.
+ITEM_COST = 64
+MAX_WAITING_COST = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class Slice(Generic[T]):
-    """A part of a call's work. ``num_bytes`` is its cost, in bytes of text to tokenize."""
+    """A part of a call's work."""
 
-    num_bytes: int
+    cost: int
     function: Callable[[], T]
 
 
@@ -44,25 +45,25 @@ def check_deadline(deadline: float | None) -> None:
 
 
 def slices_of(costs: Iterable[int], function: Callable[[int, int], T]) -> list[Slice[T]]:
-    """Divides work over items into slices of at most :data:`SLICE_BYTES`, or of one item.
+    """Divides work over items into slices of at most :data:`MAX_SLICE_COST`, or of one item.
 
     Args:
-        costs: the cost of each item, in bytes.
+        costs: the cost of each item, besides :data:`ITEM_COST`.
         function: processes the items from its first argument up to its second (exclusive).
     """
     slices: list[Slice[T]] = []
-    start = stop = size = 0
+    start = stop = total = 0
 
     def close() -> None:
         first, end = start, stop
-        slices.append(Slice(size, lambda: function(first, end)))
+        slices.append(Slice(total, lambda: function(first, end)))
 
-    for num_bytes in costs:
-        cost = num_bytes + TEXT_OVERHEAD_BYTES
-        if stop > start and size + cost > SLICE_BYTES:
+    for own_cost in costs:
+        cost = own_cost + ITEM_COST
+        if stop > start and total + cost > MAX_SLICE_COST:
             close()
-            start, size = stop, 0
-        stop, size = stop + 1, size + cost
+            start, total = stop, 0
+        stop, total = stop + 1, total + cost
     if stop > start:
         close()
     return slices
@@ -70,30 +71,30 @@ def slices_of(costs: Iterable[int], function: Callable[[int, int], T]) -> list[S
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """A client with calls in progress. ``num_attained`` counts its bytes of started work."""
+    """A client with calls in progress, of ``cost`` in all. ``attained``: that of started work."""
 
-    num_attained: int
+    attained: int
     num_calls: int = 0
-    num_bytes: int = 0
+    cost: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """The next slice of a call. ``num_attained`` counts the call's bytes of started work."""
+    """The next slice of a call. ``attained``: the cost of the call's started work."""
 
     client: _Client
-    num_attained: int
+    attained: int
     slice: Slice[Any]
     deadline: float | None
     done: "asyncio.Future[Any]"
 
     @property
     def is_long(self) -> bool:
-        return self.slice.num_bytes > SLICE_BYTES
+        return self.slice.cost > MAX_SLICE_COST
 
     @property
     def order(self) -> tuple[int, int]:
-        return self.client.num_attained, self.num_attained
+        return self.client.attained, self.attained
 
 
 class FairExecutor:
@@ -121,7 +122,7 @@ class FairExecutor:
         caller: Caller,
         *,
         is_admitted: bool = False,
-        num_bytes: int | None = None,
+        cost: int | None = None,
     ) -> list[T]:
         """Runs the slices of a call, one after another; returns their results.
 
@@ -131,58 +132,58 @@ class FairExecutor:
             slices: all slices of the call's work.
             caller: the client and the deadline of the call.
             is_admitted: whether the engine has accepted the call; if so, no limits apply.
-            num_bytes: the cost of all slices, if ``slices`` makes each one after the previous ran.
+            cost: the cost of all slices, if ``slices`` makes each one after the previous ran.
 
         Raises:
             DeadlineError: the deadline passed before a slice started.
-            OverloadedError: too many calls, or too many bytes of them, are in progress.
+            OverloadedError: too many calls, or too costly ones, are in progress.
         """
-        if num_bytes is None:
+        if cost is None:
             slices = list(slices)
-            num_bytes = sum(part.num_bytes for part in slices)
-        client = self._enter(caller.client, num_bytes, is_admitted=is_admitted)
+            cost = sum(part.cost for part in slices)
+        client = self._enter(caller.client, cost, is_admitted=is_admitted)
         deadline = None if is_admitted else caller.deadline
-        results, num_attained = [], 0
+        results, attained = [], 0
         try:
             for part in slices:
                 results.append(
                     await self._run(
                         _Waiting(
                             client,
-                            num_attained,
+                            attained,
                             part,
                             deadline,
                             asyncio.get_running_loop().create_future(),
                         )
                     )
                 )
-                num_attained += part.num_bytes
+                attained += part.cost
         finally:
             client.num_calls -= 1
-            client.num_bytes -= num_bytes
+            client.cost -= cost
             if not client.num_calls:
                 del self._clients[caller.client]
         return results
 
-    def _enter(self, name: str, num_bytes: int, *, is_admitted: bool) -> _Client:
+    def _enter(self, name: str, cost: int, *, is_admitted: bool) -> _Client:
         client = self._clients.get(name)
         if client is None:
-            least = min((other.num_attained for other in self._clients.values()), default=0)
+            least = min((other.attained for other in self._clients.values()), default=0)
             client = _Client(least)
         if not is_admitted:
-            self._check_room(client, num_bytes)
+            self._check_room(client, cost)
         self._clients[name] = client
         client.num_calls += 1
-        client.num_bytes += num_bytes
+        client.cost += cost
         return client
 
-    def _check_room(self, client: _Client, num_bytes: int) -> None:
+    def _check_room(self, client: _Client, cost: int) -> None:
         """Raises ``OverloadedError`` if a limit is reached and the client exceeds its share."""
         clients = self._clients.values()
         num_clients = len(clients) + (not client.num_calls)
         for limit, total, own, more in (
             (self._max_waiting, sum(x.num_calls for x in clients), client.num_calls, 1),
-            (MAX_WAITING_BYTES, sum(x.num_bytes for x in clients), client.num_bytes, num_bytes),
+            (MAX_WAITING_COST, sum(x.cost for x in clients), client.cost, cost),
         ):
             if total + more > limit and own + more > limit // num_clients:
                 raise OverloadedError(
@@ -217,7 +218,7 @@ class FairExecutor:
         except DeadlineError as error:
             waiting.done.set_exception(error)
             return
-        waiting.client.num_attained += waiting.slice.num_bytes
+        waiting.client.attained += waiting.slice.cost
         self._num_running += 1
         self._num_long += waiting.is_long
         running = asyncio.get_running_loop().run_in_executor(self._executor, waiting.slice.function)

@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 # Maximum results, per task in progress, that wait for an earlier result.
 _MAX_EARLY_RESULTS = 4
-# Searching this many samples for quiet places takes as long as tokenizing a byte.
-_SAMPLES_PER_BYTE = 384
+# Searching this many samples for quiet places costs 1: see :mod:`server.service.threads`.
+_SAMPLES_PER_UNIT = 384
 
 
 async def transcribe(
@@ -78,7 +78,7 @@ async def _chunks(
         windows = await context.in_thread(
             partial(windows_with_sound, samples, plan.audio),
             caller,
-            len(samples) // _SAMPLES_PER_BYTE,
+            len(samples) // _SAMPLES_PER_UNIT,
         )
         prepare_seconds = time.monotonic() - started
         tasks = [

@@ -12,9 +12,9 @@ import pytest
 from server.errors import DeadlineError, Limit, OverloadedError
 from server.service.caller import Caller
 from server.service.threads import (
-    MAX_WAITING_BYTES,
-    SLICE_BYTES,
-    TEXT_OVERHEAD_BYTES,
+    ITEM_COST,
+    MAX_SLICE_COST,
+    MAX_WAITING_COST,
     FairExecutor,
     Slice,
     slices_of,
@@ -46,8 +46,8 @@ async def blocked(
 
 
 def recorder(done: list[str]) -> Callable[[str, int, int], list[Slice[None]]]:
-    """Makes ``count`` slices of ``num_bytes`` each, which append a name to ``done``."""
-    return lambda name, count, num_bytes: [Slice(num_bytes, lambda: done.append(name))] * count
+    """Makes ``count`` slices of ``cost`` each, which append a name to ``done``."""
+    return lambda name, count, cost: [Slice(cost, lambda: done.append(name))] * count
 
 
 async def test_clients_take_turns_whatever_the_number_of_their_calls() -> None:
@@ -70,7 +70,7 @@ async def test_a_short_call_overtakes_the_long_calls_of_its_own_client() -> None
     done: list[str] = []
     slices = recorder(done)
     async with blocked() as (threads, release):
-        long = asyncio.create_task(threads.run(slices("long", 5, SLICE_BYTES), caller()))
+        long = asyncio.create_task(threads.run(slices("long", 5, MAX_SLICE_COST), caller()))
         await asyncio.sleep(0)
         release.set()
         while not done:
@@ -87,7 +87,9 @@ async def test_a_text_that_cannot_be_split_leaves_a_thread_free() -> None:
     with ThreadPoolExecutor(2) as pool:
         threads = FairExecutor(pool, 2, 100)
         long = [
-            asyncio.create_task(threads.run([Slice(SLICE_BYTES + 1, release.wait)], caller(name)))
+            asyncio.create_task(
+                threads.run([Slice(MAX_SLICE_COST + 1, release.wait)], caller(name))
+            )
             for name in ("a", "b")
         ]
         await asyncio.sleep(0)
@@ -117,19 +119,19 @@ async def test_drops_the_rest_of_a_cancelled_or_expired_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_calls", "num_bytes"), [(2, 10), (1, MAX_WAITING_BYTES // 2)], ids=["calls", "bytes"]
+    ("num_calls", "cost"), [(2, 10), (1, MAX_WAITING_COST // 2)], ids=["calls", "cost"]
 )
-async def test_one_client_cannot_use_up_the_limits(num_calls: int, num_bytes: int) -> None:
+async def test_one_client_cannot_use_up_the_limits(num_calls: int, cost: int) -> None:
     done: list[str] = []
     slices = recorder(done)
     async with blocked(max_waiting=3) as (threads, release):
         flood = [
-            asyncio.create_task(threads.run(slices("flood", 1, num_bytes), caller("flood")))
+            asyncio.create_task(threads.run(slices("flood", 1, cost), caller("flood")))
             for _ in range(num_calls)
         ]
         await asyncio.sleep(0)
         with pytest.raises(OverloadedError) as caught:
-            await threads.run(slices("more", 1, num_bytes), caller("flood"))
+            await threads.run(slices("more", 1, cost), caller("flood"))
         assert caught.value.limit == Limit.THREADS
         other = asyncio.create_task(threads.run(slices("other", 1, 10), caller("other")))
         await asyncio.sleep(0)
@@ -150,11 +152,11 @@ async def test_an_error_ends_its_call_only() -> None:
 
 
 def test_slices_cover_all_items_and_stay_within_their_size() -> None:
-    costs = [1, SLICE_BYTES, 5, *[1000] * 100, 3 * SLICE_BYTES, 7]
+    costs = [1, MAX_SLICE_COST, 5, *[1000] * 100, 3 * MAX_SLICE_COST, 7]
     slices = slices_of(costs, lambda start, stop: list(range(start, stop)))
     parts = [part.function() for part in slices]
     assert [index for part in parts for index in part] == list(range(len(costs)))
     for part, indices in zip(slices, parts, strict=True):
-        assert part.num_bytes == sum(costs[i] + TEXT_OVERHEAD_BYTES for i in indices)
-        assert part.num_bytes <= SLICE_BYTES or len(indices) == 1
+        assert part.cost == sum(costs[i] + ITEM_COST for i in indices)
+        assert part.cost <= MAX_SLICE_COST or len(indices) == 1
     assert slices_of([], range) == []
