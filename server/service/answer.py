@@ -10,7 +10,6 @@ from server.service.context import ServiceContext
 from server.service.encoder_call import EncoderCall
 from server.service.encoder_options import LengthOptions, check_integer, length_limit
 from server.service.requests import ModelRequest
-from server.service.threads import slices_of
 from server.service.truncation import Truncation, truncation_of, usage_of
 from server.service.usage import Timing, Usage
 from server.text.answers import find_answers
@@ -108,31 +107,23 @@ async def answer(request: AnswerRequest, context: ServiceContext, caller: Caller
     validation.check_reply("max_answer_tokens", num_tokens, MAX_REPLY_VALUES, "tokens")
     outputs = await call.run(await call.jobs(tokenized))
 
-    def answer_some(start: int, stop: int) -> list[Answers]:
-        answers = []
-        for index in range(start, stop):
-            text, passage = tokenized[index], passages[index]
-            found = find_answers(
-                text,
-                [output.vector for output in outputs[index]],
-                top_k=request.top_k,
-                max_answer_tokens=longest,
-                allow_no_answer=request.allow_no_answer,
-            )
-            spans = tuple(
-                AnswerSpan(passage[span.start : span.end], span.score, span.start, span.end)
-                for span in found
-            )
-            answers.append(Answers(spans, usage_of(text), truncation_of(text)))
-        return answers
+    def answers_to(index: int) -> Answers:
+        text, passage = tokenized[index], passages[index]
+        found = find_answers(
+            text,
+            [output.vector for output in outputs[index]],
+            top_k=request.top_k,
+            max_answer_tokens=longest,
+            allow_no_answer=request.allow_no_answer,
+        )
+        spans = tuple(
+            AnswerSpan(passage[span.start : span.end], span.score, span.start, span.end)
+            for span in found
+        )
+        return Answers(spans, usage_of(text), truncation_of(text))
 
     window_cost = 512 + request.top_k * (16 + longest // 2)
-    slices = slices_of((window_cost * len(text.windows) for text in tokenized), answer_some)
-    parts = await context.run_slices(slices, caller, is_admitted=True)
+    costs = (window_cost * len(text.windows) for text in tokenized)
+    answers = await context.build_each(costs, answers_to, caller)
     usage, timing = await call.build(0, call.finish)
-    return AnswerResult(
-        model=model.manifest.name,
-        outputs=tuple(answers for part in parts for answers in part),
-        usage=usage,
-        timing=timing,
-    )
+    return AnswerResult(model.manifest.name, tuple(answers), usage, timing)

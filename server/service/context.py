@@ -1,6 +1,6 @@
 """The components of a running server that calls use."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -107,6 +107,23 @@ class ServiceContext:
         A value counts as one unit of cost.
         """
         return await self.in_thread(function, caller, num_values, is_admitted=True)
+
+    async def build_each(
+        self, costs: Iterable[int], function: Callable[[int], T], caller: Caller
+    ) -> list[T]:
+        """Builds a result for each input of an accepted call, in slices.
+
+        Args:
+            costs: what ``function`` costs for each input: see :mod:`server.service.threads`.
+            function: builds the result of the input with the given index.
+            caller: the client of the call.
+        """
+
+        def build_some(start: int, stop: int) -> list[T]:
+            return list(map(function, range(start, stop)))
+
+        parts = await self.run_slices(slices_of(costs, build_some), caller, is_admitted=True)
+        return [result for part in parts for result in part]
 
     async def tokenize(
         self,

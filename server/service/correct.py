@@ -14,7 +14,6 @@ from server.service.context import ServiceContext
 from server.service.encoder_call import EncoderCall
 from server.service.encoder_options import LengthOptions, length_limit, softmax
 from server.service.requests import ModelRequest
-from server.service.threads import slices_of
 from server.service.truncation import Truncation, truncation_of, usage_of
 from server.service.usage import Timing, Usage
 from server.text.edits import Revision, TextEdit, effective, text_edit, words_of
@@ -154,16 +153,14 @@ async def _round(
     validation.check_reply("inputs", num_numbers, MAX_REPLY_NUMBERS, "label scores")
     outputs = await call.run(await call.jobs(tokenized))
 
-    def edit_some(start: int, stop: int) -> None:
-        for index in range(start, stop):
-            draft, text = drafts[index], tokenized[index]
-            draft.usages.append(usage_of(text))
-            if not draft.seen:
-                draft.truncation = truncation_of(text)
-            _edit(draft, _chosen(texts[index], text, outputs[index], vocabulary, min_score))
+    def edit(index: int) -> None:
+        draft, text = drafts[index], tokenized[index]
+        draft.usages.append(usage_of(text))
+        if not draft.seen:
+            draft.truncation = truncation_of(text)
+        _edit(draft, _chosen(texts[index], text, outputs[index], vocabulary, min_score))
 
-    slices = slices_of((16 * text.num_tokens for text in tokenized), edit_some)
-    await call.context.run_slices(slices, call.caller, is_admitted=True)
+    await call.context.build_each((16 * text.num_tokens for text in tokenized), edit, call.caller)
 
 
 def _edit(draft: _Draft, edits: list[TextEdit]) -> None:

@@ -31,7 +31,6 @@ from server.service.encoder_options import (
     softmax,
 )
 from server.service.requests import ModelRequest
-from server.service.threads import slices_of
 from server.service.truncation import Truncation, truncation_of, usage_of
 from server.service.usage import Timing, Usage
 from server.text.windows import LongInput, TokenizedText
@@ -143,27 +142,19 @@ async def fill_mask(
     )
     outputs = await call.run(jobs)
 
-    def fill_some(start: int, stop: int) -> list[MaskFilling]:
-        fillings = []
-        for index in range(start, stop):
-            text, (output,) = tokenized[index], outputs[index]
-            masks = tuple(
-                _filled(text, position, logits, selection, model)
-                for position, logits in zip(positions[index], output.vector, strict=True)
-            )
-            fillings.append(MaskFilling(masks, usage_of(text), truncation_of(text)))
-        return fillings
+    def filling(index: int) -> MaskFilling:
+        text, (output,) = tokenized[index], outputs[index]
+        masks = tuple(
+            _filled(text, position, logits, selection, model)
+            for position, logits in zip(positions[index], output.vector, strict=True)
+        )
+        return MaskFilling(masks, usage_of(text), truncation_of(text))
 
     mask_cost = vocabulary_size // 32 + 4 * selection.top_k
-    slices = slices_of((mask_cost * len(masks) for masks in positions), fill_some)
-    parts = await context.run_slices(slices, caller, is_admitted=True)
+    costs = (mask_cost * len(masks) for masks in positions)
+    fillings = await context.build_each(costs, filling, caller)
     usage, timing = await call.build(0, call.finish)
-    return FillMaskResult(
-        model=model.manifest.name,
-        outputs=tuple(filling for part in parts for filling in part),
-        usage=usage,
-        timing=timing,
-    )
+    return FillMaskResult(model.manifest.name, tuple(fillings), usage, timing)
 
 
 def _target_ids(words: Sequence[str], model: Model) -> tuple[int, ...]:

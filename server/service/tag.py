@@ -21,7 +21,6 @@ from server.service.context import ServiceContext
 from server.service.encoder_call import EncoderCall
 from server.service.encoder_options import LengthOptions, length_limit, softmax
 from server.service.requests import ModelRequest
-from server.service.threads import slices_of
 from server.service.truncation import Truncation, truncation_of, usage_of
 from server.service.usage import Timing, Usage
 from server.text.entities import Aggregation, Entity, LabelledToken, find_entities
@@ -102,30 +101,20 @@ async def tag(request: TagRequest, context: ServiceContext, caller: Caller) -> T
     validation.check_reply("inputs", num_numbers, MAX_REPLY_NUMBERS, "label scores")
     outputs = await call.run(await call.jobs(tokenized))
 
-    def tag_some(start: int, stop: int) -> list[Tagging]:
-        taggings = []
-        for index in range(start, stop):
-            source, text = request.inputs[index], tokenized[index]
-            tokens = _labelled_tokens(model.tokenizer, source, text, outputs[index])
-            entities = find_entities(tokens, model.manifest.labels, request.aggregation, ignored)
-            taggings.append(
-                Tagging(
-                    entities=_text_entities(source, entities, request.min_score),
-                    usage=usage_of(text),
-                    truncation=truncation_of(text),
-                )
-            )
-        return taggings
+    def tagging(index: int) -> Tagging:
+        source, text = request.inputs[index], tokenized[index]
+        tokens = _labelled_tokens(model.tokenizer, source, text, outputs[index])
+        entities = find_entities(tokens, model.manifest.labels, request.aggregation, ignored)
+        return Tagging(
+            entities=_text_entities(source, entities, request.min_score),
+            usage=usage_of(text),
+            truncation=truncation_of(text),
+        )
 
-    slices = slices_of((16 * text.num_tokens for text in tokenized), tag_some)
-    parts = await context.run_slices(slices, caller, is_admitted=True)
+    costs = (16 * text.num_tokens for text in tokenized)
+    taggings = await context.build_each(costs, tagging, caller)
     usage, timing = await call.build(0, call.finish)
-    return TagResult(
-        model=model.manifest.name,
-        outputs=tuple(tagging for part in parts for tagging in part),
-        usage=usage,
-        timing=timing,
-    )
+    return TagResult(model.manifest.name, tuple(taggings), usage, timing)
 
 
 def _text_entities(
