@@ -18,7 +18,7 @@ _MIN_SECONDS = 1.0  # minimum length of the last window; models invent text for 
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class AudioWindow:
     """The samples ``start`` to ``stop`` (exclusive) of a recording."""
 
     start: int
@@ -29,7 +29,7 @@ class Window:
         return self.stop - self.start
 
 
-def split_windows(samples: Samples, spec: AudioSpec) -> list[Window]:
+def split_windows(samples: Samples, spec: AudioSpec) -> list[AudioWindow]:
     """Divides a recording into windows of at most ``spec.num_samples``, without gaps or overlaps.
 
     Each window except the last ends in the middle of the quietest 0.2 s of its last 5 s, so that no
@@ -41,12 +41,12 @@ def split_windows(samples: Samples, spec: AudioSpec) -> list[Window]:
     while len(samples) - start > spec.num_samples:
         last = min(start + spec.num_samples, len(samples) - shortest)
         stop = _quietest(samples, start + spec.num_samples - search, last, spec)
-        windows.append(Window(start, stop))
+        windows.append(AudioWindow(start, stop))
         start = stop
-    return [*windows, Window(start, len(samples))]
+    return [*windows, AudioWindow(start, len(samples))]
 
 
-def windows_with_sound(samples: Samples, spec: AudioSpec) -> list[Window]:
+def windows_with_sound(samples: Samples, spec: AudioSpec) -> list[AudioWindow]:
     """Like :func:`split_windows`, but without silent windows, for which models invent text."""
     return [
         window
@@ -55,7 +55,7 @@ def windows_with_sound(samples: Samples, spec: AudioSpec) -> list[Window]:
     ]
 
 
-def padded_window(samples: Samples, window: Window, spec: AudioSpec) -> Samples:
+def padded_window(samples: Samples, window: AudioWindow, spec: AudioSpec) -> Samples:
     """The samples of ``window``, padded with silence to ``[spec.num_samples]``."""
     padded = np.zeros(spec.num_samples, np.int16)
     padded[: window.num_samples] = samples[window.start : window.stop]

@@ -24,7 +24,7 @@ from server.service.generation_request import (
 )
 from server.service.prepared_request import PreparedRequest
 from server.service.token_clock import TokenClock
-from server.service.usage import Timing, Usage, failure_of
+from server.service.usage import Timing, Usage, error_of
 from server.telemetry.metrics import Metrics
 from server.text.stop_strings import StopStrings
 
@@ -64,7 +64,7 @@ def scored_tokens(
 
 def parts_of(update: JobUpdate) -> Iterator[JobUpdate]:
     """Yields the update. If its output failed, yields its tokens first, so their text is kept."""
-    if update.tokens and update.completion is not None and failure_of(update.completion):
+    if update.tokens and update.completion is not None and error_of(update.completion):
         yield structs.replace(update, completion=None)
         update = structs.replace(update, tokens=(), logprobs=(), token_times=())
     yield update
@@ -235,9 +235,9 @@ class _OutputText:
         if self.is_stopped:
             return "", 0
         token_ids, completion, text = update.tokens, update.completion, ""
-        failure = None if completion is None else failure_of(completion)
-        if failure is not None:
-            raise failure
+        error = None if completion is None else error_of(completion)
+        if error is not None:
+            raise error
         if not self._prepared.stop_strings:
             adds = self._text.push_all if completion is None else self._text.finish
             return adds(token_ids), len(token_ids)

@@ -48,13 +48,13 @@ class ModelInfo:
     kv_cache: str = ""
     cache_bytes_per_token: int = 0
     native_kernels: tuple[str, ...] = ()
-    kernel_nodes: tuple["KernelNodes", ...] = ()
+    kernel_nodes: tuple["GraphKernelNodes", ...] = ()
     quality: tuple[Measurement, ...] = ()
     memory: "MemoryInfo | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelNodes:
+class GraphKernelNodes:
     """Node counts of one graph by kernel; see :class:`server.runtime.contract.KernelNodes`."""
 
     graph: str
@@ -143,9 +143,9 @@ def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:
     )
 
 
-def _kernel_nodes(model: Model) -> tuple[KernelNodes, ...]:
+def _kernel_nodes(model: Model) -> tuple[GraphKernelNodes, ...]:
     return tuple(
-        KernelNodes(graph=graph, num_native=nodes.num_native, num_standard=nodes.num_standard)
+        GraphKernelNodes(graph=graph, num_native=nodes.num_native, num_standard=nodes.num_standard)
         for graph, nodes in model.kernel_nodes.items()
     )
 

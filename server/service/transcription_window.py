@@ -12,7 +12,7 @@ from server.engine.requests.job import GenerationJob
 from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.lifecycle import Outcome
 from server.engine.requests.update import Completion, PromptOutput
-from server.service.audio_windows import Window, padded_window
+from server.service.audio_windows import AudioWindow, padded_window
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.follow_up import submit_follow_up
@@ -20,8 +20,8 @@ from server.service.segments import TokenSegment, compression_ratio, divide
 from server.service.token_clock import TokenClock
 from server.service.transcription_plan import TranscriptionPlan
 from server.service.transcription_request import Segment, Word
-from server.service.usage import Usage, failure_of
-from server.service.word_times import LANGUAGES_WITHOUT_SPACES, of_heads, token_starts, words_of
+from server.service.usage import Usage, error_of
+from server.service.word_times import LANGUAGES_WITHOUT_SPACES, of_heads, timed_words, token_starts
 
 # Radford et al. 2022, section 4.5: a text is not plausible if it repeats itself or if the model is
 # unsure of it. A window has no text if the model is unsure and probably hears no speech.
@@ -106,7 +106,7 @@ class TranscriptionCall:
             self.language.set_result(self.plan.language)
 
     async def transcribe(
-        self, samples: Samples, window: Window, *, is_first: bool
+        self, samples: Samples, window: AudioWindow, *, is_first: bool
     ) -> tuple[Segment, ...]:
         """Returns the segments of one window.
 
@@ -142,7 +142,7 @@ class TranscriptionCall:
                 or num_seconds - rest < _MIN_REST_SECONDS
             ):
                 return segments
-            window = Window(window.start + round(rest * spec.sample_rate), window.stop)
+            window = AudioWindow(window.start + round(rest * spec.sample_rate), window.stop)
 
     async def _decode(self, samples: Samples) -> WindowText:
         """Returns the first plausible or silent attempt, else the most likely one.
@@ -166,7 +166,7 @@ class TranscriptionCall:
     async def _words(
         self,
         samples: Samples,
-        window: Window,
+        window: AudioWindow,
         text: WindowText,
         segments: Sequence[TokenSegment],
     ) -> list[tuple[Word, ...]]:
@@ -184,7 +184,7 @@ class TranscriptionCall:
 
         def align() -> list[tuple[Word, ...]]:
             starts = token_starts(weights, len(plan.start_tokens(language)), num_vectors)
-            return words_of(
+            return timed_words(
                 segments,
                 [math.exp(value) for value in text.logprobs],
                 (window.start / spec.sample_rate + starts * seconds).round(DECIMALS).tolist(),
@@ -218,9 +218,9 @@ class TranscriptionCall:
         logprobs: tuple[TokenLogprob, ...] = ()
         while True:
             update = await handle.next()
-            failure = None if update.completion is None else failure_of(update.completion)
-            if failure is not None:
-                raise failure
+            error = None if update.completion is None else error_of(update.completion)
+            if error is not None:
+                raise error
             token_ids += update.tokens
             logprobs += update.logprobs
             if update.tokens:

@@ -20,7 +20,7 @@ from server.service.generation_request import GeneratedOutput, TranslateRequest
 from server.service.translate import prepare_translate
 from server.service.translation_routes import Hop, TranslationRoutes
 from server.text.language_detector import MAX_CHARACTERS, DetectedLanguage
-from server.text.markup import MAX_TAGS, Segment, segments
+from server.text.markup import MAX_TAGS, MarkupSegment, segments
 from server.text.tag_placement import AlignedSpan, escaped, place_tags
 
 AUTO = "auto"
@@ -97,7 +97,7 @@ def _sample(document: str) -> str:
     """The first texts of an HTML document, to detect their language; if none, the document."""
     found, size = [], 0
     for part in segments(document):
-        if isinstance(part, Segment) and part.is_text:
+        if isinstance(part, MarkupSegment) and part.is_text:
             found.append(part.text)
             size += len(part.text)
             if size >= MAX_CHARACTERS:
@@ -150,7 +150,7 @@ async def _translate_html(
     parsed = await context.in_thread(
         lambda: [list(segments(document)) for document in documents], caller
     )
-    found = [part for parts in parsed for part in parts if isinstance(part, Segment)]
+    found = [part for parts in parsed for part in parts if isinstance(part, MarkupSegment)]
     texts = [segment for segment in found if segment.is_text]
     results: dict[int, str] = {}
     for attention in (None, AttentionOptions(average=True, alignments=True)):
@@ -168,13 +168,13 @@ async def _translate_html(
     )
 
 
-def _written(segment: Segment, results: dict[int, str]) -> str:
+def _written(segment: MarkupSegment, results: dict[int, str]) -> str:
     if id(segment) not in results:
         return segment.source
     return escaped(segment.before) + results[id(segment)] + escaped(segment.after)
 
 
-def _placed(segment: Segment, output: GeneratedOutput) -> str:
+def _placed(segment: MarkupSegment, output: GeneratedOutput) -> str:
     best = output.hypotheses[0]
     if not segment.elements:
         return escaped(best.text)

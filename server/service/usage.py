@@ -64,7 +64,7 @@ class Timing:
         return cls(*map(max, zip(*map(astuple, timings), strict=True)))
 
 
-def failure_of(completion: Completion) -> ServeError | None:
+def error_of(completion: Completion) -> ServeError | None:
     """The error of a failed job; ``None`` if the job succeeded or was cancelled."""
     match completion.outcome:
         case Outcome.OUT_OF_MEMORY:
@@ -85,9 +85,9 @@ def completion_of(update: JobUpdate) -> Completion:
     """The completion of a job with a single update. Raises ``ServeError`` if the job failed."""
     if update.completion is None:
         raise InternalError
-    failure = failure_of(update.completion)
-    if failure is not None:
-        raise failure
+    error = error_of(update.completion)
+    if error is not None:
+        raise error
     return update.completion
 
 

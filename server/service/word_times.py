@@ -31,7 +31,7 @@ class TokenWord(NamedTuple):
     num_tokens: int
 
 
-def words_of(
+def timed_words(
     segments: Sequence[TokenSegment],
     probabilities: Sequence[float],
     starts: Sequence[float],

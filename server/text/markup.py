@@ -47,7 +47,7 @@ class Element:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class MarkupSegment:
     """Text between block tags.
 
     Runs of white space become one space, as browsers show them, except inside <pre>.
@@ -72,7 +72,7 @@ class Segment:
         return any(map(str.isalpha, self.text))
 
 
-def segments(document: str) -> Iterator[Segment | str]:
+def segments(document: str) -> Iterator[MarkupSegment | str]:
     """Yields the segments of a document, and the markup between them unchanged."""
     builder = _Builder()
     skipped: list[str] = []  # open elements that are not translated
@@ -117,7 +117,7 @@ class _Builder:
         self._parts.append(tag)
         return True
 
-    def finish(self, *, keeps_space: bool) -> Iterator[Segment | str]:
+    def finish(self, *, keeps_space: bool) -> Iterator[MarkupSegment | str]:
         parts, self._parts, self._num_tags = self._parts, [], 0
         paired = _paired(parts)
         first = 0
@@ -131,7 +131,7 @@ class _Builder:
             yield _segment(parts[first:], keeps_space)
 
 
-def _segment(parts: list[str | Tag], keeps_space: bool) -> Segment:
+def _segment(parts: list[str | Tag], keeps_space: bool) -> MarkupSegment:
     """Makes a segment of texts and paired tags."""
     texts: list[str] = []
     length = 0
@@ -165,7 +165,7 @@ def _segment(parts: list[str | Tag], keeps_space: bool) -> Segment:
         element.start = min(max(element.start - num_before, 0), len(text))
         element.stop = min(max(element.stop - num_before, 0), len(text))
     after = whole[num_before + len(text) :]
-    return Segment(text, source, tuple(elements), whole[:num_before], after)
+    return MarkupSegment(text, source, tuple(elements), whole[:num_before], after)
 
 
 def _paired(parts: list[str | Tag]) -> set[int]:

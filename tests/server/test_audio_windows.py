@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from model.audio import Samples
 from model.audio_config import AudioSpec
-from server.service.audio_windows import Window, padded_window, split_windows
+from server.service.audio_windows import AudioWindow, padded_window, split_windows
 
 RATE = 16_000
 SPEC = AudioSpec(sample_rate=RATE, num_samples=30 * RATE, num_tokens=1500)
@@ -50,8 +50,8 @@ def test_windows_cover_the_recording(num_samples: int, spec: AudioSpec, seed: in
 
 
 def test_a_recording_of_one_window_is_not_cut() -> None:
-    assert split_windows(noise(30), SPEC) == [Window(0, 30 * RATE)]
-    assert split_windows(noise(0.1), SPEC) == [Window(0, RATE // 10)]
+    assert split_windows(noise(30), SPEC) == [AudioWindow(0, 30 * RATE)]
+    assert split_windows(noise(0.1), SPEC) == [AudioWindow(0, RATE // 10)]
 
 
 def test_windows_end_in_pauses() -> None:
@@ -74,7 +74,7 @@ def test_silence_is_divided_at_the_end_of_each_window() -> None:
 
 def test_a_padded_window_ends_with_silence() -> None:
     samples = noise(2)
-    padded = padded_window(samples, Window(100, 200), SPEC)
+    padded = padded_window(samples, AudioWindow(100, 200), SPEC)
     assert padded.shape == (SPEC.num_samples,)
     np.testing.assert_array_equal(padded[:100], samples[100:200])
     assert not padded[100:].any()

@@ -23,7 +23,7 @@ from server.runtime.cuda.cudart import CudaError
 from server.runtime.cuda.recording import pinned_words
 from server.runtime.ort.backend import OrtBackend
 from server.runtime.ort.graph import OrtGraph
-from server.service.usage import failure_of
+from server.service.usage import error_of
 from tests.cuda.libraries import StandIn
 from tests.server.fake_backend import reference
 from tests.server.fake_encoder import make_encoder_worker
@@ -87,11 +87,11 @@ def test_errors_of_the_cuda_runtime_are_recognised(
 
 
 def test_the_caller_is_told() -> None:
-    error = failure_of(Completion(OUT_OF_MEMORY.outcome, 0.0, 0.0, 0.0, OUT_OF_MEMORY.failure))
+    error = error_of(Completion(OUT_OF_MEMORY.outcome, 0.0, 0.0, 0.0, OUT_OF_MEMORY.failure))
     assert isinstance(error, OverloadedError)
     assert (error.code, error.limit) == (Code.RESOURCE_EXHAUSTED, Limit.DEVICE_MEMORY)
     assert "memory" in str(error)
-    other = failure_of(Completion(RUN_FAILED.outcome, 0.0, 0.0, 0.0, RUN_FAILED.failure))
+    other = error_of(Completion(RUN_FAILED.outcome, 0.0, 0.0, 0.0, RUN_FAILED.failure))
     assert isinstance(other, InternalError)
 
 

@@ -13,9 +13,9 @@ from server.service.word_times import (
     median_filter,
     of_heads,
     split_words,
+    timed_words,
     token_starts,
     warp,
-    words_of,
 )
 from server.text.tokenizer import Tokenizer
 
@@ -102,7 +102,7 @@ def test_words_of_segments_have_the_times_of_their_tokens(tokenizer: Tokenizer) 
     segments = [TokenSegment(tuple(first), 0, 1), TokenSegment(tuple(second), 1, 2)]
     starts = [0.1 * index for index in range(8)]
     chances = [0.1, 0.3, 1.0, 0.5, 0.0, 0.6, 0.8]
-    words = words_of(segments, chances, starts, tokenizer, has_spaces=True)
+    words = timed_words(segments, chances, starts, tokenizer, has_spaces=True)
     found = [(w.text, w.start_seconds, w.end_seconds, w.probability) for x in words for w in x]
     assert [len(own) for own in words] == [2, 1]
     assert [text for text, *_ in found] == [" a", " bc", " d"]

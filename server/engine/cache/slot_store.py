@@ -12,7 +12,7 @@ from server.engine.cache.admission_plan import (
 )
 from server.engine.cache.idle_rows import IdleLimits, IdleRows
 from server.engine.cache.prefix_cache import MIN_REUSED_TOKENS, PrefixCache
-from server.engine.cache.slot_tensors import Capacity, SlotTensors, Span
+from server.engine.cache.slot_tensors import Capacity, SlotSpan, SlotTensors
 from server.engine.cache.slots import SlotMove, SlotTable
 from server.engine.requests.lifecycle import Phase
 from server.engine.requests.sequence import DecodingSequence
@@ -84,7 +84,7 @@ class SlotStore:
         else:
             sequence.num_cached_tokens = match.num_tokens
             if match.slot != slot:
-                moves.append((match.slot, slot, Span(match.num_tokens)))
+                moves.append((match.slot, slot, SlotSpan(match.num_tokens)))
         self._cache.move(moves)
 
     def fork(self, parent: DecodingSequence, child: DecodingSequence) -> None:
@@ -97,7 +97,7 @@ class SlotStore:
 
     def _acquire(
         self, sequence: DecodingSequence, match: PrefixMatch | None, *, before_last: bool = False
-    ) -> tuple[list[tuple[int, int, Span]], SlotMove | None]:
+    ) -> tuple[list[tuple[int, int, SlotSpan]], SlotMove | None]:
         """Gives ``sequence`` a slot, without moving any tokens.
 
         Returns:
@@ -115,7 +115,7 @@ class SlotStore:
         self._refresh()
         if prefix is None or moved_to is None:
             return [], last
-        return [(slot, moved_to, Span(len(prefix.tokens)))], last
+        return [(slot, moved_to, SlotSpan(len(prefix.tokens)))], last
 
     def copy(self, copies: Sequence[SlotCopy]) -> None:
         """Makes all copies. No sequence may be the source of one and the target of another."""
@@ -124,7 +124,7 @@ class SlotStore:
                 (
                     self.slot_of(copy.source),
                     self.slot_of(copy.target),
-                    Span(copy.source.num_cached_tokens, first_token=copy.first_token),
+                    SlotSpan(copy.source.num_cached_tokens, first_token=copy.first_token),
                 )
                 for copy in copies
             ]
@@ -244,5 +244,5 @@ class SlotStore:
         return bool(self.running) and self.running[-1].num_remaining_tokens > 1
 
 
-def _span(sequence: DecodingSequence) -> Span:
-    return Span(sequence.num_cached_tokens, sequence.num_source_tokens)
+def _span(sequence: DecodingSequence) -> SlotSpan:
+    return SlotSpan(sequence.num_cached_tokens, sequence.num_source_tokens)

@@ -24,7 +24,7 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SlotSpan:
     """Part of a slot: tokens ``first_token … num_tokens-1``, and the encoder's source tokens."""
 
     num_tokens: int
@@ -159,11 +159,11 @@ class SlotTensors:
             saved = Move(self.num_slots + first_slot, first_slot, num_rows=count)
             self._memory.move(self._names[StateRole.RECURRENT], [saved])
 
-    def copy(self, source: int, target: int, span: Span) -> None:
+    def copy(self, source: int, target: int, span: SlotSpan) -> None:
         """Copies a span of slot ``source``, and its whole recurrent states, to slot ``target``."""
         self.move([(source, target, span)])
 
-    def rotate(self, slots: Sequence[int], spans: Sequence[Span], *, keep_first: bool) -> None:
+    def rotate(self, slots: Sequence[int], spans: Sequence[SlotSpan], *, keep_first: bool) -> None:
         """Moves the content of each slot to the slot before it in the list.
 
         Args:
@@ -176,7 +176,7 @@ class SlotTensors:
             moves.append((slots[0], slots[-1], spans[0]))
         self.move(moves)
 
-    def move(self, moves: Sequence[tuple[int, int, Span]]) -> None:
+    def move(self, moves: Sequence[tuple[int, int, SlotSpan]]) -> None:
         """Copies ``(source slot, target slot, span)``.
 
         At most one of them reads a slot that one before it writes.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from server.text.markup import Segment, segments
+from server.text.markup import MarkupSegment, segments
 from server.text.sentences import sentence_spans, split_text
 from server.text.tag_placement import AlignedSpan, place_tags
 from tests.fuzz.draw import Draw
@@ -26,13 +26,13 @@ def run(data: bytes) -> None:
     assert "".join(sources) == document
     spans = [AlignedSpan(a % 32, a % 32 + b % 8, c % 30, c % 30 + d % 6) for a, b, c, d in rows]
     for part in parts:
-        if isinstance(part, Segment):
+        if isinstance(part, MarkupSegment):
             placed = place_tags(part.text, TRANSLATION, part.elements, list(spans))
             _check_placed(part, placed)
     _check_sentences(document)
 
 
-def _check_placed(segment: Segment, placed: str) -> None:
+def _check_placed(segment: MarkupSegment, placed: str) -> None:
     """Every tag is there as often as in the source, and the rest is the text."""
     tags, stack = [], list(segment.elements)
     while stack:
