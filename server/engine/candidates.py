@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from server.constraint import Floats
-from server.engine.decoding.logits import greedy
+from server.engine.decoding.logits import best_of
 from server.engine.requests.job import GenerationJob
 from server.runtime.memory import Tensor
 
@@ -62,7 +62,7 @@ class CandidateLogits:
 
     def best(self, indices: Sequence[int]) -> list[int | None]:
         is_whole = len(indices) == len(self.array)
-        columns = greedy(self.array if is_whole else self.array[list(indices)])
+        columns = best_of(self.array if is_whole else self.array[list(indices)])
         return [
             None if column is None else self.ids.item(index, column)
             for index, column in zip(indices, columns, strict=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from server.constraint import Floats
 from server.engine.decoding import sampling
-from server.engine.decoding.logits import Logits, greedy
+from server.engine.decoding.logits import Logits, best_of
 from server.engine.decoding.sampling import TokenLogprob
 from server.engine.failures import NOT_FINITE, NoTokenError, selection_failure
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
@@ -44,8 +44,8 @@ class TokenSelector:
         self, sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
     ) -> list[NextToken]:
         """Chooses each sequence's next token. ``indices``: its row in ``logits``."""
-        if logits.knows_best and all(s.logits_need is LogitsNeed.ARGMAX for s in sequences):
-            return _argmax(sequences, indices, logits)
+        if logits.knows_best and all(s.logits_need is LogitsNeed.BEST for s in sequences):
+            return _best(sequences, indices, logits)
         uniforms = _uniforms(sequences)
         if self._device_sampler is None:
             return _select_on_host(sequences, uniforms, indices, logits)
@@ -103,30 +103,30 @@ def _select_on_host(
     Sequences that need whole rows come first: finding the argmax of the others may reuse the memory
     of the rows.
     """
-    need_argmax, need_top, need_row = (
+    need_best, need_top, need_rows = (
         [i for i, sequence in enumerate(sequences) if sequence.logits_need is need]
-        for need in (LogitsNeed.ARGMAX, LogitsNeed.TOP, LogitsNeed.ROW)
+        for need in (LogitsNeed.BEST, LogitsNeed.TOP, LogitsNeed.ROWS)
     )
     selected: list[NextToken] = []
     if need_top:
         chosen = [sequences[i] for i in need_top]
         top = logits.top([indices[i] for i in need_top], _num_top(chosen))
         if top is None:
-            need_row = sorted([*need_row, *need_top])
+            need_rows = sorted([*need_rows, *need_top])
         else:
             tokens = [each.tokens[0] if each.tokens else None for each in top]
             selected += map(_with_top, chosen, tokens, top)
-    if need_row:
-        rows = logits.rows([indices[i] for i in need_row])
-        for i, row, token in zip(need_row, rows, greedy(rows), strict=True):
+    if need_rows:
+        rows = logits.rows([indices[i] for i in need_rows])
+        for i, row, token in zip(need_rows, rows, best_of(rows), strict=True):
             selected.append(_from_row(sequences[i], row, token, uniforms[i]))
-    if need_argmax:
-        chosen = [sequences[i] for i in need_argmax]
-        selected += _argmax(chosen, [indices[i] for i in need_argmax], logits)
+    if need_best:
+        chosen = [sequences[i] for i in need_best]
+        selected += _best(chosen, [indices[i] for i in need_best], logits)
     return selected
 
 
-def _argmax(
+def _best(
     sequences: Sequence[DecodingSequence], indices: Sequence[int], logits: Logits
 ) -> list[NextToken]:
     """Chooses the likeliest tokens of sequences that need nothing else."""
@@ -146,7 +146,7 @@ def _from_row(
     if likeliest is None:
         return NextToken(sequence, NOT_FINITE)
     try:
-        if sequence.logits_need is not LogitsNeed.ROW:
+        if sequence.logits_need is not LogitsNeed.ROWS:
             return with_logprob(sequence, likeliest, row)
         processed = row.copy()
         sequence.process_logits(processed)

@@ -22,7 +22,7 @@ from rich.table import Table
 from loadtest.machine import machine
 from server.constraint import Floats
 from server.engine.decoding import sampling
-from server.engine.decoding.logits import HostLogits, greedy
+from server.engine.decoding.logits import HostLogits, best_of
 from server.engine.decoding.options import Sampling
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.gpu.sampler_inputs import LogitsSpec
@@ -91,7 +91,7 @@ def _sample_request(index: int, options: Sampling, uniform: float) -> SampleRequ
 
 
 def _sample_on_host(logits: Floats, requests: list[SampleRequest]) -> list[int | None]:
-    best = greedy(logits)
+    best = best_of(logits)
     options = requests[0].sequence.job.sampling
     if options.is_greedy:
         return best

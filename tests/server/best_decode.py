@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from server.engine.decoding.logits import greedy
+from server.engine.decoding.logits import best_of
 from server.runtime.contract import BEST_TOKENS, Pending
 from server.runtime.memory import Array, Tensor
 from tests.server.fake_backend import BoundFakeDecode, Early, FakeDecode, Start
@@ -74,7 +74,7 @@ class BoundBestDecode(BoundFakeDecode):
 
     def run(self, inputs: Mapping[str, Array | Tensor]) -> dict[str, Array]:
         logits = super().run(inputs)["logits"]
-        best = [-1 if token is None else token for token in greedy(logits)]
+        best = [-1 if token is None else token for token in best_of(logits)]
         return {"logits": logits, BEST_TOKENS: np.array(best, np.int64)}
 
     def on_step(self, inputs: Mapping[str, Array]) -> None:

@@ -9,7 +9,7 @@ import onnx
 
 from server.constraint import Floats
 from server.engine.decoding import sampling
-from server.engine.decoding.logits import greedy
+from server.engine.decoding.logits import best_of
 from server.engine.gpu.device_sampler import DeviceSampler, SampleRequest
 from server.engine.gpu.sampler_inputs import GATHERED, ROWS, LogitsSpec
 from server.engine.requests.job import GenerationJob
@@ -38,7 +38,7 @@ def sample_request(
 
 def host_token(logits: Floats, request: SampleRequest) -> int | None:
     """The token that the host samples from ``logits [vocabulary]``; None if all are invalid."""
-    if greedy(logits[None]) == [None]:
+    if best_of(logits[None]) == [None]:
         return None
     processed = logits.copy()
     request.sequence.process_logits(processed)

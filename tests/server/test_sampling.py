@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from server.engine.decoding import sampling
-from server.engine.decoding.logits import greedy
+from server.engine.decoding.logits import best_of
 from server.engine.decoding.options import Sampling
 from server.runtime import host_ops
 
@@ -112,10 +112,10 @@ def chi_square_quantile(freedom: int) -> float:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_greedy_returns_no_token_for_non_finite_logits(bad: float) -> None:
+def test_best_of_returns_no_token_for_non_finite_logits(bad: float) -> None:
     logits = np.stack([LOGITS, LOGITS])
     logits[1, 2] = bad
-    assert greedy(logits) == [0, None]
+    assert best_of(logits) == [0, None]
 
 
 def test_computes_token_logprobs() -> None:

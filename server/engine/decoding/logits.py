@@ -48,7 +48,7 @@ class Logits(Protocol):
         ...
 
     def best(self, indices: Sequence[int]) -> list[int | None]:
-        """Returns :func:`greedy` of these rows. ``indices``: as for :meth:`rows`."""
+        """Returns :func:`best_of` of these rows. ``indices``: as for :meth:`rows`."""
         ...
 
     @property
@@ -99,13 +99,13 @@ class HostLogits:
         return self.rows(indices)
 
     def best(self, indices: Sequence[int]) -> list[int | None]:
-        return greedy(self.rows(indices))
+        return best_of(self.rows(indices))
 
     def top(self, indices: Sequence[int], count: int, targets: Sequence[int] | None = None) -> None:
         del indices, count, targets
 
 
-def greedy(logits: Floats) -> list[int | None]:
+def best_of(logits: Floats) -> list[int | None]:
     """Returns the likeliest token of each row of ``[rows, vocabulary]``; None if it is not finite.
 
     NumPy's argmax returns the index of a NaN, or else of an infinity, if the row has one.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from server.constraint import Floats
-from server.engine.decoding.logits import MAX_TOP, greedy
+from server.engine.decoding.logits import MAX_TOP, best_of
 from server.engine.gpu.sampler_graph import build_row_gather, build_top_tokens
 from server.engine.gpu.sampler_inputs import GATHERED, LOGITS, ROWS, LogitsSpec
 from server.runtime.contract import TARGETS, TOP_TOKENS, BoundGraph, LoadModel
@@ -114,7 +114,7 @@ class DeviceLogits:
 
     def best(self, indices: Sequence[int]) -> list[int | None]:
         if self.best_tokens is None:
-            return greedy(self.rows(indices))
+            return best_of(self.rows(indices))
         return [None if (token := self.best_tokens[i]) < 0 else token for i in indices]
 
     def top(

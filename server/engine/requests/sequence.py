@@ -21,13 +21,13 @@ from server.engine.requests.lifecycle import Event, Outcome, Phase, advance, has
 
 
 class LogitsNeed(Enum):
-    """What the choice of a sequence's next token needs of its logits."""
+    """What the choice of a sequence's next token needs, as the methods of ``Logits`` return it."""
 
-    ARGMAX = auto()
+    BEST = auto()
     """The likeliest token."""
     TOP = auto()
     """The likeliest tokens and their log-probabilities."""
-    ROW = auto()
+    ROWS = auto()
     """All logits: the sequence samples, or has processors or a constraint."""
 
 
@@ -96,17 +96,17 @@ class DecodingSequence:
         """Makes the sequence that prefills the prompt. It reserves the slots of its forks."""
         processors = logits_processors(job.logits_options, job.eos)
         limits = [time for time in (job.finish_by, job.deadline) if time is not None]
-        need = LogitsNeed.ROW
+        need = LogitsNeed.ROWS
         if job.sampling.is_greedy and not processors and job.constraint is None:
             has_logprobs = job.logprob_options.top_logprobs is not None
-            need = LogitsNeed.TOP if has_logprobs else LogitsNeed.ARGMAX
+            need = LogitsNeed.TOP if has_logprobs else LogitsNeed.BEST
         return cls(
             id_,
             job,
             deadline=min(limits, default=None),
             logits_need=need,
             allows_multi_step=(
-                need is LogitsNeed.ARGMAX
+                need is LogitsNeed.BEST
                 and job.is_single
                 and job.max_new_tokens > 0
                 and job.delivery is Delivery.WHOLE
@@ -221,7 +221,7 @@ class DecodingSequence:
         """
         num_generated = self.num_generated_tokens
         return (
-            self.logits_need is LogitsNeed.ARGMAX
+            self.logits_need is LogitsNeed.BEST
             and self.job.is_single
             and num_generated + 1 < self.job.max_new_tokens
             and not (num_generated == 0 and self.job.logprob_options.first_token_ids)
