@@ -122,56 +122,9 @@ class JobTable:
         last = NOT_FINITE if tokens[-1] is None else tokens[-1]
         self.record(NextToken(sequence, last), times[-1])
 
-    def _append(
-        self,
-        sequence: DecodingSequence,
-        token: int,
-        logprobs: Sequence[TokenLogprob],
-        now: float,
-    ) -> Ending | None:
-        """Appends ``token``. Returns how the sequence ends with it; None if it continues."""
-        try:
-            outcome = sequence.append(token)
-        except Exception as error:
-            return selection_failure(error)
-        sequence.unpublished.add(token, logprobs, now)
-        if outcome is None and not self._slots.room_of(sequence):
-            outcome = Outcome.LENGTH
-        return None if outcome is None else Ending(outcome)
-
     def publish(self, update: JobUpdate) -> None:
         """Publishes an update that ends no output."""
         self._updates.append(update)
-
-    def _end(
-        self,
-        group: SequenceGroup,
-        ending: Ending,
-        now: float,
-        only: DecodingSequence | None = None,
-    ) -> None:
-        """Ends a job, or the one output of the independent sequence ``only``.
-
-        No other method ends a job or an output.
-
-        The ended sequences leave the job. :meth:`drain_ended` returns them, and the worker then
-        releases their slots. The slots of failed sequences are cleared now, before any slot moves.
-        """
-        if only is None:
-            ended, last_updates = group.sequences, group.last_updates(ending, now)
-            group.sequences = []
-        else:
-            ended, last_updates = [only], [group.last_update(only, ending, now)]
-            group.sequences.remove(only)
-        event = ending_event(ending.outcome)
-        for sequence in ended:
-            sequence.on(event)
-            if sequence.phase == Phase.FAILED:
-                self._slots.clear(sequence)
-        self._ended += ended
-        self._updates += last_updates
-        if not group.num_live_outputs:
-            del self._groups[group.id]
 
     def replace_sequences(self, group: SequenceGroup, sequences: list[DecodingSequence]) -> None:
         """Continues the job with ``sequences``; its other sequences have ended."""
@@ -206,3 +159,50 @@ class JobTable:
             raise RuntimeError(f"ended sequences are left: {self._ended}")
         if not all(s.is_live for s in working):
             raise RuntimeError(f"an ended sequence works on a job: {working}")
+
+    def _append(
+        self,
+        sequence: DecodingSequence,
+        token: int,
+        logprobs: Sequence[TokenLogprob],
+        now: float,
+    ) -> Ending | None:
+        """Appends ``token``. Returns how the sequence ends with it; None if it continues."""
+        try:
+            outcome = sequence.append(token)
+        except Exception as error:
+            return selection_failure(error)
+        sequence.unpublished.add(token, logprobs, now)
+        if outcome is None and not self._slots.room_of(sequence):
+            outcome = Outcome.LENGTH
+        return None if outcome is None else Ending(outcome)
+
+    def _end(
+        self,
+        group: SequenceGroup,
+        ending: Ending,
+        now: float,
+        only: DecodingSequence | None = None,
+    ) -> None:
+        """Ends a job, or the one output of the independent sequence ``only``.
+
+        No other method ends a job or an output.
+
+        The ended sequences leave the job. :meth:`drain_ended` returns them, and the worker then
+        releases their slots. The slots of failed sequences are cleared now, before any slot moves.
+        """
+        if only is None:
+            ended, last_updates = group.sequences, group.end_outputs(ending, now)
+            group.sequences = []
+        else:
+            ended, last_updates = [only], [group.end_output(only, ending, now)]
+            group.sequences.remove(only)
+        event = ending_event(ending.outcome)
+        for sequence in ended:
+            sequence.on(event)
+            if sequence.phase == Phase.FAILED:
+                self._slots.clear(sequence)
+        self._ended += ended
+        self._updates += last_updates
+        if not group.num_live_outputs:
+            del self._groups[group.id]

@@ -83,29 +83,33 @@ class SequenceGroup:
                 return len(self.agreed_times)
         return None
 
-    def last_update(self, sequence: DecodingSequence, ending: Ending, now: float) -> JobUpdate:
-        """Ends the output of an independent sequence, with its tokens that were not published."""
-        tokens, logprobs, times = sequence.unpublished.take()
-        return self._last_update(sequence.output, ending, now, tokens, logprobs, times)
+    def end_output(self, sequence: DecodingSequence, ending: Ending, now: float) -> JobUpdate:
+        """Ends the output of an independent sequence.
 
-    def last_updates(self, ending: Ending, now: float) -> list[JobUpdate]:
+        Returns:
+            Its last update, with the tokens that were not published.
+        """
+        tokens, logprobs, times = sequence.unpublished.take()
+        return self._end(sequence.output, ending, now, tokens, logprobs, times)
+
+    def end_outputs(self, ending: Ending, now: float) -> list[JobUpdate]:
         """Ends every output that has not ended. Returns their last updates."""
         if self.is_independent:
-            return [self.last_update(sequence, ending, now) for sequence in self.sequences]
+            return [self.end_output(sequence, ending, now) for sequence in self.sequences]
         self.num_live_outputs = self.job.num_outputs
         if self.search is not None and ending.outcome in {Outcome.STOP, Outcome.TIME_LIMIT}:
             hypotheses = self.search.best(self.job.num_outputs)
             if hypotheses:  # a constraint may allow fewer than the job wants
                 self.num_live_outputs = len(hypotheses)
                 return [
-                    self._last_hypothesis(self.search, output, hypothesis, now)
+                    self._end_hypothesis(self.search, output, hypothesis, now)
                     for output, hypothesis in enumerate(hypotheses)
                 ]
             if self.search.is_over:
                 self.num_live_outputs, ending = 1, NO_TOKEN
-        return [self._last_update(output, ending, now) for output in range(self.num_live_outputs)]
+        return [self._end(output, ending, now) for output in range(self.num_live_outputs)]
 
-    def _last_hypothesis(
+    def _end_hypothesis(
         self, search: BeamSearch, output: int, hypothesis: Hypothesis, now: float
     ) -> JobUpdate:
         """Ends an output of a search; the first has only its tokens that were not published."""
@@ -121,9 +125,9 @@ class SequenceGroup:
         agreed = () if output else self.agreed_times[published:]
         times = (*agreed, *[now] * (len(tokens) - len(agreed)))
         score = hypothesis.score
-        return self._last_update(output, Ending(outcome), now, tokens, logprobs, times, score)
+        return self._end(output, Ending(outcome), now, tokens, logprobs, times, score)
 
-    def _last_update(
+    def _end(
         self,
         output: int,
         ending: Ending,
@@ -133,7 +137,7 @@ class SequenceGroup:
         times: tuple[float, ...] = (),
         score: float | None = None,
     ) -> JobUpdate:
-        """Ends one output. No other method does."""
+        """Ends one output. Returns its last update."""
         self.num_live_outputs -= 1
         return JobUpdate(
             self.id,
