@@ -119,7 +119,7 @@ class Bench:
         self._engine = build_engine(config, Unobserved(), busy, _exit)
         workers = make_workers(self._model, config, Unobserved())
         self._engine.add(self._model.key, workers, admission_limits(self._model, config))
-        await self._engine.prepared(self._model.key)
+        await self._engine.wait_until_ready(self._model.key)
         freeze_loaded_objects()
         return {"version": f"ONNX Runtime {backend.version}, ONNX {onnx.__version__}"}
 

@@ -7,6 +7,7 @@ from itertools import chain, groupby
 from operator import sub
 
 from server.engine.cache.slot_store import SlotStore
+from server.engine.clock import Clock
 from server.engine.decoding.logits import Logits
 from server.engine.failures import BatchResult, run_with_isolation
 from server.engine.job_table import JobTable
@@ -48,7 +49,7 @@ class DecoderRuns:
         runner: ModelRunner,
         slots: SlotStore,
         jobs: JobTable,
-        clock: Callable[[], float],
+        clock: Clock,
         observer: Observer,
         *,
         chooses_on_host: bool,

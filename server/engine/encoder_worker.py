@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from server.engine.cache.idle_rows import IdleLimits
+from server.engine.clock import Clock
 from server.engine.encoder_batch import BatchLimits, form_batch
 from server.engine.encoder_queue import EncoderQueue, QueuedText
 from server.engine.encoder_runner import EncoderRunner, Outputs, PendingOutputs
@@ -18,8 +19,6 @@ from server.engine.requests.update import EncoderOutput, JobTimes, JobUpdate
 from server.engine.watchdog import Progress
 
 log = logging.getLogger(__name__)
-
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

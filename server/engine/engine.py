@@ -68,7 +68,7 @@ class Engine:
         self._handles: dict[int, JobHandle] = {}
         self._next_id = 1
         self._placement = Placement(num_lanes, num_devices, single_lane_max_sequences)
-        self._is_closed = self._is_dead = False
+        self._is_stopping = self._is_dead = False
         self._lanes = [
             Lane(index, self._publish, self._report_death, observer, busy)
             for index in range(num_lanes)
@@ -98,7 +98,7 @@ class Engine:
         for lane, worker, done in zip(self._lanes, workers, ready, strict=True):
             lane.send(Add(model_id, worker, self._completion_callback(done)))
 
-    async def prepared(self, model: str) -> None:
+    async def wait_until_ready(self, model: str) -> None:
         """Waits until all lanes have prepared their workers for a model."""
         await asyncio.shield(self._models[self._id_of_model[model]].ready)
 
@@ -128,7 +128,7 @@ class Engine:
             OverloadedError: the model is at its limit.
             ShuttingDownError: the engine is stopping, or a lane has died.
         """
-        if self._is_closed:
+        if self._is_stopping:
             raise ShuttingDownError
         self._models[self._id_of_model[model]].admission.check(
             Cost(num_sequences, 0), time.monotonic(), is_bulk=is_bulk, client=client
@@ -173,7 +173,7 @@ class Engine:
         client: str | None,
         num_handles: int,
     ) -> Iterator[list[JobHandle]]:
-        if self._is_closed:
+        if self._is_stopping:
             raise ShuttingDownError
         model_id = self._id_of_model[model]
         admission = self._models[model_id].admission
@@ -189,7 +189,7 @@ class Engine:
             self._buckets.spend(client, cost, nanoseconds)
         starts = divide_texts(len(jobs), num_handles)
         for first in range(0, num_handles, HANDLES_AT_ONCE):
-            if self._is_closed:
+            if self._is_stopping:
                 raise ShuttingDownError
             handles = []
             commands: dict[int, list[Submit]] = {}
@@ -220,7 +220,7 @@ class Engine:
 
         Unfinished jobs get no more updates.
         """
-        self._is_closed = True
+        self._is_stopping = True
         for lane in self._lanes:
             lane.send(Stop())
         self._watchdog.stop()
@@ -280,7 +280,7 @@ class Engine:
     def _die(self, error: BaseException) -> None:
         self._close_all()
         if not self._is_dead:
-            self._is_dead = self._is_closed = True
+            self._is_dead = self._is_stopping = True
             self._on_death(error)
 
     def _close_all(self) -> None:

@@ -9,6 +9,7 @@ from server.engine.cache.admission_plan import PrefixMatch
 from server.engine.cache.idle_rows import IdleLimits
 from server.engine.cache.slot_store import SlotStore
 from server.engine.cache.slot_tensors import Capacity
+from server.engine.clock import Clock
 from server.engine.decoder_runs import DecoderRuns, Run
 from server.engine.decoding import sampling
 from server.engine.decoding.logits import Logits
@@ -36,8 +37,6 @@ from server.engine.scheduler import Plan, StepLimits, schedule
 from server.engine.token_selector import TokenSelector
 
 log = logging.getLogger(__name__)
-
-Clock = Callable[[], float]
 
 
 class GenerationWorker:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from operator import contains
 from typing import NamedTuple
 
+from server.engine.clock import Clock
 from server.engine.model_runner import ModelRunner
 from server.engine.run_inputs import Chunk
 
@@ -28,7 +29,7 @@ def decode_runs(
     chunks: Sequence[Chunk],
     first_slot: int,
     max_runs: int,
-    clock: Callable[[], float],
+    clock: Clock,
     may_continue: Callable[[], bool],
 ) -> ManyRuns:
     """Decodes the likeliest tokens until a sequence ends, or a limit below is reached.

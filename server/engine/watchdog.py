@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from server.engine.clock import Clock
+
 # A run may take this many times its usual time; a first run, this many times the floor.
 MAX_TIMES_USUAL = 20.0
 MAX_TIMES_FLOOR_AT_FIRST = 10.0
 _SMOOTHING = 0.1  # weight of a new run in the exponential moving average
 _TICK_SECONDS = 1.0
 _TICKS_PER_FLOOR = 4
-
-Clock = Callable[[], float]
 
 
 class StuckLaneError(RuntimeError):

@@ -160,7 +160,7 @@ class Catalog:
             self._num_loads[name, version] += 1
             config = with_planned_slots(self._config, model)
             self._engine.add(model.key, workers, admission_limits(model, config))
-            await self._engine.prepared(model.key)
+            await self._engine.wait_until_ready(model.key)
             await self._set(Entry(name, version, State.READY, model))
             log.info("loaded %s", model.key)
             if serving is not None:

@@ -146,7 +146,7 @@ async def test_records_all_buckets_before_the_worker_is_ready() -> None:
     engine = Engine(1, Unobserved(), BusyLanes(), 4, lambda _: None)
     padded = make_harness(num_slots=2, has_buckets=True)
     engine.add("fake", [padded.worker], AdmissionLimits(Cost(2, 1000), Cost(2, 1000)))
-    await engine.prepared("fake")
+    await engine.wait_until_ready("fake")
     assert padded.graph.num_runs == 2, "two buckets"
     (handle,) = engine.submit("fake", [make_job([5, 6], 6)])
     tokens: list[int] = []
