@@ -56,13 +56,14 @@ def adapted_folder(path: Path, base: Path) -> Iterator[HuggingFaceFolder]:
     """
     if not (base / CONFIG_FILE).is_file():
         raise SourceError(f"{base}: no {CONFIG_FILE}: the model of an adapter is such a folder")
-    adapter = read_adapter(path, read_fields(path / ADAPTER_FILE))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / path.resolve().name
         folder.mkdir()
         files = {file.name: file for file in base.iterdir()}
         files |= {file.name: file for file in path.iterdir()}
         config = read_fields(files.pop(CONFIG_FILE))
+        model_type = config.text("model_type", "")
+        adapter = read_adapter(path, read_fields(path / ADAPTER_FILE), model_type)
         changes = _class_of(adapter, config)
         if changes and files.get(MODULES_FILE) == base / MODULES_FILE:
             del files[MODULES_FILE]  # those of an embedding model, before the adapter's head

@@ -29,6 +29,9 @@ _PARTS = re.compile(
     r"(?P<layer>.+)\.(?P<part>lora_A\.weight|lora_B\.weight|lora_B\.bias|lora_embedding_A"
     r"|lora_embedding_B|lora_magnitude_vector(\.weight)?|token_adapter\.trainable_tokens_delta)"
 )
+# GPT-2's layers of the class Conv1D, whose weights are [inputs, outputs]. The class decides, as in
+# *peft*: ``fan_in_fan_out`` is that of the layer that was adapted last.
+_CONV1D = ("c_attn", "c_fc", "c_proj", "q_attn")
 # Matching takes time that grows exponentially with repeated groups, and with this power else.
 MAX_REPEATS = 3
 # Of other initialisations, the adapter alone does not tell the weights that it was trained beside.
@@ -50,13 +53,14 @@ class LoraAdapter:
     Args:
         config: its configuration.
         weights: its weights, by *peft*'s names.
+        model_type: that of the model that it changes.
 
     Raises:
         SourceError: it is damaged.
         UnsupportedError: it is no LoRA adapter, or one that changes more than these weights.
     """
 
-    def __init__(self, config: Fields, weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, config: Fields, weights: Mapping[str, Tensor], model_type: str) -> None:
         check_supported(
             config,
             peft_type=("LORA",),
@@ -71,6 +75,7 @@ class LoraAdapter:
             kasa_config=({},),
         )
         self.config, self._weights = config, weights
+        self._transposed = _CONV1D if model_type == "gpt2" else ()
         self.whole: dict[str, str] = {}
         parts: dict[str, dict[str, str]] = {}
         for name in weights:
@@ -131,8 +136,7 @@ class LoraAdapter:
     def _linear(
         self, layer: LayerChange, weight: Tensor, a: Tensor, b: Tensor, magnitudes: Tensor | None
     ) -> Tensor:
-        # Layers of GPT-2 are transposed: [inputs, outputs].
-        transposed = self.config.flag("fan_in_fan_out", default=False)
+        transposed = layer.name.rpartition(".")[2] in self._transposed
         weight = weight.T if transposed else weight
         _check_shape(layer, weight, (len(b), a.shape[1]))
         weight = torch.add(weight, b @ a, alpha=self._scale(layer, a))
@@ -205,8 +209,10 @@ def is_adapter(path: Path) -> bool:
     return (path / ADAPTER_FILE).is_file() and not has_safetensors(path)
 
 
-def read_adapter(path: Path, config: Fields) -> LoraAdapter:
-    """The adapter in the folder ``path``. ``config``: its file ``ADAPTER_FILE``.
+def read_adapter(path: Path, config: Fields, model_type: str) -> LoraAdapter:
+    """The adapter in the folder ``path`` for a model of the type ``model_type``.
+
+    ``config``: its file ``ADAPTER_FILE``.
 
     Raises:
         SourceError: its weights are missing or damaged.
@@ -215,4 +221,4 @@ def read_adapter(path: Path, config: Fields) -> LoraAdapter:
     file = path / ADAPTER_WEIGHTS_FILE
     if not file.is_file() and (pickles := pickles_in(path)):
         raise refusal(pickles, file)
-    return LoraAdapter(config, SafetensorsWeights([file]))
+    return LoraAdapter(config, SafetensorsWeights([file]), model_type)

@@ -45,6 +45,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*have invalid shape:UserWarning"),
+    pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to:UserWarning"),
 ]
 
 
@@ -91,6 +92,16 @@ DECODERS = {
     "gpt2": lambda: GPT2LMHeadModel(
         GPT2Config(vocab_size=len(WORDS), n_embd=32, n_layer=2, n_head=4, n_positions=32)
     ),
+    "untied-gpt2": lambda: GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=len(WORDS),
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=32,
+            tie_word_embeddings=False,
+        )
+    ),
     "t5": lambda: T5ForConditionalGeneration(
         T5Config(vocab_size=len(WORDS), d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
     ),
@@ -120,6 +131,7 @@ DECODERS = {
         ("gpt2", {"fan_in_fan_out": True}),
         ("gpt2", {"fan_in_fan_out": True, "use_dora": True}),
         ("gpt2", {"fan_in_fan_out": True, "target_modules": ["wte", "c_fc"]}),
+        ("untied-gpt2", {"target_modules": ["attn.c_proj", "c_attn", "lm_head"]}),
         ("t5", {"target_modules": ["q", "v", "wi", "wo"]}),
     ],
 )
