@@ -12,6 +12,7 @@ from pathlib import Path
 from export.errors import SourceError
 from export.importers.merged_weights import MergedWeights
 from export.importers.sentence_transformers import MODULES_FILE
+from export.importers.tied_adapters import TIED, separate_output
 from export.readers.fields import Fields
 from export.readers.hugging_face import (
     CONFIG_FILE,
@@ -72,7 +73,10 @@ def adapted_folder(path: Path, base: Path) -> Iterator[HuggingFaceFolder]:
         (folder / CONFIG_FILE).write_text(json.dumps(dict(config)))
         found = read_folder(folder)
         names = _names_of_body(adapter, found.weights) if changes else tuple(found.weights)
-        weights = MergedWeights(adapter, found.weights, names)
+        copies = separate_output(adapter, Fields({**config, **changes}, config.origin), names)
+        if copies is not None:
+            changes[TIED] = False
+        weights = MergedWeights(adapter, found.weights, names, copies or {})
         changes |= _sizes(adapter, config, weights)
         config = Fields({**config, **changes}, config.origin)
         if found.license == UNKNOWN_LICENSE:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from torch import Tensor
 
 from export.errors import SourceError
+from export.importers.renaming import NONE
 from export.readers.lora import ADAPTER_WEIGHTS_FILE, LayerChange, LoraAdapter
 
 MAX_PARTS = 64  # of a name
@@ -18,6 +19,7 @@ class MergedWeights(Mapping[str, Tensor]):
         weights: those of the model that was adapted. Their names may lack the first parts of the
             adapter's, or have others before them: ``encoder.…`` for ``bert.encoder.…``.
         names: those of ``weights`` that the adapted model has.
+        copies: names of further weights, and those in ``weights`` of which they are copies.
 
     Attributes:
         originals: the names in ``weights`` by the names here.
@@ -28,11 +30,15 @@ class MergedWeights(Mapping[str, Tensor]):
     """
 
     def __init__(
-        self, adapter: LoraAdapter, weights: Mapping[str, Tensor], names: Collection[str]
+        self,
+        adapter: LoraAdapter,
+        weights: Mapping[str, Tensor],
+        names: Collection[str],
+        copies: Mapping[str, str] = NONE,
     ) -> None:
         self._adapter, self._weights = adapter, weights
         prefix = _missing_prefix(adapter.layers, frozenset(names))
-        self.originals = {prefix + name: name for name in names}
+        self.originals = {**{prefix + name: name for name in names}, **copies}
         find = _Finder(self.originals)
         self.whole = {find(name) or name: own for name, own in adapter.whole.items()}
         self._layers: dict[str, LayerChange] = {}

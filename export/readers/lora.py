@@ -32,6 +32,7 @@ _PARTS = re.compile(
 # GPT-2's layers of the class Conv1D, whose weights are [inputs, outputs]. The class decides, as in
 # *peft*: ``fan_in_fan_out`` is that of the layer that was adapted last.
 _CONV1D = ("c_attn", "c_fc", "c_proj", "q_attn")
+_ROWS = "token_adapter.trainable_tokens_delta"  # of an embedding
 # Matching takes time that grows exponentially with repeated groups, and with this power else.
 MAX_REPEATS = 3
 # Of other initialisations, the adapter alone does not tell the weights that it was trained beside.
@@ -54,6 +55,10 @@ class LoraAdapter:
         config: its configuration.
         weights: its weights, by *peft*'s names.
         model_type: that of the model that it changes.
+
+    Attributes:
+        layers: the layers to whose weights something is added.
+        whole: its whole weights, by the names of those whose place they take.
 
     Raises:
         SourceError: it is damaged.
@@ -93,6 +98,20 @@ class LoraAdapter:
             for name, of_layer in parts.items()
         ]
 
+    def trained_modules(self) -> set[str]:
+        """The last parts of the names of modules that were trained, without those tied to others.
+
+        Rows of a token table count only if its output matrix has rows of its own.
+        """
+        names = [
+            layer.name
+            for layer in self.layers
+            if set(layer.parts) != {_ROWS} or layer.name == "lm_head"
+        ]
+        if not self.config.flag("ensure_weight_tying", False):
+            names += self.config.texts("modules_to_save")
+        return {name.rpartition(".")[2] for name in names}
+
     def num_labels(self) -> int | None:
         """The number of labels of the classifier that the adapter brings; None without one."""
         for name in ("score", "classifier", "classifier.out_proj"):
@@ -112,7 +131,7 @@ class LoraAdapter:
             UnsupportedError: the layer is neither linear nor an embedding.
         """
         parts = {role: self.read(name) for role, name in layer.parts.items()}
-        rows = parts.pop("token_adapter.trainable_tokens_delta", None)
+        rows = parts.pop(_ROWS, None)
         weight = weight.float()
         if "lora_embedding_A" in parts or "lora_embedding_B" in parts:
             a, b = self._pair(layer, parts, "lora_embedding_A", "lora_embedding_B")

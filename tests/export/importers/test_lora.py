@@ -46,6 +46,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*have invalid shape:UserWarning"),
     pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Model (with|has) .tie_word_embeddings:UserWarning"),
 ]
 
 
@@ -102,6 +103,7 @@ DECODERS = {
             tie_word_embeddings=False,
         )
     ),
+    "tied-llama": lambda: LlamaForCausalLM(llama_config(tie_word_embeddings=True)),
     "t5": lambda: T5ForConditionalGeneration(
         T5Config(vocab_size=len(WORDS), d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
     ),
@@ -130,7 +132,6 @@ DECODERS = {
         ),
         ("gpt2", {"fan_in_fan_out": True}),
         ("gpt2", {"fan_in_fan_out": True, "use_dora": True}),
-        ("gpt2", {"fan_in_fan_out": True, "target_modules": ["wte", "c_fc"]}),
         ("untied-gpt2", {"target_modules": ["attn.c_proj", "c_attn", "lm_head"]}),
         ("t5", {"target_modules": ["q", "v", "wi", "wo"]}),
     ],
@@ -151,6 +152,46 @@ def test_generators_equal_those_that_peft_merges(
         with torch.no_grad():
             expected = adapted(ids).logits
         torch.testing.assert_close(logits(found, ids), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("tied-llama", {"target_modules": ["embed_tokens", "q_proj"]}),
+        ("tied-llama", {"target_modules": ["lm_head"]}),
+        ("tied-llama", {"target_modules": ["embed_tokens", "lm_head"]}),
+        ("tied-llama", {"target_modules": ["embed_tokens"], "ensure_weight_tying": True}),
+        ("tied-llama", {"modules_to_save": ["embed_tokens"]}),
+        ("tied-llama", {"modules_to_save": ["lm_head"]}),
+        ("tied-llama", {"modules_to_save": ["embed_tokens", "lm_head"]}),
+        ("tied-llama", {"modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}),
+        ("tied-llama", {"trainable_token_indices": {"embed_tokens": [3, 4], "lm_head": [5]}}),
+        ("tied-llama", {"trainable_token_indices": [3, 17]}),
+        ("gpt2", {"target_modules": ["wte", "wpe", "c_fc"], "fan_in_fan_out": True}),
+        ("gpt2", {"target_modules": ["attn.c_proj", "c_attn", "lm_head"]}),
+    ],
+)
+def test_one_of_two_tied_matrices_can_be_adapted(
+    family: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """``merge_and_unload`` would add the change of one matrix to both."""
+    model = randomise(DECODERS[family]())
+    base = save(model, tmp_path / "base")
+    adapted = adapt(model, base, tmp_path / "adapter", task_type="CAUSAL_LM", **options)
+    ids = random_ids(2, 9)
+    with torch.no_grad():
+        expected = adapted(ids).logits
+    found = load_checkpoint(str(tmp_path / "adapter"))
+    torch.testing.assert_close(logits(found, ids), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_adapter_of_a_shared_table_is_refused(tmp_path: Path) -> None:
+    model = randomise(DECODERS["t5"]())
+    base = save(model, tmp_path / "base")
+    options = {"task_type": "SEQ_2_SEQ_LM", "modules_to_save": ["shared"]}
+    adapt(model, base, tmp_path / "adapter", **options)
+    with pytest.raises(UnsupportedError, match="adapter of shared is not supported"):
+        load_checkpoint(str(tmp_path / "adapter"))
 
 
 @pytest.mark.parametrize("base_class", [BertModel, BertForMaskedLM])
