@@ -11,6 +11,7 @@ from export.errors import SourceError, UnsupportedError
 from export.readers.fields import Fields
 from export.tokenization.byte_level_bpe import ByteLevelBpe
 from export.tokenization.class_fields import apply_class_fields
+from export.tokenization.configured_tokens import add_missing, missing_tokens
 from export.tokenization.languages import languages_of
 from export.tokenization.sentence_piece import SentencePieceModel, read_sentence_piece
 from export.tokenization.sentence_piece_ids import (
@@ -25,6 +26,9 @@ from export.tokenization.sentence_piece_ids import (
 from export.tokenization.special import TokenizerSpecialTokens, class_name, special_tokens
 
 TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+TOKEN_MAP_FILE = "special_tokens_map.json"
+ADDED_FILE = "added_tokens.json"
 SENTENCE_PIECES = (
     "tokenizer.model",
     "spiece.model",
@@ -110,10 +114,11 @@ def read_tokenizer(path: Path, config: Fields) -> str:
     if (path / TOKENIZER_FILE).is_file():
         tokenizer = dict(read_fields(path / TOKENIZER_FILE))
         tokenizer.update(truncation=None, padding=None)
-        own = path / "tokenizer_config.json"
-        if own.is_file():  # tokenizer.json alone has all information
-            apply_class_fields(tokenizer, read_fields(own), config)
-        return json.dumps(tokenizer, ensure_ascii=False)
+        own = path / TOKENIZER_CONFIG_FILE
+        if not own.is_file():  # tokenizer.json alone has all information
+            return json.dumps(tokenizer, ensure_ascii=False)
+        apply_class_fields(tokenizer, read_fields(own), config)
+        return _with_configured_tokens(path, json.dumps(tokenizer, ensure_ascii=False), config)
     for format_ in TOKENIZER_FORMATS:
         if format_.matches(path):
             return format_.convert(_folder(path, config)).to_str()
@@ -121,15 +126,25 @@ def read_tokenizer(path: Path, config: Fields) -> str:
     raise UnsupportedError(f"{path}: no tokenizer; supported: {formats}")
 
 
+def _with_configured_tokens(path: Path, tokenizer_json: str, config: Fields) -> str:
+    tokenizer = parse_tokenizer(tokenizer_json, path)
+    files = (path / name for name in (TOKENIZER_CONFIG_FILE, TOKEN_MAP_FILE, ADDED_FILE))
+    missing = missing_tokens(tokenizer, *map(_optional, files))
+    if not missing:
+        return tokenizer_json
+    add_missing(tokenizer, missing, config.integer("vocab_size", 0))
+    return str(tokenizer.to_str())
+
+
 def _folder(path: Path, config: Fields) -> TokenizerFolder:
-    own = _optional(path / "tokenizer_config.json")
+    own = _optional(path / TOKENIZER_CONFIG_FILE)
     name = class_name(own, config)
     if name == "M2M100" and not (path / "vocab.json").is_file():
         name = "Nllb"  # the same model class with another tokenizer
     special = special_tokens(
         own,
-        _optional(path / "special_tokens_map.json"),
-        _optional(path / "added_tokens.json"),
+        _optional(path / TOKEN_MAP_FILE),
+        _optional(path / ADDED_FILE),
         name,
     )
     return TokenizerFolder(path=path, config=own, special=special, name=name)

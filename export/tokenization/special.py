@@ -142,7 +142,7 @@ class TokenizerSpecialTokens:
         details = {token.content: token for token in self.added.values()}
         tokenizer.add_special_tokens(
             [
-                details.pop(name, None) or self.details.get(name) or _plain(name)
+                details.pop(name, None) or self.details.get(name) or plain_token(name)
                 for name in in_vocabulary
             ]
         )
@@ -206,7 +206,7 @@ def special_tokens(
         for role in ROLES:
             value = fields.get(f"{role}_token")
             if isinstance(value, dict):
-                token = _token(Fields(value, fields.origin))
+                token = token_of(Fields(value, fields.origin))
                 tokens[role], details[token.content] = token.content, token
             elif isinstance(value, str):
                 tokens[role] = value
@@ -228,17 +228,19 @@ def special_tokens(
         )
     return TokenizerSpecialTokens(
         tokens=tokens,
-        added=_added(tokenizer_config, added),
+        added=added_tokens(tokenizer_config, added),
         details=details,
         template=template,
     )
 
 
-def _plain(name: str) -> AddedToken:
+def plain_token(name: str) -> AddedToken:
+    """A special token that its name alone describes."""
     return AddedToken(name, special=True, normalized=False)
 
 
-def _token(fields: Fields) -> AddedToken:
+def token_of(fields: Fields) -> AddedToken:
+    """The token that ``fields`` describe. Raises ``SourceError`` if a field has another type."""
     flags = ("special", "lstrip", "rstrip", "single_word", "normalized")
     values = {flag: fields.flag(flag, False) for flag in flags}
     return AddedToken(fields.text("content"), **values)
@@ -252,11 +254,16 @@ def _switched(config: Fields, role: str, part: tuple[str, ...]) -> tuple[str, ..
     return (role, *part) if value else tuple(other for other in part if other != role)
 
 
-def _added(tokenizer_config: Fields, added: Fields) -> dict[int, AddedToken]:
+def added_tokens(tokenizer_config: Fields, added: Fields) -> dict[int, AddedToken]:
+    """The tokens of ``added_tokens_decoder`` and of added_tokens.json, by id.
+
+    Raises:
+        SourceError: an id or a field has another type.
+    """
     decoder = tokenizer_config.fields("added_tokens_decoder")
-    found = {added.integer(token): _plain(token) for token in added}
+    found = {added.integer(token): plain_token(token) for token in added}
     for index in decoder:
         if not index.isdecimal():
             raise SourceError(f"{decoder.origin}: {index!r} is not an id")
-        found[int(index)] = _token(decoder.fields(index))
+        found[int(index)] = token_of(decoder.fields(index))
     return found
