@@ -16,6 +16,7 @@ from model.config import ModelConfig
 
 OUTPUT_MATRIX = "lm_head.weight"
 FREQUENCIES = "rotary_emb.inv_freq"  # buffers of old transformers versions
+NO_TOKEN = -1  # the padding token of the first Llama's folders
 
 
 def architecture_of(config: Fields, supported: str) -> str:
@@ -97,7 +98,8 @@ def _special_tokens(folder: HuggingFaceFolder, vocabulary_size: int) -> SpecialT
         return tuple(id_ for id_ in fields.integers(name) if id_ < vocabulary_size)
 
     eos = ids_in(folder.generation_config, "eos_token_id") or ids_in(config, "eos_token_id")
-    pad = next(iter((*ids_in(config, "pad_token_id"), *eos)), 0)
+    pads = () if config.get("pad_token_id") == NO_TOKEN else ids_in(config, "pad_token_id")
+    pad = next(iter((*pads, *eos)), 0)
     bos, first = id_of("bos_token"), id_of("eos_token")
     if "bos_token" not in named:
         bos = next(iter(ids_in(config, "bos_token_id")), None)

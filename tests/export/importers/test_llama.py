@@ -172,6 +172,17 @@ def test_ids_of_a_class_beyond_the_vocabulary_are_left_out(tmp_path: Path) -> No
     assert (special.eos, special.bos, special.pad) == ((5,), None, 5)
 
 
+def test_a_model_without_padding(tmp_path: Path) -> None:
+    """Folders of the first Llama say -1."""
+    model = llama()
+    save(model, tmp_path)
+    edit_json(tmp_path / "config.json", pad_token_id=-1)
+    assert LlamaForCausalLM.from_pretrained(tmp_path).config.pad_token_id == -1
+    special = load_checkpoint(str(tmp_path)).special_tokens
+    assert special.pad == special.eos[0]
+    assert_equal_logits(model, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
