@@ -64,7 +64,7 @@ async def prepare_generate(
             lambda: [model.tokenizer.decode(prompt) for prompt in prompts],
             caller,
         )
-    previous: Sequence[int | None] = ()
+    previous: Sequence[tuple[int, ...]] = ()
     if field != "messages" and template.base.constraint is None:  # else the text stands alone
         previous = list(map(model.tokenizer.last_with_text, prompts))
     return prepared_request(request, model, caller, jobs, prefixes, started, echoes, previous)

@@ -191,12 +191,12 @@ def prepared_request(
     prefixes: Sequence[tuple[int, ...]],
     started: float,
     echoes: Sequence[str] = (),
-    previous: Sequence[int | None] = (),
+    previous: Sequence[tuple[int, ...]] = (),
 ) -> PreparedRequest:
     """Combines the request with its jobs.
 
-    ``echoes``: the input texts to repeat, if requested. ``previous``: the tokens that the texts
-    continue, if they do.
+    ``echoes``: the input texts to repeat, if requested. ``previous``: the tokens that each text
+    continues, if it does.
 
     Raises:
         InvalidArgumentError: the prompts need too many log-probabilities or attention weights. An
@@ -209,7 +209,7 @@ def prepared_request(
             "prompt_logprobs", num_values, MAX_REPLY_VALUES, "log-probabilities of prompts"
         )
     texts = request.inputs or ("",) * len(jobs)
-    previous = previous or (None,) * len(jobs)
+    previous = previous or ((),) * len(jobs)
     stops = request.stopping.stop_strings
     if stops and jobs[0].beams is not None:
         jobs = [
@@ -240,7 +240,7 @@ def prepared_request(
 
 
 def _stop_detector(
-    model: Model, stops: Sequence[str], prefix: Sequence[int], previous: int | None
+    model: Model, stops: Sequence[str], prefix: Sequence[int], previous: Sequence[int]
 ) -> TextEnd:
     return stop_detector(model.tokenizer.detokenizer(previous), stops, prefix)
 

@@ -12,14 +12,14 @@ from server.service.sentences import SentencePlan
 class ForcedPrefix:
     """The start of an output: the echoed input, then the tokens of the target prefix.
 
-    ``source_text`` is the untokenized input. ``previous`` is the token of the input that the text
-    continues; ``None`` if the text stands alone.
+    ``source_text`` is the untokenized input. ``previous`` are the tokens of the input that the
+    text continues; none if the text stands alone.
     """
 
     echo: str = ""
     token_ids: tuple[int, ...] = ()
     source_text: str = ""
-    previous: int | None = None
+    previous: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

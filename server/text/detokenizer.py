@@ -16,27 +16,27 @@ class StreamingDetokenizer:
 
     They equal ``Tokenizer.decode`` of all ids unless some bytes are invalid UTF-8.
 
-    ``special`` has the ids of special tokens, which have no text. ``previous`` is the token before
-    the first one, whose text is not returned. ``changes_text`` says whether later tokens may change
-    earlier text, as with byte fallback.
+    ``special`` has the ids of special tokens, which have no text. ``previous`` are the tokens
+    before the first one, whose text is not returned; if they end inside a character, the first text
+    is the whole character. ``changes_text`` says whether later tokens may change earlier text, as
+    with byte fallback.
     """
 
     def __init__(
         self,
         library: Tokenizer,
         special: frozenset[int],
-        previous: int | None = None,
+        previous: Sequence[int] = (),
         *,
         changes_text: bool = True,
     ) -> None:
         self._library, self._special = library, special
         self._stream = DecodeStream(skip_special_tokens=True)
-        self._previous = [] if previous is None else [previous]
-        self._previous_text: str = library.decode(self._previous)
-        if REPLACEMENT in self._previous_text:  # it ends inside a character
-            self._previous, self._previous_text = [], ""
-        if self._previous:
-            self._stream.step(library, self._previous)
+        self._previous = list(previous)
+        self._previous_text: str = library.decode(self._previous).rstrip(REPLACEMENT)
+        self._repeated = ""  # the start of the next text, which precedes the first token
+        if self._previous and not self._stream.step(library, self._previous):
+            self._repeated = self._previous_text
         self._pending: list[int] = []  # tokens whose text has not been returned yet
         self._num_pushes = 0  # since text was returned
         self._changes_text = changes_text
@@ -70,13 +70,14 @@ class StreamingDetokenizer:
         if piece:
             self._pending.clear()
             self._num_pushes = 0
+            piece, self._repeated = piece.removeprefix(self._repeated), ""
         return piece
 
     def _restart(self, last: list[int]) -> str:
         """Returns the pending tokens' text as it is. The next text follows the tokens ``last``."""
         piece: str = self._library.decode(self._pending)
         self._pending.clear()
-        self._num_pushes = 0
+        self._num_pushes, self._repeated = 0, ""
         self._stream = DecodeStream(skip_special_tokens=True)
         self._stream.step(self._library, last)
         return piece

@@ -1,5 +1,6 @@
 """A bundle's tokenizer."""
 
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from server.text.windows import (
     WindowBudget,
     tokenize_windows,
 )
+
+MAX_CHARACTER_BYTES = 4  # in UTF-8
 
 
 class Tokenizer:
@@ -204,19 +207,47 @@ class Tokenizer:
         (text,) = self._tokenizer.decode_batch([list(ids)], skip_special_tokens=True)
         return str(text).rstrip(REPLACEMENT)
 
-    def last_with_text(self, ids: Sequence[int]) -> int | None:
-        """The last of ``ids`` that is no special token; ``None`` if there is none."""
-        return next((id_ for id_ in reversed(ids) if id_ not in self.special_ids), None)
+    def last_with_text(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """The last of ``ids`` that is no special token; none if there is none.
 
-    def detokenizer(self, previous: int | None = None) -> StreamingDetokenizer:
+        If they end inside a character, its first tokens too.
+        """
+        found: list[int] = []
+        for id_ in reversed(ids):
+            if id_ in self.special_ids:
+                continue
+            found.insert(0, id_)
+            if len(found) == 1 and REPLACEMENT not in self._tokenizer.decode(found):
+                return (id_,)
+            spelled = b"".join(self.token_bytes(found))
+            if not _continues_character(spelled):
+                return tuple(found) if _is_text(spelled) else ()
+            if len(found) == MAX_CHARACTER_BYTES:
+                break
+        return ()
+
+    def detokenizer(self, previous: Sequence[int] = ()) -> StreamingDetokenizer:
         """Makes a detokenizer for one sequence, from its first generated token.
 
-        ``previous``: the token that the text continues; without it, decoders such as Llama 2's drop
-        the first space.
+        ``previous``: the tokens that the text continues; without them, decoders such as Llama 2's
+        drop the first space.
         """
         return StreamingDetokenizer(
             self._tokenizer, self.special_ids, previous, changes_text=self._changes_text
         )
+
+
+def _continues_character(text: bytes) -> bool:
+    """Whether ``text`` begins inside a UTF-8 character."""
+    return text[:1] > b"\x7f" and text[0] < 0xC0
+
+
+def _is_text(text: bytes) -> bool:
+    """Whether ``text`` is UTF-8, up to its last character, without replacement characters."""
+    try:
+        return REPLACEMENT not in getincrementaldecoder("utf-8")().decode(text)
+    except UnicodeDecodeError:
+        return False
 
 
 def _check_length(encoding: Encoding, max_tokens: int | None, index: int = 0) -> None:

@@ -1,4 +1,7 @@
-"""Texts that continue a prompt: decoders of SentencePiece drop the space between both."""
+"""Texts that continue a prompt.
+
+Decoders of SentencePiece drop the space between both, and a prompt may end inside a character.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,24 +18,30 @@ from export.bundle_writer import write_bundle
 from export.sources import load_checkpoint
 from server.text.tokenizer import Tokenizer
 from tests.export.importers.support import edit_json, randomise
-from tests.server.test_grammar import byte_fallback, metaspace
+from tests.server.test_grammar import byte_fallback, byte_level, metaspace
 from tests.serving import server_process
 
 PROMPT = "red false 12"
 
 
-@pytest.fixture(scope="module", params=[metaspace, byte_fallback])
+def saved(library: Any, factory: pytest.TempPathFactory) -> Tokenizer:
+    path = factory.mktemp("tokenizer") / "tokenizer.json"
+    library.save(str(path))
+    return Tokenizer(path)
+
+
+@pytest.fixture(scope="module", params=[metaspace, byte_fallback, byte_level])
 def tokenizer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Tokenizer:
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    request.param().save(str(path))
-    return Tokenizer(path)
+    return saved(request.param(), tmp_path_factory)
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    words=st.lists(st.sampled_from(["true", "red", "é", "x", "▁", "<end>"]), min_size=2),
+    words=st.lists(
+        st.sampled_from(["true", "red", "é", "日本", "😀", "x", "▁", "<end>"]), min_size=2
+    ),
     at=st.integers(1),
 )
 def test_prompt_and_text_are_the_whole(tokenizer: Tokenizer, words: list[str], at: int) -> None:
@@ -40,11 +49,10 @@ def test_prompt_and_text_are_the_whole(tokenizer: Tokenizer, words: list[str], a
     assume(len(ids) > 1)
     at = 1 + at % (len(ids) - 1)
     before, after = ids[:at], ids[at:]
-    assume("�" not in tokenizer.library.decode(before))  # it ends inside a character
     previous = tokenizer.last_with_text(before)
     one, together = (tokenizer.detokenizer(previous) for _ in range(2))
     text = together.finish(after)
-    assert tokenizer.decode(before) + text == tokenizer.decode(ids)
+    assert tokenizer.detokenizer().finish(before) + text == tokenizer.decode(ids)
     assert "".join(map(one.push, after)) + one.finish() == text
 
 
@@ -54,8 +62,20 @@ def test_texts_without_words_before_begin_with_a_word(
 ) -> None:
     (ids,) = tokenizer.encode(["true red"])
     found = tokenizer.last_with_text([] if previous is None else [previous])
-    assert found is None
+    assert found == ()
     assert tokenizer.detokenizer(found).finish(ids) == "true red"
+
+
+def test_text_does_not_continue_invalid_bytes(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Prompts of token ids may have any bytes."""
+    tokenizer = saved(byte_fallback(), tmp_path_factory)
+    (ids,) = tokenizer.encode(["true"])
+    for name in ("<0x80>", "<0xFF>"):
+        byte = tokenizer.id_of(name)
+        assert byte is not None
+        found = tokenizer.last_with_text([*ids, *[byte] * 9])
+        assert found == ()
+        assert tokenizer.detokenizer(found).finish(ids) == "true"
 
 
 @pytest.fixture(scope="module")

@@ -60,8 +60,8 @@ def _check_decoding(tokenizer: Tokenizer, ids: list[int]) -> None:
     stream = tokenizer.detokenizer()
     text = "".join(stream.push(id_) for id_ in ids) + stream.finish()
     assert text.startswith(tokenizer.decode(ids)), "what was streamed is the text"
-    continued = tokenizer.detokenizer(ids[0] if ids else None)
-    together = tokenizer.detokenizer(ids[0] if ids else None)
+    continued = tokenizer.detokenizer(ids[:1])
+    together = tokenizer.detokenizer(ids[:1])
     text = "".join(continued.push(id_) for id_ in ids[1:]) + continued.finish()
     assert together.push_all(ids[1:]) + together.finish() == text
     assert len(tokenizer.tokens(ids)) == len(target_spans(tokenizer, ids)) == len(ids)
