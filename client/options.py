@@ -184,6 +184,9 @@ class DecodingOptions(TypedDict, total=False):
     no_repeat_ngram_size: Annotated[
         int | None, Flag(help="Never generate the same n-gram of this many tokens twice.")
     ]
+    encoder_no_repeat_ngram_size: Annotated[
+        int | None, Flag(help="Never generate an n-gram of this many tokens of the input.")
+    ]
     target_prefix: Annotated[
         str | Sequence[str], Flag(help="Force the output to begin with this text.")
     ]

@@ -69,7 +69,6 @@ def suppressed_tokens(folder: HuggingFaceFolder) -> tuple[int, ...]:
     check_supported(
         fields,
         begin_suppress_tokens=(None, []),
-        encoder_no_repeat_ngram_size=(None, 0),
         encoder_repetition_penalty=(None, 1),
         exponential_decay_length_penalty=(None,),
         forced_decoder_ids=(None, []),

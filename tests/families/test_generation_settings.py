@@ -82,7 +82,6 @@ def test_an_end_token_is_no_bad_word(tmp_path: Path) -> None:
         ("forced_bos_token_id", [4, 5], [4]),
         ("sequence_bias", [[[8, 9], -1.0]], []),
         ("exponential_decay_length_penalty", [5, 1.1], None),
-        ("encoder_no_repeat_ngram_size", 3, 0),
         ("encoder_repetition_penalty", 1.5, 1.0),
         ("guidance_scale", 1.5, 1.0),
     ],

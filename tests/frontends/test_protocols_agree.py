@@ -128,8 +128,9 @@ def door(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[Door
         {"max_new_tokens": 8, "temperature": 1.5, "seed": 7, "top_k": 5, "min_p": 0.01},
         {"max_new_tokens": 8, "beam_size": 3, "length_penalty": 0.5},
         {"max_new_tokens": 8, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+        {"max_new_tokens": 8, "encoder_no_repeat_ngram_size": 1},
     ],
-    ids=["greedy", "sampled", "beams", "penalties"],
+    ids=["greedy", "sampled", "beams", "penalties", "new-tokens"],
 )
 def test_texts_are_equal(reference: Grpc, door: Door, options: dict[str, Any]) -> None:
     expected = reference.generate(DECODER, PROMPTS, **options)

@@ -128,6 +128,21 @@ def test_echo_returns_the_prompt(client: Client) -> None:
     assert client.generate(DECODER, "7,", echo=True).outputs[0].text == "7," + plain
 
 
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_repeats_no_token_of_the_source_or_prompt(client: Client, beam_size: int) -> None:
+    options = GenerationOptions(
+        encoder_no_repeat_ngram_size=1, max_new_tokens=8, beam_size=beam_size
+    )
+    date = client.translate(DATES, DATE, **options).outputs[0].text
+    assert date
+    assert not set(date) & set(DATE)
+    plain = client.generate(DECODER, "7,", max_new_tokens=8, beam_size=beam_size).outputs[0].text
+    assert set(plain) & set("7,")
+    text = client.generate(DECODER, "7,", **options).outputs[0].text
+    assert text
+    assert not set(text) & set("7,")
+
+
 def test_applies_min_new_tokens_and_stop_token_ids(client: Client) -> None:
     unrestricted = client.generate(DECODER, "7,", token_ids=True).outputs[0]
     longer = client.generate(

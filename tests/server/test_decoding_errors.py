@@ -66,6 +66,7 @@ def test_errors_name_invalid_attention_options(
         ({"num_hypotheses": 9, "temperature": 1.0}, "decoding.num_hypotheses"),
         ({"length_penalty": float("nan")}, "decoding.length_penalty"),
         ({"no_repeat_ngram_size": -1}, "decoding.no_repeat_ngram_size"),
+        ({"encoder_no_repeat_ngram_size": 129}, "decoding.encoder_no_repeat_ngram_size"),
         ({"target_prefix": ["a", "b", "c"]}, "decoding.target_prefix"),
         ({"bad_words": [" "]}, "decoding.bad_words[0]"),
         ({"min_p": 1.5}, "sampling.min_p"),

@@ -1,5 +1,6 @@
 """Logits processors against ``transformers`` and against explicit formulas."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import (
+    EncoderNoRepeatNGramLogitsProcessor,
     LogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
     NoBadWordsLogitsProcessor,
@@ -24,10 +26,12 @@ EOS = 1
 ids = st.lists(st.integers(0, SIZE - 1), min_size=1, max_size=14)
 
 
-def before_and_after(options: LogitsOptions, tokens: list[int], num_prompt: int) -> Any:
+def before_and_after(
+    options: LogitsOptions, tokens: list[int], num_prompt: int, source: Sequence[int] = ()
+) -> Any:
     logits = np.random.default_rng(sum(tokens)).normal(0, 2, SIZE).astype(np.float32)
     before = logits.copy()
-    for process in logits_processors(options, (EOS,)):
+    for process in logits_processors(options, (EOS,), source):
         edit = process(TokenHistory(tokens, num_prompt))
         if edit is not None:
             edit.apply(logits)
@@ -50,6 +54,17 @@ def test_no_repeat_ngram_matches_transformers(tokens: list[int], size: int) -> N
     before, after = before_and_after(LogitsOptions(no_repeat_ngram_size=size), tokens, 1)
     expected = processed(NoRepeatNGramLogitsProcessor(size), tokens, before)
     np.testing.assert_array_equal(after, expected)
+
+
+@given(tokens=ids, source=ids, size=st.integers(1, 4))
+def test_encoder_no_repeat_ngram_matches_transformers(
+    tokens: list[int], source: list[int], size: int
+) -> None:
+    options = LogitsOptions(encoder_no_repeat_ngram_size=size)
+    before, after = before_and_after(options, tokens, 1, source)
+    source_ids: Any = torch.tensor([source])
+    processor = EncoderNoRepeatNGramLogitsProcessor(size, source_ids)
+    np.testing.assert_array_equal(after, processed(processor, tokens, before))
 
 
 @given(

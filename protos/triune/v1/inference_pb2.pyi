@@ -215,8 +215,8 @@ class SentenceSplit(_SentenceSplit, metaclass=_SentenceSplitEnumTypeWrapper):
     attention between tokens of different sentences is 0; alignments count characters of the whole
     texts; usage is the sum; score is the sum of the sentences' scores; hypothesis k joins hypothesis
     k of each sentence, or the last one of a sentence with fewer; finish_reason is the first of
-    CANCELLED, DEADLINE, LENGTH and STOP that any sentence has. max_new_tokens, penalties and
-    no_repeat_ngram_size apply to each sentence.
+    CANCELLED, DEADLINE, LENGTH and STOP that any sentence has. max_new_tokens, penalties,
+    no_repeat_ngram_size and encoder_no_repeat_ngram_size apply to each sentence.
 
     These options need the whole text: grammar, target_prefix, stop_strings, stop_token_ids,
     ignore_eos, min_new_tokens and prompt_logprobs.
@@ -474,6 +474,7 @@ class DecodingOptions(_message.Message):
     GRAMMAR_FIELD_NUMBER: _builtins.int
     BAD_WORDS_FIELD_NUMBER: _builtins.int
     SHORTLIST_FIELD_NUMBER: _builtins.int
+    ENCODER_NO_REPEAT_NGRAM_SIZE_FIELD_NUMBER: _builtins.int
     beam_size: _builtins.int
     """Number of beams; 1 means no beam search."""
     length_penalty: _builtins.float
@@ -490,6 +491,10 @@ class DecodingOptions(_message.Message):
     target_prefix.
     """
     shortlist: Global___ShortlistMode.ValueType
+    encoder_no_repeat_ngram_size: _builtins.int
+    """No n-gram of this size of the source appears in the output; without a source, none of the
+    prompt. 0 disables the rule.
+    """
     @_builtins.property
     def target_prefix(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The output begins with this text: one for all inputs, or one per input."""
@@ -513,15 +518,18 @@ class DecodingOptions(_message.Message):
         grammar: Global___Grammar | None = ...,
         bad_words: _abc.Iterable[_builtins.str] | None = ...,
         shortlist: Global___ShortlistMode.ValueType = ...,
+        encoder_no_repeat_ngram_size: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_alternatives", b"_alternatives", "_beam_size", b"_beam_size", "_length_penalty", b"_length_penalty", "_no_repeat_ngram_size", b"_no_repeat_ngram_size", "_num_hypotheses", b"_num_hypotheses", "alternatives", b"alternatives", "beam_size", b"beam_size", "grammar", b"grammar", "length_penalty", b"length_penalty", "no_repeat_ngram_size", b"no_repeat_ngram_size", "num_hypotheses", b"num_hypotheses"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_alternatives", b"_alternatives", "_beam_size", b"_beam_size", "_encoder_no_repeat_ngram_size", b"_encoder_no_repeat_ngram_size", "_length_penalty", b"_length_penalty", "_no_repeat_ngram_size", b"_no_repeat_ngram_size", "_num_hypotheses", b"_num_hypotheses", "alternatives", b"alternatives", "beam_size", b"beam_size", "encoder_no_repeat_ngram_size", b"encoder_no_repeat_ngram_size", "grammar", b"grammar", "length_penalty", b"length_penalty", "no_repeat_ngram_size", b"no_repeat_ngram_size", "num_hypotheses", b"num_hypotheses"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alternatives", b"_alternatives", "_beam_size", b"_beam_size", "_length_penalty", b"_length_penalty", "_no_repeat_ngram_size", b"_no_repeat_ngram_size", "_num_hypotheses", b"_num_hypotheses", "alternatives", b"alternatives", "bad_words", b"bad_words", "beam_size", b"beam_size", "early_stopping", b"early_stopping", "grammar", b"grammar", "length_penalty", b"length_penalty", "no_repeat_ngram_size", b"no_repeat_ngram_size", "num_hypotheses", b"num_hypotheses", "shortlist", b"shortlist", "target_prefix", b"target_prefix"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_alternatives", b"_alternatives", "_beam_size", b"_beam_size", "_encoder_no_repeat_ngram_size", b"_encoder_no_repeat_ngram_size", "_length_penalty", b"_length_penalty", "_no_repeat_ngram_size", b"_no_repeat_ngram_size", "_num_hypotheses", b"_num_hypotheses", "alternatives", b"alternatives", "bad_words", b"bad_words", "beam_size", b"beam_size", "early_stopping", b"early_stopping", "encoder_no_repeat_ngram_size", b"encoder_no_repeat_ngram_size", "grammar", b"grammar", "length_penalty", b"length_penalty", "no_repeat_ngram_size", b"no_repeat_ngram_size", "num_hypotheses", b"num_hypotheses", "shortlist", b"shortlist", "target_prefix", b"target_prefix"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__alternatives: _TypeAlias = _typing.Literal["alternatives"]  # noqa: Y015
     _WhichOneofArgType__alternatives: _TypeAlias = _typing.Literal["_alternatives", b"_alternatives"]  # noqa: Y015
     _WhichOneofReturnType__beam_size: _TypeAlias = _typing.Literal["beam_size"]  # noqa: Y015
     _WhichOneofArgType__beam_size: _TypeAlias = _typing.Literal["_beam_size", b"_beam_size"]  # noqa: Y015
+    _WhichOneofReturnType__encoder_no_repeat_ngram_size: _TypeAlias = _typing.Literal["encoder_no_repeat_ngram_size"]  # noqa: Y015
+    _WhichOneofArgType__encoder_no_repeat_ngram_size: _TypeAlias = _typing.Literal["_encoder_no_repeat_ngram_size", b"_encoder_no_repeat_ngram_size"]  # noqa: Y015
     _WhichOneofReturnType__length_penalty: _TypeAlias = _typing.Literal["length_penalty"]  # noqa: Y015
     _WhichOneofArgType__length_penalty: _TypeAlias = _typing.Literal["_length_penalty", b"_length_penalty"]  # noqa: Y015
     _WhichOneofReturnType__no_repeat_ngram_size: _TypeAlias = _typing.Literal["no_repeat_ngram_size"]  # noqa: Y015
@@ -532,6 +540,8 @@ class DecodingOptions(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__alternatives) -> _WhichOneofReturnType__alternatives | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__beam_size) -> _WhichOneofReturnType__beam_size | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__encoder_no_repeat_ngram_size) -> _WhichOneofReturnType__encoder_no_repeat_ngram_size | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__length_penalty) -> _WhichOneofReturnType__length_penalty | None: ...
     @_typing.overload

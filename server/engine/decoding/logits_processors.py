@@ -67,8 +67,14 @@ LogitsProcessor = Callable[[TokenHistory], LogitsEdit | None]
 """Maps a sequence's tokens to the edit of one option; None if it changes nothing."""
 
 
-def logits_processors(options: LogitsOptions, eos: Iterable[int]) -> tuple[LogitsProcessor, ...]:
-    """Makes the processors for the options, in the order of :class:`EditKind`."""
+def logits_processors(
+    options: LogitsOptions, eos: Iterable[int], source: Sequence[int] = ()
+) -> tuple[LogitsProcessor, ...]:
+    """Makes the processors for the options, in the order of :class:`EditKind`.
+
+    Args:
+        source: the tokens of the encoder's text, or of a decoder's prompt.
+    """
     processors: list[LogitsProcessor] = []
     if options.logit_bias:
         processors.append(_bias(options))
@@ -78,6 +84,8 @@ def logits_processors(options: LogitsOptions, eos: Iterable[int]) -> tuple[Logit
         processors.append(_frequency(options))
     if options.no_repeat_ngram_size:
         processors.append(_no_repeat_ngram(options))
+    if options.encoder_no_repeat_ngram_size:
+        processors.append(_no_source_ngram(options, source))
     if options.bad_word_ids is not None:
         processors.append(_bad_words(options.bad_word_ids))
     if options.min_new_tokens:
@@ -125,15 +133,36 @@ def _no_repeat_ngram(options: LogitsOptions) -> LogitsProcessor:
         ids = np.asarray(tokens.ids)
         if len(ids) < size:
             return None
-        tail = ids[len(ids) - size + 1 :]
-        starts = np.arange(len(ids) - size + 1)
-        for offset, id_ in enumerate(tail):  # few starts remain after the first tokens
-            starts = starts[ids[starts + offset] == id_]
-            if not len(starts):
-                break
-        return LogitsEdit(EditKind.FORBIDDEN, np.unique(ids[starts + size - 1]))
+        return _forbidden_after(ids[len(ids) - size + 1 :], ids)
 
     return process
+
+
+def _no_source_ngram(options: LogitsOptions, source: Sequence[int]) -> LogitsProcessor:
+    """Forbids tokens that would repeat an n-gram of the source.
+
+    As ``EncoderNoRepeatNGramLogitsProcessor`` of ``transformers``, for Roller et al. 2020, 4.4.
+    """
+    size, source_ids = options.encoder_no_repeat_ngram_size, np.asarray(source, np.int64)
+
+    def process(tokens: TokenHistory) -> LogitsEdit | None:
+        start = len(tokens.ids) - size + 1
+        if start < 0 or len(source_ids) < size:
+            return None
+        return _forbidden_after(tokens.ids[start:], source_ids)
+
+    return process
+
+
+def _forbidden_after(tail: Iterable[int], ids: Ids) -> LogitsEdit:
+    """Forbids the tokens that follow ``tail``, which is shorter than ``ids``, in ``ids``."""
+    tail = tuple(tail)
+    starts = np.arange(len(ids) - len(tail))
+    for offset, id_ in enumerate(tail):  # few starts remain after the first tokens
+        starts = starts[ids[starts + offset] == id_]
+        if not len(starts):
+            break
+    return LogitsEdit(EditKind.FORBIDDEN, np.unique(ids[starts + len(tail)]))
 
 
 def _bad_words(words: BadWordIds) -> LogitsProcessor:

@@ -41,6 +41,7 @@ class LogitsOptions:
         "ids in the vocabulary, -100 … 100 each", (), max_items=MAX_ENTRIES
     )  # (token id, value to add)
     bad_word_ids: BadWordIds | None = None
+    encoder_no_repeat_ngram_size: int = bounded(0, 0, 128)  # Roller et al. 2020, section 4.4
 
 
 class EarlyStopping(StrEnum):

@@ -94,7 +94,7 @@ class DecodingSequence:
     @classmethod
     def first_of(cls, id_: int, job: GenerationJob) -> "DecodingSequence":
         """Makes the sequence that prefills the prompt. It reserves the slots of its forks."""
-        processors = logits_processors(job.logits_options, job.eos)
+        processors = logits_processors(job.logits_options, job.eos, job.source or job.prompt)
         limits = [time for time in (job.finish_by, job.deadline) if time is not None]
         need = LogitsNeed.ROWS
         if job.sampling.is_greedy and not processors and job.constraint is None:
