@@ -13,7 +13,7 @@ _WORD_PIECE = (
     *("Bert", "DistilBert", "DPRContextEncoder", "DPRQuestionEncoder", "Electra", "MobileBert"),
     "MPNet",
 )
-_BYTE_LEVEL = ("Bart", "GPT2", "GPTNeoX", "Longformer", "Qwen2", "Roberta")
+_BYTE_LEVEL = ("Bart", "Blenderbot", "GPT2", "GPTNeoX", "Longformer", "Qwen2", "Roberta")
 _LOWERCASE = ("Albert", "DebertaV2")
 _META_SPACE = ("Albert", "Camembert", "Llama", "XLMRoberta")
 # Classes of folders that name none.
@@ -21,6 +21,7 @@ _BY_MODEL_TYPE = {
     "albert": "Albert",
     "bart": "Roberta",
     "bert": "Bert",
+    "blenderbot": "Blenderbot",
     "camembert": "Camembert",
     "data2vec-text": "Roberta",
     "deberta-v2": "DebertaV2",
@@ -71,7 +72,7 @@ def apply_class_fields(tokenizer: dict[str, Any], own: Fields, config: Fields) -
             part["strip_accents"] = own.flag("strip_accents") if is_set else None
     elif name in _BYTE_LEVEL:
         for part in byte_level:
-            part["add_prefix_space"] = own.flag("add_prefix_space", False)
+            part["add_prefix_space"] = own.flag("add_prefix_space", name == "Blenderbot")
     if name in _LOWERCASE:
         _check(own, "do_lower_case", bool(_of(normalizers, "Lowercase")))
     if name in _META_SPACE and not byte_level:

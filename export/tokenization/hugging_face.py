@@ -24,6 +24,7 @@ from export.tokenization.sentence_piece_ids import (
     tokens_in_order,
 )
 from export.tokenization.special import TokenizerSpecialTokens, class_name, special_tokens
+from export.tokenization.subword_nmt import subword_nmt
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
@@ -37,6 +38,7 @@ SENTENCE_PIECES = (
     "source.spm",
 )
 TARGET_PIECES = "target.spm"
+SUBWORD_NMT = "BlenderbotSmall"  # the class whose merges are of letters
 _FAIRSEQ = ("XLMRoberta", "MBart", "MBart50", "Nllb")
 
 
@@ -111,7 +113,7 @@ def read_tokenizer(path: Path, config: Fields) -> str:
         SourceError: a file is damaged, or files are inconsistent.
         UnsupportedError: no file has a known format (the message lists them), or fields conflict.
     """
-    if (path / TOKENIZER_FILE).is_file():
+    if (path / TOKENIZER_FILE).is_file() and not _ignores_tokenizer_json(path, config):
         tokenizer = dict(read_fields(path / TOKENIZER_FILE))
         tokenizer.update(truncation=None, padding=None)
         own = path / TOKENIZER_CONFIG_FILE
@@ -134,6 +136,16 @@ def _with_configured_tokens(path: Path, tokenizer_json: str, config: Fields) -> 
         return tokenizer_json
     add_missing(tokenizer, missing, config.integer("vocab_size", 0))
     return str(tokenizer.to_str())
+
+
+def _ignores_tokenizer_json(path: Path, config: Fields) -> bool:
+    """Whether the folder's class reads ``vocab.json`` and ``merges.txt`` alone."""
+    name = class_name(_optional(path / TOKENIZER_CONFIG_FILE), config)
+    return name == SUBWORD_NMT and _has_merges(path)
+
+
+def _has_merges(path: Path) -> bool:
+    return (path / "merges.txt").is_file() and (path / "vocab.json").is_file()
 
 
 def _folder(path: Path, config: Fields) -> TokenizerFolder:
@@ -230,17 +242,19 @@ def _word_piece(folder: TokenizerFolder, vocabulary: dict[str, int], unknown: st
     return tokenizer
 
 
-def convert_byte_level_bpe(folder: TokenizerFolder) -> Tokenizer:
-    """``vocab.json`` and ``merges.txt``: GPT-2's byte-level BPE (Radford et al. 2019)."""
+def convert_merges(folder: TokenizerFolder) -> Tokenizer:
+    """``vocab.json`` and ``merges.txt``: BPE of bytes (Radford et al. 2019) or of letters."""
     ids = folder.json("vocab.json")
-    merges = read_text(folder.path / "merges.txt").split("\n")
-    bpe = ByteLevelBpe(
-        tokens=tokens_in_order({token: ids.integer(token) for token in ids}, ids.origin),
-        merges=[line.rstrip("\r") for line in merges if line and not line.startswith("#version")],
-        pre_tokenizer="gpt-2",
-    )
+    tokens = tokens_in_order({token: ids.integer(token) for token in ids}, ids.origin)
+    lines = read_text(folder.path / "merges.txt").split("\n")
+    merges = [line.rstrip("\r") for line in lines if line and not line.startswith("#version")]
+    if folder.name == SUBWORD_NMT:
+        tokenizer = subword_nmt(tokens, merges, folder.special.tokens)
+        folder.special.add_to(tokenizer)
+        return tokenizer
+    bpe = ByteLevelBpe(tokens=tokens, merges=merges, pre_tokenizer="gpt-2")
     tokenizer = Tokenizer.from_str(bpe.to_json())
-    if folder.config.flag("add_prefix_space", False):
+    if folder.config.flag("add_prefix_space", folder.name == "Blenderbot"):
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     folder.special.add_to(tokenizer)
     return tokenizer
@@ -263,8 +277,8 @@ TOKENIZER_FORMATS = (
     ),
     TokenizerFormat(
         description="vocab.json with merges.txt",
-        matches=lambda path: (path / "merges.txt").is_file() and (path / "vocab.json").is_file(),
-        convert=convert_byte_level_bpe,
+        matches=_has_merges,
+        convert=convert_merges,
     ),
     TokenizerFormat(
         description="vocab.txt",

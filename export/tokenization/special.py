@@ -44,6 +44,8 @@ TEMPLATES = {
     "XLMRoberta": _ROBERTA,
     "Camembert": _ROBERTA,
     "Bart": _ROBERTA,
+    "Blenderbot": _T5,
+    "BlenderbotSmall": Template(),
     "Esm": _ESM,
     "T5": _T5,
     "Marian": _T5,
@@ -69,7 +71,11 @@ DEFAULTS = {
 }
 DEFAULTS["Esm"] = {role: f"<{role}>" for role in ("unk", "cls", "pad", "mask", "eos")}
 DEFAULTS |= dict.fromkeys(("DistilBert", "Electra", "MobileBert", "RoFormer"), DEFAULTS["Bert"])
-DEFAULTS |= dict.fromkeys(("XLMRoberta", "Camembert", "Bart"), DEFAULTS["Roberta"])
+DEFAULTS["BlenderbotSmall"] = {
+    **{"bos": "__start__", "eos": "__end__"},
+    **{"unk": "__unk__", "pad": "__null__"},
+}
+DEFAULTS |= dict.fromkeys(("XLMRoberta", "Camembert", "Bart", "Blenderbot"), DEFAULTS["Roberta"])
 DEFAULTS |= dict.fromkeys(("MBart", "MBart50", "M2M100", "Nllb"), DEFAULTS["Roberta"])
 DEFAULTS["Marian"] = DEFAULTS["T5"]
 DEFAULTS["Pegasus"] = {**DEFAULTS["T5"], "mask": "<mask_2>"}
@@ -97,6 +103,8 @@ CLASSES = {
     "roberta-prelayernorm": "Roberta",
     "xlm-roberta-xl": "XLMRoberta",
     "bart": "Bart",
+    "blenderbot": "Blenderbot",
+    "blenderbot-small": "BlenderbotSmall",
     "t5": "T5",
     "mt5": "T5",
     "marian": "Marian",
