@@ -195,7 +195,8 @@ class EmbeddingConfig(ConfigStruct, frozen=True, kw_only=True):
     """The input embedding.
 
     Encoder and decoder share the token table, and everything else unless ``separate_target`` is
-    set: the decoder then has its own positions and norm (BART).
+    set: the decoder then has its own positions and norm (BART). ``norms_target_tokens``: that norm
+    comes before the positions (BlenderbotSmall).
     """
 
     scale: float = 1.0  # Vaswani et al. multiply by sqrt(hidden_size)
@@ -204,6 +205,7 @@ class EmbeddingConfig(ConfigStruct, frozen=True, kw_only=True):
     # If given, a linear map projects the embeddings to the hidden size (Lan et al. 2019).
     size: int | None = None
     separate_target: bool = False
+    norms_target_tokens: bool = False
     trigram_size: int | None = None  # as in :class:`model.embeddings.Trigrams`
     dropped_token: int | None = None  # id of the mask token, with token dropout (ESM)
 

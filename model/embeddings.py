@@ -33,10 +33,14 @@ class InputEmbedding(nn.Module):
 
     There is a projection if the embeddings do not have the hidden size (Lan et al. 2019) and the
     layers are not recurrent, or if positions are concatenated instead of added.
+
+    Args:
+        norms_tokens: normalizes the token embeddings, before positions are added.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, *, norms_tokens: bool = False) -> None:
         super().__init__()
+        self.norms_tokens = norms_tokens
         embedding = config.embedding
         size = embedding.size or config.hidden_size
         position_size = config.position.size or size
@@ -58,12 +62,14 @@ class InputEmbedding(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor, segment_ids: Tensor | None) -> Tensor:
         """``x [batch, length, size]`` to ``[batch, length, hidden]``."""
+        if self.norms_tokens:
+            x = self.norm(x)
         x = self.positions(x, positions)
         if self.segments is not None:
             if segment_ids is None:
                 raise ValueError("this model needs segment_ids")
             x = x + self.segments(segment_ids)
-        projected: Tensor = self.projection(self.norm(x))
+        projected: Tensor = self.projection(x if self.norms_tokens else self.norm(x))
         return projected
 
 

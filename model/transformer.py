@@ -52,7 +52,9 @@ class Transformer(nn.Module):
         self.audio = None if config.audio is None else AudioEmbedding(config, config.audio)
         self.target_embedding: InputEmbedding | None = None
         if config.embedding.separate_target:
-            self.target_embedding = InputEmbedding(config)
+            self.target_embedding = InputEmbedding(
+                config, norms_tokens=config.embedding.norms_target_tokens
+            )
         self.encoder: Encoder | RecurrentEncoder
         self.decoder: Decoder | RecurrentDecoder | RereadingDecoder
         if config.recurrent is not None:

@@ -62,7 +62,7 @@ def import_rereader(folder: HuggingFaceFolder, variant: BartVariant) -> Checkpoi
     if model.encoder is None:
         raise ValueError("this variant has no encoder")
     tokens = token_table(folder.weights, TOKENS)
-    table = [Rename(_TABLE, (tokens,)), *stacks_table(model, variant.names)]
+    table = [Rename(_TABLE, (tokens,)), *stacks_table(model, variant)]
     copies = {*TOKENS} - {tokens, OUTPUT_MATRIX}
     body = Body(
         base=_BASE,

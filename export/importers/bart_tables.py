@@ -56,7 +56,6 @@ SINUSOIDS = tuple(
     f"model.{side}.embed_positions.{name}" for side in SIDES for name in ("weight", "weights")
 )
 LOGITS_BIAS = "final_logits_bias"
-UNUSED_POSITIONS = 2  # the first rows of learned tables are reserved for fairseq's padding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +81,8 @@ class BartVariant:
         activation: default if config.json names none.
         scales_embedding: default if config.json does not say.
         first_position: position of the first token, given the padding's id.
+        num_unused_positions: of a learned table; fairseq reserves its first rows for padding.
+        norms_target_tokens: as in :class:`EmbeddingConfig`.
         language: regular expression for language tokens.
         experts: the experts of a layer, from the configuration, the stack's name and the
             layer's index.
@@ -94,7 +95,9 @@ class BartVariant:
     activation: str = "gelu"
     scales_embedding: bool = False
     first_position: Callable[[int], int] = lambda _: 0
+    num_unused_positions: int = 2
     embedding_norm: bool = False
+    norms_target_tokens: bool = False
     final_norm: bool = False
     logits_bias: bool = True
     language: str | None = None
@@ -122,7 +125,7 @@ def import_variant(folder: HuggingFaceFolder, variant: BartVariant) -> Checkpoin
         head = [Rename("head.output.bias", (tokens,), lambda table: table[:, 0] * 0)]
     table = [
         Rename("embedding.tokens.weight", (tokens,)),
-        *stacks_table(model, variant.names),
+        *stacks_table(model, variant),
         *head,
     ]
     checkpoint = seq2seq_checkpoint(
@@ -176,7 +179,8 @@ def model_config(config: Fields, variant: BartVariant) -> ModelConfig:
         embedding=EmbeddingConfig(
             scale=hidden_size**0.5 if is_scaled else 1.0,
             norm=NORM if variant.embedding_norm else None,
-            separate_target=variant.embedding_norm,
+            separate_target=variant.positions == PositionKind.LEARNED,
+            norms_target_tokens=variant.norms_target_tokens,
         ),
         encoder=StackConfig(layers=encoder, final_norm=final_norm),
         decoder=StackConfig(layers=decoder, final_norm=final_norm),
@@ -221,7 +225,7 @@ def _layer(
     return tuple(layers)
 
 
-def stacks_table(model: ModelConfig, names: BartLayerNames) -> list[Rename]:
+def stacks_table(model: ModelConfig, variant: BartVariant) -> list[Rename]:
     """Every weight except those of the token table and the head."""
     table: list[Rename] = []
     for side, stack, embedding in (
@@ -231,19 +235,21 @@ def stacks_table(model: ModelConfig, names: BartLayerNames) -> list[Rename]:
         if stack is None:
             continue
         for index, layer in enumerate(stack.layers):
-            table += [entry.at(index) for entry in _layer_table(side, layer, names)]
+            table += [entry.at(index) for entry in _layer_table(side, layer, variant.names)]
         if model.position.kind == PositionKind.LEARNED:
             source = f"model.{side}.embed_positions.weight"
-            table.append(Rename(f"{embedding}.positions.weight", (source,), _without_unused))
+            table.append(
+                Rename(
+                    f"{embedding}.positions.weight",
+                    (source,),
+                    lambda table: table[variant.num_unused_positions :],
+                )
+            )
         if model.embedding.norm is not None:
             table += affine(f"{embedding}.norm", f"model.{side}.layernorm_embedding")
         if stack.final_norm is not None:
             table += affine(f"{side}.final_norm", f"model.{side}.layer_norm")
     return table
-
-
-def _without_unused(table: Tensor) -> Tensor:
-    return table[UNUSED_POSITIONS:]
 
 
 def _layer_table(side: str, layer: LayerConfig, names: BartLayerNames) -> list[Rename]:

@@ -11,6 +11,7 @@ from export.errors import SourceError, UnsupportedError
 from export.head_padding import pad_heads
 from export.importers.adapted import adapted_folder
 from export.importers.bart import import_bart
+from export.importers.blenderbot import import_blenderbot, import_blenderbot_small
 from export.importers.clip import import_clip, import_clip_text, import_clip_vision
 from export.importers.decoders import DECODERS
 from export.importers.dinov2 import import_dinov2, import_dinov2_with_registers
@@ -52,6 +53,8 @@ from model.native_checkpoint import FORMAT
 HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     **ENCODERS,
     "bart": import_bart,
+    "blenderbot": import_blenderbot,
+    "blenderbot-small": import_blenderbot_small,
     "clip": import_clip,
     "clip_text_model": import_clip_text,
     "clip_vision_model": import_clip_vision,

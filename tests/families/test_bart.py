@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
+    BlenderbotConfig,
+    BlenderbotForConditionalGeneration,
+    BlenderbotSmallConfig,
+    BlenderbotSmallForConditionalGeneration,
     M2M100Config,
     M2M100ForConditionalGeneration,
     MarianConfig,
@@ -33,6 +37,8 @@ from tests.families.harness import VOCABULARY_SIZE, check_eager, check_graphs
 FAMILIES: dict[str, Any] = {
     "Marian (OPUS-MT)": (MarianMTModel, MarianConfig),
     "BART": (BartForConditionalGeneration, BartConfig),
+    "Blenderbot": (BlenderbotForConditionalGeneration, BlenderbotConfig),
+    "BlenderbotSmall": (BlenderbotSmallForConditionalGeneration, BlenderbotSmallConfig),
     "mBART": (MBartForConditionalGeneration, MBartConfig),
     "PEGASUS": (PegasusForConditionalGeneration, PegasusConfig),
     "PLBART": (PLBartForConditionalGeneration, PLBartConfig),
@@ -62,7 +68,18 @@ def model_of(family: str, **changes: Any) -> Any:
     if hasattr(model, "final_logits_bias"):  # a buffer: the harness leaves it at zero
         generator = torch.Generator().manual_seed(0)
         model.final_logits_bias.normal_(generator=generator)
+    if family == "BlenderbotSmall":
+        _scale_target_tokens(model.model.decoder)
     return model
+
+
+def _scale_target_tokens(decoder: Any) -> None:
+    """Scales the decoder's token embeddings, as training and transformers 4 do.
+
+    transformers 5.23 scales only the encoder's.
+    """
+    scale = decoder.embed_scale
+    decoder.embed_tokens.register_forward_hook(lambda _module, _inputs, output: output * scale)
 
 
 @settings(max_examples=15)
