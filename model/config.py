@@ -123,13 +123,16 @@ class ExpertsConfig(ConfigStruct, frozen=True, kw_only=True):
     """``count`` feed-forwards; each token goes through its top ``active`` (Shazeer et al. 2017).
 
     Their outputs are weighted with the router's probabilities, which sum to 1 over the active
-    experts if ``normalized``. ``router_bias``: the router has a bias.
+    experts if ``normalized``. ``router_bias``: the router has a bias. ``capacity``: an expert
+    returns 0 for all but the first ``capacity`` of a text's tokens that it is best for (Fedus et
+    al. 2021, section 2.2); only in encoders, with one active expert.
     """
 
     count: int
     active: int
     normalized: bool
     router_bias: bool = False
+    capacity: int | None = None
 
 
 class FeedForwardConfig(ConfigStruct, frozen=True, kw_only=True):

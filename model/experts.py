@@ -21,6 +21,9 @@ class MixtureOfExperts(nn.Module):
     """Shazeer et al. 2017, without noise: the sum of the top-k experts, weighted by a softmax.
 
     The outputs of a gated ``input`` are interleaved: gate, value, gate, value.
+
+    Raises:
+        ValueError: a capacity with several active experts.
     """
 
     def __init__(
@@ -31,6 +34,8 @@ class MixtureOfExperts(nn.Module):
         kernels: ModelKernels,
     ) -> None:
         super().__init__()
+        if experts.capacity is not None and experts.active != 1:
+            raise ValueError(f"experts with a capacity have 1 active expert, not {experts.active}")
         self.config, self.experts, self.kernels = config, experts, kernels
         width = config.inner_size * (2 if config.gated else 1)
         self.router = Linear(hidden_size, experts.count, bias=experts.router_bias)
@@ -41,4 +46,24 @@ class MixtureOfExperts(nn.Module):
         weights = ExpertWeights(
             self.input.weight, self.input.bias, self.output.weight, self.output.bias
         )
-        return self.kernels.experts(x, self.router(x), weights, self.config, self.experts)
+        scores = self.router(x)
+        mixed = self.kernels.experts(x, scores, weights, self.config, self.experts)
+        if self.experts.capacity is None:
+            return mixed
+        return mixed.masked_fill(~within_capacity(scores, self.experts.capacity), 0.0)
+
+
+def within_capacity(scores: Tensor, capacity: int) -> Tensor:
+    """Whether each token is among the first ``capacity`` of its text that its best expert gets.
+
+    Tokens after it do not count, so padding does not.
+
+    Args:
+        scores: ``[batch, length, experts]``.
+
+    Returns:
+        ``[batch, length, 1]``, bool
+    """
+    best = scores.argmax(-1, keepdim=True)
+    is_best = best == torch.arange(scores.shape[2])
+    return is_best.int().cumsum(1).gather(2, best) <= capacity

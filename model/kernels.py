@@ -194,8 +194,8 @@ class ModelKernels(Protocol):
     ) -> Tensor:
         """Every token of ``x [batch, length, hidden]`` goes through its top-k experts.
 
-        ``scores [batch, length, experts]`` are the router's logits. Experts have no capacity
-        limit, so a token's result does not depend on other tokens.
+        ``scores [batch, length, experts]`` are the router's logits. There is no capacity limit
+        here, so a token's result does not depend on other tokens.
         """
 
     def recurrent(

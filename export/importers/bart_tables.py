@@ -17,7 +17,13 @@ from export.importers.activations import activation
 from export.importers.causal import OUTPUT_MATRIX, architecture_of
 from export.importers.renaming import Rename, affine, linear, stacked_experts
 from export.importers.seq2seq import seq2seq_checkpoint, token_table
-from export.importers.support import MAX_LAYERS, MAX_TABLE_POSITIONS, check_table_size, divide_heads
+from export.importers.support import (
+    MAX_LAYERS,
+    MAX_TABLE_POSITIONS,
+    check_table_size,
+    divide_heads,
+    no_experts,
+)
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -66,11 +72,6 @@ class BartLayerNames:
     cross_attention_norm: str = "encoder_attn_layer_norm"
     feed_forward: str = ""  # before fc1 and fc2
     feed_forward_norm: str = "final_layer_norm"
-
-
-def no_experts(_config: Fields, _side: str, _index: int) -> ExpertsConfig | None:
-    """No layer is a mixture of experts."""
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ from export.importers.opus_mt import import_opus_mt
 from export.importers.pegasus import import_pegasus
 from export.importers.plbart import import_plbart
 from export.importers.siglip import import_siglip, import_siglip_vision
+from export.importers.switch_transformers import import_switch_transformers
 from export.importers.t5 import import_t5
 from export.importers.vit import import_deit, import_vit
 from export.importers.whisper import import_whisper
@@ -72,6 +73,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "nllb-moe": import_nllb_moe,
     "pegasus": import_pegasus,
     "plbart": import_plbart,
+    "switch_transformers": import_switch_transformers,
     "t5": import_t5,
     "umt5": import_t5,
     **DECODERS,

@@ -7,6 +7,7 @@ from export.errors import SourceError, UnsupportedError
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
+from model.config import ExpertsConfig
 
 # Files with more layers are damaged or hostile; rejecting them early saves memory.
 MAX_LAYERS = 1024
@@ -33,6 +34,11 @@ def divide_heads(origin: str, hidden_size: int, num_heads: int) -> int:
     if hidden_size % num_heads:
         raise SourceError(f"{origin}: {num_heads} heads do not divide the size {hidden_size}")
     return hidden_size // num_heads
+
+
+def no_experts(_config: Fields, _side: str, _index: int) -> ExpertsConfig | None:
+    """No layer is a mixture of experts."""
+    return None
 
 
 def clip_of(config: Fields) -> float | None:

@@ -3,6 +3,9 @@
 umT5 (Chung et al. 2023) has a relative bias per layer, the others one per stack.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import msgspec
 import torch
 
@@ -10,7 +13,7 @@ from export.checkpoint import Checkpoint
 from export.importers.causal import OUTPUT_MATRIX
 from export.importers.renaming import Rename, linear
 from export.importers.seq2seq import seq2seq_checkpoint, token_table
-from export.importers.support import MAX_LAYERS
+from export.importers.support import MAX_LAYERS, no_experts
 from export.importers.t5_encoder import HEADS, import_t5_encoder
 from export.importers.t5_tables import encoder_stack, positions, stack_table, with_biases
 from export.readers.fields import Fields
@@ -19,6 +22,7 @@ from export.supported import check_supported, lookup
 from model.bundle import Task
 from model.config import (
     EmbeddingConfig,
+    ExpertsConfig,
     HeadConfig,
     HeadKind,
     Kind,
@@ -38,6 +42,23 @@ TOKENS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.
 UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 
+@dataclass(frozen=True, kw_only=True)
+class T5Variant:
+    """The differences between T5 and a family with the same names.
+
+    Attributes:
+        may_scale: whether the input of a tied output matrix is scaled.
+        feed_forward: the checkpoint's name of feed-forwards.
+        experts: the experts of a layer, from the configuration, the stack's name and the
+            layer's index.
+    """
+
+    architecture: str
+    may_scale: bool
+    feed_forward: str = "DenseReluDense"
+    experts: Callable[[Fields, str, int], ExpertsConfig | None] = no_experts
+
+
 def import_t5(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``T5ForConditionalGeneration`` in ``folder``, or its encoder, ready for a bundle.
 
@@ -50,18 +71,28 @@ def import_t5(folder: HuggingFaceFolder) -> Checkpoint:
         return import_t5_encoder(folder)
     supported = {**ARCHITECTURES, **dict.fromkeys(HEADS, False)}
     may_scale = lookup(supported, architecture, f"{config.origin}: architectures")
+    return import_variant(folder, T5Variant(architecture=architecture, may_scale=may_scale))
+
+
+def import_variant(folder: HuggingFaceFolder, variant: T5Variant) -> Checkpoint:
+    """The model of ``variant`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
+    """
+    config = folder.config
     check_supported(config, is_causal=(True,))
     tokens = token_table(folder.weights, TOKENS)
     tied = _is_tied(folder, tokens)
-    model = _config(config, tied=tied)
+    model = _config(config, variant, tied=tied)
     # If the configuration ties the output matrix, the model divides its input by the square root of
     # the hidden size (code of section 3.1.1). Here, the final norm's weight absorbs that.
     scaled = config.flag("scale_decoder_outputs", config.flag("tie_word_embeddings", True))
-    scale = model.hidden_size**-0.5 if scaled and may_scale else 1.0
+    scale = model.hidden_size**-0.5 if scaled and variant.may_scale else 1.0
     table = [
         Rename("embedding.tokens.weight", (tokens,)),
-        *stack_table("encoder", model.encoder),
-        *stack_table("decoder", model.decoder),
+        *stack_table("encoder", model.encoder, variant.feed_forward),
+        *stack_table("decoder", model.decoder, variant.feed_forward),
         Rename("encoder.final_norm.weight", ("encoder.final_layer_norm.weight",)),
         Rename(
             "decoder.final_norm.weight",
@@ -76,7 +107,7 @@ def import_t5(folder: HuggingFaceFolder) -> Checkpoint:
         table += linear("head.output", OUTPUT_MATRIX.removesuffix(".weight"), bias=False)
     tasks = (Task.GENERATE, Task.TRANSLATE)
     return seq2seq_checkpoint(
-        folder, model, architecture, table, tasks, ignored=(UNUSED,), copies=copies
+        folder, model, variant.architecture, table, tasks, ignored=(UNUSED,), copies=copies
     )
 
 
@@ -88,7 +119,7 @@ def _is_tied(folder: HuggingFaceFolder, tokens: str) -> bool:
     return torch.equal(weights[OUTPUT_MATRIX], weights[tokens])
 
 
-def _config(config: Fields, *, tied: bool) -> ModelConfig:
+def _config(config: Fields, variant: T5Variant, *, tied: bool) -> ModelConfig:
     encoder = encoder_stack(config)
     layer = encoder.layers[0]
     cross = msgspec.structs.replace(required(layer.attention), bias=None)
@@ -101,7 +132,16 @@ def _config(config: Fields, *, tied: bool) -> ModelConfig:
         hidden_size=config.positive("d_model"),
         position=positions(config),
         embedding=EmbeddingConfig(),
-        encoder=encoder,
-        decoder=decoder,
+        encoder=_with_experts(encoder, config, "encoder", variant),
+        decoder=_with_experts(decoder, config, "decoder", variant),
         head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, tied=tied),
     )
+
+
+def _with_experts(stack: StackConfig, config: Fields, side: str, variant: T5Variant) -> StackConfig:
+    layers = []
+    for index, layer in enumerate(stack.layers):
+        experts = variant.experts(config, side, index)
+        changed = msgspec.structs.replace(required(layer.feed_forward), experts=experts)
+        layers.append(msgspec.structs.replace(layer, feed_forward=changed))
+    return msgspec.structs.replace(stack, layers=tuple(layers))

@@ -4,7 +4,7 @@ import msgspec
 
 from export.errors import UnsupportedError
 from export.importers.activations import ACTIVATIONS
-from export.importers.renaming import Rename, linear, per_layer
+from export.importers.renaming import Rename, linear, per_layer, stacked_experts
 from export.importers.support import MAX_LAYERS
 from export.readers.fields import Fields
 from export.supported import lookup
@@ -106,21 +106,38 @@ def _feed_forward(config: Fields) -> FeedForwardConfig:
     )
 
 
-def stack_table(side: str, stack: StackConfig | None) -> list[Rename]:
-    """Every weight of a stack except its final norm."""
+def stack_table(
+    side: str, stack: StackConfig | None, feed_forward: str = "DenseReluDense"
+) -> list[Rename]:
+    """Every weight of a stack except its final norm.
+
+    Args:
+        feed_forward: the checkpoint's name of feed-forwards.
+    """
     if stack is None:
         return []
-    layer = stack.layers[0]
+    bias = Rename(
+        f"{side}.positions.biases.{{n}}.weight",
+        (f"{side}.block.{{n}}.layer.0.SelfAttention.relative_attention_bias.weight",),
+    )
+    num_biases = len({required(layer.attention).bias for layer in stack.layers})
+    layers = (
+        entry.at(index)
+        for index, layer in enumerate(stack.layers)
+        for entry in _layer_table(side, layer, feed_forward)
+    )
+    return [*layers, *per_layer([bias], num_biases)]
+
+
+def _layer_table(side: str, layer: LayerConfig, feed_forward: str) -> list[Rename]:
     target, source = f"{side}.layers.{{n}}", f"{side}.block.{{n}}.layer"
     last = 1 if layer.cross_attention is None else 2
-    inner = ("wi_0", "wi_1") if required(layer.feed_forward).gated else ("wi",)
-    dense, attention = f"{source}.{last}.DenseReluDense", f"{source}.0.SelfAttention"
+    attention, dense = f"{source}.0.SelfAttention", f"{source}.{last}.{feed_forward}"
     table = [
         *linear(f"{target}.mixer.qkv", *(f"{attention}.{letter}" for letter in "qkv"), bias=False),
         *linear(f"{target}.mixer.output", f"{attention}.o", bias=False),
         Rename(f"{target}.mixer_norm.weight", (f"{source}.0.layer_norm.weight",)),
-        *linear(f"{target}.feed_forward.input", *(f"{dense}.{x}" for x in inner), bias=False),
-        *linear(f"{target}.feed_forward.output", f"{dense}.wo", bias=False),
+        *_feed_forward_table(f"{target}.feed_forward", dense, required(layer.feed_forward)),
         Rename(f"{target}.feed_forward_norm.weight", (f"{source}.{last}.layer_norm.weight",)),
     ]
     if layer.cross_attention is not None:
@@ -131,9 +148,26 @@ def stack_table(side: str, stack: StackConfig | None) -> list[Rename]:
             *linear(f"{name}.output", f"{cross}.o", bias=False),
             Rename(f"{name}_norm.weight", (f"{source}.1.layer_norm.weight",)),
         ]
-    bias = Rename(
-        f"{side}.positions.biases.{{n}}.weight",
-        (f"{source}.0.SelfAttention.relative_attention_bias.weight",),
-    )
-    num_biases = len({required(layer.attention).bias for layer in stack.layers})
-    return [*per_layer(table, len(stack.layers)), *per_layer([bias], num_biases)]
+    return table
+
+
+def _feed_forward_table(target: str, source: str, config: FeedForwardConfig) -> list[Rename]:
+    if config.experts is None:
+        inner = ("wi_0", "wi_1") if config.gated else ("wi",)
+        return [
+            *linear(f"{target}.input", *(f"{source}.{name}" for name in inner), bias=False),
+            *linear(f"{target}.output", f"{source}.wo", bias=False),
+        ]
+    experts = [f"{source}.experts.expert_{index}" for index in range(config.experts.count)]
+    router = f"{source}.router.classifier"
+    return [
+        *linear(f"{target}.router", router, bias=config.experts.router_bias),
+        *(
+            Rename(
+                f"{target}.{part}.weight",
+                tuple(f"{expert}.{name}.weight" for expert in experts),
+                stacked_experts(1),
+            )
+            for part, name in (("input", "wi"), ("output", "wo"))
+        ),
+    ]

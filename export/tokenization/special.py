@@ -107,6 +107,7 @@ CLASSES = {
     "blenderbot-small": "BlenderbotSmall",
     "t5": "T5",
     "mt5": "T5",
+    "switch_transformers": "T5",
     "marian": "Marian",
     "pegasus": "Pegasus",
     "mbart": "MBart",
