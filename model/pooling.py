@@ -54,6 +54,11 @@ def pool_last(hidden: Tensor, lengths: Tensor) -> Tensor:
     return hidden.gather(1, last)[:, 0]
 
 
+def pool_second_last(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """The vector of the valid token before the last; of a single token, its own."""
+    return pool_last(hidden, (lengths - 1).clamp(min=1))
+
+
 POOLINGS: dict[PoolingKind, Pooling] = {
     PoolingKind.CLS: pool_cls,
     PoolingKind.MEAN: pool_mean,
@@ -61,6 +66,7 @@ POOLINGS: dict[PoolingKind, Pooling] = {
     PoolingKind.WEIGHTED_MEAN: pool_weighted_mean,
     PoolingKind.MAX: pool_max,
     PoolingKind.LAST: pool_last,
+    PoolingKind.SECOND_LAST: pool_second_last,
 }
 
 

@@ -14,6 +14,7 @@ from model.image_stream import CoAttention
 from model.kernels import ModelKernels, PositionEncodings
 from model.layers import Layer, make_feed_forward
 from model.mixers import ENCODER_MIXERS, required
+from model.rereading_config import RereadingConfig
 from model.stacks import Stack
 
 
@@ -60,6 +61,10 @@ class RereadingDecoder(Stack):
         return normed
 
 
-def shifted(token_ids: Tensor, first: int) -> Tensor:
-    """``token_ids [batch, length]`` one place later, after the token ``first``."""
-    return torch.cat([torch.full_like(token_ids[:, :1], first), token_ids[:, :-1]], 1)
+def shifted(token_ids: Tensor, lengths: Tensor, config: RereadingConfig) -> Tensor:
+    """The decoder's input for ``token_ids [batch, length]``, right-padded to ``lengths``."""
+    if config.first is None:
+        first = token_ids.gather(1, (lengths - 1).long()[:, None])
+    else:
+        first = torch.full_like(token_ids[:, :1], config.first)
+    return torch.cat([first, token_ids[:, :-1]], 1)

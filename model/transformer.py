@@ -93,7 +93,7 @@ class Transformer(nn.Module):
         x = self.embedding.embed(token_ids, segment_ids, lengths)
         hidden: Tensor = self._run_encoder(x, token_ids, attended)
         if self.config.rereading is not None:
-            again = shifted(token_ids, self.config.rereading.first)
+            again = shifted(token_ids, lengths, self.config.rereading)
             y = self._embed_target(again, torch.arange(again.shape[1])[None])
             hidden = self.decoder(y, hidden, lengths)
         return hidden

@@ -86,6 +86,7 @@ class PoolingKind(StrEnum):
     WEIGHTED_MEAN = "weighted_mean"  # token n has weight n (Muennighoff 2022, SGPT)
     MAX = "max"
     LAST = "last"
+    SECOND_LAST = "second_last"  # the end of a text that its language follows (mBART)
     PATCH_MEAN = "patch_mean"  # this and the following are for images: see :mod:`model.pooling`
     CLASS_AND_PATCH_MEAN = "class_and_patch_mean"
     CLASS_TOKENS = "class_tokens"

@@ -1,9 +1,12 @@
-"""BART's classes that read a text with both stacks, and return labels or the part that answers.
+"""Classes of BART that read a text with both stacks, and return labels or the part that answers.
 
-Marian and the others of :mod:`export.importers.bart_tables` have none, or pool another token.
+Those of mBART and PLBART are the same, but texts end with their language.
 """
 
+from collections.abc import Mapping
+
 from export.checkpoint import Checkpoint
+from export.errors import UnsupportedError
 from export.importers.bart_tables import (
     LOGITS_BIAS,
     TOKENS,
@@ -32,26 +35,51 @@ _BASE = "model"
 _TABLE = "embedding.tokens.weight"
 
 
-def _classifier(folder: HuggingFaceFolder) -> Head:
-    """A dense layer on the vector of the text's last token, which is its end, then the labels."""
+def classifier(folder: HuggingFaceFolder, pooling: PoolingKind = PoolingKind.LAST) -> Head:
+    """A dense layer on the vector of the text's end, then the labels."""
     size = folder.config.positive("d_model", 1024)
     dense = NamedDense(
         linear="classification_head.dense",
         config=DenseConfig(size=size, activation=Activation.TANH),
     )
     return sequence_classifier(
-        folder, dense, output="classification_head.out_proj", pooling=PoolingKind.LAST
+        folder, dense, output="classification_head.out_proj", pooling=pooling
     )
 
 
-HEADS: dict[str, HeadReader] = {
-    "BartForSequenceClassification": _classifier,
-    "BartForQuestionAnswering": question_answerer,
-}
+def multilingual_classifier(folder: HuggingFaceFolder) -> Head:
+    """As :func:`classifier`. The tokenizer may write the text's language after its end.
+
+    Raises:
+        UnsupportedError: it writes no end.
+    """
+    end, *_ = folder.config.integers("eos_token_id") or (2,)
+    match folder.tokenizer.encode("a").ids[-2:]:
+        case [*_, last] if last == end:
+            return classifier(folder)
+        case [last, _] if last == end:
+            return classifier(folder, PoolingKind.SECOND_LAST)
+    raise UnsupportedError(
+        f"{folder.path}: the tokenizer does not end texts with {end}, the eos_token_id, whose "
+        "vector is classified; supported: it does, or with the language after it"
+    )
 
 
-def import_rereader(folder: HuggingFaceFolder, variant: BartVariant) -> Checkpoint:
-    """The model in ``folder``, of a class in ``HEADS``, as an encoder.
+def heads(family: str, read_classifier: HeadReader) -> dict[str, HeadReader]:
+    """The heads of a family, by class."""
+    return {
+        f"{family}ForSequenceClassification": read_classifier,
+        f"{family}ForQuestionAnswering": question_answerer,
+    }
+
+
+def import_rereader(
+    folder: HuggingFaceFolder,
+    variant: BartVariant,
+    heads: Mapping[str, HeadReader],
+    rereading: RereadingConfig,
+) -> Checkpoint:
+    """The model in ``folder``, of a class in ``heads``, as an encoder.
 
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
@@ -71,13 +99,13 @@ def import_rereader(folder: HuggingFaceFolder, variant: BartVariant) -> Checkpoi
         embedding=model.embedding,
         encoder=model.encoder,
         decoder=model.decoder,
-        rereading=RereadingConfig(first=config.integer("decoder_start_token_id", 2)),
+        rereading=rereading,
         table=tuple(_without_base(entry) for entry in table),
         ignored=tuple(map(_own_name, VERSIONS)),
         ignored_heads=(OUTPUT_MATRIX, LOGITS_BIAS),
         copies={_own_name(name): _TABLE for name in copies},
     )
-    return assemble(folder, body, HEADS, variant.architecture)
+    return assemble(folder, body, heads, variant.architecture)
 
 
 def _own_name(name: str) -> str:

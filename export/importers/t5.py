@@ -13,9 +13,17 @@ from export.checkpoint import Checkpoint
 from export.importers.causal import OUTPUT_MATRIX
 from export.importers.renaming import Rename, linear
 from export.importers.seq2seq import seq2seq_checkpoint, token_table
-from export.importers.support import MAX_LAYERS, no_experts
+from export.importers.support import no_experts
 from export.importers.t5_encoder import HEADS, import_t5_encoder
-from export.importers.t5_tables import encoder_stack, positions, stack_table, with_biases
+from export.importers.t5_heads import REREADING_HEADS, import_t5_rereader
+from export.importers.t5_tables import (
+    TOKENS,
+    UNUSED,
+    decoder_stack,
+    encoder_stack,
+    positions,
+    stack_table,
+)
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported, lookup
@@ -37,9 +45,6 @@ ARCHITECTURES = {
     "MT5ForConditionalGeneration": False,
     "UMT5ForConditionalGeneration": True,
 }
-TOKENS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-# The first checkpoints have this bias, which no version uses.
-UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +65,7 @@ class T5Variant:
 
 
 def import_t5(folder: HuggingFaceFolder) -> Checkpoint:
-    """The ``T5ForConditionalGeneration`` in ``folder``, or its encoder, ready for a bundle.
+    """The T5 in ``folder``, its encoder, or its class with a head, ready for a bundle.
 
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
@@ -69,7 +74,9 @@ def import_t5(folder: HuggingFaceFolder) -> Checkpoint:
     architecture = next(iter(config.texts("architectures")), "T5ForConditionalGeneration")
     if architecture in HEADS:
         return import_t5_encoder(folder)
-    supported = {**ARCHITECTURES, **dict.fromkeys(HEADS, False)}
+    if architecture in REREADING_HEADS:
+        return import_t5_rereader(folder)
+    supported = {**ARCHITECTURES, **dict.fromkeys((*HEADS, *REREADING_HEADS), False)}
     may_scale = lookup(supported, architecture, f"{config.origin}: architectures")
     return import_variant(folder, T5Variant(architecture=architecture, may_scale=may_scale))
 
@@ -121,11 +128,7 @@ def _is_tied(folder: HuggingFaceFolder, tokens: str) -> bool:
 
 def _config(config: Fields, variant: T5Variant, *, tied: bool) -> ModelConfig:
     encoder = encoder_stack(config)
-    layer = encoder.layers[0]
-    cross = msgspec.structs.replace(required(layer.attention), bias=None)
-    layer = msgspec.structs.replace(layer, cross_attention=cross)
-    number = config.positive("num_decoder_layers", len(encoder.layers), maximum=MAX_LAYERS)
-    decoder = StackConfig(layers=with_biases(config, layer, number), final_norm=encoder.final_norm)
+    decoder = decoder_stack(config, encoder)
     return ModelConfig(
         kind=Kind.ENCODER_DECODER,
         vocabulary_size=config.positive("vocab_size"),

@@ -14,7 +14,7 @@ from export.readers.hugging_face import HuggingFaceFolder
 from model.config import EmbeddingConfig
 
 BASE = "transformer"
-TOKENS = ("shared.weight", "encoder.embed_tokens.weight")
+TOKENS = ("shared.weight", "encoder.embed_tokens.weight")  # there is no decoder
 
 
 def import_t5_encoder(folder: HuggingFaceFolder) -> Checkpoint:

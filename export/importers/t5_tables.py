@@ -27,6 +27,9 @@ from model.position_config import (
 
 # Relative positions have no limit; the models were trained on texts of this length.
 MAX_POSITIONS = 512
+TOKENS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+# The first checkpoints have this bias, which no version uses.
+UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 
 def positions(config: Fields) -> PositionConfig:
@@ -57,6 +60,15 @@ def encoder_stack(config: Fields) -> StackConfig:
     )
     number = config.positive("num_layers", maximum=MAX_LAYERS)
     return StackConfig(layers=with_biases(config, layer, number), final_norm=norm)
+
+
+def decoder_stack(config: Fields, encoder: StackConfig) -> StackConfig:
+    """The decoder, whose layers are those of ``encoder`` with cross-attention."""
+    layer = encoder.layers[0]
+    cross = msgspec.structs.replace(required(layer.attention), bias=None)
+    layer = msgspec.structs.replace(layer, cross_attention=cross)
+    number = config.positive("num_decoder_layers", len(encoder.layers), maximum=MAX_LAYERS)
+    return StackConfig(layers=with_biases(config, layer, number), final_norm=encoder.final_norm)
 
 
 def with_biases(config: Fields, layer: LayerConfig, number: int) -> tuple[LayerConfig, ...]:
