@@ -283,6 +283,7 @@ def _write_records(
             num_layers=config.num_layers,
             vocabulary_size=config.vocabulary_size,
             max_positions=config.position.max_positions,
+            max_source_positions=config.position.max_source_positions,
             num_parameters=num_parameters,
         ),
         special_tokens=checkpoint.special_tokens,

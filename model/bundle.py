@@ -186,12 +186,16 @@ class SpecialTokens(Record, frozen=True, kw_only=True):
 
 
 class Dimensions(Record, frozen=True, kw_only=True):
-    """``max_positions``: the longest sequence; in a decoder, prompt and output together."""
+    """``max_positions``: the longest sequence; in a decoder, prompt and output together.
+
+    ``max_source_positions``: the longest source of an encoder-decoder, if it is longer.
+    """
 
     hidden_size: int
     num_layers: int
     vocabulary_size: int
     max_positions: int
+    max_source_positions: Size | None = None
     num_parameters: LargeCount
 
 

@@ -191,7 +191,8 @@ def _check_counts(manifest: Manifest, label: str) -> None:
     for path in paths:
         if paths.count(path) > 1:
             raise BundleError(f"{label}: file {path!r} is listed twice")
-    sizes = msgspec.structs.asdict(manifest.dimensions)
+    dimensions = msgspec.structs.asdict(manifest.dimensions)
+    sizes = {name: size for name, size in dimensions.items() if size is not None}
     del sizes["num_parameters"]
     if not manifest.reads_texts:
         del sizes["vocabulary_size"]

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -119,11 +120,22 @@ class Trigrams(nn.Module):
         return mapped
 
 
+def _of_source(config: ModelConfig) -> ModelConfig:
+    """``config`` with the encoder's number of positions."""
+    number = config.position.max_source_positions
+    if number is None:
+        return config
+    if config.position.kind != PositionKind.LEARNED or not config.embedding.separate_target:
+        raise ValueError("only stacks with their own learned positions differ in their number")
+    position = structs.replace(config.position, max_positions=number)
+    return structs.replace(config, position=position)
+
+
 class TokenEmbedding(FirstEmbedding):
     """Embeds token ids ``[batch, length]`` with the token table that both stacks share."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
+        super().__init__(_of_source(config))
         size = config.embedding.size or config.hidden_size
         self.trigrams: Trigrams | None = None
         if config.embedding.trigram_size is not None:

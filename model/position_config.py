@@ -72,6 +72,8 @@ class PositionConfig(ConfigStruct, frozen=True, kw_only=True):
         placement: concatenated vectors are projected to the hidden size. Tokens thus keep their
             full width, and the token table can also be the output matrix.
         size: size of concatenated vectors; default: that of the embeddings.
+        max_source_positions: the encoder's number of positions, if it has more than the decoder;
+            for learned positions, of which both stacks have their own.
     """
 
     kind: PositionKind
@@ -79,6 +81,7 @@ class PositionConfig(ConfigStruct, frozen=True, kw_only=True):
     first: int = 0
     placement: PositionPlacement = PositionPlacement.ADDED
     size: int | None = None
+    max_source_positions: int | None = None
 
 
 class LinearScaling(ConfigStruct, frozen=True, kw_only=True, tag=True):

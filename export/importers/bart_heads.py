@@ -100,7 +100,7 @@ def import_rereader(
         encoder=model.encoder,
         decoder=model.decoder,
         rereading=rereading,
-        table=tuple(_without_base(entry) for entry in table),
+        table=tuple(entry.renamed(_own_name) for entry in table),
         ignored=tuple(map(_own_name, VERSIONS)),
         ignored_heads=(OUTPUT_MATRIX, LOGITS_BIAS),
         copies={_own_name(name): _TABLE for name in copies},
@@ -110,7 +110,3 @@ def import_rereader(
 
 def _own_name(name: str) -> str:
     return name.removeprefix(f"{_BASE}.")
-
-
-def _without_base(entry: Rename) -> Rename:
-    return Rename(entry.target, tuple(map(_own_name, entry.sources)), entry.transform)

@@ -5,7 +5,7 @@ Marian, mBART, PEGASUS and M2M-100 use the same names, with other norms and posi
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from export.checkpoint import Checkpoint
 from export.importers.activations import activation
+from export.importers.bart_layers import BART_NAMES, BartLayerNames, layer_table
 from export.importers.causal import OUTPUT_MATRIX, architecture_of
-from export.importers.renaming import Rename, affine, linear, stacked_experts
+from export.importers.renaming import Rename, affine
 from export.importers.seq2seq import seq2seq_checkpoint, token_table
 from export.importers.support import (
     MAX_LAYERS,
@@ -43,7 +44,6 @@ from model.config import (
     NormOrder,
     StackConfig,
 )
-from model.mixers import required
 from model.position_config import PositionConfig, PositionKind
 from model.positions import SINUSOIDS as SINUSOID_FORMULAS
 
@@ -62,16 +62,6 @@ SINUSOIDS = tuple(
     f"model.{side}.embed_positions.{name}" for side in SIDES for name in ("weight", "weights")
 )
 LOGITS_BIAS = "final_logits_bias"
-
-
-@dataclass(frozen=True, kw_only=True)
-class BartLayerNames:
-    """A checkpoint's names for the parts of a layer."""
-
-    cross_attention: str = "encoder_attn"
-    cross_attention_norm: str = "encoder_attn_layer_norm"
-    feed_forward: str = ""  # before fc1 and fc2
-    feed_forward_norm: str = "final_layer_norm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +92,7 @@ class BartVariant:
     final_norm: bool = False
     logits_bias: bool = True
     language: str | None = None
-    names: BartLayerNames = BartLayerNames()
+    names: BartLayerNames = BART_NAMES
     experts: Callable[[Fields, str, int], ExpertsConfig | None] = no_experts
 
 
@@ -114,11 +104,27 @@ def import_variant(folder: HuggingFaceFolder, variant: BartVariant) -> Checkpoin
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
+    return import_model(folder, variant, model_config(folder.config, variant))
+
+
+def import_model(
+    folder: HuggingFaceFolder,
+    variant: BartVariant,
+    model: ModelConfig,
+    extra: Sequence[Rename] = (),
+    own_name: Callable[[str], str] = str,
+) -> Checkpoint:
+    """As :func:`import_variant`, with a ``model`` that differs from :func:`model_config`.
+
+    Args:
+        extra: the weights that BART does not have.
+        own_name: maps BART's name of a weight to that of the checkpoint.
+    """
     config = folder.config
     check_supported(config, tie_word_embeddings=(True,), is_causal=(True,))
     architecture = architecture_of(config, variant.architecture)
-    model = model_config(config, variant)
-    tokens = token_table(folder.weights, TOKENS)
+    names = tuple(map(own_name, TOKENS))
+    tokens = token_table(folder.weights, names)
     head = []
     if variant.logits_bias and LOGITS_BIAS in folder.weights:
         head = [Rename("head.output.bias", (LOGITS_BIAS,), lambda bias: bias.flatten())]
@@ -126,7 +132,8 @@ def import_variant(folder: HuggingFaceFolder, variant: BartVariant) -> Checkpoin
         head = [Rename("head.output.bias", (tokens,), lambda table: table[:, 0] * 0)]
     table = [
         Rename("embedding.tokens.weight", (tokens,)),
-        *stacks_table(model, variant),
+        *(entry.renamed(own_name) for entry in stacks_table(model, variant)),
+        *extra,
         *head,
     ]
     checkpoint = seq2seq_checkpoint(
@@ -135,8 +142,8 @@ def import_variant(folder: HuggingFaceFolder, variant: BartVariant) -> Checkpoin
         architecture,
         table,
         variant.tasks,
-        ignored=VERSIONS,
-        copies=dict.fromkeys({*TOKENS} - {tokens}, "embedding.tokens.weight"),
+        ignored=tuple(map(own_name, VERSIONS)),
+        copies=dict.fromkeys({*names} - {tokens}, "embedding.tokens.weight"),
         computed=_computed(model),
         language=variant.language,
     )
@@ -236,7 +243,7 @@ def stacks_table(model: ModelConfig, variant: BartVariant) -> list[Rename]:
         if stack is None:
             continue
         for index, layer in enumerate(stack.layers):
-            table += [entry.at(index) for entry in _layer_table(side, layer, variant.names)]
+            table += [entry.at(index) for entry in layer_table(side, layer, variant.names)]
         if model.position.kind == PositionKind.LEARNED:
             source = f"model.{side}.embed_positions.weight"
             table.append(
@@ -250,52 +257,4 @@ def stacks_table(model: ModelConfig, variant: BartVariant) -> list[Rename]:
             table += affine(f"{embedding}.norm", f"model.{side}.layernorm_embedding")
         if stack.final_norm is not None:
             table += affine(f"{side}.final_norm", f"model.{side}.layer_norm")
-    return table
-
-
-def _layer_table(side: str, layer: LayerConfig, names: BartLayerNames) -> list[Rename]:
-    target, source = f"{side}.layers.{{n}}", f"model.{side}.layers.{{n}}"
-    attention, cross = f"{source}.self_attn", f"{source}.{names.cross_attention}"
-    query, key, value = (f"{attention}.{letter}_proj" for letter in "qkv")
-    table = [
-        *linear(f"{target}.mixer.qkv", query, key, value, bias=True),
-        *linear(f"{target}.mixer.output", f"{attention}.out_proj", bias=True),
-        *affine(f"{target}.mixer_norm", f"{source}.self_attn_layer_norm"),
-        *_feed_forward_table(
-            f"{target}.feed_forward",
-            f"{source}.{names.feed_forward}",
-            required(layer.feed_forward).experts,
-        ),
-        *affine(f"{target}.feed_forward_norm", f"{source}.{names.feed_forward_norm}"),
-    ]
-    if layer.cross_attention is not None:
-        name = f"{target}.cross_attention"
-        table += [
-            *linear(f"{name}.query", f"{cross}.q_proj", bias=True),
-            *linear(f"{name}.key_value", f"{cross}.k_proj", f"{cross}.v_proj", bias=True),
-            *linear(f"{name}.output", f"{cross}.out_proj", bias=True),
-            *affine(f"{name}_norm", f"{source}.{names.cross_attention_norm}"),
-        ]
-    return table
-
-
-def _feed_forward_table(target: str, source: str, experts: ExpertsConfig | None) -> list[Rename]:
-    parts = {"input": "fc1", "output": "fc2"}
-    if experts is None:
-        return [
-            entry
-            for part, name in parts.items()
-            for entry in linear(f"{target}.{part}", f"{source}{name}", bias=True)
-        ]
-    table = linear(f"{target}.router", f"{source}router.classifier", bias=experts.router_bias)
-    for part, name in parts.items():
-        each = [f"{source}experts.expert_{index}.{name}" for index in range(experts.count)]
-        table += [
-            Rename(
-                f"{target}.{part}.{kind}",
-                tuple(f"{expert}.{kind}" for expert in each),
-                stacked_experts(1),
-            )
-            for kind in ("weight", "bias")
-        ]
     return table

@@ -54,7 +54,12 @@ def import_longformer(folder: HuggingFaceFolder) -> Checkpoint:
     separator = None
     if architecture in MAX_GLOBAL_TOKENS:
         separator = config.integer("sep_token_id", SEPARATOR)
-    layers = _layers(config, MAX_GLOBAL_TOKENS.get(architecture, DEFAULT_GLOBAL_TOKENS))
+    layers = windowed(
+        config,
+        post_norm_layer(config),
+        num_layers(config),
+        MAX_GLOBAL_TOKENS.get(architecture, DEFAULT_GLOBAL_TOKENS),
+    )
     body = Body(
         base="longformer",
         hidden_size=config.positive("hidden_size"),
@@ -72,9 +77,14 @@ def import_longformer(folder: HuggingFaceFolder) -> Checkpoint:
     return join(folder, body, architecture, head)
 
 
-def _layers(config: Fields, max_global_tokens: int) -> tuple[LayerConfig, ...]:
-    """Each layer has its own window, half of it on each side of a token."""
-    layer, number = post_norm_layer(config), num_layers(config)
+def windowed(
+    config: Fields, layer: LayerConfig, number: int, max_global_tokens: int
+) -> tuple[LayerConfig, ...]:
+    """``number`` of ``layer``, each with its own window, half of it on each side of a token.
+
+    Raises:
+        SourceError, UnsupportedError: the windows do not fit the layers, or are not even.
+    """
     sizes = config.integers("attention_window") or (512,)
     if len(sizes) == 1:
         sizes *= number

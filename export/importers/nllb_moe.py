@@ -9,7 +9,8 @@ import dataclasses
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
-from export.importers.bart_tables import BartLayerNames, BartVariant, import_variant
+from export.importers.bart_layers import BartLayerNames
+from export.importers.bart_tables import BartVariant, import_variant
 from export.importers.m2m100 import VARIANT as M2M100
 from export.importers.support import MAX_EXPERTS
 from export.readers.fields import Fields

@@ -19,6 +19,7 @@ from export.importers.edit_tagger import TAGS_FILE, import_edit_tagger, is_edit_
 from export.importers.encoder_families import ENCODERS
 from export.importers.g2p import import_g2p, is_g2p
 from export.importers.gguf_architectures import GGUF
+from export.importers.led import import_led
 from export.importers.m2m100 import import_m2m100
 from export.importers.marian import import_marian
 from export.importers.mbart import import_mbart
@@ -66,6 +67,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "siglip_vision_model": import_siglip_vision,
     "vit": import_vit,
     "whisper": import_whisper,
+    "led": import_led,
     "m2m_100": import_m2m100,
     "marian": import_opus_mt,
     "mbart": import_mbart,

@@ -60,6 +60,10 @@ class Rename:
             self.transform,
         )
 
+    def renamed(self, name: Callable[[str], str]) -> "Rename":
+        """This entry with ``name(source)`` for each source."""
+        return Rename(self.target, tuple(map(name, self.sources)), self.transform)
+
 
 def select_rows(rows: Tensor) -> Transform:
     """Concatenates weights and selects ``rows``, to reorder the outputs."""

@@ -103,6 +103,7 @@ CLASSES = {
     "roberta-prelayernorm": "Roberta",
     "xlm-roberta-xl": "XLMRoberta",
     "bart": "Bart",
+    "led": "Bart",
     "blenderbot": "Blenderbot",
     "blenderbot-small": "BlenderbotSmall",
     "t5": "T5",

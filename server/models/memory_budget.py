@@ -74,6 +74,7 @@ def weight_file_bytes(manifest: Manifest) -> int:
 def plan_memory(
     manifest: Manifest,
     max_length: int,
+    max_source_length: int,
     config: ServerConfig,
     weight_bytes: int,
     available_bytes: int | None,
@@ -85,6 +86,7 @@ def plan_memory(
     Args:
         manifest: the bundle's manifest.
         max_length: maximum length of a sequence, in tokens.
+        max_source_length: that of an encoder-decoder's source, in vectors.
         config: the configured slots and lanes.
         weight_bytes: weights of the loaded graphs.
         available_bytes: the rest of the budget; None means no limit.
@@ -94,8 +96,7 @@ def plan_memory(
     """
     decode = manifest.graphs.get("decode")
     in_host_memory = not config.has_separate_memory
-    source_length = max_source_length(manifest, max_length)
-    slot_bytes = 0 if decode is None else _slot_bytes(decode, max_length, source_length)
+    slot_bytes = 0 if decode is None else _slot_bytes(decode, max_length, max_source_length)
     holds_prefixes = decode is not None and all(
         state.role == StateRole.KV for state in decode.states
     )
@@ -146,8 +147,14 @@ def max_padded_tokens(manifest: Manifest, config: ServerConfig) -> int:
 
 
 def max_source_length(manifest: Manifest, max_length: int) -> int:
-    """Maximum length of an encoder-decoder's source; for speech, the vectors of one window."""
-    return max_length if manifest.audio is None else manifest.audio.num_tokens
+    """Maximum length of an encoder-decoder's source; for speech, the vectors of one window.
+
+    ``max_length``: the server's upper bound on texts, in tokens.
+    """
+    if manifest.audio is not None:
+        return manifest.audio.num_tokens
+    dimensions = manifest.dimensions
+    return min(max_length, dimensions.max_source_positions or dimensions.max_positions)
 
 
 def _slot_bytes(decode: GraphSpec, max_length: int, max_source_length: int) -> int:

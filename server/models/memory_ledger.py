@@ -81,7 +81,14 @@ class MemoryLedger:
             # Each cache gets an equal part of the budget that remains after all weights.
             rest = max(available - sum(self._pending) - weights, 0)
             available = weights + rest // (1 + len(self._pending))
-        plan = plan_memory(model.manifest, model.max_length, self._config, weights, available)
+        plan = plan_memory(
+            model.manifest,
+            model.max_length,
+            model.max_source_length,
+            self._config,
+            weights,
+            available,
+        )
         self._plans[model.caches] = plan
         return replace(model, memory=plan)
 

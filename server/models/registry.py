@@ -65,7 +65,8 @@ class Replica:
 class Model:
     """A loaded bundle, ready to serve.
 
-    ``max_length`` is the maximum length of a sequence on this server, in tokens. ``serial`` counts
+    ``max_length`` is the maximum length of a sequence on this server, in tokens, and
+    ``max_source_length`` that of an encoder-decoder's source, in vectors. ``serial`` counts
     earlier loads of this version. ``memory`` is the model's share of the memory budget; ``None``
     outside a server. ``caches`` tracks the cache tensors of its workers. ``changes`` detects
     changes of the bundle's files since they were verified.
@@ -80,16 +81,17 @@ class Model:
     grammars: GrammarCompiler
     replicas: tuple[Replica, ...]  # one per device
     max_length: int
+    max_source_length: int
     directory: Path
     changes: FileChanges
     serial: int = 0
     memory: MemoryPlan | None = None
     caches: CacheMemories = field(default_factory=CacheMemories)
 
-    @property
-    def max_source_length(self) -> int:
-        """Maximum length of an encoder-decoder's source, in vectors."""
-        return max_source_length(self.manifest, self.max_length)
+    def shortened(self, max_length: int) -> "Model":
+        """This model for texts of up to ``max_length`` tokens."""
+        source = max_source_length(self.manifest, min(self.max_source_length, max_length))
+        return replace(self, max_length=min(self.max_length, max_length), max_source_length=source)
 
     @property
     def mask_token(self) -> str:
@@ -240,6 +242,7 @@ def load_bundle(
         ),
         replicas=(),
         max_length=min(max_length, manifest.dimensions.max_positions),
+        max_source_length=max_source_length(manifest, max_length),
         directory=directory,
         changes=changes,
     )

@@ -47,7 +47,7 @@ def warm_up(model: Model, config: ServerConfig) -> None:
         BundleError: a short run failed, or its output is not finite.
     """
     small = replace(config, num_slots=1, num_prefix_slots=0, cuda_graphs=False)
-    short = replace(model, max_length=min(model.max_length, _MAX_LENGTH))
+    short = model.shortened(_MAX_LENGTH)
     for replica in (copy for loaded in model.replicas for copy in _copies(loaded)):
         worker = make_worker(short, replica, small, Unobserved())
         for job in _jobs(model, config):
@@ -114,7 +114,7 @@ def _run_batches(
     ``sizes`` are the shapes of the runs: ``(rows, tokens per row)``.
     """
     manifest, length = model.manifest, max([_MIN_PROMPT, *(length for _, length in sizes)])
-    model = replace(model, max_length=min(model.max_length, length))
+    model = model.shortened(length)
     scopes = map(str, count())  # separate cache scopes, so that prompts share no prefix
     batches = [
         [_prompt(model, length, next(scopes)) for _ in range(rows)] for rows, length in sizes

@@ -47,7 +47,7 @@ async def prepare_generate(
     if len(request.messages) > 1:  # together they are too long
         check_lengths = validation.check_total_length
     if model.manifest.kind == Kind.ENCODER_DECODER:
-        check_lengths(field, prompts, model.max_length)
+        check_lengths(field, prompts, model.max_source_length)
         jobs = target_jobs(template, request, prompts, target_start(model), prefixes)
         return prepared_request(request, model, caller, jobs, prefixes, started)
     whole = [(*prompt, *prefix) for prompt, prefix in zip(prompts, prefixes, strict=True)]
@@ -80,9 +80,11 @@ async def _prompts(
             given[1] if given else "inputs",
             "exactly one of inputs, token_inputs and messages is required",
         )
+    is_decoder = model.manifest.kind == Kind.DECODER
+    longest = model.max_length if is_decoder else model.max_source_length
     if request.token_inputs:
         size = model.manifest.dimensions.vocabulary_size
-        validation.check_lengths("token_inputs", request.token_inputs, model.max_length)
+        validation.check_lengths("token_inputs", request.token_inputs, longest)
         num_ids = sum(map(len, request.token_inputs))
         check = partial(validation.check_token_inputs, request.token_inputs, size)
         await context.in_thread(check, caller, num_ids // 4)
@@ -90,8 +92,8 @@ async def _prompts(
     max_bytes = context.config.max_input_bytes
     if request.inputs:
         validation.check_texts(request.inputs, max_bytes)
-        is_decoder = model.manifest.kind == Kind.DECODER  # a decoder needs room for a new token
-        encode = partial(model.tokenizer.encode, max_tokens=model.max_length - is_decoder)
+        # A decoder needs room for a new token.
+        encode = partial(model.tokenizer.encode, max_tokens=longest - is_decoder)
         return "inputs", await context.tokenize(request.inputs, encode, caller)
     template = model.chat_template
     if template is None:

@@ -202,8 +202,10 @@ def _tokenized(request: ScoreRequest, index: int, model: Model) -> _Tokens:
             row = _translation(model, pair, path, request)
     except TooLongError as error:
         raise InvalidArgumentError(path, str(error)) from error
-    if len(row.prompt) > model.max_length or len(row.source) > model.max_length:
-        raise InvalidArgumentError(path, f"has more than {model.max_length} tokens")
+    limits = ((row.prompt, model.max_length), (row.source, model.max_source_length))
+    for tokens, longest in limits:
+        if len(tokens) > longest:
+            raise InvalidArgumentError(path, f"has more than {longest} tokens")
     if row.num_targets < 1:
         raise InvalidArgumentError(f"{path}.target", "has no token to score")
     return row
@@ -224,9 +226,9 @@ def _continuation(model: Model, pair: ScoreInput) -> _Tokens:
 def _translation(model: Model, pair: ScoreInput, path: str, request: ScoreRequest) -> _Tokens:
     if not pair.context.strip():
         raise InvalidArgumentError(f"{path}.context", "is empty: an encoder-decoder needs a source")
-    longest = model.max_length
-    (source,) = model.tokenizer.encode([pair.context], max_tokens=longest)
-    (target,) = model.tokenizer.encode([pair.target], special_tokens=False, max_tokens=longest)
+    encode = model.tokenizer.encode
+    (source,) = encode([pair.context], max_tokens=model.max_source_length)
+    (target,) = encode([pair.target], special_tokens=False, max_tokens=model.max_length)
     scored = (*target, *model.manifest.special_tokens.eos[:1])
     start = target_start(model, request.target_language)
     source = with_source_language(model, request.source_language, source)

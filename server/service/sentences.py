@@ -141,8 +141,8 @@ def _fitting(text: str, spans: Sequence[Span], model: Model) -> Iterator[Span]:
 def _is_long(text: str, model: Model) -> bool:
     """Whether a text has more tokens than the model accepts."""
     # A token has at least one byte.
-    may_be_long = len(text.encode()) + _MAX_ADDED_TOKENS > model.max_length
-    return may_be_long and len(model.tokenizer.encode([text])[0]) > model.max_length
+    may_be_long = len(text.encode()) + _MAX_ADDED_TOKENS > model.max_source_length
+    return may_be_long and len(model.tokenizer.encode([text])[0]) > model.max_source_length
 
 
 def _sentence(text: str, split: SplitText, place: SentencePlace) -> str:

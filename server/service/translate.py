@@ -44,9 +44,9 @@ async def prepare_translate(
             model.key, template.base.num_sequences * len(plan.inputs), caller.client
         )
         request = replace(request, inputs=plan.inputs)
-    encode = partial(model.tokenizer.encode, max_tokens=model.max_length)
+    encode = partial(model.tokenizer.encode, max_tokens=model.max_source_length)
     sources = await context.tokenize(request.inputs, encode, caller)
-    validation.check_lengths("inputs", sources, model.max_length)
+    validation.check_lengths("inputs", sources, model.max_source_length)
     prefixes = await target_prefix_ids(request, model, len(sources), context, caller)
     start = target_start(model, request.target_language)
     sources = [with_source_language(model, request.source_language, row) for row in sources]

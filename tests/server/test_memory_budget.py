@@ -68,7 +68,7 @@ def test_this_process_is_within_its_container() -> None:
 def plan(directory: Path, available: int | None, **options: Any) -> MemoryPlan:
     manifest = read_manifest(directory)
     config = ServerConfig(bundles=directory, num_lanes=2, **options)
-    return plan_memory(manifest, 256, config, 1000, available)
+    return plan_memory(manifest, 256, 256, config, 1000, available)
 
 
 def test_prefix_slots_are_given_up_before_slots(tiny_bundles: Path) -> None:
@@ -138,7 +138,7 @@ async def test_more_beams_than_the_slots_that_fit(tiny_bundles: Path, tmp_path: 
     options: dict[str, Any] = {"num_lanes": 8, "num_slots": 64, "num_prefix_slots": 0}
     manifest = read_manifest(tmp_path / DECODER / "1")
     config = ServerConfig(bundles=tmp_path, **options)
-    budget = resident_bytes() + plan_memory(manifest, 256, config, 0, None).num_bytes // 2
+    budget = resident_bytes() + plan_memory(manifest, 256, 256, config, 0, None).num_bytes // 2
     async with (
         serving(tmp_path, memory_budget=budget, **options) as running,
         AsyncClient(f"127.0.0.1:{running.port}", timeout_seconds=60) as client,
@@ -176,7 +176,7 @@ async def test_a_reload_beside_a_running_call_gets_the_same_slots(
     options: dict[str, Any] = {"num_lanes": 1, "num_slots": 1024, "max_length": 256}
     manifest = read_manifest(tiny_bundles / DECODER / "1")
     config = ServerConfig(bundles=tmp_path, **options)
-    budget = resident_bytes() + plan_memory(manifest, 256, config, 0, None).num_bytes * 3 // 2
+    budget = resident_bytes() + plan_memory(manifest, 256, 256, config, 0, None).num_bytes * 3 // 2
     async with (
         serving(tmp_path, memory_budget=budget, **options) as running,
         AsyncClient(f"127.0.0.1:{running.port}", timeout_seconds=60) as client,
@@ -196,7 +196,7 @@ async def test_memory_of_calls_during_a_load_is_not_counted_later(
     shutil.copytree(tiny_bundles / DECODER, tmp_path / DECODER)
     options: dict[str, Any] = {"num_lanes": 1, "num_slots": 1024, "max_length": 256}
     manifest = read_manifest(tiny_bundles / DECODER / "1")
-    needed = plan_memory(manifest, 256, ServerConfig(bundles=tmp_path, **options), 0, None)
+    needed = plan_memory(manifest, 256, 256, ServerConfig(bundles=tmp_path, **options), 0, None)
     budget = resident_bytes() + needed.num_bytes * 3 // 2
     async with serving(tmp_path, memory_budget=budget, **options) as running:
         held = np.ones(needed.num_bytes, np.uint8)  # such as recordings in progress

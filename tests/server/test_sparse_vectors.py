@@ -49,8 +49,8 @@ def test_working_memory_of_sparse_models_has_their_logits(
     manifest = read_manifest(retrieval_bundles / SPARSE / "1")
     assert manifest.device == Device.CPU
     config = ServerConfig(bundles=retrieval_bundles, num_lanes=3, max_padded_tokens=256)
-    plan = plan_memory(manifest, max_length, config, 1000, None)
+    plan = plan_memory(manifest, max_length, max_length, config, 1000, None)
     dense = msgspec.structs.replace(manifest, embedding=None)
-    others = plan_memory(dense, max_length, config, 1000, None)
+    others = plan_memory(dense, max_length, max_length, config, 1000, None)
     logits = 3 * 2 * 4 * max(256, max_length) * 30_522
     assert plan.working_bytes >= others.working_bytes + logits
