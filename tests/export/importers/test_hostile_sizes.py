@@ -34,6 +34,11 @@ SIZES: dict[str, Any] = {
         (transformers.MarianConfig, "MarianMTModel", "max_position_embeddings"),
         (transformers.MarianConfig, "MarianMTModel", "d_model"),
         (transformers.M2M100Config, "M2M100ForConditionalGeneration", "max_position_embeddings"),
+        (
+            transformers.LEDConfig,
+            "LEDForConditionalGeneration",
+            "max_encoder_position_embeddings",
+        ),
         (transformers.RoFormerConfig, "RoFormerModel", "max_position_embeddings"),
         (transformers.RoFormerConfig, "RoFormerModel", "hidden_size"),
         (transformers.XGLMConfig, "XGLMForCausalLM", "max_position_embeddings"),
@@ -43,6 +48,11 @@ SIZES: dict[str, Any] = {
         (transformers.OlmoeConfig, "OlmoeForCausalLM", "num_experts"),
         (transformers.Qwen3MoeConfig, "Qwen3MoeForCausalLM", "num_experts"),
         (transformers.NllbMoeConfig, "NllbMoeForConditionalGeneration", "num_experts"),
+        (
+            transformers.SwitchTransformersConfig,
+            "SwitchTransformersForConditionalGeneration",
+            "num_experts",
+        ),
     ],
 )
 def test_huge_sizes_are_refused(tmp_path: Path, config: Any, architecture: str, field: str) -> None:
