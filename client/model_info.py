@@ -204,3 +204,5 @@ class Model:
     """Only for models that take images; those with a vocabulary take a text with each image."""
     audio: AudioInfo | None = None
     """Only for speech models."""
+    max_source_length: int = 0
+    """Length limit of an encoder-decoder's source in tokens; 0: as ``max_length``."""

@@ -201,6 +201,7 @@ def _model(message: models_pb2.Model) -> types.Model:
         kernel_nodes=tuple(_kernel_nodes(nodes) for nodes in message.kernel_nodes),
         image=read_fields(types.ImageInfo, message.image) if message.HasField("image") else None,
         audio=read_fields(types.AudioInfo, message.audio) if message.HasField("audio") else None,
+        max_source_length=message.max_source_length,
     )
 
 

@@ -17,7 +17,8 @@ class ModelInfo:
     """One version of a model. If it is not loaded, only the fields up to ``failure`` are set.
 
     ``slots`` are those per lane; 0 for an encoder. ``cache_bytes_per_token`` is the size of the
-    key-value cache. ``max_length`` is the maximum length of a sequence on this server, in tokens.
+    key-value cache. ``max_length`` is the maximum length of a sequence on this server, in tokens;
+    ``max_source_length`` that of an encoder-decoder's source, or 0 if it is the same.
     ``kernel_nodes`` covers the loaded graphs; ``native_kernels`` are its kernels with native nodes.
     """
 
@@ -34,6 +35,7 @@ class ModelInfo:
     vocabulary_size: int = 0
     hidden_size: int = 0
     max_length: int = 0
+    max_source_length: int = 0
     source_language: str = ""
     target_language: str = ""
     languages: tuple[str, ...] = ()
@@ -98,6 +100,11 @@ class EmbeddingInfo:
     document_length: int = 0
 
 
+def _max_source_length(model: Model) -> int:
+    differs = model.max_source_length != model.max_length
+    return model.max_source_length if differs and model.manifest.audio is None else 0
+
+
 def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:
     """Describes one version of a model."""
     model = entry.model
@@ -123,6 +130,7 @@ def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:
         vocabulary_size=manifest.dimensions.vocabulary_size,
         hidden_size=manifest.dimensions.hidden_size,
         max_length=model.max_length,
+        max_source_length=_max_source_length(model),
         source_language=manifest.source_language or "",
         target_language=manifest.target_language or "",
         languages=tuple(manifest.languages),

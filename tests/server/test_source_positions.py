@@ -62,6 +62,11 @@ def test_sources_and_targets_have_their_own_limits(client: Client, call: str) ->
         run(NAME, text(SOURCE + 1))
 
 
+def test_the_model_tells_both_limits(client: Client) -> None:
+    model = client.get_model(NAME)
+    assert (model.max_length, model.max_source_length) == (TARGET, SOURCE)
+
+
 def test_scores_long_sources_only(client: Client) -> None:
     assert client.score(NAME, [(text(SOURCE), "AB")]).outputs[0].score < 0
     for source, target in ((SOURCE + 1, 2), (SOURCE, TARGET)):

@@ -429,6 +429,7 @@ class Model(_message.Message):
     QUALITY_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     KERNEL_NODES_FIELD_NUMBER: _builtins.int
+    MAX_SOURCE_LENGTH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     version: _builtins.str
     state: Global___ModelState.ValueType
@@ -454,6 +455,8 @@ class Model(_message.Message):
     """For models that generate text: "float" or "int8", the type of cached keys and values."""
     cache_bytes_per_token: _builtins.int
     """Bytes that one token of one sequence takes in the cache."""
+    max_source_length: _builtins.int
+    """Maximum length of an encoder-decoder's source on this server, in tokens, if it is not max_length."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """"generate", "translate", "embed", "classify", "tag", "fill_mask", "answer", "rerank", "correct",
@@ -535,10 +538,11 @@ class Model(_message.Message):
         quality: _abc.Iterable[Global___Quality] | None = ...,
         memory: Global___MemoryInfo | None = ...,
         kernel_nodes: _abc.Iterable[Global___KernelNodes] | None = ...,
+        max_source_length: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["audio", b"audio", "embedding", b"embedding", "image", b"image", "memory", b"memory", "parity", b"parity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "audio", b"audio", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "image", b"image", "kernel_nodes", b"kernel_nodes", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "memory", b"memory", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "quality", b"quality", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "audio", b"audio", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "image", b"image", "kernel_nodes", b"kernel_nodes", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "max_source_length", b"max_source_length", "memory", b"memory", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "quality", b"quality", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
