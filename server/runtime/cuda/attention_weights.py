@@ -31,14 +31,13 @@ def compute_attention_weights(graph: GraphIndex) -> Iterator[Rewrite]:
     """Computes the fourth output of attention nodes with other nodes.
 
     Raises:
-        ValueError: an attention has an attribute or input that the other nodes do not support.
+        ValueError: an attention has an attribute that the other nodes do not support.
     """
     for node in graph.nodes:
         if node.op_type != "GroupQueryAttention" or not any(node.output[_WEIGHTS:]):
             continue
         attributes = attributes_of(node)
-        is_known = attributes.keys() <= _KNOWN and not any(node.input[_SINKS:_KEY_SCALE])
-        if not is_known or attributes.pop("qk_output") != _SOFTMAX_WEIGHTS:
+        if attributes.keys() - _KNOWN or attributes.pop("qk_output") != _SOFTMAX_WEIGHTS:
             raise ValueError(f"{node.name}: its attention weights are not known")
         kept = copy_of(node)
         kept.output[:] = [*node.output[:_KEYS], node.output[_KEYS] or f"{node.output[0]}.keys"]
@@ -86,7 +85,7 @@ class _Weights:
             scores = self._add("Add", scores, bias)
         is_seen = self._is_seen(last)
         masked = self._add("Where", is_seen, scores, self._floats(float(np.finfo(np.float32).min)))
-        weights = self._add("Softmax", masked, axis=-1)
+        weights = self._softmax(masked)
         self.nodes.append(helper.make_node("Cast", [weights], [y], name=y, to=type_))
 
     def _scale(self) -> float:
@@ -136,6 +135,16 @@ class _Weights:
             first = self._add("Sub", queries, self._ints(window))
             is_seen = self._add("And", is_seen, self._add("Greater", keys, first))
         return is_seen
+
+    def _softmax(self, scores: str) -> str:
+        """Computes weights of ``scores [texts, heads, length, keys]``, beside the heads' sinks."""
+        if not self._inputs[_SINKS]:
+            return self._add("Softmax", scores, axis=-1)
+        sinks = self._cast(self._reshape(self._inputs[_SINKS], 1, -1, 1, 1), TensorProto.FLOAT)
+        rows = self._add("Shape", scores, start=0, end=3)
+        shape = self._add("Concat", rows, self._ints(1), axis=0)
+        all_scores = self._add("Concat", scores, self._add("Expand", sinks, shape), axis=-1)
+        return self._slice(self._add("Softmax", all_scores, axis=-1), self._num_keys, 3)
 
     def _add(self, operator: str, *inputs: str, **attributes: Any) -> str:
         name = f"{self._y}.{len(self.nodes)}"
