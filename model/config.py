@@ -42,6 +42,7 @@ __all__ = [
     "Activation",
     "AttentionConfig",
     "Branches",
+    "ClampedGateConfig",
     "ConnectionConfig",
     "DenseConfig",
     "EmbeddingConfig",
@@ -85,6 +86,8 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
         bias: added to the scaled scores.
         relative: vectors per distance, added to keys and values; not with rotation, ``soft_cap``,
             or ``COSINE`` or ``ADDITIVE`` scores.
+        has_sinks: each head has a learned score that joins the softmax and has no value (gpt-oss);
+            not with global tokens, or a window that is not causal.
         is_causal: a token of an encoder sees itself and the tokens before it, as in a decoder.
         num_global_tokens: number of an encoder's first tokens that see all others and are seen by
             all, beyond the window; an upper limit if :attr:`StackConfig.global_before` is given.
@@ -109,6 +112,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     disentangled: DisentangledConfig | None = None
     relative: RelativePositionConfig | None = None
     num_global_tokens: int = 0
+    has_sinks: bool = False
     is_causal: bool = False
 
     @property
@@ -119,13 +123,24 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
         return structs.replace(self, scale=1.0)
 
 
+class ClampedGateConfig(ConfigStruct, frozen=True, kw_only=True):
+    """``g * sigmoid(slope * g) * (v + 1)`` for a gate ``g`` and a value ``v`` (gpt-oss).
+
+    ``g`` is at most ``limit``, ``v`` between ``-limit`` and ``limit``.
+    """
+
+    slope: float
+    limit: float
+
+
 class ExpertsConfig(ConfigStruct, frozen=True, kw_only=True):
     """``count`` feed-forwards; each token goes through its top ``active`` (Shazeer et al. 2017).
 
     Their outputs are weighted with the router's probabilities, which sum to 1 over the active
     experts if ``normalized``. ``router_bias``: the router has a bias. ``capacity``: an expert
     returns 0 for all but the first ``capacity`` of a text's tokens that it is best for (Fedus et
-    al. 2021, section 2.2); only in encoders, with one active expert.
+    al. 2021, section 2.2); only in encoders, with one active expert. ``clamped_gate``: what gated
+    experts compute instead of ``activation(g) * v``.
     """
 
     count: int
@@ -133,6 +148,7 @@ class ExpertsConfig(ConfigStruct, frozen=True, kw_only=True):
     normalized: bool
     router_bias: bool = False
     capacity: int | None = None
+    clamped_gate: ClampedGateConfig | None = None
 
 
 class FeedForwardConfig(ConfigStruct, frozen=True, kw_only=True):

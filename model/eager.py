@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from model.basics import ACTIVATIONS
-from model.config import AttentionConfig, ExpertsConfig, FeedForwardConfig
+from model.config import AttentionConfig, ClampedGateConfig, ExpertsConfig, FeedForwardConfig
 from model.kernels import (
     AttentionOutput,
     ExpertWeights,
@@ -45,6 +45,7 @@ def scaled_dot_product_attention(
     soft_cap: float | None = None,
     bias: Tensor | None = None,
     relative_values: RelativeValues | None = None,
+    sinks: Tensor | None = None,
     dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """``softmax(Q K^T / sqrt(d)) V`` (Vaswani et al. 2017, equation 1).
@@ -58,6 +59,7 @@ def scaled_dot_product_attention(
         soft_cap: bounds the scores (Gemma Team 2024, section 2).
         bias: added to the scores, broadcast to ``[batch, heads, length, key_length]``.
         relative_values: added to the values (Shaw et al. 2018, equation 3).
+        sinks: ``[heads]``, scores without values (Xiao et al. 2023, section 3.3).
         dropout: applied to the weights.
 
     Returns:
@@ -71,7 +73,12 @@ def scaled_dot_product_attention(
         scores = soft_cap * torch.tanh(scores / soft_cap)
     if bias is not None:
         scores = scores + bias
-    weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    if sinks is None:
+        weights = scores.softmax(-1)
+    else:
+        last = sinks[:, None, None].expand(*scores.shape[:3], 1)
+        weights = torch.cat([scores, last], -1).softmax(-1)[..., :-1]
     if dropout is not None:
         weights = dropout(weights)
     context = (weights @ value).transpose(1, 2).flatten(2)
@@ -100,6 +107,12 @@ def update_cache(past: Tensor, new: Tensor, step: Step) -> Tensor:
     return torch.where(is_new[:, None, :, None], new.gather(2, index), past)
 
 
+def clamped_gate(gate: Tensor, value: Tensor, config: ClampedGateConfig) -> Tensor:
+    """See :class:`model.config.ClampedGateConfig`."""
+    gate, value = gate.clamp(max=config.limit), value.clamp(-config.limit, config.limit)
+    return gate * torch.sigmoid(config.slope * gate) * (value + 1)
+
+
 class EagerKernels:
     """Implements :class:`model.kernels.ModelKernels`."""
 
@@ -112,6 +125,7 @@ class EagerKernels:
         config: AttentionConfig,
         bias: Tensor | None = None,
         relative_values: RelativeValues | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """The attention of ``config``; arguments as in :func:`scaled_dot_product_attention`."""
         if bias is not None:  # the cache may be longer than the bias; no query sees the rest
@@ -129,6 +143,7 @@ class EagerKernels:
             soft_cap=config.soft_cap,
             bias=bias,
             relative_values=relative_values,
+            sinks=sinks,
             dropout=self.drop_weights,
         )
 
@@ -137,7 +152,12 @@ class EagerKernels:
         return weights
 
     def bidirectional(
-        self, qkv: Tensor, config: AttentionConfig, positions: PositionEncodings, lengths: Tensor
+        self,
+        qkv: Tensor,
+        config: AttentionConfig,
+        positions: PositionEncodings,
+        lengths: Tensor,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         indices = torch.arange(qkv.shape[1])[None]  # [1, length]
         query, key, value = self._heads(qkv, config, positions, indices)
@@ -149,7 +169,7 @@ class EagerKernels:
             num_global = positions.limit_global(config.num_global_tokens)
             mask = mask & (in_window | (indices < num_global[:, None, None, None]))
         return self.attend(
-            query, key, value, mask, config, positions.bias, positions.relative_values
+            query, key, value, mask, config, positions.bias, positions.relative_values, sinks
         )
 
     def causal(
@@ -159,6 +179,7 @@ class EagerKernels:
         positions: PositionEncodings,
         past: KeyValue | None,
         step: Step,
+        sinks: Tensor | None = None,
     ) -> AttentionOutput:
         indices = step.num_cached_tokens[:, None] + torch.arange(qkv.shape[1])  # [batch, length]
         query, key, value = self._heads(qkv, config, positions, indices)
@@ -169,7 +190,7 @@ class EagerKernels:
         if config.window is not None:
             mask &= distances < config.window
         context = self.attend(
-            query, key, value, mask, config, positions.bias, positions.relative_values
+            query, key, value, mask, config, positions.bias, positions.relative_values, sinks
         )
         return AttentionOutput(context, KeyValue(key, value))
 
@@ -204,7 +225,9 @@ class EagerKernels:
         if weights.input_bias is not None:
             inner = inner + weights.input_bias
         activation = ACTIVATIONS[feed_forward.activation]
-        if feed_forward.gated:
+        if config.clamped_gate is not None:
+            inner = clamped_gate(inner[..., 0::2], inner[..., 1::2], config.clamped_gate)
+        elif feed_forward.gated:
             inner = activation(inner[..., 0::2]) * inner[..., 1::2]
         else:
             inner = activation(inner)

@@ -37,14 +37,19 @@ class FusedKernels:
     """Implements :class:`model.kernels.ModelKernels`."""
 
     def bidirectional(
-        self, qkv: Tensor, config: AttentionConfig, positions: PositionEncodings, lengths: Tensor
+        self,
+        qkv: Tensor,
+        config: AttentionConfig,
+        positions: PositionEncodings,
+        lengths: Tensor,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         if config.window is not None and not config.is_causal:
-            if positions.bias is not None:
-                raise ValueError("a bidirectional window with a relative bias is not implemented")
+            if positions.bias is not None or sinks is not None:
+                raise ValueError("a bidirectional window has neither a relative bias nor sinks")
             return blocked_window_attention(qkv, config, positions, lengths, config.window)
         length = torch.scalar_tensor(qkv.shape[1], dtype=torch.int32)
-        inputs = (qkv, None, None, None, None, lengths - 1, length, *_inputs_of(positions))
+        inputs = (qkv, None, None, None, None, lengths - 1, length, *_inputs_of(positions, sinks))
         attributes = {
             "causal": int(config.is_causal),
             "do_rotary": 0 if positions.rotary is None else 1,
@@ -65,11 +70,12 @@ class FusedKernels:
         positions: PositionEncodings,
         past: KeyValue | None,
         step: Step,
+        sinks: Tensor | None = None,
     ) -> AttentionOutput:
         if past is None:
             raise ValueError("the fused decoder needs a cache")
         lengths = (step.last_positions, step.max_total_length)
-        inputs = (qkv, None, None, *past, *lengths, *_inputs_of(positions))
+        inputs = (qkv, None, None, *past, *lengths, *_inputs_of(positions, sinks))
         attributes = {"do_rotary": 0 if positions.rotary is None else 1}
         relative = positions.relative_values
         if relative is None:
@@ -115,6 +121,9 @@ class FusedKernels:
         if feed_forward.gated:
             # gate * sigmoid(alpha * gate) * (value + beta), for interleaved outputs
             attributes |= {"swiglu_fusion": 1, "activation_alpha": 1.0, "activation_beta": 0.0}
+        if (gate := config.clamped_gate) is not None:
+            attributes |= {"activation_alpha": gate.slope, "activation_beta": 1.0}
+            attributes["swiglu_limit"] = gate.limit
         mixed: Tensor = onnx.ops.symbolic(
             f"{DOMAIN}::MoE",
             (x, scores.flatten(0, 1), *weights),
@@ -158,9 +167,15 @@ class FusedKernels:
         return RecurrentOutput(outputs[:, 0].transpose(0, 1), tuple(part[0] for part in state))
 
 
-def _inputs_of(positions: PositionEncodings) -> tuple[Tensor | None, ...]:
-    """The inputs ``cos_cache``, ``sin_cache``, ``position_ids`` (unused) and ``attention_bias``."""
-    return (*(positions.rotary or (None, None)), None, positions.bias)
+def _inputs_of(
+    positions: PositionEncodings, sinks: Tensor | None = None
+) -> tuple[Tensor | None, ...]:
+    """``cos_cache``, ``sin_cache``, ``position_ids`` (unused), ``attention_bias``, ``head_sink``.
+
+    The last is left out if there are no sinks.
+    """
+    inputs = (*(positions.rotary or (None, None)), None, positions.bias)
+    return inputs if sinks is None else (*inputs, sinks)
 
 
 def _group_query_attention(

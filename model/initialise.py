@@ -16,7 +16,7 @@ def random_weights(config: ModelConfig, seed: int) -> dict[str, Tensor]:
 
     Matrices, including those of patches, are uniform (Glorot and Bengio 2010); embeddings,
     positions and class tokens are normal with variance ``1 / size`` (tensor2tensor); norm weights
-    are one, biases zero.
+    are one, biases and sinks zero.
     """
     generator = torch.Generator().manual_seed(seed)
     weights = {}
@@ -27,7 +27,7 @@ def random_weights(config: ModelConfig, seed: int) -> dict[str, Tensor]:
         elif len(shape) >= 2 and name.endswith("weight"):  # experts: a stack of matrices
             bound = math.sqrt(6 / sum(shape[-2:]))
             weights[name] = (torch.rand(shape, generator=generator) * 2 - 1) * bound
-        elif name.endswith("bias"):
+        elif name.endswith(("bias", "sinks")):
             weights[name] = torch.zeros(shape)
         else:
             weights[name] = torch.ones(shape)

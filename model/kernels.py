@@ -149,9 +149,16 @@ class ModelKernels(Protocol):
     """
 
     def bidirectional(
-        self, qkv: Tensor, config: AttentionConfig, positions: PositionEncodings, lengths: Tensor
+        self,
+        qkv: Tensor,
+        config: AttentionConfig,
+        positions: PositionEncodings,
+        lengths: Tensor,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Every token attends to the first ``lengths [batch]`` tokens of its row.
+
+        ``sinks [heads]``: scores that join each softmax and have no values.
 
         Returns:
             ``[batch, length, heads * head_size]``
@@ -164,11 +171,12 @@ class ModelKernels(Protocol):
         positions: PositionEncodings,
         past: KeyValue | None,
         step: Step,
+        sinks: Tensor | None = None,
     ) -> AttentionOutput:
         """Every token attends to itself, to the tokens before it, and to cached tokens.
 
         ``present`` is ``past`` with the new tokens' keys and values written after the cached
-        ones; without ``past`` it holds the new tokens alone.
+        ones; without ``past`` it holds the new tokens alone. ``sinks``: as above.
         """
 
     def cross(

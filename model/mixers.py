@@ -68,6 +68,7 @@ class SelfAttention(nn.Module):
         if config.head_norm is not None:
             self.query_norm = make_head_norm(config, config.head_norm, config.num_heads)
             self.key_norm = make_head_norm(config, config.head_norm, config.num_kv_heads)
+        self.sinks = nn.Parameter(torch.empty(config.num_heads)) if config.has_sinks else None
         self.relative: RelativePositions | None = None
         if config.relative is not None:
             self.relative = RelativePositions(config, config.relative)
@@ -191,6 +192,8 @@ class BidirectionalAttention(SelfAttention):
             raise ValueError("only decoders normalise rotated queries and keys")
         if self.config.relative is not None and self.config.num_global_tokens:
             raise ValueError("global tokens have no relative positions")
+        if self.sinks is not None and self.config.num_global_tokens:
+            raise ValueError("global tokens have no sinks")
         if self.config.disentangled is not None:
             self.content_bias = DisentangledBias(self.config, self.config.disentangled)
         self.global_tokens: GlobalTokens | None = None
@@ -204,7 +207,7 @@ class BidirectionalAttention(SelfAttention):
             positions = positions._replace(bias=_sum(positions.bias, self.content_bias(qkv)))
         positions = self.add_relative(qkv, positions)
         qkv, positions = self.add_scores(qkv, positions, None, None)
-        context = self.kernels.bidirectional(qkv, self.config, positions, lengths)
+        context = self.kernels.bidirectional(qkv, self.config, positions, lengths, self.sinks)
         if self.global_tokens is not None:
             context = self.global_tokens(x, context, lengths, positions)
         elif self.has_unattended and self.config.window is not None:
@@ -236,7 +239,7 @@ class CausalAttention(SelfAttention):
             positions = positions._replace(rotary=None)
         positions = self.add_relative(qkv, positions)
         qkv, positions = self.add_scores(qkv, positions, past and past.key, step)
-        context, present = self.kernels.causal(qkv, self.config, positions, past, step)
+        context, present = self.kernels.causal(qkv, self.config, positions, past, step, self.sinks)
         return MixerOutput(self.output(context), present._asdict())
 
     def normalize_rotated(self, qkv: Tensor, tables: RotaryTables, step: Step) -> Tensor:

@@ -64,10 +64,12 @@ class TrainingKernels(EagerKernels):
         config: AttentionConfig,
         bias: Tensor | None = None,
         relative_values: RelativeValues | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """As in :class:`EagerKernels`, with dropped weights; one fused operation if possible."""
-        if config.soft_cap is not None or bias is not None or relative_values is not None:
-            return super().attend(query, key, value, mask, config, bias, relative_values)
+        added = (config.soft_cap, bias, relative_values, sinks)
+        if any(part is not None for part in added):
+            return super().attend(query, key, value, mask, config, bias, relative_values, sinks)
         context = functional.scaled_dot_product_attention(
             query,
             key,

@@ -19,6 +19,7 @@ HUGGING_FACE: Names = {
     f"{TARGET}.mixer.query_norm": (f"{_SOURCE}.self_attn.q_norm",),
     f"{TARGET}.mixer.key_norm": (f"{_SOURCE}.self_attn.k_norm",),
     f"{TARGET}.mixer.output": (f"{_SOURCE}.self_attn.o_proj",),
+    f"{TARGET}.mixer.sinks": (f"{_SOURCE}.self_attn.sinks",),
     f"{TARGET}.feed_forward_norm": (f"{_SOURCE}.post_attention_layernorm",),
     f"{TARGET}.feed_forward.input": (f"{_SOURCE}.mlp.gate_proj", f"{_SOURCE}.mlp.up_proj"),
     f"{TARGET}.feed_forward.output": (f"{_SOURCE}.mlp.down_proj",),

@@ -13,6 +13,7 @@ from export.importers.gpt2 import import_gpt2
 from export.importers.gpt_bigcode import import_gpt_bigcode
 from export.importers.gpt_neo import import_gpt_neo
 from export.importers.gpt_neox import import_gpt_neox
+from export.importers.gpt_oss import import_gpt_oss
 from export.importers.gptj import import_codegen, import_gptj
 from export.importers.granite import import_granite, import_granitemoe, import_granitemoehybrid
 from export.importers.hunyuan import import_hunyuan
@@ -60,6 +61,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "gpt_bigcode": import_gpt_bigcode,
     "gpt_neo": import_gpt_neo,
     "gpt_neox": import_gpt_neox,
+    "gpt_oss": import_gpt_oss,
     "gptj": import_gptj,
     "granite": import_granite,
     "granitemoe": import_granitemoe,

@@ -4,6 +4,7 @@ Sizes from a configuration, layers with these sizes, and one table of all weight
 a checkpoint's names. The defaults are Llama's: RMS norm, rotary positions, gated feed-forward.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,17 +20,9 @@ from export.importers.decoder_names import (
     TARGET,
     Names,
 )
+from export.importers.expert_tables import experts_table
 from export.importers.norms import rms_norm
-from export.importers.renaming import (
-    Rename,
-    Transform,
-    chained,
-    interleave_halves,
-    linear,
-    same,
-    stack_rows,
-    stacked_experts,
-)
+from export.importers.renaming import Rename, Transform, linear, same, stack_rows
 from export.importers.support import MAX_LAYERS, divide_heads
 from export.readers.fields import Fields
 from model.config import (
@@ -204,33 +197,6 @@ class DecoderSizes:
         )
 
 
-def experts_table(names: Names, count: int, output: Transform = same) -> list[Rename]:
-    """The weights of a mixture of ``count`` experts; ``{e}`` is an expert's number.
-
-    Names without ``{e}`` are for all experts' matrices, in which gates come first.
-    """
-    table = linear(ROUTER, *names[ROUTER], bias=False)
-    if "{e}" not in names[GATES][0]:
-        (gates,), (down,) = names[GATES], names[DOWN]
-        return [
-            *table,
-            Rename(f"{TARGET}.feed_forward.input.weight", (f"{gates}.weight",), interleave_halves),
-            Rename(f"{TARGET}.feed_forward.output.weight", (f"{down}.weight",), output),
-        ]
-    for target, experts, change in (
-        (f"{TARGET}.feed_forward.input", GATES, same),
-        (f"{TARGET}.feed_forward.output", DOWN, output),
-    ):
-        sources = [
-            f"{name}.weight".replace("{e}", str(expert))
-            for expert in range(count)
-            for name in names[experts]
-        ]
-        stack = stacked_experts(len(names[experts]))
-        table.append(Rename(f"{target}.weight", tuple(sources), chained(stack, change)))
-    return table
-
-
 def gated_table(
     model: ModelConfig,
     names: Names = HUGGING_FACE,
@@ -241,6 +207,7 @@ def gated_table(
     qkv: Transform = stack_rows,
     output: Transform = stack_rows,
     positions: Transform = same,
+    experts: Sequence[Rename] | None = None,
 ) -> list[Rename]:
     """Every weight of ``model`` in a checkpoint that uses ``names``.
 
@@ -251,6 +218,7 @@ def gated_table(
         qkv: that of query, key and value weights: ``rows`` of :func:`linear`.
         output: the same for matrices whose outputs are added to the residual stream.
         positions: that of learned positions.
+        experts: the weights of a layer's mixture; default: :func:`experts_table`.
     """
 
     def vector(module: str, transform: Transform = same, name: str = "weight") -> Rename:
@@ -289,12 +257,15 @@ def gated_table(
             entries += matrix(f"{TARGET}.mixer.qkv", bias=attention.input_bias, rows=qkv)
             bias = attention.output_bias
             entries += matrix(f"{TARGET}.mixer.output", bias=bias, rows=output)
+            if attention.has_sinks:
+                entries.append(Rename(f"{TARGET}.mixer.sinks", names[f"{TARGET}.mixer.sinks"]))
         feed_forward = required(layer.feed_forward)
         if feed_forward.experts is None:
             bias = feed_forward.bias
             entries += matrix(f"{TARGET}.feed_forward.input", bias=bias)
             entries += matrix(f"{TARGET}.feed_forward.output", bias=bias, rows=output)
         else:
-            entries += experts_table(names, feed_forward.experts.count, output)
+            mixture = feed_forward.experts
+            entries += experts or experts_table(names, mixture.count, output)
         table += [entry.at(index) for entry in entries]
     return table

@@ -34,6 +34,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "Gemma": GEMMA,
     "Gemma2": {**GEMMA, "sliding_window": 3, "layer_types": SLIDING},
     "Gemma3Text": {**GEMMA, "sliding_window": 3, "layer_types": SLIDING},
+    "GptOss": {**SMALL, "num_local_experts": 4, "sliding_window": 3},
     "Llama": SMALL,
     "Mistral": {**SMALL, "sliding_window": 3},
     "Mixtral": {**SMALL, "num_local_experts": 4},

@@ -1,0 +1,39 @@
+"""The weights of mixtures of experts in checkpoints."""
+
+from export.importers.decoder_names import DOWN, GATES, ROUTER, TARGET, Names
+from export.importers.renaming import (
+    Rename,
+    Transform,
+    chained,
+    interleave_halves,
+    linear,
+    same,
+    stacked_experts,
+)
+
+
+def experts_table(names: Names, count: int, output: Transform = same) -> list[Rename]:
+    """The weights of a mixture of ``count`` experts; ``{e}`` is an expert's number.
+
+    Names without ``{e}`` are for all experts' matrices, in which gates come first.
+    """
+    table = linear(ROUTER, *names[ROUTER], bias=False)
+    if "{e}" not in names[GATES][0]:
+        (gates,), (down,) = names[GATES], names[DOWN]
+        return [
+            *table,
+            Rename(f"{TARGET}.feed_forward.input.weight", (f"{gates}.weight",), interleave_halves),
+            Rename(f"{TARGET}.feed_forward.output.weight", (f"{down}.weight",), output),
+        ]
+    for target, experts, change in (
+        (f"{TARGET}.feed_forward.input", GATES, same),
+        (f"{TARGET}.feed_forward.output", DOWN, output),
+    ):
+        sources = [
+            f"{name}.weight".replace("{e}", str(expert))
+            for expert in range(count)
+            for name in names[experts]
+        ]
+        stack = stacked_experts(len(names[experts]))
+        table.append(Rename(f"{target}.weight", tuple(sources), chained(stack, change)))
+    return table
