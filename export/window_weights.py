@@ -1,6 +1,6 @@
 """The weights of an encoder's sliding-window attention, which runs in blocks.
 
-See :mod:`model.windows` for the blocks and :class:`model.mixers.GlobalTokens` for global tokens.
+See :mod:`model.windows` for the blocks and :mod:`model.global_tokens` for global tokens.
 """
 
 import math
