@@ -34,6 +34,7 @@ _BY_MODEL_TYPE = {
     "jina_embeddings_v3": "XLMRoberta",
     "longformer": "Roberta",
     "megatron-bert": "Bert",
+    "mobilebert": "Bert",
     "mpnet": "MPNet",
     "nomic_bert": "Bert",
     "opt": "GPT2",

@@ -92,6 +92,8 @@ def check(folder: Path) -> None:
         ("bert", "PreTrainedTokenizerFast"),
         ("distilbert", "DistilBertTokenizerFast"),
         ("electra", "ElectraTokenizer"),
+        ("mobilebert", "MobileBertTokenizer"),
+        ("mobilebert", None),
         ("mpnet", "MPNetTokenizer"),
         ("modernbert", "BertTokenizer"),
     ],
