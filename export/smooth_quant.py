@@ -38,6 +38,7 @@ RESIDUAL_CONSUMERS = (
     "mixer.qkv",
     "mixer.global_tokens.query",
     "mixer.global_tokens.key_value",
+    "mixer.convolution.value",
     "cross_attention.query",
     "cross_attention.key_value",
     "feed_forward.input",
@@ -143,13 +144,15 @@ def _layer_migrations(
     if attention is not None and not attention.num_global_tokens:
         norm = layer.mixer_norm or layer.norm
         has_norm = norm.kind != NormKind.NONE and not reads_residual
+        has_norm &= attention.convolution_size is None  # it reads the norm too
         if has_norm and not stack.signal_targets:  # a signal is added to the norm's output
             yield ScaleMigration(f"{name}.mixer_norm{suffix}", f"{name}.mixer.qkv")
         start = (attention.num_heads + attention.num_kv_heads) * attention.head_size
         # Relative values are added to the projected values, and clipped values are not linear in
-        # their weights.
+        # their weights. Outputs of a convolution follow those of attention.
         has_relative = attention.relative is not None and attention.relative.values
-        if not has_relative and attention.clip is None:
+        is_alone = not has_relative and attention.convolution_size is None
+        if is_alone and attention.clip is None:
             yield ScaleMigration(f"{name}.mixer.qkv", f"{name}.mixer.output", start, attention)
     if layer.cross_attention is not None and not reads_residual:
         producer = f"{name}.cross_attention_norm{suffix}"

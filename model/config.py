@@ -88,6 +88,8 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
             or ``COSINE`` or ``ADDITIVE`` scores.
         has_sinks: each head has a learned score that joins the softmax and has no value (gpt-oss);
             not with global tokens, or a window that is not causal.
+        convolution_size: tokens in each kernel of :mod:`model.span_convolution`, odd; only in
+            encoders, without global tokens.
         is_causal: a token of an encoder sees itself and the tokens before it, as in a decoder.
         num_global_tokens: number of an encoder's first tokens that see all others and are seen by
             all, beyond the window; an upper limit if :attr:`StackConfig.global_before` is given.
@@ -113,6 +115,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     relative: RelativePositionConfig | None = None
     num_global_tokens: int = 0
     has_sinks: bool = False
+    convolution_size: int | None = None
     is_causal: bool = False
 
     @property

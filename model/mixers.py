@@ -28,6 +28,7 @@ from model.mixer_state import MixerOutput, State
 from model.position_config import SignalTarget
 from model.relative_positions import RelativePositions
 from model.scores import SCORES, AdditiveScore
+from model.span_convolution import SpanConvolution
 from model.ssru import SimplerSimpleRecurrentUnit
 
 _Part = TypeVar("_Part", AttentionConfig, FeedForwardConfig)
@@ -61,6 +62,8 @@ class SelfAttention(nn.Module):
         packed_heads = config.num_heads + 2 * config.num_kv_heads
         self.qkv = Linear(hidden_size, packed_heads * config.head_size, bias=config.input_bias)
         inner_size = config.num_heads * config.head_size
+        if config.convolution_size is not None:
+            inner_size *= 2
         output_size = hidden_size if layer.bottleneck is None else layer.bottleneck.size
         self.output = Linear(inner_size, output_size, bias=config.output_bias)
         self.score = SCORES[config.score](config)
@@ -152,6 +155,12 @@ class BidirectionalAttention(SelfAttention):
             raise ValueError("global tokens have no sinks")
         if self.config.disentangled is not None:
             self.content_bias = DisentangledBias(self.config, self.config.disentangled)
+        self.convolution: SpanConvolution | None = None
+        if self.config.convolution_size is not None:
+            if self.config.num_global_tokens:
+                raise ValueError("global tokens have no convolution")
+            size = self.config.convolution_size
+            self.convolution = SpanConvolution(hidden_size, self.config, size)
         self.global_tokens: GlobalTokens | None = None
         if self.config.num_global_tokens:
             self.global_tokens = GlobalTokens(hidden_size, self.config, kernels)
@@ -162,6 +171,7 @@ class BidirectionalAttention(SelfAttention):
         if self.content_bias is not None:
             positions = positions._replace(bias=_sum(positions.bias, self.content_bias(qkv)))
         positions = self.add_relative(qkv, positions)
+        query = split_qkv(qkv, self.config)[0]
         qkv, positions = self.add_scores(qkv, positions, None, None)
         context = self.kernels.bidirectional(qkv, self.config, positions, lengths, self.sinks)
         if self.global_tokens is not None:
@@ -170,6 +180,8 @@ class BidirectionalAttention(SelfAttention):
             # As in torch, the context of a token that sees no key is 0.
             sees_keys = torch.arange(x.shape[1]) < lengths[:, None] + self.config.window - 1
             context = context.masked_fill(~sees_keys[:, :, None], 0)
+        if self.convolution is not None:
+            context = torch.cat([context, self.convolution(x, query, lengths)], -1)
         output: Tensor = self.output(context)
         return output
 
@@ -184,6 +196,8 @@ class CausalAttention(SelfAttention):
         super().__init__(hidden_size, layer, kernels)
         if self.config.disentangled is not None or self.config.num_global_tokens:
             raise ValueError("only encoders support disentangled attention and global tokens")
+        if self.config.convolution_size is not None:
+            raise ValueError("only encoders have a convolution beside attention")
 
     def forward(
         self, x: Tensor, step: Step, state: State, positions: PositionEncodings

@@ -6,6 +6,7 @@ from export.checkpoint import Checkpoint
 from export.importers.albert import import_albert
 from export.importers.bert import import_bert, import_ernie, import_megatron_bert
 from export.importers.big_bird import import_big_bird
+from export.importers.convbert import import_convbert
 from export.importers.deberta import import_deberta
 from export.importers.deberta_v1 import import_deberta_v1
 from export.importers.distilbert import import_distilbert
@@ -31,6 +32,7 @@ ENCODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "bert": import_bert,
     "big_bird": import_big_bird,
     "camembert": import_roberta,
+    "convbert": import_convbert,
     "data2vec-text": import_roberta,
     "deberta": import_deberta_v1,
     "deberta-v2": import_deberta,

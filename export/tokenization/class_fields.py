@@ -23,6 +23,7 @@ _BY_MODEL_TYPE = {
     "bert": "Bert",
     "blenderbot": "Blenderbot",
     "camembert": "Camembert",
+    "convbert": "Bert",
     "data2vec-text": "Roberta",
     "deberta-v2": "DebertaV2",
     "distilbert": "Bert",

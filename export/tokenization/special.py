@@ -36,6 +36,7 @@ _LANGUAGE_LAST = Template(suffix=("eos", "language"))
 TEMPLATES = {
     "Bert": _BERT,
     "DistilBert": _BERT,
+    "ConvBert": _BERT,
     "Electra": _BERT,
     "MobileBert": _BERT,
     "RoFormer": _BERT,
@@ -70,7 +71,8 @@ DEFAULTS = {
     "Albert": {"unk": "<unk>", "sep": "[SEP]", "pad": "<pad>", "cls": "[CLS]", "mask": "[MASK]"},
 }
 DEFAULTS["Esm"] = {role: f"<{role}>" for role in ("unk", "cls", "pad", "mask", "eos")}
-DEFAULTS |= dict.fromkeys(("DistilBert", "Electra", "MobileBert", "RoFormer"), DEFAULTS["Bert"])
+_LIKE_BERT = ("ConvBert", "DistilBert", "Electra", "MobileBert", "RoFormer")
+DEFAULTS |= dict.fromkeys(_LIKE_BERT, DEFAULTS["Bert"])
 DEFAULTS["BlenderbotSmall"] = {
     **{"bos": "__start__", "eos": "__end__"},
     **{"unk": "__unk__", "pad": "__null__"},
@@ -84,6 +86,7 @@ DEFAULTS["Mistral"] = DEFAULTS["Llama"]
 CLASSES = {
     "bert": "Bert",
     "distilbert": "DistilBert",
+    "convbert": "ConvBert",
     "electra": "Electra",
     "mobilebert": "MobileBert",
     "roformer": "RoFormer",

@@ -91,6 +91,8 @@ def check(folder: Path) -> None:
         ("bert", None),
         ("bert", "PreTrainedTokenizerFast"),
         ("distilbert", "DistilBertTokenizerFast"),
+        ("convbert", "ConvBertTokenizer"),
+        ("convbert", None),
         ("electra", "ElectraTokenizer"),
         ("mobilebert", "MobileBertTokenizer"),
         ("mobilebert", None),

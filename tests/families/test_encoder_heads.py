@@ -26,6 +26,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "Bert": {},
     "BigBird": {"attention_type": "original_full", "hidden_act": "relu"},
     "Camembert": {},
+    "ConvBert": {"embedding_size": 24, "hidden_act": "relu"},
     "Data2VecText": {},
     "Deberta": {**V1, "pooler_hidden_act": "relu"},
     "DebertaV2": {**V3, "pooler_hidden_act": "relu"},
