@@ -80,3 +80,31 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     Activation.SILU: functional.silu,
     Activation.TANH: torch.tanh,
 }
+
+
+class Xielu(nn.Module):
+    """xIELU (Huang and Schlag 2024): ``a x^2 + c x`` above 0, ``b (e^x - 1 - x) + c x`` below.
+
+    ``weight [3]`` is ``a``, ``b`` and ``c``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        above, below, linear = self.weight.chunk(3)
+        negative = x.clamp(max=0.0)
+        curved = above * x.clamp(min=0.0) ** 2 + below * (torch.expm1(negative) - negative)
+        result: Tensor = curved + linear * x
+        return result
+
+
+# Activations with weights.
+LEARNED_ACTIVATIONS: dict[Activation, Callable[[], nn.Module]] = {Activation.XIELU: Xielu}
+
+
+def make_activation(kind: Activation) -> Callable[[Tensor], Tensor]:
+    """The function ``kind``; a module if it has weights."""
+    learned = LEARNED_ACTIVATIONS.get(kind)
+    return ACTIVATIONS[kind] if learned is None else learned()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from model.basics import ACTIVATIONS, Linear, make_norm
+from model.basics import Linear, make_activation, make_norm
 from model.config import (
     Branches,
     FeedForwardConfig,
@@ -26,7 +26,7 @@ class FeedForward(nn.Module):
     def __init__(self, hidden_size: int, config: FeedForwardConfig) -> None:
         super().__init__()
         self.gated = config.gated
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = make_activation(config.activation)
         width = config.inner_size * (2 if config.gated else 1)
         self.input = Linear(hidden_size, width, bias=config.bias)
         self.output = Linear(config.inner_size, hidden_size, bias=config.bias)

@@ -68,6 +68,7 @@ class Activation(StrEnum):
     GELU_TANH = "gelu_tanh"  # that paper's approximation; GPT-2
     SILU = "silu"  # gated, it is SwiGLU (Shazeer 2020)
     TANH = "tanh"  # BERT's pooler
+    XIELU = "xielu"  # Huang and Schlag 2024, with learned slopes; only in feed-forwards
 
 
 class MixerKind(StrEnum):

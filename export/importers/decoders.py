@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from export.checkpoint import Checkpoint
+from export.importers.apertus import import_apertus
 from export.importers.bloom import import_bloom
 from export.importers.cohere import import_cohere, import_cohere2
 from export.importers.exaone4 import import_exaone4
@@ -43,6 +44,7 @@ from export.readers.hugging_face import HuggingFaceFolder
 
 # By ``model_type`` of config.json.
 DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
+    "apertus": import_apertus,
     "arcee": import_arcee,
     "biogpt": import_biogpt,
     "bloom": import_bloom,

@@ -28,6 +28,7 @@ GEMMA = {**SMALL, "head_dim": 32}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 # Windows are shorter than the texts.
 SIZES: dict[str, dict[str, Any]] = {
+    "Apertus": SMALL,
     "Bloom": test_bloom.SMALL,
     "GPT2": test_gpt2.SMALL,
     "GPTNeoX": test_gpt_neox.SMALL,
