@@ -7,6 +7,7 @@ from msgspec import structs
 
 from model.audio_config import AudioConfig
 from model.bottleneck_config import BottleneckConfig
+from model.experts_config import ClampedGateConfig, ExpertsConfig
 from model.halting_config import HaltingConfig
 from model.head_config import DenseConfig, HeadConfig
 from model.image_config import PatchConfig
@@ -124,34 +125,6 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
         if self.scale is not None or self.score == ScoreKind.SCALED_DOT:
             return self
         return structs.replace(self, scale=1.0)
-
-
-class ClampedGateConfig(ConfigStruct, frozen=True, kw_only=True):
-    """``g * sigmoid(slope * g) * (v + 1)`` for a gate ``g`` and a value ``v`` (gpt-oss).
-
-    ``g`` is at most ``limit``, ``v`` between ``-limit`` and ``limit``.
-    """
-
-    slope: float
-    limit: float
-
-
-class ExpertsConfig(ConfigStruct, frozen=True, kw_only=True):
-    """``count`` feed-forwards; each token goes through its top ``active`` (Shazeer et al. 2017).
-
-    Their outputs are weighted with the router's probabilities, which sum to 1 over the active
-    experts if ``normalized``. ``router_bias``: the router has a bias. ``capacity``: an expert
-    returns 0 for all but the first ``capacity`` of a text's tokens that it is best for (Fedus et
-    al. 2021, section 2.2); only in encoders, with one active expert. ``clamped_gate``: what gated
-    experts compute instead of ``activation(g) * v``.
-    """
-
-    count: int
-    active: int
-    normalized: bool
-    router_bias: bool = False
-    capacity: int | None = None
-    clamped_gate: ClampedGateConfig | None = None
 
 
 class FeedForwardConfig(ConfigStruct, frozen=True, kw_only=True):

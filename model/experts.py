@@ -1,6 +1,7 @@
 """Mixture of experts: a feed-forward in which each token goes through a few experts."""
 
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 
 from model.basics import Linear
@@ -15,6 +16,29 @@ class Experts(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(count, outputs, inputs))
         self.bias = nn.Parameter(torch.empty(count, outputs)) if bias else None
+
+
+UNCHOSEN = -30_000.0  # a router's logit whose probability is 0, also in fp16
+
+
+def sparse_mixer(scores: Tensor, noise: float) -> Tensor:
+    """Weights of two experts, zero for the others: Liu et al. 2024 (GRIN), without sampling.
+
+    Each is the best expert's softmax over those experts whose relative distance from it is at most
+    ``2 * noise``; for the second, the first is left out.
+
+    Args:
+        scores: ``[..., experts]``, the router's logits.
+    """
+    weights, left = torch.zeros_like(scores), scores
+    for _ in range(2):
+        best, index = left.max(-1, keepdim=True)
+        distance = (best - scores) / torch.maximum(scores.abs(), best)
+        near = left.masked_fill(distance > 2 * noise, UNCHOSEN)
+        chosen = torch.zeros_like(scores).scatter(-1, index, 1.0)
+        weights = weights + chosen * near.softmax(-1)
+        left = left.masked_fill(chosen > 0, UNCHOSEN)
+    return weights
 
 
 class MixtureOfExperts(nn.Module):
@@ -47,10 +71,17 @@ class MixtureOfExperts(nn.Module):
             self.input.weight, self.input.bias, self.output.weight, self.output.bias
         )
         scores = self.router(x)
-        mixed = self.kernels.experts(x, scores, weights, self.config, self.experts)
+        if (noise := self.experts.sparse_mixer_noise) is not None:
+            # The kernels' weights are a softmax of logits, so their sum is 1.
+            mixed = sparse_mixer(scores, noise)
+            logits = torch.where(mixed > 0, mixed.log(), UNCHOSEN)
+            normalized = structs.replace(self.experts, normalized=True)
+            total = mixed.sum(-1, keepdim=True)
+            return total * self.kernels.experts(x, logits, weights, self.config, normalized)
+        y = self.kernels.experts(x, scores, weights, self.config, self.experts)
         if self.experts.capacity is None:
-            return mixed
-        return mixed.masked_fill(~within_capacity(scores, self.experts.capacity), 0.0)
+            return y
+        return y.masked_fill(~within_capacity(scores, self.experts.capacity), 0.0)
 
 
 def within_capacity(scores: Tensor, capacity: int) -> Tensor:

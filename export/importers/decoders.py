@@ -35,6 +35,7 @@ from export.importers.opt import import_opt
 from export.importers.persimmon import import_persimmon
 from export.importers.phi import import_phi
 from export.importers.phi3 import import_phi3
+from export.importers.phimoe import import_phimoe
 from export.importers.qwen import import_qwen2, import_qwen3, import_qwen3_moe
 from export.importers.smollm3 import import_smollm3
 from export.importers.stablelm import import_stablelm
@@ -84,6 +85,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "persimmon": import_persimmon,
     "phi": import_phi,
     "phi3": import_phi3,
+    "phimoe": import_phimoe,
     "qwen2": import_qwen2,
     "qwen3": import_qwen3,
     "qwen3_moe": import_qwen3_moe,

@@ -1,0 +1,33 @@
+"""The configuration of mixtures of experts, as frozen values. Imports no torch."""
+
+from model.position_config import ConfigStruct
+
+
+class ClampedGateConfig(ConfigStruct, frozen=True, kw_only=True):
+    """``g * sigmoid(slope * g) * (v + 1)`` for a gate ``g`` and a value ``v`` (gpt-oss).
+
+    ``g`` is at most ``limit``, ``v`` between ``-limit`` and ``limit``.
+    """
+
+    slope: float
+    limit: float
+
+
+class ExpertsConfig(ConfigStruct, frozen=True, kw_only=True):
+    """``count`` feed-forwards; each token goes through its top ``active`` (Shazeer et al. 2017).
+
+    Their outputs are weighted with the router's probabilities, which sum to 1 over the active
+    experts if ``normalized``. ``router_bias``: the router has a bias. ``capacity``: an expert
+    returns 0 for all but the first ``capacity`` of a text's tokens that it is best for (Fedus et
+    al. 2021, section 2.2); only in encoders, with one active expert. ``clamped_gate``: what gated
+    experts compute instead of ``activation(g) * v``. ``sparse_mixer_noise``: two active experts
+    have the weights of :func:`model.experts.sparse_mixer` with this noise instead.
+    """
+
+    count: int
+    active: int
+    normalized: bool
+    router_bias: bool = False
+    capacity: int | None = None
+    clamped_gate: ClampedGateConfig | None = None
+    sparse_mixer_noise: float | None = None
