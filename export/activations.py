@@ -68,7 +68,7 @@ def _run(model: Transformer, source: Source, target: list[int]) -> None:
 def _texts(model: Transformer, row: list[int]) -> tuple[Tensor, Tensor, Tensor | None]:
     """Ids, length and segments of one row, as a batch of one."""
     ids, lengths = torch.tensor([row]), torch.tensor([len(row)], dtype=torch.int32)
-    segments = torch.zeros_like(ids) if model.config.embedding.num_segments else None
+    segments = torch.zeros_like(ids) if model.config.num_segments else None
     return ids, lengths, segments
 
 

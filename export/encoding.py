@@ -40,7 +40,7 @@ class EncoderInputs:
         ``images``: one per row, if the model reads both. In a model with unattended tokens, the
         second half of every other row is not attended to.
         """
-        num_segments = config.embedding.num_segments
+        num_segments = config.num_segments
         segments = [[i * num_segments // len(row) for i in range(len(row))] for row in rows]
         attended = None
         if config.encoder is not None and config.encoder.has_unattended:

@@ -59,7 +59,7 @@ class HeadedEncoder(nn.Module):
     def forward(self, token_ids: Tensor, lengths: Tensor, *rest: Tensor) -> list[Tensor]:
         config = self.model.config
         inputs = list(rest)
-        segment_ids = inputs.pop(0) if config.embedding.num_segments else None
+        segment_ids = inputs.pop(0) if config.num_segments else None
         has_unattended = config.encoder is not None and config.encoder.has_unattended
         attended_lengths = inputs.pop(0) if has_unattended else None
         with record_ponder(self.model) as ponders:

@@ -98,6 +98,10 @@ def _pad_self_attention(name: str, attention: AttentionConfig, weights: Weights)
     for term in attention.disentangled.terms if attention.disentangled is not None else ():
         table = f"{name}.mixer.content_bias.{term}"
         weights[table] = pad_last(weights[table], attention.num_heads)
+    for vector in ("query_bias", "segment_key"):
+        name_of = f"{name}.mixer.content_bias.{vector}"
+        if name_of in weights:
+            weights[name_of] = pad_last(weights[name_of], attention.num_heads)
     for table in (f"{name}.mixer.relative.key_weight", f"{name}.mixer.relative.value_weight"):
         if table in weights:
             weights[table] = pad_last(weights[table], 1)

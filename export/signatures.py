@@ -178,7 +178,7 @@ def ponder_specs(stack: StackConfig | None, *shape: int | str) -> tuple[TensorSp
 
 def _encode(config: ModelConfig) -> GraphSpec:
     inputs = [_ids("token_ids"), _lengths("lengths")] if config.reads_texts else []
-    if config.embedding.num_segments:
+    if config.num_segments:
         inputs.append(_ids("segment_ids"))
     if config.encoder is not None and config.encoder.has_unattended:
         inputs.append(_lengths(ATTENDED_LENGTHS))

@@ -131,10 +131,16 @@ class AdaptiveEncoder(Encoder):
         super().__init__(config, stack, kernels)
         self.halting = _halting(config, stack)
 
-    def forward(self, x: Tensor, lengths: Tensor, num_global: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        lengths: Tensor,
+        num_global: Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
         progress, last = self.halting.begin(x), len(self.order)
         token_positions = torch.arange(x.shape[1])[None]  # [1, length]
-        encodings = self.positions.for_sequence(x.shape[1], num_global)
+        encodings = self.positions.for_sequence(x.shape[1], num_global, segments)
         for depth, (layer, encoding) in enumerate(zip(self.applied, encodings, strict=True), 1):
             inputs, positions = self.signal(x, encoding, token_positions, depth)
             weight = self.halting.weigh(inputs, progress, is_last=depth == last)

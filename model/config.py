@@ -167,6 +167,7 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
         halting: each token runs as many layers of ``order`` as it needs.
         global_before: a token id, such as a separator's. Of an encoder's global tokens, only those
             before the row's first such token count: the question (Beltagy et al. 2020, section 5).
+        num_segments: number of token types, if attention compares those of two tokens.
         has_unattended: in an encoder, the last tokens of a row may attend without being attended
             to, as the masks that pad a query in ColBERT (Khattab and Zaharia 2020).
     """
@@ -178,6 +179,7 @@ class StackConfig(ConfigStruct, frozen=True, kw_only=True):
     signal_targets: tuple[SignalTarget, ...] = ()
     halting: HaltingConfig | None = None
     global_before: int | None = None
+    num_segments: int = 0
     has_unattended: bool = False
 
     @property
@@ -267,6 +269,11 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
             return self.recurrent.num_encoder_layers + self.recurrent.num_decoder_layers
         image = None if self.image_stream is None else self.image_stream.encoder
         return sum(len(stack.applied) for stack in (self.encoder, self.decoder, image) if stack)
+
+    @property
+    def num_segments(self) -> int:
+        """The number of token types that the model distinguishes; 0 if it takes none."""
+        return self.embedding.num_segments or (self.encoder.num_segments if self.encoder else 0)
 
     @property
     def reads_texts(self) -> bool:

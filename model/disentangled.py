@@ -1,7 +1,8 @@
 """Disentangled attention: DeBERTa (He et al. 2020).
 
 Besides content-to-content scores, attention has content-to-position and position-to-content
-scores. Positions are relative: a table has one row for each range of distances.
+scores. Positions are relative: a table has one row for each range of distances. Transformer-XL (Dai
+et al. 2019) has the first of the two, and XLNet (Yang et al. 2019) scores of segments besides.
 """
 
 from collections.abc import Callable
@@ -55,6 +56,8 @@ class DisentangledBias(nn.Module):
 
     ``content_to_position`` and ``position_to_content``, each ``[2 * span, heads * head_size]``,
     are keys and queries of distances (query minus key) from ``-span`` to ``span - 1``.
+    ``query_bias [heads * head_size]`` is added to queries of positions. Tokens of other segments
+    have the score of ``segment_key [heads * head_size]``, plus ``segment_bias [heads]``.
     """
 
     rows: Tensor
@@ -67,15 +70,24 @@ class DisentangledBias(nn.Module):
         size = attention.num_heads * attention.head_size
         for term in config.terms:
             self.register_parameter(term, nn.Parameter(torch.empty(2 * config.span, size)))
+        self.query_bias = nn.Parameter(torch.empty(size)) if config.has_query_bias else None
+        self.has_segments = config.has_segments
+        if config.has_segments:
+            self.segment_key = nn.Parameter(torch.empty(size))
+            self.segment_bias = nn.Parameter(torch.empty(attention.num_heads))
         distances = torch.arange(-config.max_distance, config.max_distance + 1)
         rows = DISTANCES[config.kind](distances, config).clamp(-config.span, config.span - 1)
         self.register_buffer("rows", rows + config.span, persistent=False)
         self.terms = config.terms
 
-    def forward(self, qkv: Tensor) -> Tensor:
-        """``qkv [batch, length, ...]``, packed, to ``[batch, heads, length, length]``."""
+    def forward(self, qkv: Tensor, segments: Tensor | None = None) -> Tensor:
+        """``qkv [batch, length, ...]``, packed, to ``[batch, heads, length, length]``.
+
+        ``segments [batch, length]``: needed if ``has_segments``.
+        """
         config, length = self.attention, qkv.shape[1]
-        query, key, _ = split_qkv(qkv, config)
+        content, key, _ = split_qkv(qkv, config)
+        query = content if self.query_bias is None else content + self.query_bias
         query, key = split_heads(query, config.num_heads), split_heads(key, config.num_kv_heads)
         if config.num_heads != config.num_kv_heads:
             key = key.repeat_interleave(config.num_heads // config.num_kv_heads, 1)
@@ -90,7 +102,18 @@ class DisentangledBias(nn.Module):
             ).transpose(2, 3),
         }
         scores = [terms[term](self.get_parameter(term)) for term in self.terms]
+        if self.has_segments:
+            scores.append(self._segment_scores(content, segments))
         return sum(scores[1:], scores[0]) * self.scale
+
+    def _segment_scores(self, query: Tensor, segments: Tensor | None) -> Tensor:
+        """Scores of other segments; those of a token's own would be equal, and are left out."""
+        if segments is None:
+            raise ValueError("this model needs segment_ids")
+        products = split_heads(query * self.segment_key, self.attention.num_heads).sum(-1)
+        scores = products + self.segment_bias[:, None]  # [batch, heads, length]
+        is_other = (segments[:, :, None] != segments[:, None])[:, None]
+        return torch.where(is_other, scores[..., None], 0.0)
 
     def _scores(self, x: Tensor, table: Tensor, distances: Tensor) -> Tensor:
         """Products of ``x [batch, heads, length, size]`` with the rows of ``distances [n]``."""

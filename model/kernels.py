@@ -54,6 +54,7 @@ class PositionEncodings(NamedTuple):
         distances: ``[batch or 1, length, total]``, key minus query, if the layer needs them.
         relative_values: added to the values.
         signal: added before queries, keys or values are projected; kernels do not read it.
+        segments: ``[batch, length]``, each token's segment; kernels do not read it.
         num_global: ``[batch]``, number of each row's global tokens; None: the number in
             :class:`AttentionConfig`.
     """
@@ -63,6 +64,7 @@ class PositionEncodings(NamedTuple):
     distances: Tensor | None = None
     relative_values: RelativeValues | None = None
     signal: AttentionSignal | None = None
+    segments: Tensor | None = None
     num_global: Tensor | None = None
 
     def limit_global(self, maximum: int) -> Tensor:

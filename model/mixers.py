@@ -169,7 +169,8 @@ class BidirectionalAttention(SelfAttention):
         """``x [batch, length, hidden]``, right-padded to ``lengths [batch]``."""
         qkv = self.project_qkv(x, positions.signal)
         if self.content_bias is not None:
-            positions = positions._replace(bias=_sum(positions.bias, self.content_bias(qkv)))
+            bias = self.content_bias(qkv, positions.segments)
+            positions = positions._replace(bias=_sum(positions.bias, bias))
         positions = self.add_relative(qkv, positions)
         query = split_qkv(qkv, self.config)[0]
         qkv, positions = self.add_scores(qkv, positions, None, None)

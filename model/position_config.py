@@ -175,9 +175,16 @@ class DisentangledConfig(ConfigStruct, frozen=True, kw_only=True):
 
     A table has a row for each of ``2 * span`` ranges of distances; distances from
     ``max_distance`` on share the last one.
+
+    Attributes:
+        has_query_bias: a vector is added to the queries of positions: ``v - u`` of Dai et al. 2019,
+            where ``u`` is the bias of all queries.
+        has_segments: tokens of other segments have a score too (Yang et al. 2019, section 2.5).
     """
 
     kind: DistanceKind
     span: int
     max_distance: int
     terms: tuple[DisentangledTerm, ...]
+    has_query_bias: bool = False
+    has_segments: bool = False

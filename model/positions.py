@@ -151,7 +151,7 @@ class PositionEncoder(nn.Module):
         self.has_distances = bool(self.bias_configs) or any(self.layer_relatives)
 
     def for_sequence(
-        self, length: int, num_global: Tensor | None = None
+        self, length: int, num_global: Tensor | None = None, segments: Tensor | None = None
     ) -> list[PositionEncodings]:
         """For whole sequences: queries and keys are the same ``length`` tokens."""
         distances = None
@@ -159,7 +159,9 @@ class PositionEncoder(nn.Module):
             positions = torch.arange(length)
             distances = positions - positions[None, :, None]
         encodings = self._for_distances(distances)
-        return [encoding._replace(num_global=num_global) for encoding in encodings]
+        return [
+            encoding._replace(num_global=num_global, segments=segments) for encoding in encodings
+        ]
 
     def for_step(self, length: int, step: Step) -> list[PositionEncodings]:
         """For a decoder step: ``length`` new tokens see cached ones and each other."""

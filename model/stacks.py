@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from model.basics import make_norm
 from model.bottleneck import BottleneckLayer
 from model.config import LayerConfig, ModelConfig, StackConfig
-from model.kernels import ModelKernels, Step
+from model.kernels import ModelKernels, PositionEncodings, Step
 from model.layers import DecoderLayer, EncoderLayer
 from model.mixer_state import State
 from model.mixers import BidirectionalAttention
@@ -53,24 +53,33 @@ class Encoder(Stack):
             if isinstance(layer.mixer, BidirectionalAttention):
                 layer.mixer.has_unattended = stack.has_unattended
 
-    def forward(self, x: Tensor, lengths: Tensor, num_global: Tensor | None = None) -> Tensor:
-        """As :meth:`EncoderLayer.forward`; ``num_global [batch]`` as in ``PositionEncodings``."""
-        return self.finish(x, lengths, 0, num_global)
-
-    def finish(
-        self, x: Tensor, lengths: Tensor, start: int, num_global: Tensor | None = None
+    def forward(
+        self,
+        x: Tensor,
+        lengths: Tensor,
+        num_global: Tensor | None = None,
+        segments: Tensor | None = None,
     ) -> Tensor:
-        """Runs the layers from index ``start`` on, and the final norm."""
-        normed: Tensor = self.final_norm(self.run(x, lengths, start, len(self.order), num_global))
+        """As :meth:`EncoderLayer.forward`; the last two arguments as in ``PositionEncodings``."""
+        encodings = self.positions.for_sequence(x.shape[1], num_global, segments)
+        normed: Tensor = self.final_norm(self._run(x, lengths, 0, encodings))
         return normed
 
-    def run(
-        self, x: Tensor, lengths: Tensor, start: int, stop: int, num_global: Tensor | None = None
-    ) -> Tensor:
+    def finish(self, x: Tensor, lengths: Tensor, start: int) -> Tensor:
+        """Runs the layers from index ``start`` on, and the final norm."""
+        normed: Tensor = self.final_norm(self.run(x, lengths, start, len(self.order)))
+        return normed
+
+    def run(self, x: Tensor, lengths: Tensor, start: int, stop: int) -> Tensor:
         """Runs the layers from index ``start`` to before ``stop``."""
+        return self._run(x, lengths, start, self.positions.for_sequence(x.shape[1])[:stop])
+
+    def _run(
+        self, x: Tensor, lengths: Tensor, start: int, encodings: list[PositionEncodings]
+    ) -> Tensor:
+        """Runs the layers from index ``start`` to the last one with an encoding."""
         token_positions = torch.arange(x.shape[1])[None]  # [1, length]
-        encodings = self.positions.for_sequence(x.shape[1], num_global)
-        layers = list(zip(self.applied, encodings, strict=True))[start:stop]
+        layers = list(zip(self.applied, encodings, strict=False))[start:]
         for depth, (layer, encoding) in enumerate(layers, start + 1):
             x, positions = self.signal(x, encoding, token_positions, depth)
             x = layer(x, lengths, positions)

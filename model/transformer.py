@@ -91,7 +91,7 @@ class Transformer(nn.Module):
         """
         attended = lengths if attended_lengths is None else attended_lengths
         x = self.embedding.embed(token_ids, segment_ids, lengths)
-        hidden: Tensor = self._run_encoder(x, token_ids, attended)
+        hidden: Tensor = self._run_encoder(x, token_ids, attended, segment_ids)
         if self.config.rereading is not None:
             again = shifted(token_ids, lengths, self.config.rereading)
             y = self._embed_target(again, torch.arange(again.shape[1])[None])
@@ -144,8 +144,12 @@ class Transformer(nn.Module):
             raise TypeError("this model writes no text")
         return self.decoder
 
-    def _run_encoder(self, x: Tensor, token_ids: Tensor, lengths: Tensor) -> Any:
+    def _run_encoder(
+        self, x: Tensor, token_ids: Tensor, lengths: Tensor, segment_ids: Tensor | None = None
+    ) -> Any:
         stack = self.config.encoder
+        if stack is not None and stack.num_segments:
+            return self.encoder(x, lengths, segments=segment_ids)
         if stack is None or stack.global_before is None:
             return self.encoder(x, lengths)
         is_before = (token_ids == stack.global_before).cumsum(1) == 0

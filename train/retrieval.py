@@ -82,7 +82,7 @@ class RetrievalModule(TrainingModule):
         """The vectors of texts, as in the bundle: see :mod:`model.graph_spec`."""
         model = self.model
         self.kernels.begin(lengths, ids.shape[1])
-        segments = torch.zeros_like(ids) if model.config.embedding.num_segments else None
+        segments = torch.zeros_like(ids) if model.config.num_segments else None
         hidden = model.encode(ids, lengths, segments, attended)
         if isinstance(model.head, SparseHead):
             return sparse_weights(model, hidden, lengths)

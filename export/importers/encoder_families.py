@@ -25,6 +25,7 @@ from export.importers.nomic_bert import import_nomic_bert
 from export.importers.rembert import import_rembert
 from export.importers.roberta import import_roberta
 from export.importers.roformer import import_roformer
+from export.importers.xlnet import import_xlnet
 from export.readers.hugging_face import HuggingFaceFolder
 
 ENCODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
@@ -58,4 +59,5 @@ ENCODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "roformer": import_roformer,
     "xlm-roberta": import_roberta,
     "xlm-roberta-xl": import_roberta,
+    "xlnet": import_xlnet,
 }

@@ -14,7 +14,7 @@ _WORD_PIECE = (
     "MPNet",
 )
 _BYTE_LEVEL = ("Bart", "Blenderbot", "GPT2", "GPTNeoX", "Longformer", "Qwen2", "Roberta")
-_LOWERCASE = ("Albert", "DebertaV2")
+_LOWERCASE = ("Albert", "DebertaV2", "XLNet")
 _META_SPACE = ("Albert", "Camembert", "Llama", "XLMRoberta")
 # Classes of folders that name none.
 _BY_MODEL_TYPE = {
@@ -46,6 +46,7 @@ _BY_MODEL_TYPE = {
     "roberta-prelayernorm": "Roberta",
     "xlm-roberta": "XLMRoberta",
     "xlm-roberta-xl": "XLMRoberta",
+    "xlnet": "XLNet",
 }
 # Model types for which transformers uses tokenizer.json unchanged, whatever the class.
 _UNCHANGED = ("mistral", "mixtral", "modernbert", "phi3")

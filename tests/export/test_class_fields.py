@@ -139,6 +139,7 @@ def test_space_before_bytes(
         ("albert", unigram(lowercases=True), "do_lower_case", True),
         ("albert", unigram(), "do_lower_case", False),
         ("deberta-v2", unigram(), "do_lower_case", False),
+        ("xlnet", unigram(), "do_lower_case", False),
         ("xlm-roberta", unigram(), "add_prefix_space", True),
         ("xlm-roberta", unigram(scheme="never"), "add_prefix_space", False),
     ],

@@ -157,7 +157,7 @@ def eager_outputs(
     """Outputs of one padded batch. An encoder-decoder's targets are its sources."""
     ids, lengths = torch.from_numpy(padded(rows)), torch.from_numpy(lengths_of(rows))
     if checkpoint.config.kind == Kind.ENCODER:
-        segments = torch.zeros_like(ids) if checkpoint.config.embedding.num_segments else None
+        segments = torch.zeros_like(ids) if checkpoint.config.num_segments else None
         outputs = module.encode(ids, lengths, segments)
     elif checkpoint.config.kind == Kind.DECODER:
         outputs = module.logits(module.decode(ids, Step.whole(lengths)).hidden)
@@ -219,7 +219,7 @@ def _check_encoder(
     session = Session(directory, graphs["encode"])
 
     def inputs_of(rows: list[list[int]]) -> EncoderInputs:
-        has_segments = bool(checkpoint.config.embedding.num_segments)
+        has_segments = bool(checkpoint.config.num_segments)
         return EncoderInputs(rows, [[0] * len(row) for row in rows] if has_segments else None)
 
     def run(rows: list[list[int]]) -> list[Floats]:
