@@ -8,7 +8,12 @@ from export.importers.bloom import import_bloom
 from export.importers.cohere import import_cohere, import_cohere2
 from export.importers.exaone4 import import_exaone4
 from export.importers.falcon import import_falcon
-from export.importers.gemma import import_gemma, import_gemma2, import_gemma3
+from export.importers.gemma import (
+    import_gemma,
+    import_gemma2,
+    import_gemma3,
+    import_vaultgemma,
+)
 from export.importers.glm import import_glm, import_glm4
 from export.importers.gpt2 import import_gpt2
 from export.importers.gpt_bigcode import import_gpt_bigcode
@@ -93,5 +98,6 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "smollm3": import_smollm3,
     "stablelm": import_stablelm,
     "starcoder2": import_starcoder2,
+    "vaultgemma": import_vaultgemma,
     "xglm": import_xglm,
 }

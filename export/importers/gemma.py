@@ -1,6 +1,7 @@
 """Gemma, Gemma 2 and Gemma 3 (Gemma Team 2024 and 2025), the text models.
 
 Their norms multiply by ``1 + w``; embeddings are scaled by the square root of the hidden size.
+VaultGemma (Google 2025) is Gemma 2 without the norms after sub-layers.
 """
 
 import msgspec
@@ -25,6 +26,11 @@ SANDWICH: Names = {
     f"{TARGET}.mixer_norm.after": (f"{_SOURCE}.post_attention_layernorm",),
     f"{TARGET}.feed_forward_norm.before": (f"{_SOURCE}.pre_feedforward_layernorm",),
     f"{TARGET}.feed_forward_norm.after": (f"{_SOURCE}.post_feedforward_layernorm",),
+}
+
+PRE: Names = {
+    **HUGGING_FACE,
+    f"{TARGET}.feed_forward_norm": (f"{_SOURCE}.pre_feedforward_layernorm",),
 }
 
 
@@ -61,8 +67,23 @@ def import_gemma2(folder: HuggingFaceFolder) -> Checkpoint:
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
+    return _import_gemma2(folder, "Gemma2ForCausalLM", SANDWICH, NormOrder.SANDWICH)
+
+
+def import_vaultgemma(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``VaultGemmaForCausalLM`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
+    """
+    return _import_gemma2(folder, "VaultGemmaForCausalLM", PRE, NormOrder.PRE)
+
+
+def _import_gemma2(
+    folder: HuggingFaceFolder, supported: str, names: Names, norm_order: NormOrder
+) -> Checkpoint:
     config = folder.config
-    architecture = architecture_of(config, "Gemma2ForCausalLM")
+    architecture = architecture_of(config, supported)
     check_supported(config, use_bidirectional_attention=(False,))
     shape = DecoderSizes.of(config, tied=True, head_size=256)
     positions = rotary(config, shape.head_size)
@@ -70,15 +91,16 @@ def import_gemma2(folder: HuggingFaceFolder) -> Checkpoint:
     attention = msgspec.structs.replace(
         attention, soft_cap=config.optional_number("attn_logit_softcapping", absent=50.0)
     )
-    model = _sandwiched(
+    model = _model(
         config,
         shape,
         layer_types(config, shape.num_layers, lambda index: index % 2 == 0),
         {FULL: attention, SLIDING: _windowed(config, attention)},
         positions.max_positions,
         config.optional_number("final_logit_softcapping", absent=30.0),
+        norm_order,
     )
-    table = gated_table(model, SANDWICH, norm=add_one)
+    table = gated_table(model, names, norm=add_one)
     return causal_checkpoint(folder, model, architecture, table)
 
 
@@ -106,7 +128,7 @@ def import_gemma3(folder: HuggingFaceFolder) -> Checkpoint:
     is_bidirectional = config.flag("use_bidirectional_attention", False)
     if is_bidirectional:
         window = window // 2 + 1
-    model = _sandwiched(
+    model = _model(
         config,
         shape,
         layer_types(config, shape.num_layers, lambda index: (index + 1) % pattern != 0),
@@ -137,19 +159,20 @@ def _windowed(config: Fields, attention: AttentionConfig) -> AttentionConfig:
     return msgspec.structs.replace(attention, window=config.positive("sliding_window", 4096))
 
 
-def _sandwiched(
+def _model(
     config: Fields,
     shape: DecoderSizes,
     types: tuple[str, ...],
     attentions: dict[str, AttentionConfig],
     max_positions: int,
     soft_cap: float | None,
+    norm_order: NormOrder = NormOrder.SANDWICH,
 ) -> ModelConfig:
     layers = {
         type_: shape.layer(
             attention,
             activation=activation(config, "hidden_activation", "gelu_pytorch_tanh"),
-            norm_order=NormOrder.SANDWICH,
+            norm_order=norm_order,
         )
         for type_, attention in attentions.items()
     }

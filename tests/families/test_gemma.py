@@ -1,4 +1,4 @@
-"""Gemma, Gemma 2 and Gemma 3 against transformers."""
+"""Gemma, Gemma 2, Gemma 3 and VaultGemma against transformers."""
 
 from typing import Any
 
@@ -11,6 +11,8 @@ from transformers import (
     Gemma3TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
+    VaultGemmaConfig,
+    VaultGemmaForCausalLM,
 )
 
 from tests.families.gated import AXES, SMALL, WINDOWS, layer_types
@@ -47,14 +49,27 @@ def test_gemma2_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(Gemma2ForCausalLM(Gemma2Config(**SMALL | changes)))
 
 
+CAPPED: dict[str, Any] = {
+    "attn_logit_softcapping": 2.0,
+    "final_logit_softcapping": 5.0,
+    "sliding_window": 6,
+}
+
+
 def test_gemma2_graphs_match_transformers() -> None:
-    caps: dict[str, Any] = {
-        "attn_logit_softcapping": 2.0,
-        "final_logit_softcapping": 5.0,
-        "sliding_window": 6,
-    }
-    model = Gemma2ForCausalLM(Gemma2Config(**SMALL, **caps, head_dim=32))
+    model = Gemma2ForCausalLM(Gemma2Config(**SMALL, **CAPPED, head_dim=32))
     check_graphs("Gemma 2", model)
+
+
+@settings(max_examples=10)
+@given(st.fixed_dictionaries(SANDWICHED | {"attn_logit_softcapping": CAPS}))
+def test_vaultgemma_eager_matches_transformers(changes: dict[str, Any]) -> None:
+    check_eager(VaultGemmaForCausalLM(VaultGemmaConfig(**SMALL | changes)))
+
+
+def test_vaultgemma_graphs_match_transformers() -> None:
+    model = VaultGemmaForCausalLM(VaultGemmaConfig(**SMALL, **CAPPED, head_dim=32))
+    check_graphs("VaultGemma", model)
 
 
 @settings(max_examples=10)
