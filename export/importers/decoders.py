@@ -33,6 +33,7 @@ from export.importers.llama_like import (
 )
 from export.importers.mistral import import_mistral
 from export.importers.mixtral import import_mixtral
+from export.importers.modernbert_decoder import import_modernbert_decoder
 from export.importers.mpt import import_mpt
 from export.importers.nemotron import import_nemotron
 from export.importers.olmo import import_olmo, import_olmo2, import_olmo3, import_olmoe
@@ -80,6 +81,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "ministral": import_ministral,
     "mistral": import_mistral,
     "mixtral": import_mixtral,
+    "modernbert-decoder": import_modernbert_decoder,
     "mpt": import_mpt,
     "nemotron": import_nemotron,
     "olmo": import_olmo,
