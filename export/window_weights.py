@@ -55,16 +55,19 @@ class WindowWeights:
     """The weights of an attention in blocks, moved to their positions: see :mod:`model.windows`.
 
     The operator's inputs are ``queries [batch * blocks, size, heads * d]``, keys and values
-    ``[batch * blocks, 3 * size + globals, heads * d]``, and a bias.
+    ``[batch * blocks, 3 * size + globals, heads * d]``, and a bias. With sinks, queries and keys
+    have further dimensions, which values lack, and a last key.
     """
 
     def __init__(self, tape: Tape, graph: ir.Graph, node: ir.Node) -> None:
         self.tape, self.node = tape, node
-        query, key = node.inputs[0], node.inputs[1]
-        if query is None or key is None or query.shape is None or key.shape is None:
+        shapes = [value.shape for value in node.inputs[:3] if value is not None]
+        query, key, value = (ir.Shape(()) if shape is None else shape for shape in shapes)
+        if not all(shapes):
             raise ValueError(f"{node.name}: its shapes are not known")
-        self.size, width = int(query.shape[1]), int(query.shape[2])  # type: ignore[arg-type]
-        self.num_global = int(key.shape[1]) - 3 * self.size  # type: ignore[arg-type]
+        has_sinks = query[2] != value[2]
+        self.size, width = int(query[1]), int(query[2])  # type: ignore[arg-type]
+        self.num_global = int(key[1]) - 3 * self.size - has_sinks  # type: ignore[arg-type]
         self.num_heads = num_heads_of(node)
         self.head_size = width // self.num_heads
         token_ids = next(value for value in graph.inputs if value.name == "token_ids")

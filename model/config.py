@@ -88,7 +88,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
         relative: vectors per distance, added to keys and values; not with rotation, ``soft_cap``,
             or ``COSINE`` or ``ADDITIVE`` scores.
         has_sinks: each head has a learned score that joins the softmax and has no value (gpt-oss);
-            not with global tokens, or a window that is not causal.
+            not with global tokens.
         convolution_size: tokens in each kernel of :mod:`model.span_convolution`, odd; only in
             encoders, without global tokens.
         is_causal: a token of an encoder sees itself and the tokens before it, as in a decoder.

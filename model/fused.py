@@ -45,9 +45,9 @@ class FusedKernels:
         sinks: Tensor | None = None,
     ) -> Tensor:
         if config.window is not None and not config.is_causal:
-            if positions.bias is not None or sinks is not None:
-                raise ValueError("a bidirectional window has neither a relative bias nor sinks")
-            return blocked_window_attention(qkv, config, positions, lengths, config.window)
+            if positions.bias is not None:
+                raise ValueError("a bidirectional window with a relative bias is not implemented")
+            return blocked_window_attention(qkv, config, positions, lengths, config.window, sinks)
         length = torch.scalar_tensor(qkv.shape[1], dtype=torch.int32)
         inputs = (qkv, None, None, None, None, lengths - 1, length, *_inputs_of(positions, sinks))
         attributes = {

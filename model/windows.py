@@ -6,6 +6,7 @@ Measurements: docs/decisions/0021-attention-shapes.md.
 """
 
 import torch
+from msgspec import structs
 from torch import Tensor, onnx
 from torch.nn import functional
 
@@ -15,6 +16,7 @@ from model.kernels import PositionEncodings
 
 # Added to masked scores: fp16 can represent it, and the softmax weight becomes zero.
 MASKED = -30_000.0
+SINK_DIMENSIONS = 8  # of a head beside its own: operators take sizes of such multiples
 
 
 def blocked_window_attention(
@@ -23,6 +25,7 @@ def blocked_window_attention(
     positions: PositionEncodings,
     lengths: Tensor,
     window: int,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Implements :meth:`model.kernels.ModelKernels.bidirectional` with ONNX Runtime's operators.
 
@@ -67,7 +70,10 @@ def blocked_window_attention(
         global_bias = torch.where(is_valid, 0.0, MASKED).expand(-1, num_blocks, block_size, -1)
         bias = torch.cat([bias, global_bias], 3)
     bias = bias.reshape(batch * num_blocks, 1, block_size, 3 * block_size + num_global)
-    context = _multi_head_attention(queries, keys, values, bias, config)
+    if sinks is not None:
+        context = _with_sinks(queries, keys, values, bias, config, sinks)
+    else:
+        context = _multi_head_attention(queries, keys, values, bias, config)
     return context.reshape(batch, num_blocks * block_size, -1)[:, :length]
 
 
@@ -95,6 +101,32 @@ def _neighbour_blocks(
     return torch.cat(parts, 2).flatten(0, 1)
 
 
+def _with_sinks(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    bias: Tensor,
+    config: AttentionConfig,
+    sinks: Tensor,
+) -> Tensor:
+    """Attention with a last key whose scores are ``sinks [heads]`` and whose value is 0.
+
+    Queries are 1 in a further dimension, and only this key is not 0 there: the operator has no
+    sinks, and a bias of its own for each head would be ``heads`` times as large.
+    """
+    scale = config.head_size**-0.5 if config.scale is None else config.scale
+    rest = (0, SINK_DIMENSIONS - 1)
+    heads = queries.reshape(*queries.shape[:2], config.num_heads, -1)
+    queries = functional.pad(functional.pad(heads, (0, 1), value=1.0), rest).flatten(2)
+    heads = keys.reshape(*keys.shape[:2], config.num_heads, -1)
+    heads = functional.pad(heads, (0, SINK_DIMENSIONS))
+    sink = functional.pad(sinks[:, None] / scale, (config.head_size, SINK_DIMENSIONS - 1))
+    last = sink.expand(heads.shape[0], 1, -1, -1)
+    keys = torch.cat([heads, last], 1).flatten(2)
+    values, bias = functional.pad(values, (0, 0, 0, 1)), functional.pad(bias, (0, 1))
+    return _multi_head_attention(queries, keys, values, bias, structs.replace(config, scale=scale))
+
+
 def _multi_head_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, config: AttentionConfig
 ) -> Tensor:
@@ -106,6 +138,6 @@ def _multi_head_attention(
         (query, key, value, None, None, bias),
         attrs={"num_heads": config.num_heads, **scale},
         dtype=query.dtype,
-        shape=query.shape,
+        shape=(*query.shape[:2], value.shape[2]),
         version=1,
     )

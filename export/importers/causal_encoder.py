@@ -168,11 +168,6 @@ def _bidirectional(
             )
         if attention.window is None:
             return attention
-        if attention.has_sinks:
-            raise UnsupportedError(
-                f"{folder.config.origin}: attention sinks with windows of tokens that see those "
-                "after them are not supported"
-            )
         return structs.replace(attention, window=attention.window + wider)
 
     return attend

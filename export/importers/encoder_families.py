@@ -22,6 +22,7 @@ from export.importers.mobilebert import import_mobilebert
 from export.importers.modernbert import import_modernbert
 from export.importers.mpnet import import_mpnet
 from export.importers.nomic_bert import import_nomic_bert
+from export.importers.openai_privacy_filter import import_openai_privacy_filter
 from export.importers.rembert import import_rembert
 from export.importers.roberta import import_roberta
 from export.importers.roformer import import_roformer
@@ -53,6 +54,7 @@ ENCODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "mpnet": import_mpnet,
     "new": import_gte,
     "nomic_bert": import_nomic_bert,
+    "openai_privacy_filter": import_openai_privacy_filter,
     "rembert": import_rembert,
     "roberta": import_roberta,
     "roberta-prelayernorm": import_roberta,

@@ -2,19 +2,20 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from export.importers.encoders import Body
 from export.importers.gated_decoder import gated_table
-from export.importers.renaming import Rename, Transform, stack_rows
+from export.importers.renaming import Rename
 from model.config import ModelConfig
 
 
-def gated_encoder(base: str, model: ModelConfig, *, output: Transform = stack_rows) -> Body:
+def gated_encoder(base: str, model: ModelConfig, **table: Any) -> Body:
     """The stack of ``model`` as an encoder; its checkpoint uses Llama's weight names.
 
     Args:
         base: the prefix of the weights in classes with a head.
-        output: as in :func:`gated_table`.
+        table: further arguments of :func:`gated_table`.
     """
     if model.decoder is None:
         raise ValueError("a gated encoder has the stack of a decoder")
@@ -26,7 +27,7 @@ def gated_encoder(base: str, model: ModelConfig, *, output: Transform = stack_ro
         encoder=model.decoder,
         table=tuple(
             replace(entry, sources=tuple(name.removeprefix("model.") for name in entry.sources))
-            for entry in encoder_table(gated_table(model, output=output))
+            for entry in encoder_table(gated_table(model, **table))
         ),
     )
 

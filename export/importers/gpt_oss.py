@@ -14,8 +14,8 @@ from export.importers.causal import architecture_of, causal_checkpoint
 from export.importers.decoder_names import HUGGING_FACE, ROUTER, TARGET, Names
 from export.importers.gated_decoder import DecoderSizes, gated_table
 from export.importers.layer_types import FULL, SLIDING, layer_types
-from export.importers.renaming import Rename, linear
-from export.importers.rotary import rotary
+from export.importers.renaming import Rename, Transform, chained, linear, same
+from export.importers.rotary import Rotary, rotary
 from export.importers.support import MAX_EXPERTS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
@@ -38,18 +38,21 @@ def _transposed(weight: Tensor) -> Tensor:
     return weight.transpose(1, 2)
 
 
-EXPERTS = (
-    *linear(ROUTER, *NAMES[ROUTER], bias=True),
-    *(
-        Rename(f"{TARGET}.feed_forward.{name}", (f"{_MIXTURE}.experts.{source}",), *transform)
-        for name, source, *transform in (
-            ("input.weight", "gate_up_proj", _transposed),
-            ("input.bias", "gate_up_proj_bias"),
-            ("output.weight", "down_proj", _transposed),
-            ("output.bias", "down_proj_bias"),
-        )
-    ),
-)
+def experts_table(gates: Transform = same) -> list[Rename]:
+    """The weights of a mixture; ``gates`` interleaves the rows of gates and values."""
+    entries = {
+        "input.weight": ("gate_up_proj", chained(_transposed, gates)),
+        "input.bias": ("gate_up_proj_bias", gates),
+        "output.weight": ("down_proj", _transposed),
+        "output.bias": ("down_proj_bias", same),
+    }
+    return [
+        *linear(ROUTER, *NAMES[ROUTER], bias=True),
+        *(
+            Rename(f"{TARGET}.feed_forward.{name}", (f"{_MIXTURE}.experts.{source}",), transform)
+            for name, (source, transform) in entries.items()
+        ),
+    ]
 
 
 def import_gpt_oss(folder: HuggingFaceFolder) -> Checkpoint:
@@ -61,9 +64,7 @@ def import_gpt_oss(folder: HuggingFaceFolder) -> Checkpoint:
     config = folder.config
     architecture = architecture_of(config, "GptOssForCausalLM")
     sizes = DecoderSizes.of(config, epsilon=1e-5, head_size=64)
-    if not config.fields("rope_scaling"):
-        config = config.with_defaults(rope_parameters=YARN)
-    positions = rotary(config, sizes.head_size, default_base=150_000.0)
+    positions = positions_of(config, sizes.head_size)
     bias = config.flag("attention_bias", True)
     window = config.optional_integer("sliding_window", absent=128)
     attentions = {
@@ -77,18 +78,26 @@ def import_gpt_oss(folder: HuggingFaceFolder) -> Checkpoint:
         for type_, size in ((FULL, None), (SLIDING, window))
     }
     types = layer_types(config, sizes.num_layers, lambda index: index % 2 == 0)
-    experts = _experts(config)
+    experts = experts_of(config)
     layers = tuple(sizes.layer(attentions[type_], bias=True, experts=experts) for type_ in types)
     model = sizes.model(layers, positions.max_positions)
     return causal_checkpoint(
         replace(folder, weights=Mxfp4Weights(folder.weights)),
         model,
         architecture,
-        gated_table(model, NAMES, experts=EXPERTS),
+        gated_table(model, NAMES, experts=experts_table()),
     )
 
 
-def _experts(config: Fields) -> ExpertsConfig:
+def positions_of(config: Fields, head_size: int) -> Rotary:
+    """The rotary positions; YaRN's if the configuration names none."""
+    if not config.fields("rope_scaling"):
+        config = config.with_defaults(rope_parameters=YARN)
+    return rotary(config, head_size, default_base=150_000.0)
+
+
+def experts_of(config: Fields) -> ExpertsConfig:
+    """The mixture of each layer. Raises ``SourceError`` if its limit is not positive."""
     limit = config.number("swiglu_limit", 7.0)
     if limit <= 0:
         raise SourceError(f"{config.origin}: swiglu_limit is {limit}")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import GptOssConfig, GptOssForCausalLM
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from export.errors import UnsupportedError, WeightsError
+from export.errors import WeightsError
 from export.sources import load_checkpoint
 from tests.export.importers.support import edit_json, edit_weights, randomise, save
 from tests.families.gated import AXES, SMALL, WINDOWS, layer_types
@@ -133,10 +133,3 @@ def test_the_defaults_are_those_of_transformers() -> None:
         imported(GptOssForCausalLM(config), prepare=prepare) as read,
     ):
         assert read.config == written.config
-
-
-def test_windows_that_are_not_causal_are_refused(tmp_path: Path) -> None:
-    save(GptOssForCausalLM(GptOssConfig(**SIZES)).model, tmp_path)
-    edit_json(tmp_path / "config.json", is_causal=False)
-    with pytest.raises(UnsupportedError, match="sinks"):
-        load_checkpoint(str(tmp_path))
