@@ -53,6 +53,10 @@ class InvalidArgumentError(ServeError):
         super().__init__(f"{self.field}: {self.description}")
 
 
+class ContextLengthError(InvalidArgumentError):
+    """An input with more tokens than the model accepts."""
+
+
 class ModelNotFoundError(ServeError):
     code = Code.NOT_FOUND
 

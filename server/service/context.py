@@ -7,7 +7,7 @@ from typing import TypeVar
 from server.bounds import check_fields
 from server.config import ServerConfig
 from server.engine.engine import Engine
-from server.errors import InvalidArgumentError
+from server.errors import ContextLengthError
 from server.models.catalog import Catalog
 from server.models.registry import Model, Registry
 from server.service.caller import Caller
@@ -141,7 +141,7 @@ class ServiceContext:
             field: the request field, for errors.
 
         Raises:
-            InvalidArgumentError: a text is too long; later ones are not tokenized.
+            ContextLengthError: a text is too long; later ones are not tokenized.
             ServeError: see :meth:`run_slices`.
         """
 
@@ -150,7 +150,7 @@ class ServiceContext:
                 return encode(texts[start:stop])
             except TooLongError as error:
                 path = f"{field}[{start + error.index}]"
-                raise InvalidArgumentError(path, str(error)) from error
+                raise ContextLengthError(path, str(error)) from error
 
         slices = slices_of(map(len, texts), encode_some)
         parts = await self.run_slices(slices, caller)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.bounds import INPUT_BYTES, MAX_REPLY_VALUES, MAX_TEXTS, MAX_TOKEN_IDS, ruled, sized
-from server.errors import InvalidArgumentError
+from server.errors import ContextLengthError, InvalidArgumentError
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -123,7 +123,10 @@ async def detokenize(
     validation.check_takes_texts(model, "token_inputs", has_images=True)
     if not rows:
         raise InvalidArgumentError("token_inputs", "must not be empty")
-    validation.check_lengths("token_inputs", rows, context.config.max_input_bytes)
+    try:
+        validation.check_lengths("token_inputs", rows, context.config.max_input_bytes)
+    except ContextLengthError as error:  # no model reads them
+        raise InvalidArgumentError(error.field, error.description) from None
 
     def decode() -> tuple[str, ...]:
         validation.check_token_inputs(rows, model.manifest.dimensions.vocabulary_size)

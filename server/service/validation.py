@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from model.bundle import Task
-from server.errors import InvalidArgumentError
+from server.errors import ContextLengthError, InvalidArgumentError
 from server.models.registry import Model
 from server.printable import quoted
 from server.text.chat import ROLES, Message
@@ -101,9 +101,7 @@ def _check_length(path: str, row: Sequence[int], max_tokens: int) -> None:
     if not row:
         raise InvalidArgumentError(path, "has no tokens")
     if len(row) > max_tokens:
-        raise InvalidArgumentError(
-            path, f"has {len(row)} tokens, at most {max_tokens} are accepted"
-        )
+        raise ContextLengthError(path, f"has {len(row)} tokens, at most {max_tokens} are accepted")
 
 
 def check_token_inputs(rows: Sequence[Sequence[int]], vocabulary_size: int) -> None:

@@ -139,6 +139,27 @@ def test_unknown_models_are_not_found(client: openai.OpenAI) -> None:
     assert caught.value.request_id
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("completions", {"prompt": ["7,", "7," * 2000]}, "prompt[1]"),
+        ("completions", {"prompt": [1] * 2000}, "prompt[0]"),
+        ("chat/completions", {"messages": [{"role": "user", "content": "7," * 2000}]}, None),
+        ("responses", {"input": "7," * 2000, "stream": True}, None),
+    ],
+    ids=["texts", "token ids", "chat", "responses"],
+)
+def test_clients_know_that_a_conversation_is_too_long(
+    client: openai.OpenAI, path: str, body: dict[str, Any], param: str | None
+) -> None:
+    """LangChain and DSPy look for this code, LiteLLM for these words."""
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.post(f"/{path}", body={"model": DECODER, **body}, cast_to=object)
+    assert caught.value.code == "context_length_exceeded"
+    assert "this model's maximum context length is" in caught.value.message
+    assert param in (None, caught.value.param)
+
+
 async def test_rejected_requests_are_retried_after_the_delay(every_task: Path) -> None:
     async with serving(every_task, http="127.0.0.1:0", num_slots=1, max_queue=0) as running:
         url = f"http://127.0.0.1:{running.http_port}/v1"
