@@ -73,6 +73,62 @@ def test_token_ids_are_embedded_as_their_text(http: httpx2.Client) -> None:
     assert vectors[0] == vectors[1] == vectors[2]
 
 
+NEUTRAL: dict[str, Any] = {
+    "use_beam_search": False,
+    "include_stop_str_in_output": False,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+    "return_token_ids": False,
+    "truncate_prompt_tokens": None,
+    "prompt_logprobs": None,
+    "allowed_token_ids": None,
+    "logits_processors": None,
+    "cache_salt": None,
+    "vllm_xargs": None,
+}
+"""Defaults of vLLM's completions and chat."""
+NEUTRAL_CHAT = {
+    **NEUTRAL,
+    "echo": False,
+    "add_generation_prompt": True,
+    "continue_final_message": False,
+    "add_special_tokens": False,
+    "documents": None,
+    "chat_template": None,
+    "chat_template_kwargs": {},
+    "mm_processor_kwargs": None,
+    "include_reasoning": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "prompt", "neutral", "other"),
+    [
+        (
+            "/v1/completions",
+            {"prompt": "7,8,"},
+            {**NEUTRAL, "add_special_tokens": True},
+            {"skip_special_tokens": False, "add_special_tokens": False, "allowed_token_ids": [1]},
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "7,8,"}]},
+            NEUTRAL_CHAT,
+            {"echo": True, "chat_template_kwargs": {"enable_thinking": False}, "cache_salt": "a"},
+        ),
+    ],
+)
+def test_defaults_of_vllm_change_nothing_and_other_values_are_refused(
+    http: httpx2.Client, path: str, prompt: Any, neutral: dict[str, Any], other: dict[str, Any]
+) -> None:
+    body = {"model": DECODER, "max_tokens": 4, "temperature": 0, **prompt}
+    (plain,) = ok(http.post(path, json=body))["choices"]
+    assert ok(http.post(path, json={**body, **neutral}))["choices"] == [plain]
+    for name, value in other.items():
+        answer = http.post(path, json={**body, **neutral, name: value})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [

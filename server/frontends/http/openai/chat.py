@@ -46,6 +46,15 @@ class ChatFields(GenerationFields, kw_only=True):
     reasoning_effort: msgspec.Raw = NOTHING
     verbosity: msgspec.Raw = NOTHING
     web_search_options: msgspec.Raw = NOTHING
+    echo: msgspec.Raw = NOTHING
+    add_generation_prompt: msgspec.Raw = NOTHING
+    continue_final_message: msgspec.Raw = NOTHING
+    add_special_tokens: msgspec.Raw = NOTHING
+    documents: msgspec.Raw = NOTHING
+    chat_template: msgspec.Raw = NOTHING
+    chat_template_kwargs: msgspec.Raw = NOTHING
+    mm_processor_kwargs: msgspec.Raw = NOTHING
+    include_reasoning: msgspec.Raw = NOTHING
 
 
 ChatBody = body_type(ChatFields)
@@ -72,6 +81,15 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         reasoning_effort=("none",),
         verbosity=("medium",),
         web_search_options=(),
+        echo=(False,),
+        add_generation_prompt=(True,),
+        continue_final_message=(False,),
+        add_special_tokens=(False,),
+        documents=(),
+        chat_template=(),
+        chat_template_kwargs=({},),
+        mm_processor_kwargs=({},),
+        include_reasoning=(True, False),
     )
     longest = body.max_completion_tokens
     messages = service_messages(body.messages)
@@ -82,6 +100,7 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         max_new_tokens=body.max_tokens if longest is None else longest,
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
+        echo=None,
     )
     head = {"id": f"chatcmpl-{call.request_id}", "created": int(time.time()), "model": body.model}
     spell = call.service.token_speller(body.model)

@@ -32,13 +32,14 @@ DEFAULT_MAX_TOKENS = 16
 
 
 class CompletionFields(GenerationFields, kw_only=True):
-    """The body. ``best_of`` and ``suffix`` are rejected unless their values have no effect."""
+    """The body. Fields from ``best_of`` are rejected unless their values have no effect."""
 
     prompt: Texts
     logprobs: int | None = None
     echo: bool | None = None
     best_of: int | None = None
     suffix: str | None = None
+    add_special_tokens: msgspec.Raw = NOTHING
     metadata: msgspec.Raw = NOTHING
 
 
@@ -53,7 +54,7 @@ def completion_names(body: Any) -> dict[str, str]:
 async def completions(call: Call[Any]) -> Response | EventStream:
     """Continues prompts, streamed or not. Choice ``p * n + i`` is output i of prompt p."""
     body = call.body
-    check_neutral(body, best_of=(body.n or 1,), suffix=())
+    check_neutral(body, best_of=(body.n or 1,), suffix=(), add_special_tokens=(True,))
     inputs, token_inputs = texts_or_tokens(body.prompt, "prompt")
     echo = bool(body.echo)
     wants_logprobs = body.logprobs is not None

@@ -8,6 +8,7 @@ from server.bounds import MAX_ENTRIES, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.body import MAX_RAW_BYTES, NOTHING
 from server.frontends.http.fields import flat_body, options_of
+from server.frontends.http.openai.vllm_fields import VLLM_NEUTRAL, VllmFields
 from server.service.generation_options import Grammar, GrammarKind
 from server.service.generation_request import FinishReason, GenerateRequest
 
@@ -78,7 +79,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     json_object: bool | None = None
 
 
-class GenerationFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class GenerationFields(VllmFields, kw_only=True, forbid_unknown_fields=True):
     """The fields of chat and text completions that need conversion.
 
     :func:`body_type` adds the service's options by name. The fields of the last group are accepted
@@ -126,6 +127,7 @@ def generate_request(body: Any, **given: Any) -> GenerateRequest:
     """
     if body.stream_options is not None and not body.stream:
         raise InvalidArgumentError("stream_options", "needs stream")
+    check_neutral(body, **VLLM_NEUTRAL)
     is_search = body.beam_size is not None and body.beam_size > 1
     grammar = _given_grammar(body)
     default = 0.0 if is_search else DEFAULT_TEMPERATURE
@@ -142,6 +144,7 @@ def generate_request(body: Any, **given: Any) -> GenerateRequest:
         # vLLM serves lower numbers earlier.
         "priority": None if body.priority is None else -body.priority,
         "version": None,
+        "prompt_logprobs": None,  # a field of vLLM's, of another form
     }
     return options_of(body, GenerateRequest, {**values, **given})
 
