@@ -13,7 +13,8 @@ from tests.frontends.conftest import DECODER, EMBEDDER
 PROMPT = "7,8,"
 MESSAGES: Any = [{"role": "user", "content": PROMPT}]
 GREEDY: dict[str, Any] = {"model": DECODER, "max_tokens": 6, "temperature": 0}
-SIX: dict[str, Any] = {**GREEDY, "extra_body": {"ignore_eos": True}}
+IGNORE_EOS: dict[str, Any] = {"extra_body": {"ignore_eos": True}}
+SIX: dict[str, Any] = {**GREEDY, **IGNORE_EOS}
 """Exactly six tokens."""
 
 
@@ -105,6 +106,30 @@ def test_logprobs_are_those_of_the_tokens(client: openai.OpenAI) -> None:
     alone = client.completions.create(prompt=PROMPT, logprobs=1, **SIX).choices[0].logprobs
     assert alone is not None
     assert alone.token_logprobs == echoed.logprobs.token_logprobs[-6:]
+
+
+@pytest.mark.parametrize("prompt", [["7,8,9,", "1,"], [[20, 21, 22], [23]]], ids=["text", "ids"])
+def test_prompts_are_scored_without_new_tokens(client: openai.OpenAI, prompt: Any) -> None:
+    """``max_tokens`` 0 with ``echo``, as evaluations and vLLM's clients send it."""
+    fields: dict[str, Any] = {"prompt": prompt, "echo": True, "logprobs": 2, "n": 1}
+    scored = client.completions.create(**{**GREEDY, **fields, "max_tokens": 0})
+    longer = client.completions.create(**{**GREEDY, **fields, "max_tokens": 1}, **IGNORE_EOS)
+    for alone, whole in zip(scored.choices, longer.choices, strict=True):
+        assert alone.text
+        assert whole.text.startswith(alone.text)
+        assert alone.logprobs is not None
+        assert whole.logprobs is not None
+        assert alone.finish_reason == "length"
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            assert getattr(alone.logprobs, name) == getattr(whole.logprobs, name)[:-1]
+    assert scored.usage is not None
+    assert scored.usage.completion_tokens == 0
+    assert (
+        client.completions.create(**{**GREEDY, "prompt": prompt, "echo": True, "max_tokens": 0})
+        .choices[0]
+        .text
+        == scored.choices[0].text
+    )
 
 
 def test_streamed_tokens_have_the_offsets_of_the_whole(client: openai.OpenAI) -> None:

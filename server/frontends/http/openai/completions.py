@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -24,8 +25,14 @@ from server.frontends.http.openai.options import (
 from server.frontends.http.openai.prompts import Texts, texts_or_tokens
 from server.frontends.http.openai.stream_usage import StreamUsage
 from server.frontends.http.openai.usage import completion_usage
-from server.service.generation_request import GenerateRequest, Hypothesis, TextChunk
-from server.service.tokenize import TokenizeRequest
+from server.service.generation_request import (
+    FinishReason,
+    GenerateRequest,
+    GenerationResult,
+    Hypothesis,
+    TextChunk,
+)
+from server.service.tokenize import DetokenizeRequest, TokenizeRequest
 
 DEFAULT_MAX_TOKENS = 16
 """The default of OpenAI and vLLM."""
@@ -52,19 +59,24 @@ def completion_names(body: Any) -> dict[str, str]:
 
 
 async def completions(call: Call[Any]) -> Response | EventStream:
-    """Continues prompts, streamed or not. Choice ``p * n + i`` is output i of prompt p."""
+    """Continues prompts, streamed or not. Choice ``p * n + i`` is output i of prompt p.
+
+    With ``echo``, ``max_tokens`` may be 0: the choices are the prompts alone.
+    """
     body = call.body
     check_neutral(body, best_of=(body.n or 1,), suffix=(), add_special_tokens=(True,))
     inputs, token_inputs = texts_or_tokens(body.prompt, "prompt")
     echo = bool(body.echo)
     wants_logprobs = body.logprobs is not None
+    is_prompt_alone = echo and body.max_tokens == 0 and not body.stream
+    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     if echo and wants_logprobs and body.stream:
         raise InvalidArgumentError("echo", "with logprobs is not streamed")
     request = generate_request(
         body,
         inputs=inputs,
         token_inputs=token_inputs,
-        max_new_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+        max_new_tokens=1 if is_prompt_alone else max_tokens,
         logprobs=wants_logprobs,
         top_logprobs=body.logprobs,
         prompt_logprobs=echo and wants_logprobs,
@@ -84,6 +96,8 @@ async def completions(call: Call[Any]) -> Response | EventStream:
         return EventStream(_events(chunks, head, spelling, num_outputs, usage))
     firsts = await _first_tokens(call, request) if request.response.prompt_logprobs else []
     result = await call.service.generate(request, call.caller)
+    if is_prompt_alone:
+        result = await _prompts_alone(call, request, result)
 
     def encode() -> Response:
         choices = []
@@ -107,15 +121,40 @@ async def _first_tokens(call: Call[Any], request: GenerateRequest) -> list[int]:
     return [output.token_ids[0] for output in tokenized.outputs]
 
 
+async def _prompts_alone(
+    call: Call[Any], request: GenerateRequest, result: GenerationResult
+) -> GenerationResult:
+    """``result`` without its generated tokens: with the echoed prompts alone."""
+    texts = request.inputs
+    if request.token_inputs:
+        prompts = DetokenizeRequest(model=request.model, token_inputs=request.token_inputs)
+        texts = (await call.service.detokenize(prompts, call.caller)).texts
+    outputs = []
+    for text, output in zip(texts, result.outputs, strict=True):
+        hypotheses = tuple(
+            replace(
+                hypothesis,
+                text=text,
+                logprobs=(),
+                finish=replace(hypothesis.finish, reason=FinishReason.LENGTH),
+            )
+            for hypothesis in output.hypotheses
+        )
+        outputs.append(replace(output, hypotheses=hypotheses))
+    usage = replace(result.usage, output_tokens=0)
+    return replace(result, outputs=tuple(outputs), usage=usage)
+
+
 def _choice(
     index: int, hypothesis: Hypothesis, spelling: Spelling, best: Hypothesis, first: int | None
 ) -> dict[str, Any]:
     """Makes a choice. ``best`` carries the log-probabilities of the prompt."""
     scored = (*best.finish.prompt_logprobs, *hypothesis.logprobs)
+    has_logprobs = bool(scored) or first is not None
     return {
         "index": index,
         "text": hypothesis.text,
-        "logprobs": completion_logprobs(scored, spelling, 0, first) if scored else None,
+        "logprobs": completion_logprobs(scored, spelling, 0, first) if has_logprobs else None,
         "finish_reason": FINISH_REASONS[hypothesis.finish.reason],
     }
 
