@@ -44,8 +44,10 @@ def check_grpc_address(address: str) -> None:
     """Checks ``HOST:PORT`` or ``unix:PATH``: gRPC truncates large ports, and guesses missing ones.
 
     Raises:
-        StartupError: see :func:`host_and_port`.
+        StartupError: see :func:`host_and_port`; or the socket has no name.
     """
+    if address in _UNIX:
+        raise StartupError(f"address {address!r} has no path after {address}")
     if not address.startswith(_UNIX):
         host_and_port(address)
 

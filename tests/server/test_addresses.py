@@ -26,6 +26,13 @@ def test_rejects_malformed_addresses(address: str) -> None:
             check(address)
 
 
+@pytest.mark.parametrize("address", ["unix:", "unix-abstract:"])
+def test_a_socket_needs_a_name(address: str) -> None:
+    with pytest.raises(StartupError, match=f"'{address}' has no path"):
+        check_grpc_address(address)
+    check_grpc_address(f"{address}triune")
+
+
 def test_splits_addresses() -> None:
     assert host_and_port("[::1]:65535") == ("::1", 65535)
     assert host_and_port("localhost:0") == ("localhost", 0)
