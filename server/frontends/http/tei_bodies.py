@@ -76,7 +76,7 @@ class SimilarityBody(msgspec.Struct, kw_only=True):
     """A text, the sentences to compare it with, and options."""
 
     inputs: SimilarityInputs
-    parameters: SimilarityParameters = msgspec.field(default_factory=SimilarityParameters)
+    parameters: SimilarityParameters | None = None
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):

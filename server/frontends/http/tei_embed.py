@@ -89,7 +89,7 @@ async def similarity(model: str, call: Call[bodies.SimilarityBody]) -> Response:
 
 
 async def _cosines(model: str, call: Call[bodies.SimilarityBody], kind: EmbeddingKind) -> Response:
-    inputs, parameters = call.body.inputs, call.body.parameters
+    inputs, parameters = call.body.inputs, call.body.parameters or bodies.SimilarityParameters()
     request = EmbedRequest(
         model=model,
         inputs=(inputs.source_sentence, *inputs.sentences),
@@ -116,7 +116,7 @@ def _cosine(embedding: Embedding, other: Embedding) -> float:
 
 
 async def _late_interaction(model: str, call: Call[bodies.SimilarityBody]) -> Response:
-    inputs, parameters = call.body.inputs, call.body.parameters
+    inputs, parameters = call.body.inputs, call.body.parameters or bodies.SimilarityParameters()
     request = RerankRequest(
         model=model,
         query=inputs.source_sentence,

@@ -95,6 +95,13 @@ def test_similarity_names_the_empty_text(http: httpx2.Client, place: str) -> Non
     assert (answer.status_code, answer.json()["error"]) == (400, f"inputs.{place}: is empty")
 
 
+def test_parameters_of_similarity_may_be_null(http: httpx2.Client) -> None:
+    body: dict[str, Any] = {"inputs": {"source_sentence": "a cat", "sentences": TEXTS}}
+    plain = http.post(f"/{EMBEDDER}/similarity", json=body)
+    null = http.post(f"/{EMBEDDER}/similarity", json={**body, "parameters": None})
+    assert (null.status_code, null.json()) == (200, plain.json())
+
+
 def test_truncation_and_information(http: httpx2.Client) -> None:
     for direction in ("Left", "Right"):
         body = {"inputs": "a " * 100, "truncate": True, "truncation_direction": direction}
