@@ -22,8 +22,11 @@ def test_lists_and_gets_models(client: openai.OpenAI) -> None:
     names = [model.id for model in client.models.list()]
     assert {DECODER, EMBEDDER} <= set(names)
     assert client.models.retrieve(DECODER).id == DECODER
-    with pytest.raises(openai.NotFoundError):
-        client.models.retrieve("nothing")
+    for name in ("nothing", "owner/nothing"):
+        with pytest.raises(openai.NotFoundError) as caught:
+            client.models.retrieve(name)
+        assert caught.value.code == "model_not_found"
+        assert f"{name!r} is not served here; served: " in caught.value.message
 
 
 @pytest.mark.parametrize("route", ["chat", "completions"])

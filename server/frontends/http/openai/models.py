@@ -8,6 +8,8 @@ from server.errors import ModelNotFoundError
 from server.frontends.http.endpoint import Call, json_response
 from server.service.model_info import ModelInfo, State
 
+_NAME = ("owner", "model")
+
 
 async def list_models(call: Call[None]) -> Response:
     """Lists the served models."""
@@ -15,8 +17,8 @@ async def list_models(call: Call[None]) -> Response:
 
 
 async def get_model(call: Call[None]) -> Response:
-    """Describes one model."""
-    name = call.path_params["model"]
+    """Describes one model. Names with an owner, as those of Hugging Face, are not served."""
+    name = "/".join(call.path_params[part] for part in _NAME if part in call.path_params)
     models = _served(call)
     for info in models:
         if info.name == name:

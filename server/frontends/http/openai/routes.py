@@ -40,4 +40,5 @@ def routes(context: Context) -> list[BaseRoute]:
         *audio_routes(context),
         api.get("/v1/models", list_models),
         api.get("/v1/models/{model}", get_model),
+        api.get("/v1/models/{owner}/{model}", get_model),
     ]
