@@ -10,7 +10,11 @@ from starlette.datastructures import Headers
 from starlette.types import Receive
 
 from server.errors import RETRY_SECONDS, Limit, OverloadedError
-from server.frontends.http.failures import BodyTooLargeError, MalformedBodyError
+from server.frontends.http.failures import (
+    BodyTooLargeError,
+    MalformedBodyError,
+    UnsupportedEncodingError,
+)
 from server.frontends.http.json_size import MAX_VALUES, has_too_many_values
 
 T = TypeVar("T")
@@ -59,6 +63,13 @@ def check_length(headers: Headers, max_bytes: int) -> None:
     length = headers.get("content-length", "")
     if length.isdecimal() and int(length) > max_bytes:
         raise BodyTooLargeError(max_bytes)
+
+
+def check_encoding(headers: Headers) -> None:
+    """Raises ``UnsupportedEncodingError`` if the body is compressed."""
+    for encodings in headers.getlist("content-encoding"):
+        if encodings.strip().lower() not in ("", "identity"):
+            raise UnsupportedEncodingError
 
 
 async def read_body(receive: Receive, max_bytes: int, budget: BodyBudget) -> bytes:

@@ -27,6 +27,7 @@ from server.frontends.http.body import (
     BodyBudget,
     BodyLimits,
     ClientGoneError,
+    check_encoding,
     check_length,
     json_decoder,
     read_body,
@@ -229,6 +230,7 @@ class Endpoint:
         settings, budget = self.api.context.settings, self.api.context.budget
         max_bytes = settings.max_body_bytes if self.limits is None else self.limits.max_bytes
         check_length(headers, max_bytes)
+        check_encoding(headers)
         if is_anonymous:
             try:
                 return await read_body(receive, MAX_ANONYMOUS_BYTES, budget)

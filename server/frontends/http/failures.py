@@ -44,6 +44,13 @@ class MalformedBodyError(InvalidArgumentError):
     """
 
 
+class UnsupportedEncodingError(MalformedBodyError):
+    """A compressed body: status 415 (RFC 9110, 15.5.16)."""
+
+    def __init__(self) -> None:
+        super().__init__("content-encoding", "compressed bodies are not supported")
+
+
 class RouteNotFoundError(ServeError):
     """A path without a route."""
 
@@ -62,7 +69,12 @@ class MethodNotAllowedError(ServeError):
         super().__init__(f"this address does not answer {method}")
 
 
-_STATUSES_OF_TYPES = {BodyTooLargeError: 413, MethodNotAllowedError: 405, ForeignOriginError: 403}
+_STATUSES_OF_TYPES = {
+    BodyTooLargeError: 413,
+    UnsupportedEncodingError: 415,
+    MethodNotAllowedError: 405,
+    ForeignOriginError: 403,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,8 @@ class Failure:
             return {"www-authenticate": "Bearer"}
         if error.code == Code.DEADLINE_EXCEEDED:
             return {"x-should-retry": "false"}  # read by OpenAI's clients
+        if isinstance(error, UnsupportedEncodingError):
+            return {"accept-encoding": "identity"}
         return {}
 
 

@@ -192,8 +192,6 @@ def generated(response: InferResponse) -> dict[str, Any]:
 
 
 def _json_length(headers: Headers, size: int) -> int:
-    if headers.get("content-encoding", "identity") != "identity":
-        raise InvalidArgumentError("content-encoding", "compressed bodies are not supported")
     text = headers.get(HEADER_LENGTH)
     length = size
     if text is not None:

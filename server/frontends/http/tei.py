@@ -11,7 +11,11 @@ from model.bundle import ScoreFunction
 from server.errors import Code, InvalidArgumentError
 from server.frontends.http import tei_bodies as bodies
 from server.frontends.http.endpoint import Api, Call, Context, json_response
-from server.frontends.http.failures import Failure, MalformedBodyError
+from server.frontends.http.failures import (
+    Failure,
+    MalformedBodyError,
+    UnsupportedEncodingError,
+)
 from server.frontends.http.json_size import MAX_ID_VALUES, MAX_VALUES
 from server.frontends.http.tei_embed import embed, embed_all, embed_sparse, similarity
 from server.frontends.http.tei_headers import answer_with
@@ -90,6 +94,8 @@ def _error_type(failure: Failure) -> tuple[str, int]:
     if isinstance(error, InvalidArgumentError):
         if error.description in {"must not be empty", "is empty"}:
             return "Empty", 400
+        if isinstance(error, UnsupportedEncodingError):
+            return "Validation", failure.status
         if isinstance(error, MalformedBodyError):
             return "Validation", 422
         if failure.field == "model":
