@@ -21,6 +21,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/multi-vector": {"input": TEXTS},
     "/pooling": {"input": TEXTS},
     "/v2/embed": {"input_type": "search_query", "texts": TEXTS},
+    "/v1/embed": {"texts": TEXTS},
     "/v2/rerank": {"query": "cat", "documents": TEXTS},
     "/v1/rerank": {"query": "cat", "documents": TEXTS},
     "/rerank": {"query": "cat", "documents": TEXTS, "max_tokens_per_doc": 4},
@@ -56,7 +57,6 @@ LANGUAGES = {
 OTHERS = {
     "/translate_file",
     "/suggest",
-    "/v1/embed",
     "/v2/repository/index",
     "/v2/repository/models/{model}/load",
     "/v2/repository/models/{model}/unload",
@@ -102,7 +102,7 @@ def own_message(path: str, answer: httpx2.Response) -> str:
         assert body["error_type"] in ("Validation", "Backend")
         assert answer.status_code == {"Validation": 413, "Backend": 424}[body["error_type"]]
         message = body["error"]
-    elif path.endswith("rerank") or path == "/v2/embed":
+    elif path.endswith("rerank") or path.endswith("/embed"):
         assert set(body) == {"message"}
         message = body["message"]
     else:

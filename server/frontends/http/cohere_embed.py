@@ -1,7 +1,7 @@
-"""Cohere's embedding route ``/v2/embed``."""
+"""Cohere's embedding routes ``/v2/embed`` and ``/v1/embed``."""
 
 import uuid
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from starlette.responses import Response
@@ -32,18 +32,29 @@ _LONG_INPUTS = {
 }
 
 
+InputTypes: TypeAlias = Literal[
+    "search_document", "search_query", "classification", "clustering", "image"
+]
+
+
 class EmbedBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Texts, or images as ``data:`` URLs. ``priority`` has no effect."""
 
     model: str
-    input_type: Literal["search_document", "search_query", "classification", "clustering", "image"]
+    input_type: InputTypes
     texts: list[str] | None = None
     images: list[str] | None = None
     max_tokens: int | None = None
     output_dimension: int | None = None
     embedding_types: list[Encoding] | None = None
-    truncate: Literal["NONE", "START", "END"] = "END"
+    truncate: Literal["NONE", "START", "END"] | None = None
     priority: int | None = None
+
+
+class EmbedV1Body(EmbedBody, kw_only=True, forbid_unknown_fields=True):
+    """The same of the API's version 1, which LangChain's client uses."""
+
+    input_type: InputTypes | None = None  # type: ignore[assignment]
 
 
 def routes(context: Context) -> list[BaseRoute]:
@@ -52,13 +63,8 @@ def routes(context: Context) -> list[BaseRoute]:
     names = {"inputs": "texts", "dimensions": "output_dimension", "long_input": "truncate"}
     return [
         api.post("/v2/embed", EmbedBody, _embed, names=names),
-        # Without this route, /v1/embed would be TEI's route /{model}/embed for a model "v1".
-        api.post("/v1/embed", lambda *_: None, _no_embed),
+        api.post("/v1/embed", EmbedV1Body, _embed, names=names),
     ]
-
-
-async def _no_embed(_: Call[None]) -> Response:
-    return json_response({"message": "embed is not available here; use /v2/embed"}, 404)
 
 
 async def _embed(call: Call[EmbedBody]) -> Response:
@@ -68,7 +74,7 @@ async def _embed(call: Call[EmbedBody]) -> Response:
     model = call.service.get_model(body.model)
     check_kind(model, EmbeddingKind.DENSE)
     images = Images(images=body.images or [], field="images", path="images[{}]")
-    long_input = None if images.images else _LONG_INPUTS[body.truncate]
+    long_input = None if images.images else _LONG_INPUTS[body.truncate or "END"]
     request = EmbedRequest(
         model=body.model,
         inputs=tuple(body.texts or ()),
@@ -94,17 +100,25 @@ def _purpose(body: EmbedBody, model: ModelInfo) -> dict[str, Any]:
 
 def _response(body: EmbedBody, vectors: list[Vectors], usage: Usage) -> Response:
     encodings: list[Encoding] = body.embedding_types or ["float"]
-    embeddings = {
+    embeddings: Any = {
         name: [encoded(vector, name) for vector in vectors]
         for name in dict.fromkeys(encodings)  # without duplicates
     }
+    is_v1 = isinstance(body, EmbedV1Body)
+    kind = "embeddings_by_type"
+    if is_v1 and not body.embedding_types:
+        kind, embeddings = "embeddings_floats", embeddings["float"]
     tokens = {"input_tokens": usage.input_tokens}
     return json_response(
         {
             "id": str(uuid.uuid4()),
-            "response_type": "embeddings_by_type",
+            "response_type": kind,
             "embeddings": embeddings,
             "texts": body.texts or [],
-            "meta": {"api_version": {"version": "2"}, "billed_units": tokens, "tokens": tokens},
+            "meta": {
+                "api_version": {"version": "1" if is_v1 else "2"},
+                "billed_units": tokens,
+                "tokens": tokens,
+            },
         }
     )

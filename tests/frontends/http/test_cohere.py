@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from typing import Any
 
 import cohere
 import pytest
@@ -50,8 +51,22 @@ def test_errors(server: ServerProcess) -> None:
     with pytest.raises(BadRequestError) as caught:
         client.rerank(model=RERANKER, query="", documents=DOCUMENTS)
     assert "query" in str(caught.value.body)
-    with pytest.raises(NotFoundError, match="/v2/embed"):
-        cohere.Client(api_key="none", base_url=server.http_url).embed(texts=["a"], model=EMBEDDER)
+
+
+def test_version_1_embeds_as_version_2(server: ServerProcess) -> None:
+    """LangChain sends types, and null for ``truncate``; without types, the answer is a list."""
+    client = cohere.Client(api_key="none", base_url=server.http_url)
+    both = cohere.ClientV2(api_key="none", base_url=server.http_url)
+    fields: dict[str, Any] = {"model": EMBEDDER, "texts": DOCUMENTS, "input_type": "search_query"}
+    expected = both.embed(**fields, embedding_types=["float"]).embeddings.float_
+    typed = client.embed(**fields, embedding_types=["float"], truncate=None)
+    assert typed.response_type == "embeddings_by_type"
+    assert typed.embeddings.float_ == expected
+    listed = client.embed(texts=DOCUMENTS, model=EMBEDDER)
+    assert listed.response_type == "embeddings_floats"
+    assert len(listed.embeddings) == len(DOCUMENTS)
+    assert listed.texts == DOCUMENTS
+    assert client.embed(texts=DOCUMENTS[:1], model=EMBEDDER).embeddings == listed.embeddings[:1]
 
 
 def test_curl_reranks_as_jina_and_vllm_do(server: ServerProcess) -> None:
