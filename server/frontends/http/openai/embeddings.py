@@ -1,6 +1,7 @@
 """OpenAI's embedding route ``/v1/embeddings``."""
 
-from typing import cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import msgspec
 from starlette.responses import Response
@@ -19,6 +20,7 @@ from server.frontends.http.embedding_kinds import (
 )
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.images import ImageItem, ImageMessage, images_of
+from server.frontends.http.openai.options import check_neutral
 from server.frontends.http.openai.prompts import ENCODER_NAMES, Texts, encoder_texts, truncation
 from server.frontends.http.openai.usage import prompt_usage
 from server.service.embedding import EmbedRequest, EmbedResult
@@ -27,8 +29,10 @@ from server.service.embedding import EmbedRequest, EmbedResult
 class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body. The options after ``dimensions`` are those of vLLM, Jina and the service.
 
-    ``input`` is :data:`Texts` or images. ``messages`` is one image and replaces ``input``. ``task``
-    is Jina's name for ``input_type``.
+    ``input`` is :data:`Texts` or images. ``messages`` is one image and replaces ``input``. Jina's
+    names: ``task`` for ``input_type``, ``normalized`` for ``normalize``, ``embedding_type`` for
+    ``encoding_format``, which llama-index calls ``encoding_type``. The fields of the last group are
+    rejected unless their values have no effect.
     """
 
     model: str
@@ -42,20 +46,59 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_name: str | None = None
     input_type: InputTypeName | None = None
     task: JinaTask | None = None
+    embedding_type: Encoding | None = None
+    encoding_type: Encoding | None = None
+    normalized: bool | None = None
+    truncate: bool | None = None
     user: msgspec.Raw = NOTHING
     safety_identifier: msgspec.Raw = NOTHING
+    request_id: msgspec.Raw = NOTHING
+
+    late_chunking: msgspec.Raw = NOTHING
+    add_special_tokens: msgspec.Raw = NOTHING
+    priority: msgspec.Raw = NOTHING
+    embed_dtype: msgspec.Raw = NOTHING
+    endianness: msgspec.Raw = NOTHING
+
+
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "late_chunking": (False,),
+    "add_special_tokens": (True,),
+    "priority": (0,),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
+}
+# Fields for the same, by their name in the service.
+_SYNONYMS = {
+    "input_type": ("input_type", "task"),
+    "encoding": ("encoding_format", "embedding_type", "encoding_type"),
+    "normalize": ("normalize", "normalized"),
+    "long_input": ("truncate_prompt_tokens", "truncate"),
+}
 
 
 def embedding_names(body: EmbeddingsBody) -> dict[str, str]:
     """The protocol's names of the service's fields."""
-    return ENCODER_NAMES if body.task is None else {**ENCODER_NAMES, "input_type": "task"}
+    sent = {field: _sent(body, names) for field, names in _SYNONYMS.items()}
+    return {**ENCODER_NAMES, **{field: names[0] for field, names in sent.items() if names}}
+
+
+def _sent(body: EmbeddingsBody, names: Sequence[str]) -> list[str]:
+    return [name for name in names if getattr(body, name) is not None]
+
+
+def _check_synonyms(body: EmbeddingsBody) -> None:
+    for names in _SYNONYMS.values():
+        sent = _sent(body, names)
+        if len(sent) > 1:
+            raise InvalidArgumentError(sent[1], f"cannot be combined with {sent[0]}")
 
 
 async def embeddings(call: Call[EmbeddingsBody]) -> Response:
     """Embeds texts, token ids or images."""
     body = call.body
-    if body.task is not None and body.input_type is not None:
-        raise InvalidArgumentError("task", "cannot be combined with input_type")
+    _check_synonyms(body)
+    check_neutral(body, **_NEUTRAL)
     images = images_of(body.input, body.messages)
     check_kind(call.service.get_model(body.model), EmbeddingKind.DENSE)
     inputs = images.texts
@@ -66,16 +109,17 @@ async def embeddings(call: Call[EmbeddingsBody]) -> Response:
         inputs=inputs,
         images=await images.files(call),
         dimensions=body.dimensions,
-        normalize=body.normalize,
+        normalize=body.normalized if body.normalize is None else body.normalize,
         prompt=body.prompt,
         prompt_name=body.prompt_name,
         input_type=input_type_of(body.input_type or body.task),
-        length=truncation(body.truncate_prompt_tokens),
+        length=truncation(-1 if body.truncate else body.truncate_prompt_tokens),
     )
     with images.named():
         result = await call.service.embed(request, call.caller)
+    encoding = body.encoding_format or body.embedding_type or body.encoding_type
     return await call.service.build(
-        result.num_values, lambda: _response(result, body.encoding_format), call.caller
+        result.num_values, lambda: _response(result, encoding), call.caller
     )
 
 
