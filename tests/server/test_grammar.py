@@ -121,6 +121,38 @@ def generate_text(
     raise AssertionError("the grammar does not end")
 
 
+A = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "is_accepted"),
+    [
+        ({"type": "string", "maxLength": 2}, r'"\n\""', True),
+        ({"type": "string", "maxLength": 2}, r'"\n\"a"', False),
+        ({"type": "string", "minLength": 2}, r'"\n"', False),
+        (A, r'{"a":"x"}', False),
+        (A | {"additionalProperties": False}, r'{"a":1}', True),
+        (A | {"additionalProperties": False}, r'{"\u0061":"x"}', False),
+        (A, r'{"\u0061":"x"}', True),  # a limit of llguidance
+    ],
+)
+def test_escapes_in_json(
+    compiler: GrammarCompiler,
+    tokenizer: Tokenizer,
+    schema: dict[str, object],
+    text: str,
+    is_accepted: bool,
+) -> None:
+    constraint = compiler.compile(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+    ids = [*(id_of(tokenizer, character) for character in text), EOS]
+    for id_ in ids:
+        if id_ not in allowed_tokens(constraint, tokenizer.get_vocab_size()):
+            assert not is_accepted
+            return
+        constraint.advance(id_)
+    assert is_accepted
+
+
 def test_follows_a_choice_list(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
     values = ("red", "green (1+1)", "é|[x]", "r.")
     grammar = Grammar(GrammarKind.CHOICES, choices=values)
