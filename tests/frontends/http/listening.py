@@ -21,6 +21,13 @@ from server.frontends.http.settings import HttpSettings
 from server.service.caller import Caller
 
 Start = Callable[..., AbstractAsyncContextManager[int]]
+NUM_ITEMS, ITEM_BYTES = 128, 1 << 16
+"""The stream ``/items``."""
+
+
+def item(number: int) -> bytes:
+    """One item of the stream ``/items``."""
+    return str(number).encode().rjust(ITEM_BYTES, b" ")
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,6 +59,7 @@ async def listening(
     release: asyncio.Event | None = None,
     entered: asyncio.Event | None = None,
     decode: asyncio.Event | None = None,
+    sent: list[int] | None = None,
     **limits: Any,
 ) -> AsyncIterator[int]:
     """Yields the port of a listener with the route ``/echo`` and others.
@@ -62,6 +70,7 @@ async def listening(
         release: ``/held`` answers when it is set.
         entered: set when a large body is to be decoded.
         decode: large bodies are decoded when it is set.
+        sent: gets the numbers of the items of ``/items`` that were given to the connection.
         limits: of ``HttpSettings``.
     """
     settings = HttpSettings(**limits)
@@ -84,11 +93,21 @@ async def listening(
 
         return EventStream(items())
 
+    async def items(_: Call[Body]) -> EventStream:
+        async def numbered() -> AsyncGenerator[bytes, None]:
+            for number in range(NUM_ITEMS):
+                yield item(number)
+                if sent is not None:
+                    sent.append(number)
+
+        return EventStream(numbered())
+
     api = Api(context=context, error=error_response)
     routes = [
         api.post("/echo", Body, echo),
         api.post("/held", Body, held),
         api.post("/stream", Body, stream),
+        api.post("/items", Body, items),
         api.post("/large", Body, echo, limits=BodyLimits(200_000, seconds=60.0)),
         api.post("/slow", Body, echo, limits=BodyLimits(200_000, seconds=0.05)),
     ]

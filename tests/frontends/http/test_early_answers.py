@@ -81,12 +81,27 @@ async def test_refused_bodies_are_not_asked_for(
         assert b"connection: close" in await connection.closed()
 
 
-async def test_accepted_bodies_are_asked_for(start: Start) -> None:
+BODIES = (("content-length: 2", b"{}"), ("transfer-encoding: chunked", b"2\r\n{}\r\n0\r\n\r\n"))
+
+
+@pytest.mark.parametrize(("header", "body"), BODIES, ids=["length", "chunked"])
+async def test_accepted_bodies_are_asked_for(start: Start, header: str, body: bytes) -> None:
     async with start() as port, connect(port) as connection:
-        await connection.send(head(EXPECT, "content-length: 2"))
+        await connection.send(head(EXPECT, header))
         assert await connection.status() == 100
-        await connection.send(b"{}")
+        await connection.send(body)
         await connection.reader.readline()
         assert await connection.status() == 200
         answer = await connection.reader.readuntil(b"\r\n\r\n")
         assert b"connection: close" not in answer
+
+
+@pytest.mark.parametrize(("header", "body"), BODIES, ids=["length", "chunked"])
+async def test_clients_need_not_wait_to_be_asked(start: Start, header: str, body: bytes) -> None:
+    """They may send the body at once, and the next request after it (RFC 9110, 10.1.1)."""
+    async with start() as port, connect(port) as connection:
+        await connection.send(head(EXPECT, header) + body + head(header, CLOSE) + body)
+        answers = await connection.closed()
+    assert answers.count(b"HTTP/1.1 200 OK") == 2
+    assert answers.count(b"HTTP/1.1") - answers.count(b"HTTP/1.1 100") == 2
+    assert answers.count(b'{"text":""}') == 2
