@@ -205,14 +205,19 @@ def test_deadline_ends_the_call(server: ServerProcess) -> None:
 def test_serves_health_and_reflection(server: ServerProcess) -> None:
     with grpc.insecure_channel(server.target) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
-        for service in ("", "triune.v1.InferenceService", "triune.v1.ModelService"):
+        services = {
+            "triune.v1.InferenceService",
+            "triune.v1.ModelService",
+            "inference.GRPCInferenceService",
+        }
+        for service in ("", *services):
             response = check(health_pb2.HealthCheckRequest(service=service), timeout=60)
             assert response.status == health_pb2.HealthCheckResponse.SERVING
         reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         (response,) = reflect(iter([request]), timeout=60)
         names = {service.name for service in response.list_services_response.service}
-        assert {"triune.v1.InferenceService", "triune.v1.ModelService"} <= names
+        assert services <= names
 
 
 def test_exports_metrics(client: Client, server: ServerProcess) -> None:

@@ -6,6 +6,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from protos.triune.v1 import inference_pb2, models_pb2
 from server.frontends.grpc.health_watch import HealthServicer
+from server.frontends.grpc.oip import OPEN_INFERENCE
 
 INFERENCE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 MODELS = models_pb2.DESCRIPTOR.services_by_name["ModelService"].full_name
@@ -26,7 +27,7 @@ class Health:
 
     async def set_serving(self) -> None:
         """Sets the server and its services to SERVING."""
-        for name in ("", INFERENCE, MODELS):
+        for name in ("", INFERENCE, MODELS, OPEN_INFERENCE):
             await self._set(name, is_serving=True)
 
     async def set_models(self, names: frozenset[str]) -> None:
