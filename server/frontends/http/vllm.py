@@ -21,14 +21,42 @@ from server.service.rerank import RerankRequest
 from server.service.tokenize import DetokenizeRequest, TokenizeRequest
 from server.service.usage import Usage
 
+_Some = str | list[str] | None
+
 
 class ScoreBody(msgspec.Struct, kw_only=True):
-    """One text to compare with several, or equally many first and second texts."""
+    """One text to compare with several, or equally many first and second texts, by one pair of
+    vLLM's names.
+    """
 
     model: str
-    text_1: str | list[str]
-    text_2: str | list[str]
+    text_1: _Some = None
+    text_2: _Some = None
+    data_1: _Some = None
+    data_2: _Some = None
+    queries: _Some = None
+    documents: _Some = None
+    items: _Some = None
     truncate_prompt_tokens: int | None = None
+
+
+_SCORE_FIELDS = (
+    ("text_1", "text_2"),
+    ("data_1", "data_2"),
+    ("queries", "documents"),
+    ("queries", "items"),
+)
+
+
+def _score_fields(body: ScoreBody) -> tuple[str, str]:
+    """The fields of the first and of the second texts: the pair of which most is given."""
+    return max(_SCORE_FIELDS, key=lambda pair: sum(getattr(body, n) is not None for n in pair))
+
+
+def score_names(body: ScoreBody) -> dict[str, str]:
+    """The names that ``body`` uses for the service's fields."""
+    first, second = _score_fields(body)
+    return {"query": first, "documents": second, "max_tokens": "truncate_prompt_tokens"}
 
 
 class ClassifyBody(msgspec.Struct, kw_only=True):
@@ -59,7 +87,6 @@ class DetokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def routes(context: Context) -> list[BaseRoute]:
     """The routes."""
     api = Api(context=context, error=error_response)
-    score_names = {"query": "text_1", "documents": "text_2", "max_tokens": "truncate_prompt_tokens"}
     return [
         api.post("/score", ScoreBody, _score, names=score_names),
         api.post("/v1/score", ScoreBody, _score, names=score_names),
@@ -77,12 +104,10 @@ def routes(context: Context) -> list[BaseRoute]:
 
 async def _score(call: Call[ScoreBody]) -> Response:
     body = call.body
-    first = [body.text_1] if isinstance(body.text_1, str) else body.text_1
-    second = [body.text_2] if isinstance(body.text_2, str) else body.text_2
-    for name, texts in (("text_1", first), ("text_2", second)):
-        Size(MAX_TEXTS).check_count(name, texts)
+    fields = _score_fields(body)
+    first, second = (_texts_of(body, name) for name in fields)
     if len(first) not in (1, len(second)):
-        raise InvalidArgumentError("text_1", f"has {len(first)} texts for {len(second)}")
+        raise InvalidArgumentError(fields[0], f"has {len(first)} texts for {len(second)}")
     queries = first * len(second) if len(first) == 1 else first
     places: dict[str, list[int]] = {}
     for index, query in enumerate(queries):
@@ -106,6 +131,15 @@ async def _score(call: Call[ScoreBody]) -> Response:
         {"index": index, "object": "score", "score": score} for index, score in enumerate(scores)
     ]
     return list_response(call, "score", data, usage)
+
+
+def _texts_of(body: ScoreBody, name: str) -> list[str]:
+    given: _Some = getattr(body, name)
+    if given is None:
+        raise InvalidArgumentError(name, "is required")
+    texts = [given] if isinstance(given, str) else given
+    Size(MAX_TEXTS).check_count(name, texts)
+    return texts
 
 
 def _place(field: str, indices: list[int]) -> str:

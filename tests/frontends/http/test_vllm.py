@@ -39,6 +39,25 @@ def test_score_is_rerank_in_the_order_of_the_texts(
     assert paired == pytest.approx([expected[0], dog.score, expected[2]], rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("data_1", "data_2"), ("queries", "documents"), ("queries", "items")],
+)
+def test_texts_to_score_have_several_names(http: httpx2.Client, first: str, second: str) -> None:
+    body = {"model": RERANKER, "text_1": "cat", "text_2": TEXTS}
+    renamed = {"model": RERANKER, first: "cat", second: TEXTS}
+    expected = ok(http.post("/score", json=body))["data"]
+    assert ok(http.post("/score", json=renamed))["data"] == expected
+    for wrong, field in (
+        ({**renamed, second: ["a", ""]}, f"{second}[1]"),
+        ({**renamed, first: ["a", "b"]}, first),
+        ({**renamed, first: ""}, first),
+        ({"model": RERANKER, first: "cat"}, "data_2" if first == "data_1" else "documents"),
+    ):
+        answer = http.post("/score", json=wrong)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+
+
 def test_classify_gives_probabilities_in_the_order_of_the_labels(
     server: ServerProcess, http: httpx2.Client
 ) -> None:
@@ -134,6 +153,7 @@ def test_defaults_of_vllm_change_nothing_and_other_values_are_refused(
     [
         ("/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "text_1"),
         ("/score", {"text_1": "a", "text_2": []}, "text_2"),
+        ("/score", {}, "text_1"),
         ("/score", {"text_1": ["a", "b"], "text_2": ["c", ""]}, "text_2[1]"),
         ("/detokenize", {"tokens": [1, 10**9]}, "tokens[0].ids[1]"),
         ("/detokenize", {"tokens": []}, "tokens[0]"),
