@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.errors import ServeError, UnauthenticatedError
 from server.frontends.http.access import Access
+from server.frontends.http.exchange import request_id_of
 from server.frontends.http.failures import MethodNotAllowedError, RouteNotFoundError, failure_of
 from server.frontends.http.openai.errors import error_response as openai_error
 from server.frontends.http.origins import ForeignOriginError, check_origin
@@ -61,6 +62,7 @@ class Application:
         shape = openai_error if scope["path"].startswith(_OPENAI) else error_response
         response = shape(failure)
         response.status_code = failure.status
+        response.headers["x-request-id"] = request_id_of(Headers(scope=scope))
         response.headers.update({**failure.headers, **(headers or {})})  # type: ignore[dict-item]
         await response(scope, receive, send)
 

@@ -126,6 +126,12 @@ async def test_request_ids_are_repeated_or_made(bundles: Path) -> None:
         assert (given.headers["x-request-id"], given.json()["id"]) == ("abc", "classify-abc")
         made = await client.post("/classify", json=CLASSIFY, headers={"x-request-id": "a" * 200})
         assert len(made.headers["x-request-id"]) == 32
+        for path in ("/nothing", "/v1/nothing", "/v1/models"):  # unknown, and another method's
+            refused = await client.post(path, headers={"x-request-id": "abc"})
+            assert (refused.status_code, refused.headers["x-request-id"]) in (
+                (404, "abc"),
+                (405, "abc"),
+            )
 
 
 async def test_only_given_origins_may_call(bundles: Path) -> None:
