@@ -6,6 +6,7 @@ from typing import Any
 from starlette.responses import Response
 
 from model.bundle import EmbeddingKind, Task
+from server.bounds import MAX_TEXTS
 from server.frontends.http.endpoint import Call, json_response
 from server.service.model_info import ModelInfo
 
@@ -23,7 +24,7 @@ async def info(name: str, call: Call[None]) -> Response:
             "max_input_length": model.max_length,
             "max_batch_tokens": None,
             "max_batch_requests": None,
-            "max_client_batch_size": None,
+            "max_client_batch_size": MAX_TEXTS,  # clients send at most so many texts
             "auto_truncate": False,
             "tokenization_workers": None,
             "version": _version(),

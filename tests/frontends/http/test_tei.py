@@ -109,6 +109,10 @@ def test_truncation_and_information(http: httpx2.Client) -> None:
     info = http.get(f"/{EMBEDDER}/info").json()
     assert (info["model_id"], info["max_input_length"]) == (EMBEDDER, 48)
     assert "embedding" in info["model_type"]
+    largest = ["a"] * info["max_client_batch_size"]
+    assert len(http.post(f"/{EMBEDDER}/embed", json={"inputs": largest}).json()) == len(largest)
+    more = http.post(f"/{EMBEDDER}/embed", json={"inputs": [*largest, "a"]})
+    assert more.status_code == 413
     assert http.get(f"/{EMBEDDER}/health").status_code == 200
 
 
