@@ -92,8 +92,7 @@ class Context:
 class Api:
     """Makes the routes of one protocol.
 
-    ``error`` makes the response of an error; the endpoint adds status and headers. ``error_event``
-    makes a stream item of an error; by default an event whose data is the body of ``error``.
+    ``error`` makes the response of an error; the endpoint adds status and headers.
     ``body_token`` returns the token in a body, for protocols that send it there; such bodies are
     read before the token is checked. ``status_of`` returns the HTTP status of an error.
     """
@@ -101,13 +100,12 @@ class Api:
     context: Context
     error: Callable[[Failure], Response]
     status_of: Callable[[Failure], int] = lambda failure: failure.status
-    error_event: Callable[[Failure], bytes] | None = None
     body_token: Callable[[Any], str | None] | None = None
 
     @property
     def errors(self) -> Errors:
         """How errors are sent."""
-        return Errors(self.error, self.status_of, self.error_event)
+        return Errors(self.error, self.status_of)
 
     def post(
         self,

@@ -19,19 +19,13 @@ _MAX_REQUEST_ID = 128
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """How a protocol sends errors: as a response with a status, or as an item of a stream.
-
-    ``event`` makes the item; by default it is an event whose data is the body of the response.
-    """
+    """How a protocol sends errors: as a response with a status, or as an item of a stream."""
 
     response: Callable[[Failure], Response]
     status_of: Callable[[Failure], int]
-    event: Callable[[Failure], bytes] | None = None
 
     def event_of(self, failure: Failure) -> bytes:
-        """The stream item that reports ``failure``."""
-        if self.event is not None:
-            return self.event(failure)
+        """The stream item that reports ``failure``: its data is the body of the response."""
         return b"data: " + bytes(self.response(failure).body) + b"\n\n"
 
 
@@ -62,6 +56,7 @@ class Exchange:
         self._request_id = request_id
         self._connection = scope.get("triune.connection")
         self._has_started = False
+        self._error_event: Callable[[Failure], bytes] = errors.event_of
 
     @property
     def is_gone(self) -> bool:
@@ -89,7 +84,7 @@ class Exchange:
             response.headers.update(failure.headers)
             await self._respond(response)
             return
-        await self._send_body(self._errors.event_of(failure), more=False)
+        await self._send_body(self._error_event(failure), more=False)
 
     async def _respond(self, response: Response) -> None:
         self._has_started = True
@@ -100,6 +95,8 @@ class Exchange:
         await response(self._scope, _receive_nothing, self._send)
 
     async def _stream(self, stream: EventStream) -> None:
+        if stream.error_event is not None:
+            self._error_event = stream.error_event
         async with aclosing(stream.items) as items:
             first = await anext(items, None)
             await self._send_head(stream)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,15 @@ async def can_generate(running: RunningServer) -> bool:
         return await connection.status() == 200
 
 
+async def is_open(port: int) -> bool:
+    """Whether the port accepts connections."""
+    try:
+        async with connect(port):
+            return True
+    except ConnectionError:
+        return False
+
+
 @pytest.mark.parametrize("leave", ["close", "half-close", "reset"])
 async def test_a_client_that_leaves_frees_its_slot(every_task: Path, leave: str) -> None:
     async with serving(every_task, **ONE_SLOT) as running:
@@ -77,6 +87,41 @@ async def test_a_client_that_does_not_read_frees_its_slot(every_task: Path) -> N
             await wait_for(running, "RESOURCE_EXHAUSTED")
             while not await can_generate(running):
                 pass
+
+
+async def test_responses_have_events_of_their_own_for_errors(every_task: Path) -> None:
+    """The event has a type and a number: without them, clients such as Vercel's AI SDK ignore it.
+
+    The client does not read until the server drains, so the stream has not ended before.
+    """
+    fields = {
+        "input": "7,",
+        "max_output_tokens": 255,
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 98,
+        "stream": True,
+        "ignore_eos": True,
+        "model": DECODER,
+    }
+    server = serving(every_task, **MANY, grace_seconds=0.0)
+    port = (await server.__aenter__()).http_port
+    assert port is not None
+    async with connect(port, receive_bytes=4096) as connection:
+        await connection.send(post("/v1/responses", json.dumps(fields).encode()))
+        assert await connection.status() == 200
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        closing = asyncio.create_task(server.__aexit__(None, None, None))
+        while await is_open(port):
+            pass
+        connection.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        rest = await connection.closed()
+    await closing
+    events = re.findall(rb"event: (.*)\ndata: (.*)\n", rest)
+    name, data = events[-1][0], json.loads(events[-1][1])
+    assert (name, data["type"]) == (b"error", "error")
+    assert data["sequence_number"] > json.loads(events[-2][1])["sequence_number"]
+    assert data["error"]["message"] == "the server is shutting down"
+    assert data["error"]["type"] == "server_error"
 
 
 async def test_draining_ends_streams_with_an_error(every_task: Path) -> None:

@@ -27,6 +27,11 @@ _TOO_LONG_MESSAGE = "this model's maximum context length is exceeded"
 
 def error_response(failure: Failure) -> Response:
     """``{"error": {"message", "type", "param", "code"}}``."""
+    return json_response({"error": error_object(failure)})
+
+
+def error_object(failure: Failure) -> dict[str, str | None]:
+    """``{"message", "type", "param", "code"}``."""
     code = failure.error.code
     names_model = code == Code.NOT_FOUND and failure.names_model
     message, name = failure.message, _CODES.get(code, code.lower())
@@ -34,13 +39,9 @@ def error_response(failure: Failure) -> Response:
         name = "model_not_found"
     elif isinstance(failure.error, ContextLengthError):
         message, name = f"{message}: {_TOO_LONG_MESSAGE}", _TOO_LONG
-    return json_response(
-        {
-            "error": {
-                "message": message,
-                "type": _TYPES.get(code, "invalid_request_error"),
-                "param": "model" if names_model else failure.field,
-                "code": name,
-            }
-        }
-    )
+    return {
+        "message": message,
+        "type": _TYPES.get(code, "invalid_request_error"),
+        "param": "model" if names_model else failure.field,
+        "code": name,
+    }

@@ -3,6 +3,8 @@
 from typing import Any
 
 from server.frontends.http.event_stream import event
+from server.frontends.http.failures import Failure
+from server.frontends.http.openai.errors import error_object
 
 _PLACE = {"output_index": 0, "content_index": 0}
 
@@ -50,6 +52,10 @@ class ResponseEvents:
                 self._event(f"response.{response['status']}", response=response),
             )
         )
+
+    def error(self, failure: Failure) -> bytes:
+        """The event of an error, which ends the stream."""
+        return self._event("error", error=error_object(failure))
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         data = {"type": kind, "sequence_number": self._number, **fields}

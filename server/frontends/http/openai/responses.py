@@ -126,7 +126,8 @@ async def responses(call: Call[Any]) -> Response | EventStream:
     answer = Answer(body, call.request_id, spell)
     if body.stream:
         chunks = await call.service.generate_stream(request, call.caller)
-        return EventStream(_events(chunks, answer, call))
+        events = ResponseEvents(answer.item_id)
+        return EventStream(_events(chunks, events, answer, call), error_event=events.error)
     result = await call.service.generate(request, call.caller)
     (hypothesis,) = result.outputs[0].hypotheses
 
@@ -237,10 +238,12 @@ def text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def _events(
-    chunks: AsyncGenerator[TextChunk, None], answer: Answer, call: Call[Any]
+    chunks: AsyncGenerator[TextChunk, None],
+    events: ResponseEvents,
+    answer: Answer,
+    call: Call[Any],
 ) -> AsyncGenerator[bytes, None]:
     """Yields the events that OpenAI's clients expect, in their order."""
-    events = ResponseEvents(answer.item_id)
     texts: list[str] = []
     scored: list[dict[str, Any]] = []
     num_values = 0
