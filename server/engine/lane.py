@@ -234,6 +234,7 @@ class Lane(threading.Thread):
                 worker.prepare()
                 self._unwatch(worker)
                 self._workers[model_id] = worker
+                self._report_stats(worker.model)
                 done()
             case Remove(model_id, done):
                 model = self._workers.pop(model_id).model

@@ -39,7 +39,7 @@ class Observer(Protocol):
     def on_step(self, model: str, seconds: float) -> None: ...
 
     def on_stats(self, model: str, lane: int, stats: WorkerStats) -> None:
-        """Called after each step, and when another version of the model was removed."""
+        """Called after each step, and when a version of the model was added or removed."""
         ...
 
 

@@ -40,6 +40,19 @@ async def test_gauges_count_the_versions_that_are_served(
         await asyncio.to_thread(wait_until, lambda: has_gauges(reserved[1], NUM_SLOTS))
 
 
+async def test_gauges_count_a_version_before_its_first_call(
+    tiny_bundles: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_bundles / DECODER, tmp_path / DECODER)
+    async with serving(tmp_path, num_slots=NUM_SLOTS) as running:
+        url = f"http://127.0.0.1:{running.metrics_port}/metrics"
+        assert await asyncio.to_thread(metric_at, url, "triune_slots", model=DECODER) == NUM_SLOTS
+        add_version(tmp_path, DECODER, "2")
+        await running.catalog.load(DECODER)
+        num_slots = await asyncio.to_thread(metric_at, url, "triune_slots", model=DECODER)
+        assert num_slots == 2 * NUM_SLOTS
+
+
 async def test_a_call_counts_for_its_model_if_that_was_unloaded_meanwhile(
     tiny_bundles: Path,
 ) -> None:
