@@ -1,5 +1,6 @@
-"""Finds the bundles in a folder of NAME/VERSION folders."""
+"""Finds the bundles in a folder of NAME/VERSION folders, and detects changes of their files."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,9 @@ from server.models.registry import version_order
 
 Key = tuple[str, str]
 """A bundle's name and version: the names of its two folders, which may be unprintable."""
+
+# Each file's path, inode, size in bytes and modification time in nanoseconds.
+Fingerprint = frozenset[tuple[str, int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +64,17 @@ def _folders_with_manifest(
             unreadable[name, path.name] = error.strerror or str(error)
         else:
             yield path.name
+
+
+def fingerprint_of(directory: Path) -> Fingerprint:
+    """The fingerprint of one bundle. Raises ``OSError`` if a folder cannot be read."""
+    return frozenset(
+        (str(path.relative_to(directory)), status.st_ino, status.st_size, status.st_mtime_ns)
+        for folder, folders, files in os.walk(directory, onerror=_raise)
+        for path in (Path(folder, name) for name in (*folders, *files))
+        for status in (path.lstat(),)
+    )
+
+
+def _raise(error: OSError) -> None:
+    raise error

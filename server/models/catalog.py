@@ -16,7 +16,7 @@ from server.engine.engine import Engine
 from server.engine.lane import Worker
 from server.engine.observer import Observer
 from server.errors import BundleNotFoundError, InvalidArgumentError, LoadError, StartupError
-from server.models.bundles_folder import Key, find_bundles
+from server.models.bundles_folder import Fingerprint, Key, find_bundles, fingerprint_of
 from server.models.calls_in_flight import CallsInFlight
 from server.models.heap import trim_heap
 from server.models.memory_ledger import MemoryLedger, num_weight_bytes, with_planned_slots
@@ -63,6 +63,9 @@ class Catalog:
         engine: runs the models.
         observer: receives reports of runs and steps, and the names of models that are gone.
         announce: called after each change of the registry.
+
+    Attributes:
+        fingerprints: each bundle's files when its last load was requested, for :class:`Watch`.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Catalog:
     ) -> None:
         self.registry = Registry()
         self.calls = CallsInFlight()
+        self.fingerprints: dict[Key, Fingerprint] = {}
         self._config = config
         self._backends = backends
         self._engine = engine
@@ -132,7 +136,9 @@ class Catalog:
             BundleNotFoundError: there is no such bundle.
             LoadError: the bundle is refused. A model loaded from it earlier keeps serving.
         """
-        return await self.load_found(name, await asyncio.to_thread(self._find, name, version))
+        version, fingerprint = await asyncio.to_thread(self._find, name, version)
+        self.fingerprints[name, version] = fingerprint
+        return await self.load_found(name, version)
 
     async def load_found(self, name: str, version: str) -> Model:
         """Like :meth:`load`, for a bundle that :func:`find_bundles` has found."""
@@ -239,19 +245,21 @@ class Catalog:
         self.registry = self.registry.replacing(name, version, entry)
         await self._announce(self.registry)
 
-    def _find(self, name: str, version: str) -> str:
-        """The version of an existing bundle to load. Reads the folder, so it runs in a thread."""
+    def _find(self, name: str, version: str) -> tuple[str, Fingerprint]:
+        """The version of an existing bundle to load, and its files. It runs in a thread."""
         for field, value in (("model", name), ("version", version)):
             if not re.fullmatch(NAME_PATTERN, value) and (value or field == "model"):
                 raise InvalidArgumentError(field, f"{quoted(value)} does not match {NAME_PATTERN}")
+        root = self._config.bundles
         try:
-            keys = find_bundles(self._config.bundles).keys
+            keys = find_bundles(root).keys
+            versions = [found for model, found in keys if model == name and version in ("", found)]
+            if not versions:
+                raise BundleNotFoundError(label_of(name, version))
+            newest = max(versions, key=version_order)
+            return newest, fingerprint_of(root / name / newest)
         except OSError as error:
             raise LoadError(f"cannot read the bundles folder: {error.strerror}") from error
-        versions = [found for model, found in keys if model == name and version in ("", found)]
-        if not versions:
-            raise BundleNotFoundError(label_of(name, version))
-        return max(versions, key=version_order)
 
     def _prepare(self, directory: Path, before: Model | None) -> tuple[Model, list[Worker[Any]]]:
         """Loads a bundle, warms it up and makes its workers. Runs in the loading thread."""

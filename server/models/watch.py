@@ -2,19 +2,22 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from server.errors import LoadError, StartupError
-from server.models.bundles_folder import FoundBundles, Key, find_bundles
+from server.models.bundles_folder import (
+    Fingerprint,
+    FoundBundles,
+    Key,
+    find_bundles,
+    fingerprint_of,
+)
 from server.models.catalog import Catalog
 
 log = logging.getLogger(__name__)
 
-# Each file's path, inode, size in bytes and modification time in nanoseconds.
-Fingerprint = frozenset[tuple[str, int, int, int]]
 Fingerprints = Mapping[Key, Fingerprint]
 
 
@@ -72,7 +75,7 @@ def poll(root: Path) -> Poll:
     fingerprints = {}
     for key in found.keys:
         try:
-            fingerprints[key] = _fingerprint(root.joinpath(*key))
+            fingerprints[key] = fingerprint_of(root.joinpath(*key))
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -80,26 +83,13 @@ def poll(root: Path) -> Poll:
     return Poll(fingerprints, FoundBundles(found.keys, unreadable))
 
 
-def _fingerprint(directory: Path) -> Fingerprint:
-    """The fingerprint of one bundle. Raises ``OSError`` if a folder cannot be read."""
-    return frozenset(
-        (str(path.relative_to(directory)), status.st_ino, status.st_size, status.st_mtime_ns)
-        for folder, folders, files in os.walk(directory, onerror=_raise)
-        for path in (Path(folder, name) for name in (*folders, *files))
-        for status in (path.lstat(),)
-    )
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
 @dataclass(slots=True)
 class Watch:
     """Polls ``root`` every ``seconds`` and updates the catalog.
 
     Create it before the bundles are first loaded, so that it detects changes made during the load.
-    Models whose folders can no longer be read stay served.
+    A changed bundle that the admin port has loaded is not loaded again. Models whose folders can no
+    longer be read stay served.
 
     Raises:
         StartupError: ``root`` cannot be read.
@@ -108,7 +98,6 @@ class Watch:
     catalog: Catalog
     root: Path
     seconds: float
-    _loaded: dict[Key, Fingerprint] = field(init=False)
     _previous: dict[Key, Fingerprint] = field(init=False)
     _unreadable: Mapping[tuple[str, ...], str] = field(init=False)
 
@@ -117,7 +106,7 @@ class Watch:
             first = poll(self.root)
         except OSError as error:
             raise StartupError(f"cannot read {self.root}: {error.strerror}") from error
-        self._loaded = dict(first.fingerprints)
+        self.catalog.fingerprints.update(first.fingerprints)
         self._previous = dict(first.fingerprints)
         self._unreadable = first.found.unreadable
 
@@ -135,18 +124,22 @@ class Watch:
 
     async def follow(self) -> None:
         """Polls once, and loads and unloads the changed bundles."""
+        loaded = self.catalog.fingerprints
+        before = dict(loaded)  # a bundle that is loaded during the poll may be missing in it
         latest = await asyncio.to_thread(poll, self.root)
         for path, reason in latest.found.unreadable.items() - self._unreadable.items():
             log.error("cannot read %s: %s", "/".join(path), reason)
         self._unreadable = latest.found.unreadable
         current = latest.after(self._previous)
-        wanted = changes(self._loaded, self._previous, current)
+        wanted = changes(before, self._previous, current)
         self._previous = current
         for key in wanted.unload:
-            del self._loaded[key]
+            loaded.pop(key, None)
             await self.catalog.unload_version(*key)
         for key in wanted.load:
-            self._loaded[key] = current[key]
+            if loaded.get(key) == current[key]:
+                continue  # it was loaded meanwhile
+            loaded[key] = current[key]
             try:
                 await self.catalog.load_found(*key)
             except LoadError:

@@ -21,7 +21,6 @@ from client.types import ModelState, Regex
 from server.app import RunningServer, running_server
 from server.config import ServerConfig
 from server.models.registry import ATTENTION_GRAPHS
-from server.models.watch import Changes, Watch, changes
 from server.runtime.thread_switching import copies_of
 from tests.faults.record import record
 
@@ -246,56 +245,3 @@ async def test_health_reports_each_model(root: Path) -> None:
             await load(running, DATES)
             assert (await anext(states)).status == SERVING
         assert (await client.translate(DATES, DATE)).outputs[0].text == ISO
-
-
-async def test_watcher_loads_and_unloads_changed_bundles(root: Path) -> None:
-    """Loads a bundle after two unchanged polls; rejects an incomplete bundle."""
-    async with serving(root) as (running, client):
-        watch = Watch(running.catalog, root, seconds=60)
-        bundle = add_version(root, DATES, "2")
-        weights = next(bundle.glob("*.data"))
-        whole = weights.read_bytes()
-        weights.write_bytes(whole[:100])
-        await watch.follow()
-        assert running.registry.entry(DATES, "2") is None
-        await watch.follow()
-        assert (await client.get_model(DATES, version="2")).state == ModelState.REFUSED
-        assert (await client.get_model(DATES)).version == "1"
-        weights.write_bytes(whole)
-        await watch.follow()
-        await watch.follow()
-        assert (await client.get_model(DATES)).version == "2"
-        shutil.rmtree(bundle)
-        await watch.follow()
-        assert (await client.get_model(DATES)).version == "2"
-        await watch.follow()
-        assert (await client.get_model(DATES)).version == "1"
-        serial = running.registry.get(DATES).serial
-        await watch.follow()
-        assert running.registry.get(DATES).serial == serial
-
-
-async def test_watcher_loads_the_first_model(root: Path, tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    async with serving(empty, watch_seconds=0.1) as (running, client):
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
-            request = health_pb2.HealthCheckRequest(service=f"triune.v1.InferenceService/{DATES}")
-            states = health_pb2_grpc.HealthStub(channel).Watch(request)
-            shutil.move(root / DATES, empty / DATES)
-            async for state in states:
-                if state.status == SERVING:
-                    break
-        assert (await client.translate(DATES, DATE)).outputs[0].text == ISO
-
-
-def test_watcher_waits_for_two_unchanged_polls() -> None:
-    old, new = frozenset({("a", 1, 1, 1)}), frozenset({("a", 2, 1, 1)})
-    key = (DATES, "1")
-    assert changes({key: old}, {key: old}, {key: old}) == Changes()
-    assert changes({key: old}, {key: old}, {key: new}) == Changes()
-    assert changes({key: old}, {key: new}, {key: new}) == Changes(load=(key,))
-    assert changes({}, {}, {key: new}) == Changes()
-    assert changes({}, {key: new}, {key: new}) == Changes(load=(key,))
-    assert changes({key: old}, {key: old}, {}) == Changes()
-    assert changes({key: old}, {}, {}) == Changes(unload=(key,))
