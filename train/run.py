@@ -1,9 +1,7 @@
 """Runs one training, from its recipe to a native checkpoint."""
 
 import math
-import random
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,7 +18,7 @@ from train.batches import Row
 from train.data.dataset import Dataset, hash_of, labels_of, texts_of
 from train.data.sources import load_dataset
 from train.errors import DataError, RecipeError
-from train.images import ImageEncoder, RowEncoder, augment_row, encoder_of, image_to_read
+from train.images import ImageEncoder, RowEncoder, encoder_of, image_to_read
 from train.log import draw_learning_curve
 from train.native import (
     Inputs,
@@ -29,7 +27,8 @@ from train.native import (
     num_parameters,
     write_checkpoint,
 )
-from train.objectives import TrainingModule, mask_row, pair_rows
+from train.objectives import TrainingModule
+from train.preparation import Preparation
 from train.read_recipe import read_recipe, reads_texts
 from train.recipe import GlobalTokens, ModelRecipe, ObjectiveKind, Recipe
 from train.regularization import TrainingKernels, add_dropout
@@ -46,7 +45,7 @@ from train.start import (
 from train.state import STATE_FILE, STATE_FOLDER, StateFolder
 from train.steps import Optimization, PenaltyWeights, barrier, num_processes
 from train.tokenizer import EOS, special_tokens, train_tokenizer
-from train.trainer import PrepareRow, Rows, Trainer, seed_everything
+from train.trainer import Rows, Trainer, seed_everything
 
 
 def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path:
@@ -102,10 +101,10 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
         f"{recipe.name}: {num_parameters(dict(model.state_dict())):,} parameters, "
         f"{len(rows.train):,} examples, {vocabulary_size:,} tokens in the vocabulary"
     )
-    prepare = _preparation(recipe, rows.train, vocabulary_size)
+    preparation = Preparation(recipe, rows.train, vocabulary_size)
     state = StateFolder(out, fingerprint)
     with report:
-        result = Trainer(optimization, rows, recipe.seed, state, out, prepare).run(report)
+        result = Trainer(optimization, rows, recipe.seed, state, out, preparation).run(report)
     barrier()  # until every process has read the checkpoints that the first one deletes
     if rank == 0:
         record = TrainingRecord(
@@ -246,26 +245,7 @@ def _encode(recipe: Recipe, encoder: RowEncoder, vocabulary_size: int, dataset: 
             field = "data.max_length" if recipe.retrieval is None else "training.batch_tokens"
             raise DataError(f"{field}: no example for {name} is that short")
     if recipe.objective == ObjectiveKind.MASKED:  # the same masks in each validation
-        prepare = _preparation(recipe, parts["validation"], vocabulary_size)
-        parts["validation"] = [prepare(index, -1) for index in range(len(parts["validation"]))]
+        preparation = Preparation(recipe, parts["validation"], vocabulary_size)
+        indices = range(len(parts["validation"]))
+        parts["validation"] = [preparation.row(index, -1) for index in indices]
     return Rows(**parts, num_dropped=num_dropped)
-
-
-def _preparation(recipe: Recipe, rows: list[Row], vocabulary_size: int) -> PrepareRow:
-    """Draws random changes per row and epoch, independent of the process that computes the row."""
-    training, augmentation = recipe.training, recipe.training.augmentation
-    if recipe.objective != ObjectiveKind.MASKED and augmentation is None:
-        return lambda index, _epoch: rows[index]
-
-    def prepare(index: int, epoch: int) -> Row:
-        rng = random.Random(f"{recipe.seed}:{epoch}:{index}")
-        row = rows[index]
-        if augmentation is not None:
-            return augment_row(row, augmentation, rng)
-        if training.next_sentence:
-            row = pair_rows(row, rows[rng.randrange(len(rows))], rng)
-            if row.length > recipe.data.max_length:
-                row = replace(rows[index], follows=1)
-        return mask_row(row, training.mask_share, vocabulary_size, rng)
-
-    return prepare

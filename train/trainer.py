@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,11 @@ from train.batches import BatchOrder, Row, TrainingBatch, make_batch, share_of
 from train.errors import TrainingError
 from train.log import CsvLog
 from train.objectives import TrainingModule
+from train.preparation import Preparation
 from train.recipe import TrainingRecipe
 from train.report import TrainingReport
 from train.state import Progress, StateFolder, Weights, mean_weights
 from train.steps import Optimization, barrier, num_processes, random_states
-
-# Prepares a row for an epoch, given row index and epoch: masked language models mask it anew.
-PrepareRow = Callable[[int, int], Row]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +47,7 @@ class Trainer:
     """One training; with torchrun, one process of it.
 
     Args:
-        prepare: prepares a row for an epoch: ``(row index, epoch) -> row``.
+        preparation: prepares the rows of each epoch: masked language models mask them anew.
     """
 
     def __init__(
@@ -59,16 +57,14 @@ class Trainer:
         seed: int,
         state: StateFolder,
         log: Path,
-        prepare: PrepareRow,
+        preparation: Preparation,
     ) -> None:
         self._optimization = optimization
         self._module: TrainingModule = optimization.module
         self._recipe: TrainingRecipe = optimization.recipe
-        self._rows, self._seed, self._state, self._prepare = rows, seed, state, prepare
+        self._rows, self._seed, self._state, self._preparation = rows, seed, state, preparation
         self._log_folder = log
         self._rank = dist.get_rank() if dist.is_initialized() else 0
-        tokens = self._recipe.batch_tokens * num_processes()
-        self._order = BatchOrder([row.length for row in rows.train], tokens, seed)
         self._validation = self._validation_batches()
 
     def run(self, report: TrainingReport) -> Result:
@@ -124,13 +120,15 @@ class Trainer:
 
     def _batches(self, progress: Progress) -> Iterator[TrainingBatch]:
         """This process's share of every batch from ``progress`` on, which it updates."""
+        prepare, tokens = self._preparation, self._recipe.batch_tokens * num_processes()
         while True:
-            epoch = self._order.epoch(progress.epoch)
+            order = BatchOrder(prepare.lengths(progress.epoch), tokens, self._seed)
+            epoch = order.epoch(progress.epoch)
             while progress.batch < len(epoch):
                 indices = epoch[progress.batch]
                 progress.batch += 1
                 own = share_of(indices, self._rank, num_processes())
-                rows = [self._prepare(index, progress.epoch) for index in own or indices[:1]]
+                rows = [prepare.row(index, progress.epoch) for index in own or indices[:1]]
                 yield make_batch(rows, is_filler=not own)
             progress.epoch, progress.batch = progress.epoch + 1, 0
 
