@@ -1,11 +1,15 @@
 """The commands of the admin service: ``load`` and ``unload``."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
+import grpc
 import typer
 
 from client.admin import AdminClient
 from client.channel import DEFAULT_ADMIN_TARGET
+from client.errors import TriuneError
 
 app = typer.Typer()
 
@@ -20,9 +24,18 @@ Admin = Annotated[
 Model = Annotated[str, typer.Argument(metavar="NAME")]
 
 
-def _connect(context: typer.Context, target: str) -> AdminClient:
+@contextmanager
+def _connected(context: typer.Context, target: str) -> Iterator[AdminClient]:
+    """A client of the admin address ``target``; says so if that is another port of the server."""
     client: AdminClient = context.obj.connect_admin(target)
-    return client
+    with client:
+        try:
+            yield client
+        except TriuneError as error:
+            if error.code is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+            reason = f"{target} is not the server's admin address (its option --admin)"
+            raise TriuneError(error.code, reason) from error
 
 
 @app.command()
@@ -33,7 +46,7 @@ def load(
     admin: Admin = DEFAULT_ADMIN_TARGET,
 ) -> None:
     """Load or reload a bundle from the server's folder."""
-    with _connect(context, admin) as client:
+    with _connected(context, admin) as client:
         loaded = client.load_model(model, version=version)
     print(f"{loaded.name} {loaded.version} is {loaded.state}")
 
@@ -46,6 +59,6 @@ def unload(
     admin: Admin = DEFAULT_ADMIN_TARGET,
 ) -> None:
     """Stop serving a model; its memory is freed when its running calls end."""
-    with _connect(context, admin) as client:
+    with _connected(context, admin) as client:
         versions = client.unload_model(model, version=version)
     print(f"{model} {', '.join(versions)} is unloaded")

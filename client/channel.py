@@ -1,5 +1,6 @@
 """Connections to a server: address, TLS and bearer token."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,12 @@ class Security:
         certificate_file, key_file: the client's own certificate and key (PEM), for mutual TLS.
         token: bearer token to send with every call. Without TLS it travels in clear text.
 
-    Files are read when a client is created, which raises ``OSError`` for an unreadable one.
+    Files are read when a client is created, which raises ``OSError`` for an unreadable one and
+    ``ValueError`` for one that is not PEM.
+
+    Raises:
+        ValueError: a certificate without its key, or the reverse; or the token has characters that
+            a header cannot have.
     """
 
     tls: bool = False
@@ -31,6 +37,16 @@ class Security:
     certificate_file: Path | None = None
     key_file: Path | None = None
     token: str | None = None
+
+    def __post_init__(self) -> None:
+        # gRPC ends the process if one of the two is missing.
+        if (self.certificate_file is None) != (self.key_file is None):
+            given, missing = (
+                ("certificate", "key") if self.key_file is None else ("key", "certificate")
+            )
+            raise ValueError(f"a TLS client {given} also needs its {missing}")
+        if self.token is not None and not re.fullmatch("[!-~]*", self.token):
+            raise ValueError("the bearer token is not one line of visible ASCII characters")
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -55,8 +71,18 @@ class Security:
         files = (self.ca_file, self.key_file, self.certificate_file)
         if not self.tls and files == (None, None, None):
             return None
-        contents = (None if file is None else file.read_bytes() for file in files)
-        return grpc.ssl_channel_credentials(*contents)
+        kinds = (b"CERTIFICATE", b"PRIVATE KEY", b"CERTIFICATE")
+        return grpc.ssl_channel_credentials(*map(_read_pem, files, kinds))
+
+
+def _read_pem(file: Path | None, kind: bytes) -> bytes | None:
+    """The contents of a file. Raises ``ValueError`` if it has no PEM block of this kind."""
+    if file is None:
+        return None
+    contents = file.read_bytes()
+    if kind + b"-----" not in contents:
+        raise ValueError(f"{file}: no {kind.decode().lower()} in PEM format")
+    return contents
 
 
 OPEN = Security()

@@ -97,11 +97,23 @@ def connect(
     ] = None,
 ) -> None:
     """Talk to a Triune server."""
-    token = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
+    if (tls_cert is None) != (tls_key is None):
+        given, missing = (
+            ("--tls-cert", "--tls-key") if tls_key is None else ("--tls-key", "--tls-cert")
+        )
+        raise typer.BadParameter(f"{given} also needs {missing}")
+    token = None if token_file is None else _read_token(token_file)
     security = Security(
         tls=tls, ca_file=tls_ca, certificate_file=tls_cert, key_file=tls_key, token=token
     )
     context.obj = _Server(target, timeout, security)
+
+
+def _read_token(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--token-file {file}: is not ASCII text") from error
 
 
 @app.command()

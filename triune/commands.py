@@ -21,7 +21,10 @@ class Program:
 SERVER = Program(module="server.__main__")
 EXPORT = Program(module="export.__main__", extra="export")
 TRAIN = Program(module="train.__main__", extra="train")
-CLIENT = Program(module="client.cli", errors=("client.errors:TriuneError", "builtins:ValueError"))
+CLIENT = Program(
+    module="client.cli",
+    errors=("client.errors:TriuneError", "builtins:OSError", "builtins:ValueError"),
+)
 LOADTEST = Program(
     module="loadtest.cli",
     errors=(

@@ -63,8 +63,12 @@ def _with_connection(group: TyperGroup, command: Any) -> Any:
         return command.callback(**values)
 
     taken = {flag for parameter in command.params for flag in parameter.opts}
+    # A command with an admin address talks to no other.
+    common = [
+        option for option in group.params if option.name != "target" or "--admin" not in taken
+    ]
     merged = copy.copy(command)
-    merged.params = [*command.params, *(_renamed(parameter, taken) for parameter in group.params)]
+    merged.params = [*command.params, *(_renamed(option, taken) for option in common)]
     merged.callback = run
     return merged
 

@@ -73,6 +73,39 @@ def test_help_imports_no_program(run: Run) -> None:
     assert not {"client", "server", "loadtest", "export", "grpc"} & {*ran.stderr.split()}
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["embed", "--token-file", "tests", "a"], "error: [Errno 21] Is a directory: 'tests'"),
+        (["embed", "--tls-ca", "README.md", "a"], "error: README.md: no certificate in PEM"),
+        (["health", "--service", "none"], "error: NOT_FOUND: the server has no service 'none'"),
+    ],
+)
+def test_an_unusable_argument_is_an_error_of_one_line(
+    run: Run, arguments: list[str], reason: str
+) -> None:
+    ran = run(*arguments)
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(reason)
+    assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--tls-cert", "--tls-key"])
+def test_a_certificate_needs_its_key(run: Run, option: str) -> None:
+    ran = run("embed", option, "README.md", "a")
+    assert ran.returncode == 2
+    assert f"{option} also needs --tls-" in ran.stderr
+
+
+def test_admin_commands_have_no_address_but_the_admin_one(run: Run, target: str) -> None:
+    refused = run("load", "--server", target, "dates")
+    assert refused.returncode == 2
+    assert "No such option: --server" in refused.stderr
+    ran = run("load", "--admin", target, "dates")
+    assert ran.returncode == 1
+    assert f"{target} is not the server's admin address" in ran.stderr
+
+
 def test_an_error_is_one_line(run: Run) -> None:
     ran = run("translate", "--model", "nothing", "a")
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -130,7 +163,8 @@ def test_every_command_of_the_client_is_here_and_no_flag_is_twice() -> None:
         flags = [flag for one in load_command(CLIENT, name).params for flag in one.opts]
         flags = [flag for flag in flags if flag.startswith("-")]
         assert len(flags) == len(set(flags)), name
-        assert {"--server", "--timeout", "--token-file"} <= {*flags}
+        address = "--admin" if name in {"load", "unload"} else "--server"
+        assert {address, "--timeout", "--token-file"} <= {*flags}
 
 
 def test_the_console_script_is_declared() -> None:
