@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
+from model.bundle import MANIFEST_FILE
 from server.addresses import check_grpc_address, host_and_port
 from server.config import ServerConfig
 from server.engine.requests.busy_lanes import BusyLanes
@@ -108,7 +109,7 @@ async def running_server(config: ServerConfig) -> AsyncIterator[RunningServer]:
         watch = _watch(config, catalog)
         await catalog.load_all()
         if not catalog.registry.models and watch is None and config.admin is None:
-            raise StartupError(f"no bundle in {config.bundles} can be served")
+            raise StartupError(_reason_for_no_model(config, catalog.registry))
         tokenizing = stack.enter_context(
             ThreadPoolExecutor(
                 max_workers=_TOKENIZER_THREADS,
@@ -157,6 +158,12 @@ async def _drain(grpc: GrpcFrontend, http: HttpFrontend) -> None:
 
 def _port_name(port: int | None) -> str:
     return "no port" if port is None else f"port {port}"
+
+
+def _reason_for_no_model(config: ServerConfig, registry: Registry) -> str:
+    if registry.entries:  # the log says why each was refused
+        return f"no bundle in {config.bundles} can be served"
+    return f"no bundle in {config.bundles}: a bundle is a folder NAME/VERSION with {MANIFEST_FILE}"
 
 
 def _watch(config: ServerConfig, catalog: Catalog) -> Watch | None:

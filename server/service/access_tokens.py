@@ -33,6 +33,8 @@ class AccessTokens:
             self._names = _parse(path)
         except (OSError, ValueError) as error:
             raise StartupError(f"tokens: {error}") from error
+        if not self._names:
+            log.warning("%s has no token: every call is refused", path)
 
     def name_of(self, header: str) -> str | None:
         """The owner of the token in an ``Authorization`` header; ``None`` if it is not valid.

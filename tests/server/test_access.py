@@ -155,6 +155,12 @@ async def test_admin_listener_accepts_only_admin_tokens(
             assert (await client.classify(CLASSIFIER, "12")).outputs
 
 
+def test_warns_of_a_file_without_tokens(tokens: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tokens.write_text("# no token yet\n")
+    assert AccessTokens(tokens).name_of("Bearer ") is None
+    assert "has no token: every call is refused" in caplog.text
+
+
 def test_reloads_tokens_when_the_file_changes(
     tokens: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from client.aio import AsyncClient
 from client.types import ModelState
+from server.app import running_server
+from server.config import ServerConfig
 from server.errors import StartupError
 from server.log_format import LogFormatter
 from server.models.bundles_folder import find_bundles
@@ -113,6 +115,22 @@ async def test_unreadable_bundles_folder_fails_startup(
 ) -> None:
     with unreadable(folder), pytest.raises(StartupError, match=r"cannot read .*Permission denied"):
         async with serving(folder, watch_seconds=watch_seconds):
+            pass
+
+
+def _without_admin(root: Path) -> ServerConfig:
+    """With an admin address, the server waits for its first bundle."""
+    return ServerConfig(bundles=root, listen="127.0.0.1:0", metrics="127.0.0.1:0", http=None)
+
+
+@pytest.mark.parametrize("parts", [("empty",), (CLASSIFIER,), (CLASSIFIER, "1")])
+async def test_a_folder_without_bundles_fails_startup(folder: Path, parts: tuple[str, ...]) -> None:
+    (folder / "empty").mkdir()
+    root = folder.joinpath(*parts)
+    with pytest.raises(
+        StartupError, match=f"no bundle in {root}: a bundle is a folder NAME/VERSION"
+    ):
+        async with running_server(_without_admin(root)):
             pass
 
 
