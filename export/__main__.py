@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from export.bundle_path import bundle_path
 from export.bundle_writer import write_bundle
 from export.errors import ExportError, UnsupportedError
 from export.fidelity.measure import figures
@@ -117,6 +118,7 @@ def export(
     started = time.monotonic()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     try:
+        bundle_path(out.parent, out.name, version)  # before a long download
         with Progress(*columns, console=console) as progress:
             task = progress.add_task(f"{source}: read", total=None)
 
@@ -145,7 +147,8 @@ def export(
             )
             progress.update(task, description=f"{source}: done", total=1, completed=1)
     except (ExportError, OSError) as error:
-        console.print(f"{source}: {error}", style="red", markup=False, highlight=False)
+        line = f"{source}: {error}"
+        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
     parity = read_parity(path)
     typer.echo(

@@ -1,7 +1,6 @@
 """Writes a checkpoint as a bundle: graphs, parity check and hashes, all or nothing."""
 
 import math
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from torch import Tensor
 
 from export.apply_recipe import apply_recipe, cpu_runnable
 from export.attention_graph import add_attention_graph
+from export.bundle_path import bundle_path
 from export.calibration_rows import calibration_samples
 from export.checkpoint import Checkpoint, HeldOutSet, check_vocabulary, check_weights
 from export.encoder_attention_graph import add_encoder_attention_graph
-from export.errors import BundleExistsError, ExportError
 from export.fidelity.limits import check_finite, checked_fidelity
 from export.fidelity.measure import measure_fidelity
 from export.fidelity.subject import GraphFolder, Subject
@@ -44,7 +43,6 @@ from export.supported import check_device_supported
 from model.bundle import (
     FORMAT_VERSION,
     MANIFEST_FILE,
-    NAME_PATTERN,
     PARITY_FILE,
     TOKENIZER_FILE,
     Device,
@@ -106,6 +104,7 @@ def write_bundle(
         held_out: examples for measuring the graphs' task quality, for ``quality.json``.
 
     Raises:
+        ExportError: the name or the version has characters that it may not have.
         WeightsError: the weights do not fit the configuration.
         ParityError: a graph does not compute what the eager module computes.
         FidelityError: the precision loses more than its limits allow.
@@ -114,12 +113,7 @@ def write_bundle(
             chat template does not render.
     """
     name = name or checkpoint.name
-    for value in (name, version):
-        if not re.fullmatch(NAME_PATTERN, value):
-            raise ExportError(f"{value!r} is not a bundle name: it must match {NAME_PATTERN}")
-    path = root / name / version
-    if path.exists():
-        raise BundleExistsError(f"{path} exists: delete it, or choose another version")
+    path = bundle_path(root, name, version)
     check_weights(checkpoint.config, checkpoint.weights)
     check_vocabulary(checkpoint.config, checkpoint.tokenizer_json)
     Subject.of(checkpoint).check_chat_template()

@@ -60,10 +60,10 @@ def choose_shortlist(
         return ShortlistSource(checkpoint.shortlist, ShortlistOrigin.CHECKPOINT)
     if checkpoint.config.kind != Kind.ENCODER_DECODER:
         raise UnsupportedError(
-            f"a shortlist is for encoder-decoders, not a {checkpoint.config.kind}"
+            f"--shortlist: only for an encoder_decoder, and its kind is {checkpoint.config.kind}"
         )
     if checkpoint.languages:
-        raise UnsupportedError("a shortlist is for one pair of languages; this model has more")
+        raise UnsupportedError("--shortlist: only for one pair of languages; the model has more")
     if texts is not None:
         return _from_texts(checkpoint, texts)
     shortlist = read_marian_shortlist(Path(choice), checkpoint.config.vocabulary_size)

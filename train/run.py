@@ -17,7 +17,7 @@ from train.architecture import KINDS, model_config, with_new_head
 from train.batches import Row
 from train.data.dataset import Dataset, hash_of, labels_of, texts_of
 from train.data.sources import load_dataset
-from train.errors import DataError, RecipeError
+from train.errors import DataError, RecipeError, TrainingError
 from train.images import ImageEncoder, RowEncoder, encoder_of, image_to_read
 from train.log import draw_learning_curve
 from train.native import (
@@ -64,7 +64,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     if (out / CONFIG_FILE).is_file():
         report.say(f"{out}: this training is complete; --restart trains again")
         return out
-    out.mkdir(parents=True, exist_ok=True)
+    _make_folder(out)
     dataset = load_dataset(recipe, recipe_path.parent)
     start = load_start(recipe, recipe_path.parent)
     image = image_to_read(recipe, start)
@@ -136,6 +136,13 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
         shutil.rmtree(out / STATE_FOLDER)
         report.say(f"{out}: validation loss {result.validation_loss:.4f}")
     return out
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrainingError(f"--out {out}: {error.strerror}") from error
 
 
 def _module(

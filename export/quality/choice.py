@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from export.checkpoint import Checkpoint, HeldOutSet
-from export.errors import UnsupportedError
+from export.errors import SourceError, UnsupportedError
 from export.importers.native import read_held_out
 from export.quality.measure import MEASURES
 from export.shortlists import OFF
@@ -26,7 +26,10 @@ def choose_held_out(checkpoint: Checkpoint, choice: str) -> HeldOutSet | None:
         raise UnsupportedError(
             f"--evaluate: no quality is measured for {task}; supported: {', '.join(MEASURES)}"
         )
-    return read_held_out(Path(choice), task, Path(choice).name)
+    try:
+        return read_held_out(Path(choice), task, Path(choice).name)
+    except SourceError as error:
+        raise SourceError(f"--evaluate: {error}") from error
 
 
 def summary(quality: Quality | None) -> str:

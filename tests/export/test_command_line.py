@@ -63,6 +63,32 @@ def test_unknown_precision_is_a_usage_error() -> None:
     assert "--precision" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--out", "{folder}/a b"], "the bundle's name, --out: 'a b' does not match"),
+        (["--out", "{folder}/m", "--version", "../x"], "--version: '../x' does not match"),
+        (["--out", "{folder}/m", "--evaluate", "nothing"], "--evaluate: nothing: No such file"),
+        (["--out", "{folder}/m", "--shortlist", "nothing"], "--shortlist: only for an encoder_dec"),
+    ],
+)
+def test_an_unusable_option_is_named_in_one_line(
+    tmp_path: Path, options: list[str], reason: str
+) -> None:
+    options = [option.format(folder=tmp_path) for option in options]
+    result = CliRunner().invoke(app, ["digits", *options])
+    assert result.exit_code == 1
+    assert f"digits: {reason}" in result.stderr.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_bundle_is_an_error_before_the_source_is_read(tmp_path: Path) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    result = CliRunner().invoke(app, ["no-such-model", "--out", str(tmp_path / "m")])
+    assert result.exit_code == 1
+    assert "1 exists: delete it, or choose another version" in result.stderr
+
+
 def sentence_transformers(folder: Path) -> None:
     save(randomise(BertModel(config())), folder)
     add_modules(folder, "Transformer", "Pooling", pooling_mode_mean_tokens=True)

@@ -14,10 +14,11 @@ from train.architecture import KINDS, model_config, with_new_head
 from train.batches import IGNORED
 from train.data.debian import descriptions, parallel_paragraphs
 from train.data.sources import load_dataset
-from train.errors import RecipeError
+from train.errors import RecipeError, TrainingError
 from train.objectives import Encoder, mask_row, pair_rows
 from train.read_recipe import parse_recipe, read_recipe
 from train.recipe import ObjectiveKind, TokenizerKind, TokenizerRecipe
+from train.run import run_training
 from train.tokenizer import MASK, SPECIAL, UNKNOWN, train_tokenizer
 
 RECIPES = sorted(Path(__file__).parents[2].glob("train/recipes/*.toml"))
@@ -242,3 +243,10 @@ Description-en: a game
         ("another", "altra"),
     ]
     assert {group for group, _ in pairs} == {"game"}
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(TrainingError, match=f"^--out {file}: File exists"):
+        run_training(TINY[0], file)
