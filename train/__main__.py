@@ -42,7 +42,7 @@ def train(
         if is_distributed:
             dist.destroy_process_group()
     if int(os.environ.get("RANK", "0")) == 0:
-        typer.echo(f"{folder}: export it with python -m export {folder} --out bundles/NAME")
+        typer.echo(f"{folder}: export it with triune export {folder} --out bundles/NAME")
 
 
 if __name__ == "__main__":

@@ -89,8 +89,28 @@ class MemoryLedger:
             weights,
             available,
         )
+        self._warn_of_leaving(model, plan, available, replaced)
         self._plans[model.caches] = plan
         return replace(model, memory=plan)
+
+    def _warn_of_leaving(
+        self, model: Model, plan: MemoryPlan, available: int | None, replaced: Model | None
+    ) -> None:
+        """Warns if the model gets fewer slots because replaced or unloaded ones hold memory."""
+        leaving = [
+            caches.measure()
+            for caches in list(self._plans)
+            if caches in self._leaving or (replaced is not None and caches is replaced.caches)
+        ]
+        row_bytes = plan.num_lanes * plan.slot_bytes
+        if available is None or not row_bytes or sum(leaving) < row_bytes:
+            return
+        if available - plan.num_bytes < row_bytes:  # no other row fits
+            log.warning(
+                "%s: caches that are about to be freed hold %s of --memory-budget; if that is why "
+                "it has fewer slots, load it again",
+                *(model.manifest.label, in_units(sum(leaving))),
+            )
 
     def _measure_base(self, weights: int) -> None:
         """Measures the memory without caches and weights; ``weights`` are those of a new model.

@@ -190,6 +190,30 @@ async def test_a_reload_beside_a_running_call_gets_the_same_slots(
         await stream.aclose()
 
 
+async def test_a_reload_that_gets_fewer_slots_says_when_to_repeat_it(
+    tiny_bundles: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The replaced model's slots hold tokens until it is freed."""
+    shutil.copytree(tiny_bundles / DECODER, tmp_path / DECODER)
+    options: dict[str, Any] = {"num_lanes": 1, "num_slots": 4096, "max_length": 256}
+    manifest = read_manifest(tiny_bundles / DECODER / "1")
+    config = ServerConfig(bundles=tmp_path, **options)
+    budget = resident_bytes() + plan_memory(manifest, 256, 256, config, 0, None).num_bytes // 2
+    async with (
+        serving(tmp_path, memory_budget=budget, **options) as running,
+        AsyncClient(f"127.0.0.1:{running.port}", timeout_seconds=60) as client,
+    ):
+        assert "load it again" not in caplog.text
+        prompts = [f"{number}," for number in range(10, 40)]
+        await client.generate(DECODER, prompts, max_new_tokens=200, ignore_eos=True)
+        await running.catalog.load(DECODER)
+        assert "caches that are about to be freed" in caplog.text
+        caplog.clear()
+        await running.catalog.settled()
+        await running.catalog.load(DECODER)
+        assert "load it again" not in caplog.text
+
+
 async def test_memory_of_calls_during_a_load_is_not_counted_later(
     tiny_bundles: Path, tmp_path: Path
 ) -> None:
