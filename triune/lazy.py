@@ -88,8 +88,8 @@ def _reports(program: Program, invoke: Callable[[Any], Any]) -> Callable[[Any], 
     def run(context: Any) -> Any:
         try:
             return invoke(context)
-        except typer.Exit:
-            raise
+        except (typer.Exit, BrokenPipeError):
+            raise  # typer ends in silence if nobody reads the output any more
         except expected as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from error

@@ -90,6 +90,23 @@ def test_an_unusable_argument_is_an_error_of_one_line(
     assert ran.stderr.count("\n") == 1
 
 
+def test_output_that_nobody_reads_is_no_error_message(target: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-m", "triune", "models", "--json", "--server", target],
+            cwd=ROOT,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=60,
+        )
+    finally:
+        os.close(writer)
+    assert ran.stderr == b""
+
+
 @pytest.mark.parametrize("option", ["--tls-cert", "--tls-key"])
 def test_a_certificate_needs_its_key(run: Run, option: str) -> None:
     ran = run("embed", option, "README.md", "a")
