@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from train.errors import ResumeError
+from train.errors import ResumeError, TrainingError
 
 STATE_FOLDER = "state"
 STATE_FILE = "state.pt"
@@ -58,7 +58,7 @@ class StateFolder:
         return (self.path / STATE_FILE).is_file()
 
     def save(self, progress: Progress, state: dict[str, Any]) -> None:
-        """Replaces the state of the last checkpoint."""
+        """Replaces the state of the last checkpoint. Raises ``TrainingError``: the disk is full."""
         self.path.mkdir(parents=True, exist_ok=True)
         record = {"fingerprint": self._fingerprint, "progress": vars(progress), **state}
         _save(record, self.path / STATE_FILE)
@@ -88,7 +88,7 @@ class StateFolder:
         return progress, record
 
     def save_weights(self, step: int, weights: Weights) -> None:
-        """Adds the checkpoint of ``step``."""
+        """Adds the checkpoint of ``step``. Raises ``TrainingError``: the disk is full."""
         self.path.mkdir(parents=True, exist_ok=True)
         _save(weights, self.path / f"weights-{step}.pt")
 
@@ -113,9 +113,18 @@ def mean_weights(parts: list[Weights]) -> Weights:
 
 
 def _save(value: object, path: Path) -> None:
+    """Writes a file whole or not at all. Raises ``TrainingError`` if the disk is full."""
     partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        torch.save(value, file)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with partial.open("wb") as file:
+            torch.save(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except (OSError, RuntimeError) as error:
+        # torch.save replaces the error of a write by its own.
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError):
+            raise
+        partial.unlink(missing_ok=True)
+        raise TrainingError(f"cannot write {path}: {cause.strerror}") from error
     partial.replace(path)

@@ -233,3 +233,13 @@ def test_two_processes_continue_bit_for_bit(tmp_path: Path) -> None:
     expected, actual = (load_file(str(folder / WEIGHTS)) for folder in (whole, parts))
     assert all(torch.equal(expected[key], actual[key]) for key in expected)
     assert "resumed at step 3" in ran.stderr
+
+
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path, {})
+    state.save_weights(1, {"x": torch.ones(4)})
+    partial = state.path / "weights-2.partial"
+    partial.symlink_to("/dev/full")
+    with pytest.raises(TrainingError, match=r"weights-2\.pt: No space left on device"):
+        state.save_weights(2, {"x": torch.ones(100_000)})
+    assert [path.name for path in state.path.iterdir()] == ["weights-1.pt"]
