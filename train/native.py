@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
@@ -24,6 +25,7 @@ from model.native_checkpoint import (
 )
 from train.data.dataset import Dataset, Origin, hash_of, texts_of
 from train.data.sources import OBJECTIVE_TASKS
+from train.errors import TrainingError
 from train.images import sample_images
 from train.recipe import ObjectiveKind, Recipe, StoredPrecision
 from train.retrieval_architecture import embedding_of
@@ -98,11 +100,18 @@ def write_checkpoint(
     result: Result,
     record: TrainingRecord,
 ) -> None:
-    """Writes the checkpoint into ``folder``; ``config.json`` comes last."""
+    """Writes the checkpoint into ``folder``; ``config.json`` comes last.
+
+    Raises:
+        TrainingError: the weights cannot be written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     dtype = STORED_DTYPES[recipe.stored_precision]
     weights = {name: weight.to(dtype).contiguous() for name, weight in result.weights.items()}
-    save_file(weights, str(folder / WEIGHTS_FILE))
+    try:
+        save_file(weights, str(folder / WEIGHTS_FILE))
+    except SafetensorError as error:
+        raise TrainingError(f"cannot write {folder / WEIGHTS_FILE}: {error}") from error
     if inputs.tokenizer is not None:
         (folder / TOKENIZER_FILE).write_text(inputs.tokenizer.to_str(), encoding="utf-8")
     write_examples(folder / HELD_OUT_FILE, dataset.held_out)

@@ -243,3 +243,12 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"weights-2\.pt: No space left on device"):
         state.save_weights(2, {"x": torch.ones(100_000)})
     assert [path.name for path in state.path.iterdir()] == ["weights-1.pt"]
+
+
+def test_weights_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    recipe = shortened("tiny-reverse", tmp_path, **LENGTHS)
+    (tmp_path / "out" / WEIGHTS).mkdir(parents=True)
+    with pytest.raises(TrainingError, match=r"cannot write .*model\.safetensors: .*directory"):
+        run_training(recipe, tmp_path / "out")
+    (tmp_path / "out" / WEIGHTS).rmdir()
+    assert run_training(recipe, tmp_path / "out") == tmp_path / "out"
