@@ -150,3 +150,19 @@ def test_quality_is_measured_beside_a_blank_text(tmp_path: Path) -> None:
     quality = read_quality(tmp_path / "bundle" / "1")
     assert quality is not None
     assert quality.measurements[0].num_examples == 2
+
+
+@pytest.mark.parametrize(
+    ("contents", "reason"),
+    [(None, r"data\.source: .*corpus\.json: No such file"), ("{}", r"corpus\.json: .*`name`")],
+)
+def test_a_missing_or_damaged_corpus_is_named(
+    contents: str | None, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "corpus").mkdir()
+    if contents is not None:
+        (tmp_path / "corpus" / "corpus.json").write_text(contents)
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(RECIPE.format(objective="classification").replace("MODEL", MODEL), "utf-8")
+    with pytest.raises(DataError, match=reason):
+        run_training(recipe, tmp_path / "out")

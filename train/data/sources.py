@@ -110,9 +110,15 @@ def _folder(name: str, recipe: Recipe, folder: Path) -> Dataset:
     """A folder with ``corpus.json``; every file's hash is checked."""
     path = folder / name
     try:
-        corpus = msgspec.json.decode((path / CORPUS_FILE).read_bytes(), type=Corpus)
+        data = (path / CORPUS_FILE).read_bytes()
+        corpus = msgspec.json.decode(data, type=Corpus)
+    except OSError as error:
+        raise DataError(f"data.source: {path / CORPUS_FILE}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise DataError(f"{path / CORPUS_FILE}: {error}") from error
+    try:
         parts = {part: _part(path, getattr(corpus, part), recipe) for part in PARTS}
-    except (OSError, msgspec.DecodeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{path}: {error}") from error
     limits = {"validation": recipe.data.num_validation, "held_out": recipe.data.num_held_out}
     return Dataset(
