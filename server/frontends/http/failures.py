@@ -27,6 +27,10 @@ STATUSES = {
     Code.INTERNAL: 500,
 }
 _MAX_LENGTH = "max_new_tokens"  # the option that errors of other fields mention
+# Routes of text-embeddings-inference that are at the root only with --tei-model.
+_TEI_PATHS = {
+    *("/embed", "/embed_all", "/embed_sparse", "/predict", "/similarity", "/decode", "/info")
+}
 _FIRST_NAME = re.compile(r"\w+")
 
 
@@ -57,7 +61,10 @@ class RouteNotFoundError(ServeError):
     code = Code.NOT_FOUND
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"there is nothing at {path}")
+        reason = f"there is nothing at {path}"
+        if path in _TEI_PATHS:
+            reason += f": use /MODEL{path}, or start the server with --tei-model"
+        super().__init__(reason)
 
 
 class MethodNotAllowedError(ServeError):

@@ -123,3 +123,13 @@ def test_a_default_model_at_the_root(head_bundles: Path) -> None:
         answer = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
         assert np.array(answer).shape == (2, 32)
         assert httpx2.get(f"{running.http_url}/info").json()["model_id"] == EMBEDDER
+
+
+@pytest.mark.parametrize(
+    "path", ["embed", "embed_all", "embed_sparse", "predict", "similarity", "decode", "info"]
+)
+def test_a_route_without_a_model_names_the_one_with_it(http: httpx2.Client, path: str) -> None:
+    answer = http.post(f"/{path}", json={"inputs": "a"})
+    assert answer.status_code == 404
+    hint = f"use /MODEL/{path}, or start the server with --tei-model"
+    assert answer.json() == {"error": f"there is nothing at /{path}: {hint}"}
