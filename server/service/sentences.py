@@ -99,6 +99,8 @@ async def plan_sentences(
             spans = list(islice(sentence_spans(text, source), left + 1))
             if len(spans) < 2 and not _is_long(text, model):
                 spans = [(0, len(text))]
+            elif not spans:
+                spans = [_first_number(text, model)]
             spans = list(islice(_fitting(text, spans, model), left + 1))
             left -= max(1, len(spans))
             if left < 0:
@@ -136,6 +138,16 @@ def _fitting(text: str, spans: Sequence[Span], model: Model) -> Iterator[Span]:
             yield from split_sentence(text, span, model.tokenizer.offsets(sentence), room)
         else:
             yield span
+
+
+def _first_number(text: str, model: Model) -> Span:
+    """The first token of digits, else the first token; all of a text without tokens.
+
+    A text without a letter is kept, but its output needs a sentence.
+    """
+    tokens = [token for token in model.tokenizer.offsets(text) if token is not None]
+    numbers = (token for token in tokens if text[slice(*token)].strip().isdecimal())
+    return next(numbers, tokens[0] if tokens else (0, len(text)))
 
 
 def _is_long(text: str, model: Model) -> bool:

@@ -123,6 +123,21 @@ def test_a_long_rest_without_letters_is_kept(client: Client, rest: str) -> None:
     assert list(output.attention.alignments) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("12 | " * 40, slice(0, 1)), ("=\n\n" + 40 * "- 7\n", slice(5, 6)), ("-" * 100, slice(0, 1))],
+)
+def test_a_long_text_without_letters_is_kept_but_for_one_token(
+    client: Client, text: str, number: slice
+) -> None:
+    with pytest.raises(TriuneError, match="tokens, at most 96"):
+        client.translate("dates", text, sentence_split=types.SentenceSplit.OFF)
+    alone = client.translate("dates", text[number]).outputs[0]
+    output = client.translate("dates", [text, FIRST]).outputs[0]
+    assert output.text == text[: number.start] + alone.text + text[number.stop :]
+    assert output.usage == alone.usage
+
+
 def test_all_reasons_to_end_are_reported(client: Client) -> None:
     output = client.translate("dates", TEXT, max_new_tokens=3).outputs[0]
     assert output.finish_reason == types.FinishReason.LENGTH
