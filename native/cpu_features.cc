@@ -1,5 +1,22 @@
 #include "cpu_features.h"
 
+#ifdef __aarch64__
+
+#include <sys/auxv.h>
+
+namespace cpu_features {
+
+// Bit number: https://docs.kernel.org/arch/arm64/elf_hwcaps.html
+bool has_dot_products() {
+  constexpr unsigned long kAsimdDp = 1ul << 20;
+  return getauxval(AT_HWCAP) & kAsimdDp;
+}
+bool has_avx512_bf16() { return false; }
+
+}  // namespace cpu_features
+
+#else
+
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -64,3 +81,5 @@ bool has_amx_int8() {
 }
 
 }  // namespace cpu_features
+
+#endif

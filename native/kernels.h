@@ -36,5 +36,8 @@ struct KernelTable {
   logits::TopTokens* top_tokens;
 };
 
-// The kernels for the widest registers of this CPU, which must have AVX2 and FMA.
+// Whether this CPU can run kernels: it has AVX2 and FMA, or SDOT.
+bool has_kernels();
+
+// The kernels for the widest registers of this CPU, if has_kernels().
 const KernelTable& kernels();

@@ -7,6 +7,7 @@
 #include "embedding_operator.h"
 #include "exported.h"
 #include "int8_matmul_operator.h"
+#include "kernels.h"
 #include "matmul_operator.h"
 #include "norm_operator.h"
 #include "operator.h"
@@ -33,17 +34,19 @@ enum Kernels : int {
 
 // The kernels that this CPU can run.
 EXPORTED int triune_supported_kernels() {
-  return cpu_features::has_avx2_and_fma() ? kAll : 0;
+  return has_kernels() ? kAll : 0;
 }
 
 // The supported kernels that are faster than ONNX Runtime's own operators on this CPU. ONNX Runtime
 // multiplies int8 with VNNI and fp32 with AVX-512 if the CPU has them; the kernels here use both or
-// neither.
+// neither. On AArch64, speeds have not been compared.
 EXPORTED int triune_preferred_kernels() {
   int kernels = triune_supported_kernels();
+#ifdef __x86_64__
   if (cpu_features::has_avx512_and_vnni()) return kernels;
   if (cpu_features::has_vnni()) kernels &= ~kInt8MatMul;
   if (cpu_features::has_avx512()) kernels &= ~kMatMul;
+#endif
   return kernels;
 }
 

@@ -4,8 +4,8 @@ For CPUs, compiles ``native/`` once, and ``native/simd/`` once for each register
 GPUs, compiles ``native/cuda/device/`` to PTX, and puts it into the library of ``native/cuda/``.
 
 The compiler comes with the package ``ziglang``, so every machine builds the same libraries, for
-Linux on x86-64 with glibc 2.28 or newer. On other systems there are none, and the server uses
-ONNX Runtime's own operators.
+Linux on x86-64 or AArch64 with glibc 2.28 or newer. On other systems there are none, and the server
+uses ONNX Runtime's own operators.
 
 Imports no other module of the project: setup.py loads it, and the container image runs it.
 """
@@ -25,13 +25,14 @@ SOURCES = ROOT / "native"
 FOLDER = ROOT / "server" / "runtime"
 LIBRARY, CUDA_LIBRARY = "libtriune_kernels.so", "libtriune_cuda.so"
 LIBRARIES = (LIBRARY, CUDA_LIBRARY)
-TARGET = ("-target", "x86_64-linux-gnu.2.28", "-mcpu=baseline")
-WHEEL_PLATFORM = "manylinux_2_28_x86_64"
+MACHINE = platform.machine()
+WHEEL_PLATFORM = f"manylinux_2_28_{MACHINE}"
 OPTIONS = (
     *("-std=c++20", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"),
     *("-fPIC", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"),
 )
-REGISTER_BITS = (256, 512)
+# By machine, the widths of vectors that native/simd/ is compiled for.
+VECTOR_BITS = {"x86_64": (256, 512), "aarch64": (256,)}
 # The compute capabilities of the device code: the oldest GPUs with bfloat16, and those whose
 # kernels may start before earlier ones end.
 CAPABILITIES = (80, 90)
@@ -46,7 +47,7 @@ DEVICE_OPTIONS = ("-std=c++20", "-O3", "-g0", "-Wall", "-Wextra", "-Werror", *_U
 def main() -> None:
     """Builds the libraries, or prints why there are none for this system."""
     if not is_supported():
-        print(f"no kernels for {platform.system()} on {platform.machine()}")
+        print(f"no kernels for {platform.system()} on {MACHINE}")
         return
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         build(Path(folder))
@@ -56,8 +57,8 @@ def main() -> None:
 
 def is_supported() -> bool:
     """Whether this system can run the libraries."""
-    system = (platform.system(), platform.machine(), platform.libc_ver()[0])
-    return system == ("Linux", "x86_64", "glibc")
+    system = (platform.system(), platform.libc_ver()[0])
+    return system == ("Linux", "glibc") and MACHINE in VECTOR_BITS
 
 
 def is_current() -> bool:
@@ -68,19 +69,24 @@ def is_current() -> bool:
     return all(path.exists() and path.stat().st_mtime >= newest for path in built)
 
 
-def build(folder: Path) -> None:
-    """Compiles and links the libraries into ``folder``.
+def build(folder: Path, machine: str = MACHINE) -> None:
+    """Compiles and links the libraries for ``machine`` into ``folder``.
 
     Raises:
         subprocess.CalledProcessError: the compiler failed, or ``ziglang`` is not installed.
     """
     with tempfile.TemporaryDirectory() as temporary:
-        objects = compile_sources(Path(temporary))
-        link(*map(str, objects), "-o", str(folder / LIBRARY))
-        build_cuda_library(folder / CUDA_LIBRARY, Path(temporary))
+        objects = compile_sources(Path(temporary), machine)
+        link(*map(str, objects), "-o", str(folder / LIBRARY), target=target_of(machine))
+        build_cuda_library(folder / CUDA_LIBRARY, Path(temporary), machine)
 
 
-def build_cuda_library(library: Path, temporary: Path) -> None:
+def target_of(machine: str) -> tuple[str, ...]:
+    """Returns the options of the compiler for a machine."""
+    return ("-target", f"{machine}-linux-gnu.2.28", "-mcpu=baseline")
+
+
+def build_cuda_library(library: Path, temporary: Path, machine: str) -> None:
     """Compiles the device code and the operators that launch it."""
     kernels = SOURCES / "cuda" / "device" / "kernels.cc"
 
@@ -95,7 +101,8 @@ def build_cuda_library(library: Path, temporary: Path) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         defines = list(threads.map(compile_for, CAPABILITIES))
     sources = map(str, sorted(SOURCES.glob("cuda/*.cc")))
-    link(*OPTIONS, *defines, *sources, "-ldl", "-lpthread", "-o", str(library))
+    options = (*OPTIONS, *defines, "-ldl", "-lpthread")
+    link(*options, *sources, "-o", str(library), target=target_of(machine))
 
 
 def with_launch_bounds(ptx: str) -> str:
@@ -121,34 +128,38 @@ def build_emulated_library(library: Path, sources: Path = SOURCES) -> None:
     link(*OPTIONS, "-O1", provider, *files, "-lpthread", "-o", str(library))
 
 
-def link(*arguments: str) -> None:
-    """Links a library."""
-    run_compiler("-shared", "-s", "-nostdlib++", *arguments)
+def link(*arguments: str, target: tuple[str, ...] | None = None) -> None:
+    """Links a library; None is for this machine."""
+    run_compiler("-shared", "-s", "-nostdlib++", *arguments, target=target)
 
 
-def compile_sources(folder: Path) -> Iterable[Path]:
-    """Compiles all sources; returns the object files, in ``folder``."""
+def compile_sources(folder: Path, machine: str) -> Iterable[Path]:
+    """Compiles all sources for ``machine``; returns the object files, in ``folder``."""
 
     def compile_one(source: Path, bits: int | None) -> Path:
         define = () if bits is None else (f"-DSIMD_BITS={bits}",)
         target = folder / (f"{source.stem}.o" if bits is None else f"{source.stem}_{bits}.o")
-        run_compiler(*OPTIONS, *define, "-c", str(source), "-o", str(target))
+        options = (*OPTIONS, *define, "-c", str(source), "-o", str(target))
+        run_compiler(*options, target=target_of(machine))
         return target
 
     sources = [(source, None) for source in sorted(SOURCES.glob("*.cc"))]
     simd = [
-        (source, bits) for bits in REGISTER_BITS for source in sorted(SOURCES.glob("simd/*.cc"))
+        (source, bits)
+        for bits in VECTOR_BITS[machine]
+        for source in sorted(SOURCES.glob("simd/*.cc"))
     ]
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         return list(threads.map(compile_one, *zip(*sources, *simd, strict=True)))
 
 
-def run_compiler(*arguments: str, target: tuple[str, ...] = TARGET) -> None:
-    """Runs the C++ compiler.
+def run_compiler(*arguments: str, target: tuple[str, ...] | None = None) -> None:
+    """Runs the C++ compiler; a target of None is this machine.
 
     Raises:
         subprocess.CalledProcessError
     """
+    target = target_of(MACHINE) if target is None else target
     subprocess.run([sys.executable, "-m", "ziglang", "c++", *target, *arguments], check=True)
 
 

@@ -5,7 +5,7 @@
 #if SIMD_BITS == 512
 #include "block_microkernel_avx512.h"
 #else
-#include "block_microkernel_avx2.h"
+#include "block_microkernel_256.h"
 #endif
 
 #include "begin_target.h"

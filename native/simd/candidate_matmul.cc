@@ -18,8 +18,9 @@ constexpr int64_t kMaxRows = 64;         // rows per pass over a tile
 
 #if SIMD_BITS == 512
 
-// The dot products of one row with kLanes columns.
-INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int64_t stride) {
+// The dot products of one row with kLanes columns, whose zero_point_sums are subtracted.
+INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int64_t stride,
+                             Ints zero_point_sums) {
   __m512i sums[kLanes];
 #pragma unroll
   for (int c = 0; c < kLanes; c++) sums[c] = _mm512_setzero_si512();
@@ -33,7 +34,26 @@ INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int
   Ints partial[kLanes];
 #pragma unroll
   for (int c = 0; c < kLanes; c++) partial[c] = reinterpret_cast<Ints>(sums[c]);
-  return sum_16(partial);
+  return sum_16(partial) - zero_point_sums;
+}
+
+#elif defined(__aarch64__)
+
+// As above. SDOT multiplies signed bytes: with the zero point subtracted, no sums are left to
+// subtract.
+INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int64_t stride, Ints) {
+  Ints sums[kLanes] = {};
+  for (int64_t i = 0; i < stride; i += 32) {
+    const Ints values = without_zero_points(load<Ints>(x + i));
+#pragma unroll
+    for (int c = 0; c < kLanes; c++) {
+      sums[c] = add_dot_products(sums[c], values, load<Ints>(columns[c] + i));
+    }
+  }
+  Ints totals;
+#pragma unroll
+  for (int c = 0; c < kLanes; c++) totals[c] = reduce_sum(sums[c]);
+  return totals;
 }
 
 #else
@@ -52,7 +72,8 @@ INLINE Ints transposed_sum(const __m256i* a) {
 }
 
 // As above. Adding products of inputs 2i and 2i + 1 in 16 bits does not overflow: see PackedMatrix.
-INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int64_t stride) {
+INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int64_t stride,
+                             Ints zero_point_sums) {
   const __m256i ones = _mm256_set1_epi16(1);
   __m256i sums[kLanes];
 #pragma unroll
@@ -65,7 +86,7 @@ INLINE Ints multiply_columns(const uint8_t* x, const int8_t* const* columns, int
       sums[c] = _mm256_add_epi32(sums[c], _mm256_madd_epi16(products, ones));
     }
   }
-  return transposed_sum(sums);
+  return transposed_sum(sums) - zero_point_sums;
 }
 
 #endif
@@ -84,7 +105,7 @@ INLINE void multiply_candidates(const uint8_t* x, float max_abs, const int32_t* 
     scales[c] = matrix.scales[id];
     bias[c] = matrix.bias ? matrix.bias[id] : -0.0f;
   }
-  const Ints sums = multiply_columns(x, columns, matrix.stride) - zero_point_sums;
+  const Ints sums = multiply_columns(x, columns, matrix.stride, zero_point_sums);
   // The operations and order of dequantize_and_apply(), for the same rounding.
   const Floats values = __builtin_convertvector(sums, Floats) * scales * max_abs + bias;
   if (count == kLanes) {

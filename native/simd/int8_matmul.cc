@@ -7,6 +7,8 @@
 #if SIMD_BITS == 512
 #include "int8_microkernel_amx.h"
 #include "int8_microkernel_avx512.h"
+#elif defined(__aarch64__)
+#include "int8_microkernel_neon.h"
 #else
 #include "int8_microkernel_avx2.h"
 #endif

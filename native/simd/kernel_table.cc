@@ -47,6 +47,12 @@ namespace SIMD {
 
 namespace {
 
+#ifdef __aarch64__
+constexpr bool kPairsGroups = false;
+#else
+constexpr bool kPairsGroups = SIMD_BITS == 256;
+#endif
+
 constexpr KernelTable table_with(int8_matmul::Multiply* int8_multiply) {
   return {
       .matmul_multiply = matmul::SIMD::multiply,
@@ -54,7 +60,7 @@ constexpr KernelTable table_with(int8_matmul::Multiply* int8_multiply) {
       .int8_quantize = int8_matmul::SIMD::quantize,
       .int8_multiply = int8_multiply,
       .candidate_multiply = candidate_matmul::SIMD::multiply,
-      .uses_group_pairs = SIMD_BITS == 256,
+      .uses_group_pairs = kPairsGroups,
       .block_quantize = block_matmul::SIMD::quantize,
       .block_multiply = block_matmul::SIMD::multiply,
       .block_read_output = block_matmul::SIMD::read_output,

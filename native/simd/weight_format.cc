@@ -13,11 +13,17 @@ namespace {
 using namespace ::SIMD;
 
 uint16_t to_half(float x) {
-  return static_cast<uint16_t>(
-      _mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT), 0));
+  const _Float16 half = static_cast<_Float16>(x);
+  uint16_t bits;
+  memcpy(&bits, &half, sizeof bits);
+  return bits;
 }
 
-float from_half(uint16_t x) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(x))); }
+float from_half(uint16_t bits) {
+  _Float16 half;
+  memcpy(&half, &bits, sizeof half);
+  return half;
+}
 
 uint32_t bits_of(float x) {
   uint32_t bits;

@@ -1,11 +1,12 @@
-// The AVX2 micro-kernels of blocks: up to 3 rows times one panel. vpmaddubsw adds two products of
-// an unsigned and a signed byte in each 16-bit lane. 4-bit weights leave room for a block's eight
-// groups in those lanes; 8-bit weights give their sign to x, so that two products fit.
+// The micro-kernels of blocks for AVX2 and NEON: up to 3 rows times one panel.
 #pragma once
 
-#include "block_panel.h"
+#ifdef __aarch64__
+#include "block_products_neon.h"
+#else
+#include "block_products_avx2.h"
+#endif
 #include "panel_epilogue.h"
-#include "row_pointers.h"
 
 #include "begin_target.h"
 
@@ -18,67 +19,6 @@ constexpr int kMr = 3;
 constexpr int kNrPanels = 1;
 constexpr int64_t kMaxStoredRows = 32;
 
-template <int R>
-using Sums = __m256i[R][2];
-
-INLINE __m256i ones() {
-  __m256i value = _mm256_set1_epi16(1);
-  asm("" : "+x"(value));  // keeps it in a register
-  return value;
-}
-
-// sums[r][half] += x[r] . the weights of eight outputs, for a group of 8-bit weights.
-template <int R, typename Pair>
-INLINE void multiply_8_bits(const RowPointers<R>& rows, int64_t group, const Pair& pair, int block,
-                            __m256i ones, Sums<R>& sums) {
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const auto weights =
-        reinterpret_cast<__m256i>(words_of<Ints>(pair, block, group, half * kLanes));
-    const __m256i magnitudes = _mm256_abs_epi8(weights);
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-      const __m256i x = _mm256_set1_epi32(rows.template at<int32_t>(r, group * kKr));
-      const __m256i products = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(x, weights));
-      sums[r][half] = _mm256_add_epi32(sums[r][half], _mm256_madd_epi16(products, ones));
-    }
-  }
-}
-
-// The same for a group of 4-bit weights, one per byte; sums are in 16-bit lanes.
-template <int R>
-INLINE void multiply_bytes(const RowPointers<R>& rows, int64_t group, const uint8_t* from,
-                           Sums<R>& sums) {
-  const __m256i first = load<__m256i>(from), second = load<__m256i>(from + sizeof(__m256i));
-#pragma unroll
-  for (int r = 0; r < R; r++) {
-    const __m256i x = _mm256_set1_epi32(rows.template at<int32_t>(r, group * kKr));
-    sums[r][0] = _mm256_add_epi16(sums[r][0], _mm256_maddubs_epi16(first, x));
-    sums[r][1] = _mm256_add_epi16(sums[r][1], _mm256_maddubs_epi16(second, x));
-  }
-}
-
-// The same for two groups, two weights per byte.
-template <int R>
-INLINE void multiply_packed(const RowPointers<R>& rows, int64_t group, const uint32_t* words,
-                            Sums<R>& sums) {
-  const __m256i mask = _mm256_set1_epi8(15);
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const __m256i both = load<__m256i>(words + half * kLanes);
-    const __m256i low = _mm256_and_si256(both, mask);
-    const __m256i high = _mm256_and_si256(_mm256_srli_epi32(both, 4), mask);
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-      const __m256i x0 = _mm256_set1_epi32(rows.template at<int32_t>(r, group * kKr));
-      const __m256i x1 = _mm256_set1_epi32(rows.template at<int32_t>(r, group * kKr + kKr));
-      const __m256i products =
-          _mm256_add_epi16(_mm256_maddubs_epi16(low, x0), _mm256_maddubs_epi16(high, x1));
-      sums[r][half] = _mm256_add_epi16(sums[r][half], products);
-    }
-  }
-}
-
 // totals += sums times the scales of rows and outputs.
 template <int R>
 INLINE void add_products(const RowPointers<R>& rows, const Sums<R>& sums, int half, Floats scales,
@@ -86,8 +26,7 @@ INLINE void add_products(const RowPointers<R>& rows, const Sums<R>& sums, int ha
 #pragma unroll
   for (int r = 0; r < R; r++) {
     const Floats scale = rows.template at<float>(r, offsetof(RowBlock, scale));
-    const Ints sum = reinterpret_cast<Ints>(sums[r][half]);
-    const Floats product = __builtin_convertvector(sum, Floats) * scale;
+    const Floats product = __builtin_convertvector(sums[r][half], Floats) * scale;
     totals[r][half] = fma(product, scales, totals[r][half]);
   }
 }
@@ -108,8 +47,8 @@ INLINE Floats alternate_of(const int16_t (*values)[2], int block, int half) {
 // The same for 8-bit values, times 2^kShift.
 template <int kShift>
 INLINE Floats alternate_of(const uint8_t (*values)[2], int block, int half) {
-  const auto both =
-      reinterpret_cast<Ints>(_mm256_cvtepu16_epi32(load<__m128i>(values + half * kLanes)));
+  using Words = uint16_t __attribute__((ext_vector_type(kLanes)));
+  const Ints both = __builtin_convertvector(load<Words>(values + half * kLanes), Ints);
   return __builtin_convertvector((block ? both >> 8 : both & 255) << kShift, Floats);
 }
 
@@ -144,41 +83,19 @@ INLINE Floats offsets_of(const ExpandedBlock& block, int, int half) {
   return load(block.offsets + half * kLanes);
 }
 
-template <int R>
-INLINE void add_halves(Sums<R>& sums) {
-  const __m256i one = ones();
-#pragma unroll
-  for (int r = 0; r < R; r++) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) sums[r][half] = _mm256_madd_epi16(sums[r][half], one);
-  }
-}
-
-// Adds one block's products to `sums`, which are zero, as int32.
+// Adds one block's products to `sums`, which are zero.
 template <int R, typename Pair>
 INLINE void multiply_block(const RowPointers<R>& rows, const Pair& pair, int block, Sums<R>& sums) {
   if constexpr (kIsInt4<Pair>) {
-#pragma unroll
-    for (int64_t group = 0; group < kBlockGroups; group += 2) {
-      multiply_packed<R>(rows, group, pair.words[block][group / 2], sums);
-    }
-    add_halves<R>(sums);
+    multiply_4_bits<R>(rows, pair.words[block], sums);
   } else {
-    const __m256i one = ones();
-#pragma unroll
-    for (int64_t group = 0; group < kBlockGroups; group++) {
-      multiply_8_bits<R>(rows, group, pair, block, one, sums);
-    }
+    multiply_8_bits<R>(rows, pair, block, sums);
   }
 }
 template <int R>
 INLINE void multiply_block(const RowPointers<R>& rows, const ExpandedBlock& block, int,
                            Sums<R>& sums) {
-#pragma unroll
-  for (int64_t group = 0; group < kBlockGroups; group++) {
-    multiply_bytes<R>(rows, group, block.numbers[group], sums);
-  }
-  add_halves<R>(sums);
+  multiply_expanded<R>(rows, block.numbers, sums);
 }
 
 // Expands the blocks of a panel of 4-bit weights to scratch.
