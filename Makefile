@@ -31,12 +31,12 @@ setup: $(INSTALLED) $(KERNELS)
 bundles: $(EXPORTS) $(KERNELS)
 	$(VENV)/python -m scripts.export_defaults $(DEFAULT_MODELS)
 
-# Installs what the tests need to build and start the container image, and a browser for the console.
-# Needs Debian and root; without it the tests skip both.
+# Installs what the tests need to build and start the container image, a browser for the console, and
+# an emulator of ARM. Needs Debian and root; without it the tests skip all three.
 tools:
 	apt-get update
 	DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
-		buildah chromium chromium-driver iproute2 mmdebstrap
+		buildah chromium chromium-driver iproute2 mmdebstrap qemu-user-static
 
 # The tests export the bundles they need to build/. Every skipped test states its reason.
 TESTS = $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -rs --durations 15

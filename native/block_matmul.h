@@ -5,9 +5,9 @@
 // y = sum over blocks of scale_x scale_w sum((number_x - zero_x) (number_w - zero_w)). Blocks are
 // added in order, so that each target gives the same bits for any number of rows. Scales of an
 // output are 16-bit multiples of one unit: a scale that is 1000 times smaller than the largest is
-// off by up to 1.5 %. AVX2 adds blocks in fp32, with zero_x = 0. AVX-512 chooses zero_x, rounds
-// scales of x and the sums of 8-bit weights to 16 bits too, and adds two blocks in integers. It
-// adds the contribution of the fractions of zero_w at the end of a row, in 8 bits.
+// off by up to 1.5 %. AVX2 and NEON add blocks in fp32, with zero_x = 0. AVX-512 chooses zero_x,
+// rounds scales of x and the sums of 8-bit weights to 16 bits too, and adds two blocks in integers.
+// It adds the contribution of the fractions of zero_w at the end of a row, in 8 bits.
 #pragma once
 
 #include <stdint.h>
@@ -20,7 +20,7 @@ namespace block_matmul {
 
 using weight_format::kBlockInputs;
 
-// 32 inputs of a row of x for AVX2. An odd number of blocks is followed by a block of zeros.
+// 32 inputs of a row of x for AVX2 and NEON. An odd number of blocks is followed by one of zeros.
 struct RowBlock {
   int8_t numbers[kBlockInputs];
   float scale;  // scale of x / kScaleUnit
@@ -91,8 +91,8 @@ struct SmallInt4Pair {
 constexpr int64_t kMaxInputs = 65536;
 constexpr int64_t kMinMaxSum = 256;  // lower bound of PackedMatrix::max_sum
 
-// Scales of outputs are below this. AVX2 divides the scales of x by it, so that products stay
-// finite.
+// Scales of outputs are below this. AVX2 and NEON divide the scales of x by it, so that products
+// stay finite.
 constexpr float kScaleUnit = 32768.0f;
 
 // The low bits that AVX-512 rounds off a block's sum with 8-bit weights: the sum is below 2^19 and

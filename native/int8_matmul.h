@@ -1,6 +1,6 @@
 // y = epilogue(x W) in int8: each row of x is quantized to 8 bits at run time (dynamic
 // quantization), W was quantized per output by the export. int8_pairing.cc orders W;
-// simd/int8_microkernel_avx2.h and simd/int8_microkernel_avx512.h have the micro-kernels.
+// simd/int8_microkernel_*.h have the micro-kernels.
 //
 // Sums of products are exact, so results equal those of the standard operators bit for bit, except
 // for GELU (gelu_coarse in simd/activations.h).

@@ -208,7 +208,9 @@ def report_kernels() -> dict[str, bool]:
     if names:
         log.info("native kernels: %s", names)
     elif LIBRARY.exists():
-        log.warning("native kernels: none, they need AVX2: ONNX Runtime's own operators run")
+        log.warning(
+            "native kernels: none, they need AVX2 or SDOT: ONNX Runtime's own operators run"
+        )
     else:
         log.warning("native kernels: none, this installation has no %s", LIBRARY.name)
     return in_use

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
     subprocess.run([*PIP, *build], check=True, cwd=folder)
     (wheel,) = folder.glob("triune-*.whl")
-    assert wheel.name.endswith("-py3-none-manylinux_2_28_x86_64.whl")
+    assert wheel.name.endswith(f"-py3-none-manylinux_2_28_{platform.machine()}.whl")
     return wheel
 
 

@@ -4,8 +4,8 @@
 // tile_kernel_table and attention in bfloat16 may also use the intrinsics of AMX and AVX-512 BF16,
 // which a CPU with AVX-512 may lack. PREFETCHW does nothing on a CPU that lacks it.
 //
-// Code between this header and end_target.h is in a namespace SIMD (avx2, avx512 or neon) and uses that
-// target's instructions. Include system headers and headers shared by both targets before this one:
+// Code between this header and end_target.h is in a namespace SIMD (avx2, avx512 or neon) and uses
+// that target's instructions. Include system headers and headers shared by targets before this one:
 // otherwise the linker could pick their AVX-512 copy for a CPU without AVX-512.
 #if defined(__aarch64__) && SIMD_BITS == 256
 #define SIMD neon

@@ -17,7 +17,7 @@ constexpr int64_t kBlockGroups = kBlockInputs / kKr;
 constexpr int64_t kGroupBytes = kKr * kPanelWidth;
 
 // How micro-kernels read a panel: as it is stored; as stored, while they also expand it to scratch
-// (AVX2 expands it first); or expanded, from scratch.
+// (AVX2 and NEON expand it first); or expanded, from scratch.
 enum class Reading { kStored, kExpand, kExpanded };
 
 template <Reading kReading>

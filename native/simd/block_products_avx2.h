@@ -1,6 +1,6 @@
 // Products of a block of inputs for AVX2. vpmaddubsw adds two products of an unsigned and a signed
-// byte in each 16-bit lane. 4-bit weights leave room for a block's eight groups in those lanes; 8-bit
-// weights give their sign to x, so that two products fit.
+// byte in each 16-bit lane. 4-bit weights leave room for a block's eight groups in those lanes;
+// 8-bit weights give their sign to x, so that two products fit.
 #pragma once
 
 #include "block_panel.h"

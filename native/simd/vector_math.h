@@ -43,7 +43,7 @@ INLINE V exp(V x) {
 // 2^r for r from 0 to 1, a minimax polynomial with an error of 8e-5.
 constexpr float kCoarseExp2[] = {0.9999252f, 0.69583356f, 0.22606716f, 0.07802452f};
 
-// 2^x with a relative error of 8e-5. AVX-512 gives 0 for x = -inf, and inf from 128 on; AVX2 clamps
+// 2^x with a relative error of 8e-5. AVX-512 gives 0 for x = -inf, and inf from 128 on; others clamp
 // x to -125 .. 127. NaN gives NaN.
 INLINE Floats exp2_coarse(Floats x) {
 #if SIMD_BITS == 512

@@ -83,7 +83,7 @@ class Storage:
         command = ["mmdebstrap", "--quiet", "--format=directory", "--variant=minbase"]
         command += [f"--include={','.join(BASE_PACKAGES)}"]
         command += [f"--dpkgopt={option}" for option in DPKG_OPTIONS]
-        _output([*command, SUITE, root, *_mirrors()])
+        _output([*command, SUITE, root, *mirrors()])
         self._buildah("commit", "--quiet", "--rm", container, BASE)
 
     def _buildah(self, *arguments: str) -> str:
@@ -91,7 +91,7 @@ class Storage:
         return _output(["buildah", *folders, *arguments])
 
 
-def _mirrors() -> list[str]:
+def mirrors() -> list[str]:
     """This machine's apt sources for SUITE. If there are none, mmdebstrap uses its default."""
     form = "deb $(REPO_URI) $(RELEASE) $(COMPONENT)"
     lines = _output(["apt-get", "indextargets", "--format", form, "Created-By: Packages"])

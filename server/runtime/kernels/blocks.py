@@ -1,10 +1,10 @@
 """Replaces products with block-quantized weights: native/block_matmul_operator.h.
 
 The export writes such a product (``export.block_matmul``) as nodes that round each block of 32
-inputs to 8 bits, and a ``MatMulNBits``. With AVX2, the native operator rounds inputs to the same
-numbers. With AVX-512, a block of inputs has one of two zero points, which makes most steps finer;
-steps are coarser if most inputs of the block are large. Scales and sums are rounded to 16 bits,
-zero points to 1/256 step; AVX-512 adds the fractions of zero points in 8 bits.
+inputs to 8 bits, and a ``MatMulNBits``. With AVX2 or NEON, the native operator rounds inputs to the
+same numbers. With AVX-512, a block of inputs has one of two zero points, which makes most steps
+finer; steps are coarser if most inputs of the block are large. Scales and sums are rounded to 16
+bits, zero points to 1/256 step; AVX-512 adds the fractions of zero points in 8 bits.
 """
 
 from collections.abc import Iterator
