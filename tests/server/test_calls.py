@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from client.errors import TriuneError
 from client.sync import Client
-from client.types import FinishReason, GenerationOptions, ModelState
+from client.types import FinishReason, GenerationOptions, ModelState, SentenceSplit
 from protos.triune.v1 import inference_pb2 as pb
 from protos.triune.v1 import inference_pb2_grpc
 from tests.serving import ServerProcess, server_process
@@ -144,7 +144,13 @@ def test_unknown_model_is_not_found(client: Client) -> None:
         ("translate", DATES, [], {}, "inputs"),
         ("translate", DATES, [DATE, " "], {}, "inputs[1]"),
         ("classify", CLASSIFIER, ["12", ""], {}, "inputs[1]"),
-        ("translate", DATES, [DATE, "1" * 5000], {}, "inputs[1]"),
+        (
+            "translate",
+            DATES,
+            [DATE, "1" * 5000],
+            {"sentence_split": SentenceSplit.OFF},
+            "inputs[1]",
+        ),
         ("generate", DECODER, ["1" * 5000], {}, "inputs[0]"),
         ("classify", CLASSIFIER, ["1" * 5000], {}, "inputs[0]"),
         ("generate", DECODER, ["1" * 2_000_000], {}, "inputs[0]"),
