@@ -14,13 +14,9 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_request import GenerateRequest
 from server.service.languages import target_start
-from server.service.prepare import (
-    job_template,
-    prepared_request,
-    target_jobs,
-    target_prefix_ids,
-)
+from server.service.prepare import job_template, prepared_request, target_jobs
 from server.service.prepared_request import PreparedRequest
+from server.service.target_prefixes import after_prefixes, target_prefix_ids
 
 _INPUT_FIELDS = ("inputs", "token_inputs", "messages")
 
@@ -49,6 +45,7 @@ async def prepare_generate(
     if model.manifest.kind == Kind.ENCODER_DECODER:
         check_lengths(field, prompts, model.max_source_length)
         jobs = target_jobs(template, request, prompts, target_start(model), prefixes)
+        jobs = await after_prefixes(jobs, prefixes, request, context, caller)
         return prepared_request(request, model, caller, jobs, prefixes, started)
     whole = [(*prompt, *prefix) for prompt, prefix in zip(prompts, prefixes, strict=True)]
     check_lengths(field, whole, model.max_length - 1)
@@ -57,6 +54,7 @@ async def prepare_generate(
         template.job(index, prompt, min(wanted, model.max_length - len(prompt)))
         for index, prompt in enumerate(whole)
     ]
+    jobs = await after_prefixes(jobs, prefixes, request, context, caller)
     echoes: Sequence[str] = ()
     if request.response.echo:
         echoes = request.inputs or await context.build(

@@ -162,27 +162,6 @@ def target_jobs(
     return jobs
 
 
-async def target_prefix_ids(
-    request: GenerationRequest,
-    model: Model,
-    num_inputs: int,
-    context: ServiceContext,
-    caller: Caller,
-) -> list[tuple[int, ...]]:
-    """Token ids of each input's target prefix."""
-    texts = checks.target_prefixes(request.decoding, num_inputs)
-    if not any(texts):
-        return [()] * num_inputs
-    given = request.decoding.target_prefix
-    rows = await context.tokenize(
-        given,
-        lambda some: model.tokenizer.encode(some, special_tokens=False),
-        caller,
-        "target_prefix",
-    )
-    return rows if len(rows) == num_inputs else rows * num_inputs
-
-
 def prepared_request(
     request: GenerationRequest,
     model: Model,

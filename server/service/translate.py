@@ -12,14 +12,10 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_request import TranslateRequest
 from server.service.languages import target_start, with_source_language
-from server.service.prepare import (
-    job_template,
-    prepared_request,
-    target_jobs,
-    target_prefix_ids,
-)
+from server.service.prepare import job_template, prepared_request, target_jobs
 from server.service.prepared_request import PreparedRequest
 from server.service.sentences import plan_sentences, should_split
+from server.service.target_prefixes import after_prefixes, target_prefix_ids
 
 
 async def prepare_translate(
@@ -51,6 +47,7 @@ async def prepare_translate(
     start = target_start(model, request.target_language)
     sources = [with_source_language(model, request.source_language, row) for row in sources]
     jobs = target_jobs(template, request, sources, start, prefixes)
+    jobs = await after_prefixes(jobs, prefixes, request, context, caller)
     prepared = prepared_request(request, model, caller, jobs, prefixes, started)
     if plan is None:
         return prepared

@@ -1,5 +1,6 @@
 """Decoding options end to end: trained models, a real server, real clients."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -9,7 +10,14 @@ import numpy as np
 import pytest
 
 from client.sync import Client
-from client.types import AttentionKind, AttentionOptions, FinishReason, GenerationOptions
+from client.types import (
+    AttentionKind,
+    AttentionOptions,
+    Choices,
+    FinishReason,
+    GenerationOptions,
+    Regex,
+)
 from model import bundle
 from server.engine.decoding.options import AttentionSelection
 from server.engine.observer import RunReport
@@ -121,6 +129,20 @@ def test_prefix_starts_the_output_and_is_not_counted(client: Client) -> None:
     assert len(output.token_ids) == len("2021-03-03") + 1
     outputs = client.translate(DATES, [DATE, DATE], target_prefix=["2", "1999-"]).outputs
     assert [row.text[:5] for row in outputs] == ["2021-", "1999-"]
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_grammar_describes_the_prefix_and_what_follows(client: Client, beam_size: int) -> None:
+    dates = ("1999-01-31", "2021-03-03", "2021-12-24")
+    prefixes = ["2021-1", "", "1"]
+    outputs = client.translate(
+        DATES, [DATE] * 3, target_prefix=prefixes, grammar=Choices(dates), beam_size=beam_size
+    ).outputs
+    assert [output.text for output in outputs] == ["2021-12-24", "2021-03-03", "1999-01-31"]
+    shared = client.generate(
+        DECODER, ["7,", "8,"], target_prefix="1", grammar=Regex("12?3?4"), beam_size=beam_size
+    ).outputs
+    assert all(re.fullmatch("12?3?4", output.text) for output in shared)
 
 
 def test_echo_returns_the_prompt(client: Client) -> None:

@@ -10,7 +10,14 @@ import pytest
 
 from client.errors import TriuneError
 from client.sync import Client
-from client.types import AttentionKind, AttentionOptions, Choices, Lark
+from client.types import (
+    AttentionKind,
+    AttentionOptions,
+    Choices,
+    Lark,
+    Regex,
+    TranslationOptions,
+)
 from server.errors import InvalidArgumentError
 from server.service.caller import Caller
 from server.service.generation_request import GenerateRequest, Message
@@ -113,6 +120,14 @@ def test_the_error_of_a_long_target_prefix_names_its_index(client: Client) -> No
     long = "2" * 200
     for prefixes, index in ((("2", long), 1), ((long, "2"), 0), ((long,), 0)):
         field = invalid_field(client.translate, DATES, [DATE, DATE], target_prefix=prefixes)
+        assert field == f"decoding.target_prefix[{index}]"
+
+
+def test_a_prefix_that_the_grammar_does_not_allow(client: Client) -> None:
+    grammar = Regex("[0-9-]+x")
+    for prefixes, index in ((["20", "2,"], 1), (["2,"], 0)):
+        options = TranslationOptions(target_prefix=prefixes, grammar=grammar)
+        field = invalid_field(client.translate, DATES, [DATE, DATE], **options)
         assert field == f"decoding.target_prefix[{index}]"
 
 

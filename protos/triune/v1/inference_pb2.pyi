@@ -500,7 +500,9 @@ class DecodingOptions(_message.Message):
         """The output begins with this text: one for all inputs, or one per input."""
 
     @_builtins.property
-    def grammar(self) -> Global___Grammar: ...
+    def grammar(self) -> Global___Grammar:
+        """The output matches it, target_prefix included."""
+
     @_builtins.property
     def bad_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Texts whose token sequences, with or without a leading space, never appear."""
