@@ -51,8 +51,8 @@ SIZE = 16
 QUERY_LENGTH, DOCUMENT_LENGTH = 12, 9
 QUERIES = ("w20 w21 .", "w22", " ".join(f"w{index}" for index in range(20, 40)))
 DOCUMENTS = ("w30 , w31 .", "w32", " . ".join(f"w{index}" for index in range(20, 40)))
-# They change what a token that nobody attends to sees.
-HIDING = ("Deberta", "DebertaV2", "Longformer")
+# They change what a token that nobody attends to sees, or read it by a convolution.
+HIDING = ("ConvBert", "Deberta", "DebertaV2", "Longformer")
 MARKS = {"query": "[Q] ", "document": "[D] "}
 
 
