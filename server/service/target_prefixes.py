@@ -47,7 +47,7 @@ async def after_prefixes(
     """The jobs of a request, whose grammar has consumed their target prefixes.
 
     Raises:
-        InvalidArgumentError: no text of the grammar begins with a prefix.
+        InvalidArgumentError: the grammar does not accept a prefix as the start of a text.
         ServeError: see :meth:`ServiceContext.run_slices`.
     """
     grammar = jobs[0].constraint
@@ -72,6 +72,6 @@ def _after(grammar: Constraint, prefix: tuple[int, ...], index: int) -> Constrai
         for token in prefix:
             grammar.advance(token)
     except ConstraintError as error:
-        field, reason = f"target_prefix[{index}]", "no text of the grammar begins with it"
-        raise InvalidArgumentError(field, f"{reason}: {error}") from error
+        reason = "the grammar does not accept it as the start of a text"
+        raise InvalidArgumentError(f"target_prefix[{index}]", reason) from error
     return grammar
