@@ -11,24 +11,15 @@ from torch import Tensor
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError, UnsupportedError
-from export.importers.bert_tables import (
-    EMBEDDING_NORM,
-    UNUSED,
-    LayerNames,
-    embeddings,
-    learned_positions,
-    normed_embedding,
-    num_layers,
-    post_norm_layer,
-)
-from export.importers.electra import PROJECTION
-from export.importers.encoders import Body, assemble
+from export.importers.bert_tables import LayerNames, post_norm_layer
+from export.importers.electra import body_of
+from export.importers.encoders import assemble
 from export.importers.head_tables import always, classifier, five_classes, hidden_act, masked
-from export.importers.renaming import Rename, linear, per_layer
+from export.importers.renaming import Rename, linear
 from export.importers.support import divide_heads
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
-from model.config import Activation, AttentionConfig, StackConfig
+from model.config import Activation, AttentionConfig
 from model.fused import HEAD_MULTIPLE
 
 _SOURCE, _TARGET = "encoder.layer.{n}.attention.self", "encoder.layers.{n}.mixer.convolution"
@@ -58,23 +49,9 @@ def import_convbert(folder: HuggingFaceFolder) -> Checkpoint:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
-    embedding = normed_embedding(config)
     layer = msgspec.structs.replace(post_norm_layer(config), attention=_attention(config))
-    body = Body(
-        base="convbert",
-        hidden_size=config.positive("hidden_size"),
-        position=learned_positions(config),
-        embedding=embedding,
-        encoder=StackConfig(layers=(layer,) * num_layers(config)),
-        table=(
-            *embeddings(config),
-            *EMBEDDING_NORM,
-            *(() if embedding.size is None else PROJECTION),
-            *per_layer(_layer_table(config), num_layers(config)),
-        ),
-        ignored=UNUSED,
-        allows_unattended=False,  # the convolution reads all tokens
-    )
+    body = body_of(config, "convbert", layer, _layer_table(config))
+    body = replace(body, allows_unattended=False)  # the convolution reads all tokens
     return assemble(folder, body, HEADS, "ConvBertModel")
 
 

@@ -4,6 +4,7 @@ BERT; embeddings may be smaller than the hidden size.
 """
 
 import dataclasses
+from collections.abc import Iterable
 
 from export.checkpoint import Checkpoint
 from export.importers.bert_tables import (
@@ -19,10 +20,11 @@ from export.importers.bert_tables import (
 from export.importers.encoders import Body, assemble
 from export.importers.head_tables import always, classifier, five_classes, masked
 from export.importers.heads import Head
-from export.importers.renaming import linear, per_layer
+from export.importers.renaming import Rename, linear, per_layer
 from export.importers.sentence_transformers import embedder
+from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
-from model.config import Activation, StackConfig
+from model.config import Activation, LayerConfig, StackConfig
 
 PROJECTION = linear("embedding.projection", "embeddings_project", bias=True)
 
@@ -34,23 +36,27 @@ def import_electra(folder: HuggingFaceFolder) -> Checkpoint:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
     config = folder.config
+    body = body_of(config, "electra", post_norm_layer(config), LayerNames().table())
+    return assemble(folder, body, HEADS, "ElectraModel")
+
+
+def body_of(config: Fields, base: str, layer: LayerConfig, layer_table: Iterable[Rename]) -> Body:
+    """ELECTRA, all of whose layers are ``layer``; ``layer_table`` has the weights of one."""
     embedding = normed_embedding(config)
-    layers = (post_norm_layer(config),) * num_layers(config)
-    body = Body(
-        base="electra",
+    return Body(
+        base=base,
         hidden_size=config.positive("hidden_size"),
         position=learned_positions(config),
         embedding=embedding,
-        encoder=StackConfig(layers=layers),
+        encoder=StackConfig(layers=(layer,) * num_layers(config)),
         table=(
             *embeddings(config),
             *EMBEDDING_NORM,
             *(() if embedding.size is None else PROJECTION),
-            *per_layer(LayerNames().table(), len(layers)),
+            *per_layer(layer_table, num_layers(config)),
         ),
         ignored=UNUSED,
     )
-    return assemble(folder, body, HEADS, "ElectraModel")
 
 
 DISCRIMINATOR = tuple(

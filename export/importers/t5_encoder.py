@@ -11,7 +11,7 @@ from export.importers.seq2seq import token_table
 from export.importers.t5_tables import encoder_stack, positions, stack_table
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
-from model.config import EmbeddingConfig
+from model.config import EmbeddingConfig, StackConfig
 
 BASE = "transformer"
 TOKENS = ("shared.weight", "encoder.embed_tokens.weight")  # there is no decoder
@@ -23,27 +23,38 @@ def import_t5_encoder(folder: HuggingFaceFolder) -> Checkpoint:
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
+    folder = with_hidden_size(folder)
+    body = body_of(folder, encoder_stack(folder.config), TOKENS)
+    return assemble(folder, body, HEADS, "T5EncoderModel")
+
+
+def with_hidden_size(folder: HuggingFaceFolder) -> HuggingFaceFolder:
+    """``folder`` with the name that other encoders' configurations have for ``d_model``."""
     config = folder.config
-    config = Fields({**config, "hidden_size": config.positive("d_model")}, config.origin)
-    folder = dataclasses.replace(folder, config=config)
-    encoder = encoder_stack(config)
+    fields = {**config, "hidden_size": config.positive("d_model")}
+    return dataclasses.replace(folder, config=Fields(fields, config.origin))
+
+
+def body_of(folder: HuggingFaceFolder, encoder: StackConfig, names: tuple[str, ...]) -> Body:
+    """The encoder; ``names`` are those that its token table may have."""
     prefix = f"{BASE}." if any(name.startswith(f"{BASE}.") for name in folder.weights) else ""
-    tokens = token_table(folder.weights, tuple(prefix + name for name in TOKENS))
+    tokens = token_table(folder.weights, tuple(prefix + name for name in names))
     tokens = tokens.removeprefix(prefix)
-    body = Body(
+    return Body(
         base=BASE,
-        hidden_size=config.positive("hidden_size"),
-        position=positions(config),
+        hidden_size=folder.config.positive("hidden_size"),
+        position=positions(folder.config),
         embedding=EmbeddingConfig(),
         encoder=encoder,
-        table=(
-            Rename("embedding.tokens.weight", (tokens,)),
-            *stack_table("encoder", encoder),
-            Rename("encoder.final_norm.weight", ("encoder.final_layer_norm.weight",)),
-        ),
-        copies=dict.fromkeys({*TOKENS} - {tokens}, "embedding.tokens.weight"),
+        table=(Rename("embedding.tokens.weight", (tokens,)), *side_table("encoder", encoder)),
+        copies=dict.fromkeys({*names} - {tokens}, "embedding.tokens.weight"),
     )
-    return assemble(folder, body, HEADS, "T5EncoderModel")
+
+
+def side_table(side: str, stack: StackConfig) -> tuple[Rename, ...]:
+    """The weights of the stack ``side``, "encoder" or "decoder", with its final norm."""
+    norm = Rename(f"{side}.final_norm.weight", (f"{side}.final_layer_norm.weight",))
+    return (*stack_table(side, stack), norm)
 
 
 _READERS: dict[str, HeadReader] = {

@@ -7,22 +7,11 @@ import dataclasses
 
 from export.checkpoint import Checkpoint
 from export.importers.bart_heads import classifier, heads
-from export.importers.encoders import Body, assemble
-from export.importers.renaming import Rename
-from export.importers.seq2seq import token_table
-from export.importers.t5_encoder import BASE
-from export.importers.t5_tables import (
-    TOKENS,
-    UNUSED,
-    decoder_stack,
-    encoder_stack,
-    positions,
-    stack_table,
-)
-from export.readers.fields import Fields
+from export.importers.encoders import assemble
+from export.importers.t5_encoder import body_of, side_table, with_hidden_size
+from export.importers.t5_tables import TOKENS, UNUSED, decoder_stack, encoder_stack
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
-from model.config import EmbeddingConfig
 from model.rereading_config import RereadingConfig
 
 REREADING_HEADS = {
@@ -40,34 +29,17 @@ def import_t5_rereader(folder: HuggingFaceFolder) -> Checkpoint:
     """
     config = folder.config
     check_supported(config, is_causal=(True,))
-    config = Fields({**config, "hidden_size": config.positive("d_model")}, config.origin)
-    folder = dataclasses.replace(folder, config=config)
+    folder = with_hidden_size(folder)
     encoder = encoder_stack(config)
     decoder = decoder_stack(config, encoder)
-    prefix = f"{BASE}." if any(name.startswith(f"{BASE}.") for name in folder.weights) else ""
-    tokens = token_table(folder.weights, tuple(prefix + name for name in TOKENS))
-    tokens = tokens.removeprefix(prefix)
-    final_norms = tuple(
-        Rename(f"{side}.final_norm.weight", (f"{side}.final_layer_norm.weight",))
-        for side in ("encoder", "decoder")
-    )
-    body = Body(
-        base=BASE,
-        hidden_size=config.positive("hidden_size"),
-        position=positions(config),
-        embedding=EmbeddingConfig(),
-        encoder=encoder,
+    body = body_of(folder, encoder, TOKENS)
+    body = dataclasses.replace(
+        body,
         decoder=decoder,
         rereading=RereadingConfig(
             first=config.integer("decoder_start_token_id", config.integer("pad_token_id", 0))
         ),
-        table=(
-            Rename("embedding.tokens.weight", (tokens,)),
-            *stack_table("encoder", encoder),
-            *stack_table("decoder", decoder),
-            *final_norms,
-        ),
+        table=(*body.table, *side_table("decoder", decoder)),
         ignored=(UNUSED,),
-        copies=dict.fromkeys({*TOKENS} - {tokens}, "embedding.tokens.weight"),
     )
     return assemble(folder, body, REREADING_HEADS, "T5ForSequenceClassification")
