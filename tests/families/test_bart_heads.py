@@ -11,12 +11,11 @@ from torch import Tensor
 from transformers import BartConfig, BartForQuestionAnswering, BartForSequenceClassification
 
 from export.sources import load_checkpoint
-from model.bundle import Task
-from tests.export.importers.support import edit_json, edit_weights, pooled, randomise, save
+from tests.export.importers.support import edit_json, edit_weights, randomise, save
 from tests.families.harness import check_eager, check_graphs
+from tests.families.rereaders import NLI, check_answers, check_classifies
 from tests.families.test_bart import SMALL
 
-NLI = {0: "contradiction", 1: "neutral", 2: "entailment"}
 END = SMALL["eos_token_id"]
 
 
@@ -55,30 +54,11 @@ def test_graphs_match_transformers() -> None:
 
 
 def test_classifies_by_the_end_of_each_text(tmp_path: Path) -> None:
-    model = randomise(model_of()).eval()
-    checkpoint = load_checkpoint(str(save(model, tmp_path)))
-    assert (checkpoint.tasks, checkpoint.labels) == ((Task.CLASSIFY,), tuple(NLI.values()))
-    lengths = torch.tensor([9, 6, 3])
-    ids = torch.randint(5, 60, (3, 9), generator=torch.Generator().manual_seed(0))
-    for row, length in zip(ids, lengths, strict=True):
-        row[length - 1] = END
-        row[length:] = SMALL["pad_token_id"]
-    with torch.no_grad():
-        mask = (torch.arange(9) < lengths[:, None]).long()
-        expected = model(ids, attention_mask=mask).logits
-    torch.testing.assert_close(pooled(checkpoint, ids, lengths), expected, rtol=0, atol=1e-4)
+    check_classifies(model_of(), tmp_path, (END,), SMALL["pad_token_id"])
 
 
-def test_answers(tmp_path: Path) -> None:
-    model = randomise(BartForQuestionAnswering(BartConfig(**SMALL | {"num_labels": 2})))
-    checkpoint = load_checkpoint(str(save(model, tmp_path)))
-    assert checkpoint.tasks == (Task.ANSWER,)
-    ids = torch.randint(5, 60, (2, 9), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        found = model(ids)
-        expected = torch.stack([found.start_logits, found.end_logits], -1)
-    actual = pooled(checkpoint, ids, torch.tensor([9, 9]))
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)
+def test_answers() -> None:
+    check_answers(BartForQuestionAnswering(BartConfig(**SMALL | {"num_labels": 2})))
 
 
 @pytest.mark.parametrize("name", ["model.encoder.embed_tokens.weight", "final_logits_bias"])

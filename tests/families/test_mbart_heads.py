@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, processors
@@ -20,11 +19,11 @@ from transformers import (
 
 from export.errors import UnsupportedError
 from export.sources import load_checkpoint
-from model.bundle import Task
-from tests.export.importers.support import pooled, randomise, save
+from tests.export.importers.support import save
 from tests.families.harness import check_eager, check_graphs
+from tests.families.rereaders import NLI, check_answers, check_classifies
 from tests.families.test_bart import SMALL
-from tests.families.test_bart_heads import NLI, last_hidden
+from tests.families.test_bart_heads import last_hidden
 
 FAMILIES: dict[str, Any] = {
     "mBART, classifier": (MBartForSequenceClassification, MBartConfig),
@@ -83,20 +82,8 @@ def test_graphs_match_transformers(family: str) -> None:
 def test_classifies_by_the_end_of_each_text(
     family: str, suffix: tuple[int, ...], tmp_path: Path
 ) -> None:
-    model = randomise(model_of(family)).eval()
-    save(model, tmp_path)
-    ending(*suffix)(tmp_path)
-    checkpoint = load_checkpoint(str(tmp_path))
-    assert (checkpoint.tasks, checkpoint.labels) == ((Task.CLASSIFY,), tuple(NLI.values()))
-    lengths = torch.tensor([9, 6, 3])
-    ids = torch.randint(5, 60, (3, 9), generator=torch.Generator().manual_seed(0))
-    for row, length in zip(ids, lengths, strict=True):
-        row[length - len(suffix) : length] = torch.tensor(suffix)
-        row[length:] = SMALL["pad_token_id"]
-    with torch.no_grad():
-        mask = (torch.arange(9) < lengths[:, None]).long()
-        expected = model(ids, attention_mask=mask).logits
-    torch.testing.assert_close(pooled(checkpoint, ids, lengths), expected, rtol=0, atol=1e-4)
+    pad, prepare = SMALL["pad_token_id"], ending(*suffix)
+    check_classifies(model_of(family), tmp_path, suffix, pad, prepare)
 
 
 @pytest.mark.parametrize("suffix", [(LANGUAGE,), (LANGUAGE, LANGUAGE + 1)])
@@ -107,13 +94,5 @@ def test_texts_without_an_end_are_rejected(suffix: tuple[int, ...], tmp_path: Pa
         load_checkpoint(str(tmp_path))
 
 
-def test_answers(tmp_path: Path) -> None:
-    model = randomise(MBartForQuestionAnswering(MBartConfig(**SMALL | {"num_labels": 2})))
-    checkpoint = load_checkpoint(str(save(model, tmp_path)))
-    assert checkpoint.tasks == (Task.ANSWER,)
-    ids = torch.randint(5, 60, (2, 9), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        found = model(ids)
-        expected = torch.stack([found.start_logits, found.end_logits], -1)
-    actual = pooled(checkpoint, ids, torch.tensor([9, 9]))
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)
+def test_answers() -> None:
+    check_answers(MBartForQuestionAnswering(MBartConfig(**SMALL | {"num_labels": 2})))

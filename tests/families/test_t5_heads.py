@@ -20,13 +20,10 @@ from transformers import (
     UMT5ForSequenceClassification,
 )
 
-from export.sources import load_checkpoint
-from model.bundle import Task
-from tests.export.importers.support import pooled, randomise, save
-from tests.families.harness import check_eager, check_graphs, imported
+from tests.families.harness import check_eager, check_graphs
+from tests.families.rereaders import NLI, check_answers, check_classifies
 from tests.families.test_t5 import SMALL
 
-NLI = {0: "contradiction", 1: "neutral", 2: "entailment"}
 END = 1
 FAMILIES: dict[str, Any] = {
     "T5": (T5Config, T5ForSequenceClassification, T5ForQuestionAnswering),
@@ -74,28 +71,10 @@ def test_graphs_match_transformers(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_classifies_by_the_end_of_each_text(family: str, tmp_path: Path) -> None:
-    model = randomise(classifier(family)).eval()
-    checkpoint = load_checkpoint(str(save(model, tmp_path)))
-    assert (checkpoint.tasks, checkpoint.labels) == ((Task.CLASSIFY,), tuple(NLI.values()))
-    lengths = torch.tensor([9, 6, 3])
-    ids = torch.randint(5, 60, (3, 9), generator=torch.Generator().manual_seed(0))
-    for row, length in zip(ids, lengths, strict=True):
-        row[length - 1] = END
-        row[length:] = 0
-    with torch.no_grad():
-        mask = (torch.arange(9) < lengths[:, None]).long()
-        expected = model(ids, attention_mask=mask).logits
-    torch.testing.assert_close(pooled(checkpoint, ids, lengths), expected, rtol=0, atol=1e-4)
+    check_classifies(classifier(family), tmp_path, (END,), pad=0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_answers(family: str) -> None:
     config, _, model_class = FAMILIES[family]
-    model = model_class(config(**SMALL | {"num_labels": 2})).eval()
-    with imported(model) as checkpoint:
-        assert checkpoint.tasks == (Task.ANSWER,)
-        ids = torch.randint(5, 60, (2, 9), generator=torch.Generator().manual_seed(0))
-        found = model(ids)
-        expected = torch.stack([found.start_logits, found.end_logits], -1)
-        actual = pooled(checkpoint, ids, torch.tensor([9, 9]))
-        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-4)
+    check_answers(model_class(config(**SMALL | {"num_labels": 2})))
