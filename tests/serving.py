@@ -54,17 +54,22 @@ def server_process(
     *options: str,
     module: str = "server",
     wrapper: Sequence[str] = (),
+    python: Sequence[str] = (sys.executable,),
+    folder: str = ".",
     **environment: str,
 ) -> Iterator[ServerProcess]:
     """Starts ``python -m server`` on free ports, waits until it is ready, terminates it at exit.
 
     ``module``: another program with the same options. ``wrapper``: a command that runs it.
+    ``python``: the command of another interpreter. ``folder``: where it starts.
     """
-    command = [*wrapper, sys.executable, "-m", module, "--bundles", str(bundles)]
+    command = [*wrapper, *python, "-m", module, "--bundles", str(bundles)]
     command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
     command += ["--http", "127.0.0.1:0", *options]
     variables = {**os.environ, **environment}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=variables) as process:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=variables, cwd=folder
+    ) as process:
         try:
             yield wait_until_ready(process)
         finally:

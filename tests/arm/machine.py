@@ -34,13 +34,6 @@ CPU revision\t: 1
 """
 
 
-def reason_to_skip() -> str | None:
-    """Why this machine cannot emulate another, or None if it can."""
-    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
-        return f"{', '.join(missing)} not found: `make tools` installs what is needed"
-    return None
-
-
 @dataclass(frozen=True)
 class Machine:
     """The emulated machine. ``code`` holds the project with libraries for this machine."""

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from client.sync import Client
-from tests.arm.machine import Machine, make, reason_to_skip
-from tests.container.image import ROOT
-from tests.serving import ServerProcess, server_process, wait_until_ready
+from tests.arm.machine import TOOLS, Machine, make
+from tests.container.image import ROOT, missing_tools
+from tests.serving import ServerProcess, server_process
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ ATTENTION = (
 
 @pytest.fixture(scope="module")
 def machine() -> Iterator[Machine]:
-    if reason := reason_to_skip():
+    if reason := missing_tools(TOOLS):
         pytest.skip(reason)
     build = ROOT / "build"
     build.mkdir(exist_ok=True)
@@ -44,20 +44,11 @@ def servers(
     for bundle in (*tiny_bundles.iterdir(), *compact_bundles.iterdir()):
         if bundle.is_dir():
             shutil.copytree(bundle, tmp_path / bundle.name)
-    command = machine.command("-m", "server", "--bundles", str(tmp_path))
-    command += ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    variables, folder = machine.variables, machine.code
-    with (
-        server_process(tmp_path) as here,
-        subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, env=variables, cwd=folder
-        ) as process,
-    ):
-        try:
-            yield here, wait_until_ready(process)
-        finally:
-            process.terminate()
-            process.communicate(timeout=120)
+    emulated = server_process(
+        tmp_path, python=machine.command(), folder=str(machine.code), **machine.variables
+    )
+    with server_process(tmp_path) as here, emulated as there:
+        yield here, there
 
 
 def test_kernels_match_the_standard_operators(machine: Machine) -> None:

@@ -9,6 +9,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,12 @@ def reason_to_skip() -> str | None:
     """Why this machine cannot build images, or None if it can."""
     if os.geteuid() != 0:
         return "building and starting an image needs root"
-    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
+    return missing_tools(TOOLS)
+
+
+def missing_tools(tools: Iterable[str]) -> str | None:
+    """Which of ``tools`` this machine lacks, and how to install them; None if it has all."""
+    if missing := [tool for tool in tools if shutil.which(tool) is None]:
         return f"{', '.join(missing)} not found: `make tools` installs what is needed"
     return None
 
