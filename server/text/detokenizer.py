@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-REPLACEMENT = "\ufffd"  # the result of decoding incomplete UTF-8
+from server.text.characters import REPLACEMENT, num_incomplete_tokens
+from server.text.token_bytes import bytes_of, without_incomplete_character
+
 # A character needs far fewer pushes. Then invalid bytes are returned as they are, because every
 # push without text makes the next one slower.
 _MAX_PUSHES_WITHOUT_TEXT = 64
@@ -59,28 +61,52 @@ class StreamingDetokenizer:
         if not ids:
             return ""
         self._pending += ids
+        self._num_pushes += 1
         try:
             piece = self._stream.step(self._library, ids) or ""
         except Exception:
             # Byte fallback (Llama 2, Gemma) changes returned characters if invalid bytes follow.
-            piece = self._restart(ids)
-        self._num_pushes += 1
-        if not piece and self._num_pushes > _MAX_PUSHES_WITHOUT_TEXT:
-            piece = self._restart(ids)
+            return self._restart(ids)
         if piece:
-            self._pending.clear()
-            self._num_pushes = 0
-            piece, self._repeated = piece.removeprefix(self._repeated), ""
+            piece = piece.removeprefix(self._repeated)
+            self._set_pending([])
+        elif self._num_pushes > _MAX_PUSHES_WITHOUT_TEXT:
+            piece = self._restart(ids)
         return piece
 
     def _restart(self, last: list[int]) -> str:
-        """Returns the pending tokens' text as it is. The next text follows the tokens ``last``."""
-        piece: str = self._library.decode(self._pending)
-        self._pending.clear()
-        self._num_pushes, self._repeated = 0, ""
+        """Returns the pending tokens' text as it is, but for an incomplete character at the end.
+
+        The next text follows the tokens ``last``.
+        """
+        num_incomplete = num_incomplete_tokens(bytes_of(self._library, self._pending))
+        done = self._pending[: len(self._pending) - num_incomplete]
+        incomplete = self._pending[len(done) :]
+        piece = self._text_of(done)
         self._stream = DecodeStream(skip_special_tokens=True)
-        self._stream.step(self._library, last)
+        has_text = self._stream.step(self._library, incomplete or last)
+        repeats = not (has_text or incomplete)
+        self._set_pending(incomplete, repeated=self._library.decode(last) if repeats else "")
         return piece
+
+    def _set_pending(self, ids: list[int], repeated: str = "") -> None:
+        """Text has been returned, up to that of ``ids``."""
+        self._previous, self._previous_text = [], ""
+        self._pending, self._repeated = ids, repeated
+        self._num_pushes = 0
+
+    def _text_of(self, ids: list[int], *, keep_incomplete: bool = True) -> str:
+        """The text of ``ids``, which follow all text that has been returned.
+
+        ``keep_incomplete``: whether to keep an incomplete character at the end.
+        """
+        before, all_ids = self._previous_text, [*self._previous, *ids]
+        text: str = self._library.decode(all_ids)
+        if not text.startswith(before):
+            before, all_ids, text = "", ids, self._library.decode(ids)
+        if not keep_incomplete:
+            text = without_incomplete_character(self._library, all_ids, text)
+        return text.removeprefix(before)
 
     def finish(self, ids: Sequence[int] = ()) -> str:
         """Adds the last tokens, more cheaply than :meth:`push`. Returns the rest of the text."""
@@ -88,5 +114,4 @@ class StreamingDetokenizer:
             whole: str = self._library.decode([*self._previous, *ids])
             if REPLACEMENT not in whole and whole.startswith(self._previous_text):
                 return whole[len(self._previous_text) :]
-        text = self.push_all(ids)
-        return text + self._library.decode(self._pending).rstrip(REPLACEMENT)
+        return self.push_all(ids) + self._text_of(self._pending, keep_incomplete=False)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
+from server.text.characters import MAX_CHARACTER_BYTES, REPLACEMENT, num_incomplete_tokens
+
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_REPLACEMENT = "\ufffd"  # the result of decoding incomplete UTF-8
 SPACE = "▁"  # SentencePiece's symbol for a space
 _CONTEXT = "a"  # text for a token to follow
 
@@ -40,7 +41,7 @@ def token_bytes(tokenizer: Tokenizer, vocabulary_size: int) -> TokenBytes:
         byte = _BYTE.fullmatch(name)
         if byte is not None:
             tokens.append(bytes.fromhex(byte[1]))
-        elif added and _REPLACEMENT not in added and name not in (unknown, "<unk>"):
+        elif added and REPLACEMENT not in added and name not in (unknown, "<unk>"):
             tokens.append(added.encode())
         else:
             tokens.append(name.encode())
@@ -89,10 +90,23 @@ def bytes_of(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
     texts = tokenizer.decode_batch([[*before, id_] for id_ in ids], skip_special_tokens=False)
     return [
         added.encode()
-        if (added := text[start:]) and _REPLACEMENT not in added
+        if (added := text[start:]) and REPLACEMENT not in added
         else _spelled_bytes(tokenizer.id_to_token(id_) or "")
         for id_, text in zip(ids, texts, strict=True)
     ]
+
+
+def without_incomplete_character(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> str:
+    """``text``, the text of ``ids``, up to an incomplete last character. No id is special."""
+    if not text.endswith(REPLACEMENT):
+        return text
+    num_incomplete = num_incomplete_tokens(bytes_of(tokenizer, ids[-2 * MAX_CHARACTER_BYTES :]))
+    if num_incomplete == 0:
+        return text
+    before: str = tokenizer.decode(ids[: len(ids) - num_incomplete])
+    if not text.startswith(before):  # byte fallback decodes neighbouring bytes together
+        return before
+    return before + text[len(before) :].rstrip(REPLACEMENT)
 
 
 def _spelled_bytes(name: str) -> bytes:

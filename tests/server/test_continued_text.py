@@ -3,7 +3,7 @@
 Decoders of SentencePiece drop the space between both, and a prompt may end inside a character.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -43,17 +43,34 @@ def tokenizer(
         st.sampled_from(["true", "red", "é", "日本", "😀", "x", "▁", "<end>"]), min_size=2
     ),
     at=st.integers(1),
+    end=st.integers(2),
 )
-def test_prompt_and_text_are_the_whole(tokenizer: Tokenizer, words: list[str], at: int) -> None:
+def test_prompt_and_text_are_the_whole(
+    tokenizer: Tokenizer, words: list[str], at: int, end: int
+) -> None:
     (ids,) = tokenizer.encode([" ".join(words)])
     assume(len(ids) > 1)
+    ids = ids[: 2 + end % (len(ids) - 1)]
     at = 1 + at % (len(ids) - 1)
     before, after = ids[:at], ids[at:]
     previous = tokenizer.last_with_text(before)
-    one, together = (tokenizer.detokenizer(previous) for _ in range(2))
-    text = together.finish(after)
+    one, together, at_once = (tokenizer.detokenizer(previous) for _ in range(3))
+    text = at_once.finish(after)
     assert tokenizer.detokenizer().finish(before) + text == tokenizer.decode(ids)
     assert "".join(map(one.push, after)) + one.finish() == text
+    assert together.push_all(after) + together.finish() == text
+
+
+@pytest.mark.parametrize("library", [byte_fallback, byte_level])
+def test_replacement_characters_of_a_text_stay(
+    library: Callable[[], Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """However many: they look like the text of an incomplete character, which is left out."""
+    tokenizer, text = saved(library(), tmp_path_factory), "true" + "�" * 50
+    (ids,) = tokenizer.encode([text])
+    stream = tokenizer.detokenizer()
+    assert tokenizer.decode(ids) == text
+    assert "".join(map(stream.push, ids)) + stream.finish() == text
 
 
 @pytest.mark.parametrize("previous", [None, 0])
