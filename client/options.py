@@ -35,7 +35,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation; the role is "system", "user" or "assistant"."""
+    """One turn of a conversation; the role is "system", "user", "assistant" or "tool"."""
 
     role: str
     content: str

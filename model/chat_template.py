@@ -67,18 +67,24 @@ def compile_template(source: str) -> Template:
         raise TemplateError(f"{type(error).__name__}: {error}") from error
 
 
+def reads_variable(source: str, name: str) -> bool:
+    """Whether the template ``source``, which compiles, mentions the variable ``name``."""
+    tree = _Environment(extensions=[_Generation, "jinja2.ext.loopcontrols"]).parse(source)
+    return any(node.name == name for node in tree.find_all(nodes.Name))
+
+
 def render_template(
     template: Template,
     messages: Sequence[Mapping[str, object]],
     special_tokens: Mapping[str, str | None],
     options: Mapping[str, object] | None = None,
 ) -> str:
-    """The prompt for the assistant's next turn, without tools and documents.
+    """The prompt for the assistant's next turn.
 
     Args:
         template: from :func:`compile_template`.
         special_tokens: by name, such as ``bos_token``; variables of the template.
-        options: more variables, which replace those of the same name.
+        options: more variables, such as ``tools``, which replace those of the same name.
 
     Raises:
         TemplateError: the template rejects the messages, or fails.

@@ -56,6 +56,9 @@ MAX_ENTRY_BYTES = 256
 MAX_NAME_BYTES = 256
 MAX_LABELS = 100  # candidate labels in a request
 MAX_MESSAGES = 1024
+# Maximum tools of a conversation; and bytes of all of them and the template's variables, as JSON.
+MAX_TOOLS = 128
+MAX_TOOLS_BYTES = 1 << 16
 # Maximum bytes of a text that is put before or after each input.
 MAX_PREFIX_BYTES = 4096
 MAX_BAD_WORD_TOKENS = 64

@@ -97,11 +97,11 @@ async def _prompts(
     if template is None:
         raise InvalidArgumentError("messages", f"{request.model!r} has no chat template")
     validation.check_messages(request.messages, max_bytes)
+    num_characters = validation.check_chat_options(request.chat, template)
+    num_characters += sum(len(message.content) + 256 for message in request.messages)
 
     def render() -> list[tuple[int, ...]]:
-        return model.tokenizer.encode([template.render(request.messages)], special_tokens=False)
+        prompt = template.render(request.messages, request.chat)
+        return model.tokenizer.encode([prompt], special_tokens=False)
 
-    num_characters = sum(len(message.content) for message in request.messages)
-    return "messages", await context.in_thread(
-        render, caller, num_characters + 256 * len(request.messages)
-    )
+    return "messages", await context.in_thread(render, caller, num_characters)

@@ -27,7 +27,10 @@ from server.service.generation_options import (
 )
 from server.service.requests import ModelRequest
 from server.service.usage import Timing, Usage
+from server.text.chat import ChatOptions as ChatOptions  # noqa: PLC0414
 from server.text.chat import Message as Message  # noqa: PLC0414
+from server.text.chat import Tool as Tool  # noqa: PLC0414
+from server.text.chat import ToolCall as ToolCall  # noqa: PLC0414
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +48,16 @@ class GenerationRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest(GenerationRequest):
-    """A request of Generate with one of ``inputs``, ``token_inputs`` and ``messages``."""
+    """A request of Generate with one of ``inputs``, ``token_inputs`` and ``messages``.
+
+    ``chat`` goes with ``messages``. Only HTTP clients set it, and messages with tool calls.
+    """
 
     token_inputs: tuple[tuple[int, ...], ...] = sized(
         (), max_items=MAX_TEXTS, max_total=MAX_TOKEN_IDS
     )
     messages: tuple[Message, ...] = sized((), max_items=MAX_MESSAGES)
+    chat: ChatOptions = field(default_factory=ChatOptions)
 
 
 class SentenceSplit(StrEnum):

@@ -1,12 +1,16 @@
 """Validates tasks, texts, tokens and messages. Errors name the invalid field."""
 
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from model.bundle import Task
+from server.bounds import MAX_TOOLS_BYTES
 from server.errors import ContextLengthError, InvalidArgumentError
 from server.models.registry import Model
 from server.printable import quoted
-from server.text.chat import ROLES, Message
+from server.text.chat import ROLES, ChatOptions, ChatTemplate, Message
 
 
 def _call_name(task: Task) -> str:
@@ -129,7 +133,34 @@ def check_messages(messages: Sequence[Message], max_bytes: int) -> None:
                 f"messages[{index}].role",
                 f"{quoted(message.role)} is not one of {', '.join(ROLES)}",
             )
-    if not any(message.content for message in messages):
+    if not any(message.content or message.tool_calls for message in messages):
         raise InvalidArgumentError(f"messages[{len(messages) - 1}].content", "is empty")
-    if sum(len(message.content.encode()) for message in messages) > max_bytes:
+    calls = [call for message in messages for call in message.tool_calls]
+    num_bytes = sum(len(message.content.encode()) for message in messages)
+    if num_bytes + sum(num_json_bytes(call.arguments) for call in calls) > max_bytes:
         raise InvalidArgumentError("messages", f"have more than {max_bytes} bytes")
+
+
+def check_chat_options(options: ChatOptions, template: ChatTemplate) -> int:
+    """Rejects what a template cannot use, and options of more than ``MAX_TOOLS_BYTES``.
+
+    Returns:
+        The size of the options in bytes of JSON.
+    """
+    variables = options.variables or {}
+    for name in ("messages", "tools", "documents", "add_generation_prompt"):
+        if name in variables:
+            raise InvalidArgumentError("variables", f"cannot set {name}")
+    tools = [tool.as_variable() for tool in options.tools]
+    num_bytes = num_json_bytes(tools) + num_json_bytes(variables)
+    if num_bytes > MAX_TOOLS_BYTES:
+        field = "tools" if tools else "variables"
+        raise InvalidArgumentError(field, f"have more than {MAX_TOOLS_BYTES} bytes")
+    if tools and not template.describes_tools:
+        raise InvalidArgumentError("tools", "are not described by this model's chat template")
+    return num_bytes
+
+
+def num_json_bytes(value: Any) -> int:
+    """The size of ``value`` as JSON in UTF-8."""
+    return len(msgspec.json.encode(value))

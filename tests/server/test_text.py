@@ -1,15 +1,17 @@
 """Incremental detokenization, stop strings and chat templates."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers import decoders, models, pre_tokenizers
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from server.errors import InvalidArgumentError
-from server.text.chat import ChatTemplate, Message
+from server.text.chat import ChatOptions, ChatTemplate, Message, Tool, ToolCall
 from server.text.stop_strings import StopStrings
 from server.text.tokenizer import Tokenizer
 
@@ -148,6 +150,43 @@ def test_template_renders_or_raises() -> None:
     assert template.render([Message("user", "Hi")]) == "<user>Hi<assistant>"
     with pytest.raises(InvalidArgumentError, match="messages: no turns"):
         template.render([Message("assistant", "Hi")])
+
+
+def test_tools_and_their_calls_render_as_in_transformers() -> None:
+    source = (
+        "{% for tool in tools or [] %}{{ tool | tojson }}{{ '\\n' }}{% endfor %}"
+        "{% for m in messages %}{{ m.role }} {{ m.content }}{% if m.tool_calls is defined %}"
+        "{{ m.tool_calls | tojson }}{% endif %}{% if 'tool_call_id' in m %}{{ m.tool_call_id }}"
+        "{% endif %}{% endfor %}{% if enable_thinking %}think{% endif %}"
+    )
+    parameters: dict[str, Any] = {"type": "object", "properties": {"ort": {"enum": ["Zürich"]}}}
+    call: Any = {
+        "id": "a1",
+        "type": "function",
+        "function": {"name": "weather", "arguments": {"ort": "Zürich"}},
+    }
+    tools: Any = [
+        {"type": "function", "function": {"name": "time", "description": "Now."}},
+        {"type": "function", "function": {"name": "weather", "parameters": parameters}},
+    ]
+    conversation: Any = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "Sunny", "tool_call_id": "a1"},
+    ]
+    (expected,), _ = render_jinja_template(
+        [conversation], tools=tools, chat_template=source, enable_thinking=True
+    )
+    messages = [
+        Message("user", "Hi"),
+        Message("assistant", "", (ToolCall("a1", "weather", {"ort": "Zürich"}),)),
+        Message("tool", "Sunny", tool_call_id="a1"),
+    ]
+    offered = (Tool("time", "Now."), Tool("weather", parameters=parameters))
+    template = ChatTemplate(source, {})
+    assert template.describes_tools
+    assert template.render(messages, ChatOptions(offered, {"enable_thinking": True})) == expected
+    assert not ChatTemplate("{{ messages[0].tools }} tools", {}).describes_tools
 
 
 def test_template_cannot_access_the_interpreter() -> None:

@@ -30,7 +30,7 @@ GREEDY: dict[str, Any] = {"model": DECODER, "max_tokens": 6, "temperature": 0}
         ({"n": 2, "temperature": 0}, "n"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"seed": 2**70}, "seed"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, None),
         ({"extra_body": {"nothing": 1}}, "nothing"),

@@ -133,7 +133,7 @@ NEUTRAL_CHAT = {
             "/v1/chat/completions",
             {"messages": [{"role": "user", "content": "7,8,"}]},
             NEUTRAL_CHAT,
-            {"echo": True, "chat_template_kwargs": {"enable_thinking": False}, "cache_salt": "a"},
+            {"echo": True, "chat_template": "x", "cache_salt": "a"},
         ),
     ],
 )

@@ -22,8 +22,16 @@ from server.frontends.http.openai.options import (
     sent_names,
 )
 from server.frontends.http.openai.stream_usage import StreamUsage
+from server.frontends.http.openai.tools import (
+    CallSeparator,
+    NamedTool,
+    OfferedTools,
+    ToolDefinition,
+    offered_tools,
+)
 from server.frontends.http.openai.usage import completion_usage
-from server.service.generation_request import Hypothesis, TextChunk
+from server.service.generation_options import GrammarKind
+from server.service.generation_request import ChatOptions, Hypothesis, TextChunk
 
 
 class ChatFields(GenerationFields, kw_only=True):
@@ -33,11 +41,12 @@ class ChatFields(GenerationFields, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    tools: list[ToolDefinition] | None = None
+    tool_choice: str | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     metadata: msgspec.Raw = NOTHING
 
-    tools: msgspec.Raw = NOTHING
-    tool_choice: msgspec.Raw = NOTHING
-    parallel_tool_calls: msgspec.Raw = NOTHING
     functions: msgspec.Raw = NOTHING
     function_call: msgspec.Raw = NOTHING
     modalities: msgspec.Raw = NOTHING
@@ -52,7 +61,6 @@ class ChatFields(GenerationFields, kw_only=True):
     add_special_tokens: msgspec.Raw = NOTHING
     documents: msgspec.Raw = NOTHING
     chat_template: msgspec.Raw = NOTHING
-    chat_template_kwargs: msgspec.Raw = NOTHING
     mm_processor_kwargs: msgspec.Raw = NOTHING
     include_reasoning: msgspec.Raw = NOTHING
 
@@ -62,7 +70,10 @@ ChatBody = body_type(ChatFields)
 
 def chat_names(body: Any) -> dict[str, str]:
     """The names that ``body`` uses for the service's fields."""
-    return {**sent_names(body), "inputs": "messages"}
+    names = {**sent_names(body), "inputs": "messages", "variables": "chat_template_kwargs"}
+    if body.tool_choice not in (None, "none", "auto"):  # the grammar is that of a call
+        names["grammar"] = names[f"grammar.{GrammarKind.LARK}"] = "tools"
+    return names
 
 
 async def chat_completions(call: Call[Any]) -> Response | EventStream:
@@ -70,9 +81,6 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
     body = call.body
     check_neutral(
         body,
-        tools=(),
-        tool_choice=("none", "auto"),
-        parallel_tool_calls=(True, False),
         functions=(),
         function_call=("none", "auto"),
         modalities=(["text"],),
@@ -87,16 +95,18 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         add_special_tokens=(False,),
         documents=(),
         chat_template=(),
-        chat_template_kwargs=({},),
         mm_processor_kwargs=({},),
         include_reasoning=(True, False),
     )
     longest = body.max_completion_tokens
     messages = service_messages(body.messages)
+    offered = offered_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
     body.messages = []  # they would keep the bytes of the body
     request = generate_request(
         body,
         messages=messages,
+        chat=ChatOptions(offered.tools, body.chat_template_kwargs),
+        forced=offered.forced,
         max_new_tokens=body.max_tokens if longest is None else longest,
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
@@ -108,7 +118,7 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         chunks = await call.service.generate_stream(request, call.caller)
         usage = StreamUsage(body.stream_options)
         head["object"] = "chat.completion.chunk"
-        return EventStream(_events(chunks, head, spell, usage))
+        return EventStream(_events(chunks, head, spell, usage, offered))
     result = await call.service.generate(request, call.caller)
     (output,) = result.outputs
 
@@ -118,7 +128,7 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
                 **head,
                 "object": "chat.completion",
                 "choices": [
-                    _choice(index, hypothesis, spell)
+                    _choice(index, hypothesis, spell, offered)
                     for index, hypothesis in enumerate(output.hypotheses)
                 ],
                 "usage": completion_usage(result.usage),
@@ -128,14 +138,30 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
     return await call.service.build(result.num_values, encode, call.caller)
 
 
-def _choice(index: int, hypothesis: Hypothesis, spell: Spell) -> dict[str, Any]:
+def _choice(
+    index: int, hypothesis: Hypothesis, spell: Spell, offered: OfferedTools
+) -> dict[str, Any]:
     scored = hypothesis.logprobs
+    reason = FINISH_REASONS[hypothesis.finish.reason]
+    message: dict[str, Any] = {"role": "assistant", "content": hypothesis.text, "refusal": None}
+    separator = offered.separator()
+    if separator is not None:
+        text, calls = separator.push(hypothesis.text, is_last=True)
+        if calls:
+            message["content"] = text or None
+            message["tool_calls"] = calls
+            reason = _reason_of_calls(reason)
     return {
         "index": index,
-        "message": {"role": "assistant", "content": hypothesis.text, "refusal": None},
+        "message": message,
         "logprobs": chat_logprobs(scored, spell) if scored else None,
-        "finish_reason": FINISH_REASONS[hypothesis.finish.reason],
+        "finish_reason": reason,
     }
+
+
+def _reason_of_calls(reason: str) -> str:
+    """Why an output with tool calls ended."""
+    return "tool_calls" if reason == "stop" else reason
 
 
 async def _events(
@@ -143,23 +169,36 @@ async def _events(
     head: dict[str, Any],
     spell: Spell,
     usage: StreamUsage,
+    offered: OfferedTools,
 ) -> AsyncGenerator[bytes, None]:
     """Yields one event per chunk. The first delta of each choice has the role."""
-    begun: set[int] = set()
+    separators: dict[int, CallSeparator | None] = {}
     async with aclosing(chunks):
         async for chunk in chunks:
             delta: dict[str, Any] = {}
-            if chunk.hypothesis not in begun:
-                begun.add(chunk.hypothesis)
+            if chunk.hypothesis not in separators:
+                separators[chunk.hypothesis] = offered.separator()
                 delta["role"] = "assistant"
-            if chunk.text or delta:
-                delta["content"] = chunk.text
+            separator = separators[chunk.hypothesis]
             finish = chunk.finish
+            reason = None if finish is None else FINISH_REASONS[finish.reason]
+            text = chunk.text
+            if separator is not None:
+                first = separator.num_calls
+                text, calls = separator.push(text, is_last=finish is not None)
+                if calls:
+                    delta["tool_calls"] = [
+                        {"index": index, **call} for index, call in enumerate(calls, first)
+                    ]
+                if reason is not None and separator.num_calls:
+                    reason = _reason_of_calls(reason)
+            if text or "role" in delta:
+                delta["content"] = text
             choice = {
                 "index": chunk.hypothesis,
                 "delta": delta,
                 "logprobs": chat_logprobs(chunk.logprobs, spell) if chunk.logprobs else None,
-                "finish_reason": None if finish is None else FINISH_REASONS[finish.reason],
+                "finish_reason": reason,
             }
             yield event({**head, "choices": [choice], **usage.push(chunk)})
     if usage.is_wanted:

@@ -8,6 +8,7 @@ from server.bounds import MAX_MESSAGES, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.body import NOTHING
 from server.frontends.http.openai.options import check_neutral
+from server.frontends.http.openai.tools import SentToolCall, sent_calls
 from server.printable import quoted
 from server.service.generation_request import Message
 
@@ -36,8 +37,8 @@ class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     annotations: msgspec.Raw = NOTHING
     reasoning: msgspec.Raw = NOTHING
     reasoning_content: msgspec.Raw = NOTHING
-    tool_calls: msgspec.Raw = NOTHING
-    tool_call_id: msgspec.Raw = NOTHING
+    tool_calls: list[SentToolCall] | None = None
+    tool_call_id: str | None = None
     function_call: msgspec.Raw = NOTHING
     audio: msgspec.Raw = NOTHING
 
@@ -48,8 +49,8 @@ def service_messages(
     """Converts messages: the role ``developer`` becomes ``system``, and text parts are joined.
 
     Raises:
-        InvalidArgumentError: there are no messages or too many, a part is not text, or a message
-            has tool calls; the error names the field.
+        InvalidArgumentError: there are no messages or too many, a part is not text, or a tool call
+            is malformed; the error names the field.
     """
     Size(MAX_MESSAGES).check_count(field, messages)
     converted = []
@@ -58,11 +59,13 @@ def service_messages(
         if message.type not in (None, "message"):
             raise InvalidArgumentError(f"{path}.type", f"{quoted(message.type)} is not supported")
         try:
-            check_neutral(message, tool_calls=(), tool_call_id=(), function_call=(), audio=())
+            check_neutral(message, function_call=(), audio=())
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"{path}.{error.field}", error.description) from None
         role = _ROLES.get(message.role, message.role)
-        converted.append(Message(role, _text(message.content, f"{path}.content")))
+        content = _text(message.content, f"{path}.content")
+        calls = sent_calls(message.tool_calls or (), f"{path}.tool_calls")
+        converted.append(Message(role, content, calls, message.tool_call_id or ""))
     if not converted:
         raise InvalidArgumentError(field, "must not be empty")
     return tuple(converted)

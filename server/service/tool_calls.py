@@ -1,0 +1,148 @@
+"""Tool calls in a model's text: finds them, or forces one with a grammar.
+
+The models of each maker write calls in their own way. These are found:
+
+- ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, any number of them within a text, as
+  written by Hermes, Qwen and SmolLM;
+- a text that is nothing but such objects, or a list of them, with ``arguments`` or ``parameters``,
+  as written by Llama 3 and, after ``[TOOL_CALLS]``, by Mistral.
+"""
+
+import json
+import re
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from server.text.chat import Tool
+from server.text.grammar import Grammar, GrammarKind
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_MARK = "[TOOL_CALLS]"
+_BETWEEN = re.compile(r"[\s;,]*")
+
+
+class CalledTool(NamedTuple):
+    """A tool that the model asks to call. ``arguments`` is a JSON object."""
+
+    name: str
+    arguments: str
+
+
+class Parsed(NamedTuple):
+    """A part of a text, and the calls that ended in it."""
+
+    text: str
+    calls: tuple[CalledTool, ...] = ()
+
+
+class ToolCallParser:
+    """Separates calls of ``tools`` from the text around them, while the text is generated.
+
+    Text that begins like JSON is held back until it ends, and a call until it is complete. What
+    turns out not to be a call is text.
+    """
+
+    def __init__(self, tools: Collection[str]) -> None:
+        self._tools = tools
+        self._held = ""
+        self._may_be_json = True  # until the first character that is not white space
+        self._has_calls = False
+
+    def push(self, text: str) -> Parsed:
+        """Adds generated text."""
+        self._held += text
+        if self._may_be_json:
+            start = self._held.lstrip()[:1]
+            if start in ("", "{", "["):
+                return Parsed("")
+            self._may_be_json = False
+        return self._take()
+
+    def finish(self) -> Parsed:
+        """Ends the text."""
+        if self._may_be_json:
+            calls = _calls_in(self._held.strip().removeprefix(_MARK), self._tools)
+            if calls:
+                return Parsed("", calls)
+        parsed = self._take(is_last=True)
+        rest = "" if self._has_calls and self._held.isspace() else self._held
+        return Parsed(parsed.text + rest, parsed.calls)
+
+    def _take(self, *, is_last: bool = False) -> Parsed:
+        """Takes complete calls, and the text up to what may become a call, from what is held."""
+        texts: list[str] = []
+        calls: list[CalledTool] = []
+        while (start := self._held.find(_OPEN)) >= 0:
+            before = self._held[:start]
+            inside, close, after = self._held[start + len(_OPEN) :].partition(_CLOSE)
+            if not close and not is_last:
+                break
+            found = _calls_in(inside, self._tools)
+            texts.append(before.rstrip() if found else before + _OPEN + inside + close)
+            calls += found
+            self._held = after
+            self._has_calls = self._has_calls or bool(found)
+        else:
+            start = _start_of_tag(self._held)
+        before = self._held[:start]
+        text = before.rstrip()
+        self._held = self._held[len(text) :]
+        return Parsed("".join(texts) + text, tuple(calls))
+
+
+def _start_of_tag(text: str) -> int:
+    """Where the beginning of a tag starts that ends ``text``; its length if none does."""
+    sizes = range(len(_OPEN) - 1, 0, -1)
+    return len(text) - next((size for size in sizes if text.endswith(_OPEN[:size])), 0)
+
+
+def _calls_in(text: str, tools: Collection[str]) -> tuple[CalledTool, ...]:
+    """The calls of ``tools`` that ``text`` consists of; none if anything else is in it."""
+    decoder = json.JSONDecoder(parse_constant=_refuse)
+    values: list[Any] = []
+    at = _skip(text, 0)
+    try:
+        while at < len(text):
+            value, at = decoder.raw_decode(text, at)
+            values += value if isinstance(value, list) else [value]
+            at = _skip(text, at)
+        return tuple(_call_of(value, tools) for value in values)
+    except (ValueError, RecursionError):
+        return ()
+
+
+def _skip(text: str, start: int) -> int:
+    """The end of the white space and separators from ``start`` on."""
+    found = _BETWEEN.match(text, start)
+    return start if found is None else found.end()
+
+
+def _call_of(value: Any, tools: Collection[str]) -> CalledTool:
+    """The call that a JSON value describes. Raises ``ValueError`` if it describes none."""
+    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(name, str) or name not in tools:
+        raise ValueError("not the call of a tool")
+    arguments = value.get("arguments", value.get("parameters", {}))
+    if not isinstance(arguments, dict):
+        raise ValueError("the arguments are no object")
+    text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    text.encode()  # an escaped half of a character is no text
+    return CalledTool(name, text)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def forced_call(tools: Sequence[Tool]) -> Grammar:
+    """The grammar of one call of one of ``tools``, which :class:`ToolCallParser` finds.
+
+    The names of the tools need no escapes in JSON.
+    """
+    rules = ["start: " + " | ".join(f"call{index}" for index in range(len(tools)))]
+    for index, tool in enumerate(tools):
+        begin = json.dumps(json.dumps({"name": tool.name})[:-1] + ', "arguments": ')
+        schema = json.dumps(tool.parameters or {"type": "object"})
+        rules.append(f'call{index}: {begin} arguments{index} "}}"')
+        rules.append(f"arguments{index}: %json {schema}")
+    return Grammar(GrammarKind.LARK, "\n".join(rules))

@@ -1,0 +1,231 @@
+"""Tools in chats: OpenAI's own client, unmodified, against a real server."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from export.bundle_writer import write_bundle
+from export.sources import load_checkpoint
+from tests.export.importers.support import edit_json, randomise
+from tests.frontends.conftest import DECODER
+from tests.server.test_grammar import byte_level
+from tests.serving import ServerProcess, server_process
+
+TEMPLATE = (
+    "{% if tools %}TOOLS{% for tool in tools %} {{ tool | tojson }}{% endfor %}"
+    "{{ '\n' }}{% endif %}"
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function.name }} "
+    "{{ call.function.arguments | tojson }}</tool_call>{% endfor %}"
+    "{% if message.tool_call_id %}({{ message.tool_call_id }}){% endif %}{{ '\n' }}{% endfor %}"
+    "{% if enable_thinking %}think{% endif %}assistant:"
+)
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/City"}, "days": {"type": "integer", "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+    "$defs": {"City": {"enum": ["Rome", "Oslo"]}},
+}
+WEATHER: Any = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
+TIME: Any = {"type": "function", "function": {"name": "time", "description": "Now."}}
+ASK: Any = [{"role": "user", "content": "What is the weather?"}]
+CALL = '{"name": "weather", "arguments": {"city": "Rome", "days": 3}}'
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server of a random decoder whose chat template describes tools."""
+    root = tmp_path_factory.mktemp("tools")
+    library = byte_level()
+    config = LlamaConfig(
+        vocab_size=library.get_vocab_size(),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        max_position_embeddings=2048,
+        bos_token_id=None,
+        eos_token_id=0,
+    )
+    randomise(LlamaForCausalLM(config)).save_pretrained(root / "source")
+    library.save(str(root / "source" / "tokenizer.json"))
+    edit_json(root / "source" / "tokenizer_config.json", chat_template=TEMPLATE)
+    write_bundle(load_checkpoint(str(root / "source")), root / "bundles", name="model")
+    with server_process(root / "bundles") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def tools(running: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{running.http_url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ask(client: openai.OpenAI, messages: Any = ASK, **fields: Any) -> Any:
+    given = {"model": "model", "max_tokens": 200, "seed": 1, "messages": messages, **fields}
+    return client.chat.completions.create(**given)
+
+
+def says(*texts: str) -> dict[str, Any]:
+    """The model's whole output is one of ``texts``."""
+    return {"extra_body": {"structured_outputs": {"choice": list(texts)}}}
+
+
+def streamed(client: openai.OpenAI, **fields: Any) -> tuple[str, dict[int, Any], str]:
+    """The text, the calls by index, and the reason of the end."""
+    text, calls, reason = "", {}, ""
+    for event in ask(client, stream=True, **fields):
+        (choice,) = event.choices
+        text += choice.delta.content or ""
+        for call in choice.delta.tool_calls or ():
+            calls[call.index] = call
+        reason = choice.finish_reason or reason
+    return text, calls, reason
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "weather"}}]
+)
+def test_a_forced_call_fits_its_parameters(tools: openai.OpenAI, choice: Any) -> None:
+    offered = [WEATHER] if choice == "required" else [TIME, WEATHER]
+    (answer,) = ask(tools, tools=offered, tool_choice=choice).choices
+    assert answer.finish_reason == "tool_calls"
+    assert answer.message.content is None
+    (call,) = answer.message.tool_calls
+    assert (call.type, call.function.name) == ("function", "weather")
+    arguments = json.loads(call.function.arguments)
+    assert arguments.keys() == {"city", "days"}
+    assert arguments["city"] in ("Rome", "Oslo")
+    assert arguments["days"] <= 9
+    text, calls, reason = streamed(tools, tools=offered, tool_choice=choice)
+    assert (text, reason) == ("", "tool_calls")
+    assert calls[0].function.model_dump() == call.function.model_dump()
+    assert len(calls[0].id) == len(call.id) == 9
+
+
+def test_calls_and_text_of_the_model(tools: openai.OpenAI) -> None:
+    written = f"I look.\n<tool_call>{CALL}</tool_call><tool_call>{CALL}</tool_call>"
+    fields: Any = {"tools": [WEATHER, TIME], **says(written)}
+    (answer,) = ask(tools, **fields).choices
+    assert (answer.message.content, answer.finish_reason) == ("I look.", "tool_calls")
+    first, second = answer.message.tool_calls
+    assert first.function == second.function
+    assert json.loads(first.function.arguments) == {"city": "Rome", "days": 3}
+    assert first.id != second.id
+    text, calls, reason = streamed(tools, **fields)
+    assert (text, reason, [*calls]) == ("I look.", "tool_calls", [0, 1])
+    (answer,) = ask(tools, parallel_tool_calls=False, **fields).choices
+    assert len(answer.message.tool_calls) == 1
+    without: list[dict[str, Any]] = [{"tool_choice": "none"}, {"tools": [TIME]}, {"tools": []}]
+    for others in without:
+        (answer,) = ask(tools, **{**fields, **others}).choices
+        assert (answer.message.content, answer.message.tool_calls) == (written, None)
+        assert answer.finish_reason == "stop"
+        assert streamed(tools, **{**fields, **others}) == (written, {}, "stop")
+
+
+def test_a_call_that_was_cut_is_text(tools: openai.OpenAI) -> None:
+    fields: Any = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": 12}
+    (answer,) = ask(tools, **fields).choices
+    assert (answer.finish_reason, answer.message.tool_calls) == ("length", None)
+    assert answer.message.content == '{"name": "we'
+
+
+def prompt_matches(client: openai.OpenAI, prompt: str, messages: Any, **fields: Any) -> bool:
+    """Whether the prompt has as many tokens as ``prompt``."""
+    num_tokens: int = ask(client, messages, max_tokens=1, **fields).usage.prompt_tokens
+    return num_tokens == len(byte_level().encode(prompt).ids)
+
+
+def test_the_template_reads_tools_calls_and_results(tools: openai.OpenAI) -> None:
+    function = {"name": "weather", "arguments": '{"city":"Rome"}'}
+    conversation: Any = [
+        *ASK,
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "abc", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "abc", "content": "Sunny."},
+    ]
+    turns = (
+        "user: What is the weather?\n"
+        'assistant: <tool_call>weather {"city": "Rome"}</tool_call>\n'
+        "tool: Sunny.(abc)\n"
+    )
+    assert prompt_matches(tools, f"{turns}assistant:", conversation)
+    described = f"TOOLS {json.dumps(TIME)}\n{turns}assistant:"
+    assert prompt_matches(tools, described, conversation, tools=[TIME])
+    thinking = {"extra_body": {"chat_template_kwargs": {"enable_thinking": True}}}
+    assert prompt_matches(tools, f"{turns}thinkassistant:", conversation, **thinking)
+
+
+def call_with(**changes: Any) -> Any:
+    call = {"id": "a", "type": "function", "function": {"name": "time", "arguments": "{}"}}
+    return [*ASK, {"role": "assistant", "content": "", "tool_calls": [{**call, **changes}]}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"tools": [{"type": "custom"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        ({"tools": [TIME, WEATHER, TIME]}, "tools[2].function.name"),
+        ({"tools": [TIME] * 129}, "tools"),
+        (
+            {
+                "tools": [
+                    {"type": "function", "function": {"name": "f", "description": "é" * 40000}}
+                ]
+            },
+            "tools",
+        ),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "any", "tools": [TIME]}, "tool_choice"),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": [TIME]},
+            "tool_choice",
+        ),
+        (
+            {
+                "tool_choice": "required",
+                "tools": [TIME],
+                "response_format": {"type": "json_object"},
+            },
+            "tool_choice",
+        ),
+        (
+            {
+                "tool_choice": "required",
+                "tools": [
+                    {"type": "function", "function": {"name": "f", "parameters": {"type": "x"}}}
+                ],
+            },
+            "tools",
+        ),
+        ({"messages": call_with(type="custom")}, "messages[1].tool_calls[0].type"),
+        (
+            {"messages": call_with(function={"name": "time", "arguments": "[]"})},
+            "messages[1].tool_calls[0].function.arguments",
+        ),
+        ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].role"),
+        ({"extra_body": {"chat_template_kwargs": {"tools": 1}}}, "chat_template_kwargs"),
+        ({"extra_body": {"chat_template_kwargs": {"x": "y" * 70000}}}, "chat_template_kwargs"),
+    ],
+)
+def test_errors_name_the_field(tools: openai.OpenAI, fields: Any, name: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(tools, **fields)
+    assert caught.value.param == name, caught.value.message
+
+
+def test_a_template_without_tools_refuses_them(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(client, model=DECODER, tools=[TIME], messages=[{"role": "user", "content": "7,8,"}])
+    assert caught.value.param == "tools"
