@@ -51,17 +51,21 @@ def open_image(data: bytes) -> Image.Image:
     """Reads the header of a picture: its format and size, not its pixels.
 
     Raises:
-        ImageError: it is in none of :data:`FORMATS`, is damaged, or has more than twice
-            ``PIL.Image.MAX_IMAGE_PIXELS``.
+        ImageError: it is in none of :data:`FORMATS`, is damaged, has more than twice
+            ``PIL.Image.MAX_IMAGE_PIXELS``, or is a BMP with run-length encoding: Pillow decodes
+            that in Python, in seconds for a file of 200 bytes.
     """
     try:
-        return Image.open(io.BytesIO(data), formats=FORMATS)
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:
         raise ImageError(f"is not one of {', '.join(FORMATS)}") from error
     except Image.DecompressionBombError as error:
         raise ImageError("has too many pixels") from error
     except DAMAGED as error:
         raise ImageError("is damaged") from error
+    if any(tile.codec_name in Image.DECODERS for tile in getattr(image, "tile", ())):
+        raise ImageError("has run-length encoding")
+    return image
 
 
 def to_pixels(image: Image.Image, spec: ImageSpec) -> Pixels:

@@ -174,9 +174,10 @@ def test_tools_and_their_calls_render_as_in_transformers() -> None:
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "Sunny", "tool_call_id": "a1"},
     ]
-    (expected,), _ = render_jinja_template(
+    rendered: Any = render_jinja_template(
         [conversation], tools=tools, chat_template=source, enable_thinking=True
     )
+    ((expected,), _) = rendered
     messages = [
         Message("user", "Hi"),
         Message("assistant", "", (ToolCall("a1", "weather", {"ort": "Zürich"}),)),

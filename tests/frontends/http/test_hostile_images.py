@@ -1,5 +1,6 @@
 """Hostile images by HTTP: each is refused by its field, and the next request is answered."""
 
+import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,9 +42,14 @@ BOMB, LARGE, MANY = (
     black(6000),
     black(5000),
 )
+# A line of 33 million pixels, of which the file has one.
+RUN_LENGTH = struct.pack(
+    "<2sIHHI IiiHHIIiiII", b"BM", 58, 0, 0, 54, 40, 1 << 25, 1, 1, 8, 1, 4, 0, 0, 1, 0
+) + bytes([0, 0, 0, 0, 1, 0, 0, 0])
 HOSTILE: dict[str, tuple[list[bytes], str, str]] = {
     "a bomb": ([FILES[0], BOMB], "[1]", "the image has too many pixels"),
     "a large image": ([FILES[0], LARGE], "[1]", "has 36000000 pixels, at most 33554432"),
+    "run lengths": ([FILES[0], RUN_LENGTH], "[1]", "the image has run-length encoding"),
     "many pixels": ([MANY] * 6, "", "have 150000000 pixels, at most 134217728"),
     "half a PNG": ([FILES[0][: len(FILES[0]) // 2]], "[0]", "the image is damaged"),
     "half a JPEG": ([FILES[1][: len(FILES[1]) // 2]], "[0]", "the image is damaged"),
