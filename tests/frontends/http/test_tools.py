@@ -165,6 +165,101 @@ def test_the_template_reads_tools_calls_and_results(tools: openai.OpenAI) -> Non
     assert prompt_matches(tools, f"{turns}thinkassistant:", conversation, **thinking)
 
 
+FLAT: Any = [{"type": "function", "strict": None, **WEATHER["function"]}]
+
+
+def respond(client: openai.OpenAI, given: Any = "What is the weather?", **fields: Any) -> Any:
+    return client.responses.create(
+        **{"model": "model", "input": given, "max_output_tokens": 200, "tools": FLAT, **fields}
+    )
+
+
+def events_of(client: openai.OpenAI, **fields: Any) -> tuple[Any, list[str]]:
+    """The completed response of a stream, and the types of the events of its items."""
+    events = list(respond(client, stream=True, **fields))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.type for event in events[:2]] == ["response.created", "response.in_progress"]
+    assert events[-1].type == "response.completed"
+    items = [event.item for event in events if event.type == "response.output_item.done"]
+    assert items == events[-1].response.output
+    indices = [event.output_index for event in events[2:-1]]
+    assert indices == sorted(indices)
+    return events[-1].response, [event.type for event in events[2:-1]]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "weather"}])
+def test_responses_with_a_forced_call(tools: openai.OpenAI, choice: Any) -> None:
+    fields: Any = {"tool_choice": choice, "extra_body": {"seed": 1}}
+    (item,) = respond(tools, **fields).output
+    assert (item.type, item.name, item.status) == ("function_call", "weather", "completed")
+    assert json.loads(item.arguments).keys() == {"city", "days"}
+    response, types = events_of(tools, **fields)
+    assert response.output[0].arguments == item.arguments
+    assert types == [
+        "response.output_item.added",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.output_item.done",
+    ]
+
+
+def test_responses_with_text_and_calls(tools: openai.OpenAI) -> None:
+    written = f"I look.\n<tool_call>{CALL}</tool_call><tool_call>{CALL}</tool_call>"
+    response = respond(tools, **says(written))
+    message, *calls = response.output
+    assert response.output_text == "I look."
+    assert [json.loads(call.arguments) for call in calls] == [{"city": "Rome", "days": 3}] * 2
+    streamed, types = events_of(tools, **says(written))
+    assert streamed.output_text == "I look."
+    assert len(streamed.output) == 3
+    assert types.count("response.output_item.added") == 3
+    assert "response.output_text.done" in types
+    (message,) = respond(tools, tool_choice="none", **says(written)).output
+    assert message.content[0].text == written
+
+
+def test_responses_read_calls_and_their_results(tools: openai.OpenAI) -> None:
+    """As :func:`test_the_template_reads_tools_calls_and_results`."""
+    call = {"type": "function_call", "name": "weather", "arguments": '{"city":"Rome"}'}
+    result = {"type": "function_call_output", "output": "Sunny."}
+    items = [
+        {"role": "user", "content": "What is the weather?"},
+        {**call, "call_id": "a"},
+        {**call, "call_id": "b", "id": "fc_b", "status": "completed"},
+        {**result, "call_id": "a"},
+        {**result, "call_id": "b", "output": [{"type": "input_text", "text": "Rain."}]},
+    ]
+    written = '<tool_call>weather {"city": "Rome"}</tool_call>'
+    prompt = (
+        f"user: What is the weather?\nassistant: {written}{written}\n"
+        "tool: Sunny.(a)\ntool: Rain.(b)\nassistant:"
+    )
+    usage = respond(tools, items, tools=[]).usage
+    assert usage.input_tokens == len(byte_level().encode(prompt).ids)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
+        ({"tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),
+        ({"tool_choice": "required", "text": {"format": {"type": "json_object"}}}, "tool_choice"),
+        (
+            {"input": [{"type": "function_call", "call_id": "a", "name": "f", "arguments": "1"}]},
+            "input[0].arguments",
+        ),
+        ({"input": [{"type": "reasoning"}]}, "input[0].type"),
+        ({"input": [{"content": "x"}]}, "input[0].role"),
+    ],
+)
+def test_errors_of_responses_name_the_field(tools: openai.OpenAI, fields: Any, name: str) -> None:
+    given = {"model": "model", "input": "x", "tools": FLAT, **fields}
+    with pytest.raises(openai.BadRequestError) as caught:
+        tools.responses.create(**given)
+    assert caught.value.param == name, caught.value.message
+
+
 def call_with(**changes: Any) -> Any:
     call = {"id": "a", "type": "function", "function": {"name": "time", "arguments": "{}"}}
     return [*ASK, {"role": "assistant", "content": "", "tool_calls": [{**call, **changes}]}]

@@ -27,10 +27,10 @@ from server.frontends.http.openai.tools import (
     NamedTool,
     OfferedTools,
     ToolDefinition,
+    grammar_of_call,
     offered_tools,
 )
 from server.frontends.http.openai.usage import completion_usage
-from server.service.generation_options import GrammarKind
 from server.service.generation_request import ChatOptions, Hypothesis, TextChunk
 
 
@@ -71,9 +71,7 @@ ChatBody = body_type(ChatFields)
 def chat_names(body: Any) -> dict[str, str]:
     """The names that ``body`` uses for the service's fields."""
     names = {**sent_names(body), "inputs": "messages", "variables": "chat_template_kwargs"}
-    if body.tool_choice not in (None, "none", "auto"):  # the grammar is that of a call
-        names["grammar"] = names[f"grammar.{GrammarKind.LARK}"] = "tools"
-    return names
+    return names | grammar_of_call(body.tool_choice)
 
 
 async def chat_completions(call: Call[Any]) -> Response | EventStream:

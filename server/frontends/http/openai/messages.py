@@ -30,7 +30,7 @@ class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     content: str | list[ContentPart] | None = None
     type: str | None = None
     id: msgspec.Raw = NOTHING
-    name: msgspec.Raw = NOTHING
+    name: str | None = None
     status: msgspec.Raw = NOTHING
     phase: msgspec.Raw = NOTHING
     refusal: msgspec.Raw = NOTHING
@@ -53,25 +53,29 @@ def service_messages(
             is malformed; the error names the field.
     """
     Size(MAX_MESSAGES).check_count(field, messages)
-    converted = []
-    for index, message in enumerate(messages):
-        path = f"{field}[{index}]"
-        if message.type not in (None, "message"):
-            raise InvalidArgumentError(f"{path}.type", f"{quoted(message.type)} is not supported")
-        try:
-            check_neutral(message, function_call=(), audio=())
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{path}.{error.field}", error.description) from None
-        role = _ROLES.get(message.role, message.role)
-        content = _text(message.content, f"{path}.content")
-        calls = sent_calls(message.tool_calls or (), f"{path}.tool_calls")
-        converted.append(Message(role, content, calls, message.tool_call_id or ""))
-    if not converted:
+    if not messages:
         raise InvalidArgumentError(field, "must not be empty")
-    return tuple(converted)
+    return tuple(
+        service_message(message, f"{field}[{index}]") for index, message in enumerate(messages)
+    )
 
 
-def _text(content: str | list[ContentPart] | None, path: str) -> str:
+def service_message(message: ChatMessage, path: str) -> Message:
+    """Converts the message at ``path``, as :func:`service_messages`."""
+    if message.type not in (None, "message"):
+        raise InvalidArgumentError(f"{path}.type", f"{quoted(message.type)} is not supported")
+    try:
+        check_neutral(message, function_call=(), audio=())
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{path}.{error.field}", error.description) from None
+    role = _ROLES.get(message.role, message.role)
+    content = text_of(message.content, f"{path}.content")
+    calls = sent_calls(message.tool_calls or (), f"{path}.tool_calls")
+    return Message(role, content, calls, message.tool_call_id or "")
+
+
+def text_of(content: str | list[ContentPart] | None, path: str) -> str:
+    """Joins the text parts of a content. Raises ``InvalidArgumentError`` for other parts."""
     if content is None or isinstance(content, str):
         return content or ""
     for index, part in enumerate(content):

@@ -6,50 +6,78 @@ from server.frontends.http.event_stream import event
 from server.frontends.http.failures import Failure
 from server.frontends.http.openai.errors import error_object
 
-_PLACE = {"output_index": 0, "content_index": 0}
-
 
 class ResponseEvents:
-    """Encodes the events of one response, which has one message of one part."""
+    """Encodes the events of one response: at most one message of one part, then tool calls."""
 
-    def __init__(self, item_id: str) -> None:
-        self._item = {"item_id": item_id}
+    def __init__(self) -> None:
         self._number = 0
+        self._num_items = 0
+        self._place: dict[str, Any] = {}  # of the message's part
 
     @property
     def has_begun(self) -> bool:
         """Whether any event was made."""
         return self._number > 0
 
-    def begin(self, response: dict[str, Any], message: dict[str, Any]) -> bytes:
-        """The events before the first text."""
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        return b"".join(
-            (
-                self._event("response.created", response=response),
-                self._event("response.in_progress", response=response),
-                self._event("response.output_item.added", output_index=0, item=message),
-                self._event("response.content_part.added", part=part, **self._item, **_PLACE),
-            )
+    @property
+    def has_message(self) -> bool:
+        """Whether the message has begun."""
+        return self._num_items > 0
+
+    def begin(self, response: dict[str, Any]) -> bytes:
+        """The events before the first item."""
+        return self._event("response.created", response=response) + self._event(
+            "response.in_progress", response=response
         )
+
+    def begin_message(self, message: dict[str, Any]) -> bytes:
+        """The events before the first text."""
+        self._place = {"item_id": message["id"], "output_index": 0, "content_index": 0}
+        self._num_items = 1
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        return self._event(
+            "response.output_item.added", output_index=0, item=message
+        ) + self._event("response.content_part.added", part=part, **self._place)
 
     def delta(self, text: str, logprobs: list[dict[str, Any]]) -> bytes:
         """The event of the next part of the text."""
-        place = {**self._item, **_PLACE}
-        return self._event("response.output_text.delta", delta=text, logprobs=logprobs, **place)
+        return self._event(
+            "response.output_text.delta", delta=text, logprobs=logprobs, **self._place
+        )
 
-    def end(self, text: str, part: dict[str, Any], response: dict[str, Any]) -> bytes:
+    def end(self, response: dict[str, Any]) -> bytes:
         """The events after the last text. ``response`` is the completed object."""
-        place = {**self._item, **_PLACE}
-        (message,) = response["output"]
+        items = response["output"]
+        events = [self._end_message(items[0])] if self.has_message else []
+        events += [self._call(item) for item in items[self._num_items :]]
+        events.append(self._event(f"response.{response['status']}", response=response))
+        return b"".join(events)
+
+    def _end_message(self, message: dict[str, Any]) -> bytes:
+        (part,) = message["content"]
+        done = {"text": part["text"], "logprobs": part["logprobs"]}
         return b"".join(
             (
-                self._event(
-                    "response.output_text.done", text=text, logprobs=part["logprobs"], **place
-                ),
-                self._event("response.content_part.done", part=part, **place),
+                self._event("response.output_text.done", **done, **self._place),
+                self._event("response.content_part.done", part=part, **self._place),
                 self._event("response.output_item.done", output_index=0, item=message),
-                self._event(f"response.{response['status']}", response=response),
+            )
+        )
+
+    def _call(self, item: dict[str, Any]) -> bytes:
+        """The events of a whole tool call."""
+        index, self._num_items = self._num_items, self._num_items + 1
+        place = {"item_id": item["id"], "output_index": index}
+        begun = {**item, "status": "in_progress", "arguments": ""}
+        arguments = item["arguments"]
+        kind = "response.function_call_arguments"
+        return b"".join(
+            (
+                self._event("response.output_item.added", output_index=index, item=begun),
+                self._event(f"{kind}.delta", delta=arguments, **place),
+                self._event(f"{kind}.done", name=item["name"], arguments=arguments, **place),
+                self._event("response.output_item.done", output_index=index, item=item),
             )
         )
 

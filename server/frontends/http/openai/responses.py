@@ -16,7 +16,6 @@ from server.frontends.http.body import NOTHING
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.event_stream import EventStream
 from server.frontends.http.openai.logprobs import Spell, token_list
-from server.frontends.http.openai.messages import ChatMessage, service_messages
 from server.frontends.http.openai.options import (
     GenerationFields,
     JsonSchema,
@@ -28,8 +27,25 @@ from server.frontends.http.openai.options import (
     sent_names,
 )
 from server.frontends.http.openai.response_events import ResponseEvents
+from server.frontends.http.openai.response_items import (
+    FlatNamedTool,
+    FlatTool,
+    InputItem,
+    call_item,
+    flat_tools,
+    input_messages,
+    message_item,
+    text_part,
+)
+from server.frontends.http.openai.tools import OfferedTools, grammar_of_call
 from server.frontends.http.openai.usage import response_usage
-from server.service.generation_request import Finish, FinishReason, Message, TextChunk
+from server.service.generation_request import (
+    ChatOptions,
+    Finish,
+    FinishReason,
+    Message,
+    TextChunk,
+)
 
 _NAMES = {"messages": "input", "inputs": "input", "max_new_tokens": "max_output_tokens"}
 # Limits of the metadata, which the response repeats; in characters, as OpenAI's own.
@@ -56,20 +72,20 @@ class TextOptions(msgspec.Struct, kw_only=True):
 class ResponseFields(GenerationFields, kw_only=True):
     """The body. Fields of the last group are rejected unless their values have no effect."""
 
-    input: str | list[ChatMessage]
+    input: str | list[InputItem]
     instructions: str | None = None
     max_output_tokens: int | None = None
     text: TextOptions | None = None
     include: list[str] | None = None
     top_logprobs: int | None = None
     metadata: dict[str, str] | None = None
+    tools: list[FlatTool] | None = None
+    tool_choice: str | FlatNamedTool | None = None
+    parallel_tool_calls: bool | None = None
 
     previous_response_id: msgspec.Raw = NOTHING
     conversation: msgspec.Raw = NOTHING
     background: msgspec.Raw = NOTHING
-    tools: msgspec.Raw = NOTHING
-    tool_choice: msgspec.Raw = NOTHING
-    parallel_tool_calls: msgspec.Raw = NOTHING
     max_tool_calls: msgspec.Raw = NOTHING
     prompt: msgspec.Raw = NOTHING
     reasoning: msgspec.Raw = NOTHING
@@ -81,7 +97,8 @@ ResponseBody = body_type(ResponseFields)
 
 def names_in(body: Any) -> dict[str, str]:
     """The names that ``body`` uses for the service's fields."""
-    return {field: _as_sent(name) for field, name in {**sent_names(body), **_NAMES}.items()}
+    names = {field: _as_sent(name) for field, name in {**sent_names(body), **_NAMES}.items()}
+    return names | grammar_of_call(body.tool_choice)
 
 
 def _as_sent(path: str) -> str:
@@ -98,9 +115,6 @@ async def responses(call: Call[Any]) -> Response | EventStream:
         previous_response_id=(),
         conversation=(),
         background=(False,),
-        tools=(),
-        tool_choice=("none", "auto"),
-        parallel_tool_calls=(True, False),
         max_tool_calls=(),
         prompt=(),
         truncation=("disabled",),
@@ -111,6 +125,7 @@ async def responses(call: Call[Any]) -> Response | EventStream:
     _check_reasoning(body.reasoning)
     _check_metadata(body.metadata or {})
     messages = _messages(body)
+    offered = flat_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
     body.input = ""  # its messages would keep the bytes of the body
     try:
         request = generate_request(
@@ -119,21 +134,24 @@ async def responses(call: Call[Any]) -> Response | EventStream:
             max_new_tokens=body.max_output_tokens,
             logprobs=bool(body.include),
             top_logprobs=body.top_logprobs if body.include else None,
+            chat=ChatOptions(offered.tools),
+            forced=offered.forced,
         )
     except InvalidArgumentError as error:
         raise InvalidArgumentError(_as_sent(error.field), error.description) from None
     spell = call.service.token_speller(body.model)
-    answer = Answer(body, call.request_id, spell)
+    answer = Answer(body, call.request_id, spell, offered)
     if body.stream:
         chunks = await call.service.generate_stream(request, call.caller)
-        events = ResponseEvents(answer.item_id)
+        events = ResponseEvents()
         return EventStream(_events(chunks, events, answer, call), error_event=events.error)
     result = await call.service.generate(request, call.caller)
     (hypothesis,) = result.outputs[0].hypotheses
 
     def encode() -> Response:
         scored = token_list(hypothesis.logprobs, spell) if hypothesis.logprobs else []
-        return json_response(answer.completed(hypothesis.text, scored, hypothesis.finish))
+        text, calls = answer.separate(hypothesis.text, is_last=True)
+        return json_response(answer.completed(text, scored, calls, hypothesis.finish))
 
     return await call.service.build(result.num_values, encode, call.caller)
 
@@ -163,7 +181,7 @@ def _check_metadata(metadata: dict[str, str]) -> None:
 def _messages(body: ResponseFields) -> tuple[Message, ...]:
     given = body.input
     messages = (
-        (Message("user", given),) if isinstance(given, str) else service_messages(given, "input")
+        (Message("user", given),) if isinstance(given, str) else input_messages(given, "input")
     )
     if body.instructions:
         return (Message("system", body.instructions), *messages)
@@ -182,9 +200,10 @@ def _with_format(body: Any) -> Any:
 class Answer:
     """The ``response`` object of one call, at each of its stages."""
 
-    def __init__(self, body: Any, request_id: str, spell: Spell) -> None:
-        self.item_id = f"msg_{request_id}"
+    def __init__(self, body: Any, request_id: str, spell: Spell, offered: OfferedTools) -> None:
         self.spell = spell
+        self._item_id = f"msg_{request_id}"
+        self._separator = offered.separator()
         self._fields = {
             "id": f"resp_{request_id}",
             "object": "response",
@@ -196,45 +215,48 @@ class Answer:
             "temperature": body.temperature,
             "top_p": body.top_p,
             "text": {"format": (body.text and body.text.format) or {"type": "text"}},
-            "parallel_tool_calls": True,
-            "tool_choice": "auto",
-            "tools": [],
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "tool_choice": body.tool_choice or "auto",
+            "tools": body.tools or [],
             "store": False,
             "error": None,
         }
+
+    def separate(self, text: str, *, is_last: bool) -> tuple[str, list[dict[str, Any]]]:
+        """The next text, and the items of the tool calls that ended in it."""
+        if self._separator is None:
+            return text, []
+        text, calls = self._separator.push(text, is_last=is_last)
+        return text, list(map(call_item, calls))
 
     def in_progress(self) -> dict[str, Any]:
         """The object before the first token."""
         return {**self._fields, "status": "in_progress", "output": [], "usage": None}
 
+    def message(self) -> dict[str, Any]:
+        """The message before its first text."""
+        return message_item(self._item_id, "in_progress", [])
+
     def completed(
-        self, text: str, logprobs: list[dict[str, Any]], finish: Finish
+        self,
+        text: str,
+        logprobs: list[dict[str, Any]],
+        calls: list[dict[str, Any]],
+        finish: Finish,
     ) -> dict[str, Any]:
-        """The object after the last token."""
+        """The object after the last token. It has a message unless there are only calls."""
         is_whole = finish.reason in (FinishReason.STOP, FinishReason.STOP_STRING)
         status = "completed" if is_whole else "incomplete"
+        items = calls
+        if text or not calls:
+            items = [message_item(self._item_id, status, [text_part(text, logprobs)]), *calls]
         return {
             **self._fields,
             "status": status,
             "incomplete_details": None if is_whole else {"reason": "max_output_tokens"},
-            "output": [self.message(status, [text_part(text, logprobs)])],
+            "output": items,
             "usage": response_usage(finish.usage),
         }
-
-    def message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        """The message, which is the only item of the output."""
-        return {
-            "id": self.item_id,
-            "type": "message",
-            "role": "assistant",
-            "status": status,
-            "content": content,
-        }
-
-
-def text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The text part, which is the only part of the message."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
 async def _events(
@@ -246,19 +268,24 @@ async def _events(
     """Yields the events that OpenAI's clients expect, in their order."""
     texts: list[str] = []
     scored: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     num_values = 0
     async with aclosing(chunks):
         async for chunk in chunks:
             if not events.has_begun:
-                yield events.begin(answer.in_progress(), answer.message("in_progress", []))
+                yield events.begin(answer.in_progress())
             logprobs = token_list(chunk.logprobs, answer.spell) if chunk.logprobs else []
             scored += logprobs
             num_values += chunk.num_values
-            if chunk.text:
-                texts.append(chunk.text)
-                yield events.delta(chunk.text, logprobs)
+            is_last = chunk.finish is not None
+            text, found = answer.separate(chunk.text, is_last=is_last)
+            calls += found
+            if not events.has_message and (text or (is_last and not calls)):
+                yield events.begin_message(answer.message())
+            if text:
+                texts.append(text)
+                yield events.delta(text, logprobs)
             if chunk.finish is not None:
-                text = "".join(texts)
-                whole = answer.completed(text, scored, chunk.finish)
-                end = partial(events.end, text, text_part(text, scored), whole)
+                whole = answer.completed("".join(texts), scored, calls, chunk.finish)
+                end = partial(events.end, whole)
                 yield await call.service.build(_ENDS * num_values, end, call.caller)

@@ -10,7 +10,7 @@ import msgspec
 from server.bounds import MAX_TOOLS, Size
 from server.errors import InvalidArgumentError
 from server.printable import quoted
-from server.service.generation_options import Grammar
+from server.service.generation_options import Grammar, GrammarKind
 from server.service.generation_request import Tool, ToolCall
 from server.service.tool_calls import CalledTool, Parsed, ToolCallParser, forced_call
 
@@ -105,6 +105,13 @@ def offered_tools(
     if choice == "none":
         return OfferedTools()
     return OfferedTools(tools, None, 1 if parallel is False else None)
+
+
+def grammar_of_call(choice: object) -> dict[str, str]:
+    """The names of the grammar, for errors, if ``tool_choice`` forces a call."""
+    if choice in (None, "none", "auto"):
+        return {}
+    return {"grammar": "tools", f"grammar.{GrammarKind.LARK}": "tools"}
 
 
 def _tools(definitions: Sequence[ToolDefinition]) -> tuple[Tool, ...]:
