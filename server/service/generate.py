@@ -17,6 +17,7 @@ from server.service.languages import target_start
 from server.service.prepare import job_template, prepared_request, target_jobs
 from server.service.prepared_request import PreparedRequest
 from server.service.target_prefixes import after_prefixes, target_prefix_ids
+from server.text.chat import NO_OPTIONS
 
 _INPUT_FIELDS = ("inputs", "token_inputs", "messages")
 
@@ -97,11 +98,12 @@ async def _prompts(
     if template is None:
         raise InvalidArgumentError("messages", f"{request.model!r} has no chat template")
     validation.check_messages(request.messages, max_bytes)
-    num_characters = validation.check_chat_options(request.chat, template)
+    options = request.chat or NO_OPTIONS
+    num_characters = validation.check_chat_options(options, template)
     num_characters += sum(len(message.content) + 256 for message in request.messages)
 
     def render() -> list[tuple[int, ...]]:
-        prompt = template.render(request.messages, request.chat)
+        prompt = template.render(request.messages, options)
         return model.tokenizer.encode([prompt], special_tokens=False)
 
     return "messages", await context.in_thread(render, caller, num_characters)

@@ -57,7 +57,7 @@ class GenerateRequest(GenerationRequest):
         (), max_items=MAX_TEXTS, max_total=MAX_TOKEN_IDS
     )
     messages: tuple[Message, ...] = sized((), max_items=MAX_MESSAGES)
-    chat: ChatOptions = field(default_factory=ChatOptions)
+    chat: ChatOptions | None = None
 
 
 class SentenceSplit(StrEnum):

@@ -79,6 +79,9 @@ class ChatOptions:
     variables: Mapping[str, Any] | None = ruled("as tools.parameters", None)
 
 
+NO_OPTIONS = ChatOptions()
+
+
 class ChatTemplate:
     """Renders a conversation as a prompt for the assistant's next turn.
 
@@ -97,10 +100,9 @@ class ChatTemplate:
         self.describes_tools = reads_variable(template, "tools")
         """Whether prompts tell the model about tools."""
 
-    def render(self, messages: Sequence[Message], options: ChatOptions | None = None) -> str:
+    def render(self, messages: Sequence[Message], options: ChatOptions = NO_OPTIONS) -> str:
         """Renders a prompt. Raises ``InvalidArgumentError`` if the template rejects messages."""
         turns = [message.as_variable() for message in messages]
-        options = options or ChatOptions()
         variables = dict(options.variables or {})
         if options.tools:
             variables["tools"] = [tool.as_variable() for tool in options.tools]

@@ -1,6 +1,7 @@
 """The front ends in this process, without a transport, on tiny trained models."""
 
 import asyncio
+import json
 import shutil
 from base64 import b64encode
 from collections.abc import AsyncIterator
@@ -167,6 +168,13 @@ async def _one(request: Message) -> AsyncIterator[Message]:
     yield request
 
 
+CHAT_TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
+    "{% for message in messages %}{{ message.content }}{{ message.tool_calls | tojson "
+    "if message.tool_calls else '' }}{% endfor %}"
+)
+
+
 @cache
 def service(max_length: int = MAX_LENGTH, max_input_bytes: int = MAX_INPUT_BYTES) -> Service:
     """Starts the service; it runs until the process exits."""
@@ -180,6 +188,9 @@ async def _start(max_length: int, max_input_bytes: int) -> Service:
         for path in root.iterdir():
             if path.is_dir():
                 shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
+    manifest = folder / "tiny-decoder" / "1" / "bundle.json"
+    described = json.loads(manifest.read_text("utf-8")) | {"chat_template": CHAT_TEMPLATE}
+    manifest.write_text(json.dumps(described), "utf-8")
     config = ServerConfig(
         bundles=folder,
         max_length=max_length,

@@ -45,7 +45,7 @@ _INTERNAL = frozenset(
     {
         *("model", "version", "inputs", "pairs", "images", "audio", "questions", "query"),
         "candidate_labels",
-        *("documents", "messages", "token_inputs", "priority", "bad_word_ids", "attention"),
+        *("documents", "messages", "chat", "token_inputs", "priority", "bad_word_ids", "attention"),
         *("token_embeddings", "top_n", "return_documents", "token_ids", "logprobs"),
         *("top_logprobs", "prompt_logprobs", "word_timestamps"),
     }

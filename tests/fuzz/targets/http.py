@@ -14,9 +14,28 @@ MODELS = (
 )
 # Fields of the routes whose protocols share names; others ignore or reject them.
 FIELDS: dict[str, tuple[Any, ...]] = {
-    "messages": ([{"role": "user", "content": "1,"}], [], [{"role": "tool", "content": None}]),
+    "messages": (
+        [{"role": "user", "content": "1,"}],
+        [],
+        [{"role": "tool", "content": None, "tool_call_id": "1"}],
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}],
+        [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1"}}]}],
+    ),
+    "tools": (
+        [{"type": "function", "function": {"name": "f"}}],
+        [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+        [{"type": "function", "function": {"name": "f", "parameters": {"type": 1}}}],
+        [],
+    ),
+    "tool_choice": ("required", "none", {"type": "function", "function": {"name": "f"}}),
+    "parallel_tool_calls": (False,),
+    "chat_template_kwargs": ({"a": 1}, {"tools": 1}),
     "prompt": ("1,", ["1,", "2,"], [3, 4], [[3], [4, 5]], [], [1, "2"], [10**9]),
-    "input": ("a cat", ["a", "b"], [5, 6], [[5]], [{"role": "user", "content": "x"}]),
+    "input": (
+        *("a cat", ["a", "b"], [5, 6], [[5]], [{"role": "user", "content": "x"}]),
+        [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}],
+        [{"type": "function_call_output", "call_id": "1", "output": "x"}],
+    ),
     "inputs": ("a cat", ["a", "b"], [["a", "b"]]),
     "q": ("2020-01-02", ["a", "b"], ""),
     "source": ("en", "auto", "xx"),
@@ -107,6 +126,13 @@ def seeds() -> Iterator[bytes]:
         {"model": "embedder", "input": ["a", "b"], "task": "token_embed"},
         {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
         {"model": "tiny-decoder", "tokens": [3, 4]},
+        {
+            "model": "tiny-decoder",
+            "messages": [{"role": "user", "content": "1,"}],
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+            "tool_choice": "required",
+            "max_tokens": 4,
+        },
     )
     for route in range(32):
         yield bytes([route, 1, 7]) + bytes(range(route, route + 60))

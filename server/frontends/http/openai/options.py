@@ -149,7 +149,6 @@ def generate_request(body: Any, *, forced: Grammar | None = None, **given: Any) 
         "priority": None if body.priority is None else -body.priority,
         "version": None,
         "prompt_logprobs": None,  # a field of vLLM's, of another form
-        "chat": None,
     }
     return options_of(body, GenerateRequest, {**values, **given})
 
