@@ -14,4 +14,4 @@ class DataError(TrainingError):
 
 
 class ResumeError(TrainingError):
-    """The state in a folder does not belong to this recipe."""
+    """A folder has the training of another recipe, or another model."""

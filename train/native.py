@@ -77,6 +77,12 @@ class TrainingRecord(msgspec.Struct, frozen=True, kw_only=True):
     validations: tuple[tuple[int, float], ...]
 
 
+class _RecordedRecipe(msgspec.Struct, frozen=True):
+    """The part of ``training.json`` that every version has."""
+
+    recipe: Recipe
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
     """The inputs of a model: texts, with a tokenizer, images, or both.
@@ -140,6 +146,15 @@ def write_checkpoint(
     partial = folder / f"{CONFIG_FILE}.partial"
     partial.write_bytes(_json(native))
     partial.replace(folder / CONFIG_FILE)
+
+
+def recorded_recipe(folder: Path) -> Recipe | None:
+    """The recipe in ``training.json``; None if this version has no such recipes."""
+    try:
+        data = msgspec.json.decode((folder / TRAINING_FILE).read_bytes(), type=_RecordedRecipe)
+    except msgspec.DecodeError:
+        return None
+    return data.recipe
 
 
 def _tasks(recipe: Recipe) -> tuple[Task, ...]:

@@ -11,13 +11,13 @@ from tokenizers import Tokenizer
 from export.checkpoint import Checkpoint
 from model.bundle import MultiVector, SpecialTokens
 from model.config import ModelConfig
-from model.native_checkpoint import CONFIG_FILE, TOKENIZER_FILE
+from model.native_checkpoint import CONFIG_FILE, TOKENIZER_FILE, TRAINING_FILE
 from model.transformer import Transformer
 from train.architecture import KINDS, model_config, with_new_head
 from train.batches import Row
 from train.data.dataset import Dataset, hash_of, labels_of, texts_of
 from train.data.sources import load_dataset
-from train.errors import DataError, RecipeError, TrainingError
+from train.errors import DataError, RecipeError, ResumeError, TrainingError
 from train.images import ImageEncoder, RowEncoder, encoder_of, image_to_read
 from train.log import draw_learning_curve
 from train.native import (
@@ -25,6 +25,7 @@ from train.native import (
     TrainingRecord,
     commit_of_code,
     num_parameters,
+    recorded_recipe,
     write_checkpoint,
 )
 from train.objectives import TrainingModule
@@ -57,16 +58,17 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     recipe = read_recipe(recipe_path)
     rank = dist.get_rank() if dist.is_initialized() else 0
     report = TrainingReport(recipe.name, recipe.training.num_steps, is_quiet=rank > 0)
-    if restart and rank == 0:
-        shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
-        (out / CONFIG_FILE).unlink(missing_ok=True)
-    barrier()
-    if (out / CONFIG_FILE).is_file():
+    if _is_finished(out, recipe, restart=restart):
         report.say(f"{out}: this training is complete; --restart trains again")
         return out
     _make_folder(out)
     dataset = load_dataset(recipe, recipe_path.parent)
     start = load_start(recipe, recipe_path.parent)
+    barrier()  # until every process has looked for a finished training
+    if restart and rank == 0:
+        shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
+        (out / CONFIG_FILE).unlink(missing_ok=True)
+    barrier()
     image = image_to_read(recipe, start)
     has_texts = image is None or (recipe.model is not None and reads_texts(recipe))
     tokenizer = _tokenizer(recipe, start, out, dataset) if has_texts else None
@@ -136,6 +138,25 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
         shutil.rmtree(out / STATE_FOLDER)
         report.say(f"{out}: validation loss {result.validation_loss:.4f}")
     return out
+
+
+def _is_finished(out: Path, recipe: Recipe, *, restart: bool) -> bool:
+    """Whether ``out`` has the checkpoint of this recipe, which ``restart`` does not keep.
+
+    Raises:
+        ResumeError: ``out`` has another model.
+    """
+    if not (out / CONFIG_FILE).is_file():
+        return False
+    if not (out / TRAINING_FILE).is_file():
+        raise ResumeError(f"--out {out}: its {CONFIG_FILE} is not of a training; choose another")
+    if restart:
+        return False
+    if recorded_recipe(out) != recipe:
+        raise ResumeError(
+            f"--out {out}: a finished training of another recipe; choose another, or --restart"
+        )
+    return True
 
 
 def _make_folder(out: Path) -> None:

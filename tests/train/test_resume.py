@@ -1,6 +1,7 @@
 """A training that stops goes on bit for bit; two processes learn what one does."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +253,37 @@ def test_weights_that_cannot_be_written_are_named(tmp_path: Path) -> None:
         run_training(recipe, tmp_path / "out")
     (tmp_path / "out" / WEIGHTS).rmdir()
     assert run_training(recipe, tmp_path / "out") == tmp_path / "out"
+
+
+def test_a_finished_training_of_another_recipe_is_kept(tmp_path: Path) -> None:
+    recipe = shortened("tiny-majority", tmp_path, **LENGTHS)
+    out = run_training(recipe, tmp_path / "out")
+    weights = (out / WEIGHTS).read_bytes()
+    assert run_training(recipe, out) == out
+    changed = shortened("tiny-majority", tmp_path, **{**LENGTHS, "num_steps": 2})
+    with pytest.raises(ResumeError, match=r"out: a finished training of another recipe"):
+        run_training(changed, out)
+    assert (out / WEIGHTS).read_bytes() == weights
+    run_training(changed, out, restart=True)
+    assert json.loads((out / "training.json").read_text("utf-8"))["num_steps"] == 2
+
+
+def test_a_model_that_no_training_wrote_is_kept(tmp_path: Path) -> None:
+    recipe = shortened("tiny-majority", tmp_path, **LENGTHS)
+    config = tmp_path / "out" / "config.json"
+    config.parent.mkdir()
+    config.write_text("{}", "utf-8")
+    for restart in (False, True):
+        with pytest.raises(ResumeError, match=r"its config\.json is not of a training"):
+            run_training(recipe, config.parent, restart=restart)
+    assert [path.name for path in config.parent.iterdir()] == ["config.json"]
+
+
+def test_a_restart_whose_data_cannot_be_read_keeps_the_finished_training(tmp_path: Path) -> None:
+    recipe = shortened("tiny-majority", tmp_path, **LENGTHS)
+    out = run_training(recipe, tmp_path / "out")
+    text = recipe.read_text("utf-8")
+    recipe.write_text(re.sub(r'^source = ".*"$', 'source = "folder:none"', text, flags=re.M))
+    with pytest.raises(TrainingError, match="none"):
+        run_training(recipe, out, restart=True)
+    assert (out / "config.json").is_file()
