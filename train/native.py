@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save
 from tokenizers import Tokenizer
 
 from model.bundle import ImageSpec, MultiVector, ScoreFunction, SpecialTokens, Task
@@ -115,9 +114,10 @@ def write_checkpoint(
     dtype = STORED_DTYPES[recipe.stored_precision]
     weights = {name: weight.to(dtype).contiguous() for name, weight in result.weights.items()}
     try:
-        save_file(weights, str(folder / WEIGHTS_FILE))
-    except SafetensorError as error:
-        raise TrainingError(f"cannot write {folder / WEIGHTS_FILE}: {error}") from error
+        # save_file would make a file that only its owner can read.
+        (folder / WEIGHTS_FILE).write_bytes(save(weights))
+    except OSError as error:
+        raise TrainingError(f"cannot write {folder / WEIGHTS_FILE}: {error.strerror}") from error
     if inputs.tokenizer is not None:
         (folder / TOKENIZER_FILE).write_text(inputs.tokenizer.to_str(), encoding="utf-8")
     write_examples(folder / HELD_OUT_FILE, dataset.held_out)

@@ -287,3 +287,9 @@ def test_a_restart_whose_data_cannot_be_read_keeps_the_finished_training(tmp_pat
     with pytest.raises(TrainingError, match="none"):
         run_training(recipe, out, restart=True)
     assert (out / "config.json").is_file()
+
+
+def test_whoever_may_read_the_configuration_may_read_the_weights(tmp_path: Path) -> None:
+    out = run_training(shortened("tiny-majority", tmp_path, **LENGTHS), tmp_path / "out")
+    modes = {name: (out / name).stat().st_mode for name in ("config.json", WEIGHTS)}
+    assert modes[WEIGHTS] == modes["config.json"]
