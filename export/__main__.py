@@ -45,8 +45,9 @@ def export(
     source: Annotated[
         str,
         typer.Argument(
-            help="A folder, a file, hf:OWNER/NAME[@REVISION] from the Hugging Face Hub, or one "
-            f"of: {', '.join([*DEFAULT_SOURCES, *SHIPPED_SOURCES])}."
+            metavar="SOURCE",  # brackets in a help text are markup for typer
+            help="A folder, a file, hf:OWNER/NAME or hf:OWNER/NAME@REVISION from the Hugging Face "
+            f"Hub, or one of: {', '.join([*DEFAULT_SOURCES, *SHIPPED_SOURCES])}.",
         ),
     ],
     out: Annotated[

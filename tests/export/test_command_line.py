@@ -55,6 +55,7 @@ def test_help_lists_the_default_models() -> None:
     assert result.exit_code == 0
     for name in DEFAULT_SOURCES:
         assert name in result.stdout
+    assert "@REVISION" in result.stdout
 
 
 def test_unknown_precision_is_a_usage_error() -> None:
