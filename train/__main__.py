@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import torch
@@ -18,7 +19,9 @@ console = Console(stderr=True)
 
 @app.command()
 def train(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, a TOML file: docs/training.md.")],
+    recipe: Annotated[
+        Path, typer.Argument(metavar="RECIPE", help="The recipe, a TOML file: docs/training.md.")
+    ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Write the checkpoint to FOLDER.")],
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of each process. Default: all cores.")
@@ -42,7 +45,8 @@ def train(
         if is_distributed:
             dist.destroy_process_group()
     if int(os.environ.get("RANK", "0")) == 0:
-        typer.echo(f"{folder}: export it with triune export {folder} --out bundles/NAME")
+        command = f"triune export {quote(str(folder))} --out bundles/NAME"
+        typer.echo(f"{folder}: export it with {command}")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,9 @@ def read_recipe(path: Path) -> Recipe:
     """
     try:
         values = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise RecipeError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
         raise RecipeError(f"{path}: {error}") from error
     return parse_recipe(values, str(path))
 

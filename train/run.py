@@ -1,6 +1,7 @@
 """Runs one training, from its recipe to a native checkpoint."""
 
 import math
+import shlex
 import shutil
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     if rank == 0:
         record = TrainingRecord(
             recipe=recipe,
-            command=f"python -m train {recipe_path} --out {out.name}",
+            command=shlex.join(["python", "-m", "train", str(recipe_path), "--out", out.name]),
             commit=commit_of_code(),
             data=dataset.origins,
             train_sha256=hash_of(dataset.train),

@@ -58,6 +58,12 @@ def test_every_problem_is_listed_with_its_field() -> None:
     assert "data.source" in message
 
 
+def test_a_missing_recipe_is_named_once(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        read_recipe(tmp_path / "no.toml")
+    assert str(caught.value) == f"{tmp_path / 'no.toml'}: No such file or directory"
+
+
 @pytest.mark.parametrize(
     ("section", "field", "value", "expected"),
     [

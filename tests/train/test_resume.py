@@ -2,14 +2,17 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 from tests.train.support import shortened, train_in_two_processes
+from train.__main__ import app
 from train.errors import ResumeError, TrainingError
 from train.log import read_log
 from train.report import TrainingReport
@@ -293,3 +296,12 @@ def test_whoever_may_read_the_configuration_may_read_the_weights(tmp_path: Path)
     out = run_training(shortened("tiny-majority", tmp_path, **LENGTHS), tmp_path / "out")
     modes = {name: (out / name).stat().st_mode for name in ("config.json", WEIGHTS)}
     assert modes[WEIGHTS] == modes["config.json"]
+
+
+def test_the_printed_export_command_is_one_for_a_shell(tmp_path: Path) -> None:
+    recipe, out = shortened("tiny-majority", tmp_path, **LENGTHS), tmp_path / "my model"
+    result = CliRunner().invoke(app, [str(recipe), "--out", str(out)])
+    assert result.exit_code == 0, result.stderr
+    assert shlex.split(result.stdout)[-5:-1] == ["triune", "export", str(out), "--out"]
+    command = json.loads((out / "training.json").read_text("utf-8"))["command"]
+    assert shlex.split(command)[-1] == "my model"
