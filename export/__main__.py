@@ -16,6 +16,7 @@ from export.fidelity.measure import figures
 from export.quality.choice import AUTO as AUTO_EVALUATION
 from export.quality.choice import choose_held_out, summary
 from export.recipes import AUTO, choose_precision
+from export.scratch import sigterm_as_exception
 from export.shortlists import AUTO as AUTO_SHORTLIST
 from export.shortlists import OFF, choose_shortlist
 from export.sources import DEFAULT_SOURCES, SHIPPED_SOURCES, load_checkpoint
@@ -120,7 +121,7 @@ def export(
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     try:
         bundle_path(out.parent, out.name, version)  # before a long download
-        with Progress(*columns, console=console) as progress:
+        with sigterm_as_exception(), Progress(*columns, console=console) as progress:
             task = progress.add_task(f"{source}: read", total=None)
 
             def report(stage: str) -> None:

@@ -1,6 +1,7 @@
-"""Resources of a running export: a temporary folder and PyTorch's threads."""
+"""Resources of a running export: a temporary folder, PyTorch's threads, and its end by a signal."""
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -47,3 +48,18 @@ def scratch_folder(root: Path) -> Iterator[Path]:
     finally:
         if directory is not None:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def sigterm_as_exception() -> Iterator[None]:
+    """SIGTERM raises ``SystemExit``, so that temporary folders are removed as on Ctrl-C."""
+
+    def end(number: int, frame: object) -> None:
+        del frame
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,5 +1,6 @@
 """``python -m export``: output and errors."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -119,3 +120,17 @@ def test_triune_exports_folders(
     assert result.returncode == 0, result.stderr
     assert "max error" in result.stdout
     assert read_manifest(out / "1").architecture == architecture
+
+
+def test_an_export_that_sigterm_ends_leaves_no_files(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "export", "digits", "--out", str(tmp_path / "x")]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "trace the graphs" in line:
+                assert [path.name[:8] for path in tmp_path.iterdir()] == [".export-"]
+                process.terminate()
+                break
+        process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
