@@ -19,9 +19,7 @@ from loadtest.compare.candidates import COMPARED, Level
 from loadtest.compare.command import Comparison, prepare_all
 from loadtest.compare.command import compare as run_comparison
 from loadtest.compare.workloads import PRECISIONS
-from loadtest.gpu.command import Request, pack_models, run_gpu
-from loadtest.gpu.plan import PlanSize
-from loadtest.gpu.server_cli import gpu_server
+from loadtest.gpu.cli import gpu, gpu_models, gpu_server
 from loadtest.prompts import LengthRange
 from loadtest.run import Plan, Result, UnsuitableModelError
 from loadtest.run import run as run_plan
@@ -239,50 +237,12 @@ def compare(
         raise typer.Exit(1)
 
 
-@app.command()
-def gpu(
-    out: Annotated[Path, typer.Option(help="Output file; an existing one is continued.")],
-    device: Annotated[
-        str, typer.Option(help="cuda, cuda:N, or cpu (only shows that everything works).")
-    ] = "cuda",
-    sizes: Annotated[
-        PlanSize, typer.Option(help="tiny: only the small models of the checks.")
-    ] = PlanSize.FULL,
-    budget_s: Annotated[float, typer.Option(min=1, help="Time budget in seconds.")] = 540.0,
-    only: Annotated[
-        str, typer.Option(help="Run only what has one of these parts in its name, separated by |.")
-    ] = "",
-    root: Annotated[Path, typer.Option(help="Folder of models and bundles.")] = Path("build/gpu"),
-) -> None:
-    """Check each kernel path on this machine's GPU against PyTorch, then compare with peers."""
-    request = Request(
-        device=device,
-        sizes=sizes,
-        budget_seconds=budget_s,
-        out=out,
-        root=root.absolute(),
-        only=_names(only, "|"),
-    )
-    if not run_gpu(request, Console(stderr=True)):
-        raise typer.Exit(1)
+for command in (gpu, gpu_models, gpu_server):
+    app.command()(command)
 
 
-@app.command()
-def gpu_models(
-    root: Annotated[Path, typer.Option(help="Folder of models and bundles.")] = Path("build/gpu"),
-    only: Annotated[
-        str, typer.Option(help="Only models with one of these parts in the name, separated by |.")
-    ] = "",
-) -> None:
-    """Make what `gpu` needs, for another machine: of large models skeletons without weights."""
-    pack_models(root.absolute(), _names(only, "|"), Console(stderr=True))
-
-
-app.command()(gpu_server)
-
-
-def _names(text: str, separator: str = ",") -> tuple[str, ...]:
-    return tuple(name for name in text.split(separator) if name)
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
 
 
 def _title(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""The command line of ``loadtest gpu-server``."""
+"""The commands ``loadtest gpu``, ``gpu-models`` and ``gpu-server``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,46 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from loadtest.gpu.command import Request, pack_models, run_gpu
+from loadtest.gpu.plan import PlanSize
 from loadtest.gpu.server_runs import CLIENTS, PARTS, ServerRequest, run_server
+
+
+def gpu(
+    out: Annotated[Path, typer.Option(help="Output file; an existing one is continued.")],
+    device: Annotated[
+        str, typer.Option(help="cuda, cuda:N, or cpu (only shows that everything works).")
+    ] = "cuda",
+    sizes: Annotated[
+        PlanSize, typer.Option(help="tiny: only the small models of the checks.")
+    ] = PlanSize.FULL,
+    budget_s: Annotated[float, typer.Option(min=1, help="Time budget in seconds.")] = 540.0,
+    only: Annotated[
+        str, typer.Option(help="Run only what has one of these parts in its name, separated by |.")
+    ] = "",
+    root: Annotated[Path, typer.Option(help="Folder of models and bundles.")] = Path("build/gpu"),
+) -> None:
+    """Check each kernel path on this machine's GPU against PyTorch, then compare with peers."""
+    request = Request(
+        device=device,
+        sizes=sizes,
+        budget_seconds=budget_s,
+        out=out,
+        root=root.absolute(),
+        only=_parts(only),
+    )
+    if not run_gpu(request, Console(stderr=True)):
+        raise typer.Exit(1)
+
+
+def gpu_models(
+    root: Annotated[Path, typer.Option(help="Folder of models and bundles.")] = Path("build/gpu"),
+    only: Annotated[
+        str, typer.Option(help="Only models with one of these parts in the name, separated by |.")
+    ] = "",
+) -> None:
+    """Make what `gpu` needs, for another machine: of large models skeletons without weights."""
+    pack_models(root.absolute(), _parts(only), Console(stderr=True))
 
 
 def gpu_server(
@@ -55,3 +94,7 @@ def gpu_server(
     )
     if not run_server(request, Console(stderr=True)):
         raise typer.Exit(1)
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split("|") if part)
