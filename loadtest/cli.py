@@ -16,6 +16,7 @@ from client.encoder_types import InputType
 from client.errors import TriuneError
 from loadtest import machine, report
 from loadtest.compare.candidates import COMPARED, Level
+from loadtest.compare.ceilings import USABLE
 from loadtest.compare.command import Comparison, prepare_all
 from loadtest.compare.command import compare as run_comparison
 from loadtest.compare.workloads import PRECISIONS
@@ -62,7 +63,7 @@ def _lengths(text: str) -> LengthRange:
 def run(
     task: Annotated[Task, typer.Option()],
     model: Annotated[str, typer.Option()],
-    json: Annotated[Path, typer.Option("--json", help="Output file.")],
+    json: Annotated[Path, typer.Option("--json", dir_okay=False, help="Output file.")],
     duration: Annotated[float, typer.Option(min=0.1, help="Seconds to measure.")] = 10.0,
     concurrency: Annotated[
         int | None,
@@ -155,7 +156,8 @@ def run(
 def compare(
     task: Annotated[Task, typer.Option()],
     json: Annotated[
-        Path | None, typer.Option("--json", help="Output file, rewritten after each row.")
+        Path | None,
+        typer.Option("--json", dir_okay=False, help="Output file, rewritten after each row."),
     ] = None,
     level: Annotated[
         Level,
@@ -212,6 +214,8 @@ def compare(
         raise typer.BadParameter(f"only {', '.join(COMPARED)} can be compared", param_hint="--task")
     if not PRECISIONS[level][task]:
         raise typer.BadParameter(f"there is no {level} for {task}", param_hint="--level")
+    if unknown := sorted(set(_names(precisions)) - set(USABLE)):
+        raise typer.BadParameter(f"there is no {', '.join(unknown)}", param_hint="--precisions")
     if protocols and level != Level.SERVER:
         raise typer.BadParameter("only for --level server", param_hint="--protocols")
     comparison = Comparison(

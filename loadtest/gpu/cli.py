@@ -1,5 +1,6 @@
 """The commands ``loadtest gpu``, ``gpu-models`` and ``gpu-server``."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +11,24 @@ from loadtest.gpu.command import Request, pack_models, run_gpu
 from loadtest.gpu.plan import PlanSize
 from loadtest.gpu.server_runs import CLIENTS, PARTS, ServerRequest, run_server
 
+OutputFile = Annotated[
+    Path, typer.Option(dir_okay=False, help="Output file; an existing one is continued.")
+]
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
+        raise typer.BadParameter(f"{text!r} is none of cuda, cuda:N and cpu")
+    return text
+
 
 def gpu(
-    out: Annotated[Path, typer.Option(help="Output file; an existing one is continued.")],
+    out: OutputFile,
     device: Annotated[
-        str, typer.Option(help="cuda, cuda:N, or cpu (only shows that everything works).")
+        str,
+        typer.Option(
+            parser=_device, metavar="cuda|cuda:N|cpu", help="cpu only shows that everything works."
+        ),
     ] = "cuda",
     sizes: Annotated[
         PlanSize, typer.Option(help="tiny: only the small models of the checks.")
@@ -49,11 +63,11 @@ def gpu_models(
 
 
 def gpu_server(
-    out: Annotated[Path, typer.Option(help="Output file; an existing one is continued.")],
+    out: OutputFile,
     bundles: Annotated[
         Path, typer.Option(exists=True, file_okay=False, help="Folder of bundles or skeletons.")
     ],
-    device: Annotated[str, typer.Option(help="cuda, cuda:N or cpu.")] = "cuda",
+    device: Annotated[str, typer.Option(parser=_device, metavar="cuda|cuda:N|cpu")] = "cuda",
     budget_s: Annotated[float, typer.Option(min=1, help="Time budget in seconds.")] = 540.0,
     soak_s: Annotated[float, typer.Option(min=1, help="Most seconds of the soak.")] = 300.0,
     duration: Annotated[float, typer.Option(min=0.1, help="Seconds of each load.")] = 3.0,
