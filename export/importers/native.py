@@ -50,6 +50,11 @@ def import_native(path: Path) -> Checkpoint:
         WeightsError: the weights do not fit the configuration.
     """
     native = read_native_config(path)
+    num_labels = native.model.head.num_labels
+    if native.labels and len(native.labels) != num_labels:
+        raise SourceError(
+            f"{path}: {CONFIG_FILE}: {len(native.labels)} labels for a head with {num_labels}"
+        )
     _check_image(path, native)
     _check_embedding(path, native)
     weights = SafetensorsWeights([path / WEIGHTS_FILE])

@@ -11,11 +11,14 @@ from safetensors.torch import save_file
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError
+from export.importers.native import read_native_config
 from export.sources import load_checkpoint
 from model.bundle import Embedding
 from model.bundle_files import to_json
 from model.native_checkpoint import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, NativeConfig
 from tests.export.importers.test_retrieval import save_pylate, save_sparse
+
+ROOT = Path(__file__).parents[3]
 
 
 def save_native(checkpoint: Checkpoint, folder: Path, embedding: Embedding | None) -> Path:
@@ -82,3 +85,15 @@ def test_an_embedding_that_does_not_fit_is_refused(
     folder = save_native(original, tmp_path / "trained", change(original.embedding))
     with pytest.raises(SourceError, match=message):
         load_checkpoint(str(folder))
+
+
+def test_labels_must_be_those_of_the_head(tmp_path: Path) -> None:
+    shipped = ROOT / "models" / "digits"
+    for file in shipped.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    native = read_native_config(shipped)
+    (tmp_path / CONFIG_FILE).unlink()
+    fewer = msgspec.structs.replace(native, labels=native.labels[1:])
+    (tmp_path / CONFIG_FILE).write_bytes(to_json(fewer))
+    with pytest.raises(SourceError, match=r"config\.json: 9 labels for a head with 10"):
+        load_checkpoint(str(tmp_path))
