@@ -154,12 +154,17 @@ def export(
         raise typer.Exit(1) from error
     parity = read_parity(path)
     typer.echo(
-        f"{path}: max error {parity.max_absolute_error:.1e}, greedy tokens "
-        f"{parity.greedy_tokens_equal}/{parity.greedy_tokens_compared}, "
+        f"{path}: max error {parity.max_absolute_error:.1e}{_greedy_tokens(parity)}, "
         f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}{_fidelity(parity)}"
         f"{_cache_size(read_manifest(path))}"
         f"{_shortlist(parity)}{summary(read_quality(path))}"
     )
+
+
+def _greedy_tokens(parity: Parity) -> str:
+    if not parity.greedy_tokens_compared:  # an encoder
+        return ""
+    return f", greedy tokens {parity.greedy_tokens_equal}/{parity.greedy_tokens_compared}"
 
 
 def _perplexity(parity: Parity) -> str:
