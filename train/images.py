@@ -19,7 +19,7 @@ from model.images import ImageError, Pixels, decode_image
 from train.batches import Row
 from train.errors import RecipeError
 from train.image_recipe import AugmentationRecipe
-from train.objectives import Encoder
+from train.objectives import TextRowEncoder
 from train.recipe import ObjectiveKind, Recipe
 
 NUM_SAMPLES = 32
@@ -47,7 +47,7 @@ def image_to_read(recipe: Recipe, start: Checkpoint | None) -> ImageSpec | None:
 
 
 @dataclass(frozen=True)
-class ImageEncoder:
+class ImageRowEncoder:
     """Turns labelled images into rows. ``labels`` are in the order of the model's logits."""
 
     spec: ImageSpec
@@ -69,10 +69,10 @@ class ImageEncoder:
 
 
 @dataclass(frozen=True)
-class PairEncoder:
+class TextImageRowEncoder:
     """Turns labelled pairs of a text and an image into rows, with an encoder of texts."""
 
-    texts: Encoder
+    texts: TextRowEncoder
     spec: ImageSpec
 
     def encode(self, objective: ObjectiveKind, example: Any) -> list[Row]:
@@ -89,7 +89,7 @@ class PairEncoder:
         return [replace(row, pixels=pixels, num_image_tokens=self.spec.num_tokens)]
 
 
-RowEncoder = Encoder | ImageEncoder | PairEncoder
+RowEncoder = TextRowEncoder | ImageRowEncoder | TextImageRowEncoder
 
 
 def encoder_of(
@@ -106,11 +106,11 @@ def encoder_of(
         ValueError: the model reads neither texts nor images.
     """
     if tokenizer is None and image is not None:
-        return ImageEncoder(image, labels)
+        return ImageRowEncoder(image, labels)
     if tokenizer is None:
         raise ValueError("neither texts nor images")
-    texts = Encoder(tokenizer, labels, reading)
-    return texts if image is None else PairEncoder(texts, image)
+    texts = TextRowEncoder(tokenizer, labels, reading)
+    return texts if image is None else TextImageRowEncoder(texts, image)
 
 
 def _pixels(example: Any, spec: ImageSpec) -> Pixels:

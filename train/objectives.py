@@ -32,7 +32,7 @@ from train.tokenizer import BOS, EOS, MASK, SPECIAL
 
 
 @dataclass(frozen=True)
-class Encoder:
+class TextRowEncoder:
     """Turns examples into rows.
 
     Attributes:

@@ -19,7 +19,7 @@ from train.batches import Row
 from train.data.dataset import Dataset, hash_of, labels_of, texts_of
 from train.data.sources import load_dataset
 from train.errors import DataError, RecipeError, ResumeError, TrainingError
-from train.images import ImageEncoder, RowEncoder, encoder_of, image_to_read
+from train.images import ImageRowEncoder, RowEncoder, encoder_of, image_to_read
 from train.log import draw_learning_curve
 from train.native import (
     Inputs,
@@ -255,7 +255,7 @@ def _encode(recipe: Recipe, encoder: RowEncoder, vocabulary_size: int, dataset: 
     Raises:
         DataError: an example cannot be encoded, or all are too long.
     """
-    is_of_images = isinstance(encoder, ImageEncoder)
+    is_of_images = isinstance(encoder, ImageRowEncoder)
     limit = math.inf if is_of_images else recipe.data.max_length
     if recipe.retrieval is not None:  # its texts are cut, and all texts of a query share a batch
         limit = recipe.training.batch_tokens

@@ -23,7 +23,7 @@ from train.batches import Row, make_batch
 from train.data.shapes import shapes
 from train.errors import DataError, RecipeError
 from train.image_recipe import AugmentationRecipe
-from train.images import ImageEncoder, augment_row, sample_images, transform
+from train.images import ImageRowEncoder, augment_row, sample_images, transform
 from train.read_recipe import parse_recipe
 from train.recipe import ObjectiveKind
 from train.run import run_training
@@ -56,7 +56,7 @@ def test_an_example_has_a_text_or_an_image(fields: dict[str, str]) -> None:
 
 
 def test_rows_have_the_tokens_of_their_image() -> None:
-    encoder = ImageEncoder(GREY, ("x", "y"))
+    encoder = ImageRowEncoder(GREY, ("x", "y"))
     (row,) = encoder.encode(
         ObjectiveKind.CLASSIFICATION, ClassificationExample(label="y", image=PICTURE)
     )
@@ -80,7 +80,7 @@ def test_an_image_that_cannot_be_used_is_an_error(
     example: ClassificationExample, expected: str
 ) -> None:
     with pytest.raises(ValueError, match=expected):
-        ImageEncoder(GREY, ("x", "y")).encode(ObjectiveKind.CLASSIFICATION, example)
+        ImageRowEncoder(GREY, ("x", "y")).encode(ObjectiveKind.CLASSIFICATION, example)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

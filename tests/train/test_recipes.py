@@ -15,7 +15,7 @@ from train.batches import IGNORED
 from train.data.debian import descriptions, parallel_paragraphs
 from train.data.sources import load_dataset
 from train.errors import RecipeError, TrainingError
-from train.objectives import Encoder, mask_row, pair_rows
+from train.objectives import TextRowEncoder, mask_row, pair_rows
 from train.read_recipe import parse_recipe, read_recipe
 from train.recipe import ObjectiveKind, TokenizerKind, TokenizerRecipe
 from train.run import run_training
@@ -158,10 +158,10 @@ def test_a_language_model_to_fine_tune_keeps_its_head(name: str) -> None:
     assert with_new_head(config, recipe.objective, 0) == config
 
 
-def _encoder(kind: TokenizerKind, texts: list[str]) -> Encoder:
+def _encoder(kind: TokenizerKind, texts: list[str]) -> TextRowEncoder:
     recipe = TokenizerRecipe(kind=kind, vocabulary_size=60)
     tokenizer = train_tokenizer(recipe, KINDS[ObjectiveKind.MASKED], texts)
-    return Encoder(tokenizer, ("O", "B-X", "I-X"))
+    return TextRowEncoder(tokenizer, ("O", "B-X", "I-X"))
 
 
 @pytest.mark.parametrize("kind", sorted(set(TokenizerKind) - {TokenizerKind.PHONEMES}))

@@ -19,7 +19,7 @@ from tests.train.support import RECIPES
 from train.architecture import model_config, with_new_head
 from train.batches import Row, TrainingBatch, make_batch
 from train.errors import RecipeError
-from train.objectives import Encoder
+from train.objectives import TextRowEncoder
 from train.read_recipe import parse_recipe, read_recipe
 from train.recipe import ObjectiveKind, TokenizerKind, TokenizerRecipe
 from train.regularization import TrainingKernels
@@ -183,14 +183,14 @@ def test_sparse_weights_and_their_gradient_are_those_of_the_head() -> None:
         torch.testing.assert_close(other[name], gradient, rtol=1e-4, atol=1e-5)
 
 
-def _encoder(recipe: RetrievalRecipe, max_length: int) -> Encoder:
+def _encoder(recipe: RetrievalRecipe, max_length: int) -> TextRowEncoder:
     texts = ["ab cd, ef. gh", "A? b"]
     tokenizer = train_tokenizer(
         TokenizerRecipe(kind=TokenizerKind.WORDPIECE, vocabulary_size=60), Kind.ENCODER, texts
     )
     tokenizer.add_special_tokens(list(recipe.markers))
     reading = reading_of(recipe, max_length, tokenizer, special_tokens(Kind.ENCODER))
-    return Encoder(tokenizer, (), reading)
+    return TextRowEncoder(tokenizer, (), reading)
 
 
 def test_queries_are_filled_and_documents_cut() -> None:
