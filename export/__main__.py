@@ -13,9 +13,9 @@ from export.bundle_path import bundle_path
 from export.bundle_writer import write_bundle
 from export.errors import ExportError, UnsupportedError
 from export.fidelity.measure import figures
+from export.precision_schemes import AUTO, choose_precision
 from export.quality.choice import AUTO as AUTO_EVALUATION
 from export.quality.choice import choose_held_out, summary
-from export.recipes import AUTO, choose_precision
 from export.scratch import sigterm_as_exception
 from export.shortlists import AUTO as AUTO_SHORTLIST
 from export.shortlists import OFF, choose_shortlist

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from export.apply_recipe import apply_recipe, cpu_runnable
+from export.apply_scheme import apply_scheme, cpu_runnable
 from export.attention_graph import add_attention_graph
 from export.bundle_path import bundle_path
 from export.calibration_rows import calibration_samples
@@ -30,9 +30,9 @@ from export.offload import LARGE_BYTES, OffloadedWeights, num_bytes
 from export.parity import compare_fp32, min_cosine, parity_record
 from export.parity_inputs import tokenize_samples
 from export.perplexity import NUM_LARGE_TEXTS, EvaluationSet, measure_perplexity
+from export.precision_schemes import scheme_for
 from export.quality.measure import write_quality
 from export.quantize import NO_SMOOTHING, SmoothingFactors
-from export.recipes import recipe_for
 from export.scratch import few_threads, scratch_folder
 from export.second_moments import measure_second_moments
 from export.shortlist_loss import add_shortlist
@@ -133,8 +133,8 @@ def write_bundle(
             shutil.rmtree(directory / temporary, ignore_errors=True)
         if shortlist is not None:
             progress("measure the shortlist")
-            recipe = recipe_for(precision, device, checkpoint.config.kind)
-            parity = add_shortlist(checkpoint, shortlist, recipe, directory, graphs, parity)
+            scheme = scheme_for(precision, device, checkpoint.config.kind)
+            parity = add_shortlist(checkpoint, shortlist, scheme, directory, graphs, parity)
         progress("hash and rename")
         (directory / TOKENIZER_FILE).write_text(checkpoint.tokenizer_json, encoding="utf-8")
         _write_records(checkpoint, directory, graphs, parity, name, version, target, num_parameters)
@@ -163,10 +163,10 @@ def _write_graphs(
     progress: ProgressCallback,
 ) -> tuple[Signatures, Parity]:
     """Writes the graphs of ``target`` into ``directory`` and checks them."""
-    recipe = recipe_for(target.precision, target.device, checkpoint.config.kind)
-    progress("smooth activations" if recipe.smoothed else "trace the graphs")
+    scheme = scheme_for(target.precision, target.device, checkpoint.config.kind)
+    progress("smooth activations" if scheme.smoothed else "trace the graphs")
     smoothed, smoothing_factors = dict(weights), NO_SMOOTHING
-    if recipe.smoothed:
+    if scheme.smoothed:
         smoothed, smoothing_factors = _smooth(checkpoint, smoothed)
         progress("trace the graphs")
     graphs = export_graphs(checkpoint.config, smoothed, directory)
@@ -186,32 +186,32 @@ def _write_graphs(
         cache_ranges = calibrate(rows, directory, graphs, is_large=is_large)
     progress(f"convert to {target.precision} for {target.device}")
     fp32_graphs = GraphFolder(directory / FP32_FOLDER, graphs, is_large)
-    if cache_ranges and recipe.is_plain:
+    if cache_ranges and scheme.is_plain:
         copy_graphs(graphs, directory, fp32_graphs.directory)
-    graphs = apply_recipe(
+    graphs = apply_scheme(
         checkpoint.config,
-        recipe,
+        scheme,
         graphs,
         directory,
         smoothing_factors,
         fp32_graphs.directory,
         measure_second_moments(
-            checkpoint, weights, recipe, GraphFolder(directory, graphs, is_large)
+            checkpoint, weights, scheme, GraphFolder(directory, graphs, is_large)
         ),
     )
     progress(f"check the {target.precision} graphs")
     if cache_ranges:
         if evaluation is not None:
-            with cpu_runnable(recipe, graphs, directory) as folder:
+            with cpu_runnable(scheme, graphs, directory) as folder:
                 float_cache = measure_perplexity(evaluation, folder, graphs)
         graphs = quantize_cache(graphs, directory, cache_ranges, target.device)
     graphs = add_attention_graph(graphs, directory)
     graphs = add_encoder_attention_graph(checkpoint.config, graphs, directory)
-    if cache_ranges or not recipe.is_plain:
-        threshold = LOSS_MIN_COSINE if target.accept_loss else recipe.min_cosine
+    if cache_ranges or not scheme.is_plain:
+        threshold = LOSS_MIN_COSINE if target.accept_loss else scheme.min_cosine
         if cache_ranges:
             threshold = min(threshold, INT8_CACHE_MIN_COSINE)
-        with cpu_runnable(recipe, graphs, directory) as folder:
+        with cpu_runnable(scheme, graphs, directory) as folder:
             cosine = min_cosine(reference, folder, graphs, threshold)
             if evaluation is not None:
                 final = measure_perplexity(evaluation, folder, graphs)
@@ -220,7 +220,7 @@ def _write_graphs(
                 Subject.of(checkpoint),
                 fp32_graphs,
                 GraphFolder(folder, graphs),
-                by_matrix=recipe.computed == Dtype.FLOAT32,
+                by_matrix=scheme.computed == Dtype.FLOAT32,
             )
             fidelity = checked_fidelity(
                 fidelity, target.precision, target.kv_cache, accept_loss=target.accept_loss

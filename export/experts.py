@@ -10,8 +10,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.tape import Tape
 
+from export.precision_schemes import WeightFormat
 from export.quantized_matmul import BLOCK_SIZES, CONTRIB, constant, pack_bits, quantize_blocks
-from export.recipes import WeightFormat
 
 Experts = NDArray[np.float32]  # [experts, outputs, inputs]
 

@@ -14,6 +14,7 @@ from export.blocks import Blocks, can_have_blocks
 from export.constant_matmuls import ConstantMatMul, array_of, constant_matmuls, is_matrix
 from export.experts import is_mixture, quantized_mixture
 from export.gptq import NO_MOMENTS, SecondMoments
+from export.precision_schemes import PrecisionScheme, WeightFormat
 from export.quantized_matmul import (
     CONTRIB,
     Int8Rows,
@@ -25,7 +26,6 @@ from export.quantized_matmul import (
     row_int8,
     tied_int8,
 )
-from export.recipes import Recipe, WeightFormat
 from model.config import Kind, ModelConfig, NormOrder
 
 ROUTER = "feed_forward.router.weight"  # small, and errors change which experts run
@@ -74,7 +74,7 @@ def kept_in_fp32(config: ModelConfig) -> tuple[str, ...]:
 
 def quantize_graph(
     model: ir.Model,
-    recipe: Recipe,
+    scheme: PrecisionScheme,
     kept: tuple[str, ...] = (),
     smoothing_factors: SmoothingFactors = NO_SMOOTHING,
     second_moments: SecondMoments = NO_MOMENTS,
@@ -91,14 +91,14 @@ def quantize_graph(
         second_moments: those of matrices' inputs, for 4-bit blocks.
         is_tied: whether the token embedding is also the output matrix, perhaps of another graph.
     """
-    if recipe.matrices == WeightFormat.FLOAT:
+    if scheme.matrices == WeightFormat.FLOAT:
         return
     model.graph.opset_imports[CONTRIB] = 1
-    shared = _quantize_embeddings(model.graph, _format_of_embedding(recipe, is_tied=is_tied))
+    shared = _quantize_embeddings(model.graph, _format_of_embedding(scheme, is_tied=is_tied))
     for product in list(constant_matmuls(model.graph)):
         name = product.name.removeprefix(TRACED)
         factors = smoothing_factors.get(name)
-        form = _format_of(product, recipe, kept, is_smoothed=factors is not None)
+        form = _format_of(product, scheme, kept, is_smoothed=factors is not None)
         if form == WeightFormat.FLOAT:
             continue
         tape = Tape()
@@ -120,33 +120,33 @@ def quantize_graph(
                 weight = weight * factors[:, None]
             result = MATMULS[form](tape, x, product.name, weight)
         _replace(model.graph, product.node, result, tape)
-    _quantize_experts(model.graph, recipe)
+    _quantize_experts(model.graph, scheme)
     DeduplicateInitializersPass(size_limit=16)(model)
     RemoveUnusedNodesPass()(model)
 
 
 def _format_of(
-    product: ConstantMatMul, recipe: Recipe, kept: tuple[str, ...], *, is_smoothed: bool
+    product: ConstantMatMul, scheme: PrecisionScheme, kept: tuple[str, ...], *, is_smoothed: bool
 ) -> WeightFormat:
     """The format for a matrix; ``FLOAT`` if it is not quantized."""
     if product.name.endswith(ROUTER) or SPECTROGRAM in product.name:
         return WeightFormat.FLOAT
-    if recipe.embedding == WeightFormat.FLOAT and _is_embedding(product.matrix):
+    if scheme.embedding == WeightFormat.FLOAT and _is_embedding(product.matrix):
         return WeightFormat.FLOAT
-    form = recipe.matrices
+    form = scheme.matrices
     if product.name.endswith(OUTPUT):
-        form = recipe.output
+        form = scheme.output
     elif product.name.endswith((SENSITIVE, *kept)):
-        form = recipe.sensitive
+        form = scheme.sensitive
     if form in _DYNAMIC and not can_have_blocks(product.num_inputs):
         form = WeightFormat.ROW_INT8
     is_fine = form in _DYNAMIC or (form == WeightFormat.ROW_INT8 and is_smoothed)
     return form if is_fine or not product.name.endswith(kept) else WeightFormat.FLOAT
 
 
-def _format_of_embedding(recipe: Recipe, *, is_tied: bool) -> WeightFormat:
+def _format_of_embedding(scheme: PrecisionScheme, *, is_tied: bool) -> WeightFormat:
     """The format for embeddings: if tied, the same in all graphs, so that they can share memory."""
-    return recipe.output if is_tied and recipe.embedding != WeightFormat.FLOAT else recipe.embedding
+    return scheme.output if is_tied and scheme.embedding != WeightFormat.FLOAT else scheme.embedding
 
 
 def _divided(tape: Tape, x: ir.Value, name: str, smoothing_factor: NDArray[np.float32]) -> ir.Value:
@@ -156,13 +156,13 @@ def _divided(tape: Tape, x: ir.Value, name: str, smoothing_factor: NDArray[np.fl
     return result
 
 
-def _quantize_experts(graph: ir.Graph, recipe: Recipe) -> None:
-    if recipe.experts == WeightFormat.FLOAT:
+def _quantize_experts(graph: ir.Graph, scheme: PrecisionScheme) -> None:
+    if scheme.experts == WeightFormat.FLOAT:
         return
     for node in list(graph):
         if is_mixture(node):
             tape = Tape()
-            _replace(graph, node, quantized_mixture(tape, node, recipe.experts), tape)
+            _replace(graph, node, quantized_mixture(tape, node, scheme.experts), tape)
 
 
 # Quantized token embeddings and their stored integers, by name.

@@ -15,8 +15,8 @@ from export.decoding import DecodingInputs, greedy_answers
 from export.fidelity.generation import GraphRunner, parts
 from export.fidelity.subject import GraphFolder, Subject
 from export.gptq import NO_MOMENTS, SecondMoments
+from export.precision_schemes import PrecisionScheme, WeightFormat
 from export.quantize import OUTPUT, ROUTER
-from export.recipes import Recipe, WeightFormat
 from export.speech import Source
 from model.config import Kind, ModelConfig
 
@@ -26,9 +26,12 @@ BATCH = 16  # sources answered together
 
 
 def measure_second_moments(
-    checkpoint: Checkpoint, weights: Mapping[str, Tensor], recipe: Recipe, fp32: GraphFolder
+    checkpoint: Checkpoint,
+    weights: Mapping[str, Tensor],
+    scheme: PrecisionScheme,
+    fp32: GraphFolder,
 ) -> SecondMoments:
-    """``X^T X`` for the inputs of each matrix that ``recipe`` rounds to 4-bit blocks.
+    """``X^T X`` for the inputs of each matrix that ``scheme`` rounds to 4-bit blocks.
 
     Decoders read the fp32 graphs' own greedy answers; decoders without an encoder also read texts.
     Heads of encoders are not run, so their matrices have no moments.
@@ -42,7 +45,7 @@ def measure_second_moments(
         are not finite.
     """
     config = checkpoint.config
-    if recipe.matrices != WeightFormat.DYNAMIC_INT4 or config.recurrent is not None:
+    if scheme.matrices != WeightFormat.DYNAMIC_INT4 or config.recurrent is not None:
         return NO_MOMENTS
     names = _names_of_smallest(config, weights)
     subject = Subject.of(checkpoint)

@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 from tokenizers import Tokenizer
 
-from export.apply_recipe import cpu_runnable
+from export.apply_scheme import cpu_runnable
 from export.checkpoint import Checkpoint
 from export.decoding import Ids, greedy_tokens, lengths_of, prefill_source
 from export.evaluation_texts import PASSAGES, SENTENCES
 from export.fidelity.figures import chrf
 from export.importers.samples import source_sentences
-from export.recipes import Recipe
+from export.precision_schemes import PrecisionScheme
 from export.runtime import DecodeSession, Floats, Session
 from export.shortlists import ShortlistSource
 from export.signatures import Signatures
@@ -38,13 +38,13 @@ def evaluation_sentences(language: str | None) -> tuple[str, ...]:
 def add_shortlist(
     checkpoint: Checkpoint,
     source: ShortlistSource,
-    recipe: Recipe,
+    scheme: PrecisionScheme,
     directory: Path,
     graphs: Signatures,
     parity: Parity,
 ) -> Parity:
     """Writes the shortlist into ``directory``. Returns ``parity`` with its loss."""
-    with cpu_runnable(recipe, graphs, directory) as folder:
+    with cpu_runnable(scheme, graphs, directory) as folder:
         loss = measure_shortlist(checkpoint, source, folder, graphs)
     (directory / SHORTLIST_FILE).write_bytes(source.shortlist.to_bytes())
     return msgspec.structs.replace(parity, shortlist=loss)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from onnx_ir.tape import Tape
 
 from export.experts import quantized_mixture
+from export.precision_schemes import WeightFormat
 from export.quantized_matmul import CONTRIB, constant
-from export.recipes import WeightFormat
 
 NUM_EXPERTS, NUM_TOKENS = 4, 9
 Floats = NDArray[np.float32]

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from export.apply_recipe import apply_recipe
+from export.apply_scheme import apply_scheme
 from export.bundle_writer import write_bundle
 from export.errors import FidelityError
 from export.fidelity.__main__ import compare_bundles
@@ -25,7 +25,7 @@ from export.fidelity.limits import LIMITS, checked_fidelity, exceeded_limits, li
 from export.fidelity.measure import figures, measure_fidelity
 from export.fidelity.subject import GraphFolder, Subject
 from export.graph_files import copy_graphs, load_graph, save_graph
-from export.recipes import RECIPES
+from export.precision_schemes import SCHEMES
 from model.bundle import Device, Fidelity, KvCache, MatrixError, Precision
 from model.bundle_files import to_json
 from tests.architectures import checkpoint
@@ -140,7 +140,7 @@ def _converted(
     """The fp32 graphs of ``exported`` and their copies in ``precision``."""
     copy_graphs(exported.graphs, exported.directory, folder)
     config = checkpoint(exported.name).config
-    graphs = apply_recipe(config, RECIPES[precision, Device.CPU], exported.graphs, folder)
+    graphs = apply_scheme(config, SCHEMES[precision, Device.CPU], exported.graphs, folder)
     return GraphFolder(exported.directory, exported.graphs), GraphFolder(folder, graphs)
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from export.apply_recipe import apply_recipe
+from export.apply_scheme import apply_scheme
 from export.evaluation_texts import SENTENCES
 from export.perplexity import EvaluationSet, measure_perplexity
-from export.recipes import recipe_for
+from export.precision_schemes import scheme_for
 from model.bundle import Device, Precision
 from model.kernels import Step
 from model.transformer import from_weights
@@ -51,8 +51,8 @@ def test_perplexity_matches_the_eager_module(exported: Exported, tmp_path: Path)
     assert measured.perplexity == pytest.approx(expected, rel=1e-5)
     directory = tmp_path / "graphs"
     shutil.copytree(exported.directory, directory)
-    recipe = recipe_for(Precision.INT4, Device.CPU, ARCHITECTURES[exported.name].kind)
-    graphs = apply_recipe(ARCHITECTURES[exported.name], recipe, exported.graphs, directory)
+    scheme = scheme_for(Precision.INT4, Device.CPU, ARCHITECTURES[exported.name].kind)
+    graphs = apply_scheme(ARCHITECTURES[exported.name], scheme, exported.graphs, directory)
     quantized = measure_perplexity(evaluation, directory, graphs).perplexity
     assert 1e-5 < abs(quantized / expected - 1) < 0.2
 

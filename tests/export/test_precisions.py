@@ -12,13 +12,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from export.apply_recipe import apply_recipe, cpu_runnable
+from export.apply_scheme import apply_scheme, cpu_runnable
 from export.errors import ParityError, UnsupportedError
 from export.graph_files import data_file
 from export.half_precision import convert_floats
 from export.parity import min_cosine
+from export.precision_schemes import AUTO, SCHEMES, choose_precision, scheme_for
 from export.quantized_matmul import Int8Rows
-from export.recipes import AUTO, RECIPES, choose_precision, recipe_for
 from model.bundle import Device, Dtype, Precision
 from server.runtime.kernels import blocks, int8
 from server.runtime.kernels.library import Kernels
@@ -44,15 +44,15 @@ COSINES = {
 LOOKUP = "GatherBlockQuantized"
 
 
-@pytest.mark.parametrize(("precision", "device"), RECIPES)
+@pytest.mark.parametrize(("precision", "device"), SCHEMES)
 def test_recipe_sets_types_and_stays_close_to_fp32(
     exported: Exported, tmp_path: Path, precision: Precision, device: Device
 ) -> None:
     directory = tmp_path / "graphs"
     shutil.copytree(exported.directory, directory)
-    recipe = recipe_for(precision, device, ARCHITECTURES[exported.name].kind)
-    graphs = apply_recipe(ARCHITECTURES[exported.name], recipe, exported.graphs, directory)
-    with cpu_runnable(recipe, graphs, directory) as folder:
+    scheme = scheme_for(precision, device, ARCHITECTURES[exported.name].kind)
+    graphs = apply_scheme(ARCHITECTURES[exported.name], scheme, exported.graphs, directory)
+    with cpu_runnable(scheme, graphs, directory) as folder:
         cosine = min_cosine(exported.reference, folder, graphs, COSINES[precision])
     assert (1 - cosine > 1e-10) == (precision != Precision.FP32)
     for name, graph in graphs.items():
@@ -60,11 +60,11 @@ def test_recipe_sets_types_and_stays_close_to_fp32(
         types = {v.name: v.type.tensor_type.elem_type for v in [*proto.input, *proto.output]}
         for state in graph.states:
             assert types[state.input] == types[state.output] == TYPES[state.dtype]
-            assert state.dtype == recipe.computed
+            assert state.dtype == scheme.computed
         for output in graph.outputs:
             assert types[output.name] == TYPES[output.dtype]
             fills_state = exported.name == "ssru" and name == "encode"
-            assert output.dtype == (recipe.computed if fills_state else Dtype.FLOAT32)
+            assert output.dtype == (scheme.computed if fills_state else Dtype.FLOAT32)
 
 
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])
@@ -75,9 +75,9 @@ def test_16_bit_precisions_halve_the_file(
         directory = tmp_path / device
         shutil.copytree(exported.directory, directory)
         config = ARCHITECTURES[exported.name]
-        graphs = apply_recipe(
+        graphs = apply_scheme(
             config,
-            recipe_for(precision, device, ARCHITECTURES[exported.name].kind),
+            scheme_for(precision, device, ARCHITECTURES[exported.name].kind),
             exported.graphs,
             directory,
         )
@@ -92,8 +92,8 @@ def test_16_bit_precisions_halve_the_file(
 def operator_counts(exported: Exported, tmp_path: Path, precision: Precision) -> Counter[str]:
     directory = tmp_path / "graphs"
     shutil.copytree(exported.directory, directory)
-    recipe = recipe_for(precision, Device.CPU, ARCHITECTURES[exported.name].kind)
-    graphs = apply_recipe(ARCHITECTURES[exported.name], recipe, exported.graphs, directory)
+    scheme = scheme_for(precision, Device.CPU, ARCHITECTURES[exported.name].kind)
+    graphs = apply_scheme(ARCHITECTURES[exported.name], scheme, exported.graphs, directory)
     return Counter(
         node.op_type
         for graph in graphs.values()
@@ -172,7 +172,7 @@ def test_auto_precision_depends_on_the_device() -> None:
 
 
 def test_every_precision_has_a_recipe_on_every_device() -> None:
-    assert set(RECIPES) == {(p, d) for p in Precision for d in Device}
+    assert set(SCHEMES) == {(p, d) for p in Precision for d in Device}
 
 
 @pytest.mark.parametrize("operator", ["ReduceSum", "ReduceL2"])

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from onnx_ir.tape import Tape
 
-from export.apply_recipe import apply_recipe
+from export.apply_scheme import apply_scheme
 from export.graphs import export_graphs
+from export.precision_schemes import SCHEMES
 from export.quantize import quantize_graph
 from export.quantized_matmul import Int8Rows, Weight, row_int8
-from export.recipes import RECIPES
 from export.smooth_quant import residual_smoothing_factors, smooth_activations
 from model.bundle import Device, Precision
 from model.config import ModelConfig
@@ -112,7 +112,7 @@ def test_chained_matmuls_are_quantized(weight: Weight, precision: Precision) -> 
         [x], [y], nodes=tape.nodes, initializers=tape.initializers, opset_imports={"": 23}
     )
     model = ir.Model(graph, ir_version=10)
-    quantize_graph(model, RECIPES[precision, Device.CPU])
+    quantize_graph(model, SCHEMES[precision, Device.CPU])
     assert not {"MatMul"} & {node.op_type for node in model.graph}
     proto = ir.serde.serialize_model(model).SerializeToString()
     session = ort.InferenceSession(proto, providers=["CPUExecutionProvider"])
@@ -162,7 +162,7 @@ def test_residual_inputs_are_smoothed_in_the_graph(tmp_path: Path) -> None:
     assert {name.split(".", 3)[3].removesuffix(".weight") for name in factors} == set(readers)
     outlier = factors["encoder.layers.1.mixer.qkv.weight"]
     assert outlier.argmax() == 5
-    recipe = RECIPES[Precision.INT8, Device.CPU]
+    scheme = SCHEMES[Precision.INT8, Device.CPU]
     feeds = {
         "token_ids": np.array([[8, 9, 7, 9, 3]]),
         "lengths": np.array([5], np.int32),
@@ -175,7 +175,7 @@ def test_residual_inputs_are_smoothed_in_the_graph(tmp_path: Path) -> None:
         folder = tmp_path / label
         if smoothing is not None:
             shutil.copytree(tmp_path / "plain", folder)
-            apply_recipe(VASWANI, recipe, graphs, folder, smoothing)
+            apply_scheme(VASWANI, scheme, graphs, folder, smoothing)
         file = folder / graphs["encode"].file
         session = ort.InferenceSession(str(file), providers=["CPUExecutionProvider"])
         vectors.append(np.concatenate([x.ravel() for x in session.run(None, feeds)]))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from export.apply_recipe import apply_recipe
+from export.apply_scheme import apply_scheme
 from export.decoding import DecodingInputs, decode_in_graph, prefill_source
 from export.encoding import EncoderInputs, encode_in_graph
-from export.recipes import recipe_for
+from export.precision_schemes import scheme_for
 from export.runtime import DecodeSession, Floats, Session
 from export.signatures import Signatures
 from model.bundle import Device, Precision
@@ -75,8 +75,8 @@ def test_results_do_not_depend_on_the_batch(
 ) -> None:
     directory = tmp_path / "graphs"
     shutil.copytree(exported.directory, directory)
-    recipe = recipe_for(precision, Device.CPU, ARCHITECTURES[exported.name].kind)
-    graphs = apply_recipe(ARCHITECTURES[exported.name], recipe, exported.graphs, directory)
+    scheme = scheme_for(precision, Device.CPU, ARCHITECTURES[exported.name].kind)
+    graphs = apply_scheme(ARCHITECTURES[exported.name], scheme, exported.graphs, directory)
     runner = Runner(exported.name, directory, graphs)
 
     @settings(max_examples=12, database=None, derandomize=True)

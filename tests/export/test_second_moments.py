@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from export.apply_recipe import apply_recipe
+from export.apply_scheme import apply_scheme
 from export.blocks import between_extremes, in_blocks
 from export.calibration_rows import calibration_rows
 from export.calibration_texts import ENGLISH, PORTUGUESE, calibration_texts
@@ -22,8 +22,8 @@ from export.fidelity.texts import PROMPTS, mixed_texts, sentences
 from export.gptq import SecondMoments
 from export.graph_files import load_graph
 from export.importers.samples import ENGLISH_PROMPTS, ENGLISH_TEXTS, SOURCE_SENTENCES
+from export.precision_schemes import scheme_for
 from export.quantize import TRACED
-from export.recipes import recipe_for
 from export.second_moments import measure_second_moments
 from export.sources import load_checkpoint
 from model.bundle import Device, Precision
@@ -36,8 +36,8 @@ def rounded_matrices(exported: Exported, folder: Path) -> set[str]:
     """The names of the matrices of products that the int4 graphs hold in 4 bits."""
     shutil.copytree(exported.directory, folder)
     config = checkpoint(exported.name).config
-    recipe = recipe_for(Precision.INT4, Device.CPU, config.kind)
-    graphs = apply_recipe(config, recipe, exported.graphs, folder)
+    scheme = scheme_for(Precision.INT4, Device.CPU, config.kind)
+    graphs = apply_scheme(config, scheme, exported.graphs, folder)
     names = {
         name
         for graph in graphs.values()
@@ -60,9 +60,9 @@ def found(exported: Exported, moments_by_name: dict[str, SecondMoments]) -> Seco
     name = exported.name
     if name not in moments_by_name:
         source = checkpoint(name)
-        recipe = recipe_for(Precision.INT4, Device.CPU, source.config.kind)
+        scheme = scheme_for(Precision.INT4, Device.CPU, source.config.kind)
         folder = GraphFolder(exported.directory, exported.graphs)
-        moments_by_name[name] = measure_second_moments(source, source.weights, recipe, folder)
+        moments_by_name[name] = measure_second_moments(source, source.weights, scheme, folder)
     return moments_by_name[name]
 
 
@@ -82,13 +82,13 @@ def test_the_largest_moments_are_left_out_if_all_take_too_much(
     exported: Exported, found: SecondMoments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = checkpoint(exported.name)
-    recipe = recipe_for(Precision.INT4, Device.CPU, source.config.kind)
+    scheme = scheme_for(Precision.INT4, Device.CPU, source.config.kind)
     folder = GraphFolder(exported.directory, exported.graphs)
     by_size = sorted(found, key=lambda name: (found[name].nbytes, name))
     total = sum(moments.nbytes for moments in found.values())
     assert found[by_size[0]].nbytes < found[by_size[-1]].nbytes
     monkeypatch.setattr("export.second_moments.MAX_BYTES", total - 1)
-    fewer = measure_second_moments(source, source.weights, recipe, folder)
+    fewer = measure_second_moments(source, source.weights, scheme, folder)
     assert set(fewer) == set(by_size[:-1])
 
 
@@ -96,22 +96,22 @@ def test_matrices_in_4_bit_blocks_already_are_not_measured(
     exported: Exported, found: SecondMoments
 ) -> None:
     source = checkpoint(exported.name)
-    recipe = recipe_for(Precision.INT4, Device.CPU, source.config.kind)
+    scheme = scheme_for(Precision.INT4, Device.CPU, source.config.kind)
     folder = GraphFolder(exported.directory, exported.graphs)
     names = list(found)
     matrix = in_blocks(source.weights[names[0]].numpy())
     restored = between_extremes(matrix).restored().reshape(len(matrix), -1)
     exact = torch.from_numpy(restored.T.copy())
     changed = dataclasses.replace(source, weights={**source.weights, names[0]: exact})
-    assert list(measure_second_moments(changed, changed.weights, recipe, folder)) == names[1:]
+    assert list(measure_second_moments(changed, changed.weights, scheme, folder)) == names[1:]
 
 
 @pytest.mark.parametrize("precision", [Precision.INT8, Precision.FP16])
 def test_other_precisions_measure_nothing(exported: Exported, precision: Precision) -> None:
     source = checkpoint(exported.name)
-    recipe = recipe_for(precision, Device.CPU, source.config.kind)
+    scheme = scheme_for(precision, Device.CPU, source.config.kind)
     folder = GraphFolder(exported.directory, exported.graphs)
-    assert not measure_second_moments(source, source.weights, recipe, folder)
+    assert not measure_second_moments(source, source.weights, scheme, folder)
 
 
 @pytest.mark.parametrize("language", [None, "en", "pt"])

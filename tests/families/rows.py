@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import onnx_ir
 
-from export.apply_recipe import apply_recipe
+from export.apply_scheme import apply_scheme
 from export.graph_files import load_graph
 from export.parity import ParityReference, min_cosine
-from export.recipes import recipe_for
+from export.precision_schemes import scheme_for
 from model.bundle import Device, GraphSpec, Precision
 from model.config import ModelConfig
 from scripts.families import ROWS, Family
@@ -28,11 +28,11 @@ def sizes_of(
     """Bytes of the fp32 graphs in ``directory`` and of their versions in other precisions."""
     sizes = {str(Precision.FP32): _graph_bytes(directory)}
     for precision, floor in COSINES.items():
-        recipe, folder = recipe_for(precision, Device.CPU, config.kind), directory / precision
+        scheme, folder = scheme_for(precision, Device.CPU, config.kind), directory / precision
         folder.mkdir()
         for file in directory.glob("*.onnx*"):
             shutil.copy(file, folder)
-        changed = apply_recipe(config, recipe, graphs, folder)
+        changed = apply_scheme(config, scheme, graphs, folder)
         min_cosine(reference, folder, changed, floor)
         sizes[str(precision)] = _graph_bytes(folder)
     return sizes

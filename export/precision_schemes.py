@@ -24,7 +24,7 @@ class WeightFormat(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class PrecisionScheme:
     """How fp32 graphs are converted to a precision.
 
     Attributes:
@@ -68,18 +68,18 @@ _DYNAMIC_8, _DYNAMIC_6, _DYNAMIC_4 = (
     WeightFormat.DYNAMIC_INT6,
     WeightFormat.DYNAMIC_INT4,
 )
-_HALF, _BRAIN = Dtype.FLOAT16, Dtype.BFLOAT16
+_FLOAT16, _BFLOAT16 = Dtype.FLOAT16, Dtype.BFLOAT16
 
 # Measurements: docs/decisions/0006 to 0011. CUDA has no fp32 attention kernel and no MatMulInteger
 # for unsigned bytes: there, quantized weights are in blocks and everything else is fp16.
-RECIPES: dict[tuple[Precision, Device], Recipe] = {
-    (Precision.FP32, Device.CPU): Recipe(min_cosine=0.95),
-    (Precision.FP32, Device.CUDA): Recipe(min_cosine=0.95),
-    (Precision.FP16, Device.CPU): Recipe(stored=_HALF),
-    (Precision.BF16, Device.CPU): Recipe(stored=_BRAIN, min_cosine=0.99),
-    (Precision.FP16, Device.CUDA): Recipe(computed=_HALF, min_cosine=0.99),
-    (Precision.BF16, Device.CUDA): Recipe(computed=_BRAIN, min_cosine=0.95),
-    (Precision.INT8, Device.CPU): Recipe(
+SCHEMES: dict[tuple[Precision, Device], PrecisionScheme] = {
+    (Precision.FP32, Device.CPU): PrecisionScheme(min_cosine=0.95),
+    (Precision.FP32, Device.CUDA): PrecisionScheme(min_cosine=0.95),
+    (Precision.FP16, Device.CPU): PrecisionScheme(stored=_FLOAT16),
+    (Precision.BF16, Device.CPU): PrecisionScheme(stored=_BFLOAT16, min_cosine=0.99),
+    (Precision.FP16, Device.CUDA): PrecisionScheme(computed=_FLOAT16, min_cosine=0.99),
+    (Precision.BF16, Device.CUDA): PrecisionScheme(computed=_BFLOAT16, min_cosine=0.95),
+    (Precision.INT8, Device.CPU): PrecisionScheme(
         matrices=_ROWS,
         sensitive=_ROWS,
         output=_ROWS,
@@ -88,7 +88,7 @@ RECIPES: dict[tuple[Precision, Device], Recipe] = {
         smoothed=True,
         min_cosine=0.95,
     ),
-    (Precision.INT4, Device.CPU): Recipe(
+    (Precision.INT4, Device.CPU): PrecisionScheme(
         matrices=_DYNAMIC_4,
         sensitive=_DYNAMIC_4,
         output=_DYNAMIC_6,
@@ -96,26 +96,26 @@ RECIPES: dict[tuple[Precision, Device], Recipe] = {
         embedding=_DYNAMIC_4,
         min_cosine=0.85,
     ),
-    (Precision.INT8, Device.CUDA): Recipe(
+    (Precision.INT8, Device.CUDA): PrecisionScheme(
         matrices=_BLOCKS_8,
         sensitive=_BLOCKS_8,
         output=_BLOCKS_8,
-        computed=_HALF,
+        computed=_FLOAT16,
         min_cosine=0.95,
     ),
-    (Precision.INT4, Device.CUDA): Recipe(
+    (Precision.INT4, Device.CUDA): PrecisionScheme(
         matrices=_BLOCKS_4,
         sensitive=_BLOCKS_8,
         output=_BLOCKS_8,
         smoothed=True,
-        computed=_HALF,
+        computed=_FLOAT16,
         min_cosine=0.85,
     ),
 }
 
 # A decoder's errors add up over the tokens that it generates, and its activations have outliers:
 # its weights and activations get a scale for each block of 32 (docs/decisions/0006-int8.md).
-_INT8_DECODER = Recipe(
+_INT8_DECODER = PrecisionScheme(
     matrices=_DYNAMIC_8,
     sensitive=_DYNAMIC_8,
     output=_DYNAMIC_8,
@@ -125,11 +125,11 @@ _INT8_DECODER = Recipe(
 )
 
 
-def recipe_for(precision: Precision, device: Device, kind: Kind) -> Recipe:
-    """The recipe for a model of this kind."""
+def scheme_for(precision: Precision, device: Device, kind: Kind) -> PrecisionScheme:
+    """The scheme for a model of this kind."""
     if (precision, device, kind) == (Precision.INT8, Device.CPU, Kind.DECODER):
         return _INT8_DECODER
-    return RECIPES[precision, device]
+    return SCHEMES[precision, device]
 
 
 AUTO = "auto"
