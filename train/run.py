@@ -4,6 +4,7 @@ import math
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,7 +48,7 @@ from train.start import (
 from train.state import STATE_FILE, STATE_FOLDER, StateFolder
 from train.steps import Optimization, PenaltyWeights, barrier, num_processes
 from train.tokenizer import EOS, special_tokens, train_tokenizer
-from train.trainer import Rows, Trainer, seed_everything
+from train.trainer import Result, Rows, Trainer, seed_everything
 
 
 def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path:
@@ -92,47 +93,18 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     module = _module(recipe, model, kernels, reading)
     seed_everything(recipe.seed, rank)
     optimization = Optimization(module, recipe.training, _penalty_weights(recipe.model))
-    fingerprint = {
-        "recipe": recipe.fingerprint,
-        "data": hash_of(dataset.train),
-        "validation data": hash_of(dataset.validation),
-        "start_from": None if start is None else start_record(start).sha256,
-        "number of processes": num_processes(),
-        "number of threads": torch.get_num_threads(),
-    }
     report.say(
         f"{recipe.name}: {num_parameters(dict(model.state_dict())):,} parameters, "
         f"{len(rows.train):,} examples, {vocabulary_size:,} tokens in the vocabulary"
     )
     preparation = Preparation(recipe, rows.train, vocabulary_size)
-    state = StateFolder(out, fingerprint)
+    state = StateFolder(out, _fingerprint(recipe, dataset, start))
     with report:
         result = Trainer(optimization, rows, recipe.seed, state, out, preparation).run(report)
     barrier()  # until every process has read the checkpoints that the first one deletes
     if rank == 0:
-        record = TrainingRecord(
-            recipe=recipe,
-            command=shlex.join(["python", "-m", "train", str(recipe_path), "--out", out.name]),
-            commit=commit_of_code(),
-            data=dataset.origins,
-            train_sha256=hash_of(dataset.train),
-            num_train=len(rows.train),
-            num_validation=len(rows.validation),
-            num_held_out=len(dataset.held_out),
-            num_dropped=rows.num_dropped,
-            num_parameters=num_parameters(result.weights),
-            num_steps=result.progress.step,
-            num_target_tokens=result.progress.num_tokens,
-            seconds=result.progress.seconds,
-            cpu_seconds=result.progress.cpu_seconds,
-            num_threads=torch.get_num_threads(),
-            num_processes=num_processes(),
-            start_from=None if start is None else start_record(start),
-            torch=str(torch.__version__),
-            validation_loss=result.validation_loss,
-            averaged_steps=result.averaged_steps,
-            validations=tuple(result.progress.validations),
-        )
+        command = shlex.join(["python", "-m", "train", str(recipe_path), "--out", out.name])
+        record = _record(recipe, command, dataset, start, rows, result)
         draw_learning_curve(out, recipe.name)
         read = Inputs(tokenizer=tokenizer, tokens=tokens, image=image, reading=reading)
         write_checkpoint(out, recipe, config, read, labels, dataset, result, record)
@@ -165,6 +137,51 @@ def _make_folder(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TrainingError(f"--out {out}: {error.strerror}") from error
+
+
+def _fingerprint(recipe: Recipe, dataset: Dataset, start: Checkpoint | None) -> dict[str, Any]:
+    """Everything that must stay the same for a training to continue, by its name in messages."""
+    return {
+        "recipe": recipe.fingerprint,
+        "data": hash_of(dataset.train),
+        "validation data": hash_of(dataset.validation),
+        "start_from": None if start is None else start_record(start).sha256,
+        "number of processes": num_processes(),
+        "number of threads": torch.get_num_threads(),
+    }
+
+
+def _record(
+    recipe: Recipe,
+    command: str,
+    dataset: Dataset,
+    start: Checkpoint | None,
+    rows: Rows,
+    result: Result,
+) -> TrainingRecord:
+    return TrainingRecord(
+        recipe=recipe,
+        command=command,
+        commit=commit_of_code(),
+        data=dataset.origins,
+        train_sha256=hash_of(dataset.train),
+        num_train=len(rows.train),
+        num_validation=len(rows.validation),
+        num_held_out=len(dataset.held_out),
+        num_dropped=rows.num_dropped,
+        num_parameters=num_parameters(result.weights),
+        num_steps=result.progress.step,
+        num_target_tokens=result.progress.num_tokens,
+        seconds=result.progress.seconds,
+        cpu_seconds=result.progress.cpu_seconds,
+        num_threads=torch.get_num_threads(),
+        num_processes=num_processes(),
+        start_from=None if start is None else start_record(start),
+        torch=str(torch.__version__),
+        validation_loss=result.validation_loss,
+        averaged_steps=result.averaged_steps,
+        validations=tuple(result.progress.validations),
+    )
 
 
 def _module(
