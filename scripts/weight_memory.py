@@ -6,15 +6,13 @@ Loads every graph that runs from the start, with the native kernels of this CPU.
 graphs share count once; those that products read have the format that the kernels multiply.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
-from model.bundle import Manifest
+from model.bundle import BundleError, Manifest
 from model.bundle_files import read_manifest
 from server.runtime.kernels.rewrite import load_rewritten
 from server.runtime.memory import Array
-
-USAGE = "usage: python -m scripts.weight_memory BUNDLE..."
 
 
 def memory_bytes(directory: Path, manifest: Manifest) -> int:
@@ -35,11 +33,14 @@ def memory_bytes(directory: Path, manifest: Manifest) -> int:
 
 def main() -> None:
     """Prints a line for each bundle: its size in memory and of its files."""
-    if not sys.argv[1:]:
-        raise SystemExit(USAGE)
-    for argument in sys.argv[1:]:
-        directory = Path(argument).absolute()
-        manifest = read_manifest(directory)
+    parser = argparse.ArgumentParser(description="Memory of the weights of bundles, on this CPU.")
+    parser.add_argument("bundles", nargs="+", type=Path, metavar="bundles/NAME/1")
+    for given in parser.parse_args().bundles:
+        directory = given.absolute()
+        try:
+            manifest = read_manifest(directory)
+        except BundleError as error:
+            raise SystemExit(f"{given}: {error}") from error
         files = sum(path.stat().st_size for path in directory.glob("*.data"))
         in_memory = memory_bytes(directory, manifest)
         print(
