@@ -55,9 +55,8 @@ def import_apertus(folder: HuggingFaceFolder) -> Checkpoint:
     architecture = architecture_of(config, "ApertusForCausalLM")
     check_supported(config, hidden_act=("xielu",))
     sizes = DecoderSizes.of(config, epsilon=1e-5)
-    if not config.fields("rope_scaling"):
-        config = config.with_defaults(rope_parameters=ROPE)
-    positions = rotary(config, sizes.head_size, default_base=12_000_000.0)
+    scaled = config.with_defaults(rope_parameters=ROPE)  # which rope_scaling replaces
+    positions = rotary(scaled, sizes.head_size, default_base=12_000_000.0)
     bias = config.flag("attention_bias", False)
     attention = sizes.attention(
         input_bias=bias, output_bias=bias, rotary=positions.config, head_norm=sizes.norm

@@ -91,9 +91,8 @@ def import_gpt_oss(folder: HuggingFaceFolder) -> Checkpoint:
 
 def positions_of(config: Fields, head_size: int) -> Rotary:
     """The rotary positions; YaRN's if the configuration names none."""
-    if not config.fields("rope_scaling"):
-        config = config.with_defaults(rope_parameters=YARN)
-    return rotary(config, head_size, default_base=150_000.0)
+    scaled = config.with_defaults(rope_parameters=YARN)  # which rope_scaling replaces
+    return rotary(scaled, head_size, default_base=150_000.0)
 
 
 def experts_of(config: Fields) -> ExpertsConfig:
