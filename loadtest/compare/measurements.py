@@ -1,14 +1,12 @@
 """Computes rates from replies, and rows of the report from rates. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from loadtest.compare.errors import InvalidResultError
 from loadtest.compare.workloads import Workload, WorkloadKind
-
-Rates = Sequence[float]
 
 
 def rate(workload: Workload, reply: Mapping[str, Any]) -> float:
