@@ -9,6 +9,7 @@ from typing import TextIO
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from client import encoder_types, types
 
@@ -80,7 +81,7 @@ def write_scores(result: types.ScoreResult, texts: Sequence[str]) -> None:
         table.add_column(title, justify="left" if title == "text" else "right")
     for output, text in zip(result.outputs, texts, strict=True):
         per_token = output.score / output.num_tokens
-        table.add_row(f"{output.score:.3f}", f"{per_token:.3f}", text)
+        table.add_row(f"{output.score:.3f}", f"{per_token:.3f}", Text(text))
     Console().print(table)
 
 

@@ -118,7 +118,8 @@ def export(
     if shortlist_from is not None and shortlist != AUTO_SHORTLIST:
         raise typer.BadParameter("needs --shortlist auto", param_hint="--shortlist-from")
     started = time.monotonic()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    description = TextColumn("{task.description}", markup=False)
+    columns = (SpinnerColumn(), description, TimeElapsedColumn())
     try:
         bundle_path(out.parent, out.name, version)  # before a long download
         with sigterm_as_exception(), Progress(*columns, console=console) as progress:
@@ -128,7 +129,8 @@ def export(
                 progress.update(task, description=f"{source}: {stage}")
                 if not console.is_terminal:  # a log file cannot update a line in place
                     seconds = time.monotonic() - started
-                    console.print(f"{source}: {seconds:.0f} s: {stage}", highlight=False)
+                    line = f"{source}: {seconds:.0f} s: {stage}"
+                    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
             checkpoint = load_checkpoint(
                 source, tower, None if vectors is None else EmbeddingKind(vectors), base

@@ -205,3 +205,11 @@ def test_models_are_listed_with_their_native_nodes(capsys: pytest.CaptureFixture
         "num_native": {"attention": 2, "int8_matmul": 13},
         "num_standard": {"attention": 3, "norm": 7},
     }
+
+
+def test_scored_texts_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = (types.Scored(score=-2.0, num_tokens=2, logprobs=(), usage=USAGE),) * 2
+    result = types.ScoreResult(model="m", outputs=outputs, usage=USAGE, timing=TIMING)
+    render.write_scores(result, ["[/b] x", "[bold]hi[/bold]"])
+    rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [row[2].rstrip() for row in rows] == ["[/b] x", "[bold]hi[/bold]"]

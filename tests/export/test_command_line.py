@@ -1,5 +1,6 @@
 """``python -m export``: output and errors."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -82,6 +83,16 @@ def test_an_unusable_option_is_named_in_one_line(
     assert result.exit_code == 1
     assert f"digits: {reason}" in result.stderr.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_brackets_in_a_path_are_no_markup(tmp_path: Path) -> None:
+    source = tmp_path / "a[" / "b] [bold]c"
+    source.parent.mkdir()
+    source.symlink_to(ROOT / "models" / "digits")
+    arguments = ["--out", str(tmp_path / "m"), "--precision", "fp32", "--evaluate", "off"]
+    result = CliRunner().invoke(app, [str(source), *arguments])
+    assert result.exit_code == 0, result.exception
+    assert f"{source}: 0 s: trace the graphs" in re.sub(r": \d+ s:", ": 0 s:", result.stderr)
 
 
 def test_an_existing_bundle_is_an_error_before_the_source_is_read(tmp_path: Path) -> None:
