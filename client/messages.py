@@ -1,6 +1,6 @@
 """Converts Python values to protobuf messages and back, by field name, without validation."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -29,7 +29,7 @@ def build(
 
     Raises:
         TypeError: an option is not in ``schema``, or a value has the wrong type.
-        ValueError: a value is out of its field's range.
+        ValueError: a value is out of its field's range; the message names the option.
     """
     if unknown := options.keys() - schema.__annotations__.keys():
         raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
@@ -40,7 +40,23 @@ def build(
         if value is not None:
             group, field = option_fields[name]
             (values[group] if group else values)[name] = _to_wire(field, value)
-    return request(**values)
+    try:
+        return request(**values)
+    except ValueError:
+        _check_each(kind, options.keys(), values)
+        raise
+
+
+def _check_each(request: Any, options: Iterable[str], values: Mapping[str, Any]) -> None:
+    """Raises ``ValueError`` with the name of the first option that its field does not take."""
+    for name in options:
+        group, _ = _option_fields(request)[name]
+        given = values[group] if group else values
+        alone = {name: given[name]} if name in given else {}
+        try:
+            request(**({group: alone} if group else alone))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
 
 
 def read_fields(kind: type[ValueT], message: Message, **given: object) -> ValueT:

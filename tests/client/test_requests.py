@@ -167,8 +167,10 @@ def test_an_unknown_option_is_an_error() -> None:
 
 
 def test_a_number_out_of_range_is_an_error() -> None:
-    with pytest.raises(ValueError, match="-1"):
-        _generate(seed=-1)
+    with pytest.raises(ValueError, match=r"seed: .*-1"):
+        _generate(seed=-1, temperature=1.0)
+    with pytest.raises(ValueError, match=r"priority: .*1099511627776"):
+        _generate(top_k=3, priority=1 << 40)
 
 
 def test_token_inputs_and_messages() -> None:
