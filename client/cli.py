@@ -271,6 +271,8 @@ def models(
     json: flags.Json = False,
 ) -> None:
     """List the server's models."""
+    if version and model is None:
+        raise typer.BadParameter("--version needs --model")
     with _server(context).connect() as client:
         if model is None:
             rows = client.list_models()

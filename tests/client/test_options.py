@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from client import encoder_types, types
+from client import cli, encoder_types, types
 from client.messages import _option_fields, build
 from client.option_flags import takes_options
 from client.options import Flag
@@ -151,3 +151,9 @@ def test_help_of_flags_is_a_sentence(schema: type) -> None:
         assert isinstance(flag, Flag)
         assert flag.help[0].isupper()
         assert flag.help.endswith(".")
+
+
+def test_a_version_of_all_models_is_an_error() -> None:
+    ran = CliRunner().invoke(cli.app, ["models", "--version", "2"])
+    assert ran.exit_code == 2
+    assert "--version needs --model" in ran.stderr
