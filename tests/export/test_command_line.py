@@ -70,6 +70,8 @@ def test_unknown_precision_is_a_usage_error() -> None:
     ("options", "reason"),
     [
         (["--out", "{folder}/a b"], "the bundle's name, --out: 'a b' does not match"),
+        (["--out", "{file}"], "--out: {file} is not a folder"),
+        (["--out", "{file}/m"], "--out: {file} is not a folder"),
         (["--out", "{folder}/m", "--version", "../x"], "--version: '../x' does not match"),
         (["--out", "{folder}/m", "--evaluate", "nothing"], "--evaluate: nothing: No such file"),
         (["--out", "{folder}/m", "--shortlist", "nothing"], "--shortlist: only for an encoder_dec"),
@@ -78,10 +80,11 @@ def test_unknown_precision_is_a_usage_error() -> None:
 def test_an_unusable_option_is_named_in_one_line(
     tmp_path: Path, options: list[str], reason: str
 ) -> None:
-    options = [option.format(folder=tmp_path) for option in options]
+    paths = {"folder": tmp_path, "file": ROOT / "README.md"}
+    options = [option.format(**paths) for option in options]
     result = CliRunner().invoke(app, ["digits", *options])
     assert result.exit_code == 1
-    assert f"digits: {reason}" in result.stderr.splitlines()[-1]
+    assert f"digits: {reason.format(**paths)}" in result.stderr.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
 
 
