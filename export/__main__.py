@@ -38,7 +38,7 @@ class Vectors(StrEnum):
 
 
 app = typer.Typer(add_completion=False)
-console = Console(stderr=True)
+console = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
 @app.command()
@@ -114,7 +114,7 @@ def export(
         choice = choose_precision(precision, device)
     except UnsupportedError as error:
         raise typer.BadParameter(str(error), param_hint="--precision") from error
-    console.print(f"precision {choice.precision} for {device}: {choice.reason}", highlight=False)
+    console.print(f"precision {choice.precision} for {device}: {choice.reason}")
     if shortlist_from is not None and shortlist != AUTO_SHORTLIST:
         raise typer.BadParameter("needs --shortlist auto", param_hint="--shortlist-from")
     started = time.monotonic()
@@ -130,7 +130,7 @@ def export(
                 if not console.is_terminal:  # a log file cannot update a line in place
                     seconds = time.monotonic() - started
                     line = f"{source}: {seconds:.0f} s: {stage}"
-                    console.print(line, markup=False, highlight=False, soft_wrap=True)
+                    console.print(line, soft_wrap=True)
 
             checkpoint = load_checkpoint(
                 source, tower, None if vectors is None else EmbeddingKind(vectors), base
@@ -152,7 +152,7 @@ def export(
             progress.update(task, description=f"{source}: done", total=1, completed=1)
     except (ExportError, OSError) as error:
         line = f"{source}: {error}"
-        console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print(line, style="red", soft_wrap=True)
         raise typer.Exit(1) from error
     parity = read_parity(path)
     typer.echo(

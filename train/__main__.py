@@ -14,7 +14,7 @@ from train.errors import TrainingError
 from train.run import run_training
 
 app = typer.Typer(add_completion=False)
-console = Console(stderr=True)
+console = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
 @app.command()
@@ -39,7 +39,7 @@ def train(
     try:
         folder = run_training(recipe, out, restart=restart)
     except (TrainingError, OSError) as error:
-        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print(str(error), style="red", soft_wrap=True)
         raise typer.Exit(1) from error
     finally:
         if is_distributed:

@@ -17,7 +17,9 @@ class TrainingReport:
     """Loss, tokens per second and time left. Processes other than the first are silent."""
 
     def __init__(self, name: str, num_steps: int, *, is_quiet: bool) -> None:
-        self._console = Console(stderr=True, quiet=is_quiet)
+        self._console = Console(
+            stderr=True, quiet=is_quiet, markup=False, emoji=False, highlight=False
+        )
         self._num_steps = num_steps
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -59,4 +61,4 @@ class TrainingReport:
 
     def say(self, message: str) -> None:
         """Prints a line."""
-        self._console.print(message, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(message, soft_wrap=True)

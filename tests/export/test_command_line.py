@@ -98,6 +98,12 @@ def test_brackets_in_a_path_are_no_markup(tmp_path: Path) -> None:
     assert f"{source}: 0 s: trace the graphs" in re.sub(r": \d+ s:", ": 0 s:", result.stderr)
 
 
+def test_a_colon_in_a_name_is_no_emoji(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["hf:a", "--out", str(tmp_path / "m")])
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith("hf:a: ")
+
+
 def test_an_existing_bundle_is_an_error_before_the_source_is_read(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     result = CliRunner().invoke(app, ["no-such-model", "--out", str(tmp_path / "m")])
