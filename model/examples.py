@@ -60,10 +60,22 @@ class LabelledSpan(Record, frozen=True, kw_only=True):
 
 
 class TaggingExample(Record, frozen=True, kw_only=True):
-    """A text and its entities."""
+    """A text and its entities.
+
+    Raises:
+        ValueError: an entity is empty or not inside the text.
+    """
 
     text: str
     spans: tuple[LabelledSpan, ...] = ()
+
+    def __post_init__(self) -> None:
+        for span in self.spans:
+            if not 0 <= span.start < span.end <= len(self.text):
+                raise ValueError(
+                    f"there is no entity from {span.start} to {span.end} in a text of "
+                    f"{len(self.text)} characters"
+                )
 
 
 class AnswerExample(Record, frozen=True, kw_only=True):

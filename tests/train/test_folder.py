@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from export.importers.native import read_native_config
 from export.sources import load_checkpoint
+from model.bundle import Task
 from model.bundle_files import read_quality
 from model.examples import (
     AnswerExample,
@@ -22,6 +23,7 @@ from model.examples import (
     MaskedExample,
     RankingExample,
     TaggingExample,
+    parse_examples,
     write_examples,
 )
 from tests.train.support import ROOT
@@ -90,6 +92,13 @@ def test_an_example_that_cannot_be_used_is_named(
 ) -> None:
     with pytest.raises(DataError, match=f"data: .*{expected}"):
         _run(tmp_path, objective, train, validation)
+
+
+@pytest.mark.parametrize(("start", "end"), [(-2, -1), (1, 1), (2, 1), (0, 4)])
+def test_an_entity_outside_its_text_is_an_error(start: int, end: int) -> None:
+    data = b'{"text": "a b"}\n{"text": "a b", "spans": [{"start": %d, "end": %d, "label": "X"}]}'
+    with pytest.raises(ValueError, match=f"mine: line 2: .*from {start} to {end} in a text"):
+        parse_examples(data % (start, end), Task.TAG, "mine")
 
 
 def _stop_at_the_end(folder: Path, example: Example, **options: str) -> None:
