@@ -118,7 +118,9 @@ def _folder(name: str, recipe: Recipe, folder: Path) -> Dataset:
         raise DataError(f"{path / CORPUS_FILE}: {error}") from error
     try:
         parts = {part: _part(path, getattr(corpus, part), recipe) for part in PARTS}
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise DataError(f"data.source: {error.filename}: {error.strerror}") from error
+    except ValueError as error:
         raise DataError(f"{path}: {error}") from error
     limits = {"validation": recipe.data.num_validation, "held_out": recipe.data.num_held_out}
     return Dataset(
