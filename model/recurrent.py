@@ -29,8 +29,8 @@ class EncodedSource(NamedTuple):
     states: list[CellState]
 
 
-class LayerInput(nn.Identity):
-    """A stacked layer's input from the layer below. Hooks of training drop parts of it."""
+class BetweenLayers(nn.Identity):
+    """What a stacked layer reads of the layer below, where training drops values."""
 
 
 class RecurrentEncoder(nn.Module):
@@ -39,7 +39,7 @@ class RecurrentEncoder(nn.Module):
     def __init__(self, model: ModelConfig, config: RecurrentConfig, kernels: ModelKernels) -> None:
         super().__init__()
         self.kernels = kernels
-        self.layers, self.below = nn.ModuleList(), LayerInput()
+        self.layers, self.below = nn.ModuleList(), BetweenLayers()
         size = model.embedding.size or model.hidden_size
         for _ in range(config.num_encoder_layers):
             cells = [Cell(config.cell, size, config.encoder_size)]
@@ -189,7 +189,7 @@ class RecurrentDecoder(nn.Module):
         self.layers = nn.ModuleList(
             Cell(config.cell, size if index else inputs, size) for index in self.order
         )
-        self.bridge, self.below = Bridge(config), LayerInput()
+        self.bridge, self.below = Bridge(config), BetweenLayers()
         self.alignment: nn.Module | None = None
         if alignment is not None:
             self.alignment = ALIGNMENTS[alignment.kind](alignment, config, kernels)

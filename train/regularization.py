@@ -20,7 +20,7 @@ from model.kernels import ExpertWeights
 from model.layers import FeedForward
 from model.mixer_state import MixerOutput
 from model.mixers import CrossAttention, SelfAttention
-from model.recurrent import LayerInput
+from model.recurrent import BetweenLayers
 from model.relative_positions import RelativeValues
 from model.ssru import SimplerSimpleRecurrentUnit
 from model.transformer import Transformer
@@ -134,7 +134,7 @@ def add_dropout(model: Transformer, recipe: TrainingRecipe) -> None:
     rates: list[tuple[type[nn.Module], float]]
     rates = [(InputEmbedding, recipe.embedding_dropout)]
     rates += [(kind, recipe.residual_dropout) for kind in SUBLAYERS]
-    rates.append((LayerInput, recipe.recurrent_dropout))
+    rates.append((BetweenLayers, recipe.recurrent_dropout))
     rates.append((AttentionWeights, recipe.attention_dropout))  # the others are TrainingKernels'
     for module in model.modules():
         for kind, rate in rates:
