@@ -39,7 +39,7 @@ class OrtGraph:
         self.session, self._records, self.stream = loaded
         self._is_replayable = True
         self.kernel_nodes = nodes
-        self._with_kernels = with_kernels
+        self._with_kernels = with_kernels  # keeps it for further sessions: graphs_in_use
         self._device = device
         self._host_inputs = devices.host_inputs(self.session, device)
         self.inputs = frozenset(node.name for node in self.session.get_inputs())
