@@ -137,7 +137,7 @@ def check_messages(messages: Sequence[Message], max_bytes: int) -> None:
         raise InvalidArgumentError(f"messages[{len(messages) - 1}].content", "is empty")
     calls = [call for message in messages for call in message.tool_calls]
     num_bytes = sum(len(message.content.encode()) for message in messages)
-    if num_bytes + sum(num_json_bytes(call.arguments) for call in calls) > max_bytes:
+    if num_bytes + _json_bytes("messages", [call.arguments for call in calls]) > max_bytes:
         raise InvalidArgumentError("messages", f"have more than {max_bytes} bytes")
 
 
@@ -152,7 +152,7 @@ def check_chat_options(options: ChatOptions, template: ChatTemplate) -> int:
         if name in variables:
             raise InvalidArgumentError("variables", f"cannot set {name}")
     tools = [tool.as_variable() for tool in options.tools]
-    num_bytes = num_json_bytes(tools) + num_json_bytes(variables)
+    num_bytes = _json_bytes("tools", tools) + _json_bytes("variables", variables)
     if num_bytes > MAX_TOOLS_BYTES:
         field = "tools" if tools else "variables"
         raise InvalidArgumentError(field, f"have more than {MAX_TOOLS_BYTES} bytes")
@@ -161,6 +161,9 @@ def check_chat_options(options: ChatOptions, template: ChatTemplate) -> int:
     return num_bytes
 
 
-def num_json_bytes(value: Any) -> int:
-    """The size of ``value`` as JSON in UTF-8."""
-    return len(msgspec.json.encode(value))
+def _json_bytes(field: str, value: Any) -> int:
+    """The size of ``value`` as JSON in UTF-8. Raises ``InvalidArgumentError`` if it is too deep."""
+    try:
+        return len(msgspec.json.encode(value))
+    except RecursionError as error:
+        raise InvalidArgumentError(field, "nested too deeply") from error

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -318,6 +319,25 @@ def test_errors_name_the_field(tools: openai.OpenAI, fields: Any, name: str) -> 
     with pytest.raises(openai.BadRequestError) as caught:
         ask(tools, **fields)
     assert caught.value.param == name, caught.value.message
+
+
+def test_deep_values_are_refused(running: ServerProcess) -> None:
+    """Whether the body, its conversion or the template is the first to give up."""
+    head = '{"model": "model", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}'
+    with httpx2.Client(base_url=running.http_url, timeout=60) as http:
+        for depth in (*range(944, 989, 4), 100_000):
+            deep = '{"a":' * depth + "1" + "}" * depth
+            function = f'{{"type": "function", "function": {{"name": "f", "parameters": {deep}}}}}'
+            call = f'{{"function": {{"name": "f", "arguments": {json.dumps(deep)}}}}}'
+            for body in (
+                f'{head}], "tools": [{function}]}}',
+                f'{head}], "tools": [{function}], "tool_choice": "required"}}',
+                f'{head}, {{"role": "assistant", "tool_calls": [{call}]}}]}}',
+                f'{head}], "chat_template_kwargs": {deep}}}',
+            ):
+                answer = http.post("/v1/chat/completions", content=body)
+                expected = (200, 400) if "kwargs" in body else (400,)
+                assert answer.status_code in expected, (depth, body[:100])
 
 
 def test_a_template_without_tools_refuses_them(client: openai.OpenAI) -> None:

@@ -93,7 +93,7 @@ def offered_tools(
         chosen = [tool for tool in tools if tool.name == name]
         if choice.type != "function" or not chosen:
             raise InvalidArgumentError("tool_choice", "is not one of tools")
-        return OfferedTools(tools, forced_call(chosen), 1)
+        return OfferedTools(tools, _forced(chosen), 1)
     if choice not in (None, "none", "auto", "required"):
         raise InvalidArgumentError(
             "tool_choice", f"{quoted(choice)} is not one of none, auto, required"
@@ -101,10 +101,17 @@ def offered_tools(
     if choice == "required":
         if not tools:
             raise InvalidArgumentError("tool_choice", "needs tools")
-        return OfferedTools(tools, forced_call(tools), 1)
+        return OfferedTools(tools, _forced(tools), 1)
     if choice == "none":
         return OfferedTools()
     return OfferedTools(tools, None, 1 if parallel is False else None)
+
+
+def _forced(tools: Sequence[Tool]) -> Grammar:
+    try:
+        return forced_call(tools)
+    except RecursionError as error:
+        raise InvalidArgumentError("tools", "nested too deeply") from error
 
 
 def grammar_of_call(choice: object) -> dict[str, str]:
@@ -183,9 +190,9 @@ def sent_calls(calls: Sequence[SentToolCall], path: str) -> tuple[ToolCall, ...]
             raise InvalidArgumentError(f"{path}[{index}].type", "is not function")
         try:
             arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             raise InvalidArgumentError(
-                f"{path}[{index}].function.arguments", "is not a JSON object"
+                f"{path}[{index}].function.arguments", "is not a JSON object, or nested too deeply"
             ) from None
         converted.append(ToolCall(call.id, call.function.name, arguments))
     return tuple(converted)
