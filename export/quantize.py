@@ -28,7 +28,8 @@ from export.quantized_matmul import (
 )
 from model.config import Kind, ModelConfig, NormOrder
 
-ROUTER = "feed_forward.router.weight"  # small, and errors change which experts run
+# Small, and errors change which experts run, or scale a whole one.
+ROUTERS = ("feed_forward.router.weight", "feed_forward.shared.gate.weight")
 # These lose most, the output matrix by far: measured on SmolLM2 (docs/decisions/0011).
 SENSITIVE = "feed_forward.output.weight"
 OUTPUT = "head.output.weight"
@@ -129,7 +130,7 @@ def _format_of(
     product: ConstantMatMul, scheme: PrecisionScheme, kept: tuple[str, ...], *, is_smoothed: bool
 ) -> WeightFormat:
     """The format for a matrix; ``FLOAT`` if it is not quantized."""
-    if product.name.endswith(ROUTER) or SPECTROGRAM in product.name:
+    if product.name.endswith(ROUTERS) or SPECTROGRAM in product.name:
         return WeightFormat.FLOAT
     if scheme.embedding == WeightFormat.FLOAT and _is_embedding(product.matrix):
         return WeightFormat.FLOAT

@@ -16,7 +16,7 @@ from export.fidelity.generation import GraphRunner, parts
 from export.fidelity.subject import GraphFolder, Subject
 from export.gptq import NO_MOMENTS, SecondMoments
 from export.precision_schemes import PrecisionScheme, WeightFormat
-from export.quantize import OUTPUT, ROUTER
+from export.quantize import OUTPUT, ROUTERS
 from export.speech import Source
 from model.config import Kind, ModelConfig
 
@@ -90,7 +90,7 @@ def _names_of_smallest(config: ModelConfig, weights: Mapping[str, Tensor]) -> se
 
 def _rounded_maps(config: ModelConfig, weights: Mapping[str, Tensor]) -> Iterator[str]:
     """The linear maps that get 4 bits and are not already in such blocks."""
-    finer = (ROUTER, OUTPUT)
+    finer = (*ROUTERS, OUTPUT)
     for name in linear_maps(config):
         weight = weights[f"{name}.weight"]
         if f"{name}.weight".endswith(finer) or not can_have_blocks(weight.shape[0]):

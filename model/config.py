@@ -7,7 +7,7 @@ from msgspec import structs
 
 from model.audio_config import AudioConfig
 from model.bottleneck_config import BottleneckConfig
-from model.experts_config import ClampedGateConfig, ExpertsConfig
+from model.experts_config import ClampedGateConfig, ExpertsConfig, SharedExpertConfig
 from model.halting_config import HaltingConfig
 from model.head_config import DenseConfig, HeadConfig
 from model.image_config import PatchConfig
@@ -63,6 +63,7 @@ __all__ = [
     "NormOrder",
     "PoolingKind",
     "ScoreKind",
+    "SharedExpertConfig",
     "StackConfig",
 ]
 

@@ -5,8 +5,9 @@ from msgspec import structs
 from torch import Tensor, nn
 
 from model.basics import Linear
-from model.config import ExpertsConfig, FeedForwardConfig
+from model.config import ExpertsConfig, FeedForwardConfig, SharedExpertConfig
 from model.kernels import ExpertWeights, ModelKernels
+from model.mlp import MLP
 
 
 class Experts(nn.Module):
@@ -41,10 +42,25 @@ def sparse_mixer(scores: Tensor, noise: float) -> Tensor:
     return weights
 
 
+class SharedExpert(MLP):
+    """The expert that every token goes through; see :class:`SharedExpertConfig`."""
+
+    def __init__(
+        self, hidden_size: int, config: FeedForwardConfig, shared: SharedExpertConfig
+    ) -> None:
+        super().__init__(hidden_size, structs.replace(config, inner_size=shared.inner_size))
+        self.gate = Linear(hidden_size, 1, bias=False) if shared.has_gate else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return y if self.gate is None else torch.sigmoid(self.gate(x)) * y
+
+
 class MixtureOfExperts(nn.Module):
     """Shazeer et al. 2017, without noise: the sum of the top-k experts, weighted by a softmax.
 
-    The outputs of a gated ``input`` are interleaved: gate, value, gate, value.
+    The outputs of a gated ``input`` are interleaved: gate, value, gate, value. A shared expert is
+    added.
 
     Raises:
         ValueError: a capacity with several active experts.
@@ -65,8 +81,14 @@ class MixtureOfExperts(nn.Module):
         self.router = Linear(hidden_size, experts.count, bias=experts.router_bias)
         self.input = Experts(experts.count, hidden_size, width, bias=config.bias)
         self.output = Experts(experts.count, config.inner_size, hidden_size, bias=config.bias)
+        shared = experts.shared
+        self.shared = None if shared is None else SharedExpert(hidden_size, config, shared)
 
     def forward(self, x: Tensor) -> Tensor:
+        routed = self._routed(x)
+        return routed if self.shared is None else routed + self.shared(x)
+
+    def _routed(self, x: Tensor) -> Tensor:
         weights = ExpertWeights(
             self.input.weight, self.input.bias, self.output.weight, self.output.bias
         )

@@ -13,6 +13,16 @@ class ClampedGateConfig(ConfigStruct, frozen=True, kw_only=True):
     limit: float
 
 
+class SharedExpertConfig(ConfigStruct, frozen=True, kw_only=True):
+    """An expert of every token, beside its top ones (Dai et al. 2024, DeepSeekMoE, section 3.2).
+
+    ``has_gate``: its output is multiplied by the sigmoid of a linear map of the token (Qwen2-MoE).
+    """
+
+    inner_size: int
+    has_gate: bool = False
+
+
 class ExpertsConfig(ConfigStruct, frozen=True, kw_only=True):
     """``count`` feed-forwards; each token goes through its top ``active`` (Shazeer et al. 2017).
 
@@ -31,3 +41,4 @@ class ExpertsConfig(ConfigStruct, frozen=True, kw_only=True):
     capacity: int | None = None
     clamped_gate: ClampedGateConfig | None = None
     sparse_mixer_noise: float | None = None
+    shared: SharedExpertConfig | None = None

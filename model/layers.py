@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from model.basics import Linear, make_activation, make_norm
+from model.basics import make_norm
 from model.config import (
     Branches,
     FeedForwardConfig,
@@ -17,29 +17,12 @@ from model.experts import MixtureOfExperts
 from model.kernels import KeyValue, ModelKernels, PositionEncodings, Step
 from model.mixer_state import MixerOutput, State
 from model.mixers import DECODER_MIXERS, ENCODER_MIXERS, CrossAttention
+from model.mlp import MLP
 from model.residuals import RESIDUALS, SandwichNorm, Sublayer
 
 
-class FeedForward(nn.Module):
-    """``activation(x W1) W2``, or gated: ``(activation(x W1) * x V) W2`` (Shazeer 2020)."""
-
-    def __init__(self, hidden_size: int, config: FeedForwardConfig) -> None:
-        super().__init__()
-        self.gated = config.gated
-        self.activation = make_activation(config.activation)
-        width = config.inner_size * (2 if config.gated else 1)
-        self.input = Linear(hidden_size, width, bias=config.bias)
-        self.output = Linear(config.inner_size, hidden_size, bias=config.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        inner = self.input(x)  # [batch, length, inner], twice as wide if gated
-        if self.gated:
-            gate, up = inner.chunk(2, -1)
-            inner = self.activation(gate) * up
-        else:
-            inner = self.activation(inner)
-        output: Tensor = self.output(inner)
-        return output
+class FeedForward(MLP):
+    """The MLP of a layer: Vaswani et al. 2017, section 3.3."""
 
 
 def make_feed_forward(

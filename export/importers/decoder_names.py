@@ -28,6 +28,9 @@ HUGGING_FACE: Names = {
 ROUTER = f"{TARGET}.feed_forward.router"
 GATES = f"{TARGET}.feed_forward.experts.input"
 DOWN = f"{TARGET}.feed_forward.experts.output"
+SHARED_GATES = f"{TARGET}.feed_forward.shared.input"
+SHARED_DOWN = f"{TARGET}.feed_forward.shared.output"
+SHARED_GATE = f"{TARGET}.feed_forward.shared.gate"
 NORM_NAMES = {
     NormOrder.POST: ("mixer_norm", "feed_forward_norm"),
     NormOrder.PRE: ("mixer_norm", "feed_forward_norm"),

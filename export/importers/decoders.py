@@ -42,7 +42,7 @@ from export.importers.persimmon import import_persimmon
 from export.importers.phi import import_phi
 from export.importers.phi3 import import_phi3
 from export.importers.phimoe import import_phimoe
-from export.importers.qwen import import_qwen2, import_qwen3, import_qwen3_moe
+from export.importers.qwen import import_qwen2, import_qwen2_moe, import_qwen3, import_qwen3_moe
 from export.importers.smollm3 import import_smollm3
 from export.importers.stablelm import import_stablelm
 from export.importers.starcoder2 import import_starcoder2
@@ -94,6 +94,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "phi3": import_phi3,
     "phimoe": import_phimoe,
     "qwen2": import_qwen2,
+    "qwen2_moe": import_qwen2_moe,
     "qwen3": import_qwen3,
     "qwen3_moe": import_qwen3_moe,
     "seed_oss": import_seed_oss,

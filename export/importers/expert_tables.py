@@ -1,6 +1,15 @@
 """The weights of mixtures of experts in checkpoints."""
 
-from export.importers.decoder_names import DOWN, GATES, ROUTER, TARGET, Names
+from export.importers.decoder_names import (
+    DOWN,
+    GATES,
+    ROUTER,
+    SHARED_DOWN,
+    SHARED_GATE,
+    SHARED_GATES,
+    TARGET,
+    Names,
+)
 from export.importers.renaming import (
     Rename,
     Transform,
@@ -10,14 +19,20 @@ from export.importers.renaming import (
     same,
     stacked_experts,
 )
+from model.config import ExpertsConfig
 
 
-def experts_table(names: Names, count: int, output: Transform = same) -> list[Rename]:
-    """The weights of a mixture of ``count`` experts; ``{e}`` is an expert's number.
+def experts_table(names: Names, mixture: ExpertsConfig, output: Transform = same) -> list[Rename]:
+    """The weights of ``mixture``; ``{e}`` is an expert's number.
 
     Names without ``{e}`` are for all experts' matrices, in which gates come first.
     """
     table = linear(ROUTER, *names[ROUTER], bias=False)
+    if (shared := mixture.shared) is not None:
+        table += linear(SHARED_GATES, *names[SHARED_GATES], bias=False)
+        table += linear(SHARED_DOWN, *names[SHARED_DOWN], bias=False, rows=output)
+        if shared.has_gate:
+            table += linear(SHARED_GATE, *names[SHARED_GATE], bias=False)
     if "{e}" not in names[GATES][0]:
         (gates,), (down,) = names[GATES], names[DOWN]
         return [
@@ -31,7 +46,7 @@ def experts_table(names: Names, count: int, output: Transform = same) -> list[Re
     ):
         sources = [
             f"{name}.weight".replace("{e}", str(expert))
-            for expert in range(count)
+            for expert in range(mixture.count)
             for name in names[experts]
         ]
         stack = stacked_experts(len(names[experts]))

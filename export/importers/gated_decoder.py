@@ -17,6 +17,9 @@ from export.importers.decoder_names import (
     HUGGING_FACE,
     NORM_NAMES,
     ROUTER,
+    SHARED_DOWN,
+    SHARED_GATE,
+    SHARED_GATES,
     TARGET,
     Names,
 )
@@ -50,6 +53,9 @@ __all__ = [
     "GATES",
     "HUGGING_FACE",
     "ROUTER",
+    "SHARED_DOWN",
+    "SHARED_GATE",
+    "SHARED_GATES",
     "TARGET",
     "DecoderSizes",
     "Names",
@@ -265,7 +271,6 @@ def gated_table(
             entries += matrix(f"{TARGET}.feed_forward.input", bias=bias)
             entries += matrix(f"{TARGET}.feed_forward.output", bias=bias, rows=output)
         else:
-            mixture = feed_forward.experts
-            entries += experts or experts_table(names, mixture.count, output)
+            entries += experts or experts_table(names, feed_forward.experts, output)
         table += [entry.at(index) for entry in entries]
     return table

@@ -31,11 +31,19 @@ def layer_types(
     return tuple(types)
 
 
-def windows(config: Fields, num_layers: int) -> tuple[int | None, ...]:
-    """Each layer's window in Qwen's configurations; the first ``max_window_layers`` have none."""
+def windows(config: Fields, num_layers: int, *, alternates: bool = False) -> tuple[int | None, ...]:
+    """Each layer's window in Qwen's configurations.
+
+    Without ``layer_types``, all but the first ``max_window_layers`` have one; if ``alternates``,
+    every second of these first layers instead (Qwen2-MoE).
+    """
     window = None
     if config.flag("use_sliding_window", False):
         window = config.optional_integer("sliding_window", absent=4096)
     first = config.integer("max_window_layers", 28)
-    types = layer_types(config, num_layers, lambda index: window is not None and index >= first)
+
+    def is_sliding(index: int) -> bool:
+        return index < first and index % 2 == 0 if alternates else index >= first
+
+    types = layer_types(config, num_layers, is_sliding)
     return tuple(window if type_ == SLIDING else None for type_ in types)

@@ -40,6 +40,7 @@ _BY_MODEL_TYPE = {
     "nomic_bert": "Bert",
     "opt": "GPT2",
     "qwen2": "Qwen2",
+    "qwen2_moe": "Qwen2",
     "qwen3": "Qwen2",
     "qwen3_moe": "Qwen2",
     "roberta": "Roberta",

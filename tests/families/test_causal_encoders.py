@@ -43,6 +43,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "Phi3": {**SMALL, "sliding_window": 3},
     "Phimoe": {**SMALL, "num_local_experts": 4},
     "Qwen2": {**SMALL, "use_sliding_window": True, "sliding_window": 3, "layer_types": SLIDING},
+    "Qwen2Moe": {**SMALL, **EXPERTS, "shared_expert_intermediate_size": 48},
     "Qwen3": {**SMALL, "head_dim": 32},
     "Qwen3Moe": {**SMALL, **EXPERTS, "head_dim": 32},
     "SmolLM3": SMALL,
