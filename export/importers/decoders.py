@@ -21,7 +21,12 @@ from export.importers.gpt_neo import import_gpt_neo
 from export.importers.gpt_neox import import_gpt_neox
 from export.importers.gpt_oss import import_gpt_oss
 from export.importers.gptj import import_codegen, import_gptj
-from export.importers.granite import import_granite, import_granitemoe, import_granitemoehybrid
+from export.importers.granite import (
+    import_granite,
+    import_granitemoe,
+    import_granitemoehybrid,
+    import_granitemoeshared,
+)
 from export.importers.hunyuan import import_hunyuan
 from export.importers.llama import import_llama
 from export.importers.llama_like import (
@@ -75,6 +80,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "granite": import_granite,
     "granitemoe": import_granitemoe,
     "granitemoehybrid": import_granitemoehybrid,
+    "granitemoeshared": import_granitemoeshared,
     "helium": import_helium,
     "hunyuan_v1_dense": import_hunyuan,
     "llama": import_llama,

@@ -1,7 +1,7 @@
 """Granite (IBM 2024 and 2025): Llama with multipliers; also mixtures of experts and Granite 4.
 
-Weights absorb the multipliers of residual branches and logits. For Granite 4, only models without
-recurrent layers and experts are supported.
+A mixture may have a shared expert. Weights absorb the multipliers of residual branches and logits.
+For Granite 4, only models without recurrent layers and experts are supported.
 """
 
 from typing import Any
@@ -15,6 +15,8 @@ from export.importers.gated_decoder import (
     GATES,
     HUGGING_FACE,
     ROUTER,
+    SHARED_DOWN,
+    SHARED_GATES,
     TARGET,
     DecoderSizes,
     Names,
@@ -26,7 +28,7 @@ from export.importers.support import MAX_EXPERTS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
-from model.config import ExpertsConfig
+from model.config import ExpertsConfig, SharedExpertConfig
 
 _EXPERTS, _SHARED = "model.layers.{n}.block_sparse_moe", "model.layers.{n}.shared_mlp"
 EXPERTS: Names = {
@@ -34,6 +36,8 @@ EXPERTS: Names = {
     ROUTER: (f"{_EXPERTS}.router.layer",),
     GATES: (f"{_EXPERTS}.input_linear",),
     DOWN: (f"{_EXPERTS}.output_linear",),
+    SHARED_GATES: (f"{_SHARED}.input_linear",),
+    SHARED_DOWN: (f"{_SHARED}.output_linear",),
 }
 SHARED: Names = {
     **HUGGING_FACE,
@@ -58,12 +62,18 @@ def import_granitemoe(folder: HuggingFaceFolder) -> Checkpoint:
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
-    experts = ExpertsConfig(
-        count=folder.config.positive("num_local_experts", 8, maximum=MAX_EXPERTS),
-        active=folder.config.positive("num_experts_per_tok", 2),
-        normalized=True,
-    )
-    return _import(folder, "GraniteMoeForCausalLM", EXPERTS, experts=experts)
+    return _import(folder, "GraniteMoeForCausalLM", EXPERTS, experts=_experts(folder.config))
+
+
+def import_granitemoeshared(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``GraniteMoeSharedForCausalLM`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
+    """
+    size = folder.config.integer("shared_intermediate_size", 1024)
+    experts = _experts(folder.config, SharedExpertConfig(inner_size=size) if size else None)
+    return _import(folder, "GraniteMoeSharedForCausalLM", EXPERTS, experts=experts)
 
 
 def import_granitemoehybrid(folder: HuggingFaceFolder) -> Checkpoint:
@@ -87,6 +97,15 @@ def import_granitemoehybrid(folder: HuggingFaceFolder) -> Checkpoint:
         "GraniteMoeHybridForCausalLM",
         SHARED,
         expert_size=config.positive("shared_intermediate_size", 1024),
+    )
+
+
+def _experts(config: Fields, shared: SharedExpertConfig | None = None) -> ExpertsConfig:
+    return ExpertsConfig(
+        count=config.positive("num_local_experts", 8, maximum=MAX_EXPERTS),
+        active=config.positive("num_experts_per_tok", 2),
+        normalized=True,
+        shared=shared,
     )
 
 

@@ -13,6 +13,8 @@ from transformers import (
     GraniteMoeForCausalLM,
     GraniteMoeHybridConfig,
     GraniteMoeHybridForCausalLM,
+    GraniteMoeSharedConfig,
+    GraniteMoeSharedForCausalLM,
 )
 
 from export.errors import SourceError, UnsupportedError
@@ -58,6 +60,22 @@ def test_granitemoe_eager_matches_transformers(changes: dict[str, Any]) -> None:
 def test_granitemoe_graphs_match_transformers() -> None:
     config = GraniteMoeConfig(**SMALL, **EXPERTS, **MULTIPLIERS)
     check_graphs("Granite MoE", GraniteMoeForCausalLM(config))
+
+
+@settings(max_examples=10)
+@given(
+    st.fixed_dictionaries(
+        AXES | MULTIPLIED | BIAS | {"shared_intermediate_size": st.sampled_from((0, 80))}
+    )
+)
+def test_granitemoeshared_eager_matches_transformers(changes: dict[str, Any]) -> None:
+    check_eager(GraniteMoeSharedForCausalLM(GraniteMoeSharedConfig(**SMALL | EXPERTS | changes)))
+
+
+def test_granitemoeshared_graphs_match_transformers() -> None:
+    sizes = {**SMALL, **EXPERTS, "shared_intermediate_size": 80}
+    config = GraniteMoeSharedConfig(**sizes, **MULTIPLIERS)
+    check_graphs("Granite MoE (shared expert)", GraniteMoeSharedForCausalLM(config))
 
 
 @settings(max_examples=8)
