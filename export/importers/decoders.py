@@ -27,7 +27,7 @@ from export.importers.granite import (
     import_granitemoehybrid,
     import_granitemoeshared,
 )
-from export.importers.hunyuan import import_hunyuan
+from export.importers.hunyuan import import_hunyuan, import_hunyuan_moe
 from export.importers.llama import import_llama
 from export.importers.llama_like import (
     import_arcee,
@@ -83,6 +83,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "granitemoeshared": import_granitemoeshared,
     "helium": import_helium,
     "hunyuan_v1_dense": import_hunyuan,
+    "hunyuan_v1_moe": import_hunyuan_moe,
     "llama": import_llama,
     "ministral": import_ministral,
     "mistral": import_mistral,
