@@ -7,7 +7,12 @@ from msgspec import structs
 
 from model.audio_config import AudioConfig
 from model.bottleneck_config import BottleneckConfig
-from model.experts_config import ClampedGateConfig, ExpertsConfig, SharedExpertConfig
+from model.experts_config import (
+    ClampedGateConfig,
+    ExpertsConfig,
+    RoutingConfig,
+    SharedExpertConfig,
+)
 from model.halting_config import HaltingConfig
 from model.head_config import DenseConfig, HeadConfig
 from model.image_config import PatchConfig
@@ -62,6 +67,7 @@ __all__ = [
     "NormKind",
     "NormOrder",
     "PoolingKind",
+    "RoutingConfig",
     "ScoreKind",
     "SharedExpertConfig",
     "StackConfig",

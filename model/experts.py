@@ -5,7 +5,7 @@ from msgspec import structs
 from torch import Tensor, nn
 
 from model.basics import Linear
-from model.config import ExpertsConfig, FeedForwardConfig, SharedExpertConfig
+from model.config import ExpertsConfig, FeedForwardConfig, RoutingConfig, SharedExpertConfig
 from model.kernels import ExpertWeights, ModelKernels
 from model.mlp import MLP
 
@@ -40,6 +40,31 @@ def sparse_mixer(scores: Tensor, noise: float) -> Tensor:
         weights = weights + chosen * near.softmax(-1)
         left = left.masked_fill(chosen > 0, UNCHOSEN)
     return weights
+
+
+def top_mask(scores: Tensor, count: int) -> Tensor:
+    """Whether each of ``scores [..., n]`` is among the ``count`` largest, bool."""
+    best = scores.topk(count, -1).indices
+    return torch.zeros_like(scores).scatter(-1, best, 1.0) > 0
+
+
+def biased_weights(
+    logits: Tensor, bias: Tensor, experts: ExpertsConfig, routing: RoutingConfig
+) -> Tensor:
+    """Scores of the chosen experts, zero for the others; see :class:`RoutingConfig`.
+
+    Args:
+        logits: ``[..., experts]``, the router's.
+        bias: ``[experts]``
+    """
+    scores = logits.sigmoid() if routing.has_sigmoid else logits.softmax(-1)
+    ranks = scores + bias
+    if routing.active_groups < routing.num_groups:
+        groups = ranks.reshape(*ranks.shape[:-1], routing.num_groups, -1)
+        quality = groups.topk(2, -1).values.sum(-1)  # [..., groups]
+        is_active = top_mask(quality, routing.active_groups)
+        ranks = groups.masked_fill(~is_active[..., None], UNCHOSEN).flatten(-2)
+    return scores.masked_fill(~top_mask(ranks, experts.active), 0.0)
 
 
 class SharedExpert(MLP):
@@ -81,6 +106,9 @@ class MixtureOfExperts(nn.Module):
         self.router = Linear(hidden_size, experts.count, bias=experts.router_bias)
         self.input = Experts(experts.count, hidden_size, width, bias=config.bias)
         self.output = Experts(experts.count, config.inner_size, hidden_size, bias=config.bias)
+        self.choice_bias: nn.Parameter | None = None
+        if experts.routing is not None:
+            self.choice_bias = nn.Parameter(torch.empty(experts.count))
         shared = experts.shared
         self.shared = None if shared is None else SharedExpert(hidden_size, config, shared)
 
@@ -93,17 +121,27 @@ class MixtureOfExperts(nn.Module):
             self.input.weight, self.input.bias, self.output.weight, self.output.bias
         )
         scores = self.router(x)
-        if (noise := self.experts.sparse_mixer_noise) is not None:
+        mixed = self._expert_weights(scores)
+        if mixed is not None:
             # The kernels' weights are a softmax of logits, so their sum is 1.
-            mixed = sparse_mixer(scores, noise)
             logits = torch.where(mixed > 0, mixed.log(), UNCHOSEN)
             normalized = structs.replace(self.experts, normalized=True)
-            total = mixed.sum(-1, keepdim=True)
-            return total * self.kernels.experts(x, logits, weights, self.config, normalized)
+            y = self.kernels.experts(x, logits, weights, self.config, normalized)
+            if self.experts.routing is not None and self.experts.routing.scale != 1:
+                y = self.experts.routing.scale * y
+            return y if self.experts.normalized else mixed.sum(-1, keepdim=True) * y
         y = self.kernels.experts(x, scores, weights, self.config, self.experts)
         if self.experts.capacity is None:
             return y
         return y.masked_fill(~within_capacity(scores, self.experts.capacity), 0.0)
+
+    def _expert_weights(self, scores: Tensor) -> Tensor | None:
+        """Weights of all experts, zero for those not chosen; None if the kernels choose them."""
+        if (noise := self.experts.sparse_mixer_noise) is not None:
+            return sparse_mixer(scores, noise)
+        if self.experts.routing is not None and self.choice_bias is not None:
+            return biased_weights(scores, self.choice_bias, self.experts, self.experts.routing)
+        return None
 
 
 def within_capacity(scores: Tensor, capacity: int) -> Tensor:

@@ -23,6 +23,22 @@ class SharedExpertConfig(ConfigStruct, frozen=True, kw_only=True):
     has_gate: bool = False
 
 
+class RoutingConfig(ConfigStruct, frozen=True, kw_only=True):
+    """Experts chosen by their score plus a bias that balances them (Wang et al. 2024).
+
+    The score is the softmax of the router's logits, or of each one the sigmoid if ``has_sigmoid``
+    (DeepSeek-AI 2024, DeepSeek-V3, section 2.1.2). It is also the weight of a chosen expert, times
+    ``scale``; the bias is not part of it. Experts are in ``num_groups`` groups of the same size;
+    only those in the ``active_groups`` best can be chosen. A group is as good as the sum of its two
+    best experts.
+    """
+
+    has_sigmoid: bool = False
+    num_groups: int = 1
+    active_groups: int = 1
+    scale: float = 1.0
+
+
 class ExpertsConfig(ConfigStruct, frozen=True, kw_only=True):
     """``count`` feed-forwards; each token goes through its top ``active`` (Shazeer et al. 2017).
 
@@ -31,7 +47,8 @@ class ExpertsConfig(ConfigStruct, frozen=True, kw_only=True):
     returns 0 for all but the first ``capacity`` of a text's tokens that it is best for (Fedus et
     al. 2021, section 2.2); only in encoders, with one active expert. ``clamped_gate``: what gated
     experts compute instead of ``activation(g) * v``. ``sparse_mixer_noise``: two active experts
-    have the weights of :func:`model.experts.sparse_mixer` with this noise instead.
+    have the weights of :func:`model.experts.sparse_mixer` with this noise instead. ``routing``:
+    experts are not those with the largest logits.
     """
 
     count: int
@@ -41,4 +58,5 @@ class ExpertsConfig(ConfigStruct, frozen=True, kw_only=True):
     capacity: int | None = None
     clamped_gate: ClampedGateConfig | None = None
     sparse_mixer_noise: float | None = None
+    routing: RoutingConfig | None = None
     shared: SharedExpertConfig | None = None

@@ -28,6 +28,7 @@ HUGGING_FACE: Names = {
 ROUTER = f"{TARGET}.feed_forward.router"
 GATES = f"{TARGET}.feed_forward.experts.input"
 DOWN = f"{TARGET}.feed_forward.experts.output"
+CHOICE_BIAS = f"{TARGET}.feed_forward.choice_bias"
 SHARED_GATES = f"{TARGET}.feed_forward.shared.input"
 SHARED_DOWN = f"{TARGET}.feed_forward.shared.output"
 SHARED_GATE = f"{TARGET}.feed_forward.shared.gate"

@@ -1,6 +1,9 @@
 """The weights of mixtures of experts in checkpoints."""
 
+from torch import Tensor
+
 from export.importers.decoder_names import (
+    CHOICE_BIAS,
     DOWN,
     GATES,
     ROUTER,
@@ -22,12 +25,19 @@ from export.importers.renaming import (
 from model.config import ExpertsConfig
 
 
+def _centred(bias: Tensor) -> Tensor:
+    """``bias`` without its mean, which changes no order and costs digits in half precision."""
+    return (bias - bias.mean()).flatten()
+
+
 def experts_table(names: Names, mixture: ExpertsConfig, output: Transform = same) -> list[Rename]:
     """The weights of ``mixture``; ``{e}`` is an expert's number.
 
     Names without ``{e}`` are for all experts' matrices, in which gates come first.
     """
     table = linear(ROUTER, *names[ROUTER], bias=False)
+    if mixture.routing is not None:
+        table.append(Rename(CHOICE_BIAS, names[CHOICE_BIAS], _centred))
     if (shared := mixture.shared) is not None:
         table += linear(SHARED_GATES, *names[SHARED_GATES], bias=False)
         table += linear(SHARED_DOWN, *names[SHARED_DOWN], bias=False, rows=output)

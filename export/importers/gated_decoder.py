@@ -12,6 +12,7 @@ import torch
 
 from export.errors import SourceError
 from export.importers.decoder_names import (
+    CHOICE_BIAS,
     DOWN,
     GATES,
     HUGGING_FACE,
@@ -49,6 +50,7 @@ from model.mixers import required
 from model.position_config import PositionConfig, PositionKind
 
 __all__ = [
+    "CHOICE_BIAS",
     "DOWN",
     "GATES",
     "HUGGING_FACE",

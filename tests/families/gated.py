@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from hypothesis import strategies as st
 
 from tests.families.harness import VOCABULARY_SIZE
@@ -32,3 +33,12 @@ def layer_types(num_layers: int = 2) -> st.SearchStrategy[list[str]]:
     """Any pattern of full and sliding attention."""
     kinds = st.sampled_from(("full_attention", "sliding_attention"))
     return st.lists(kinds, min_size=num_layers, max_size=num_layers)
+
+
+def with_choice_bias(model: Any) -> Any:
+    """``model`` with random biases of experts, which have no gradients and so stay 0."""
+    generator = torch.Generator().manual_seed(0)
+    for name, bias in model.state_dict().items():
+        if name.endswith("e_score_correction_bias"):
+            bias.copy_(0.3 * torch.randn(bias.shape, generator=generator))
+    return model
