@@ -16,6 +16,7 @@ from export.importers.gemma import (
     import_vaultgemma,
 )
 from export.importers.glm import import_glm, import_glm4
+from export.importers.glm4_moe import import_glm4_moe
 from export.importers.gpt2 import import_gpt2
 from export.importers.gpt_bigcode import import_gpt_bigcode
 from export.importers.gpt_neo import import_gpt_neo
@@ -73,6 +74,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "gemma3_text": import_gemma3,
     "glm": import_glm,
     "glm4": import_glm4,
+    "glm4_moe": import_glm4_moe,
     "gpt2": import_gpt2,
     "gpt_bigcode": import_gpt_bigcode,
     "gpt_neo": import_gpt_neo,

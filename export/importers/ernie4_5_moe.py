@@ -5,15 +5,8 @@ A bias chooses experts, but does not weigh them. Rotary positions rotate neighbo
 
 from export.checkpoint import Checkpoint
 from export.importers.causal import architecture_of, causal_checkpoint
-from export.importers.gated_decoder import (
-    CHOICE_BIAS,
-    SHARED_DOWN,
-    SHARED_GATES,
-    DecoderSizes,
-    Names,
-    gated_table,
-)
-from export.importers.qwen import NAMES as EXPERTS
+from export.importers.deepseek_experts import NAMES as ROUTED
+from export.importers.gated_decoder import CHOICE_BIAS, DecoderSizes, Names, gated_table
 from export.importers.rotary import rotary, rotary_rows
 from export.importers.support import MAX_EXPERTS
 from export.readers.fields import Fields
@@ -21,12 +14,9 @@ from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
 from model.config import ExpertsConfig, RoutingConfig, SharedExpertConfig
 
-_MIXTURE = "model.layers.{n}.mlp"
 NAMES: Names = {
-    **EXPERTS,
-    CHOICE_BIAS: (f"{_MIXTURE}.moe_statics.e_score_correction_bias",),
-    SHARED_GATES: tuple(f"{_MIXTURE}.shared_experts.{name}_proj" for name in ("gate", "up")),
-    SHARED_DOWN: (f"{_MIXTURE}.shared_experts.down_proj",),
+    **ROUTED,
+    CHOICE_BIAS: ("model.layers.{n}.mlp.moe_statics.e_score_correction_bias",),
 }
 
 
