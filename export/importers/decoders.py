@@ -6,6 +6,7 @@ from export.checkpoint import Checkpoint
 from export.importers.apertus import import_apertus
 from export.importers.bloom import import_bloom
 from export.importers.cohere import import_cohere, import_cohere2
+from export.importers.dots1 import import_dots1
 from export.importers.ernie4_5_moe import import_ernie4_5_moe
 from export.importers.exaone4 import import_exaone4
 from export.importers.falcon import import_falcon
@@ -65,6 +66,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "codegen": import_codegen,
     "cohere": import_cohere,
     "cohere2": import_cohere2,
+    "dots1": import_dots1,
     "ernie4_5": import_ernie4_5,
     "ernie4_5_moe": import_ernie4_5_moe,
     "exaone4": import_exaone4,

@@ -1,4 +1,4 @@
-"""GLM-4.5 against transformers."""
+"""GLM-4.5 and dots.llm1 against transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
+from transformers import Dots1Config, Dots1ForCausalLM, Glm4MoeConfig, Glm4MoeForCausalLM
 
 from export.errors import ExportError, SourceError, UnsupportedError
 from export.sources import load_checkpoint
 from tests.export.importers.support import edit_json, edit_weights, save
-from tests.families.gated import AXES, SMALL, with_choice_bias
+from tests.families.gated import AXES, SMALL, WINDOWS, layer_types, with_choice_bias
 from tests.families.harness import check_eager, check_graphs
 
 SIZES: dict[str, Any] = {
@@ -51,6 +51,37 @@ def small_model(**changes: Any) -> Any:
 )
 def test_eager_matches_transformers(changes: dict[str, Any]) -> None:
     check_eager(small_model(**changes))
+
+
+@settings(max_examples=15)
+@given(
+    st.fixed_dictionaries(
+        AXES
+        | ROUTING
+        | {
+            "attention_bias": st.booleans(),
+            "layer_types": st.none() | layer_types(),
+            "max_window_layers": st.integers(0, 2),
+            "sliding_window": st.none() | WINDOWS,
+        }
+    )
+)
+def test_dots1_eager_matches_transformers(changes: dict[str, Any]) -> None:
+    if changes["sliding_window"] is None:
+        changes["layer_types"] = None
+    model = Dots1ForCausalLM(Dots1Config(**SIZES | changes))
+    check_eager(
+        with_choice_bias(model),
+        prepare=lambda folder: edit_json(
+            folder / "config.json", layer_types=changes["layer_types"]
+        ),
+    )
+
+
+def test_dots1_graphs_match_transformers() -> None:
+    sizes: dict[str, Any] = {"first_k_dense_replace": 1, "n_shared_experts": 2}
+    model = Dots1ForCausalLM(Dots1Config(**SIZES, **sizes))
+    check_graphs("dots.llm1", with_choice_bias(model))
 
 
 def test_graphs_match_transformers() -> None:
