@@ -44,7 +44,13 @@ from export.importers.mixtral import import_mixtral
 from export.importers.modernbert_decoder import import_modernbert_decoder
 from export.importers.mpt import import_mpt
 from export.importers.nemotron import import_nemotron
-from export.importers.olmo import import_olmo, import_olmo2, import_olmo3, import_olmoe
+from export.importers.olmo import (
+    import_flex_olmo,
+    import_olmo,
+    import_olmo2,
+    import_olmo3,
+    import_olmoe,
+)
 from export.importers.opt import import_opt
 from export.importers.persimmon import import_persimmon
 from export.importers.phi import import_phi
@@ -71,6 +77,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "ernie4_5_moe": import_ernie4_5_moe,
     "exaone4": import_exaone4,
     "falcon": import_falcon,
+    "flex_olmo": import_flex_olmo,
     "gemma": import_gemma,
     "gemma2": import_gemma2,
     "gemma3_text": import_gemma3,

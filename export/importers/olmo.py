@@ -1,7 +1,8 @@
 """OLMo, OLMo 2, OLMo 3 and OLMoE (Groeneveld et al. 2024; Team OLMo 2024; Muennighoff et al. 2024).
 
 OLMo's norms have no weights. OLMo 2 and 3 normalize the outputs of sub-layers, and queries and keys
-over all heads; OLMo 3 has windows in most layers. OLMoE is a mixture of experts.
+over all heads; OLMo 3 has windows in most layers. OLMoE is a mixture of experts, and so is FlexOlmo
+(Shi et al. 2025), with OLMo 2's norms.
 """
 
 from typing import Any
@@ -111,15 +112,40 @@ def import_olmoe(folder: HuggingFaceFolder) -> Checkpoint:
     check_supported(config, hidden_act=("silu",))
     sizes = DecoderSizes.of(config, epsilon=1e-5)
     positions = rotary(config, sizes.head_size)
-    experts = ExpertsConfig(
-        count=config.positive("num_experts", 64, maximum=MAX_EXPERTS),
-        active=config.positive("num_experts_per_tok", 8),
-        normalized=config.flag("norm_topk_prob", False),
-    )
+    experts = _experts(config, count=64, active=8)
     attention = sizes.attention(**_normed(config, sizes), rotary=positions.config)
     layer = sizes.layer(attention, experts=experts)
     model = sizes.model((layer,) * sizes.num_layers, positions.max_positions)
     return causal_checkpoint(folder, model, architecture, gated_table(model, EXPERTS))
+
+
+def import_flex_olmo(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``FlexOlmoForCausalLM`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
+    """
+    config = folder.config
+    architecture = architecture_of(config, "FlexOlmoForCausalLM")
+    check_supported(config, hidden_act=("silu",))
+    sizes = DecoderSizes.of(config)
+    positions = rotary(config, sizes.head_size, default_base=500_000.0)
+    attention = sizes.attention(**_normed(config, sizes), rotary=positions.config)
+    experts = _experts(config, count=7, active=5)
+    layer = sizes.layer(attention, norm_order=NormOrder.RES_POST, experts=experts)
+    model = sizes.model((layer,) * sizes.num_layers, positions.max_positions)
+    return causal_checkpoint(
+        folder, model, architecture, gated_table(model, {**EXPERTS, **RES_POST})
+    )
+
+
+def _experts(config: Fields, *, count: int, active: int) -> ExpertsConfig:
+    """The mixture of each layer; ``count`` and ``active`` are defaults."""
+    return ExpertsConfig(
+        count=config.positive("num_experts", count, maximum=MAX_EXPERTS),
+        active=config.positive("num_experts_per_tok", active),
+        normalized=config.flag("norm_topk_prob", False),
+    )
 
 
 def _attention(config: Fields) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""OLMo, OLMo 2, OLMo 3 and OLMoE against transformers."""
+"""OLMo, OLMo 2, OLMo 3, OLMoE and FlexOlmo against transformers."""
 
 from typing import Any
 
@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
+    FlexOlmoConfig,
+    FlexOlmoForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
     Olmo3Config,
@@ -88,3 +90,13 @@ def test_olmoe_eager_matches_transformers(changes: dict[str, Any]) -> None:
 
 def test_olmoe_graphs_match_transformers() -> None:
     check_graphs("OLMoE", OlmoeForCausalLM(OlmoeConfig(**SMALL | EXPERTS)))
+
+
+@settings(max_examples=8)
+@given(st.fixed_dictionaries(AXES | BIAS | {"norm_topk_prob": st.booleans()}))
+def test_flex_olmo_eager_matches_transformers(changes: dict[str, Any]) -> None:
+    check_eager(FlexOlmoForCausalLM(FlexOlmoConfig(**SMALL | EXPERTS | changes)))
+
+
+def test_flex_olmo_graphs_match_transformers() -> None:
+    check_graphs("FlexOlmo", FlexOlmoForCausalLM(FlexOlmoConfig(**SMALL | EXPERTS)))
