@@ -43,6 +43,7 @@ from export.importers.mistral import import_mistral
 from export.importers.mixtral import import_mixtral
 from export.importers.modernbert_decoder import import_modernbert_decoder
 from export.importers.mpt import import_mpt
+from export.importers.nanochat import import_nanochat
 from export.importers.nemotron import import_nemotron
 from export.importers.olmo import (
     import_flex_olmo,
@@ -103,6 +104,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "mixtral": import_mixtral,
     "modernbert-decoder": import_modernbert_decoder,
     "mpt": import_mpt,
+    "nanochat": import_nanochat,
     "nemotron": import_nemotron,
     "olmo": import_olmo,
     "olmo2": import_olmo2,

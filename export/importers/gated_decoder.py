@@ -231,11 +231,13 @@ def gated_table(
 
     def vector(module: str, transform: Transform = same, name: str = "weight") -> Rename:
         sources = tuple(f"{source}.{name}" for source in names[module])
-        if not sources:
-            return Rename(f"{module}.{name}", (), lambda: torch.ones(model.hidden_size))
         return Rename(f"{module}.{name}", sources, transform)
 
-    def normed(module: str, config: NormConfig, both: Transform | None = None) -> list[Rename]:
+    def normed(
+        module: str, config: NormConfig, both: Transform | None = None, *, size: int | None = None
+    ) -> list[Rename]:
+        if not names[module]:
+            return [Rename(f"{module}.weight", (), lambda: torch.ones(size or model.hidden_size))]
         has_bias = config.kind == NormKind.LAYER and config.bias
         biases = [vector(module, both or same, "bias")] if has_bias else []
         return [vector(module, both or norm), *biases]
@@ -261,7 +263,8 @@ def gated_table(
         if attention is not None:
             if attention.head_norm is not None:
                 for name in ("query_norm", "key_norm"):
-                    entries += normed(f"{TARGET}.mixer.{name}", attention.head_norm, head_norm)
+                    module, size = f"{TARGET}.mixer.{name}", attention.head_size
+                    entries += normed(module, attention.head_norm, head_norm, size=size)
             entries += matrix(f"{TARGET}.mixer.qkv", bias=attention.input_bias, rows=qkv)
             bias = attention.output_bias
             entries += matrix(f"{TARGET}.mixer.output", bias=bias, rows=output)

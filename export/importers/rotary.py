@@ -190,11 +190,20 @@ def rotary_dimensions_first(
     return torch.cat([first, rest[0], second, rest[1]])
 
 
-def rotary_rows(attention: AttentionConfig, *, interleaved: bool = False) -> Transform:
-    """Stacks query, key and value weights; dimensions as in :func:`rotary_dimensions_first`."""
+def rotary_rows(
+    attention: AttentionConfig, *, interleaved: bool = False, is_reversed: bool = False
+) -> Transform:
+    """Stacks query, key and value weights; dimensions as in :func:`rotary_dimensions_first`.
+
+    Args:
+        is_reversed: the family rotates whole heads by the opposite angle. That of the halves in the
+            other order is the usual one.
+    """
     size, num_kv_heads = attention.head_size, attention.num_kv_heads
     heads = torch.arange((attention.num_heads + 2 * num_kv_heads) * size).view(-1, size)
     sizes = [attention.num_heads, num_kv_heads, num_kv_heads]
     query, key, value = torch.split(heads, sizes)
     order = rotary_dimensions_first(size, attention.rotary, interleaved=interleaved)
+    if is_reversed:
+        order = order.roll(size // 2)
     return select_rows(kind_rows(query, key, value, order))
