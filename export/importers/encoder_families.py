@@ -26,6 +26,7 @@ from export.importers.openai_privacy_filter import import_openai_privacy_filter
 from export.importers.rembert import import_rembert
 from export.importers.roberta import import_roberta
 from export.importers.roformer import import_roformer
+from export.importers.squeezebert import import_squeezebert
 from export.importers.xlnet import import_xlnet
 from export.readers.hugging_face import HuggingFaceFolder
 
@@ -59,6 +60,7 @@ ENCODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "roberta": import_roberta,
     "roberta-prelayernorm": import_roberta,
     "roformer": import_roformer,
+    "squeezebert": import_squeezebert,
     "xlm-roberta": import_roberta,
     "xlm-roberta-xl": import_roberta,
     "xlnet": import_xlnet,

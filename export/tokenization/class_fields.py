@@ -11,7 +11,7 @@ from export.readers.fields import Fields
 
 _WORD_PIECE = (
     *("Bert", "DistilBert", "DPRContextEncoder", "DPRQuestionEncoder", "Electra", "MobileBert"),
-    "MPNet",
+    *("MPNet", "SqueezeBert"),
 )
 _BYTE_LEVEL = ("Bart", "Blenderbot", "GPT2", "GPTNeoX", "Longformer", "Qwen2", "Roberta")
 _LOWERCASE = ("Albert", "DebertaV2", "XLNet")
@@ -45,6 +45,7 @@ _BY_MODEL_TYPE = {
     "qwen3_moe": "Qwen2",
     "roberta": "Roberta",
     "roberta-prelayernorm": "Roberta",
+    "squeezebert": "Bert",
     "xlm-roberta": "XLMRoberta",
     "xlm-roberta-xl": "XLMRoberta",
     "xlnet": "XLNet",

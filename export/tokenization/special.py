@@ -40,6 +40,7 @@ TEMPLATES = {
     "Electra": _BERT,
     "MobileBert": _BERT,
     "RoFormer": _BERT,
+    "SqueezeBert": _BERT,
     "Albert": _BERT,
     "Roberta": _ROBERTA,
     "XLMRoberta": _ROBERTA,
@@ -71,7 +72,7 @@ DEFAULTS = {
     "Albert": {"unk": "<unk>", "sep": "[SEP]", "pad": "<pad>", "cls": "[CLS]", "mask": "[MASK]"},
 }
 DEFAULTS["Esm"] = {role: f"<{role}>" for role in ("unk", "cls", "pad", "mask", "eos")}
-_LIKE_BERT = ("ConvBert", "DistilBert", "Electra", "MobileBert", "RoFormer")
+_LIKE_BERT = ("ConvBert", "DistilBert", "Electra", "MobileBert", "RoFormer", "SqueezeBert")
 DEFAULTS |= dict.fromkeys(_LIKE_BERT, DEFAULTS["Bert"])
 DEFAULTS["BlenderbotSmall"] = {
     **{"bos": "__start__", "eos": "__end__"},
@@ -90,6 +91,7 @@ CLASSES = {
     "electra": "Electra",
     "mobilebert": "MobileBert",
     "roformer": "RoFormer",
+    "squeezebert": "SqueezeBert",
     "albert": "Albert",
     "roberta": "Roberta",
     "xlm-roberta": "XLMRoberta",

@@ -97,6 +97,8 @@ def check(folder: Path) -> None:
         ("mobilebert", "MobileBertTokenizer"),
         ("mobilebert", None),
         ("mpnet", "MPNetTokenizer"),
+        ("squeezebert", "SqueezeBertTokenizer"),
+        ("squeezebert", None),
         ("modernbert", "BertTokenizer"),
     ],
 )

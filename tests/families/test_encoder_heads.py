@@ -45,6 +45,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "Roberta": {},
     "RobertaPreLayerNorm": {},
     "RoFormer": {"embedding_size": 24, "hidden_act": "relu"},
+    "SqueezeBert": {"embedding_size": 64},
     "XLMRoberta": {},
     "XLMRobertaXL": {},
 }
