@@ -39,7 +39,7 @@ from export.importers.llama_like import (
     import_ministral,
     import_seed_oss,
 )
-from export.importers.mistral import import_mistral
+from export.importers.mistral import import_ministral3, import_mistral
 from export.importers.mixtral import import_mixtral
 from export.importers.modernbert_decoder import import_modernbert_decoder
 from export.importers.mpt import import_mpt
@@ -100,6 +100,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "hunyuan_v1_moe": import_hunyuan_moe,
     "llama": import_llama,
     "ministral": import_ministral,
+    "ministral3": import_ministral3,
     "mistral": import_mistral,
     "mixtral": import_mixtral,
     "modernbert-decoder": import_modernbert_decoder,

@@ -125,6 +125,8 @@ def test_normalizer_of_bert(
         ("llama", "GPT2Tokenizer"),
         ("llama", "LlamaTokenizerFast"),
         ("phi3", "LlamaTokenizer"),
+        ("ernie4_5_moe", "GPT2Tokenizer"),
+        ("ministral3", "GPT2Tokenizer"),
     ],
 )
 def test_space_before_bytes(
