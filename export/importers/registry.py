@@ -19,6 +19,10 @@ from export.importers.edit_tagger import TAGS_FILE, import_edit_tagger, is_edit_
 from export.importers.encoder_families import ENCODERS
 from export.importers.g2p import import_g2p, is_g2p
 from export.importers.gguf_architectures import GGUF
+from export.importers.language_models import (
+    import_gemma3_language_model,
+    import_mistral3_language_model,
+)
 from export.importers.led import import_led
 from export.importers.m2m100 import import_m2m100
 from export.importers.marian import import_marian
@@ -67,10 +71,12 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "siglip_vision_model": import_siglip_vision,
     "vit": import_vit,
     "whisper": import_whisper,
+    "gemma3": import_gemma3_language_model,
     "led": import_led,
     "m2m_100": import_m2m100,
     "marian": import_opus_mt,
     "mbart": import_mbart,
+    "mistral3": import_mistral3_language_model,
     "mt5": import_t5,
     "nllb-moe": import_nllb_moe,
     "pegasus": import_pegasus,
