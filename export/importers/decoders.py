@@ -36,6 +36,7 @@ from export.importers.llama_like import (
     import_arcee,
     import_ernie4_5,
     import_helium,
+    import_jais2,
     import_ministral,
     import_seed_oss,
 )
@@ -98,6 +99,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "helium": import_helium,
     "hunyuan_v1_dense": import_hunyuan,
     "hunyuan_v1_moe": import_hunyuan_moe,
+    "jais2": import_jais2,
     "llama": import_llama,
     "ministral": import_ministral,
     "ministral3": import_ministral3,

@@ -1,4 +1,4 @@
-"""Families that differ from Llama in defaults, biases or the order of rotated dimensions."""
+"""Families that differ from Llama in defaults, biases, norms or the order of rotated dimensions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from export.importers.activations import activation
 from export.importers.causal import architecture_of, causal_checkpoint
 from export.importers.gated_decoder import HUGGING_FACE, TARGET, DecoderSizes, Names, gated_table
 from export.importers.layer_types import SLIDING, layer_types
+from export.importers.norms import layer_norm
 from export.importers.renaming import stack_rows
 from export.importers.rotary import rotary, rotary_rows
 from export.readers.fields import Fields
@@ -36,6 +37,7 @@ class LlamaVariant:
         base, epsilon, head_size, tied, activation: defaults of its configuration.
         interleaved: whether rotary positions rotate neighbouring dimensions.
         slides: whether layers may have windows.
+        has_layer_norm: whether norms are layer norms, whose epsilon is ``layer_norm_eps``.
     """
 
     architecture: str
@@ -48,6 +50,7 @@ class LlamaVariant:
     gated: bool = True
     interleaved: bool = False
     slides: bool = False
+    has_layer_norm: bool = False
 
 
 def _llama_biases(config: Fields) -> Biases:
@@ -64,6 +67,11 @@ def _helium_biases(config: Fields) -> Biases:
 def _ernie_biases(config: Fields) -> Biases:
     bias = config.flag("use_bias", False)
     return Biases(input=bias, output=bias, feed_forward=bias)
+
+
+def _jais2_biases(config: Fields) -> Biases:
+    bias = config.flag("attention_bias", True)
+    return Biases(input=bias, output=bias, feed_forward=config.flag("mlp_bias", True))
 
 
 def _seed_oss_biases(config: Fields) -> Biases:
@@ -98,6 +106,13 @@ HELIUM = LlamaVariant(  # Kyutai 2025
     head_size=128,
     interleaved=True,
 )
+JAIS2 = LlamaVariant(  # MBZUAI, Inception and Cerebras 2025
+    architecture="Jais2ForCausalLM",
+    biases=_jais2_biases,
+    activation="relu2",
+    gated=False,
+    has_layer_norm=True,
+)
 MINISTRAL = LlamaVariant(  # Mistral AI 2024
     architecture="MinistralForCausalLM", biases=lambda _config: Biases(), slides=True
 )
@@ -121,6 +136,11 @@ def import_helium(folder: HuggingFaceFolder) -> Checkpoint:
     return import_llama_like(folder, HELIUM)
 
 
+def import_jais2(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``Jais2ForCausalLM`` in ``folder``; see :func:`import_llama_like`."""
+    return import_llama_like(folder, JAIS2)
+
+
 def import_ministral(folder: HuggingFaceFolder) -> Checkpoint:
     """The ``MinistralForCausalLM`` in ``folder``; see :func:`import_llama_like`."""
     return import_llama_like(folder, MINISTRAL)
@@ -140,7 +160,11 @@ def import_llama_like(folder: HuggingFaceFolder, variant: LlamaVariant) -> Check
     config = folder.config
     architecture = architecture_of(config, variant.architecture)
     sizes = DecoderSizes.of(
-        config, epsilon=variant.epsilon, tied=variant.tied, head_size=variant.head_size
+        config,
+        epsilon=variant.epsilon,
+        tied=variant.tied,
+        head_size=variant.head_size,
+        norm=layer_norm(config) if variant.has_layer_norm else None,
     )
     positions = rotary(config, sizes.head_size, default_base=variant.base)
     biases = variant.biases(config)

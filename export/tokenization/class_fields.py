@@ -33,6 +33,7 @@ _BY_MODEL_TYPE = {
     "gpt_neox": "GPTNeoX",
     "gte": "XLMRoberta",
     "jina_embeddings_v3": "XLMRoberta",
+    "jais2": "GPT2",
     "longformer": "Roberta",
     "megatron-bert": "Bert",
     "mobilebert": "Bert",

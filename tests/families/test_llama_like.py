@@ -1,4 +1,4 @@
-"""Arcee, ERNIE 4.5, Helium, Ministral and Seed-OSS against transformers."""
+"""Arcee, ERNIE 4.5, Helium, Jais 2, Ministral and Seed-OSS against transformers."""
 
 from typing import Any
 
@@ -12,6 +12,8 @@ from transformers import (
     Ernie4_5ForCausalLM,
     HeliumConfig,
     HeliumForCausalLM,
+    Jais2Config,
+    Jais2ForCausalLM,
     MinistralConfig,
     MinistralForCausalLM,
     SeedOssConfig,
@@ -28,6 +30,16 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, st.SearchStrategy[Any]]]] = {
     "Arcee": (ArceeConfig, ArceeForCausalLM, BIASES | HEADS),
     "ERNIE 4.5": (Ernie4_5Config, Ernie4_5ForCausalLM, HEADS | {"use_bias": st.booleans()}),
     "Helium": (HeliumConfig, HeliumForCausalLM, BIASES | {"head_dim": st.just(16)}),
+    "Jais 2": (
+        Jais2Config,
+        Jais2ForCausalLM,
+        BIASES
+        | HEADS
+        | {
+            "layer_norm_eps": st.sampled_from((1e-5, 1e-2)),
+            "hidden_act": st.sampled_from(("relu2", "silu")),
+        },
+    ),
     "Ministral": (
         MinistralConfig,
         MinistralForCausalLM,
