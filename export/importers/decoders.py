@@ -40,6 +40,7 @@ from export.importers.llama_like import (
     import_ministral,
     import_seed_oss,
 )
+from export.importers.mellum import import_mellum
 from export.importers.mistral import import_ministral3, import_mistral
 from export.importers.mixtral import import_mixtral
 from export.importers.modernbert_decoder import import_modernbert_decoder
@@ -101,6 +102,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "hunyuan_v1_moe": import_hunyuan_moe,
     "jais2": import_jais2,
     "llama": import_llama,
+    "mellum": import_mellum,
     "ministral": import_ministral,
     "ministral3": import_ministral3,
     "mistral": import_mistral,
