@@ -43,7 +43,16 @@ def run_gpu(request: Request, console: Console) -> bool:
     """Runs what the report lacks. Returns whether the device exists and no check failed.
 
     What does not fit into the time budget is left for the next run with the same report.
+
+    Raises:
+        ValueError: nothing in the plan has a part of ``request.only`` in its name.
     """
+    plan = make_plan(request.device, request.sizes)
+    is_selected = _filter(request.only)
+    titles = [f"{Part.CHECKS}: {each.name}" for each in plan.checks]
+    titles += [f"{part}: {item.title}" for part, item in plan.items]
+    if not any(map(is_selected, titles)):
+        raise ValueError(f"--only: nothing has {' or '.join(request.only)} in its name")
     deadline = Deadline(request.budget_seconds)
     report = Report(request.out, request.device)
     with _timed("machine", console):
@@ -51,8 +60,6 @@ def run_gpu(request: Request, console: Console) -> bool:
             return False
     builder = ModelBuilder(request.root, request.device, deadline)
     checker = ParityChecker(builder, request.root, request.device, deadline)
-    plan = make_plan(request.device, request.sizes)
-    is_selected = _filter(request.only)
     threads = len(os.sched_getaffinity(0))
     setting = Setting(builder, request.root, request.device, threads, deadline)
     engines = Engines(setting)
