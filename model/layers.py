@@ -1,4 +1,4 @@
-"""Transformer layers and stacks: Vaswani et al. 2017, figure 1, and its variants."""
+"""Transformer layers: Vaswani et al. 2017, figure 1, and its variants."""
 
 from collections.abc import Callable
 
