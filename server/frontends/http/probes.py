@@ -1,7 +1,9 @@
-"""Health probes and metrics: ``/livez``, ``/readyz``, ``/health``, ``/v2/health``, ``/metrics``."""
+"""Health probes and metrics: ``/livez``, ``/readyz``, ``/health``, ``/ping``, ``/v2/health``,
+``/metrics``.
+"""
 
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.failures import Failure
@@ -39,10 +41,12 @@ def routes(context: Context, metrics: Metrics) -> list[BaseRoute]:
     async def expose(_: Call[None]) -> Response:
         return Response(metrics.exposition(), media_type=metrics.content_type)
 
+    ping = api.get("/ping", ready, is_public=True)  # SageMaker's name; vLLM answers both methods
     return [
         api.get("/livez", live, is_public=True),
         api.get("/readyz", ready, is_public=True),
         api.get("/health", ready, is_public=True),
+        Route(ping.path, ping.endpoint, methods=["GET", "POST"]),
         api.get("/v2/health/live", server_live, is_public=True),
         api.get("/v2/health/ready", server_ready, is_public=True),
         api.get("/metrics", expose),

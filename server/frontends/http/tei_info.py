@@ -1,6 +1,5 @@
 """text-embeddings-inference's ``/info``."""
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from starlette.responses import Response
@@ -8,6 +7,7 @@ from starlette.responses import Response
 from model.bundle import EmbeddingKind, Task
 from server.bounds import MAX_TEXTS
 from server.frontends.http.endpoint import Call, json_response
+from server.frontends.oip.models import server_version
 from server.service.model_info import ModelInfo
 
 
@@ -27,7 +27,7 @@ async def info(name: str, call: Call[None]) -> Response:
             "max_client_batch_size": MAX_TEXTS,  # clients send at most so many texts
             "auto_truncate": False,
             "tokenization_workers": None,
-            "version": _version(),
+            "version": server_version(),
             "sha": None,
             "docker_label": None,
         }
@@ -51,10 +51,3 @@ def _model_type(model: ModelInfo) -> dict[str, Any] | None:
             "label2id": {label: id_ for id_, label in labels.items()},
         }
     }
-
-
-def _version() -> str:
-    try:
-        return version("triune")
-    except PackageNotFoundError:
-        return ""

@@ -1,4 +1,4 @@
-"""vLLM's ``/score``, ``/classify``, ``/tokenize`` and ``/detokenize``."""
+"""vLLM's ``/score``, ``/classify``, ``/tokenize``, ``/detokenize`` and ``/version``."""
 
 import re
 import time
@@ -16,6 +16,7 @@ from server.frontends.http.json_size import MAX_ID_VALUES
 from server.frontends.http.openai.errors import error_response
 from server.frontends.http.openai.prompts import ENCODER_NAMES, truncation
 from server.frontends.http.openai.usage import prompt_usage
+from server.frontends.oip.models import server_version
 from server.service.classify import ClassifyRequest
 from server.service.rerank import RerankRequest
 from server.service.tokenize import DetokenizeRequest, TokenizeRequest
@@ -99,6 +100,7 @@ def routes(context: Context) -> list[BaseRoute]:
             names={"token_inputs": "tokens"},
             max_values=MAX_ID_VALUES,
         ),
+        api.get("/version", _version),
     ]
 
 
@@ -215,3 +217,7 @@ async def _detokenize(call: Call[DetokenizeBody]) -> Response:
     request = DetokenizeRequest(model=call.body.model, token_inputs=(tuple(call.body.tokens),))
     result = await call.service.detokenize(request, call.caller)
     return json_response({"prompt": result.texts[0]})
+
+
+async def _version(_: Call[None]) -> Response:
+    return json_response({"version": server_version()})

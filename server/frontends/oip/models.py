@@ -39,13 +39,17 @@ _STATES = {
 }
 
 
+def server_version() -> str:
+    """The server's version; "unknown" if it runs from a checkout that is not installed."""
+    try:
+        return importlib.metadata.version(SERVER_NAME)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
 def server_metadata() -> Json:
     """The server's name, version and protocol extensions."""
-    try:
-        version = importlib.metadata.version(SERVER_NAME)
-    except importlib.metadata.PackageNotFoundError:  # runs from a checkout
-        version = "unknown"
-    return {"name": SERVER_NAME, "version": version, "extensions": list(EXTENSIONS)}
+    return {"name": SERVER_NAME, "version": server_version(), "extensions": list(EXTENSIONS)}
 
 
 def model_ready(service: Service, name: str, version: str = "") -> bool:

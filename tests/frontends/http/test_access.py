@@ -24,7 +24,7 @@ from tests.faults.record import record
 from tests.server.in_process_server import CLASSIFIER, serving
 from tests.server.test_tls import write_ca, write_certificate
 
-PUBLIC = ("/livez", "/readyz", "/health")
+PUBLIC = ("/livez", "/readyz", "/health", "/ping")
 BEARER = {"authorization": "Bearer first-token"}
 LOOPBACK = "127.0.0.1:0"
 CLASSIFY = {"model": CLASSIFIER, "input": "12"}

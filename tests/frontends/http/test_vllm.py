@@ -166,3 +166,15 @@ def test_errors_name_the_field(
 ) -> None:
     answer = http.post(path, json={"model": EMBEDDER, **body})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+
+
+def test_the_version_is_that_of_the_server(http: httpx2.Client) -> None:
+    version = ok(http.get("/v2"))["version"]
+    assert version
+    assert ok(http.get("/version")) == {"version": version}
+    assert ok(http.get(f"/{EMBEDDER}/info"))["version"] == version
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_ping_is_a_health_check(http: httpx2.Client, method: str) -> None:
+    assert ok(http.request(method, "/ping")) == ok(http.get("/health"))
