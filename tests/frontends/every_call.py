@@ -60,6 +60,11 @@ OTHERS = {
     "/v2/repository/index",
     "/v2/repository/models/{model}/load",
     "/v2/repository/models/{model}/unload",
+    "/v2/trace/setting",
+    "/v2/models/{model}/trace/setting",
+    "/v2/logging",
+    "/v2/systemsharedmemory/{call:path}",
+    "/v2/cudasharedmemory/{call:path}",
 }
 CALLS: dict[str, Any] = {
     "Generate": pb.GenerateRequest(inputs=TEXTS),

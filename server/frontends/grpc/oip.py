@@ -14,14 +14,12 @@ from server.frontends.grpc.calls import rpc_scope
 from server.frontends.grpc.context import Context
 from server.frontends.grpc.oip_infer import InferCalls
 from server.frontends.oip import models
+from server.frontends.oip.messages import NO_LOG_SETTINGS, NO_SHARED_MEMORY, NO_TRACE_SETTINGS
 from server.service.service import Service
 
 OPEN_INFERENCE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 
 Response = TypeVar("Response", bound=Message)
-
-
-_SHARED_MEMORY = "shared memory is not supported: send tensors in the request"
 
 
 def _refusing(reason: str) -> Any:
@@ -132,14 +130,14 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
             await self._service.unload_model(name)
             return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
-    SystemSharedMemoryStatus = _refusing(_SHARED_MEMORY)
-    SystemSharedMemoryRegister = _refusing(_SHARED_MEMORY)
-    SystemSharedMemoryUnregister = _refusing(_SHARED_MEMORY)
-    CudaSharedMemoryStatus = _refusing(_SHARED_MEMORY)
-    CudaSharedMemoryRegister = _refusing(_SHARED_MEMORY)
-    CudaSharedMemoryUnregister = _refusing(_SHARED_MEMORY)
-    TraceSetting = _refusing("trace settings are not supported")
-    LogSettings = _refusing("log settings are options of the server's command line")
+    SystemSharedMemoryStatus = _refusing(NO_SHARED_MEMORY)
+    SystemSharedMemoryRegister = _refusing(NO_SHARED_MEMORY)
+    SystemSharedMemoryUnregister = _refusing(NO_SHARED_MEMORY)
+    CudaSharedMemoryStatus = _refusing(NO_SHARED_MEMORY)
+    CudaSharedMemoryRegister = _refusing(NO_SHARED_MEMORY)
+    CudaSharedMemoryUnregister = _refusing(NO_SHARED_MEMORY)
+    TraceSetting = _refusing(NO_TRACE_SETTINGS)
+    LogSettings = _refusing(NO_LOG_SETTINGS)
 
     async def _check_admin(self, context: Context) -> None:
         if not self._is_admin:

@@ -76,10 +76,20 @@ class MethodNotAllowedError(ServeError):
         super().__init__(f"this address does not answer {method}")
 
 
+class UnsupportedCallError(ServeError):
+    """A call of a protocol that this server does not answer, as ``reason`` says: status 501."""
+
+    code = Code.FAILED_PRECONDITION
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+
 _STATUSES_OF_TYPES = {
     BodyTooLargeError: 413,
     UnsupportedEncodingError: 415,
     MethodNotAllowedError: 405,
+    UnsupportedCallError: 501,
     ForeignOriginError: 403,
 }
 

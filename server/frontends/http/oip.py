@@ -6,6 +6,7 @@ Models are loaded and unloaded on the gRPC admin address only.
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from server.errors import Code, ServeError
 from server.frontends.http.body import json_decoder
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.event_stream import EventStream, event
-from server.frontends.http.failures import Failure
+from server.frontends.http.failures import Failure, UnsupportedCallError
 from server.frontends.http.images import Images
 from server.frontends.http.oip_codec import (
     InferBody,
@@ -28,7 +29,12 @@ from server.frontends.http.oip_codec import (
 )
 from server.frontends.oip import models
 from server.frontends.oip.infer import Inference
-from server.frontends.oip.messages import InferRequest
+from server.frontends.oip.messages import (
+    NO_LOG_SETTINGS,
+    NO_SHARED_MEMORY,
+    NO_TRACE_SETTINGS,
+    InferRequest,
+)
 from server.frontends.oip.signatures import FILE_INPUTS
 from server.frontends.oip.tensors import BYTES, InputTensor
 
@@ -40,6 +46,16 @@ class _ElsewhereError(ServeError):
 
     def __init__(self) -> None:
         super().__init__("models are loaded and unloaded on the gRPC admin address")
+
+
+# Triton's extensions that are refused, with the reason.
+_UNSUPPORTED = {
+    "/v2/trace/setting": NO_TRACE_SETTINGS,
+    "/v2/models/{model}/trace/setting": NO_TRACE_SETTINGS,
+    "/v2/logging": NO_LOG_SETTINGS,
+    "/v2/systemsharedmemory/{call:path}": NO_SHARED_MEMORY,
+    "/v2/cudasharedmemory/{call:path}": NO_SHARED_MEMORY,
+}
 
 
 class _IndexBody(msgspec.Struct):
@@ -72,6 +88,9 @@ def routes(context: Context) -> list[BaseRoute]:
             api.post(f"{path}/generate", decode_generate, calls.generate, model_of=_model),
             api.post(f"{path}/generate_stream", decode_generate, calls.stream, model_of=_model),
         ]
+    for path, reason in _UNSUPPORTED.items():
+        refuse = partial(_refuse_as, reason)
+        made += [api.get(path, refuse), api.post(path, _ignore_body, refuse)]
     return made
 
 
@@ -166,3 +185,7 @@ def _ignore_body(_: bytes, __: Headers) -> None:
 
 async def _refuse(_: Call[None]) -> Response:
     raise _ElsewhereError
+
+
+async def _refuse_as(reason: str, _: Call[None]) -> Response:
+    raise UnsupportedCallError(reason)

@@ -16,6 +16,11 @@ MAX_TIMEOUT_MICROSECONDS = 1 << 53
 PRIORITY_LEVELS = int(PRIORITIES.high - PRIORITIES.low) + 1
 DEFAULT_PRIORITY_LEVEL = int(PRIORITIES.high) + 1
 
+# Why calls of Triton's extensions are refused.
+NO_SHARED_MEMORY = "shared memory is not supported: send tensors in the request"
+NO_TRACE_SETTINGS = "trace settings are not supported"
+NO_LOG_SETTINGS = "log settings are options of the server's command line"
+
 FINAL_RESPONSE = "triton_final_response"
 _EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
 _RESERVED = frozenset({"task", "stream", "priority", "timeout", "binary_data_output"})

@@ -1,6 +1,7 @@
 """The Open Inference Protocol over HTTP: bodies of ``infer`` and of Triton's ``generate``."""
 
 import json
+import urllib.error
 import urllib.request
 from typing import Any
 
@@ -112,3 +113,21 @@ def test_generate_takes_the_inputs_of_tritons_vllm_backend(doors: Doors, is_nest
         answer = json.load(response)
     assert answer["text_output"].startswith("12")
     assert answer["num_output_tokens"] == 4
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("trace/setting", "models/embedder/trace/setting", "logging"),
+        *("systemsharedmemory/status", "cudasharedmemory/region/a/register"),
+    ],
+)
+def test_what_is_not_supported_says_so(doors: Doors, method: str, path: str) -> None:
+    data = None if method == "GET" else b"{}"
+    request = urllib.request.Request(f"{doors.http}/v2/{path}", data, method=method)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=30)
+    assert caught.value.code == 501  # as Triton's
+    reason = json.load(caught.value)["error"]
+    assert "not supported" in reason or "command line" in reason
