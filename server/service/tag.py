@@ -23,7 +23,8 @@ from server.service.encoder_options import LengthOptions, length_limit, softmax
 from server.service.requests import ModelRequest
 from server.service.truncation import Truncation, truncation_of, usage_of
 from server.service.usage import Timing, Usage
-from server.text.entities import Aggregation, Entity, LabelledToken, find_entities
+from server.text.entities import Aggregation as Aggregation  # noqa: PLC0414
+from server.text.entities import Entity, LabelledToken, find_entities
 from server.text.tokenizer import Tokenizer
 from server.text.windows import LongInput, TokenizedText, best_windows
 

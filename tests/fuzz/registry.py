@@ -15,6 +15,7 @@ TARGETS = (
     "http",
     "tensors",
     "image_bodies",
+    "pipelines",
     "forms",
     "long_texts",
     "costs",

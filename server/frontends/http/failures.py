@@ -28,7 +28,7 @@ STATUSES = {
 }
 _MAX_LENGTH = "max_new_tokens"  # the option that errors of other fields mention
 # Routes of text-embeddings-inference that are at the root only with --tei-model.
-_TEI_PATHS = {
+TEI_PATHS = {
     *("/embed", "/embed_all", "/embed_sparse", "/predict", "/similarity", "/decode", "/info")
 }
 _FIRST_NAME = re.compile(r"\w+")
@@ -62,7 +62,7 @@ class RouteNotFoundError(ServeError):
 
     def __init__(self, path: str) -> None:
         reason = f"there is nothing at {path}"
-        if path in _TEI_PATHS:
+        if path in TEI_PATHS:
             reason += f": use /MODEL{path}, or start the server with --tei-model"
         super().__init__(reason)
 

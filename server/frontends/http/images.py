@@ -81,7 +81,7 @@ class Images:
 
         def decode() -> tuple[bytes, ...]:
             return tuple(
-                _decoded(image, start, self.path.format(index))
+                decode_base64(image, start, self.path.format(index))
                 for index, (image, start) in enumerate(zip(self.images, starts, strict=True))
             )
 
@@ -189,8 +189,12 @@ def _start(text: str, path: str) -> int:
     return start
 
 
-def _decoded(text: str, start: int, path: str) -> bytes:
-    """Decodes the base64 in ``text`` from index ``start``, piece by piece."""
+def decode_base64(text: str, start: int, path: str) -> bytes:
+    """Decodes the base64 in ``text`` from index ``start``, piece by piece.
+
+    Raises:
+        InvalidArgumentError: it is not base64; the error names ``path``.
+    """
     parts, end = [], len(text)
     for position in range(start, end, _PIECE):
         piece = text[position : position + _PIECE]

@@ -13,6 +13,7 @@ from server.frontends.http import (
     console,
     libretranslate,
     oip,
+    pipelines,
     rerank,
     tei,
     token_vectors,
@@ -30,5 +31,6 @@ PROTOCOLS: Sequence[Callable[[Context], list[BaseRoute]]] = (
     token_vectors.routes,
     vllm.routes,
     oip.routes,
-    tei.routes,  # last: {model} matches any first part of a path
+    tei.routes,  # last, like the next: {model} matches any first part of a path
+    pipelines.routes,
 )

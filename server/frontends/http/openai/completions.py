@@ -94,7 +94,7 @@ async def completions(call: Call[Any]) -> Response | EventStream:
         chunks = await call.service.generate_stream(request, call.caller)
         usage = StreamUsage(body.stream_options)
         return EventStream(_events(chunks, head, spelling, num_outputs, usage))
-    firsts = await _first_tokens(call, request) if request.response.prompt_logprobs else []
+    firsts = await first_tokens(call, request) if request.response.prompt_logprobs else []
     result = await call.service.generate(request, call.caller)
     if is_prompt_alone:
         result = await _prompts_alone(call, request, result)
@@ -111,7 +111,7 @@ async def completions(call: Call[Any]) -> Response | EventStream:
     return await call.service.build(result.num_values, encode, call.caller)
 
 
-async def _first_tokens(call: Call[Any], request: GenerateRequest) -> list[int]:
+async def first_tokens(call: Call[Any], request: GenerateRequest) -> list[int]:
     """The first token of each prompt, which has no log-probability."""
     if request.token_inputs:
         return [ids[0] for ids in request.token_inputs if ids]

@@ -222,14 +222,14 @@ def _given_grammar(body: GenerationFields) -> tuple[str, Grammar] | None:
     outputs = body.structured_outputs or StructuredOutputs()
     found = {
         "response_format": _response_format(body.response_format),
-        "structured_outputs.json": _json_schema(outputs.json),
+        "structured_outputs.json": json_schema(outputs.json),
         "structured_outputs.regex": _text(GrammarKind.REGEX, outputs.regex),
         "structured_outputs.choice": _choices(outputs.choice),
         "structured_outputs.grammar": _text(GrammarKind.LARK, outputs.grammar),
-        "structured_outputs.json_object": _json_schema(
+        "structured_outputs.json_object": json_schema(
             {"type": "object"} if outputs.json_object else None
         ),
-        "guided_json": _json_schema(body.guided_json),
+        "guided_json": json_schema(body.guided_json),
         "guided_regex": _text(GrammarKind.REGEX, body.guided_regex),
         "guided_choice": _choices(body.guided_choice),
         "guided_grammar": _text(GrammarKind.LARK, body.guided_grammar),
@@ -244,17 +244,17 @@ def _response_format(given: ResponseFormat | None) -> Grammar | None:
     if given is None or given.type == "text":
         return None
     if given.type == "json_object":
-        return _json_schema({"type": "object"})
+        return json_schema({"type": "object"})
     if given.type != "json_schema":
         raise InvalidArgumentError(
             "response_format.type", "is not one of text, json_object, json_schema"
         )
     if given.json_schema is None or given.json_schema.schema is None:
         raise InvalidArgumentError("response_format.json_schema.schema", "is required")
-    return _json_schema(given.json_schema.schema)
+    return json_schema(given.json_schema.schema)
 
 
-def _json_schema(schema: Any) -> Grammar | None:
+def json_schema(schema: Any) -> Grammar | None:
     """The grammar of ``schema``, an object or its JSON as a string."""
     if schema is None:
         return None
