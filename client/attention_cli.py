@@ -117,7 +117,8 @@ def _of_encoder(
     if selection.kind not in (None, types.AttentionKind.ENCODER):
         raise typer.BadParameter(f"--kind {selection.kind}: {model.name} is an encoder")
     if second and len(second) != len(texts):
-        raise typer.BadParameter(f"--pair is given {len(second)} times for {len(texts)} texts")
+        times, given = render.counted(len(second), "time"), render.counted(len(texts), "text")
+        raise typer.BadParameter(f"--pair is given {times} for {given}")
     pairs = list(zip(texts, second, strict=True)) if second else []
     result = client.attend(
         model.name,

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from client.render import counted
+
 Texts = Annotated[
     list[str] | None,
     typer.Argument(
@@ -59,5 +61,6 @@ def read_seconds(
     name = "--image" if images else "--pair"
     seconds: list[str | bytes] = [file.read() for file in images or ()] or [*(pairs or ())]
     if seconds and len(seconds) != len(texts):
-        raise typer.BadParameter(f"{name} is given {len(seconds)} times for {len(texts)} texts")
+        times, given = counted(len(seconds), "time"), counted(len(texts), "text")
+        raise typer.BadParameter(f"{name} is given {times} for {given}")
     return list(zip(texts, seconds, strict=True)) if seconds else []

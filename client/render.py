@@ -14,6 +14,11 @@ from rich.text import Text
 from client import encoder_types, types
 
 
+def counted(count: int, noun: str) -> str:
+    """``count`` with a noun that takes an s: ``1 vector``, ``2 vectors``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def write_json(
     model: str | None,
     outputs: Sequence[object],

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from client.encoder_types import Embedding, EmbedResult
-from client.render import write_json
+from client.render import counted, write_json
 from client.similarity import similarity
 
 _MAX_ROWS = 16
@@ -19,7 +19,7 @@ def write_embeddings(result: EmbedResult, texts: Sequence[str]) -> None:
     """Prints a line per text, and the similarity of each pair of up to 16 texts."""
     outputs = result.outputs
     print(
-        f"{result.model}: {_size(outputs)}, {result.usage.input_tokens} tokens, "
+        f"{result.model}: {_size(outputs)}, {counted(result.usage.input_tokens, 'token')}, "
         f"{result.timing.total_seconds * 1000:.1f} ms"
     )
     for number, (output, text) in enumerate(zip(outputs, texts, strict=True), start=1):
@@ -47,12 +47,13 @@ def _is_multi_vector(output: Embedding) -> bool:
 def _size(outputs: Sequence[Embedding]) -> str:
     first = outputs[0]
     if first.sparse is not None:
-        return f"{len(outputs)} sparse vectors"
+        return counted(len(outputs), "sparse vector")
     if _is_multi_vector(first):
         count = sum(len(output.tokens) for output in outputs)
         size = len(first.tokens[0].values) if first.tokens else 0
-        return f"{len(outputs)} texts, {count} vectors of {size} dimensions"
-    return f"{len(outputs)} vectors of {len(first.values)} dimensions"
+        vectors = f"{counted(count, 'vector')} of {counted(size, 'dimension')}"
+        return f"{counted(len(outputs), 'text')}, {vectors}"
+    return f"{counted(len(outputs), 'vector')} of {counted(len(first.values), 'dimension')}"
 
 
 def _shown(output: Embedding) -> str:

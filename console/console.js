@@ -56,7 +56,7 @@ async function refresh() {
   try {
     const models = await listModels();
     byId("access").hidden = true;
-    byId("status").textContent = `${models.length} models`;
+    byId("status").textContent = models.length === 1 ? "1 model" : `${models.length} models`;
     showModels(models);
     const model = models.find(({ id }) => id === chosen);
     if (!model && models.length > 0) choose(models[0]);

@@ -14,6 +14,7 @@ from rich.console import Console
 from client.channel import DEFAULT_TARGET
 from client.encoder_types import InputType
 from client.errors import TriuneError
+from client.render import counted
 from loadtest import machine, report
 from loadtest.compare.candidates import COMPARED, Level
 from loadtest.compare.ceilings import USABLE
@@ -250,7 +251,8 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _title(plan: Plan) -> str:
-    load = f"{plan.concurrency or 1} clients" if plan.rate is None else f"{plan.rate:g} requests/s"
+    clients = counted(plan.concurrency or 1, "client")
+    load = clients if plan.rate is None else f"{plan.rate:g} requests/s"
     return f"{plan.task} with {plan.model}, {load}"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from client.render import counted
 from loadtest.statistics import Distribution, Summary
 
 _ROWS = {
@@ -30,7 +31,7 @@ def print_table(summary: Summary, title: str, texts_per_request: int = 1) -> Non
     errors = ", ".join(f"{count} {status}" for status, count in summary.errors.items())
     print(title)
     print(
-        f"{summary.requests} requests in {summary.duration_seconds:g} s "
+        f"{counted(summary.requests, 'request')} in {summary.duration_seconds:g} s "
         f"({errors or 'no errors'}); the last one ended {summary.drain_seconds:.2f} s after that"
     )
     print(

@@ -29,6 +29,11 @@ def shortened(text: str, max_bytes: int) -> str:
     return data[: max_bytes - len(_CUT.encode())].decode(errors="ignore") + _CUT
 
 
+def counted(count: int, noun: str) -> str:
+    """``count`` with a noun that takes an s: ``1 slot``, ``2 slots``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def quoted(text: str) -> str:
     """``repr`` of the first 80 characters of ``text``."""
     return repr(text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + _CUT)

@@ -29,6 +29,7 @@ from server.engine.decoding.options import (
     Sampling,
 )
 from server.errors import InvalidArgumentError
+from server.printable import counted
 from server.text.grammar import MAX_GRAMMAR_BYTES
 from server.text.grammar import Grammar as Grammar  # noqa: PLC0414
 from server.text.grammar import GrammarKind as GrammarKind  # noqa: PLC0414
@@ -172,7 +173,8 @@ def num_outputs_of(
             )
     if num_sequences > max_sequences:
         raise InvalidArgumentError(
-            field, f"{num_sequences} is more than the {max_sequences} slots of this model"
+            field,
+            f"{num_sequences} is more than the {counted(max_sequences, 'slot')} of this model",
         )
     return count
 

@@ -11,6 +11,7 @@ from model.images import ImageError, Pixels, open_image, to_pixels
 from server.bounds import MAX_IMAGE_PIXELS, MAX_REQUEST_PIXELS
 from server.engine.requests.job import EncodingJob
 from server.errors import InvalidArgumentError
+from server.printable import counted
 from server.service.encoder_call import EncoderCall
 from server.service.prepared_inputs import PreparedInputs
 from server.service.threads import Slice, slices_of
@@ -58,7 +59,7 @@ async def add_images(
     """
     if len(images) != len(texts.jobs):
         raise InvalidArgumentError(
-            "images", f"{len(images)} given for {len(texts.jobs)} texts, each needs one"
+            "images", f"{len(images)} given for {counted(len(texts.jobs), 'text')}, each needs one"
         )
     size = image_spec(call).num_tokens
     pixels = await decode_images(images, call)

@@ -18,6 +18,7 @@ from server.engine.requests.job import Delivery, GenerationJob
 from server.errors import BundleChangedError, InvalidArgumentError
 from server.models.memory_ledger import with_planned_slots
 from server.models.registry import Model
+from server.printable import counted
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
@@ -188,7 +189,8 @@ async def plan_transcription(
     num_slots = with_planned_slots(context.config, model).num_slots
     if options.beam_size > num_slots:
         raise InvalidArgumentError(
-            "beam_size", f"{options.beam_size} is more than the {num_slots} slots of this model"
+            "beam_size",
+            f"{options.beam_size} is more than the {counted(num_slots, 'slot')} of this model",
         )
     context.engine.check(model.key, options.beam_size, caller.client)
     prompt = await _prompt(options, model, tokens, context, caller)

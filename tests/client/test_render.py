@@ -1,5 +1,6 @@
 """What the command line prints."""
 
+import dataclasses
 import io
 import json
 from collections.abc import Iterator
@@ -114,6 +115,9 @@ def test_cosines_are_of_unit_vectors(capsys: pytest.CaptureFixture[str]) -> None
     assert "3 vectors of 2 dimensions" in printed
     assert "0.707" in printed
     assert "4.000" not in printed
+    one = dataclasses.replace(result, outputs=result.outputs[:1])
+    render_embeddings.write_embeddings(one, ["a"])
+    assert "m: 1 vector of 2 dimensions, 3 tokens" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -129,6 +133,19 @@ def test_texts_come_from_arguments_and_lines(
     arguments: list[str] | None, expected: list[str]
 ) -> None:
     assert flags.read_texts(arguments, ["one\r\n", "\n", "  \n", "two"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "pairs", "message"),
+    [
+        (["a"], ["b", "c"], "--pair is given 2 times for 1 text"),
+        (["a", "b"], ["c"], "--pair is given 1 time for 2 texts"),
+    ],
+)
+def test_each_text_needs_its_pair(texts: list[str], pairs: list[str], message: str) -> None:
+    with pytest.raises(typer.BadParameter) as caught:
+        flags.read_seconds(texts, pairs, None)
+    assert str(caught.value) == message
 
 
 def test_no_text_is_a_usage_error() -> None:

@@ -18,6 +18,7 @@ from server.frontends.oip.signatures import (
     task_of,
 )
 from server.frontends.oip.tensors import InputTensor, check_inputs
+from server.printable import counted
 from server.service.answer import AnswerRequest, Question
 from server.service.classify import ClassifyRequest
 from server.service.correct import CorrectRequest
@@ -163,7 +164,8 @@ def _token_rows(ids: InputTensor, lengths: InputTensor | None) -> tuple[tuple[in
     used = [width] * num_rows if lengths is None else lengths.integers()
     if len(used) != num_rows:
         raise InvalidArgumentError(
-            "input_lengths", f"has {len(used)} elements for {num_rows} texts"
+            "input_lengths",
+            f"has {counted(len(used), 'element')} for {counted(num_rows, 'text')}",
         )
     for index, length in enumerate(used):
         if not 0 <= length <= width:
@@ -210,7 +212,8 @@ def _pairs(
     ones, others = first.texts(), second.texts()
     if len(ones) != len(others):
         raise InvalidArgumentError(
-            second.name, f"has {len(others)} elements, but {first.name} has {len(ones)}"
+            second.name,
+            f"has {counted(len(others), 'element')}, but {first.name} has {len(ones)}",
         )
     return tuple(kind(one, other) for one, other in zip(ones, others, strict=True))
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from server.bounds import MAX_IMAGES
 from server.errors import InvalidArgumentError
-from server.printable import quoted
+from server.printable import counted, quoted
 
 BYTES = "BYTES"
 BOOL = "BOOL"
@@ -110,7 +110,8 @@ class InputTensor:
     def _checked_values(self, count: int) -> Sequence[Any]:
         if len(self.values) != count:
             raise self._error(
-                f"shape {list(self.shape)} has {count} elements, but {len(self.values)} are given"
+                f"shape {list(self.shape)} has {counted(count, 'element')}, "
+                f"but {len(self.values)} are given"
             )
         return self.values
 
@@ -135,7 +136,8 @@ class InputTensor:
         raw = self.raw or b""
         if len(raw) < count * _LENGTH.size:
             raise self._error(
-                f"shape {list(self.shape)} has {count} elements, but the {len(raw)} bytes given "
+                f"shape {list(self.shape)} has {counted(count, 'element')}, but the "
+                f"{counted(len(raw), 'byte')} given "
                 "are fewer than their lengths alone"
             )
         position = 0

@@ -223,3 +223,10 @@ def _post(doors: Doors, body: bytes, headers: dict[str, str]) -> tuple[int, Any]
     answer = json.load(response)
     connection.close()
     return response.status, answer
+
+
+def test_one_element_is_no_plural(doors: Doors) -> None:
+    ids: Any = {"input_ids": np.zeros((2, 3), np.int64), "input_lengths": np.array([3])}
+    with pytest.raises(grpc.RpcError) as caught:
+        doors.oip.ModelInfer(infer_request("tiny-decoder", **ids))
+    assert str(caught.value.details()) == "input_lengths: has 1 element for 2 texts"
