@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from model.bundle import ScoreFunction
+from server.bounds import MAX_TEXTS, Size
 from server.errors import Code, InvalidArgumentError
 from server.frontends.http import tei_bodies as bodies
 from server.frontends.http.endpoint import Api, Call, Context, json_response
@@ -21,6 +22,7 @@ from server.frontends.http.tei_embed import embed, embed_all, embed_sparse, simi
 from server.frontends.http.tei_headers import answer_with
 from server.frontends.http.tei_info import info
 from server.service.classify import Classification, ClassifyRequest
+from server.service.input_types import named_prompt
 from server.service.rerank import RerankRequest
 from server.service.tokenize import DetokenizeRequest, Tokenization, TokenizeRequest
 
@@ -31,8 +33,12 @@ _TAKEN = {"/health", "/rerank", "/tokenize"}
 _NAMES = {
     "documents": "texts",
     "pairs": "inputs",
-    "token_inputs": "ids",
     "long_input": "truncate",
+}
+# Fields that may have token ids.
+_ID_FIELDS = {
+    "/decode": "ids",
+    **dict.fromkeys(("/embed", "/embed_all", "/embed_sparse"), "inputs"),
 }
 # text-embeddings-inference's ErrorType and HTTP status, by code.
 _ERROR_TYPES = {
@@ -74,9 +80,9 @@ def routes(context: Context) -> list[BaseRoute]:
                         prefix + path,
                         kind,
                         handler,
-                        names=_NAMES,
+                        names={**_NAMES, "token_inputs": _ID_FIELDS.get(path, "inputs")},
                         model_of=model_of,
-                        max_values=MAX_ID_VALUES if path == "/decode" else MAX_VALUES,
+                        max_values=MAX_ID_VALUES if path in _ID_FIELDS else MAX_VALUES,
                     )
                 )
         for path, answer in gets:
@@ -160,6 +166,11 @@ async def _rerank(model: str, call: Call[bodies.RerankBody]) -> Response:
 async def _tokenize(model: str, call: Call[bodies.TokenizeBody]) -> Response:
     body = call.body
     texts = bodies.texts_of(body.inputs)
+    if body.prompt_name is not None:
+        embedding = call.service.manifest(model).embedding
+        Size(MAX_TEXTS).check_count("inputs", texts)
+        prompt = named_prompt(embedding, body.prompt_name, "prompt_name")
+        texts = tuple(prompt + text for text in texts)
     request = TokenizeRequest(
         model=model,
         inputs=texts,

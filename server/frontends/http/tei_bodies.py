@@ -7,6 +7,7 @@ import msgspec
 
 from server.bounds import MAX_TEXTS, MAX_TOKEN_IDS, Size
 from server.errors import InvalidArgumentError
+from server.frontends.http.openai.prompts import Texts as TextsOrIds
 from server.service.encoder_options import LengthOptions, LongInput
 from server.service.input_types import InputType
 from server.service.text_pairs import TextPair
@@ -23,9 +24,9 @@ class LengthBody(msgspec.Struct, kw_only=True):
 
 
 class EmbedAllBody(LengthBody, kw_only=True):
-    """Texts to embed. TEI has no field ``input_type``."""
+    """Texts to embed, or token ids. TEI has no field ``input_type``."""
 
-    inputs: Texts
+    inputs: TextsOrIds
     prompt_name: str | None = None
     input_type: InputType | None = None
 
@@ -80,10 +81,11 @@ class SimilarityBody(msgspec.Struct, kw_only=True):
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
-    """Texts to tokenize."""
+    """Texts to tokenize, each after the prompt of that name."""
 
     inputs: Texts
     add_special_tokens: bool = True
+    prompt_name: str | None = None
 
 
 class DecodeBody(msgspec.Struct, kw_only=True):

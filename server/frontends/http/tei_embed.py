@@ -14,6 +14,7 @@ from server.errors import InvalidArgumentError
 from server.frontends.http import tei_bodies as bodies
 from server.frontends.http.embedding_kinds import check_kind, required
 from server.frontends.http.endpoint import Call
+from server.frontends.http.openai.prompts import encoder_texts
 from server.frontends.http.tei_headers import answer_with
 from server.service.embedding import Embedding, EmbedRequest, EmbedResult, SparseVector
 from server.service.rerank import RerankRequest
@@ -47,7 +48,7 @@ async def _embedded(model: str, call: Call[Any], **options: Any) -> EmbedResult:
     body: bodies.EmbedAllBody = call.body
     request = EmbedRequest(
         model=model,
-        inputs=bodies.texts_of(body.inputs),
+        inputs=await encoder_texts(body.inputs, call, model, "inputs"),
         prompt_name=body.prompt_name,
         input_type=body.input_type,
         length=bodies.length_of(body),

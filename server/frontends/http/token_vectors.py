@@ -101,7 +101,7 @@ async def _pooling(call: Call[PoolingBody]) -> Response:
     wants_tokens = body.task == "token_embed" or not is_dense
     request = EmbedRequest(
         model=body.model,
-        inputs=await encoder_texts(body.input, call),
+        inputs=await encoder_texts(body.input, call, body.model),
         input_type=body.input_type,
         dimensions=body.dimensions,
         token_embeddings=wants_tokens and is_dense,

@@ -58,9 +58,28 @@ def test_tokens(http: httpx2.Client) -> None:
     assert (tokenized[0][0]["special"], tokenized[0][0]["start"]) == (True, None)
     body = {"inputs": TEXTS[0], "add_special_tokens": False}
     assert len(http.post(f"/{EMBEDDER}/tokenize", json=body).json()[0]) == 3
+    prompted = http.post(
+        f"/{EMBEDDER}/tokenize", json={"inputs": TEXTS, "prompt_name": "query"}
+    ).json()
+    assert [token["text"] for token in prompted[0][:4]] == ["[CLS]", "query", ":", "a"]
     ids = [[token["id"] for token in row] for row in tokenized]
     assert http.post(f"/{EMBEDDER}/decode", json={"ids": ids}).json() == TEXTS
     assert http.post(f"/{EMBEDDER}/decode", json={"ids": ids[0]}).json() == TEXTS[:1]
+
+
+def test_token_ids_are_embedded_as_their_texts(http: httpx2.Client) -> None:
+    body = {"inputs": TEXTS, "add_special_tokens": False}
+    rows = http.post(f"/{EMBEDDER}/tokenize", json=body).json()
+    ids = [[token["id"] for token in row] for row in rows]
+    for path in ("embed", "embed_all"):
+        expected = http.post(f"/{EMBEDDER}/{path}", json={"inputs": TEXTS}).json()
+        assert http.post(f"/{EMBEDDER}/{path}", json={"inputs": ids}).json() == expected
+        assert http.post(f"/{EMBEDDER}/{path}", json={"inputs": ids[1]}).json() == expected[1:]
+    wrong = http.post(f"/{EMBEDDER}/embed", json={"inputs": [ids[0], [10**6]]})
+    assert (wrong.status_code, wrong.json()["error_type"]) == (413, "Validation")
+    assert wrong.json()["error"].startswith("inputs[1].ids[0]: ")
+    mixed = http.post(f"/{EMBEDDER}/embed", json={"inputs": ["a", [5]]})
+    assert mixed.json()["error"].startswith("inputs[1]: ")
 
 
 @pytest.mark.parametrize(
@@ -72,6 +91,7 @@ def test_tokens(http: httpx2.Client) -> None:
         (f"{EMBEDDER}/embed", {"inputs": "a " * 100}, 413, "Validation"),
         (f"{EMBEDDER}/embed", {"inputs": "a", "prompt_name": "x"}, 413, "Validation"),
         (f"{EMBEDDER}/embed", {"inputs": ["a"] * 9000}, 413, "Validation"),
+        (f"{EMBEDDER}/tokenize", {"inputs": "a", "prompt_name": "x"}, 413, "Validation"),
         (f"{EMBEDDER}/embed_sparse", {"inputs": "a"}, 424, "Backend"),
         (f"{EMBEDDER}/predict", {"inputs": "a"}, 424, "Backend"),
         (f"{CLASSIFIER}/predict", {"inputs": ["a", "b", "c"]}, 413, "Validation"),

@@ -103,7 +103,7 @@ async def embeddings(call: Call[EmbeddingsBody]) -> Response:
     check_kind(call.service.get_model(body.model), EmbeddingKind.DENSE)
     inputs = images.texts
     if not images.images:
-        inputs = await encoder_texts(cast("Texts", body.input), call)
+        inputs = await encoder_texts(cast("Texts", body.input), call, body.model)
     request = EmbedRequest(
         model=body.model,
         inputs=inputs,

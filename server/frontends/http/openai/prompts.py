@@ -47,17 +47,19 @@ def texts_or_tokens(
     return (), tuple(map(tuple, rows))
 
 
-async def encoder_texts(given: Texts, call: Call[Any]) -> tuple[str, ...]:
-    """The texts of the field ``input``. Token ids are detokenized; the model's special tokens are
-    then added as to any text.
+async def encoder_texts(
+    given: Texts, call: Call[Any], model: str, field: str = "input"
+) -> tuple[str, ...]:
+    """The texts of ``field``. Token ids are detokenized; the special tokens of ``model`` are then
+    added as to any text.
 
     Raises:
         ServeError: see :func:`texts_or_tokens`; or the ids are not in the model's vocabulary.
     """
-    texts, token_inputs = texts_or_tokens(given, "input")
+    texts, token_inputs = texts_or_tokens(given, field)
     if not token_inputs:
         return texts
-    request = DetokenizeRequest(model=call.body.model, token_inputs=token_inputs)
+    request = DetokenizeRequest(model=model, token_inputs=token_inputs)
     return (await call.service.detokenize(request, call.caller)).texts
 
 
