@@ -178,3 +178,37 @@ def test_the_version_is_that_of_the_server(http: httpx2.Client) -> None:
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_ping_is_a_health_check(http: httpx2.Client, method: str) -> None:
     assert ok(http.request(method, "/ping")) == ok(http.get("/health"))
+
+
+def test_logprobs_of_prompts(server: ServerProcess, http: httpx2.Client) -> None:
+    prompts = ["7,8,9,", "1,"]
+    body = {"model": DECODER, "prompt": prompts, "max_tokens": 3, "temperature": 0}
+    plain = ok(http.post("/v1/completions", json={**body, "logprobs": 1}))["choices"]
+    given = {**body, "logprobs": 1, "prompt_logprobs": 2}
+    choices = ok(http.post("/v1/completions", json=given))["choices"]
+    with Client(server.target) as client:
+        result = client.generate(
+            DECODER, prompts, max_new_tokens=3, prompt_logprobs=True, logprobs=True, top_logprobs=2
+        )
+    for choice, alone, output in zip(choices, plain, result.outputs, strict=True):
+        first, *scored = choice.pop("prompt_logprobs")
+        assert choice == alone
+        assert first is None
+        for found, token in zip(scored, output.prompt_logprobs, strict=True):
+            (id_, own), *_ = found.items()
+            assert (int(id_), own["logprob"]) == (token.token_id, pytest.approx(token.logprob))
+            ranked = {entry["rank"]: int(id_) for id_, entry in found.items() if entry["rank"]}
+            assert ranked == {rank: top.token_id for rank, top in enumerate(token.top, start=1)}
+        spelled = [next(iter(found.values()))["decoded_token"] for found in scored]
+        assert "".join(spelled) == prompts[choice["index"]]
+    alone = ok(http.post("/v1/completions", json={**body, "prompt_logprobs": 0}))["choices"]
+    assert [choice["logprobs"] for choice in alone] == [None, None]
+    assert {len(found) for found in alone[0]["prompt_logprobs"][1:]} == {1}
+    several = {**body, "prompt": "7,", "n": 2, "temperature": 1, "prompt_logprobs": 1}
+    both = ok(http.post("/v1/completions", json=several))["choices"]
+    assert [choice.get("prompt_logprobs") is None for choice in both] == [False, True]
+    for wrong in ({"prompt_logprobs": -1}, {"prompt_logprobs": 101}, {"stream": True}):
+        answer = http.post("/v1/completions", json={**given, **wrong})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt_logprobs")
+    answer = http.post("/v1/completions", json={**given, "logprobs": -1})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "logprobs")

@@ -1,7 +1,7 @@
 """``/v1/completions``."""
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,12 @@ from server.errors import InvalidArgumentError
 from server.frontends.http.body import NOTHING
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.event_stream import DONE, EventStream, event
-from server.frontends.http.openai.logprobs import Spelling, completion_logprobs
+from server.frontends.http.openai.logprobs import (
+    Spelling,
+    completion_logprobs,
+    prompt_logprobs,
+    with_top,
+)
 from server.frontends.http.openai.options import (
     FINISH_REASONS,
     GenerationFields,
@@ -25,11 +30,13 @@ from server.frontends.http.openai.options import (
 from server.frontends.http.openai.prompts import Texts, texts_or_tokens
 from server.frontends.http.openai.stream_usage import StreamUsage
 from server.frontends.http.openai.usage import completion_usage
+from server.service.generation_options import MAX_TOP_LOGPROBS
 from server.service.generation_request import (
     FinishReason,
     GenerateRequest,
     GenerationResult,
     Hypothesis,
+    ScoredToken,
     TextChunk,
 )
 from server.service.tokenize import DetokenizeRequest, TokenizeRequest
@@ -43,6 +50,7 @@ class CompletionFields(GenerationFields, kw_only=True):
 
     prompt: Texts
     logprobs: int | None = None
+    prompt_logprobs: int | None = None  # type: ignore[assignment]
     echo: bool | None = None
     best_of: int | None = None
     suffix: str | None = None
@@ -55,7 +63,13 @@ CompletionBody = body_type(CompletionFields)
 
 def completion_names(body: Any) -> dict[str, str]:
     """The names that ``body`` uses for the service's fields."""
-    return {**sent_names(body), "top_logprobs": "logprobs"}
+    return {**sent_names(body), "top_logprobs": _top_field(body)}
+
+
+def _top_field(body: Any) -> str:
+    """The field with the larger number of most likely tokens, or the one that is negative."""
+    is_less = 0 <= (body.logprobs or 0) < (body.prompt_logprobs or 0)
+    return "prompt_logprobs" if is_less else "logprobs"
 
 
 async def completions(call: Call[Any]) -> Response | EventStream:
@@ -72,14 +86,15 @@ async def completions(call: Call[Any]) -> Response | EventStream:
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     if echo and wants_logprobs and body.stream:
         raise InvalidArgumentError("echo", "with logprobs is not streamed")
+    num_prompt_logprobs = _num_prompt_logprobs(body)
     request = generate_request(
         body,
         inputs=inputs,
         token_inputs=token_inputs,
         max_new_tokens=1 if is_prompt_alone else max_tokens,
         logprobs=wants_logprobs,
-        top_logprobs=body.logprobs,
-        prompt_logprobs=echo and wants_logprobs,
+        top_logprobs=getattr(body, _top_field(body)),
+        prompt_logprobs=(echo and wants_logprobs) or num_prompt_logprobs is not None,
     )
     head = {
         "id": f"cmpl-{call.request_id}",
@@ -94,7 +109,7 @@ async def completions(call: Call[Any]) -> Response | EventStream:
         chunks = await call.service.generate_stream(request, call.caller)
         usage = StreamUsage(body.stream_options)
         return EventStream(_events(chunks, head, spelling, num_outputs, usage))
-    firsts = await first_tokens(call, request) if request.response.prompt_logprobs else []
+    firsts = await first_tokens(call, request) if echo and wants_logprobs else []
     result = await call.service.generate(request, call.caller)
     if is_prompt_alone:
         result = await _prompts_alone(call, request, result)
@@ -103,9 +118,16 @@ async def completions(call: Call[Any]) -> Response | EventStream:
         choices = []
         for index, output in enumerate(result.outputs):
             first = firsts[index] if firsts else None
+            prompt = output.hypotheses[0].finish.prompt_logprobs
             for number, hypothesis in enumerate(output.hypotheses):
+                scored = (*(prompt if firsts else ()), *hypothesis.logprobs)
+                if num_prompt_logprobs is not None:
+                    scored = with_top(scored, body.logprobs or 0)
                 place = index * num_outputs + number
-                choices.append(_choice(place, hypothesis, spelling, output.hypotheses[0], first))
+                choices.append(_choice(place, hypothesis, spelling, scored, first))
+            if num_prompt_logprobs is not None:
+                described = prompt_logprobs(prompt, num_prompt_logprobs, spelling.spell)
+                choices[index * num_outputs]["prompt_logprobs"] = described
         return json_response({**head, "choices": choices, "usage": completion_usage(result.usage)})
 
     return await call.service.build(result.num_values, encode, call.caller)
@@ -145,11 +167,26 @@ async def _prompts_alone(
     return replace(result, outputs=tuple(outputs), usage=usage)
 
 
+def _num_prompt_logprobs(body: Any) -> int | None:
+    """How many of the most likely tokens to return with each of the prompt; ``None``: no tokens."""
+    given: int | None = body.prompt_logprobs
+    if given is None or (body.stream and given == 0):  # as vLLM, whose streams ignore 0
+        return None
+    if body.stream:
+        raise InvalidArgumentError("prompt_logprobs", "are not streamed")
+    if given < 0:
+        raise InvalidArgumentError("prompt_logprobs", f"{given} is not in 0 … {MAX_TOP_LOGPROBS}")
+    return given
+
+
 def _choice(
-    index: int, hypothesis: Hypothesis, spelling: Spelling, best: Hypothesis, first: int | None
+    index: int,
+    hypothesis: Hypothesis,
+    spelling: Spelling,
+    scored: Sequence[ScoredToken],
+    first: int | None,
 ) -> dict[str, Any]:
-    """Makes a choice. ``best`` carries the log-probabilities of the prompt."""
-    scored = (*best.finish.prompt_logprobs, *hypothesis.logprobs)
+    """Makes a choice. ``scored``: its tokens with log-probabilities; ``first`` has none."""
     has_logprobs = bool(scored) or first is not None
     return {
         "index": index,

@@ -1,7 +1,7 @@
 """Formats log-probabilities for chat and for text completions."""
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from server.service.generation_request import ScoredToken
@@ -74,6 +74,38 @@ def completion_logprobs(
         "top_logprobs": [*missing, *(_top(token, spelling.spell) for token in tokens)],
         "text_offset": offsets,
     }
+
+
+def prompt_logprobs(
+    tokens: Sequence[ScoredToken], num_top: int, spell: Spell
+) -> list[dict[str, Any] | None]:
+    """vLLM's ``[null, {ID: {"logprob", "rank", "decoded_token"}}, ...]`` of a prompt.
+
+    Each token is first, then the ``num_top`` most likely ones at its position. The first token has
+    no log-probability, and the rank of a token that is not among them is null.
+    """
+    found: list[dict[str, Any] | None] = [None]
+    for token in tokens:
+        top = token.top[:num_top]
+        ranks = {other.token_id: rank for rank, other in enumerate(top, start=1)}
+        entries = list({each.token_id: each for each in (token, *top)}.values())
+        spelled = spell([entry.token_id for entry in entries])
+        found.append(
+            {
+                str(entry.token_id): {
+                    "logprob": entry.logprob,
+                    "rank": ranks.get(entry.token_id),
+                    "decoded_token": text.decode(errors="replace"),
+                }
+                for entry, text in zip(entries, spelled, strict=True)
+            }
+        )
+    return found
+
+
+def with_top(tokens: Sequence[ScoredToken], num_top: int) -> tuple[ScoredToken, ...]:
+    """``tokens`` with at most ``num_top`` of the most likely ones at each position."""
+    return tuple(replace(token, top=token.top[:num_top]) for token in tokens)
 
 
 def _top(token: ScoredToken, spell: Spell) -> dict[str, float]:

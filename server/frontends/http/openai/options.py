@@ -129,7 +129,7 @@ def generate_request(body: Any, *, forced: Grammar | None = None, **given: Any) 
     """
     if body.stream_options is not None and not body.stream:
         raise InvalidArgumentError("stream_options", "needs stream")
-    check_neutral(body, **VLLM_NEUTRAL)
+    check_neutral(body, **{name: VLLM_NEUTRAL[name] for name in VLLM_NEUTRAL.keys() - given})
     is_search = body.beam_size is not None and body.beam_size > 1
     grammar = _given_grammar(body)
     if grammar is not None and forced is not None:
