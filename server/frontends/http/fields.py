@@ -64,6 +64,11 @@ def options_of(body: Any, kind: type[T], given: Mapping[str, Any] | None = None)
     return kind(**values)
 
 
+def given_names(body: Any, names: Iterable[str]) -> list[str]:
+    """Those of ``names`` whose fields ``body`` has. ``None`` and missing fields are not given."""
+    return [name for name in names if getattr(body, name, None) is not None]
+
+
 @cache
 def _plan(kind: Any) -> tuple[tuple[str, Any], ...]:
     hints = typing.get_type_hints(kind)

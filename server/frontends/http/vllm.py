@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute
 from server.bounds import MAX_TEXTS, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.endpoint import Api, Call, Context, json_response
+from server.frontends.http.fields import given_names
 from server.frontends.http.images import ImageItem, ImageMessage, images_of
 from server.frontends.http.json_size import MAX_ID_VALUES
 from server.frontends.http.openai.errors import error_response
@@ -51,7 +52,7 @@ _SCORE_FIELDS = (
 
 def _score_fields(body: ScoreBody) -> tuple[str, str]:
     """The fields of the first and of the second texts: the pair of which most is given."""
-    return max(_SCORE_FIELDS, key=lambda pair: sum(getattr(body, n) is not None for n in pair))
+    return max(_SCORE_FIELDS, key=lambda pair: len(given_names(body, pair)))
 
 
 def score_names(body: ScoreBody) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """OpenAI's embedding route ``/v1/embeddings``."""
 
-from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
@@ -19,6 +18,7 @@ from server.frontends.http.embedding_kinds import (
     required,
 )
 from server.frontends.http.endpoint import Call, json_response
+from server.frontends.http.fields import given_names
 from server.frontends.http.images import ImageItem, ImageMessage, images_of
 from server.frontends.http.openai.options import check_neutral
 from server.frontends.http.openai.prompts import ENCODER_NAMES, Texts, encoder_texts, truncation
@@ -79,19 +79,15 @@ _SYNONYMS = {
 
 def embedding_names(body: EmbeddingsBody) -> dict[str, str]:
     """The protocol's names of the service's fields."""
-    sent = {field: _sent(body, names) for field, names in _SYNONYMS.items()}
-    return {**ENCODER_NAMES, **{field: names[0] for field, names in sent.items() if names}}
-
-
-def _sent(body: EmbeddingsBody, names: Sequence[str]) -> list[str]:
-    return [name for name in names if getattr(body, name) is not None]
+    given = {field: given_names(body, names) for field, names in _SYNONYMS.items()}
+    return {**ENCODER_NAMES, **{field: names[0] for field, names in given.items() if names}}
 
 
 def _check_synonyms(body: EmbeddingsBody) -> None:
     for names in _SYNONYMS.values():
-        sent = _sent(body, names)
-        if len(sent) > 1:
-            raise InvalidArgumentError(sent[1], f"cannot be combined with {sent[0]}")
+        given = given_names(body, names)
+        if len(given) > 1:
+            raise InvalidArgumentError(given[1], f"cannot be combined with {given[0]}")
 
 
 async def embeddings(call: Call[EmbeddingsBody]) -> Response:

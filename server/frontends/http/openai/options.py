@@ -7,7 +7,7 @@ import msgspec
 from server.bounds import MAX_ENTRIES, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.body import MAX_RAW_BYTES, NOTHING
-from server.frontends.http.fields import flat_body, options_of
+from server.frontends.http.fields import flat_body, given_names, options_of
 from server.frontends.http.openai.vllm_fields import VLLM_NEUTRAL, VllmFields
 from server.service.generation_options import Grammar, GrammarKind
 from server.service.generation_request import FinishReason, GenerateRequest
@@ -157,15 +157,15 @@ def sent_names(body: Any) -> dict[str, str]:
     """:data:`NAMES`, but with the names that ``body`` uses if a field has several."""
     names = dict(NAMES)
     for field, aliases in _ALIASES.items():
-        sent = [name for name in aliases if getattr(body, name, None) is not None]
-        if sent:
-            names[field] = sent[0]
+        given = given_names(body, aliases)
+        if given:
+            names[field] = given[0]
     try:
-        given = _given_grammar(body)
+        found = _given_grammar(body)
     except InvalidArgumentError:  # the caller reports this error
         return names
-    if given is not None:
-        path, grammar = given
+    if found is not None:
+        path, grammar = found
         if path == "response_format" and body.response_format.json_schema is not None:
             path = "response_format.json_schema.schema"
         names["grammar"] = names[f"grammar.{grammar.kind}"] = path
