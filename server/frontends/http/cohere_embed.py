@@ -8,6 +8,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from model.bundle import EmbeddingKind
+from server.bounds import MAX_TEXTS, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.embedding_kinds import (
     Encoding,
@@ -18,7 +19,8 @@ from server.frontends.http.embedding_kinds import (
     required,
 )
 from server.frontends.http.endpoint import Api, Call, Context, json_response
-from server.frontends.http.images import Images
+from server.frontends.http.fields import given_names
+from server.frontends.http.images import Images, Part
 from server.frontends.http.rerank import cohere_error
 from server.service.embedding import EmbedRequest
 from server.service.encoder_options import LengthOptions, LongInput
@@ -37,13 +39,20 @@ InputTypes: TypeAlias = Literal[
 ]
 
 
+class EmbedInput(msgspec.Struct, kw_only=True):
+    """One input: a part with a text or an image."""
+
+    content: list[Part]
+
+
 class EmbedBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Texts, or images as ``data:`` URLs. ``priority`` has no effect."""
+    """Texts, or images as ``data:`` URLs; ``inputs`` are either. ``priority`` has no effect."""
 
     model: str
     input_type: InputTypes
     texts: list[str] | None = None
     images: list[str] | None = None
+    inputs: list[EmbedInput] | None = None
     max_tokens: int | None = None
     output_dimension: int | None = None
     embedding_types: list[Encoding] | None = None
@@ -60,24 +69,59 @@ class EmbedV1Body(EmbedBody, kw_only=True, forbid_unknown_fields=True):
 def routes(context: Context) -> list[BaseRoute]:
     """The routes."""
     api = Api(context=context, error=cohere_error)
-    names = {"inputs": "texts", "dimensions": "output_dimension", "long_input": "truncate"}
     return [
-        api.post("/v2/embed", EmbedBody, _embed, names=names),
-        api.post("/v1/embed", EmbedV1Body, _embed, names=names),
+        api.post("/v2/embed", EmbedBody, _embed, names=_names),
+        api.post("/v1/embed", EmbedV1Body, _embed, names=_names),
     ]
+
+
+def _names(body: EmbedBody) -> dict[str, str]:
+    names = {"dimensions": "output_dimension", "long_input": "truncate"}
+    return names if body.inputs is not None else {**names, "inputs": "texts"}
+
+
+def _given(body: EmbedBody) -> tuple[tuple[str, ...], Images]:
+    """The texts and the images of a body; one of them is empty.
+
+    Raises:
+        InvalidArgumentError: several fields are given, or an input of ``inputs`` has not one part,
+            or another type than the first.
+    """
+    fields = given_names(body, ("texts", "images", "inputs"))
+    if len(fields) > 1:
+        raise InvalidArgumentError(fields[1], f"cannot be combined with {fields[0]}")
+    if body.inputs is None:
+        images = Images(images=body.images or [], field="images", path="images[{}]")
+        return tuple(body.texts or ()), images
+    Size(MAX_TEXTS).check_count("inputs", body.inputs)
+    values: dict[str, list[str]] = {"text": [], "image_url": []}
+    for index, item in enumerate(body.inputs):
+        content = f"inputs[{index}].content"
+        if len(item.content) != 1:
+            raise InvalidArgumentError(content, "must have one part")
+        (part,) = item.content
+        if part.type not in values:
+            raise InvalidArgumentError(f"{content}[0].type", "is neither text nor image_url")
+        address = part.image_url
+        value = part.text if part.type == "text" else None if address is None else address.url
+        if value is None:
+            raise InvalidArgumentError(f"{content}[0].{part.type}", "is required")
+        values[part.type].append(value)
+        if len(values[part.type]) != index + 1:
+            raise InvalidArgumentError(f"inputs[{index}]", "is of another type than the first")
+    path = "inputs[{}].content[0].image_url.url"
+    return tuple(values["text"]), Images(images=values["image_url"], field="inputs", path=path)
 
 
 async def _embed(call: Call[EmbedBody]) -> Response:
     body = call.body
-    if body.texts is not None and body.images is not None:
-        raise InvalidArgumentError("images", "cannot be combined with texts")
+    texts, images = _given(body)
     model = call.service.get_model(body.model)
     check_kind(model, EmbeddingKind.DENSE)
-    images = Images(images=body.images or [], field="images", path="images[{}]")
     long_input = None if images.images else _LONG_INPUTS[body.truncate or "END"]
     request = EmbedRequest(
         model=body.model,
-        inputs=tuple(body.texts or ()),
+        inputs=texts,
         images=await images.files(call),
         dimensions=body.output_dimension,
         length=LengthOptions(long_input=long_input, max_tokens=body.max_tokens),
@@ -87,7 +131,7 @@ async def _embed(call: Call[EmbedBody]) -> Response:
         result = await call.service.embed(request, call.caller)
     vectors = [required(output.vector) for output in result.outputs]
     return await call.service.build(
-        result.num_values, lambda: _response(body, vectors, result.usage), call.caller
+        result.num_values, lambda: _response(body, texts, vectors, result.usage), call.caller
     )
 
 
@@ -98,7 +142,9 @@ def _purpose(body: EmbedBody, model: ModelInfo) -> dict[str, Any]:
     return {"input_type": input_type_of(body.input_type)}
 
 
-def _response(body: EmbedBody, vectors: list[Vectors], usage: Usage) -> Response:
+def _response(
+    body: EmbedBody, texts: tuple[str, ...], vectors: list[Vectors], usage: Usage
+) -> Response:
     encodings: list[Encoding] = body.embedding_types or ["float"]
     embeddings: Any = {
         name: [encoded(vector, name) for vector in vectors]
@@ -114,7 +160,7 @@ def _response(body: EmbedBody, vectors: list[Vectors], usage: Usage) -> Response
             "id": str(uuid.uuid4()),
             "response_type": kind,
             "embeddings": embeddings,
-            "texts": body.texts or [],
+            "texts": texts,
             "meta": {
                 "api_version": {"version": "1" if is_v1 else "2"},
                 "billed_units": tokens,

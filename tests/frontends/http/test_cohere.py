@@ -69,6 +69,36 @@ def test_version_1_embeds_as_version_2(server: ServerProcess) -> None:
     assert client.embed(texts=DOCUMENTS[:1], model=EMBEDDER).embeddings == listed.embeddings[:1]
 
 
+def test_inputs_are_texts_with_a_type(server: ServerProcess) -> None:
+    client = cohere.ClientV2(api_key="none", base_url=server.http_url)
+    fields: dict[str, Any] = {
+        "model": EMBEDDER,
+        "input_type": "search_query",
+        "embedding_types": ["float"],
+    }
+    inputs: Any = [{"content": [{"type": "text", "text": text}]} for text in DOCUMENTS]
+    expected = client.embed(texts=DOCUMENTS, **fields)
+    found = client.embed(inputs=inputs, **fields)
+    assert found.embeddings.float_ == expected.embeddings.float_
+    assert found.texts == DOCUMENTS
+    image = {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]}
+    empty = {"content": [{"type": "text", "text": ""}]}
+    refused: Any = (
+        ([inputs[0], image], "inputs[1]: is of another type than the first"),
+        ([inputs[0], empty], "inputs[1]: is empty"),
+        ([{"content": []}], "inputs[0].content: must have one part"),
+        ([{"content": [{"type": "audio"}]}], "inputs[0].content[0].type: is neither text nor"),
+        ([{"content": [{"type": "text"}]}], "inputs[0].content[0].text: is required"),
+        (inputs * 2000, "inputs: 6000 given, at most 4096"),
+    )
+    for wrong, message in refused:
+        with pytest.raises(BadRequestError) as caught:
+            client.embed(inputs=wrong, **fields)
+        assert caught.value.body["message"].startswith(message)
+    with pytest.raises(BadRequestError, match="inputs: cannot be combined with texts"):
+        client.embed(inputs=inputs, texts=DOCUMENTS, **fields)
+
+
 def test_curl_reranks_as_jina_and_vllm_do(server: ServerProcess) -> None:
     body = {"model": EMBEDDER, "query": "cat", "documents": DOCUMENTS, "top_n": 2}
     for path in ("/rerank", "/v1/rerank"):
