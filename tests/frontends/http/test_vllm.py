@@ -104,6 +104,15 @@ NEUTRAL: dict[str, Any] = {
     "logits_processors": None,
     "cache_salt": None,
     "vllm_xargs": None,
+    "truncation_side": None,
+    "logprob_token_ids": None,
+    "stream_interval": None,
+    "prompt_embeds": None,
+    "repetition_detection": None,
+    "thinking_token_budget": -1,
+    "watermarking": None,
+    "ec_transfer_params": None,
+    "session_id": "s",
 }
 """Defaults of vLLM's completions and chat."""
 NEUTRAL_CHAT = {
@@ -127,7 +136,7 @@ NEUTRAL_CHAT = {
             "/v1/completions",
             {"prompt": "7,8,"},
             {**NEUTRAL, "add_special_tokens": True},
-            {"skip_special_tokens": False, "add_special_tokens": False, "allowed_token_ids": [1]},
+            {"skip_special_tokens": False, "allowed_token_ids": [1], "logprob_token_ids": [1]},
         ),
         (
             "/v1/chat/completions",

@@ -109,6 +109,7 @@ class GenerationFields(VllmFields, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_key: msgspec.Raw = NOTHING
     prompt_cache_retention: msgspec.Raw = NOTHING
     request_id: msgspec.Raw = NOTHING
+    session_id: msgspec.Raw = NOTHING
 
 
 Fields = TypeVar("Fields", bound=GenerationFields)

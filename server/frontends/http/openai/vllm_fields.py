@@ -23,6 +23,14 @@ class VllmFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cache_salt: msgspec.Raw = NOTHING
     kv_transfer_params: msgspec.Raw = NOTHING
     vllm_xargs: msgspec.Raw = NOTHING
+    truncation_side: msgspec.Raw = NOTHING
+    logprob_token_ids: msgspec.Raw = NOTHING
+    stream_interval: msgspec.Raw = NOTHING
+    prompt_embeds: msgspec.Raw = NOTHING
+    repetition_detection: msgspec.Raw = NOTHING
+    thinking_token_budget: msgspec.Raw = NOTHING
+    watermarking: msgspec.Raw = NOTHING
+    ec_transfer_params: msgspec.Raw = NOTHING
 
 
 VLLM_NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -39,5 +47,13 @@ VLLM_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "cache_salt": (),
     "kv_transfer_params": ({},),
     "vllm_xargs": ({},),
+    "truncation_side": ("left", "right"),
+    "logprob_token_ids": (),
+    "stream_interval": (1,),
+    "prompt_embeds": (),
+    "repetition_detection": (),
+    "thinking_token_budget": (-1,),
+    "watermarking": (False,),
+    "ec_transfer_params": ({},),
 }
 """The values without an effect, besides null, [] and "", for ``check_neutral``."""
