@@ -21,10 +21,16 @@ from server.service.rerank import RerankRequest
 
 
 async def embed(model: str, call: Call[bodies.EmbedBody]) -> Response:
-    """Answers with one vector per text."""
+    """Answers with one vector per text.
+
+    Without ``normalize``, vectors are as the model makes them: those of some are normalized.
+    """
     body = call.body
-    check_kind(call.service.get_model(model), EmbeddingKind.DENSE)
-    options = {"dimensions": body.dimensions, "normalize": body.normalize}
+    described = call.service.get_model(model)
+    check_kind(described, EmbeddingKind.DENSE)
+    always = described.embedding is not None and described.embedding.is_normalized
+    normalize = None if always and not body.normalize else body.normalize
+    options = {"dimensions": body.dimensions, "normalize": normalize}
     result = await _embedded(model, call, **options)
     return await _built(call, result, lambda output: required(output.vector).tolist())
 

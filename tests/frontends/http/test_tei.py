@@ -1,6 +1,7 @@
 """text-embeddings-inference's API against a real server, with curl and a plain HTTP client."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,26 @@ def test_a_default_model_at_the_root(head_bundles: Path) -> None:
         answer = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
         assert np.array(answer).shape == (2, 32)
         assert httpx2.get(f"{running.http_url}/info").json()["model_id"] == EMBEDDER
+
+
+def test_models_that_normalize_do_so_without_normalize(head_bundles: Path, tmp_path: Path) -> None:
+    """Haystack's client sends ``normalize`` false by default."""
+    shutil.copytree(head_bundles / EMBEDDER, tmp_path / EMBEDDER)
+    manifest = tmp_path / EMBEDDER / "1" / "bundle.json"
+    content = json.loads(manifest.read_text())
+    content["embedding"]["is_normalized"] = True
+    manifest.write_text(json.dumps(content))
+    with (
+        server_process(tmp_path) as running,
+        httpx2.Client(base_url=running.http_url) as client,
+    ):
+        for path in (f"/{EMBEDDER}/embed", f"/{EMBEDDER}"):
+            answers = [
+                client.post(path, json={"inputs": TEXTS, "normalize": value})
+                for value in (True, False)
+            ]
+            assert [answer.status_code for answer in answers] == [200, 200]
+            assert answers[0].json() == answers[1].json()
 
 
 @pytest.mark.parametrize(
