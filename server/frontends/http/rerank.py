@@ -1,14 +1,19 @@
 """Rerank as Cohere, Jina and vLLM offer it: ``/v2/rerank``, ``/v1/rerank`` and ``/rerank``."""
 
 import uuid
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from server.bounds import MAX_TEXTS, Size
 from server.errors import InvalidArgumentError
+from server.frontends.http import tei, tei_bodies
+from server.frontends.http.body import NOTHING, json_decoder
 from server.frontends.http.endpoint import Api, Call, Context, json_response
 from server.frontends.http.failures import Failure
 from server.frontends.http.openai.usage import prompt_usage
@@ -37,6 +42,18 @@ class RerankBody(msgspec.Struct, kw_only=True):
     truncate_prompt_tokens: int | None = None
 
 
+class _Texts(msgspec.Struct, kw_only=True):
+    """The fields by which a body is that of text-embeddings-inference: it has only ``texts``."""
+
+    texts: msgspec.Raw = NOTHING
+    documents: msgspec.Raw = NOTHING
+
+
+_decode_texts = json_decoder(_Texts)
+_decode_own = json_decoder(RerankBody)
+_decode_tei = json_decoder(tei_bodies.RerankBody)
+
+
 def cohere_error(failure: Failure) -> Response:
     """Formats an error as Cohere does: ``{"message"}``."""
     return json_response({"message": failure.message})
@@ -45,12 +62,42 @@ def cohere_error(failure: Failure) -> Response:
 def routes(context: Context) -> list[BaseRoute]:
     """The routes."""
     api = Api(context=context, error=cohere_error)
-    names = {"max_tokens": "truncate_prompt_tokens", "inputs": "documents"}
+    default = context.settings.tei_model
+    root = api.post("/rerank", RerankBody, _jina, names=_NAMES)
+    if default:
+        root = api.post(
+            "/rerank",
+            _decode_either,
+            partial(_either, default),
+            names=_names_of,
+            model_of=lambda call: getattr(call.body, "model", default),
+        )
     return [
-        api.post("/v2/rerank", RerankBody, _cohere, names=names),
-        api.post("/v1/rerank", RerankBody, _jina, names=names),
-        api.post("/rerank", RerankBody, _jina, names=names),
+        api.post("/v2/rerank", RerankBody, _cohere, names=_NAMES),
+        api.post("/v1/rerank", RerankBody, _jina, names=_NAMES),
+        root,
     ]
+
+
+_NAMES = {"max_tokens": "truncate_prompt_tokens", "inputs": "documents"}
+_Either = RerankBody | tei_bodies.RerankBody
+
+
+def _decode_either(data: bytes, _: Headers) -> _Either:
+    given = _decode_texts(data)
+    is_tei = given.texts != NOTHING and given.documents == NOTHING
+    return _decode_tei(data) if is_tei else _decode_own(data)
+
+
+def _names_of(body: _Either) -> Mapping[str, str]:
+    return _NAMES if isinstance(body, RerankBody) else tei.NAMES
+
+
+async def _either(default: str, call: Call[Any]) -> Response:
+    """Answers with ``default`` as text-embeddings-inference does, if the body is as there."""
+    if isinstance(call.body, RerankBody):
+        return await _jina(call)
+    return await tei.rerank(default, call)
 
 
 async def _answer(call: Call[RerankBody]) -> RerankResult:

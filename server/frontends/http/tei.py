@@ -30,7 +30,7 @@ Answer = Callable[[str, Call[Any]], Awaitable[Response]]
 
 # Paths that other protocols use at the root.
 _TAKEN = {"/health", "/rerank", "/tokenize"}
-_NAMES = {
+NAMES = {  # of the service's fields
     "documents": "texts",
     "pairs": "inputs",
     "long_input": "truncate",
@@ -58,7 +58,7 @@ def routes(context: Context) -> list[BaseRoute]:
         ("/embed_all", bodies.EmbedAllBody, embed_all),
         ("/embed_sparse", bodies.EmbedSparseBody, embed_sparse),
         ("/predict", bodies.PredictBody, _predict),
-        ("/rerank", bodies.RerankBody, _rerank),
+        ("/rerank", bodies.RerankBody, rerank),
         ("/similarity", bodies.SimilarityBody, similarity),
         ("/tokenize", bodies.TokenizeBody, _tokenize),
         ("/decode", bodies.DecodeBody, _decode),
@@ -80,7 +80,7 @@ def routes(context: Context) -> list[BaseRoute]:
                         prefix + path,
                         kind,
                         handler,
-                        names={**_NAMES, "token_inputs": _ID_FIELDS.get(path, "inputs")},
+                        names={**NAMES, "token_inputs": _ID_FIELDS.get(path, "inputs")},
                         model_of=model_of,
                         max_values=MAX_ID_VALUES if path in _ID_FIELDS else MAX_VALUES,
                     )
@@ -140,7 +140,8 @@ def _labels(output: Classification) -> list[dict[str, Any]]:
     return [{"score": label.score, "label": label.label} for label in output.labels]
 
 
-async def _rerank(model: str, call: Call[bodies.RerankBody]) -> Response:
+async def rerank(model: str, call: Call[bodies.RerankBody]) -> Response:
+    """Answers ``/rerank``."""
     body = call.body
     request = RerankRequest(
         model=model,

@@ -166,6 +166,28 @@ def test_models_that_normalize_do_so_without_normalize(head_bundles: Path, tmp_p
             assert answers[0].json() == answers[1].json()
 
 
+def test_rerank_at_the_root_is_that_of_the_body(head_bundles: Path) -> None:
+    """Haystack's client sends to ``/rerank`` of the host, whatever the path of its address."""
+    tei = {"query": "cat", "texts": TEXTS, "raw_scores": True}
+    jina = {"query": "cat", "documents": TEXTS, "model": RERANKER}
+    with (
+        server_process(head_bundles, "--tei-model", RERANKER) as running,
+        httpx2.Client(base_url=running.http_url) as client,
+    ):
+        expected = client.post(f"/{RERANKER}/rerank", json=tei)
+        found = client.post("/rerank", json=tei)
+        assert (found.status_code, found.json()) == (200, expected.json())
+        assert found.headers.keys() >= HEADERS
+        ranks = client.post("/rerank", json=jina).json()["results"]
+        assert ranks == client.post("/v1/rerank", json=jina).json()["results"]
+        for body, message in (
+            ({**tei, "texts": ["a", ""]}, "texts[1]: is empty"),
+            ({**jina, "documents": ["a", ""]}, "documents[1]: is empty"),
+            ({"query": "cat"}, "model: is required"),
+        ):
+            assert client.post("/rerank", json=body).json() == {"message": message}
+
+
 @pytest.mark.parametrize(
     "path", ["embed", "embed_all", "embed_sparse", "predict", "similarity", "decode", "info"]
 )
