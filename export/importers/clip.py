@@ -1,4 +1,7 @@
-"""CLIP (Radford et al. 2021), as ``transformers`` saves it: an image and a text encoder."""
+"""CLIP (Radford et al. 2021), as ``transformers`` saves it: an image and a text encoder.
+
+MetaCLIP 2 (Chuang et al. 2025) differs in the names of its classes and in its tokenizer.
+"""
 
 from msgspec import structs
 
@@ -24,7 +27,7 @@ from model.config import (
 from model.position_config import PositionConfig, PositionKind
 
 EPSILON, PATCH_SIZE = 1e-5, 32
-CLASSIFIER = "CLIPForImageClassification"
+CLIP, META_CLIP_2 = "CLIP", "MetaClip2"  # the start of the names of classes
 POSITION_IDS = "embeddings.position_ids"  # a buffer of old transformers versions
 
 
@@ -36,20 +39,54 @@ def import_clip(folder: HuggingFaceFolder) -> Checkpoint:
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
-    if CLASSIFIER in folder.config.texts("architectures"):
-        return import_clip_vision(clip_tables.tower_of(folder, "image", CLASSIFIER))
-    tower = clip_tables.chosen_tower(folder, ("image", "text"))
-    part = clip_tables.tower_of(folder, tower, "CLIPModel")
-    return import_clip_vision(part) if tower == "image" else import_clip_text(part)
+    return _whole(folder, CLIP)
 
 
 def import_clip_vision(folder: HuggingFaceFolder) -> Checkpoint:
     """The image encoder, with or without its projection."""
+    return _images(folder, CLIP)
+
+
+def import_clip_text(folder: HuggingFaceFolder) -> Checkpoint:
+    """The text encoder: causal, pooled at the end-of-text token, which is the last one.
+
+    Raises:
+        SourceError: the tokenizer does not end texts with that token.
+    """
+    return _texts(folder, CLIP)
+
+
+def import_metaclip_2(folder: HuggingFaceFolder) -> Checkpoint:
+    """As :func:`import_clip`."""
+    return _whole(folder, META_CLIP_2)
+
+
+def import_metaclip_2_vision(folder: HuggingFaceFolder) -> Checkpoint:
+    """As :func:`import_clip_vision`."""
+    return _images(folder, META_CLIP_2)
+
+
+def import_metaclip_2_text(folder: HuggingFaceFolder) -> Checkpoint:
+    """As :func:`import_clip_text`."""
+    return _texts(folder, META_CLIP_2)
+
+
+def _whole(folder: HuggingFaceFolder, family: str) -> Checkpoint:
+    classifier = f"{family}ForImageClassification"
+    if classifier in folder.config.texts("architectures"):
+        return _images(clip_tables.tower_of(folder, "image", classifier), family)
+    tower = clip_tables.chosen_tower(folder, ("image", "text"))
+    part = clip_tables.tower_of(folder, tower, f"{family}Model")
+    return _images(part, family) if tower == "image" else _texts(part, family)
+
+
+def _images(folder: HuggingFaceFolder, family: str) -> Checkpoint:
     config = folder.config
     processor = read_image_processor(folder, config.positive("num_channels", 3))
     patches = vit_tables.read_patches(config, processor, patch_size=PATCH_SIZE, bias=False)
     layers = clip_tables.layers(config, QUICK_GELU, EPSILON)
-    is_classifier = CLASSIFIER in config.texts("architectures")  # it has no last norm
+    classifier = f"{family}ForImageClassification"
+    is_classifier = classifier in config.texts("architectures")  # it has no last norm
     norm = affine("encoder.final_norm", "post_layernorm")
     body = Body(
         base="vision_model",
@@ -69,22 +106,17 @@ def import_clip_vision(folder: HuggingFaceFolder) -> Checkpoint:
         ignored=(POSITION_IDS, *(source for entry in norm for source in entry.sources)),
     )
     heads = {
-        "CLIPVisionModel": vit_tables.image_embedder,
-        "CLIPVisionModelWithProjection": _image_projection,
-        CLASSIFIER: _image_classifier,
-        "CLIPModel": _image_tower,
+        f"{family}VisionModel": vit_tables.image_embedder,
+        f"{family}VisionModelWithProjection": _image_projection,
+        classifier: _image_classifier,
+        f"{family}Model": _image_tower,
     }
-    return vit_tables.assemble_images(folder, body, processor, heads, "CLIPVisionModel")
+    return vit_tables.assemble_images(folder, body, processor, heads, f"{family}VisionModel")
 
 
-def import_clip_text(folder: HuggingFaceFolder) -> Checkpoint:
-    """The text encoder: causal, pooled at the end-of-text token, which is the last one.
-
-    Raises:
-        SourceError: the tokenizer does not end texts with that token.
-    """
+def _texts(folder: HuggingFaceFolder, family: str) -> Checkpoint:
     config = folder.config
-    _check_end(folder)
+    _check_end(folder, family)
     layers = tuple(map(_causal, clip_tables.layers(config, QUICK_GELU, EPSILON)))
     body = Body(
         base="text_model",
@@ -104,11 +136,11 @@ def import_clip_text(folder: HuggingFaceFolder) -> Checkpoint:
         ignored=(POSITION_IDS,),
     )
     heads = {
-        "CLIPTextModel": _last_token,
-        "CLIPTextModelWithProjection": _text_projection,
-        "CLIPModel": _text_tower,
+        f"{family}TextModel": _last_token,
+        f"{family}TextModelWithProjection": _text_projection,
+        f"{family}Model": _text_tower,
     }
-    return assemble(folder, body, heads, "CLIPTextModel")
+    return assemble(folder, body, heads, f"{family}TextModel")
 
 
 def _causal(layer: LayerConfig) -> LayerConfig:
@@ -117,11 +149,12 @@ def _causal(layer: LayerConfig) -> LayerConfig:
     return structs.replace(layer, attention=structs.replace(layer.attention, is_causal=True))
 
 
-def _check_end(folder: HuggingFaceFolder) -> None:
+def _check_end(folder: HuggingFaceFolder, family: str) -> None:
     ids = folder.tokenizer.encode("a").ids
-    # The first configurations have the wrong id 2 for the vocabulary's last token.
     end = folder.config.integer("eos_token_id", 49407)
-    end = folder.config.positive("vocab_size", 49408) - 1 if end == 2 else end
+    if end == 2 and family == CLIP:
+        # The first configurations have the wrong id 2 for the vocabulary's last token.
+        end = folder.config.positive("vocab_size", 49408) - 1
     if not ids or ids[-1] != end:
         raise SourceError(f"{folder.path}: the tokenizer does not end texts with the token {end}")
 

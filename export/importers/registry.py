@@ -12,7 +12,14 @@ from export.head_padding import pad_heads
 from export.importers.adapted import adapted_folder
 from export.importers.bart import import_bart
 from export.importers.blenderbot import import_blenderbot, import_blenderbot_small
-from export.importers.clip import import_clip, import_clip_text, import_clip_vision
+from export.importers.clip import (
+    import_clip,
+    import_clip_text,
+    import_clip_vision,
+    import_metaclip_2,
+    import_metaclip_2_text,
+    import_metaclip_2_vision,
+)
 from export.importers.decoders import DECODERS
 from export.importers.dinov2 import import_dinov2, import_dinov2_with_registers
 from export.importers.edit_tagger import TAGS_FILE, import_edit_tagger, is_edit_tagger
@@ -64,6 +71,9 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "clip": import_clip,
     "clip_text_model": import_clip_text,
     "clip_vision_model": import_clip_vision,
+    "metaclip_2": import_metaclip_2,
+    "metaclip_2_text_model": import_metaclip_2_text,
+    "metaclip_2_vision_model": import_metaclip_2_vision,
     "deit": import_deit,
     "dinov2": import_dinov2,
     "dinov2_with_registers": import_dinov2_with_registers,
@@ -87,7 +97,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     **DECODERS,
 }
 # Models of images and texts; one of their towers is exported.
-WITH_TOWERS = ("clip", "siglip")
+WITH_TOWERS = ("clip", "metaclip_2", "siglip")
 # By name of the specification.
 CTRANSLATE2: dict[str, Callable[[CTranslate2Model], Checkpoint]] = {
     "WhisperSpec": import_whisper_ctranslate2,

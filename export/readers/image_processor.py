@@ -55,7 +55,14 @@ PROCESSORS = {
 }
 ENDINGS = re.compile(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$")
 # The class for a file that names none, by prefix of ``model_type``.
-CLASSES = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "clip": "CLIP", "siglip": "Siglip"}
+CLASSES = {
+    "vit": "ViT",
+    "deit": "DeiT",
+    "dinov2": "Bit",
+    "clip": "CLIP",
+    "metaclip_2": "CLIP",
+    "siglip": "Siglip",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

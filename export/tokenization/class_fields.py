@@ -36,6 +36,8 @@ _BY_MODEL_TYPE = {
     "jais2": "GPT2",
     "longformer": "Roberta",
     "megatron-bert": "Bert",
+    "metaclip_2": "XLMRoberta",
+    "metaclip_2_text_model": "XLMRoberta",
     "mobilebert": "Bert",
     "mpnet": "MPNet",
     "nomic_bert": "Bert",
