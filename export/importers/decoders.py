@@ -31,6 +31,7 @@ from export.importers.granite import (
     import_granitemoeshared,
 )
 from export.importers.hunyuan import import_hunyuan, import_hunyuan_moe
+from export.importers.hyperclovax import import_hyperclovax
 from export.importers.llama import import_llama
 from export.importers.llama_like import (
     import_arcee,
@@ -100,6 +101,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "helium": import_helium,
     "hunyuan_v1_dense": import_hunyuan,
     "hunyuan_v1_moe": import_hunyuan_moe,
+    "hyperclovax": import_hyperclovax,
     "jais2": import_jais2,
     "llama": import_llama,
     "mellum": import_mellum,

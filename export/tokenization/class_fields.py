@@ -54,7 +54,10 @@ _BY_MODEL_TYPE = {
     "xlnet": "XLNet",
 }
 # Model types for which transformers uses tokenizer.json unchanged, whatever the class.
-_UNCHANGED = ("ernie4_5", "ernie4_5_moe", "ministral3", "mistral", "mixtral", "modernbert", "phi3")
+_UNCHANGED = (
+    *("ernie4_5", "ernie4_5_moe", "hyperclovax", "ministral3", "mistral", "mixtral", "modernbert"),
+    "phi3",
+)
 
 
 def apply_class_fields(tokenizer: dict[str, Any], own: Fields, config: Fields) -> None:

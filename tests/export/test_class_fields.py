@@ -127,6 +127,7 @@ def test_normalizer_of_bert(
         ("phi3", "LlamaTokenizer"),
         ("ernie4_5_moe", "GPT2Tokenizer"),
         ("ministral3", "GPT2Tokenizer"),
+        ("hyperclovax", "GPT2Tokenizer"),
     ],
 )
 def test_space_before_bytes(
