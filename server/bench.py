@@ -89,7 +89,8 @@ class Bench:
         Fields: ``model`` (a bundle's folder) and ``threads``; optional ``device``, ``lanes``,
         ``slots``, ``max_length``, ``static`` and ``padded`` (see :class:`StaticBatching`),
         ``shortlist`` (false: the whole vocabulary), and ``config`` (other fields of
-        :class:`server.config.ServerConfig`, by name).
+        :class:`server.config.ServerConfig`, by name). Without ``allows_drafts``, no tokens are
+        drafted: after random inputs, outputs repeat themselves more than those of users.
         """
         options = message.get("config", {})
         if unknown := options.keys() - {field_.name for field_ in fields(ServerConfig)}:
@@ -108,6 +109,7 @@ class Bench:
             **{
                 "max_batched_tokens": BATCHED_TOKENS[kind],
                 "max_padded_tokens": PADDED_TOKENS[kind],
+                "allows_drafts": False,
                 **options,
             },
         )

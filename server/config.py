@@ -67,7 +67,8 @@ class ServerConfig:
     ``single_lane_max_sequences`` sequences share one lane.
 
     Cache: per model and lane, ``num_slots`` sequences run at a time, and ``num_prefix_slots`` more
-    rows keep the prefixes of finished ones.
+    rows keep the prefixes of finished ones. ``allows_drafts``: sequences that run alone may draft
+    tokens (:mod:`server.engine.speculative`).
 
     Admission, per model: ``max_queue`` and ``max_queue_tokens`` limit the waiting sequences,
     ``max_queued_texts`` and ``max_queued_text_tokens`` the waiting texts of an encoder. All models
@@ -176,6 +177,7 @@ class ServerConfig:
     ] = 1
     max_duplicated_bytes: int = 1 << 29
     single_lane_max_sequences: int = 8
+    allows_drafts: bool = True
     num_slots: Annotated[
         int, Option("Sequences decoded together, per model and lane.", "slots", minimum=1)
     ] = 32

@@ -1,6 +1,7 @@
 """Runs the decoder over prompts and single tokens. A failed run is repeated chunk by chunk."""
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby
@@ -20,13 +21,15 @@ from server.engine.requests.lifecycle import Phase
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.run_inputs import Chunk, next_chunk
 from server.engine.scheduler import PromptChunk
+from server.engine.speculative import VerifiedTokens, verify
 
 log = logging.getLogger(__name__)
 
-Run = BatchResult[Chunk, Logits | ManyRuns]
+Run = BatchResult[Chunk, Logits | ManyRuns | VerifiedTokens]
 """A run of the decoder. Its result is logits ``[chunks, vocabulary]``, valid until the next run.
 
-Several runs over the next tokens of the same sequences are one :class:`ManyRuns`.
+Several runs over the next tokens of the same sequences are one :class:`ManyRuns`. A run over one
+sequence and a draft of its tokens has :class:`VerifiedTokens`.
 """
 
 
@@ -41,6 +44,7 @@ class DecoderRuns:
         clock: returns seconds.
         observer: receives a report of every run.
         chooses_on_host: whether the host chooses all tokens.
+        allows_drafts: whether a sequence that runs alone may draft tokens, if its model allows it.
     """
 
     def __init__(
@@ -53,10 +57,14 @@ class DecoderRuns:
         observer: Observer,
         *,
         chooses_on_host: bool,
+        allows_drafts: bool,
     ) -> None:
         self._model, self._runner, self._slots, self._jobs = model, runner, slots, jobs
         self._clock, self._observer = clock, observer
         self._allows_multi_step = chooses_on_host and runner.decodes_greedily
+        # A recurrent state cannot forget the tokens of a draft that are wrong.
+        is_recurrent = runner.cache.has_recurrent_states
+        self._allows_drafts = allows_drafts and self._allows_multi_step and not is_recurrent
 
     def prefill(self, planned: Sequence[PromptChunk]) -> Iterator[Run]:
         """Runs the decoder over chunks of prompts, in slot order."""
@@ -77,10 +85,12 @@ class DecoderRuns:
 
         Args:
             sequences: at least one.
-            max_runs: how many tokens of each may be decoded, if all allow it.
+            max_runs: how many runs may be made, if all sequences allow it.
             may_continue: returns whether there is no other work. A device may then start the next
                 step, probably over the same sequences, before it is asked for.
         """
+        if self._allows_drafts and len(sequences) == 1 and _may_draft(sequences[0]):
+            return self._decode_alone(sequences[0], max_runs, may_continue)
         chunks = [next_chunk(sequence, 1) for sequence in sequences]
         if self._allows_multi_step and all(s.allows_multi_step for s in sequences):
             runs = self._decode_multi_step(chunks, max_runs, may_continue)
@@ -89,6 +99,45 @@ class DecoderRuns:
         if not any(map(_wants_attention, chunks)):
             return self._run("decode", chunks, may_continue)
         return chain.from_iterable(self._decode_beside_attention(chunks))
+
+    def _decode_alone(
+        self, sequence: DecodingSequence, max_runs: int, may_continue: Callable[[], bool]
+    ) -> Iterator[Run]:
+        """Runs the decoder over a sequence's next token and a draft, until it ends.
+
+        It makes at most ``max_runs`` runs, and none after the deadline or if there is other work.
+        """
+        deadline = math.inf if sequence.deadline is None else sequence.deadline
+        for _ in range(max_runs):
+            chunks = [next_chunk(sequence, 1)]
+            verified = self._verify_draft(sequence)
+            if verified is None:
+                yield from self._run("decode", chunks)
+                return
+            yield BatchResult(chunks, verified)
+            if not (sequence.is_live and _may_draft(sequence)):
+                return
+            if self._clock() >= deadline or not may_continue():
+                return
+
+    def _verify_draft(self, sequence: DecodingSequence) -> VerifiedTokens | None:
+        """Runs the decoder over a sequence's next token and a draft; None if the run failed."""
+        assert sequence.drafter is not None
+        started = self._clock()
+        num_left = sequence.job.max_new_tokens - sequence.num_generated_tokens
+        limit = min(num_left, self._slots.room_of(sequence)) - 1
+        draft = sequence.drafter.draft(sequence.tokens, limit)
+        try:
+            verified = verify(self._runner, sequence, self._slots.slot_of(sequence), draft)
+        except Exception:
+            log.warning("%s: a decode run failed: no more drafts", self._model, exc_info=True)
+            sequence.drafter = None
+            return None
+        num_accepted = len(verified.tokens) - 1
+        seconds = (self._clock() - started,)
+        report = RunReport("decode", 1, 1 + len(draft), seconds, len(draft), num_accepted)
+        self._observer.on_run(self._model, report)
+        return verified
 
     def _decode_multi_step(
         self, chunks: Sequence[Chunk], max_runs: int, may_continue: Callable[[], bool]
@@ -154,6 +203,10 @@ class DecoderRuns:
                 sequences = [chunk.sequence for chunk in chunks]
                 return self._runner.decode_padded(sequences, padding, may_continue)
         return self._runner.decode(chunks, slot)
+
+
+def _may_draft(sequence: DecodingSequence) -> bool:
+    return sequence.drafter is not None and sequence.may_run_ahead
 
 
 def _is_live_chunk(chunk: Chunk) -> bool:

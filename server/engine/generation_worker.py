@@ -34,6 +34,7 @@ from server.engine.requests.update import JobUpdate
 from server.engine.requests.waiting_queue import WaitingQueue
 from server.engine.run_inputs import Chunk
 from server.engine.scheduler import Plan, StepLimits, schedule
+from server.engine.speculative import VerifiedTokens
 from server.engine.token_selector import TokenSelector
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class GenerationWorker:
         clock: returns seconds.
         observer: receives a report of every run.
         device_sampler: selects tokens on the device; None selects all on the host.
+        allows_drafts: see :class:`server.engine.decoder_runs.DecoderRuns`.
     """
 
     def __init__(
@@ -61,6 +63,8 @@ class GenerationWorker:
         clock: Clock,
         observer: Observer,
         device_sampler: DeviceSampler | None = None,
+        *,
+        allows_drafts: bool = True,
     ) -> None:
         self.model, self.progress = model, runner.progress
         self._runner, self._clock, self._observer = runner, clock, observer
@@ -75,6 +79,7 @@ class GenerationWorker:
         self._decoder = DecoderRuns(
             *(model, runner, self._slots, self._jobs, clock, observer),
             chooses_on_host=device_sampler is None,
+            allows_drafts=allows_drafts,
         )
 
     def __repr__(self) -> str:
@@ -150,7 +155,6 @@ class GenerationWorker:
             if outcome is not None and sequence.is_live:  # one may end others of its job
                 self._jobs.end(sequence, Ending(outcome), now)
         self._release_ended()
-        self._runs_since_encode += 1
         waiting = self._waiting.items
         if not waiting:
             return schedule(waiting, self._slots.running, self._limits)
@@ -178,15 +182,21 @@ class GenerationWorker:
             yield from self._decoder.prefill(chunks)
         if plan.decode:
             sequences = [self._slots.get(id_) for id_ in plan.decode]
-            yield from self._decoder.decode(sequences, plan.num_decode_runs, may_continue)
+            for run in self._decoder.decode(sequences, plan.num_decode_runs, may_continue):
+                self._runs_since_encode += 1
+                yield run
 
-    def _apply(self, chunks: Sequence[Chunk], result: Logits | ManyRuns | Ending) -> None:
+    def _apply(
+        self, chunks: Sequence[Chunk], result: Logits | ManyRuns | VerifiedTokens | Ending
+    ) -> None:
         """Applies the result of a run to its sequences."""
         now = self._clock()
         if isinstance(result, Ending):
             self._end_all([chunk.sequence for chunk in chunks], result, now)
         elif isinstance(result, ManyRuns):
             self._apply_many(chunks, result)
+        elif isinstance(result, VerifiedTokens):
+            self._append_all(chunks[0].sequence, result.tokens, [now] * len(result.tokens))
         else:
             try:
                 self._select(chunks, result, now)
@@ -199,8 +209,14 @@ class GenerationWorker:
         """Counts the tokens of several decode runs as cached, and appends those that they chose."""
         self._runs_since_encode += len(runs.tokens) - 1
         for chunk, tokens in zip(chunks, zip(*runs.tokens, strict=True), strict=True):
-            chunk.sequence.num_cached_tokens += len(tokens)
-            self._jobs.record_all(chunk.sequence, tokens, runs.times[1:])
+            self._append_all(chunk.sequence, tokens, runs.times[1:])
+
+    def _append_all(
+        self, sequence: DecodingSequence, tokens: Sequence[int | None], times: Sequence[float]
+    ) -> None:
+        """Appends tokens, and counts those before each of them as cached."""
+        sequence.num_cached_tokens += len(tokens)
+        self._jobs.record_all(sequence, tokens, times)
 
     def _select(self, chunks: Sequence[Chunk], logits: Logits, now: float) -> None:
         """Counts a run's tokens as cached, and selects tokens for fully cached sequences."""

@@ -108,7 +108,7 @@ class JobTable:
     def record_all(
         self, sequence: DecodingSequence, tokens: Sequence[int | None], times: Sequence[float]
     ) -> None:
-        """Appends tokens of a sequence whose output is delivered whole. Only the last may end it.
+        """Appends several tokens of an independent sequence. Only the last may end it.
 
         ``tokens``: the last is None if its logits are not finite. ``times``: when each was chosen.
         """

@@ -11,6 +11,8 @@ class RunReport(NamedTuple):
     num_sequences: int
     num_tokens: int  # in each run, without padding
     seconds: Sequence[float]  # one duration for each run
+    num_draft_tokens: int = 0  # of speculative decoding
+    num_accepted_tokens: int = 0  # the part of them that saved a run each
 
 
 class WorkerStats(NamedTuple):

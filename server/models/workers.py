@@ -119,7 +119,10 @@ def make_worker(
             log.warning("%s: no memory is left to record prompts or sources", manifest.label)
     step = StepLimits(config.num_slots, config.max_batched_tokens)
     sampler = _device_sampler(replica, logits, runner.buckets) if config.samples_on_device else None
-    return GenerationWorker(manifest.name, runner, capacity, step, clock, observer, sampler)
+    return GenerationWorker(
+        *(manifest.name, runner, capacity, step, clock, observer, sampler),
+        allows_drafts=config.allows_drafts,
+    )
 
 
 def _padded_prompts(

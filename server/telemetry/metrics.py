@@ -85,6 +85,12 @@ class Metrics:
         self._reused = self._count(
             "reused_tokens", "Prompt tokens copied from the cache instead of prefilled.", "model"
         )
+        self._drafts = self._count(
+            "draft_tokens", "Tokens that speculative decoding drafted.", "model"
+        )
+        self._accepted = self._count(
+            "accepted_tokens", "Drafted tokens that saved a run of the decoder.", "model"
+        )
         self._worker_gauges = _WorkerGauges()
         self.registry.register(self._worker_gauges)
         self._run_rows = self._histograms(
@@ -130,6 +136,9 @@ class Metrics:
         num_runs = len(report.seconds)
         self._run_rows(model, report.phase).add_all([report.num_sequences] * num_runs)
         self._run_seconds(model, report.phase).add_all(report.seconds)
+        if report.num_draft_tokens:
+            self._drafts(model).inc(report.num_draft_tokens)
+            self._accepted(model).inc(report.num_accepted_tokens)
 
     def on_step(self, model: str, seconds: float) -> None:
         self._step_seconds(model).add(seconds)

@@ -118,7 +118,8 @@ class BareEngine:
         self._runner = ModelRunner(spec, graph, None, capacity, memory=HostMemory)
         limits = StepLimits(num_slots, MAX_BATCHED_TOKENS)
         self._generator = GenerationWorker(
-            "bench", self._runner, capacity, limits, time.perf_counter, Unobserved()
+            *("bench", self._runner, capacity, limits, time.perf_counter, Unobserved()),
+            allows_drafts=False,  # each step decodes one token
         )
         self._next_id = 0
         self._touch_cache(num_slots)

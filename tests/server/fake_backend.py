@@ -32,27 +32,36 @@ def noise() -> Array:
     return np.random.default_rng(0).normal(size=(1009, VOCABULARY)).astype(np.float32)
 
 
-def next_logits(tokens: Iterable[float], source: Iterable[float] = ()) -> Array:
-    """Reference logits ``[vocabulary]`` after ``tokens``."""
-    value = 7
-    for token in (*source, *tokens):
+def next_logits(tokens: Iterable[float], source: Iterable[float] = (), period: int = 0) -> Array:
+    """Reference logits ``[vocabulary]`` after ``tokens``.
+
+    With a ``period``, most tokens are those of so many tokens before: drafts are often right.
+    """
+    seen, value = [int(token) for token in tokens], 7
+    for token in (*source, *seen):
         value = (value * 31 + int(token) + 1) % 65_521
     logits: Array = noise()[value % len(noise())].copy()
-    logits[value % VOCABULARY] = logits.max() + 0.5
+    repeats = 0 < period <= len(seen) and value % 8
+    best = seen[-period] if repeats else value % VOCABULARY
+    logits[best] = logits.max() + 0.5
     return logits
 
 
-def next_token(tokens: Iterable[float], source: Iterable[float] = ()) -> int:
+def next_token(tokens: Iterable[float], source: Iterable[float] = (), period: int = 0) -> int:
     """The greedy token after ``tokens``."""
-    return int(next_logits(tokens, source).argmax())
+    return int(next_logits(tokens, source, period).argmax())
 
 
 def reference(
-    prompt: Sequence[int], max_new_tokens: int, source: Sequence[int] = (), eos: int = EOS
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    source: Sequence[int] = (),
+    eos: int = EOS,
+    period: int = 0,
 ) -> list[int]:
     tokens = list(prompt)
     for _ in range(max_new_tokens):
-        tokens.append(next_token(tokens, source))
+        tokens.append(next_token(tokens, source, period))
         if tokens[-1] == eos:
             break
     return tokens[len(prompt) :]
@@ -157,6 +166,7 @@ class FakeDecode:
     """A decode graph. ``poison``: token id that makes a row's logits and cached values NaN.
 
     ``fail``: token id that makes the run raise after it has changed all states.
+    ``period``: see :func:`next_logits`.
     ``is_padded``: runs may contain padding rows, whose token id is 0.
     ``on_run``: called by each run.
     """
@@ -164,7 +174,9 @@ class FakeDecode:
     kernel_nodes = KernelNodes()
     outputs: Collection[str] = ()
 
-    def __init__(self, poison: int = -1, fail: int = -1, *, is_padded: bool = False) -> None:
+    def __init__(
+        self, poison: int = -1, fail: int = -1, period: int = 0, *, is_padded: bool = False
+    ) -> None:
         self.is_padded = is_padded
         self.num_padded_runs = 0
         self.is_recorded = False  # returned by ``record``
@@ -172,6 +184,7 @@ class FakeDecode:
         self.start: Start = Late  # how repeated runs start
         self.poison = poison
         self.fail = fail
+        self.period = period
         self.num_runs = 0
         self.max_tokens_in_run = 0
         self.on_run: Callable[[], None] = lambda: None
@@ -235,7 +248,7 @@ class BoundFakeDecode(HostBoundGraph):
                 source = self._states["past.cross_key.0"][row, 0, :length, 0]
             for index in range(new[row]):
                 seen = keys[row, 0, : cached[row] + index + 1, 0]
-                logits[row, index] = next_logits(seen, source)
+                logits[row, index] = next_logits(seen, source, self._graph.period)
             if self._graph.poison in tokens[: new[row]]:
                 logits[row] = keys[row, 0, cached[row] : end, 0] = np.nan
         if (ids == self._graph.fail).any():

@@ -222,9 +222,10 @@ def test_a_failing_token_repeats_the_runs_before_it_once() -> None:
     assert harness.graph.num_runs == 1 + 20 + 20
 
 
-def test_sources_wait_for_decode_runs_not_for_steps() -> None:
+@pytest.mark.parametrize("is_recurrent", [True, False])
+def test_sources_wait_for_decode_runs_not_for_steps(*, is_recurrent: bool) -> None:
     """With half of the slots in use, the encoder runs again after some decode runs."""
-    harness = make_harness(num_slots=2, has_source=True)
+    harness = make_harness(num_slots=2, has_source=True, is_recurrent=is_recurrent)
     answers = iter([True] * 11)
     harness.may_continue = lambda: next(answers, False)
     harness.submit(1, replace(endless(40, (1,)), source=(3, 4)))

@@ -16,6 +16,7 @@ from server.engine.decoding.logits_processors import (
 )
 from server.engine.decoding.options import NO_LOGPROBS
 from server.engine.decoding.sampling import TokenLogprob
+from server.engine.drafts import Drafter
 from server.engine.requests.job import JOIN_SECONDS, Delivery, GenerationJob
 from server.engine.requests.lifecycle import Event, Outcome, Phase, advance, has_ended
 
@@ -63,6 +64,8 @@ class DecodingSequence:
         deadline: the earlier of the job's ``deadline`` and ``finish_by``, in seconds.
         logits_need: what the choice of its next token needs of its logits.
         allows_multi_step: whether its tokens are all argmaxes, and published together at the end.
+        drafter: drafts its next tokens while it runs alone; None in a fork, and after a draft whose
+            run failed.
         output: the index of its output in the job.
         generator: draws random numbers for sampling; None if greedy.
         constraint: the state of its grammar; None without one.
@@ -80,6 +83,7 @@ class DecodingSequence:
     deadline: float | None
     logits_need: LogitsNeed
     allows_multi_step: bool = False
+    drafter: Drafter | None = None
     output: int = 0
     generator: np.random.Generator | None = None
     constraint: Constraint | None = None
@@ -113,6 +117,7 @@ class DecodingSequence:
                 and job.logprob_options == NO_LOGPROBS
                 and job.attention is None
             ),
+            drafter=Drafter(),
             generator=_generator(job, 0),
             constraint=None if job.constraint is None else job.constraint.fork(),
             logits_processors=processors,
