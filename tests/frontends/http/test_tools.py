@@ -90,7 +90,12 @@ def streamed(client: openai.OpenAI, **fields: Any) -> tuple[str, dict[int, Any],
 
 
 @pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "function": {"name": "weather"}}]
+    "choice",
+    [
+        "required",
+        {"type": "function", "function": {"name": "weather"}},
+        {"function": {"name": "weather"}},
+    ],
 )
 def test_a_forced_call_fits_its_parameters(tools: openai.OpenAI, choice: Any) -> None:
     offered = [WEATHER] if choice == "required" else [TIME, WEATHER]

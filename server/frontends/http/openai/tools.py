@@ -41,7 +41,7 @@ class FunctionName(msgspec.Struct, kw_only=True):
 class NamedTool(msgspec.Struct, kw_only=True):
     """The tool that must be called."""
 
-    type: str
+    type: str = "function"  # Hugging Face's client leaves it out
     function: FunctionName | None = None
 
 
