@@ -206,7 +206,8 @@ class DecoderRuns:
 
 
 def _may_draft(sequence: DecodingSequence) -> bool:
-    return sequence.drafter is not None and sequence.may_run_ahead
+    wants_attention = sequence.job.attention is not None  # which a run of its own returns
+    return sequence.drafter is not None and sequence.may_run_ahead and not wants_attention
 
 
 def _is_live_chunk(chunk: Chunk) -> bool:
