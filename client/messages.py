@@ -1,6 +1,6 @@
 """Converts Python values to protobuf messages and back, by field name, without validation."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -114,6 +114,12 @@ def _to_wire(field: Any, value: Any) -> Any:
         return [value]  # one text, not its characters
     if field.enum_type is not None:
         return f"{_prefix(field.enum_type)}{str(value).upper()}"
+    if field.is_repeated and isinstance(value, Sequence):
+        return [_to_wire_item(field, item) for item in value]
+    return _to_wire_item(field, value)
+
+
+def _to_wire_item(field: Any, value: Any) -> Any:
     if is_dataclass(value):
         nested = field.message_type.fields_by_name
         return {

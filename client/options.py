@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, TypedDict
 
+from client.tools import ChatOptions, ToolCall
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flag:
@@ -35,10 +37,16 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation; the role is "system", "user", "assistant" or "tool"."""
+    """One turn of a conversation; the role is "system", "user", "assistant" or "tool".
+
+    ``tool_calls`` are those of an earlier answer. A message of the role "tool" has the result of
+    the call ``tool_call_id``.
+    """
 
     role: str
     content: str
+    tool_calls: Sequence[ToolCall] = ()
+    tool_call_id: str = ""
 
 
 class EarlyStopping(StrEnum):
@@ -249,12 +257,16 @@ class ResponseOptions(TypedDict, total=False):
 class GenerationOptions(
     SamplingOptions, DecodingOptions, StoppingOptions, ResponseOptions, total=False
 ):
-    """The options of ``generate``; ``translate`` has them too."""
+    """The options that ``generate`` and ``translate`` share."""
 
     priority: Annotated[
         int, Flag(help="Higher is scheduled earlier, in [-100, 100]; one step is worth 10 s.")
     ]
     version: Annotated[str, Flag(help="Model version; the newest by default.")]
+
+
+class GenerateOptions(GenerationOptions, ChatOptions, total=False):
+    """The options of ``generate``."""
 
 
 class TranslationOptions(GenerationOptions, total=False):

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from client.messages import build
 from client.options import (
     Choices,
+    GenerateOptions,
     GenerationOptions,
     Grammar,
     JsonSchema,
@@ -43,17 +44,29 @@ def generate(
     inputs: Texts,
     token_inputs: Sequence[Sequence[int]],
     messages: Sequence[Message],
-    options: GenerationOptions,
+    options: GenerateOptions,
 ) -> GenerateT:
     """The request of ``Generate`` or ``GenerateStream``; ``request`` is its type."""
     return build(
         request,
-        GenerationOptions,
+        GenerateOptions,
         _with_wire_grammar(options),
         model=model,
         inputs=texts(inputs),
         token_inputs=[wire.TokenIds(ids=ids) for ids in token_inputs],
-        messages=[wire.ChatMessage(role=turn.role, content=turn.content) for turn in messages],
+        messages=[_chat_message(turn) for turn in messages],
+    )
+
+
+def _chat_message(turn: Message) -> wire.ChatMessage:
+    return wire.ChatMessage(
+        role=turn.role,
+        content=turn.content,
+        tool_calls=[
+            wire.ToolCall(id=call.id, name=call.name, arguments=call.arguments)
+            for call in turn.tool_calls
+        ],
+        tool_call_id=turn.tool_call_id,
     )
 
 

@@ -53,7 +53,14 @@ def _hypothesis(message: inference_pb2.Hypothesis) -> types.Hypothesis:
         finish_reason=_FINISH_REASONS.get(message.finish_reason),
         score=message.score if message.HasField("score") else None,
         logprobs=_logprobs(message.logprobs),
+        tool_calls=_tool_calls(message),
     )
+
+
+def _tool_calls(message: Any) -> tuple[types.ToolCall, ...]:
+    """The calls of a message; none if its type has no such field."""
+    calls = getattr(message, "tool_calls", ())
+    return tuple(read_fields(types.ToolCall, call) for call in calls)
 
 
 def attention_matrix(message: inference_pb2.AttentionMatrix, width: int) -> types.AttentionMatrix:
@@ -87,6 +94,7 @@ def _text(message: inference_pb2.GeneratedOutput) -> types.Text:
         prompt_logprobs=_logprobs(message.prompt_logprobs),
         hypotheses=tuple(map(_hypothesis, message.hypotheses)),
         attention=_attention(message.attention) if message.HasField("attention") else None,
+        tool_calls=_tool_calls(message),
     )
 
 
@@ -114,6 +122,7 @@ def piece(
         score=message.score if message.HasField("score") else None,
         prompt_logprobs=_logprobs(message.prompt_logprobs),
         attention=_attention(message.attention) if message.HasField("attention") else None,
+        tool_calls=_tool_calls(message),
     )
 
 

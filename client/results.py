@@ -6,6 +6,8 @@ Outputs are in the order of the inputs. Log-probabilities are natural logarithms
 from dataclasses import dataclass
 from enum import StrEnum
 
+from client.tools import ToolCall
+
 
 class FinishReason(StrEnum):
     """Why an output ended."""
@@ -87,6 +89,8 @@ class Hypothesis:
     """With beam search: the summed log-probability after the length penalty."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """One for each generated token; empty unless ``logprobs`` was set."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Calls of tools; ``text`` is without them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,6 +161,8 @@ class Piece:
     """On the last piece of an input's first hypothesis, if ``prompt_logprobs`` was set."""
     attention: Attention | None = None
     """On the last piece of an input's first hypothesis, if ``attention`` was set."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Calls of tools that ended in this piece."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

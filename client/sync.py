@@ -43,7 +43,7 @@ class Client(Calls):
         *,
         token_inputs: Sequence[Sequence[int]] = (),
         messages: Sequence[types.Message] = (),
-        **options: Unpack[types.GenerationOptions],
+        **options: Unpack[types.GenerateOptions],
     ) -> types.TextResult:
         """Continues texts or token ids, or replies to one conversation.
 
@@ -63,7 +63,7 @@ class Client(Calls):
         *,
         token_inputs: Sequence[Sequence[int]] = (),
         messages: Sequence[types.Message] = (),
-        **options: Unpack[types.GenerationOptions],
+        **options: Unpack[types.GenerateOptions],
     ) -> Generator[types.Piece, None, None]:
         """Like ``generate``, but yields text as it is generated; pieces of outputs interleave.
 

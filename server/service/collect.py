@@ -70,10 +70,12 @@ def _hypothesis(chunks: Sequence[TextChunk]) -> Hypothesis:
     finish = chunks[-1].finish
     assert finish is not None, "a stream ends with a finish, or raises"
     if len(chunks) == 1:
-        return Hypothesis(chunks[0].text, chunks[0].token_ids, chunks[0].logprobs, finish)
+        (chunk,) = chunks
+        return Hypothesis(chunk.text, chunk.token_ids, chunk.logprobs, finish, chunk.tool_calls)
     return Hypothesis(
         "".join(chunk.text for chunk in chunks),
         tuple(itertools.chain.from_iterable(chunk.token_ids for chunk in chunks)),
         tuple(itertools.chain.from_iterable(chunk.logprobs for chunk in chunks)),
         finish,
+        tuple(itertools.chain.from_iterable(chunk.tool_calls for chunk in chunks)),
     )

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from model.bundle import Task
@@ -17,6 +18,7 @@ from server.service.languages import target_start
 from server.service.prepare import job_template, prepared_request, target_jobs
 from server.service.prepared_request import PreparedRequest
 from server.service.target_prefixes import after_prefixes, target_prefix_ids
+from server.service.tool_calls import forces_call, with_forced_call
 from server.text.chat import NO_OPTIONS
 
 _INPUT_FIELDS = ("inputs", "token_inputs", "messages")
@@ -32,9 +34,15 @@ async def prepare_generate(
     """
     started = time.monotonic()
     num_inputs = len(request.inputs) + len(request.token_inputs)
-    template = await job_template(
-        request, Task.GENERATE, num_inputs, context, caller, started, delivery
-    )
+    request = with_forced_call(request)
+    try:
+        template = await job_template(
+            request, Task.GENERATE, num_inputs, context, caller, started, delivery
+        )
+    except InvalidArgumentError as error:
+        if forces_call(request.chat) and error.field.startswith("grammar"):
+            raise InvalidArgumentError("tools", error.description) from error
+        raise
     model = template.model
     field, prompts = await _prompts(request, model, context, caller)
     if request.response.echo and field == "messages":
@@ -66,7 +74,8 @@ async def prepare_generate(
     previous: Sequence[tuple[int, ...]] = ()
     if field != "messages" and template.base.constraint is None:  # else the text stands alone
         previous = list(map(model.tokenizer.last_with_text, prompts))
-    return prepared_request(request, model, caller, jobs, prefixes, started, echoes, previous)
+    prepared = prepared_request(request, model, caller, jobs, prefixes, started, echoes, previous)
+    return replace(prepared, chat=request.chat)
 
 
 async def _prompts(
@@ -79,6 +88,8 @@ async def _prompts(
             given[1] if given else "inputs",
             "exactly one of inputs, token_inputs and messages is required",
         )
+    if request.chat != NO_OPTIONS and not request.messages:
+        raise InvalidArgumentError("chat", "needs messages")
     is_decoder = model.manifest.kind == Kind.DECODER
     longest = model.max_length if is_decoder else model.max_source_length
     if request.token_inputs:
@@ -98,12 +109,11 @@ async def _prompts(
     if template is None:
         raise InvalidArgumentError("messages", f"{request.model!r} has no chat template")
     validation.check_messages(request.messages, max_bytes)
-    options = request.chat or NO_OPTIONS
-    num_characters = validation.check_chat_options(options, template)
+    num_characters = validation.check_chat_options(request.chat, template)
     num_characters += sum(len(message.content) + 256 for message in request.messages)
 
     def render() -> list[tuple[int, ...]]:
-        prompt = template.render(request.messages, options)
+        prompt = template.render(request.messages, request.chat)
         return model.tokenizer.encode([prompt], special_tokens=False)
 
     return "messages", await context.in_thread(render, caller, num_characters)

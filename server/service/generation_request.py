@@ -27,10 +27,13 @@ from server.service.generation_options import (
 )
 from server.service.requests import ModelRequest
 from server.service.usage import Timing, Usage
+from server.text.chat import NO_OPTIONS
 from server.text.chat import ChatOptions as ChatOptions  # noqa: PLC0414
 from server.text.chat import Message as Message  # noqa: PLC0414
 from server.text.chat import Tool as Tool  # noqa: PLC0414
 from server.text.chat import ToolCall as ToolCall  # noqa: PLC0414
+from server.text.chat import ToolChoice as ToolChoice  # noqa: PLC0414
+from server.text.chat import json_object as json_object  # noqa: PLC0414
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +53,14 @@ class GenerationRequest(ModelRequest):
 class GenerateRequest(GenerationRequest):
     """A request of Generate with one of ``inputs``, ``token_inputs`` and ``messages``.
 
-    ``chat`` goes with ``messages``. Only HTTP clients set it, and messages with tool calls.
+    ``chat`` goes with ``messages``.
     """
 
     token_inputs: tuple[tuple[int, ...], ...] = sized(
         (), max_items=MAX_TEXTS, max_total=MAX_TOKEN_IDS
     )
     messages: tuple[Message, ...] = sized((), max_items=MAX_MESSAGES)
-    chat: ChatOptions | None = None
+    chat: ChatOptions = NO_OPTIONS
 
 
 class SentenceSplit(StrEnum):
@@ -156,7 +159,8 @@ class TextChunk:
 
     ``token_ids`` and ``logprobs`` are empty unless requested. ``num_output_tokens`` counts the
     hypothesis so far. ``num_input_tokens`` is 0 except for the first hypothesis, as all share the
-    input. With split sentences, both counts are those of the sentence.
+    input. With split sentences, both counts are those of the sentence. ``tool_calls`` are those
+    that ended in this part.
     """
 
     model: str
@@ -168,6 +172,7 @@ class TextChunk:
     finish: Finish | None = None
     num_input_tokens: int = 0
     num_output_tokens: int = 0
+    tool_calls: tuple[ToolCall, ...] = ()
 
     @property
     def num_values(self) -> int:
@@ -186,6 +191,7 @@ class Hypothesis:
     token_ids: tuple[int, ...]
     logprobs: tuple[ScoredToken, ...]
     finish: Finish
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from server.engine.requests.job import GenerationJob
 from server.models.registry import Model
 from server.service.attention import AttentionPlan
 from server.service.sentences import SentencePlan
+from server.text.chat import NO_OPTIONS, ChatOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class PreparedRequest:
     """A validated request: one job and one prefix per input, and the options of the response.
 
     ``started`` is the call's arrival, in seconds of ``time.monotonic``. ``sentences`` says how to
-    join the outputs of the jobs; ``None`` if each job is one input.
+    join the outputs of the jobs; ``None`` if each job is one input. ``chat`` has the tools whose
+    calls to find.
     """
 
     model: Model
@@ -41,6 +43,7 @@ class PreparedRequest:
     started: float
     tokenize_seconds: float
     sentences: SentencePlan | None = None
+    chat: ChatOptions = NO_OPTIONS
 
     @property
     def num_inputs(self) -> int:

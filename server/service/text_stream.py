@@ -13,6 +13,7 @@ from server.service.job_outputs import JobOutputs, parts_of
 from server.service.join_sentences import join_sentences
 from server.service.merge_streams import merge
 from server.service.prepared_request import PreparedRequest
+from server.service.tool_calls import separate_calls
 
 
 def stream(prepared: PreparedRequest, context: ServiceContext) -> AsyncGenerator[TextChunk, None]:
@@ -28,7 +29,9 @@ def stream(prepared: PreparedRequest, context: ServiceContext) -> AsyncGenerator
         ServeError: the first failure of any job.
     """
     chunks = _run_jobs(prepared, context)
-    return chunks if prepared.sentences is None else join_sentences(chunks, prepared.sentences)
+    if prepared.sentences is not None:
+        return join_sentences(chunks, prepared.sentences)
+    return separate_calls(chunks, prepared.chat) if prepared.chat.offered else chunks
 
 
 async def _run_jobs(

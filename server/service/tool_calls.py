@@ -10,29 +10,29 @@ The models of each maker write calls in their own way. These are found:
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
+from uuid import uuid4
 
-from server.text.chat import Tool
-from server.text.grammar import Grammar, GrammarKind
+from server.errors import InvalidArgumentError
+from server.service.generation_options import Grammar, GrammarKind
+from server.service.generation_request import GenerateRequest, TextChunk
+from server.text.chat import ChatOptions, Tool, ToolCall, ToolChoice, json_object
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _MARK = "[TOOL_CALLS]"
+_ID_LENGTH = 9  # Mistral's templates accept no other
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _BETWEEN = re.compile(r"[\s;,]*")
-
-
-class CalledTool(NamedTuple):
-    """A tool that the model asks to call. ``arguments`` is a JSON object."""
-
-    name: str
-    arguments: str
 
 
 class Parsed(NamedTuple):
     """A part of a text, and the calls that ended in it."""
 
     text: str
-    calls: tuple[CalledTool, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
 
 
 class ToolCallParser:
@@ -71,7 +71,7 @@ class ToolCallParser:
     def _take(self, *, is_last: bool = False) -> Parsed:
         """Takes complete calls, and the text up to what may become a call, from what is held."""
         texts: list[str] = []
-        calls: list[CalledTool] = []
+        calls: list[ToolCall] = []
         while (start := self._held.find(_OPEN)) >= 0:
             before = self._held[:start]
             inside, close, after = self._held[start + len(_OPEN) :].partition(_CLOSE)
@@ -96,7 +96,7 @@ def _start_of_tag(text: str) -> int:
     return len(text) - next((size for size in sizes if text.endswith(_OPEN[:size])), 0)
 
 
-def _calls_in(text: str, tools: Collection[str]) -> tuple[CalledTool, ...]:
+def _calls_in(text: str, tools: Collection[str]) -> tuple[ToolCall, ...]:
     """The calls of ``tools`` that ``text`` consists of; none if anything else is in it."""
     decoder = json.JSONDecoder(parse_constant=_refuse)
     values: list[Any] = []
@@ -117,7 +117,7 @@ def _skip(text: str, start: int) -> int:
     return start if found is None else found.end()
 
 
-def _call_of(value: Any, tools: Collection[str]) -> CalledTool:
+def _call_of(value: Any, tools: Collection[str]) -> ToolCall:
     """The call that a JSON value describes. Raises ``ValueError`` if it describes none."""
     name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(name, str) or name not in tools:
@@ -127,11 +127,75 @@ def _call_of(value: Any, tools: Collection[str]) -> CalledTool:
         raise ValueError("the arguments are no object")
     text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     text.encode()  # an escaped half of a character is no text
-    return CalledTool(name, text)
+    return ToolCall(uuid4().hex[:_ID_LENGTH], name, text)
 
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
+
+
+async def separate_calls(
+    chunks: AsyncGenerator[TextChunk, None], options: ChatOptions
+) -> AsyncGenerator[TextChunk, None]:
+    """Moves calls of the offered tools from the texts of one input's outputs to ``tool_calls``."""
+    tools = frozenset(tool.name for tool in options.offered)
+    parsers: dict[int, ToolCallParser] = {}
+    has_call: set[int] = set()
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            number = chunk.hypothesis
+            parser = parsers.setdefault(number, ToolCallParser(tools))
+            text, calls = parser.push(chunk.text)
+            if chunk.finish is not None:
+                rest = parser.finish()
+                text, calls = text + rest.text, calls + rest.calls
+            if not options.parallel_tool_calls:
+                calls = () if number in has_call else calls[:1]
+            if calls:
+                has_call.add(number)
+            yield replace(chunk, text=text, tool_calls=calls)
+
+
+def with_forced_call(request: GenerateRequest) -> GenerateRequest:
+    """``request``, with the grammar of a tool call if its options force one.
+
+    Raises:
+        InvalidArgumentError: a tool or the choice is invalid.
+    """
+    options = request.chat
+    _check_tools(options)
+    chosen = options.offered
+    if options.tool_name:
+        chosen = tuple(tool for tool in chosen if tool.name == options.tool_name)
+        if not chosen:
+            raise InvalidArgumentError("tool_name", "is not one of tools")
+    if not forces_call(options):
+        return request
+    if not chosen:
+        raise InvalidArgumentError("tool_choice", "needs tools")
+    if request.decoding.grammar is not None:
+        raise InvalidArgumentError("tool_choice", "cannot be combined with another grammar")
+    decoding = replace(request.decoding, grammar=forced_call(chosen))
+    return replace(request, decoding=decoding)
+
+
+def forces_call(options: ChatOptions) -> bool:
+    """Whether the answer must be a tool call."""
+    return bool(options.tool_name) or options.tool_choice is ToolChoice.REQUIRED
+
+
+def _check_tools(options: ChatOptions) -> None:
+    names: set[str] = set()
+    for index, tool in enumerate(options.tools):
+        path = f"tools[{index}]"
+        if not _NAME.fullmatch(tool.name):
+            raise InvalidArgumentError(
+                f"{path}.name", "is not 1 … 64 letters, digits, underscores and hyphens"
+            )
+        if tool.name in names:
+            raise InvalidArgumentError(f"{path}.name", "is the name of another tool")
+        names.add(tool.name)
+        json_object(tool.parameters, f"{path}.parameters")
 
 
 def forced_call(tools: Sequence[Tool]) -> Grammar:
@@ -142,7 +206,7 @@ def forced_call(tools: Sequence[Tool]) -> Grammar:
     rules = ["start: " + " | ".join(f"call{index}" for index in range(len(tools)))]
     for index, tool in enumerate(tools):
         begin = json.dumps(json.dumps({"name": tool.name})[:-1] + ', "arguments": ')
-        schema = json.dumps(tool.parameters or {"type": "object"})
+        schema = tool.parameters.strip() or '{"type": "object"}'
         rules.append(f'call{index}: {begin} arguments{index} "}}"')
         rules.append(f"arguments{index}: %json {schema}")
     return Grammar(GrammarKind.LARK, "\n".join(rules))

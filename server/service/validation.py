@@ -1,9 +1,6 @@
 """Validates tasks, texts, tokens and messages. Errors name the invalid field."""
 
 from collections.abc import Sequence
-from typing import Any
-
-import msgspec
 
 from model.bundle import Task
 from server.bounds import MAX_TOOLS_BYTES
@@ -135,9 +132,9 @@ def check_messages(messages: Sequence[Message], max_bytes: int) -> None:
             )
     if not any(message.content or message.tool_calls for message in messages):
         raise InvalidArgumentError(f"messages[{len(messages) - 1}].content", "is empty")
-    calls = [call for message in messages for call in message.tool_calls]
-    num_bytes = sum(len(message.content.encode()) for message in messages)
-    if num_bytes + _json_bytes("messages", [call.arguments for call in calls]) > max_bytes:
+    texts = [message.content for message in messages]
+    texts += [call.arguments for message in messages for call in message.tool_calls]
+    if sum(len(text.encode()) for text in texts) > max_bytes:
         raise InvalidArgumentError("messages", f"have more than {max_bytes} bytes")
 
 
@@ -145,25 +142,13 @@ def check_chat_options(options: ChatOptions, template: ChatTemplate) -> int:
     """Rejects what a template cannot use, and options of more than ``MAX_TOOLS_BYTES``.
 
     Returns:
-        The size of the options in bytes of JSON.
+        The size of the options in bytes.
     """
-    variables = options.variables or {}
-    for name in ("messages", "tools", "documents", "add_generation_prompt"):
-        if name in variables:
-            raise InvalidArgumentError("variables", f"cannot set {name}")
-    tools = [tool.as_variable() for tool in options.tools]
-    num_bytes = _json_bytes("tools", tools) + _json_bytes("variables", variables)
-    if num_bytes > MAX_TOOLS_BYTES:
-        field = "tools" if tools else "variables"
-        raise InvalidArgumentError(field, f"have more than {MAX_TOOLS_BYTES} bytes")
-    if tools and not template.describes_tools:
+    if options.offered and not template.describes_tools:
         raise InvalidArgumentError("tools", "are not described by this model's chat template")
+    texts = [text for tool in options.tools for text in (tool.description, tool.parameters)]
+    num_bytes = sum(len(text.encode()) for text in (*texts, options.template_variables))
+    if num_bytes > MAX_TOOLS_BYTES:
+        field = "tools" if options.tools else "template_variables"
+        raise InvalidArgumentError(field, f"have more than {MAX_TOOLS_BYTES} bytes")
     return num_bytes
-
-
-def _json_bytes(field: str, value: Any) -> int:
-    """The size of ``value`` as JSON in UTF-8. Raises ``InvalidArgumentError`` if it is too deep."""
-    try:
-        return len(msgspec.json.encode(value))
-    except RecursionError as error:
-        raise InvalidArgumentError(field, "nested too deeply") from error

@@ -1,13 +1,15 @@
 """Renders chat templates as Hugging Face defines them: sandboxed Jinja."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
+import msgspec
 from jinja2 import TemplateError
 
 from model.chat_template import compile_template, reads_variable, render_template
-from server.bounds import MAX_NAME_BYTES, MAX_TOOLS, ruled, sized
+from server.bounds import MAX_NAME_BYTES, MAX_TOOLS, MAX_TOOLS_BYTES, ruled, sized
 from server.errors import InvalidArgumentError
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -15,16 +17,11 @@ ROLES = ("system", "user", "assistant", "tool")
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool by the assistant. ``arguments`` are by the names of its parameters."""
+    """A call of a tool by the assistant. ``arguments`` is a JSON object; empty means ``{}``."""
 
-    id: str = sized(max_bytes=MAX_NAME_BYTES)
-    name: str = sized(max_bytes=MAX_NAME_BYTES)
-    arguments: Mapping[str, Any] = ruled("as content")
-
-    def as_variable(self) -> dict[str, Any]:
-        """The call as templates expect it."""
-        function = {"name": self.name, "arguments": self.arguments}
-        return {"id": self.id, "type": "function", "function": function}
+    id: str = sized("", max_bytes=MAX_NAME_BYTES)
+    name: str = sized("", max_bytes=MAX_NAME_BYTES)
+    arguments: str = ruled("as content", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,44 +36,44 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = sized((), max_items=MAX_TOOLS)
     tool_call_id: str = sized("", max_bytes=MAX_NAME_BYTES)
 
-    def as_variable(self) -> dict[str, Any]:
-        """The message as templates expect it: without the fields that it does not have."""
-        variable: dict[str, Any] = {"role": self.role, "content": self.content}
-        if self.tool_calls:
-            variable["tool_calls"] = [call.as_variable() for call in self.tool_calls]
-        if self.tool_call_id:
-            variable["tool_call_id"] = self.tool_call_id
-        return variable
-
 
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A function that the assistant may ask to call. ``parameters`` is a JSON schema."""
 
-    name: str = sized(max_bytes=MAX_NAME_BYTES)
-    description: str | None = ruled("as parameters", None)
-    parameters: Mapping[str, Any] | None = ruled("64 KiB, all tools and variables together", None)
+    name: str = ruled("64 letters, digits, underscores and hyphens", "")
+    description: str = sized("", max_bytes=MAX_TOOLS_BYTES)
+    parameters: str = ruled("64 KiB, all tools and template_variables together", "")
 
-    def as_variable(self) -> dict[str, Any]:
-        """The tool as templates expect it."""
-        function = {
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-        }
-        given = {name: value for name, value in function.items() if value is not None}
-        return {"type": "function", "function": given}
+
+class ToolChoice(StrEnum):
+    """Whether the answer has tool calls: as the model decides, never, or one."""
+
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
 
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """What a chat template reads besides the messages.
+    """What a chat template reads besides the messages, and which calls an answer may have.
 
-    ``variables`` are those that a template defines, such as ``enable_thinking``.
+    ``tool_name`` is the tool that must be called. Without ``parallel_tool_calls``, an answer has at
+    most one call. ``template_variables`` is a JSON object with variables of the template, such as
+    ``enable_thinking``.
     """
 
     tools: tuple[Tool, ...] = sized((), max_items=MAX_TOOLS)
-    variables: Mapping[str, Any] | None = ruled("as tools.parameters", None)
+    tool_choice: ToolChoice = ToolChoice.AUTO
+    tool_name: str = sized("", max_bytes=MAX_NAME_BYTES)
+    parallel_tool_calls: bool = True
+    template_variables: str = ruled("as tools.parameters", "")
+
+    @property
+    def offered(self) -> tuple[Tool, ...]:
+        """The tools that the model learns of."""
+        is_forced = self.tool_name or self.tool_choice is not ToolChoice.NONE
+        return self.tools if is_forced else ()
 
 
 NO_OPTIONS = ChatOptions()
@@ -101,12 +98,69 @@ class ChatTemplate:
         """Whether prompts tell the model about tools."""
 
     def render(self, messages: Sequence[Message], options: ChatOptions = NO_OPTIONS) -> str:
-        """Renders a prompt. Raises ``InvalidArgumentError`` if the template rejects messages."""
-        turns = [message.as_variable() for message in messages]
-        variables = dict(options.variables or {})
-        if options.tools:
-            variables["tools"] = [tool.as_variable() for tool in options.tools]
+        """Renders a prompt.
+
+        Raises:
+            InvalidArgumentError: the template rejects the messages, or a text is no JSON object.
+        """
+        turns = [_turn(message, f"messages[{index}]") for index, message in enumerate(messages)]
         try:
-            return render_template(self._template, turns, self._special_tokens, variables)
+            return render_template(self._template, turns, self._special_tokens, _variables(options))
         except TemplateError as error:
             raise InvalidArgumentError("messages", str(error)) from error
+
+
+def _turn(message: Message, path: str) -> dict[str, Any]:
+    """A message as templates expect it: without the fields that it does not have."""
+    turn: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        turn["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {
+                    "name": call.name,
+                    "arguments": json_object(
+                        call.arguments, f"{path}.tool_calls[{index}].arguments"
+                    ),
+                },
+            }
+            for index, call in enumerate(message.tool_calls)
+        ]
+    if message.tool_call_id:
+        turn["tool_call_id"] = message.tool_call_id
+    return turn
+
+
+def _variables(options: ChatOptions) -> dict[str, Any]:
+    variables = json_object(options.template_variables, "template_variables")
+    for name in ("messages", "tools", "documents", "add_generation_prompt"):
+        if name in variables:
+            raise InvalidArgumentError("template_variables", f"cannot set {name}")
+    if options.offered:
+        variables["tools"] = [
+            _described(tool, f"tools[{index}]") for index, tool in enumerate(options.offered)
+        ]
+    return variables
+
+
+def _described(tool: Tool, path: str) -> dict[str, Any]:
+    """A tool as templates expect it."""
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        function["description"] = tool.description
+    if tool.parameters:
+        function["parameters"] = json_object(tool.parameters, f"{path}.parameters")
+    return {"type": "function", "function": function}
+
+
+def json_object(text: str, path: str) -> dict[str, Any]:
+    """The object that ``text`` is in JSON; without any fields if it is empty.
+
+    Raises:
+        InvalidArgumentError: it is none, or is nested too deeply. The error names ``path``.
+    """
+    try:
+        return msgspec.json.decode(text or "{}", type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidArgumentError(path, "is not a JSON object, or nested too deeply") from error

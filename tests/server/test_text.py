@@ -1,5 +1,6 @@
 """Incremental detokenization, stop strings and chat templates."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -180,13 +181,14 @@ def test_tools_and_their_calls_render_as_in_transformers() -> None:
     ((expected,), _) = rendered
     messages = [
         Message("user", "Hi"),
-        Message("assistant", "", (ToolCall("a1", "weather", {"ort": "Zürich"}),)),
+        Message("assistant", "", (ToolCall("a1", "weather", '{"ort": "Zürich"}'),)),
         Message("tool", "Sunny", tool_call_id="a1"),
     ]
-    offered = (Tool("time", "Now."), Tool("weather", parameters=parameters))
+    offered = (Tool("time", "Now."), Tool("weather", parameters=json.dumps(parameters)))
     template = ChatTemplate(source, {})
     assert template.describes_tools
-    assert template.render(messages, ChatOptions(offered, {"enable_thinking": True})) == expected
+    options = ChatOptions(offered, template_variables='{"enable_thinking": true}')
+    assert template.render(messages, options) == expected
     assert not ChatTemplate("{{ messages[0].tools }} tools", {}).describes_tools
 
 

@@ -8,20 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.service.tool_calls import CalledTool, ToolCallParser
+from server.service.tool_calls import ToolCallParser
 
 TOOLS = frozenset({"weather", "add"})
 CALL = '{"name": "weather", "arguments": {"city": "Rome"}}'
 SUM = '{"name": "add", "arguments": {"a": 1, "b": [2, null]}}'
 WEATHER, ADD = (
-    CalledTool(call["name"], json.dumps(call["arguments"])) for call in map(json.loads, (CALL, SUM))
+    (call["name"], json.dumps(call["arguments"])) for call in map(json.loads, (CALL, SUM))
 )
 
 
-def parse(*pieces: str) -> tuple[str, tuple[CalledTool, ...]]:
+def parse(*pieces: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The text, and the names and arguments of the calls."""
     parser = ToolCallParser(TOOLS)
     parsed = [*map(parser.push, pieces), parser.finish()]
-    return "".join(part.text for part in parsed), sum((part.calls for part in parsed), ())
+    calls = [call for part in parsed for call in part.calls]
+    assert len({call.id for call in calls}) == len(calls)
+    text = "".join(part.text for part in parsed)
+    return text, tuple((call.name, call.arguments) for call in calls)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +40,7 @@ def parse(*pieces: str) -> tuple[str, tuple[CalledTool, ...]]:
         (f" [TOOL_CALLS] [{CALL}]", ("", (WEATHER,))),
         (f"[{CALL}, {SUM}]", ("", (WEATHER, ADD))),
         (f"{CALL}; {SUM}", ("", (WEATHER, ADD))),
-        ('{"name": "add"}', ("", (CalledTool("add", "{}"),))),
+        ('{"name": "add"}', ("", (("add", "{}"),))),
     ],
 )
 def test_calls_are_found(text: str, expected: Any) -> None:

@@ -9,6 +9,9 @@ import openai
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from client import types
+from client.errors import TriuneError
+from client.sync import Client
 from export.bundle_writer import write_bundle
 from export.sources import load_checkpoint
 from tests.export.importers.support import edit_json, randomise
@@ -285,7 +288,7 @@ def call_with(**changes: Any) -> Any:
                     {"type": "function", "function": {"name": "f", "description": "é" * 40000}}
                 ]
             },
-            "tools",
+            "tools[0].function.description",
         ),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "any", "tools": [TIME]}, "tool_choice"),
@@ -324,6 +327,92 @@ def test_errors_name_the_field(tools: openai.OpenAI, fields: Any, name: str) -> 
     with pytest.raises(openai.BadRequestError) as caught:
         ask(tools, **fields)
     assert caught.value.param == name, caught.value.message
+
+
+@pytest.fixture(scope="module")
+def client_of_tools(running: ServerProcess) -> Iterator[Client]:
+    with Client(running.target) as client:
+        yield client
+
+
+def test_grpc_forces_finds_and_reads_calls(client_of_tools: Client) -> None:
+    tool = types.Tool("weather", "Tells it.", json.dumps(PARAMETERS))
+    options: Any = {"tools": [tool], "max_new_tokens": 300, "temperature": 1, "seed": 1}
+    turn = types.Message("user", "What is the weather?")
+    forced: Any = {**options, "tool_choice": types.ToolChoice.REQUIRED}
+    (output,) = client_of_tools.generate("model", messages=[turn], **forced).outputs
+    (call,) = output.tool_calls
+    assert (output.text, call.name, len(call.id)) == ("", "weather", 9)
+    assert json.loads(call.arguments).keys() == {"city", "days"}
+    pieces = list(client_of_tools.generate_stream("model", messages=[turn], **forced))
+    assert [c.arguments for piece in pieces for c in piece.tool_calls] == [call.arguments]
+    assert not any(piece.text for piece in pieces)
+
+    written = f"I look.\n<tool_call>{CALL}</tool_call><tool_call>{CALL}</tool_call>"
+    said: Any = {**options, "grammar": types.Choices((written,))}
+    (output,) = client_of_tools.generate("model", messages=[turn], **said).outputs
+    assert (output.text, len(output.tool_calls)) == ("I look.", 2)
+    (output,) = client_of_tools.generate(
+        "model", messages=[turn], **said, parallel_tool_calls=False
+    ).outputs
+    assert len(output.tool_calls) == 1
+    (output,) = client_of_tools.generate(
+        "model", messages=[turn], **said, tool_choice=types.ToolChoice.NONE
+    ).outputs
+    assert (output.text, output.tool_calls) == (written, ())
+    several = client_of_tools.generate("model", messages=[turn], **said, num_hypotheses=2)
+    assert [len(each.tool_calls) for each in several.outputs[0].hypotheses] == [2, 2]
+
+    answer = types.Message("assistant", "", (call,))
+    result = types.Message("tool", "Sunny.", tool_call_id=call.id)
+    thinking = '{"enable_thinking": true}'
+    usage = client_of_tools.generate(
+        "model", messages=[turn, answer, result], max_new_tokens=1, template_variables=thinking
+    ).usage
+    arguments = json.dumps(json.loads(call.arguments))
+    prompt = (
+        "user: What is the weather?\n"
+        f"assistant: <tool_call>weather {arguments}</tool_call>\n"
+        f"tool: Sunny.({call.id})\nthinkassistant:"
+    )
+    assert usage.input_tokens == len(byte_level().encode(prompt).ids)
+
+
+CALLED = types.Message("assistant", "", (types.ToolCall("a", "time", "[]"),))
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"tools": [types.Tool("a b")]}, "chat.tools[0].name"),
+        ({"tools": [types.Tool("a"), types.Tool("a")]}, "chat.tools[1].name"),
+        ({"tools": [types.Tool("a", parameters="[]")]}, "chat.tools[0].parameters"),
+        ({"tools": [types.Tool("a", "x" * 70_000)]}, "chat.tools[0].description"),
+        ({"tools": [types.Tool("a", "x" * 40_000, json.dumps({"a": "x" * 40_000}))]}, "chat.tools"),
+        ({"tools": [types.Tool("a", parameters='{"type": 1}')], "tool_name": "a"}, "chat.tools"),
+        ({"tools": [types.Tool("a")], "tool_name": "b"}, "chat.tool_name"),
+        ({"tool_choice": types.ToolChoice.REQUIRED}, "chat.tool_choice"),
+        (
+            {
+                "tools": [types.Tool("a")],
+                "tool_name": "a",
+                "grammar": types.Regex("a"),
+            },
+            "chat.tool_choice",
+        ),
+        ({"template_variables": "x"}, "chat.template_variables"),
+        ({"template_variables": '{"messages": 1}'}, "chat.template_variables"),
+        ({"messages": [CALLED]}, "messages[0].tool_calls[0].arguments"),
+        ({"messages": [], "inputs": "x", "tools": [types.Tool("a")]}, "chat"),
+    ],
+)
+def test_grpc_errors_name_the_field(client_of_tools: Client, options: Any, field: str) -> None:
+    with pytest.raises(TriuneError) as caught:
+        client_of_tools.generate(
+            "model", **{"messages": [types.Message("user", "x")], "max_new_tokens": 1, **options}
+        )
+    (violation,) = caught.value.violations
+    assert violation.field == field, caught.value
 
 
 def test_deep_values_are_refused(running: ServerProcess) -> None:

@@ -23,15 +23,14 @@ from server.frontends.http.openai.options import (
 )
 from server.frontends.http.openai.stream_usage import StreamUsage
 from server.frontends.http.openai.tools import (
-    CallSeparator,
     NamedTool,
-    OfferedTools,
     ToolDefinition,
-    grammar_of_call,
-    offered_tools,
+    call_object,
+    chat_option_names,
+    chat_options,
 )
 from server.frontends.http.openai.usage import completion_usage
-from server.service.generation_request import ChatOptions, Hypothesis, TextChunk
+from server.service.generation_request import Finish, Hypothesis, TextChunk
 
 
 class ChatFields(GenerationFields, kw_only=True):
@@ -70,8 +69,8 @@ ChatBody = body_type(ChatFields)
 
 def chat_names(body: Any) -> dict[str, str]:
     """The names that ``body`` uses for the service's fields."""
-    names = {**sent_names(body), "inputs": "messages", "variables": "chat_template_kwargs"}
-    return names | grammar_of_call(body.tool_choice)
+    names = {**sent_names(body), "inputs": "messages", "chat": "tools"}
+    return names | chat_option_names(len(body.tools or ()))
 
 
 async def chat_completions(call: Call[Any]) -> Response | EventStream:
@@ -98,13 +97,14 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
     )
     longest = body.max_completion_tokens
     messages = service_messages(body.messages)
-    offered = offered_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
+    chat = chat_options(
+        body.tools, body.tool_choice, body.parallel_tool_calls, body.chat_template_kwargs
+    )
     body.messages = []  # they would keep the bytes of the body
     request = generate_request(
         body,
         messages=messages,
-        chat=ChatOptions(offered.tools, body.chat_template_kwargs),
-        forced=offered.forced,
+        chat=chat,
         max_new_tokens=body.max_tokens if longest is None else longest,
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
@@ -116,7 +116,7 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         chunks = await call.service.generate_stream(request, call.caller)
         usage = StreamUsage(body.stream_options)
         head["object"] = "chat.completion.chunk"
-        return EventStream(_events(chunks, head, spell, usage, offered))
+        return EventStream(_events(chunks, head, spell, usage))
     result = await call.service.generate(request, call.caller)
     (output,) = result.outputs
 
@@ -126,7 +126,7 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
                 **head,
                 "object": "chat.completion",
                 "choices": [
-                    _choice(index, hypothesis, spell, offered)
+                    _choice(index, hypothesis, spell)
                     for index, hypothesis in enumerate(output.hypotheses)
                 ],
                 "usage": completion_usage(result.usage),
@@ -136,30 +136,23 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
     return await call.service.build(result.num_values, encode, call.caller)
 
 
-def _choice(
-    index: int, hypothesis: Hypothesis, spell: Spell, offered: OfferedTools
-) -> dict[str, Any]:
-    scored = hypothesis.logprobs
-    reason = FINISH_REASONS[hypothesis.finish.reason]
+def _choice(index: int, hypothesis: Hypothesis, spell: Spell) -> dict[str, Any]:
+    scored, calls = hypothesis.logprobs, hypothesis.tool_calls
     message: dict[str, Any] = {"role": "assistant", "content": hypothesis.text, "refusal": None}
-    separator = offered.separator()
-    if separator is not None:
-        text, calls = separator.push(hypothesis.text, is_last=True)
-        if calls:
-            message["content"] = text or None
-            message["tool_calls"] = calls
-            reason = _reason_of_calls(reason)
+    if calls:
+        message["content"] = hypothesis.text or None
+        message["tool_calls"] = list(map(call_object, calls))
     return {
         "index": index,
         "message": message,
         "logprobs": chat_logprobs(scored, spell) if scored else None,
-        "finish_reason": reason,
+        "finish_reason": _finish_reason(hypothesis.finish, has_calls=bool(calls)),
     }
 
 
-def _reason_of_calls(reason: str) -> str:
-    """Why an output with tool calls ended."""
-    return "tool_calls" if reason == "stop" else reason
+def _finish_reason(finish: Finish, *, has_calls: bool) -> str:
+    reason = FINISH_REASONS[finish.reason]
+    return "tool_calls" if has_calls and reason == "stop" else reason
 
 
 async def _events(
@@ -167,36 +160,31 @@ async def _events(
     head: dict[str, Any],
     spell: Spell,
     usage: StreamUsage,
-    offered: OfferedTools,
 ) -> AsyncGenerator[bytes, None]:
     """Yields one event per chunk. The first delta of each choice has the role."""
-    separators: dict[int, CallSeparator | None] = {}
+    num_calls: dict[int, int] = {}  # by choice
     async with aclosing(chunks):
         async for chunk in chunks:
             delta: dict[str, Any] = {}
-            if chunk.hypothesis not in separators:
-                separators[chunk.hypothesis] = offered.separator()
+            if chunk.hypothesis not in num_calls:
+                num_calls[chunk.hypothesis] = 0
                 delta["role"] = "assistant"
-            separator = separators[chunk.hypothesis]
+            if chunk.text or delta:
+                delta["content"] = chunk.text
+            first = num_calls[chunk.hypothesis]
+            if chunk.tool_calls:
+                delta["tool_calls"] = [
+                    {"index": index, **call_object(call)}
+                    for index, call in enumerate(chunk.tool_calls, first)
+                ]
+                num_calls[chunk.hypothesis] += len(chunk.tool_calls)
+            has_calls = num_calls[chunk.hypothesis] > 0
             finish = chunk.finish
-            reason = None if finish is None else FINISH_REASONS[finish.reason]
-            text = chunk.text
-            if separator is not None:
-                first = separator.num_calls
-                text, calls = separator.push(text, is_last=finish is not None)
-                if calls:
-                    delta["tool_calls"] = [
-                        {"index": index, **call} for index, call in enumerate(calls, first)
-                    ]
-                if reason is not None and separator.num_calls:
-                    reason = _reason_of_calls(reason)
-            if text or "role" in delta:
-                delta["content"] = text
             choice = {
                 "index": chunk.hypothesis,
                 "delta": delta,
                 "logprobs": chat_logprobs(chunk.logprobs, spell) if chunk.logprobs else None,
-                "finish_reason": reason,
+                "finish_reason": finish and _finish_reason(finish, has_calls=has_calls),
             }
             yield event({**head, "choices": [choice], **usage.push(chunk)})
     if usage.is_wanted:

@@ -41,6 +41,7 @@ _ALIASES = {
 _WITHOUT = (
     *("bad_word_ids", "max_new_tokens", "stop_strings", "num_hypotheses", "token_ids"),
     *("prompt_logprobs", "logprobs", "top_logprobs", "echo", "grammar"),
+    *("tool_choice", "tool_name", "parallel_tool_calls", "template_variables"),
 )
 
 
@@ -120,10 +121,8 @@ def body_type(fields: type[Fields]) -> type[Fields]:
     return flat_body(fields.__name__, fields, GenerateRequest, _WITHOUT)
 
 
-def generate_request(body: Any, *, forced: Grammar | None = None, **given: Any) -> GenerateRequest:
+def generate_request(body: Any, **given: Any) -> GenerateRequest:
     """Builds the service's request. ``given`` are fields that ``body`` has in another form.
-
-    ``forced`` is the grammar of a tool call, with which no other grammar goes.
 
     Raises:
         InvalidArgumentError: a field is invalid; the error names it.
@@ -133,8 +132,6 @@ def generate_request(body: Any, *, forced: Grammar | None = None, **given: Any) 
     check_neutral(body, **{name: VLLM_NEUTRAL[name] for name in VLLM_NEUTRAL.keys() - given})
     is_search = body.beam_size is not None and body.beam_size > 1
     grammar = _given_grammar(body)
-    if grammar is not None and forced is not None:
-        raise InvalidArgumentError("tool_choice", f"cannot be combined with {grammar[0]}")
     default = 0.0 if is_search else DEFAULT_TEMPERATURE
     values = {
         "temperature": default if body.temperature is None else body.temperature,
@@ -145,11 +142,12 @@ def generate_request(body: Any, *, forced: Grammar | None = None, **given: Any) 
         "min_new_tokens": body.min_new_tokens if body.min_tokens is None else body.min_tokens,
         "seed": _seed(body.seed),
         "logit_bias": _logit_bias(body.logit_bias or {}),
-        "grammar": forced if grammar is None else grammar[1],
+        "grammar": None if grammar is None else grammar[1],
         # vLLM serves lower numbers earlier.
         "priority": None if body.priority is None else -body.priority,
         "version": None,
         "prompt_logprobs": None,  # a field of vLLM's, of another form
+        "chat": None,
     }
     return options_of(body, GenerateRequest, {**values, **given})
 

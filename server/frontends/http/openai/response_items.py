@@ -19,13 +19,12 @@ from server.frontends.http.openai.tools import (
     FunctionDefinition,
     FunctionName,
     NamedTool,
-    OfferedTools,
     SentToolCall,
     ToolDefinition,
-    offered_tools,
+    chat_options,
     sent_calls,
 )
-from server.service.generation_request import Message
+from server.service.generation_request import ChatOptions, Message, ToolCall
 
 
 class InputItem(ChatMessage, kw_only=True):
@@ -54,10 +53,10 @@ class FlatNamedTool(msgspec.Struct, kw_only=True):
     name: str = ""
 
 
-def flat_tools(
+def flat_chat_options(
     given: Sequence[FlatTool] | None, choice: str | FlatNamedTool | None, parallel: bool | None
-) -> OfferedTools:
-    """As :func:`offered_tools`, of the form of responses."""
+) -> ChatOptions:
+    """As :func:`chat_options`, of the form of responses."""
     definitions = [
         ToolDefinition(
             type=tool.type,
@@ -74,7 +73,7 @@ def flat_tools(
     else:
         named = choice
     try:
-        return offered_tools(definitions, named, parallel)
+        return chat_options(definitions, named, parallel)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
             error.field.replace(".function", ""), error.description
@@ -108,7 +107,7 @@ def input_messages(items: Sequence[InputItem], field: str) -> tuple[Message, ...
     return tuple(messages)
 
 
-def _call(item: InputItem, path: str) -> Any:
+def _call(item: InputItem, path: str) -> tuple[ToolCall, ...]:
     function = FunctionCall(name=item.name or "", arguments=item.arguments)
     try:
         return sent_calls([SentToolCall(id=item.call_id, function=function)], path)
@@ -116,14 +115,15 @@ def _call(item: InputItem, path: str) -> Any:
         raise InvalidArgumentError(f"{path}.arguments", error.description) from None
 
 
-def call_item(call: dict[str, Any]) -> dict[str, Any]:
-    """The item of a tool call, from its object in a chat."""
+def call_item(call: ToolCall) -> dict[str, Any]:
+    """The item of a tool call."""
     return {
-        "id": f"fc_{call['id']}",
+        "id": f"fc_{call.id}",
         "type": "function_call",
-        "call_id": call["id"],
+        "call_id": call.id,
         "status": "completed",
-        **call["function"],
+        "name": call.name,
+        "arguments": call.arguments,
     }
 
 

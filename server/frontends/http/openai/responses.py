@@ -32,15 +32,13 @@ from server.frontends.http.openai.response_items import (
     FlatTool,
     InputItem,
     call_item,
-    flat_tools,
+    flat_chat_options,
     input_messages,
     message_item,
     text_part,
 )
-from server.frontends.http.openai.tools import OfferedTools, grammar_of_call
 from server.frontends.http.openai.usage import response_usage
 from server.service.generation_request import (
-    ChatOptions,
     Finish,
     FinishReason,
     Message,
@@ -98,7 +96,7 @@ ResponseBody = body_type(ResponseFields)
 def names_in(body: Any) -> dict[str, str]:
     """The names that ``body`` uses for the service's fields."""
     names = {field: _as_sent(name) for field, name in {**sent_names(body), **_NAMES}.items()}
-    return names | grammar_of_call(body.tool_choice)
+    return {**names, "tool_name": "tool_choice", "chat": "tools"}
 
 
 def _as_sent(path: str) -> str:
@@ -125,7 +123,7 @@ async def responses(call: Call[Any]) -> Response | EventStream:
     _check_reasoning(body.reasoning)
     _check_metadata(body.metadata or {})
     messages = _messages(body)
-    offered = flat_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
+    chat = flat_chat_options(body.tools, body.tool_choice, body.parallel_tool_calls)
     body.input = ""  # its messages would keep the bytes of the body
     try:
         request = generate_request(
@@ -134,13 +132,12 @@ async def responses(call: Call[Any]) -> Response | EventStream:
             max_new_tokens=body.max_output_tokens,
             logprobs=bool(body.include),
             top_logprobs=body.top_logprobs if body.include else None,
-            chat=ChatOptions(offered.tools),
-            forced=offered.forced,
+            chat=chat,
         )
     except InvalidArgumentError as error:
         raise InvalidArgumentError(_as_sent(error.field), error.description) from None
     spell = call.service.token_speller(body.model)
-    answer = Answer(body, call.request_id, spell, offered)
+    answer = Answer(body, call.request_id, spell)
     if body.stream:
         chunks = await call.service.generate_stream(request, call.caller)
         events = ResponseEvents()
@@ -150,8 +147,8 @@ async def responses(call: Call[Any]) -> Response | EventStream:
 
     def encode() -> Response:
         scored = token_list(hypothesis.logprobs, spell) if hypothesis.logprobs else []
-        text, calls = answer.separate(hypothesis.text, is_last=True)
-        return json_response(answer.completed(text, scored, calls, hypothesis.finish))
+        calls = list(map(call_item, hypothesis.tool_calls))
+        return json_response(answer.completed(hypothesis.text, scored, calls, hypothesis.finish))
 
     return await call.service.build(result.num_values, encode, call.caller)
 
@@ -200,10 +197,9 @@ def _with_format(body: Any) -> Any:
 class Answer:
     """The ``response`` object of one call, at each of its stages."""
 
-    def __init__(self, body: Any, request_id: str, spell: Spell, offered: OfferedTools) -> None:
+    def __init__(self, body: Any, request_id: str, spell: Spell) -> None:
         self.spell = spell
         self._item_id = f"msg_{request_id}"
-        self._separator = offered.separator()
         self._fields = {
             "id": f"resp_{request_id}",
             "object": "response",
@@ -221,13 +217,6 @@ class Answer:
             "store": False,
             "error": None,
         }
-
-    def separate(self, text: str, *, is_last: bool) -> tuple[str, list[dict[str, Any]]]:
-        """The next text, and the items of the tool calls that ended in it."""
-        if self._separator is None:
-            return text, []
-        text, calls = self._separator.push(text, is_last=is_last)
-        return text, list(map(call_item, calls))
 
     def in_progress(self) -> dict[str, Any]:
         """The object before the first token."""
@@ -277,14 +266,13 @@ async def _events(
             logprobs = token_list(chunk.logprobs, answer.spell) if chunk.logprobs else []
             scored += logprobs
             num_values += chunk.num_values
-            is_last = chunk.finish is not None
-            text, found = answer.separate(chunk.text, is_last=is_last)
-            calls += found
-            if not events.has_message and (text or (is_last and not calls)):
+            calls += map(call_item, chunk.tool_calls)
+            is_empty = chunk.finish is not None and not calls
+            if not events.has_message and (chunk.text or is_empty):
                 yield events.begin_message(answer.message())
-            if text:
-                texts.append(text)
-                yield events.delta(text, logprobs)
+            if chunk.text:
+                texts.append(chunk.text)
+                yield events.delta(chunk.text, logprobs)
             if chunk.finish is not None:
                 whole = answer.completed("".join(texts), scored, calls, chunk.finish)
                 end = partial(events.end, whole)

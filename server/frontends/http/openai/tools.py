@@ -1,21 +1,20 @@
 """OpenAI's fields of tools, and their conversion to those of the service and back."""
 
-import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-from uuid import uuid4
+from typing import Any
 
 import msgspec
 
 from server.bounds import MAX_TOOLS, Size
 from server.errors import InvalidArgumentError
 from server.printable import quoted
-from server.service.generation_options import Grammar, GrammarKind
-from server.service.generation_request import Tool, ToolCall
-from server.service.tool_calls import CalledTool, Parsed, ToolCallParser, forced_call
-
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_ID_LENGTH = 9  # Mistral's templates accept no other
+from server.service.generation_request import (
+    ChatOptions,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    json_object,
+)
 
 
 class FunctionDefinition(msgspec.Struct, kw_only=True):
@@ -60,117 +59,80 @@ class SentToolCall(msgspec.Struct, kw_only=True):
     type: str = "function"
 
 
-class OfferedTools(NamedTuple):
-    """The tools of a request. ``forced`` is the grammar of a call that must be made."""
-
-    tools: tuple[Tool, ...] = ()
-    forced: Grammar | None = None
-    max_calls: int | None = None
-
-    def separator(self) -> "CallSeparator | None":
-        """What separates the calls in one output from its text; None without tools."""
-        return CallSeparator(self) if self.tools else None
-
-
-def offered_tools(
+def chat_options(
     definitions: Sequence[ToolDefinition] | None,
     choice: str | NamedTool | None,
     parallel: bool | None,
-) -> OfferedTools:
-    """The tools of a request.
+    variables: dict[str, Any] | None = None,
+) -> ChatOptions:
+    """The service's options.
 
     Args:
         definitions: the field ``tools``.
         choice: the field ``tool_choice``: none, auto, required or the name of a tool.
-        parallel: the field ``parallel_tool_calls``: whether one answer may have several calls.
+        parallel: the field ``parallel_tool_calls``.
+        variables: the field ``chat_template_kwargs``.
 
     Raises:
         InvalidArgumentError: a field is invalid; the error names it.
     """
-    tools = _tools(definitions or ())
+    Size(MAX_TOOLS).check_count("tools", definitions or ())
+    tools = tuple(
+        _tool(definition, f"tools[{index}]") for index, definition in enumerate(definitions or ())
+    )
+    name = ""
     if isinstance(choice, NamedTool):
-        name = "" if choice.function is None else choice.function.name
-        chosen = [tool for tool in tools if tool.name == name]
-        if choice.type != "function" or not chosen:
-            raise InvalidArgumentError("tool_choice", "is not one of tools")
-        return OfferedTools(tools, _forced(chosen), 1)
-    if choice not in (None, "none", "auto", "required"):
+        if choice.type != "function" or choice.function is None:
+            raise InvalidArgumentError("tool_choice.type", "is not supported, only function")
+        name, choice = choice.function.name, "required"
+    if choice is not None and choice not in [*ToolChoice]:
         raise InvalidArgumentError(
-            "tool_choice", f"{quoted(choice)} is not one of none, auto, required"
+            "tool_choice", f"{quoted(choice)} is not one of {', '.join(ToolChoice)}"
         )
-    if choice == "required":
-        if not tools:
-            raise InvalidArgumentError("tool_choice", "needs tools")
-        return OfferedTools(tools, _forced(tools), 1)
-    if choice == "none":
-        return OfferedTools()
-    return OfferedTools(tools, None, 1 if parallel is False else None)
+    return ChatOptions(
+        tools=tools,
+        tool_choice=ToolChoice(choice or ToolChoice.AUTO),
+        tool_name=name,
+        parallel_tool_calls=parallel is not False,
+        template_variables=_json("chat_template_kwargs", variables),
+    )
 
 
-def _forced(tools: Sequence[Tool]) -> Grammar:
+def _tool(definition: ToolDefinition, path: str) -> Tool:
+    function = definition.function
+    if definition.type != "function":
+        raise InvalidArgumentError(
+            f"{path}.type", f"{quoted(definition.type)} is not supported, only function"
+        )
+    if function is None:
+        raise InvalidArgumentError(f"{path}.function", "is required")
+    parameters = _json(f"{path}.function.parameters", function.parameters)
+    return Tool(function.name, function.description or "", parameters)
+
+
+def _json(path: str, value: dict[str, Any] | None) -> str:
+    """``value`` as JSON; empty without any fields."""
+    if not value:
+        return ""
     try:
-        return forced_call(tools)
+        return msgspec.json.encode(value).decode()
     except RecursionError as error:
-        raise InvalidArgumentError("tools", "nested too deeply") from error
+        raise InvalidArgumentError(path, "nested too deeply") from error
 
 
-def grammar_of_call(choice: object) -> dict[str, str]:
-    """The names of the grammar, for errors, if ``tool_choice`` forces a call."""
-    if choice in (None, "none", "auto"):
-        return {}
-    return {"grammar": "tools", f"grammar.{GrammarKind.LARK}": "tools"}
+def chat_option_names(num_tools: int) -> dict[str, str]:
+    """The names of the service's options, for errors."""
+    names = {"template_variables": "chat_template_kwargs", "tool_name": "tool_choice"}
+    for index in range(num_tools):
+        for field in ("name", "description", "parameters"):
+            names[f"tools[{index}].{field}"] = f"tools[{index}].function.{field}"
+    return names
 
 
-def _tools(definitions: Sequence[ToolDefinition]) -> tuple[Tool, ...]:
-    Size(MAX_TOOLS).check_count("tools", definitions)
-    tools: dict[str, Tool] = {}
-    for index, definition in enumerate(definitions):
-        path, function = f"tools[{index}]", definition.function
-        if definition.type != "function":
-            raise InvalidArgumentError(
-                f"{path}.type", f"{quoted(definition.type)} is not supported, only function"
-            )
-        if function is None:
-            raise InvalidArgumentError(f"{path}.function", "is required")
-        if not _NAME.fullmatch(function.name):
-            raise InvalidArgumentError(
-                f"{path}.function.name", "is not 1 … 64 letters, digits, underscores and hyphens"
-            )
-        if function.name in tools:
-            raise InvalidArgumentError(f"{path}.function.name", "is the name of another tool")
-        tools[function.name] = Tool(function.name, function.description, function.parameters)
-    return tuple(tools.values())
-
-
-class CallSeparator:
-    """Separates the calls in one output from its text.
-
-    Attributes:
-        num_calls: the number of calls so far.
-    """
-
-    def __init__(self, offered: OfferedTools) -> None:
-        self.num_calls = 0
-        self._max_calls = offered.max_calls
-        self._parser = ToolCallParser(frozenset(tool.name for tool in offered.tools))
-
-    def push(self, text: str, *, is_last: bool) -> tuple[str, list[dict[str, Any]]]:
-        """Adds text. Returns text of the answer, and OpenAI's objects of calls."""
-        parsed = self._parser.push(text)
-        if is_last:
-            rest = self._parser.finish()
-            parsed = Parsed(parsed.text + rest.text, parsed.calls + rest.calls)
-        calls = []
-        for call in parsed.calls:
-            if self._max_calls is None or self.num_calls < self._max_calls:
-                calls.append(_call_object(call))
-                self.num_calls += 1
-        return parsed.text, calls
-
-
-def _call_object(call: CalledTool) -> dict[str, Any]:
+def call_object(call: ToolCall) -> dict[str, Any]:
+    """A call in an answer."""
     return {
-        "id": uuid4().hex[:_ID_LENGTH],
+        "id": call.id,
         "type": "function",
         "function": {"name": call.name, "arguments": call.arguments},
     }
@@ -188,11 +150,6 @@ def sent_calls(calls: Sequence[SentToolCall], path: str) -> tuple[ToolCall, ...]
     for index, call in enumerate(calls):
         if call.type != "function":
             raise InvalidArgumentError(f"{path}[{index}].type", "is not function")
-        try:
-            arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError):
-            raise InvalidArgumentError(
-                f"{path}[{index}].function.arguments", "is not a JSON object, or nested too deeply"
-            ) from None
-        converted.append(ToolCall(call.id, call.function.name, arguments))
+        json_object(call.function.arguments, f"{path}[{index}].function.arguments")
+        converted.append(ToolCall(call.id, call.function.name, call.function.arguments))
     return tuple(converted)

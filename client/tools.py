@@ -1,0 +1,53 @@
+"""Tools in conversations: what the model may ask to call, and its calls."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypedDict
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may ask to call.
+
+    Args:
+        name: 1 to 64 letters, digits, underscores and hyphens.
+        description: what it does, for the model.
+        parameters: a JSON schema of its arguments, as JSON text.
+    """
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool that the model asks for; ``arguments`` is a JSON object as text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolChoice(StrEnum):
+    """Whether an answer has tool calls."""
+
+    AUTO = "auto"
+    """As the model decides."""
+    NONE = "none"
+    REQUIRED = "required"
+    """One, whose arguments match the parameters of its tool."""
+
+
+class ChatOptions(TypedDict, total=False):
+    """What a chat template reads besides messages. Tools need a template that describes them."""
+
+    tools: Sequence[Tool]
+    tool_choice: ToolChoice | None
+    tool_name: str | None
+    """Forces a call of this tool."""
+    parallel_tool_calls: bool | None
+    """Whether an answer may have several calls, which it may by default."""
+    template_variables: str | None
+    """Variables of the template, such as ``enable_thinking``: a JSON object as text."""
