@@ -19,10 +19,10 @@ INPUTS = {
     *("model", "inputs", "token_inputs", "messages", "pairs", "questions", "query", "documents"),
     *("images", "audio", "source_language", "target_language"),
 }
-GROUPS = {"sampling", "decoding", "stopping", "response", "options", "length"}
+GROUPS = {"sampling", "decoding", "stopping", "response", "chat", "options", "length"}
 REQUESTS = [
-    (wire.GenerateRequest, types.GenerationOptions),
-    (wire.GenerateStreamRequest, types.GenerationOptions),
+    (wire.GenerateRequest, types.GenerateOptions),
+    (wire.GenerateStreamRequest, types.GenerateOptions),
     (wire.TranslateRequest, types.TranslationOptions),
     (wire.TranslateStreamRequest, types.TranslationOptions),
     (wire.TranscribeRequest, types.TranscriptionOptions),

@@ -105,6 +105,11 @@ def test_every_option_has_its_field() -> None:
         ),
         echo=True,
         priority=3,
+        tools=[types.Tool("f", "F.", "{}")],
+        tool_choice=types.ToolChoice.REQUIRED,
+        tool_name="f",
+        parallel_tool_calls=False,
+        template_variables='{"a": 1}',
     )
     assert request == wire.GenerateRequest(
         model="m",
@@ -158,6 +163,13 @@ def test_every_option_has_its_field() -> None:
         ),
         priority=3,
         version="2",
+        chat=wire.ChatOptions(
+            tools=[wire.Tool(name="f", description="F.", parameters="{}")],
+            tool_choice=wire.TOOL_CHOICE_REQUIRED,
+            tool_name="f",
+            parallel_tool_calls=False,
+            template_variables='{"a": 1}',
+        ),
     )
 
 

@@ -25,6 +25,7 @@ from server.service.generation_options import (
 from server.service.generation_request import GenerateRequest, TranslateRequest
 from server.service.score import ScoreInput, ScoreRequest
 from server.service.tokenize import TokenizeRequest
+from server.text.chat import ChatOptions, Tool, ToolCall, ToolChoice
 from server.text.chat import Message as ChatMessage
 
 assert generation_codec, "importing it registers the grammar decoder"
@@ -137,10 +138,29 @@ def test_generate_requests_decode_every_field(kind: Any) -> None:
     message = kind(
         **OPTIONS,
         token_inputs=[pb.TokenIds(ids=[1, 2]), pb.TokenIds()],
-        messages=[pb.ChatMessage(role="user", content="hi")],
+        messages=[
+            pb.ChatMessage(role="user", content="hi"),
+            pb.ChatMessage(
+                role="assistant", tool_calls=[pb.ToolCall(id="1", name="f", arguments="{}")]
+            ),
+            pb.ChatMessage(role="tool", content="4", tool_call_id="1"),
+        ],
+        chat=pb.ChatOptions(
+            tools=[pb.Tool(name="f", description="F.", parameters="{}")],
+            tool_choice=pb.TOOL_CHOICE_REQUIRED,
+            tool_name="f",
+            parallel_tool_calls=False,
+            template_variables="{}",
+        ),
     )
+    messages = (
+        ChatMessage("user", "hi"),
+        ChatMessage("assistant", "", (ToolCall("1", "f", "{}"),)),
+        ChatMessage("tool", "4", tool_call_id="1"),
+    )
+    chat = ChatOptions((Tool("f", "F.", "{}"),), ToolChoice.REQUIRED, "f", False, "{}")
     assert decode(message, GenerateRequest) == GenerateRequest(
-        **EXPECTED, token_inputs=((1, 2), ()), messages=(ChatMessage("user", "hi"),)
+        **EXPECTED, token_inputs=((1, 2), ()), messages=messages, chat=chat
     )
 
 
@@ -181,7 +201,7 @@ def _protobuf_names(message: Message) -> set[str]:
     """Protobuf field names of a request, option groups flattened."""
     names: set[str] = set()
     for field in message.DESCRIPTOR.fields:
-        if field.message_type is not None and field.name in {*OPTIONS}:
+        if field.message_type is not None and field.name in {*OPTIONS, "chat"}:
             names |= {option.name for option in field.message_type.fields}
         else:
             names.add(field.name)
