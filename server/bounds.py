@@ -59,6 +59,8 @@ MAX_MESSAGES = 1024
 # Maximum tools of a conversation; and bytes of all of them and the template's variables, as JSON.
 MAX_TOOLS = 128
 MAX_TOOLS_BYTES = 1 << 16
+# Maximum bytes of the arguments of all tool calls in a conversation.
+MAX_ARGUMENTS_BYTES = 1 << 20
 # Maximum bytes of a text that is put before or after each input.
 MAX_PREFIX_BYTES = 4096
 MAX_BAD_WORD_TOKENS = 64

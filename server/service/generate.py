@@ -18,7 +18,7 @@ from server.service.languages import target_start
 from server.service.prepare import job_template, prepared_request, target_jobs
 from server.service.prepared_request import PreparedRequest
 from server.service.target_prefixes import after_prefixes, target_prefix_ids
-from server.service.tool_calls import forces_call, with_forced_call
+from server.service.tool_calls import check_size, forces_call, with_forced_call
 from server.text.chat import NO_OPTIONS
 
 _INPUT_FIELDS = ("inputs", "token_inputs", "messages")
@@ -55,7 +55,8 @@ async def prepare_generate(
         check_lengths(field, prompts, model.max_source_length)
         jobs = target_jobs(template, request, prompts, target_start(model), prefixes)
         jobs = await after_prefixes(jobs, prefixes, request, context, caller)
-        return prepared_request(request, model, caller, jobs, prefixes, started)
+        prepared = prepared_request(request, model, caller, jobs, prefixes, started)
+        return replace(prepared, chat=request.chat)
     whole = [(*prompt, *prefix) for prompt, prefix in zip(prompts, prefixes, strict=True)]
     check_lengths(field, whole, model.max_length - 1)
     wanted = template.max_new_tokens or model.max_length
@@ -109,7 +110,9 @@ async def _prompts(
     if template is None:
         raise InvalidArgumentError("messages", f"{request.model!r} has no chat template")
     validation.check_messages(request.messages, max_bytes)
-    num_characters = validation.check_chat_options(request.chat, template)
+    if request.chat.offered and not template.describes_tools:
+        raise InvalidArgumentError("tools", "are not described by this model's chat template")
+    num_characters = check_size(request.chat)
     num_characters += sum(len(message.content) + 256 for message in request.messages)
 
     def render() -> list[tuple[int, ...]]:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 from uuid import uuid4
 
+from server.bounds import MAX_TOOLS, MAX_TOOLS_BYTES, Size
 from server.errors import InvalidArgumentError
 from server.service.generation_options import Grammar, GrammarKind
 from server.service.generation_request import GenerateRequest, TextChunk
@@ -144,10 +145,11 @@ async def separate_calls(
     async with aclosing(chunks):
         async for chunk in chunks:
             number = chunk.hypothesis
-            parser = parsers.setdefault(number, ToolCallParser(tools))
-            text, calls = parser.push(chunk.text)
+            if number not in parsers:
+                parsers[number] = ToolCallParser(tools)
+            text, calls = parsers[number].push(chunk.text)
             if chunk.finish is not None:
-                rest = parser.finish()
+                rest = parsers[number].finish()
                 text, calls = text + rest.text, calls + rest.calls
             if not options.parallel_tool_calls:
                 calls = () if number in has_call else calls[:1]
@@ -185,6 +187,8 @@ def forces_call(options: ChatOptions) -> bool:
 
 
 def _check_tools(options: ChatOptions) -> None:
+    Size(MAX_TOOLS).check_count("tools", options.tools)
+    check_size(options)
     names: set[str] = set()
     for index, tool in enumerate(options.tools):
         path = f"tools[{index}]"
@@ -196,6 +200,16 @@ def _check_tools(options: ChatOptions) -> None:
             raise InvalidArgumentError(f"{path}.name", "is the name of another tool")
         names.add(tool.name)
         json_object(tool.parameters, f"{path}.parameters")
+
+
+def check_size(options: ChatOptions) -> int:
+    """Returns the bytes of the options. Raises ``InvalidArgumentError`` if there are too many."""
+    texts = [text for tool in options.tools for text in (tool.description, tool.parameters)]
+    num_bytes = sum(len(text.encode()) for text in (*texts, options.template_variables))
+    if num_bytes > MAX_TOOLS_BYTES:
+        field = "tools" if options.tools else "template_variables"
+        raise InvalidArgumentError(field, f"have more than {MAX_TOOLS_BYTES} bytes")
+    return num_bytes
 
 
 def forced_call(tools: Sequence[Tool]) -> Grammar:

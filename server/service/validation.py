@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from model.bundle import Task
-from server.bounds import MAX_TOOLS_BYTES
+from server.bounds import MAX_ARGUMENTS_BYTES
 from server.errors import ContextLengthError, InvalidArgumentError
 from server.models.registry import Model
 from server.printable import quoted
-from server.text.chat import ROLES, ChatOptions, ChatTemplate, Message
+from server.text.chat import ROLES, Message
 
 
 def _call_name(task: Task) -> str:
@@ -132,23 +132,16 @@ def check_messages(messages: Sequence[Message], max_bytes: int) -> None:
             )
     if not any(message.content or message.tool_calls for message in messages):
         raise InvalidArgumentError(f"messages[{len(messages) - 1}].content", "is empty")
-    texts = [message.content for message in messages]
-    texts += [call.arguments for message in messages for call in message.tool_calls]
+    arguments = [call.arguments for message in messages for call in message.tool_calls]
+    check_arguments("messages", arguments)
+    texts = [*(message.content for message in messages), *arguments]
     if sum(len(text.encode()) for text in texts) > max_bytes:
         raise InvalidArgumentError("messages", f"have more than {max_bytes} bytes")
 
 
-def check_chat_options(options: ChatOptions, template: ChatTemplate) -> int:
-    """Rejects what a template cannot use, and options of more than ``MAX_TOOLS_BYTES``.
-
-    Returns:
-        The size of the options in bytes.
-    """
-    if options.offered and not template.describes_tools:
-        raise InvalidArgumentError("tools", "are not described by this model's chat template")
-    texts = [text for tool in options.tools for text in (tool.description, tool.parameters)]
-    num_bytes = sum(len(text.encode()) for text in (*texts, options.template_variables))
-    if num_bytes > MAX_TOOLS_BYTES:
-        field = "tools" if options.tools else "template_variables"
-        raise InvalidArgumentError(field, f"have more than {MAX_TOOLS_BYTES} bytes")
-    return num_bytes
+def check_arguments(field: str, arguments: Sequence[str]) -> None:
+    """Rejects arguments of tool calls that are more than ``MAX_ARGUMENTS_BYTES`` together."""
+    if sum(len(text.encode()) for text in arguments) > MAX_ARGUMENTS_BYTES:
+        raise InvalidArgumentError(
+            field, f"have more than {MAX_ARGUMENTS_BYTES} bytes of arguments of tool calls"
+        )

@@ -288,7 +288,7 @@ def call_with(**changes: Any) -> Any:
                     {"type": "function", "function": {"name": "f", "description": "é" * 40000}}
                 ]
             },
-            "tools[0].function.description",
+            "tools",
         ),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "any", "tools": [TIME]}, "tool_choice"),
@@ -317,6 +317,10 @@ def call_with(**changes: Any) -> Any:
         (
             {"messages": call_with(function={"name": "time", "arguments": "[]"})},
             "messages[1].tool_calls[0].function.arguments",
+        ),
+        (
+            {"messages": call_with(function={"name": "f", "arguments": " " * (1 << 20) + "{}"})},
+            "messages",
         ),
         ({"messages": [{"role": "function", "content": "x"}]}, "messages[0].role"),
         ({"extra_body": {"chat_template_kwargs": {"tools": 1}}}, "chat_template_kwargs"),
@@ -387,7 +391,7 @@ CALLED = types.Message("assistant", "", (types.ToolCall("a", "time", "[]"),))
         ({"tools": [types.Tool("a b")]}, "chat.tools[0].name"),
         ({"tools": [types.Tool("a"), types.Tool("a")]}, "chat.tools[1].name"),
         ({"tools": [types.Tool("a", parameters="[]")]}, "chat.tools[0].parameters"),
-        ({"tools": [types.Tool("a", "x" * 70_000)]}, "chat.tools[0].description"),
+        ({"tools": [types.Tool("a", "x" * 70_000)]}, "chat.tools"),
         ({"tools": [types.Tool("a", "x" * 40_000, json.dumps({"a": "x" * 40_000}))]}, "chat.tools"),
         ({"tools": [types.Tool("a", parameters='{"type": 1}')], "tool_name": "a"}, "chat.tools"),
         ({"tools": [types.Tool("a")], "tool_name": "b"}, "chat.tool_name"),

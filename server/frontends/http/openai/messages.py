@@ -11,6 +11,7 @@ from server.frontends.http.openai.options import check_neutral
 from server.frontends.http.openai.tools import SentToolCall, sent_calls
 from server.printable import quoted
 from server.service.generation_request import Message
+from server.service.validation import check_arguments
 
 _ROLES = {"developer": "system"}
 _TEXT_TYPES = ("text", "input_text", "output_text")
@@ -55,6 +56,8 @@ def service_messages(
     Size(MAX_MESSAGES).check_count(field, messages)
     if not messages:
         raise InvalidArgumentError(field, "must not be empty")
+    calls = [call for message in messages for call in message.tool_calls or ()]
+    check_arguments(field, [call.function.arguments for call in calls])
     return tuple(
         service_message(message, f"{field}[{index}]") for index, message in enumerate(messages)
     )

@@ -25,6 +25,7 @@ from server.frontends.http.openai.tools import (
     sent_calls,
 )
 from server.service.generation_request import ChatOptions, Message, ToolCall
+from server.service.validation import check_arguments
 
 
 class InputItem(ChatMessage, kw_only=True):
@@ -89,6 +90,7 @@ def input_messages(items: Sequence[InputItem], field: str) -> tuple[Message, ...
     Size(MAX_MESSAGES).check_count(field, items)
     if not items:
         raise InvalidArgumentError(field, "must not be empty")
+    check_arguments(field, [item.arguments for item in items])
     messages: list[Message] = []
     for index, item in enumerate(items):
         path = f"{field}[{index}]"
