@@ -8,7 +8,7 @@ from typing import Any
 import grpc.aio
 import msgspec
 
-from client import encoder_requests, requests, types
+from client import encoder_requests, requests
 from loadtest.compare.errors import MalformedReplyError
 from loadtest.compare.http_senders import TIMEOUT_SECONDS, Sender, fit_to_total
 from loadtest.compare.loads import Request
@@ -65,7 +65,7 @@ def _encode(task: Task, model: str, request: Request) -> bytes:
     """The request as our client builds it."""
     if task == Task.EMBED:
         return encoder_requests.embed(model, request.text, {}).SerializeToString()
-    options = types.TranslationOptions(max_new_tokens=request.num_new_tokens, ignore_eos=True)
+    options: Any = {"max_new_tokens": request.num_new_tokens, "ignore_eos": True}
     if request.beams > 1:
         options["beam_size"] = request.beams
     if task == Task.TRANSLATE:
