@@ -19,7 +19,7 @@ from export.importers.gated_decoder import (
     gated_table,
 )
 from export.importers.qwen import NAMES as EXPERTS
-from export.importers.rotary import Rotary, rotary
+from export.importers.rotary import Rotary, rope_parameters, rotary
 from export.importers.support import MAX_EXPERTS, MAX_LAYERS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
@@ -101,7 +101,7 @@ def _import(
 
 def _rotary(config: Fields, head_size: int) -> Rotary:
     positions = rotary(config, head_size)
-    parameters = config.fields("rope_scaling") or config.fields("rope_parameters")
+    parameters = rope_parameters(config)
     kind = parameters.text("rope_type", parameters.text("type", "default"))
     alpha = parameters.optional_number("alpha") if kind == "dynamic" else None
     if not alpha:

@@ -7,7 +7,7 @@ queries by position; here, that context is its limit.
 from export.checkpoint import Checkpoint
 from export.importers.causal import architecture_of, causal_checkpoint
 from export.importers.gated_decoder import DecoderSizes, gated_table
-from export.importers.rotary import Rotary, rotary
+from export.importers.rotary import Rotary, rope_parameters, rotary
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
@@ -44,10 +44,8 @@ def import_ministral3(folder: HuggingFaceFolder) -> Checkpoint:
     Raises:
         SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
     """
-    config = folder.config
+    config = folder.config.with_defaults(rope_parameters=YARN)  # which rope_scaling replaces
     architecture = architecture_of(config, "Ministral3ForCausalLM")
-    if not config.fields("rope_scaling"):
-        config = config.with_defaults(rope_parameters=YARN)
     sizes = DecoderSizes.of(config, epsilon=1e-5, head_size=128)
     positions = rotary(config, sizes.head_size, default_base=1_000_000.0)
     limit = min(positions.max_positions, _unscaled_positions(config))
@@ -57,7 +55,7 @@ def import_ministral3(folder: HuggingFaceFolder) -> Checkpoint:
 
 def _unscaled_positions(config: Fields) -> int:
     """The number of positions whose queries are not scaled, as in Llama 4."""
-    parameters = config.fields("rope_scaling") or config.fields("rope_parameters")
+    parameters = rope_parameters(config)
     if parameters.number("llama_4_scaling_beta") == 0:
         return config.positive("max_position_embeddings")
     return parameters.positive("original_max_position_embeddings")

@@ -6,7 +6,7 @@ from export.checkpoint import Checkpoint
 from export.importers.causal import architecture_of, causal_checkpoint
 from export.importers.gated_decoder import DecoderSizes, gated_table
 from export.importers.mixtral import NAMES
-from export.importers.rotary import Rotary, rotary
+from export.importers.rotary import Rotary, rope_parameters, rotary
 from export.importers.support import MAX_EXPERTS
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
@@ -51,7 +51,7 @@ def import_phimoe(folder: HuggingFaceFolder) -> Checkpoint:
 def _positions(config: Fields, head_size: int) -> Rotary:
     """LongRoPE has a magnitude of its own, up to the original context."""
     positions = rotary(config, head_size, default_base=1_000_000.0)
-    parameters = config.fields("rope_scaling") or config.fields("rope_parameters")
+    parameters = rope_parameters(config)
     kind = parameters.text("rope_type", parameters.text("type", "default"))
     named = Fields({"rope_type": kind}, parameters.origin)
     check_supported(named, rope_type=("default", "longrope", "su"))

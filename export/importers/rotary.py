@@ -37,6 +37,11 @@ class _Scaled:
     max_positions: int | None = None  # None: that of the configuration
 
 
+def rope_parameters(config: Fields) -> Fields:
+    """The parameters of rotary positions that are the same in all layers; see :func:`rotary`."""
+    return config.fields("rope_scaling") or config.fields("rope_parameters")
+
+
 def rotary(
     config: Fields,
     head_size: int,
@@ -61,12 +66,12 @@ def rotary(
     Raises:
         SourceError, UnsupportedError: see :mod:`export.errors`.
     """
-    scaling, parameters = config.fields("rope_scaling"), config.fields("rope_parameters")
-    if layer_type is not None and layer_type in parameters:
-        own = parameters.fields(layer_type)
-        parameters = Fields({**own, **scaling}, own.origin)
-    elif scaling:
-        parameters = scaling
+    of_types = config.fields("rope_parameters")
+    if layer_type is not None and layer_type in of_types:
+        own = of_types.fields(layer_type)
+        parameters = Fields({**own, **config.fields("rope_scaling")}, own.origin)
+    else:
+        parameters = rope_parameters(config)
     kind = parameters.text("rope_type", parameters.text("type", "default"))
     scaled = lookup(SCALINGS, kind, f"{parameters.origin}: rope_type")(config, parameters)
     fraction = config.number(
