@@ -39,7 +39,7 @@ class Drafter:
             max_tokens: the most tokens to return, at least 0.
 
         Returns:
-            Up to ``MAX_DRAFT_TOKENS`` tokens. None if the last two tokens are new, or if the drafts
+            Up to ``MAX_DRAFT_TOKENS`` tokens; no tokens if the last two are new, or if the drafts
             before were wrong.
         """
         self._judge(tokens)

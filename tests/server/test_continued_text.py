@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from client.options import Choices
 from client.sync import Client
 from client.types import Message
-from export.bundle_writer import write_bundle
-from export.sources import load_checkpoint
 from server.text.tokenizer import Tokenizer
-from tests.export.importers.support import edit_json, randomise
+from tests.server.chat_models import chat_bundles
 from tests.server.test_grammar import byte_fallback, byte_level, metaspace
 from tests.serving import server_process
 
@@ -97,24 +94,9 @@ def test_text_does_not_continue_invalid_bytes(tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    root = tmp_path_factory.mktemp("continued")
-    library = metaspace()
-    config = LlamaConfig(
-        vocab_size=library.get_vocab_size(),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        max_position_embeddings=64,
-        bos_token_id=None,
-        eos_token_id=0,
-    )
-    randomise(LlamaForCausalLM(config)).save_pretrained(root / "source")
-    library.save(str(root / "source" / "tokenizer.json"))
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
-    edit_json(root / "source" / "tokenizer_config.json", chat_template=template)
-    write_bundle(load_checkpoint(str(root / "source")), root / "bundles", name="model")
-    with server_process(root / "bundles") as server, Client(server.target) as client:
+    bundles = chat_bundles(tmp_path_factory.mktemp("continued"), metaspace(), template, 64)
+    with server_process(bundles) as server, Client(server.target) as client:
         yield client
 
 

@@ -7,15 +7,12 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from client import types
 from client.errors import TriuneError
 from client.sync import Client
-from export.bundle_writer import write_bundle
-from export.sources import load_checkpoint
-from tests.export.importers.support import edit_json, randomise
 from tests.frontends.conftest import DECODER
+from tests.server.chat_models import chat_bundles
 from tests.server.test_grammar import byte_level
 from tests.serving import ServerProcess, server_process
 
@@ -45,22 +42,7 @@ CALL = '{"name": "weather", "arguments": {"city": "Rome", "days": 3}}'
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server of a random decoder whose chat template describes tools."""
     root = tmp_path_factory.mktemp("tools")
-    library = byte_level()
-    config = LlamaConfig(
-        vocab_size=library.get_vocab_size(),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        max_position_embeddings=2048,
-        bos_token_id=None,
-        eos_token_id=0,
-    )
-    randomise(LlamaForCausalLM(config)).save_pretrained(root / "source")
-    library.save(str(root / "source" / "tokenizer.json"))
-    edit_json(root / "source" / "tokenizer_config.json", chat_template=TEMPLATE)
-    write_bundle(load_checkpoint(str(root / "source")), root / "bundles", name="model")
-    with server_process(root / "bundles") as server:
+    with server_process(chat_bundles(root, byte_level(), TEMPLATE, 2048)) as server:
         yield server
 
 

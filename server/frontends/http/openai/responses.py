@@ -38,12 +38,7 @@ from server.frontends.http.openai.response_items import (
     text_part,
 )
 from server.frontends.http.openai.usage import response_usage
-from server.service.generation_request import (
-    Finish,
-    FinishReason,
-    Message,
-    TextChunk,
-)
+from server.service.generation_request import Finish, FinishReason, Message, TextChunk
 
 _NAMES = {"messages": "input", "inputs": "input", "max_new_tokens": "max_output_tokens"}
 # Limits of the metadata, which the response repeats; in characters, as OpenAI's own.
