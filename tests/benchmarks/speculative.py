@@ -1,10 +1,13 @@
 """What speculative decoding gains and costs: one sequence, with and without drafts.
 
     python -m tests.benchmarks.speculative --json build/speculative.json
+    python -m tests.benchmarks.speculative --bundle bundles/debian-summaries/1
 
+A decoder answers the chats below; ``debian-summaries`` summarizes descriptions of its held-out set.
 Two workers with the same graphs decode the same prompts, without a front end. They take turns at
 each step, the one with fewer tokens first, so that other work on the machine slows down both. The
-speed-up is the ratio of the times of their decode steps. The outputs are compared token by token.
+speed-up is the ratio of the times of their decode steps, which are medians of all rounds. The
+outputs are compared token by token.
 """
 
 import time
@@ -17,6 +20,7 @@ from typing import Annotated
 import typer
 
 from loadtest.machine import machine
+from model.config import Kind
 from server.app import make_backends
 from server.config import ServerConfig
 from server.engine.generation_worker import GenerationWorker
@@ -27,6 +31,7 @@ from server.models.registry import Model, load_bundle
 from server.models.workers import make_worker
 from server.text.chat import Message
 from tests.benchmarks import reports
+from tests.benchmarks.translation import held_out_pairs
 
 CANALS = """The Amsterdam canal ring was built in the seventeenth century, when the city was the \
 richest port in the world. Three main canals were dug in concentric half circles, and the land \
@@ -71,6 +76,8 @@ QUESTIONS = {
     ),
 }
 
+NUM_SOURCES = 40
+
 
 class DraftCounts(Unobserved):
     """Counts runs of the decoder and drafted tokens."""
@@ -96,15 +103,19 @@ class Output:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outputs of one prompt: all are equal, or not. ``speed_up``: the median of all rounds."""
+    """The outputs of one prompt: all are equal, or not. Seconds are medians of all rounds."""
 
     num_tokens: int
-    speed_up: float
+    plain_seconds: float
     seconds: float
     num_runs: int
     num_drafted: int
     num_accepted: int
     is_equal: bool
+
+    @property
+    def speed_up(self) -> float:
+        return self.plain_seconds / self.seconds
 
 
 def generate(workers: Sequence[GenerationWorker], id_: int, job: GenerationJob) -> list[Output]:
@@ -124,12 +135,36 @@ def generate(workers: Sequence[GenerationWorker], id_: int, job: GenerationJob) 
     return outputs
 
 
-def job_of(model: Model, question: str, max_new_tokens: int) -> GenerationJob:
+def jobs_of(model: Model, max_new_tokens: int) -> dict[str, list[GenerationJob]]:
+    """The jobs of each kind of prompt."""
+    if model.manifest.kind is Kind.DECODER:
+        return {
+            kind: [_chat_job(model, question, max_new_tokens) for question in questions]
+            for kind, questions in QUESTIONS.items()
+        }
+    pairs = held_out_pairs(model.manifest.name)[:NUM_SOURCES]
+    return {"source": [_source_job(model, pair.source, max_new_tokens) for pair in pairs]}
+
+
+def _chat_job(model: Model, question: str, max_new_tokens: int) -> GenerationJob:
     assert model.chat_template is not None
     text = model.chat_template.render([Message("user", question)])
     (ids,) = model.tokenizer.encode([text], special_tokens=False)
     eos = frozenset(model.manifest.special_tokens.eos)
     return GenerationJob(ids, max_new_tokens, eos=eos, delivery=Delivery.STREAM)
+
+
+def _source_job(model: Model, source: str, max_new_tokens: int) -> GenerationJob:
+    special = model.manifest.special_tokens
+    assert special.decoder_start is not None
+    (ids,) = model.tokenizer.encode([source])
+    return GenerationJob(
+        (special.decoder_start,),
+        max_new_tokens,
+        source=ids,
+        eos=frozenset(special.eos),
+        delivery=Delivery.STREAM,
+    )
 
 
 def compare(
@@ -146,7 +181,7 @@ def compare(
     tokens = rounds[0][0].tokens
     return Comparison(
         num_tokens=len(tokens),
-        speed_up=median(plain.seconds / drafted.seconds for plain, drafted in rounds),
+        plain_seconds=median(plain.seconds for plain, _ in rounds),
         seconds=median(drafted.seconds for _, drafted in rounds),
         num_runs=num_runs,
         num_drafted=num_drafted,
@@ -156,9 +191,9 @@ def compare(
 
 
 def main(
-    bundle: Annotated[Path, typer.Option(help="A chat model's bundle.")] = Path(
-        "bundles/smollm2/1"
-    ),
+    bundle: Annotated[
+        Path, typer.Option(help="The bundle of a chat model, or of debian-summaries.")
+    ] = Path("bundles/smollm2/1"),
     json: Annotated[Path | None, typer.Option(help="Output file.")] = None,
     rounds: Annotated[int, typer.Option(min=1)] = 5,
     threads: Annotated[int, typer.Option(min=1)] = 2,
@@ -178,15 +213,12 @@ def main(
         assert isinstance(worker, GenerationWorker)
         workers.append(worker)
     report = {}
-    for kind, questions in QUESTIONS.items():
-        found = [
-            compare(workers, counts, job_of(model, question, max_new_tokens), rounds)
-            for question in questions
-        ]
-        seconds = sum(each.seconds for each in found)
+    for kind, jobs in jobs_of(model, max_new_tokens).items():
+        found = [compare(workers, counts, job, rounds) for job in jobs]
         report[kind] = {
             # As if all outputs were decoded one after another.
-            "speed_up": sum(each.speed_up * each.seconds for each in found) / seconds,
+            "speed_up": sum(each.plain_seconds for each in found)
+            / sum(each.seconds for each in found),
             "speed_up_of_prompts": [each.speed_up for each in found],
             "tokens_per_run": sum(each.num_tokens - 1 for each in found)
             / sum(each.num_runs for each in found),

@@ -70,6 +70,21 @@ def test_tokens_are_those_of_single_runs(delivery: Delivery, *, has_source: bool
     assert len(times) == 40
 
 
+@pytest.mark.usefixtures("no_failed_run")
+def test_the_first_draft_comes_from_the_source() -> None:
+    """The output begins with the prompt's tokens, each of which the prompt has once."""
+    prompt = PROMPT[:PERIOD]
+    sources = ((first, 15, 11, 12, 13, 14, 16) for first in range(20, 97))
+    outputs = ((s, reference(prompt, 20, s, eos=-1, period=PERIOD)) for s in sources)
+    source, tokens = next(pair for pair in outputs if pair[1][:4] == [11, 12, 13, 14])
+    harness = drafting_harness(has_source=True)
+    harness.submit(1, replace(endless(20, prompt), source=source))
+    harness.run()
+    assert harness.tokens_of(1) == tokens
+    first = next(run for run in harness.recorder.runs if run.phase == "decode")
+    assert (first.num_draft_tokens, first.num_accepted_tokens) == (3, 3)  # 12, 13, 14
+
+
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(
     arrivals=mixed_batches(

@@ -117,7 +117,7 @@ class DecodingSequence:
                 and job.logprob_options == NO_LOGPROBS
                 and job.attention is None
             ),
-            drafter=Drafter(),
+            drafter=Drafter(job.source),
             generator=_generator(job, 0),
             constraint=None if job.constraint is None else job.constraint.fork(),
             logits_processors=processors,
