@@ -40,13 +40,14 @@ class Message:
     """One turn of a conversation; the role is "system", "user", "assistant" or "tool".
 
     ``tool_calls`` are those of an earlier answer. A message of the role "tool" has the result of
-    the call ``tool_call_id``.
+    the call ``tool_call_id``. ``reasoning`` is what the assistant thought before an earlier answer.
     """
 
     role: str
     content: str
     tool_calls: Sequence[ToolCall] = ()
     tool_call_id: str = ""
+    reasoning: str = ""
 
 
 class EarlyStopping(StrEnum):

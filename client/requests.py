@@ -67,6 +67,7 @@ def _chat_message(turn: Message) -> wire.ChatMessage:
             for call in turn.tool_calls
         ],
         tool_call_id=turn.tool_call_id,
+        reasoning=turn.reasoning,
     )
 
 

@@ -54,6 +54,7 @@ def _hypothesis(message: inference_pb2.Hypothesis) -> types.Hypothesis:
         score=message.score if message.HasField("score") else None,
         logprobs=_logprobs(message.logprobs),
         tool_calls=_tool_calls(message),
+        reasoning=message.reasoning,
     )
 
 
@@ -61,6 +62,11 @@ def _tool_calls(message: Any) -> tuple[types.ToolCall, ...]:
     """The calls of a message; none if its type has no such field."""
     calls = getattr(message, "tool_calls", ())
     return tuple(read_fields(types.ToolCall, call) for call in calls)
+
+
+def _reasoning(message: Any) -> str:
+    """The reasoning of a message; empty if its type has no such field."""
+    return getattr(message, "reasoning", "")
 
 
 def attention_matrix(message: inference_pb2.AttentionMatrix, width: int) -> types.AttentionMatrix:
@@ -95,6 +101,7 @@ def _text(message: inference_pb2.GeneratedOutput) -> types.Text:
         hypotheses=tuple(map(_hypothesis, message.hypotheses)),
         attention=_attention(message.attention) if message.HasField("attention") else None,
         tool_calls=_tool_calls(message),
+        reasoning=_reasoning(message),
     )
 
 
@@ -123,6 +130,7 @@ def piece(
         prompt_logprobs=_logprobs(message.prompt_logprobs),
         attention=_attention(message.attention) if message.HasField("attention") else None,
         tool_calls=_tool_calls(message),
+        reasoning=_reasoning(message),
     )
 
 

@@ -91,6 +91,8 @@ class Hypothesis:
     """One for each generated token; empty unless ``logprobs`` was set."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Calls of tools; ``text`` is without them."""
+    reasoning: str = ""
+    """What the model thought before ``text``, if ``separate_reasoning`` was set."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,6 +165,8 @@ class Piece:
     """On the last piece of an input's first hypothesis, if ``attention`` was set."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Calls of tools that ended in this piece."""
+    reasoning: str = ""
+    """The next part of what the model thinks before the text, if ``separate_reasoning`` was set."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -51,3 +51,7 @@ class ChatOptions(TypedDict, total=False):
     """Whether an answer may have several calls, which it may by default."""
     template_variables: str | None
     """Variables of the template, such as ``enable_thinking``: a JSON object as text."""
+    reasoning_effort: str | None
+    """How much the model thinks, in the words of its template; "none" turns it off."""
+    separate_reasoning: bool | None
+    """Returns what the model thinks before its answer apart from the text."""

@@ -71,11 +71,15 @@ def _hypothesis(chunks: Sequence[TextChunk]) -> Hypothesis:
     assert finish is not None, "a stream ends with a finish, or raises"
     if len(chunks) == 1:
         (chunk,) = chunks
-        return Hypothesis(chunk.text, chunk.token_ids, chunk.logprobs, finish, chunk.tool_calls)
+        return Hypothesis(
+            *(chunk.text, chunk.token_ids, chunk.logprobs, finish),
+            *(chunk.tool_calls, chunk.reasoning),
+        )
     return Hypothesis(
         "".join(chunk.text for chunk in chunks),
         tuple(itertools.chain.from_iterable(chunk.token_ids for chunk in chunks)),
         tuple(itertools.chain.from_iterable(chunk.logprobs for chunk in chunks)),
         finish,
         tuple(itertools.chain.from_iterable(chunk.tool_calls for chunk in chunks)),
+        "".join(chunk.reasoning for chunk in chunks),
     )

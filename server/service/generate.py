@@ -17,11 +17,13 @@ from server.service.generation_request import GenerateRequest
 from server.service.languages import target_start
 from server.service.prepare import job_template, prepared_request, target_jobs
 from server.service.prepared_request import PreparedRequest
+from server.service.reasoning import opens_reasoning
 from server.service.target_prefixes import after_prefixes, target_prefix_ids
 from server.service.tool_calls import check_size, forces_call, with_forced_call
 from server.text.chat import NO_OPTIONS
 
 _INPUT_FIELDS = ("inputs", "token_inputs", "messages")
+_TAG_TOKENS = 8  # a tag and white space, in any vocabulary
 
 
 async def prepare_generate(
@@ -76,7 +78,8 @@ async def prepare_generate(
     if field != "messages" and template.base.constraint is None:  # else the text stands alone
         previous = list(map(model.tokenizer.last_with_text, prompts))
     prepared = prepared_request(request, model, caller, jobs, prefixes, started, echoes, previous)
-    return replace(prepared, chat=request.chat)
+    end = model.tokenizer.decode(prompts[0][-_TAG_TOKENS:])
+    return replace(prepared, chat=request.chat, begins_with_reasoning=opens_reasoning(end))
 
 
 async def _prompts(
@@ -113,7 +116,9 @@ async def _prompts(
     if request.chat.offered and not template.describes_tools:
         raise InvalidArgumentError("tools", "are not described by this model's chat template")
     num_characters = check_size(request.chat)
-    num_characters += sum(len(message.content) + 256 for message in request.messages)
+    num_characters += sum(
+        len(message.content) + len(message.reasoning) + 256 for message in request.messages
+    )
 
     def render() -> list[tuple[int, ...]]:
         prompt = template.render(request.messages, request.chat)

@@ -160,7 +160,7 @@ class TextChunk:
     ``token_ids`` and ``logprobs`` are empty unless requested. ``num_output_tokens`` counts the
     hypothesis so far. ``num_input_tokens`` is 0 except for the first hypothesis, as all share the
     input. With split sentences, both counts are those of the sentence. ``tool_calls`` are those
-    that ended in this part.
+    that ended in this part. ``reasoning`` comes before ``text``.
     """
 
     model: str
@@ -173,6 +173,7 @@ class TextChunk:
     num_input_tokens: int = 0
     num_output_tokens: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
 
     @property
     def num_values(self) -> int:
@@ -192,6 +193,7 @@ class Hypothesis:
     logprobs: tuple[ScoredToken, ...]
     finish: Finish
     tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)

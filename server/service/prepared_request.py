@@ -28,8 +28,8 @@ class PreparedRequest:
     """A validated request: one job and one prefix per input, and the options of the response.
 
     ``started`` is the call's arrival, in seconds of ``time.monotonic``. ``sentences`` says how to
-    join the outputs of the jobs; ``None`` if each job is one input. ``chat`` has the tools whose
-    calls to find.
+    join the outputs of the jobs; ``None`` if each job is one input. ``chat`` says what to
+    separate from the texts; ``begins_with_reasoning``: the prompt ends with the tag before it.
     """
 
     model: Model
@@ -44,6 +44,7 @@ class PreparedRequest:
     tokenize_seconds: float
     sentences: SentencePlan | None = None
     chat: ChatOptions = NO_OPTIONS
+    begins_with_reasoning: bool = False
 
     @property
     def num_inputs(self) -> int:

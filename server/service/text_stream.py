@@ -13,6 +13,7 @@ from server.service.job_outputs import JobOutputs, parts_of
 from server.service.join_sentences import join_sentences
 from server.service.merge_streams import merge
 from server.service.prepared_request import PreparedRequest
+from server.service.reasoning import separate_reasoning
 from server.service.tool_calls import separate_calls
 
 
@@ -31,6 +32,9 @@ def stream(prepared: PreparedRequest, context: ServiceContext) -> AsyncGenerator
     chunks = _run_jobs(prepared, context)
     if prepared.sentences is not None:
         return join_sentences(chunks, prepared.sentences)
+    has_grammar = prepared.jobs[0].constraint is not None  # which a model's reasoning matches too
+    if prepared.chat.separate_reasoning and not has_grammar:
+        chunks = separate_reasoning(chunks, is_open=prepared.begins_with_reasoning)
     return separate_calls(chunks, prepared.chat) if prepared.chat.offered else chunks
 
 

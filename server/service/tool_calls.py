@@ -21,6 +21,7 @@ from server.errors import InvalidArgumentError
 from server.service.generation_options import Grammar, GrammarKind
 from server.service.generation_request import GenerateRequest, TextChunk
 from server.text.chat import ChatOptions, Tool, ToolCall, ToolChoice, json_object
+from server.text.tags import start_of_tag
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _MARK = "[TOOL_CALLS]"
@@ -84,17 +85,11 @@ class ToolCallParser:
             self._held = after
             self._has_calls = self._has_calls or bool(found)
         else:
-            start = _start_of_tag(self._held)
+            start = start_of_tag(self._held, _OPEN)
         before = self._held[:start]
         text = before.rstrip()
         self._held = self._held[len(text) :]
         return Parsed("".join(texts) + text, tuple(calls))
-
-
-def _start_of_tag(text: str) -> int:
-    """Where the beginning of a tag starts that ends ``text``; its length if none does."""
-    sizes = range(len(_OPEN) - 1, 0, -1)
-    return len(text) - next((size for size in sizes if text.endswith(_OPEN[:size])), 0)
 
 
 def _calls_in(text: str, tools: Collection[str]) -> tuple[ToolCall, ...]:

@@ -134,8 +134,8 @@ def check_messages(messages: Sequence[Message], max_bytes: int) -> None:
         raise InvalidArgumentError(f"messages[{len(messages) - 1}].content", "is empty")
     arguments = [call.arguments for message in messages for call in message.tool_calls]
     check_arguments("messages", arguments)
-    texts = [*(message.content for message in messages), *arguments]
-    if sum(len(text.encode()) for text in texts) > max_bytes:
+    texts = [text for message in messages for text in (message.content, message.reasoning)]
+    if sum(len(text.encode()) for text in (*texts, *arguments)) > max_bytes:
         raise InvalidArgumentError("messages", f"have more than {max_bytes} bytes")
 
 

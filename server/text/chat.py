@@ -28,13 +28,15 @@ class ToolCall:
 class Message:
     """One turn of a conversation. ``role`` is one of :data:`ROLES`.
 
-    ``tool_call_id`` names the call whose result the content is.
+    ``tool_call_id`` names the call whose result the content is. ``reasoning`` is what the
+    assistant thought before ``content``.
     """
 
     role: str = sized(max_bytes=MAX_NAME_BYTES)
     content: str = ruled("512 KiB, all messages together")
     tool_calls: tuple[ToolCall, ...] = sized((), max_items=MAX_TOOLS)
     tool_call_id: str = sized("", max_bytes=MAX_NAME_BYTES)
+    reasoning: str = ruled("as content", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,8 @@ class ChatOptions:
 
     ``tool_name`` is the tool that must be called. Without ``parallel_tool_calls``, an answer has at
     most one call. ``template_variables`` is a JSON object with variables of the template, such as
-    ``enable_thinking``.
+    ``enable_thinking``. ``reasoning_effort`` is how much the model thinks, in the words of the
+    template; "none" turns it off. ``separate_reasoning`` returns that apart from the text.
     """
 
     tools: tuple[Tool, ...] = sized((), max_items=MAX_TOOLS)
@@ -68,6 +71,8 @@ class ChatOptions:
     tool_name: str = sized("", max_bytes=MAX_NAME_BYTES)
     parallel_tool_calls: bool = True
     template_variables: str = ruled("as tools.parameters", "")
+    reasoning_effort: str = sized("", max_bytes=MAX_NAME_BYTES)
+    separate_reasoning: bool = False
 
     @property
     def offered(self) -> tuple[Tool, ...]:
@@ -96,23 +101,41 @@ class ChatTemplate:
         self._special_tokens = special_tokens
         self.describes_tools = reads_variable(template, "tools")
         """Whether prompts tell the model about tools."""
+        self._reads_effort = reads_variable(template, "reasoning_effort")
+        self._reads_switch = reads_variable(template, "enable_thinking")
 
     def render(self, messages: Sequence[Message], options: ChatOptions = NO_OPTIONS) -> str:
         """Renders a prompt.
 
         Raises:
-            InvalidArgumentError: the template rejects the messages, or a text is no JSON object.
+            InvalidArgumentError: the template rejects the messages, a text is no JSON object, or
+                the template reads no effort.
         """
         turns = [_turn(message, f"messages[{index}]") for index, message in enumerate(messages)]
+        variables = {**self._effort(options.reasoning_effort), **_variables(options)}
         try:
-            return render_template(self._template, turns, self._special_tokens, _variables(options))
+            return render_template(self._template, turns, self._special_tokens, variables)
         except TemplateError as error:
             raise InvalidArgumentError("messages", str(error)) from error
+
+    def _effort(self, effort: str) -> dict[str, Any]:
+        """The variables for a ``reasoning_effort``. A template without any may ignore "none"."""
+        if self._reads_effort and effort:
+            return {"reasoning_effort": effort}
+        if self._reads_switch and effort:
+            return {"enable_thinking": effort != "none"}
+        if effort not in ("", "none"):
+            raise InvalidArgumentError(
+                "reasoning_effort", "is not read by this model's chat template"
+            )
+        return {}
 
 
 def _turn(message: Message, path: str) -> dict[str, Any]:
     """A message as templates expect it: without the fields that it does not have."""
     turn: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning:
+        turn["reasoning_content"] = message.reasoning
     if message.tool_calls:
         turn["tool_calls"] = [
             {

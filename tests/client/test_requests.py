@@ -110,6 +110,8 @@ def test_every_option_has_its_field() -> None:
         tool_name="f",
         parallel_tool_calls=False,
         template_variables='{"a": 1}',
+        reasoning_effort="low",
+        separate_reasoning=True,
     )
     assert request == wire.GenerateRequest(
         model="m",
@@ -169,6 +171,8 @@ def test_every_option_has_its_field() -> None:
             tool_name="f",
             parallel_tool_calls=False,
             template_variables='{"a": 1}',
+            reasoning_effort="low",
+            separate_reasoning=True,
         ),
     )
 

@@ -141,7 +141,9 @@ def test_generate_requests_decode_every_field(kind: Any) -> None:
         messages=[
             pb.ChatMessage(role="user", content="hi"),
             pb.ChatMessage(
-                role="assistant", tool_calls=[pb.ToolCall(id="1", name="f", arguments="{}")]
+                role="assistant",
+                tool_calls=[pb.ToolCall(id="1", name="f", arguments="{}")],
+                reasoning="r",
             ),
             pb.ChatMessage(role="tool", content="4", tool_call_id="1"),
         ],
@@ -151,14 +153,17 @@ def test_generate_requests_decode_every_field(kind: Any) -> None:
             tool_name="f",
             parallel_tool_calls=False,
             template_variables="{}",
+            reasoning_effort="low",
+            separate_reasoning=True,
         ),
     )
     messages = (
         ChatMessage("user", "hi"),
-        ChatMessage("assistant", "", (ToolCall("1", "f", "{}"),)),
+        ChatMessage("assistant", "", (ToolCall("1", "f", "{}"),), reasoning="r"),
         ChatMessage("tool", "4", tool_call_id="1"),
     )
-    chat = ChatOptions((Tool("f", "F.", "{}"),), ToolChoice.REQUIRED, "f", False, "{}")
+    tools = (Tool("f", "F.", "{}"),)
+    chat = ChatOptions(tools, ToolChoice.REQUIRED, "f", False, "{}", "low", True)
     assert decode(message, GenerateRequest) == GenerateRequest(
         **EXPECTED, token_inputs=((1, 2), ()), messages=messages, chat=chat
     )

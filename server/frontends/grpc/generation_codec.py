@@ -16,9 +16,9 @@ from server.service.generation_request import (
     FinishReason,
     GeneratedOutput,
     GenerationResult,
+    Hypothesis,
     ScoredToken,
     TextChunk,
-    ToolCall,
 )
 from server.service.score import ScoreResult
 from server.service.tokenize import Tokenization, TokenizeResult
@@ -65,8 +65,8 @@ def chunk_response(chunk: TextChunk, kind: type[ChunkResponse]) -> ChunkResponse
     )
     if chunk.logprobs:
         _add_tokens(message.logprobs, chunk.logprobs)
-    if chunk.tool_calls:
-        _add_calls(message, chunk.tool_calls)
+    if chunk.tool_calls or chunk.reasoning:
+        _add_chat_parts(message, chunk)
     finish = chunk.finish
     if finish is not None:
         message.finish_reason = _FINISH_REASONS[finish.reason]
@@ -142,7 +142,7 @@ def _add_output(message: pb.GeneratedOutput, output: GeneratedOutput) -> None:
     _add_tokens(message.prompt_logprobs, finish.prompt_logprobs)
     if finish.attention is not None:
         _add_attention(message.attention, finish.attention)
-    _add_calls(message, best.tool_calls)
+    _add_chat_parts(message, best)
     for hypothesis in output.hypotheses if output.has_several else ():
         added = message.hypotheses.add(
             text=hypothesis.text,
@@ -151,12 +151,15 @@ def _add_output(message: pb.GeneratedOutput, output: GeneratedOutput) -> None:
             score=hypothesis.finish.score,
         )
         _add_tokens(added.logprobs, hypothesis.logprobs)
-        _add_calls(added, hypothesis.tool_calls)
+        _add_chat_parts(added, hypothesis)
 
 
-def _add_calls(message: Any, calls: Iterable[ToolCall]) -> None:
-    for call in calls:
+def _add_chat_parts(message: Any, given: TextChunk | Hypothesis) -> None:
+    """Adds what only answers of chats have."""
+    for call in given.tool_calls:
         message.tool_calls.add(id=call.id, name=call.name, arguments=call.arguments)
+    if given.reasoning:
+        message.reasoning = given.reasoning
 
 
 def _add_tokens(messages: Any, tokens: Iterable[ScoredToken]) -> None:

@@ -240,7 +240,7 @@ def test_responses_read_calls_and_their_results(tools: openai.OpenAI) -> None:
             {"input": [{"type": "function_call", "call_id": "a", "name": "f", "arguments": "1"}]},
             "input[0].arguments",
         ),
-        ({"input": [{"type": "reasoning"}]}, "input[0].type"),
+        ({"input": [{"type": "web_search_call"}]}, "input[0].type"),
         ({"input": [{"content": "x"}]}, "input[0].role"),
     ],
 )

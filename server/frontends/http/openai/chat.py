@@ -44,6 +44,8 @@ class ChatFields(GenerationFields, kw_only=True):
     tool_choice: str | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
     metadata: msgspec.Raw = NOTHING
 
     functions: msgspec.Raw = NOTHING
@@ -51,7 +53,6 @@ class ChatFields(GenerationFields, kw_only=True):
     modalities: msgspec.Raw = NOTHING
     audio: msgspec.Raw = NOTHING
     prediction: msgspec.Raw = NOTHING
-    reasoning_effort: msgspec.Raw = NOTHING
     verbosity: msgspec.Raw = NOTHING
     web_search_options: msgspec.Raw = NOTHING
     echo: msgspec.Raw = NOTHING
@@ -61,7 +62,6 @@ class ChatFields(GenerationFields, kw_only=True):
     documents: msgspec.Raw = NOTHING
     chat_template: msgspec.Raw = NOTHING
     mm_processor_kwargs: msgspec.Raw = NOTHING
-    include_reasoning: msgspec.Raw = NOTHING
 
 
 ChatBody = body_type(ChatFields)
@@ -83,7 +83,6 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         modalities=(["text"],),
         audio=(),
         prediction=(),
-        reasoning_effort=("none",),
         verbosity=("medium",),
         web_search_options=(),
         echo=(False,),
@@ -93,13 +92,14 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         documents=(),
         chat_template=(),
         mm_processor_kwargs=({},),
-        include_reasoning=(True, False),
     )
     longest = body.max_completion_tokens
     messages = service_messages(body.messages)
     chat = chat_options(
-        body.tools, body.tool_choice, body.parallel_tool_calls, body.chat_template_kwargs
+        *(body.tools, body.tool_choice, body.parallel_tool_calls),
+        *(body.chat_template_kwargs, body.reasoning_effort),
     )
+    has_reasoning = body.include_reasoning is not False
     body.messages = []  # they would keep the bytes of the body
     request = generate_request(
         body,
@@ -116,7 +116,7 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         chunks = await call.service.generate_stream(request, call.caller)
         usage = StreamUsage(body.stream_options)
         head["object"] = "chat.completion.chunk"
-        return EventStream(_events(chunks, head, spell, usage))
+        return EventStream(_events(chunks, head, spell, usage, has_reasoning=has_reasoning))
     result = await call.service.generate(request, call.caller)
     (output,) = result.outputs
 
@@ -126,7 +126,7 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
                 **head,
                 "object": "chat.completion",
                 "choices": [
-                    _choice(index, hypothesis, spell)
+                    _choice(index, hypothesis, spell, has_reasoning=has_reasoning)
                     for index, hypothesis in enumerate(output.hypotheses)
                 ],
                 "usage": completion_usage(result.usage),
@@ -136,9 +136,13 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
     return await call.service.build(result.num_values, encode, call.caller)
 
 
-def _choice(index: int, hypothesis: Hypothesis, spell: Spell) -> dict[str, Any]:
+def _choice(
+    index: int, hypothesis: Hypothesis, spell: Spell, *, has_reasoning: bool
+) -> dict[str, Any]:
     scored, calls = hypothesis.logprobs, hypothesis.tool_calls
     message: dict[str, Any] = {"role": "assistant", "content": hypothesis.text, "refusal": None}
+    if hypothesis.reasoning and has_reasoning:
+        message["reasoning_content"] = hypothesis.reasoning
     if calls:
         message["content"] = hypothesis.text or None
         message["tool_calls"] = list(map(call_object, calls))
@@ -160,6 +164,8 @@ async def _events(
     head: dict[str, Any],
     spell: Spell,
     usage: StreamUsage,
+    *,
+    has_reasoning: bool,
 ) -> AsyncGenerator[bytes, None]:
     """Yields one event per chunk. The first delta of each choice has the role."""
     num_calls: dict[int, int] = {}  # by choice
@@ -169,7 +175,9 @@ async def _events(
             if chunk.hypothesis not in num_calls:
                 num_calls[chunk.hypothesis] = 0
                 delta["role"] = "assistant"
-            if chunk.text or delta:
+            if chunk.reasoning and has_reasoning:
+                delta["reasoning_content"] = chunk.reasoning
+            if chunk.text or "role" in delta:
                 delta["content"] = chunk.text
             first = num_calls[chunk.hypothesis]
             if chunk.tool_calls:

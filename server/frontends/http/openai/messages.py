@@ -14,7 +14,7 @@ from server.service.generation_request import Message
 from server.service.validation import check_arguments
 
 _ROLES = {"developer": "system"}
-_TEXT_TYPES = ("text", "input_text", "output_text")
+_TEXT_TYPES = ("text", "input_text", "output_text", "reasoning_text")
 
 
 class ContentPart(msgspec.Struct, kw_only=True):
@@ -36,8 +36,8 @@ class ChatMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     phase: msgspec.Raw = NOTHING
     refusal: msgspec.Raw = NOTHING
     annotations: msgspec.Raw = NOTHING
-    reasoning: msgspec.Raw = NOTHING
-    reasoning_content: msgspec.Raw = NOTHING
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[SentToolCall] | None = None
     tool_call_id: str | None = None
     function_call: msgspec.Raw = NOTHING
@@ -74,7 +74,8 @@ def service_message(message: ChatMessage, path: str) -> Message:
     role = _ROLES.get(message.role, message.role)
     content = text_of(message.content, f"{path}.content")
     calls = sent_calls(message.tool_calls or (), f"{path}.tool_calls")
-    return Message(role, content, calls, message.tool_call_id or "")
+    reasoning = message.reasoning_content or message.reasoning or ""
+    return Message(role, content, calls, message.tool_call_id or "", reasoning)
 
 
 def text_of(content: str | list[ContentPart] | None, path: str) -> str:

@@ -42,6 +42,7 @@ _WITHOUT = (
     *("bad_word_ids", "max_new_tokens", "stop_strings", "num_hypotheses", "token_ids"),
     *("prompt_logprobs", "logprobs", "top_logprobs", "echo", "grammar"),
     *("tool_choice", "tool_name", "parallel_tool_calls", "template_variables"),
+    *("reasoning_effort", "separate_reasoning"),
 )
 
 
@@ -183,12 +184,12 @@ def check_neutral(body: Any, **allowed: tuple[Any, ...]) -> None:
         InvalidArgumentError: a field has another value; the error names the field.
     """
     for name, values in allowed.items():
-        value = neutral_value(getattr(body, name))
+        value = _neutral_value(getattr(body, name))
         if value is not None and value not in ([], "") and value not in values:
             raise InvalidArgumentError(name, "is not supported by this server")
 
 
-def neutral_value(given: Any) -> Any:
+def _neutral_value(given: Any) -> Any:
     """``given``; decoded if it is a short ``msgspec.Raw``. A long one asks for something."""
     if not isinstance(given, msgspec.Raw):
         return given

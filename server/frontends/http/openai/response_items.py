@@ -1,4 +1,4 @@
-"""The items of ``/v1/responses``: messages, tool calls and their results, in and out."""
+"""The items of ``/v1/responses``: messages, reasoning, tool calls and their results."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,6 +8,7 @@ import msgspec
 
 from server.bounds import MAX_MESSAGES, Size
 from server.errors import InvalidArgumentError
+from server.frontends.http.body import NOTHING
 from server.frontends.http.openai.messages import (
     ChatMessage,
     ContentPart,
@@ -29,9 +30,11 @@ from server.service.validation import check_arguments
 
 
 class InputItem(ChatMessage, kw_only=True):
-    """A message, a tool call of an earlier answer, or the result of one."""
+    """A message; reasoning or a tool call of an earlier answer; or the result of a call."""
 
     role: str = ""
+    summary: msgspec.Raw = NOTHING
+    encrypted_content: msgspec.Raw = NOTHING
     call_id: str = ""
     arguments: str = ""
     output: str | list[ContentPart] | None = None
@@ -54,8 +57,29 @@ class FlatNamedTool(msgspec.Struct, kw_only=True):
     name: str = ""
 
 
+class Reasoning(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How much the model thinks. There are no summaries of it."""
+
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+def reasoning_effort(given: Reasoning | None) -> str | None:
+    """The ``reasoning_effort`` of chat completions."""
+    if given is None:
+        return None
+    for name in ("summary", "generate_summary"):
+        if getattr(given, name) is not None:
+            raise InvalidArgumentError(f"reasoning.{name}", "is not supported by this server")
+    return given.effort
+
+
 def flat_chat_options(
-    given: Sequence[FlatTool] | None, choice: str | FlatNamedTool | None, parallel: bool | None
+    given: Sequence[FlatTool] | None,
+    choice: str | FlatNamedTool | None,
+    parallel: bool | None,
+    effort: str | None,
 ) -> ChatOptions:
     """As :func:`chat_options`, of the form of responses."""
     definitions = [
@@ -74,7 +98,7 @@ def flat_chat_options(
     else:
         named = choice
     try:
-        return chat_options(definitions, named, parallel)
+        return chat_options(definitions, named, parallel, effort=effort)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
             error.field.replace(".function", ""), error.description
@@ -84,6 +108,8 @@ def flat_chat_options(
 def input_messages(items: Sequence[InputItem], field: str) -> tuple[Message, ...]:
     """Converts items. Calls after an answer, or after other calls, are part of its message.
 
+    Reasoning belongs to the answer, or the calls, after it.
+
     Raises:
         InvalidArgumentError: an item is invalid; the error names the field.
     """
@@ -92,20 +118,28 @@ def input_messages(items: Sequence[InputItem], field: str) -> tuple[Message, ...
         raise InvalidArgumentError(field, "must not be empty")
     check_arguments(field, [item.arguments for item in items])
     messages: list[Message] = []
+    reasoning = ""
     for index, item in enumerate(items):
         path = f"{field}[{index}]"
         if item.type == "function_call_output":
             result = text_of(item.output, f"{path}.output")
             messages.append(Message("tool", result, tool_call_id=item.call_id))
+        elif item.type == "reasoning":
+            reasoning += text_of(item.content, f"{path}.content")
         elif item.type != "function_call":
-            messages.append(service_message(item, path))
+            message = service_message(item, path)
+            if message.role == "assistant":
+                message = replace(message, reasoning=message.reasoning or reasoning)
+                reasoning = ""
+            messages.append(message)
         else:
             calls = _call(item, path)
-            if messages and messages[-1].role == "assistant":
+            if messages and messages[-1].role == "assistant" and not reasoning:
                 calls = messages[-1].tool_calls + calls
                 messages[-1] = replace(messages[-1], tool_calls=calls)
             else:
-                messages.append(Message("assistant", "", calls))
+                messages.append(Message("assistant", "", calls, reasoning=reasoning))
+                reasoning = ""
     return tuple(messages)
 
 
@@ -138,6 +172,22 @@ def message_item(item_id: str, status: str, content: Sequence[dict[str, Any]]) -
         "status": status,
         "content": list(content),
     }
+
+
+def reasoning_item(item_id: str, status: str, text: str | None = None) -> dict[str, Any]:
+    """The item of what the model thinks; without a text before the first part of it."""
+    return {
+        "id": item_id,
+        "type": "reasoning",
+        "summary": [],
+        "content": [] if text is None else [reasoning_part(text)],
+        "status": status,
+    }
+
+
+def reasoning_part(text: str) -> dict[str, Any]:
+    """What the model thinks, which is the only part of its item."""
+    return {"type": "reasoning_text", "text": text}
 
 
 def text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from server.frontends.http.openai.options import (
     body_type,
     check_neutral,
     generate_request,
-    neutral_value,
     sent_names,
 )
 from server.frontends.http.openai.response_events import ResponseEvents
@@ -31,10 +30,13 @@ from server.frontends.http.openai.response_items import (
     FlatNamedTool,
     FlatTool,
     InputItem,
+    Reasoning,
     call_item,
     flat_chat_options,
     input_messages,
     message_item,
+    reasoning_effort,
+    reasoning_item,
     text_part,
 )
 from server.frontends.http.openai.usage import response_usage
@@ -75,13 +77,13 @@ class ResponseFields(GenerationFields, kw_only=True):
     tools: list[FlatTool] | None = None
     tool_choice: str | FlatNamedTool | None = None
     parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
 
     previous_response_id: msgspec.Raw = NOTHING
     conversation: msgspec.Raw = NOTHING
     background: msgspec.Raw = NOTHING
     max_tool_calls: msgspec.Raw = NOTHING
     prompt: msgspec.Raw = NOTHING
-    reasoning: msgspec.Raw = NOTHING
     truncation: msgspec.Raw = NOTHING
 
 
@@ -91,6 +93,7 @@ ResponseBody = body_type(ResponseFields)
 def names_in(body: Any) -> dict[str, str]:
     """The names that ``body`` uses for the service's fields."""
     names = {field: _as_sent(name) for field, name in {**sent_names(body), **_NAMES}.items()}
+    names["reasoning_effort"] = "reasoning.effort"
     return {**names, "tool_name": "tool_choice", "chat": "tools"}
 
 
@@ -115,10 +118,10 @@ async def responses(call: Call[Any]) -> Response | EventStream:
         response_format=(),
         max_tokens=(),
     )
-    _check_reasoning(body.reasoning)
+    effort = reasoning_effort(body.reasoning)
     _check_metadata(body.metadata or {})
     messages = _messages(body)
-    chat = flat_chat_options(body.tools, body.tool_choice, body.parallel_tool_calls)
+    chat = flat_chat_options(body.tools, body.tool_choice, body.parallel_tool_calls, effort)
     body.input = ""  # its messages would keep the bytes of the body
     try:
         request = generate_request(
@@ -143,20 +146,12 @@ async def responses(call: Call[Any]) -> Response | EventStream:
     def encode() -> Response:
         scored = token_list(hypothesis.logprobs, spell) if hypothesis.logprobs else []
         calls = list(map(call_item, hypothesis.tool_calls))
-        return json_response(answer.completed(hypothesis.text, scored, calls, hypothesis.finish))
+        whole = answer.completed(
+            hypothesis.reasoning, hypothesis.text, scored, calls, hypothesis.finish
+        )
+        return json_response(whole)
 
     return await call.service.build(result.num_values, encode, call.caller)
-
-
-def _check_reasoning(given: msgspec.Raw) -> None:
-    """Accepts an effort of "none", as ``reasoning_effort`` of chat completions."""
-    value = neutral_value(given)
-    if value is None:
-        return
-    if not isinstance(value, dict) or any(
-        asked is not None and (name, asked) != ("effort", "none") for name, asked in value.items()
-    ):
-        raise InvalidArgumentError("reasoning", "is not supported by this server")
 
 
 def _check_metadata(metadata: dict[str, str]) -> None:
@@ -194,7 +189,7 @@ class Answer:
 
     def __init__(self, body: Any, request_id: str, spell: Spell) -> None:
         self.spell = spell
-        self._item_id = f"msg_{request_id}"
+        self._item_id, self._reasoning_id = f"msg_{request_id}", f"rs_{request_id}"
         self._fields = {
             "id": f"resp_{request_id}",
             "object": "response",
@@ -221,19 +216,26 @@ class Answer:
         """The message before its first text."""
         return message_item(self._item_id, "in_progress", [])
 
+    def reasoning(self, text: str | None = None) -> dict[str, Any]:
+        """The reasoning, whole; before its first part without a text."""
+        status = "in_progress" if text is None else "completed"
+        return reasoning_item(self._reasoning_id, status, text)
+
     def completed(
         self,
+        reasoning: str,
         text: str,
         logprobs: list[dict[str, Any]],
         calls: list[dict[str, Any]],
         finish: Finish,
     ) -> dict[str, Any]:
-        """The object after the last token. It has a message unless there are only calls."""
+        """The object after the last token. It has a message unless there are calls alone."""
         is_whole = finish.reason in (FinishReason.STOP, FinishReason.STOP_STRING)
         status = "completed" if is_whole else "incomplete"
-        items = calls
+        items = [self.reasoning(reasoning)] if reasoning else []
         if text or not calls:
-            items = [message_item(self._item_id, status, [text_part(text, logprobs)]), *calls]
+            items.append(message_item(self._item_id, status, [text_part(text, logprobs)]))
+        items += calls
         return {
             **self._fields,
             "status": status,
@@ -251,6 +253,7 @@ async def _events(
 ) -> AsyncGenerator[bytes, None]:
     """Yields the events that OpenAI's clients expect, in their order."""
     texts: list[str] = []
+    thoughts: list[str] = []
     scored: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     num_values = 0
@@ -262,6 +265,13 @@ async def _events(
             scored += logprobs
             num_values += chunk.num_values
             calls += map(call_item, chunk.tool_calls)
+            if chunk.reasoning:
+                if not thoughts:
+                    yield events.begin_reasoning(answer.reasoning())
+                thoughts.append(chunk.reasoning)
+                yield events.reasoning_delta(chunk.reasoning)
+            if events.is_reasoning and (chunk.text or calls or chunk.finish is not None):
+                yield events.end_reasoning(answer.reasoning("".join(thoughts)))
             is_empty = chunk.finish is not None and not calls
             if not events.has_message and (chunk.text or is_empty):
                 yield events.begin_message(answer.message())
@@ -269,6 +279,7 @@ async def _events(
                 texts.append(chunk.text)
                 yield events.delta(chunk.text, logprobs)
             if chunk.finish is not None:
-                whole = answer.completed("".join(texts), scored, calls, chunk.finish)
+                said, thought = "".join(texts), "".join(thoughts)
+                whole = answer.completed(thought, said, scored, calls, chunk.finish)
                 end = partial(events.end, whole)
                 yield await call.service.build(_ENDS * num_values, end, call.caller)

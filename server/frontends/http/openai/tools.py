@@ -64,14 +64,16 @@ def chat_options(
     choice: str | NamedTool | None,
     parallel: bool | None,
     variables: dict[str, Any] | None = None,
+    effort: str | None = None,
 ) -> ChatOptions:
-    """The service's options.
+    """The service's options. Reasoning is separated from the text.
 
     Args:
         definitions: the field ``tools``.
         choice: the field ``tool_choice``: none, auto, required or the name of a tool.
         parallel: the field ``parallel_tool_calls``.
         variables: the field ``chat_template_kwargs``.
+        effort: the field ``reasoning_effort``.
 
     Raises:
         InvalidArgumentError: a field is invalid; the error names it.
@@ -95,6 +97,8 @@ def chat_options(
         tool_name=name,
         parallel_tool_calls=parallel is not False,
         template_variables=_json("chat_template_kwargs", variables),
+        reasoning_effort=effort or "",
+        separate_reasoning=True,
     )
 
 
