@@ -48,9 +48,15 @@ def _ssru_states(config: ModelConfig, layer: LayerConfig, index: int) -> list[St
     return [_state("recurrent", index, StateRole.RECURRENT, (config.hidden_size,))]
 
 
+def _convolution_states(config: ModelConfig, layer: LayerConfig, index: int) -> list[StateSpec]:
+    size = required(layer.convolution).size
+    return [_state("convolution", index, StateRole.RECURRENT, (size - 1, config.hidden_size))]
+
+
 MIXER_STATES: dict[MixerKind, Callable[[ModelConfig, LayerConfig, int], list[StateSpec]]] = {
     MixerKind.ATTENTION: _attention_states,
     MixerKind.SSRU: _ssru_states,
+    MixerKind.SHORT_CONVOLUTION: _convolution_states,
 }
 
 

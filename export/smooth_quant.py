@@ -133,6 +133,7 @@ def scale_migrations(config: ModelConfig) -> Iterator[ScaleMigration]:
         for index, layer in enumerate(() if stack is None else stack.layers):
             if stack is not None and layer.norm_order != NormOrder.POST:
                 yield from _layer_migrations(f"{name}.layers.{index}", layer, stack)
+                yield from _convolution_migrations(f"{name}.layers.{index}", layer, config)
 
 
 def _layer_migrations(
@@ -164,6 +165,17 @@ def _layer_migrations(
     if layer.feed_forward.gated:  # the output is linear in the half without activation
         start = layer.feed_forward.inner_size
         yield ScaleMigration(f"{name}.feed_forward.input", f"{name}.feed_forward.output", start)
+
+
+def _convolution_migrations(
+    name: str, layer: LayerConfig, config: ModelConfig
+) -> Iterator[ScaleMigration]:
+    if layer.convolution is None:
+        return
+    if layer.norm_order == NormOrder.PRE:
+        yield ScaleMigration(f"{name}.mixer_norm", f"{name}.mixer.input")
+    # The output is linear in the second third of the input's map, the gate.
+    yield ScaleMigration(f"{name}.mixer.input", f"{name}.mixer.output", config.hidden_size)
 
 
 def _migrate(weights: Weights, migration: ScaleMigration, ranges: ActivationRanges) -> None:

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from model.audio_config import AudioConfig
 from model.bottleneck_config import BottleneckConfig
+from model.convolution_config import ShortConvolutionConfig
 from model.experts_config import (
     ClampedGateConfig,
     ExpertsConfig,
@@ -70,6 +71,7 @@ __all__ = [
     "RoutingConfig",
     "ScoreKind",
     "SharedExpertConfig",
+    "ShortConvolutionConfig",
     "StackConfig",
 ]
 
@@ -152,7 +154,8 @@ class LayerConfig(ConfigStruct, frozen=True, kw_only=True):
     """
 
     mixer: MixerKind | None = MixerKind.ATTENTION
-    attention: AttentionConfig | None = None  # None where the mixer is recurrent
+    attention: AttentionConfig | None = None  # None where the mixer is another
+    convolution: ShortConvolutionConfig | None = None
     cross_attention: AttentionConfig | None = None
     feed_forward: FeedForwardConfig | None
     bottleneck: BottleneckConfig | None = None

@@ -133,6 +133,15 @@ class Step:
         lengths, _ = self.source()
         return lengths - 1
 
+    def last_inputs(self, count: int, length: int) -> Tensor:
+        """``[batch * count]``: flat positions of each row's last ``count`` valid tokens.
+
+        Each row has ``length`` tokens: ``count`` cached ones, then the new ones.
+        """
+        first = torch.arange(self.num_new_tokens.shape[0], dtype=torch.int32) * length
+        last = (first + self.num_new_tokens)[:, None] + torch.arange(count, dtype=torch.int32)
+        return last.flatten()
+
     def source(self) -> tuple[Tensor, Tensor]:
         """``source_lengths`` and ``max_source_length``.
 

@@ -1,4 +1,4 @@
-"""Token mixers: self-attention, cross-attention, and a recurrent unit.
+"""Token mixers: self-attention, cross-attention, a recurrent unit and a short convolution.
 
 A decoder's mixer keeps *state* between steps: tensors by name, which one running sequence owns.
 An empty state means that there were no earlier tokens.
@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from model.basics import Linear
-from model.config import AttentionConfig, FeedForwardConfig, LayerConfig, MixerKind, ScoreKind
+from model.config import (
+    AttentionConfig,
+    FeedForwardConfig,
+    LayerConfig,
+    MixerKind,
+    ScoreKind,
+    ShortConvolutionConfig,
+)
 from model.disentangled import DisentangledBias
 from model.eager import split_heads, split_qkv, update_cache
 from model.global_tokens import GlobalTokens
@@ -28,10 +35,11 @@ from model.mixer_state import MixerOutput, State
 from model.position_config import SignalTarget
 from model.relative_positions import RelativePositions
 from model.scores import SCORES, AdditiveScore
+from model.short_convolution import CausalConvolution, EncoderConvolution
 from model.span_convolution import SpanConvolution
 from model.ssru import SimplerSimpleRecurrentUnit
 
-_Part = TypeVar("_Part", AttentionConfig, FeedForwardConfig)
+_Part = TypeVar("_Part", AttentionConfig, FeedForwardConfig, ShortConvolutionConfig)
 
 
 def required(part: _Part | None) -> _Part:
@@ -41,7 +49,7 @@ def required(part: _Part | None) -> _Part:
         ValueError: it is None.
     """
     if part is None:
-        raise ValueError("this layer lacks an attention or a feed-forward configuration")
+        raise ValueError("this layer lacks the configuration of one of its parts")
     return part
 
 
@@ -258,7 +266,9 @@ class CrossAttention(nn.Module):
 DECODER_MIXERS: dict[MixerKind, Callable[[int, LayerConfig, ModelKernels], nn.Module]] = {
     MixerKind.ATTENTION: CausalAttention,
     MixerKind.SSRU: SimplerSimpleRecurrentUnit,
+    MixerKind.SHORT_CONVOLUTION: CausalConvolution,
 }
 ENCODER_MIXERS: dict[MixerKind, Callable[[int, LayerConfig, ModelKernels], nn.Module]] = {
     MixerKind.ATTENTION: BidirectionalAttention,
+    MixerKind.SHORT_CONVOLUTION: EncoderConvolution,
 }

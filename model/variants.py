@@ -72,10 +72,11 @@ class Activation(StrEnum):
 
 
 class MixerKind(StrEnum):
-    """How a layer mixes tokens; encoders support attention only."""
+    """How a layer mixes tokens; encoders have no SSRU."""
 
     ATTENTION = "attention"
     SSRU = "ssru"  # Kim et al. 2019, "From Research to Production and Back"
+    SHORT_CONVOLUTION = "short_convolution"  # Liquid AI 2025, LFM2
 
 
 class PoolingKind(StrEnum):

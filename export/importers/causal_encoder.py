@@ -20,7 +20,6 @@ from export.importers.sentence_transformers import embedder, is_embedder
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from model.config import AttentionConfig, ModelConfig, PoolingKind, StackConfig
-from model.mixers import required
 
 LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")  # suffixes of their classes' names
 TOKENS = "embedding.tokens.weight"
@@ -117,9 +116,14 @@ def _encoder(folder: HuggingFaceFolder, body: DecoderBody, *, is_causal: bool) -
         raise ValueError("a language model has a decoder")
     attend = _causal if is_causal else _bidirectional(folder, body)
     layers = tuple(
-        structs.replace(layer, attention=attend(required(layer.attention)))
+        structs.replace(layer, attention=layer.attention and attend(layer.attention))
         for layer in decoder.layers
     )
+    if not is_causal and any(layer.convolution is not None for layer in layers):
+        raise UnsupportedError(
+            f"{folder.config.origin}: convolutions with tokens that see those after them are not "
+            "supported"
+        )
     entries = encoder_table(body.table)
     name_of = _names(entries, folder.weights)
     return Body(

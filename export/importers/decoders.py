@@ -32,6 +32,7 @@ from export.importers.granite import (
 )
 from export.importers.hunyuan import import_hunyuan, import_hunyuan_moe
 from export.importers.hyperclovax import import_hyperclovax
+from export.importers.lfm2 import import_lfm2, import_lfm2_moe
 from export.importers.llama import import_llama
 from export.importers.llama_like import (
     import_arcee,
@@ -103,6 +104,8 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "hunyuan_v1_moe": import_hunyuan_moe,
     "hyperclovax": import_hyperclovax,
     "jais2": import_jais2,
+    "lfm2": import_lfm2,
+    "lfm2_moe": import_lfm2_moe,
     "llama": import_llama,
     "mellum": import_mellum,
     "ministral": import_ministral,

@@ -1,5 +1,8 @@
 """The weights of mixtures of experts in checkpoints."""
 
+from functools import partial
+
+import torch
 from torch import Tensor
 
 from export.importers.decoder_names import (
@@ -33,11 +36,14 @@ def _centred(bias: Tensor) -> Tensor:
 def experts_table(names: Names, mixture: ExpertsConfig, output: Transform = same) -> list[Rename]:
     """The weights of ``mixture``; ``{e}`` is an expert's number.
 
-    Names without ``{e}`` are for all experts' matrices, in which gates come first.
+    Names without ``{e}`` are for all experts' matrices, in which gates come first. Without a name,
+    the bias that balances experts is 0.
     """
     table = linear(ROUTER, *names[ROUTER], bias=False)
     if mixture.routing is not None:
-        table.append(Rename(CHOICE_BIAS, names[CHOICE_BIAS], _centred))
+        biases = names[CHOICE_BIAS]
+        absent = partial(torch.zeros, mixture.count)
+        table.append(Rename(CHOICE_BIAS, biases, _centred if biases else absent))
     if (shared := mixture.shared) is not None:
         table += linear(SHARED_GATES, *names[SHARED_GATES], bias=False)
         table += linear(SHARED_DOWN, *names[SHARED_DOWN], bias=False, rows=output)

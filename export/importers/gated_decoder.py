@@ -40,10 +40,12 @@ from model.config import (
     HeadKind,
     Kind,
     LayerConfig,
+    MixerKind,
     ModelConfig,
     NormConfig,
     NormKind,
     NormOrder,
+    ShortConvolutionConfig,
     StackConfig,
 )
 from model.mixers import required
@@ -137,7 +139,7 @@ class DecoderSizes:
 
     def layer(
         self,
-        attention: AttentionConfig,
+        mixer: AttentionConfig | ShortConvolutionConfig,
         *,
         activation: Activation = Activation.SILU,
         gated: bool = True,
@@ -147,7 +149,7 @@ class DecoderSizes:
         experts: ExpertsConfig | None = None,
         expert_size: int | None = None,
     ) -> LayerConfig:
-        """A layer of ``attention`` and a feed-forward.
+        """A layer of attention or a convolution, and a feed-forward.
 
         Args:
             bias: whether the feed-forward has biases.
@@ -155,8 +157,11 @@ class DecoderSizes:
         """
         if experts is not None and experts.active > experts.count:
             raise SourceError(f"{self.origin}: {experts.active} active of {experts.count} experts")
+        attention = mixer if isinstance(mixer, AttentionConfig) else None
         return LayerConfig(
+            mixer=MixerKind.SHORT_CONVOLUTION if attention is None else MixerKind.ATTENTION,
             attention=attention,
+            convolution=mixer if isinstance(mixer, ShortConvolutionConfig) else None,
             feed_forward=FeedForwardConfig(
                 inner_size=expert_size or self.inner_size,
                 activation=activation,
@@ -216,6 +221,7 @@ def gated_table(
     output: Transform = stack_rows,
     positions: Transform = same,
     experts: Sequence[Rename] | None = None,
+    convolution: Sequence[Rename] = (),
 ) -> list[Rename]:
     """Every weight of ``model`` in a checkpoint that uses ``names``.
 
@@ -227,6 +233,7 @@ def gated_table(
         output: the same for matrices whose outputs are added to the residual stream.
         positions: that of learned positions.
         experts: the weights of a layer's mixture; default: :func:`experts_table`.
+        convolution: the weights of a layer's convolution.
     """
 
     def vector(module: str, transform: Transform = same, name: str = "weight") -> Rename:
@@ -270,6 +277,7 @@ def gated_table(
             entries += matrix(f"{TARGET}.mixer.output", bias=bias, rows=output)
             if attention.has_sinks:
                 entries.append(Rename(f"{TARGET}.mixer.sinks", names[f"{TARGET}.mixer.sinks"]))
+        entries += () if layer.convolution is None else convolution
         feed_forward = required(layer.feed_forward)
         if feed_forward.experts is None:
             bias = feed_forward.bias
