@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from model.bundle import BundleError, EmbeddingKind, GraphSpec, Manifest, StateRole
 from server.byte_sizes import in_units
 from server.config import ServerConfig
+from server.engine.cache.slot_tensors import can_hold_prefixes
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +98,7 @@ def plan_memory(
     decode = manifest.graphs.get("decode")
     in_host_memory = not config.has_separate_memory
     slot_bytes = 0 if decode is None else _slot_bytes(decode, max_length, max_source_length)
-    holds_prefixes = decode is not None and all(
-        state.role == StateRole.KV for state in decode.states
-    )
+    holds_prefixes = decode is not None and can_hold_prefixes(decode.states)
     wanted = MemoryPlan(
         weight_bytes=weight_bytes if in_host_memory else 0,
         slot_bytes=slot_bytes if in_host_memory else 0,

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from model.bundle import ATTEND, ATTEND_ENCODE, EmbeddingKind, Manifest, StateRole
+from model.bundle import ATTEND, ATTEND_ENCODE, EmbeddingKind, Manifest
 from model.config import Kind
 from server.config import ServerConfig
-from server.engine.cache.slot_tensors import Capacity, SlotTensors
+from server.engine.cache.slot_tensors import Capacity, SlotTensors, can_hold_prefixes
 from server.engine.encoder_attention import EncoderAttention
 from server.engine.encoder_batch import BatchLimits
 from server.engine.encoder_runner import EncoderRunner
@@ -87,12 +87,11 @@ def make_worker(
         return _encoder_worker(model, replica, config, observer)
     manifest, graphs = model.manifest, replica.graphs
     spec = manifest.graphs["decode"]
-    holds_prefixes = all(state.role == StateRole.KV for state in spec.states)
     capacity = Capacity(
         config.num_slots,
         model.max_length,
         model.max_source_length,
-        config.num_prefix_slots if holds_prefixes else 0,
+        config.num_prefix_slots if can_hold_prefixes(spec.states) else 0,
     )
     suppressed = suppressed_tokens(manifest)
     logits = logits_spec(spec, suppressed)

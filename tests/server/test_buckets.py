@@ -73,19 +73,22 @@ def test_padding_writes_only_to_unused_positions() -> None:
     assert store.padding_positions(1, 3) == [0, MAX_LENGTH - 1, 0]
 
 
-def test_padding_trims_one_token_of_a_full_cached_prefix() -> None:
-    spec = decode_spec(has_source=False, is_recurrent=False)
+@pytest.mark.parametrize(("is_recurrent", "num_kept"), [(False, MAX_LENGTH - 1), (True, 0)])
+def test_padding_trims_or_drops_a_full_cached_prefix(is_recurrent: bool, num_kept: int) -> None:
+    spec = decode_spec(has_source=False, is_recurrent=is_recurrent)
     cache = SlotTensors(spec.states, 2, MAX_LENGTH, MAX_LENGTH, HostMemory)
     store = SlotStore(cache, Capacity(2, MAX_LENGTH, MAX_LENGTH))
     sequence = DecodingSequence.first_of(0, GenerationJob(tuple(range(1, MAX_LENGTH + 1)), 1))
     store.admit(sequence)
     sequence.num_cached_tokens = MAX_LENGTH
     store.release(sequence)
-    assert store.padding_positions(0, 2) == [MAX_LENGTH - 1, 0]
     next_sequence = DecodingSequence.first_of(
         1, replace(sequence.job, prompt=(*sequence.job.prompt, 7))
     )
-    assert store.plan_admissions([next_sequence]).num_cached(1) == MAX_LENGTH - 1
+    assert store.plan_admissions([next_sequence]).num_cached(1) == MAX_LENGTH
+    assert store.padding_positions(0, 2) == [num_kept, 0]
+    store.check()
+    assert store.plan_admissions([next_sequence]).num_cached(1) == num_kept
 
 
 @pytest.mark.parametrize("memory", ["host", "device"])
@@ -140,6 +143,22 @@ def test_padding_preserves_cached_prefixes(shared, tails, num_slots) -> None:
         single.submit(0, job)
         single.run()
         assert batched.tokens_of(id_) == single.tokens_of(0)
+
+
+def test_padding_restores_recurrent_states_of_cached_prefixes() -> None:
+    batched = make_harness(num_slots=8, has_buckets=True, max_batched_tokens=64)
+    prompt = list(range(1, 41))
+    batched.submit(0, make_job(prompt, 2))
+    batched.run()
+    for id_ in range(1, 8):  # the prefix is in the only row that they leave, a padding row
+        batched.submit(id_, make_job([id_, 7], 6))
+    batched.run()
+    assert batched.graph.num_padded_runs
+    turn = [*prompt, *batched.tokens_of(0), 50]
+    batched.submit(8, make_job(turn, 4))
+    batched.run()
+    assert batched.completions_of(8)[0].num_reused_tokens > len(prompt)
+    assert batched.tokens_of(8) == reference(turn, 4)
 
 
 async def test_records_all_buckets_before_the_worker_is_ready() -> None:

@@ -107,7 +107,8 @@ def plan_admissions(
 
     A sequence is held if another one of its scope is prefilling a prefix of it, and copying that
     prefix saves at least ``MIN_REUSED_TOKENS`` tokens and half of the prefill. The other one runs,
-    or is earlier in the queue, so the first in the queue waits for a running prefill only.
+    or is earlier in the queue, so the first in the queue waits for a running prefill only. None is
+    held if prefixes are whole.
 
     Args:
         waiting: in the order to serve.
@@ -198,6 +199,10 @@ def _search(sequence: Prompt, slot: int, rows: Iterable[_Row], prefixes: PrefixC
         if most <= least or tokens[least] != row.tokens[least]:
             continue
         size = common_prefix(tokens, row.tokens, most)
+        if prefixes.are_whole:
+            if size < row.num_cached:
+                continue
+            size = row.num_cached  # what the row will hold is after later tokens too
         if min(size, row.num_cached) > max(num_best, MIN_REUSED_TOKENS - 1):
             best, num_best = row.slot, min(size, row.num_cached)
         if size > num_best:

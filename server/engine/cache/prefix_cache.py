@@ -30,16 +30,21 @@ class CachedPrefix:
 
 
 class PrefixCache:
-    """The cached prefixes, by slot. It stays empty unless ``is_enabled``."""
+    """The cached prefixes, by slot. It stays empty unless ``is_enabled``.
 
-    def __init__(self, *, is_enabled: bool) -> None:
+    ``are_whole``: a prompt reuses all tokens of a prefix or none. A recurrent state is that after
+    all of them.
+    """
+
+    def __init__(self, *, is_enabled: bool, are_whole: bool = False) -> None:
         self.is_enabled = is_enabled
+        self.are_whole = are_whole
         self._prefixes: dict[int, CachedPrefix] = {}
         self._num_uses = 0
 
     def copy(self) -> "PrefixCache":
         """Returns a cache with the same prefixes, to plan changes on."""
-        copied = PrefixCache(is_enabled=self.is_enabled)
+        copied = PrefixCache(is_enabled=self.is_enabled, are_whole=self.are_whole)
         copied._prefixes = dict(self._prefixes)
         copied._num_uses = self._num_uses
         return copied
@@ -99,7 +104,7 @@ class PrefixCache:
         return None if row == slot else row
 
     def covered_by(self, scope: str, tokens: Sequence[int]) -> list[int]:
-        """Returns slots whose prefix is no longer than ``tokens`` and adds too little to them."""
+        """Returns slots whose prefix is no longer than ``tokens``, which replace it."""
         key = prefix_key(scope, tokens)
         return [
             slot
@@ -107,19 +112,26 @@ class PrefixCache:
             if prefix.key == key
             and prefix.scope == scope
             and len(prefix.tokens) <= len(tokens)
-            and _adds_little(prefix.tokens, tokens)
+            and self._replaces(tokens, prefix.tokens)
         ]
 
     def covers(self, scope: str, tokens: Sequence[int]) -> bool:
-        """Whether ``tokens`` add too little to a longer cached prefix to be kept beside it."""
+        """Whether a longer cached prefix replaces ``tokens``."""
         key = prefix_key(scope, tokens)
         return any(
             prefix.key == key
             and prefix.scope == scope
             and len(prefix.tokens) > len(tokens)
-            and _adds_little(tokens, prefix.tokens)
+            and self._replaces(prefix.tokens, tokens)
             for prefix in self._prefixes.values()
         )
+
+    def _replaces(self, tokens: Sequence[int], other: Sequence[int]) -> bool:
+        """Whether ``other`` adds too little to ``tokens`` to be kept beside them."""
+        if self.are_whole:
+            return len(tokens) == len(other) and list(tokens) == list(other)
+        num_common = max(len(other) - MIN_REUSED_TOKENS + 1, 0)
+        return list(other[:num_common]) == list(tokens[:num_common])
 
     def _next_use(self) -> int:
         self._num_uses += 1
@@ -151,9 +163,3 @@ def common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
         else:
             high = middle - 1
     return low
-
-
-def _adds_little(tokens: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether ``other`` covers ``tokens``: see :func:`is_covered`."""
-    num_common = max(len(tokens) - MIN_REUSED_TOKENS + 1, 0)
-    return list(tokens[:num_common]) == list(other[:num_common])

@@ -45,7 +45,9 @@ class SlotStore:
         self._cache = cache
         self._max_length = capacity.max_length
         self._slots = SlotTable(capacity.num_slots, capacity.max_length, capacity.num_prefix_slots)
-        self._prefixes = PrefixCache(is_enabled=cache.holds_prefixes)
+        self._prefixes = PrefixCache(
+            is_enabled=cache.holds_prefixes, are_whole=cache.has_recurrent_states
+        )
         self._sequences: dict[int, DecodingSequence] = {}
         self._idle = IdleRows()
 
@@ -79,13 +81,13 @@ class SlotStore:
         """Gives ``sequence`` the next slot, and copies the cached prefix ``match`` into it."""
         slot = self._slots.num_running
         moves, _ = self._acquire(sequence, match)
-        if match is None:
-            self._cache.reset(slot)
-        else:
+        if match is not None:
             sequence.num_cached_tokens = match.num_tokens
             if match.slot != slot:
                 moves.append((match.slot, slot, SlotSpan(match.num_tokens)))
         self._cache.move(moves)
+        if match is None:
+            self._cache.reset(slot)
 
     def fork(self, parent: DecodingSequence, child: DecodingSequence) -> None:
         """Gives ``child`` a slot with a copy of ``parent``'s. Call it after all runs of a step."""
@@ -134,7 +136,7 @@ class SlotStore:
         """The positions to which padding slots write a dummy token.
 
         Each is just after the slot's tokens, where the slot's next token overwrites it. A cached
-        prefix that fills its slot loses its last token.
+        prefix that fills its slot loses its last token, or is dropped if prefixes are whole.
 
         Returns:
             A position in each slot ``first_slot … first_slot+count-1``; None if a running
@@ -147,11 +149,18 @@ class SlotStore:
                     return None
                 position = self.running[slot].num_cached_tokens
             else:
-                self._slots.trim_prefix(slot, self._max_length - 1)
-                self._prefixes.trim(slot, self._max_length - 1)
+                self._trim_prefix(slot, self._max_length - 1)
                 position = self._slots.num_prefix_tokens(slot)
             positions.append(position)
         return positions
+
+    def _trim_prefix(self, slot: int, num_tokens: int) -> None:
+        if self._prefixes.are_whole and self._slots.num_prefix_tokens(slot) > num_tokens:
+            self._prefixes.remove(slot)
+            self._free_prefix(slot)
+            return
+        self._slots.trim_prefix(slot, num_tokens)
+        self._prefixes.trim(slot, num_tokens)
 
     def clear(self, sequence: DecodingSequence) -> None:
         """Zeroes the slot of a failed sequence, if it runs.

@@ -1,6 +1,6 @@
 """The tensors of the slots: allocated once, bound by pointer, updated in place."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,14 @@ class SlotSpan:
     first_token: int = 0
 
 
+def can_hold_prefixes(states: Iterable[StateSpec]) -> bool:
+    """Whether a sequence can reuse the slot of another one: its states depend on tokens only.
+
+    With a ``RECURRENT`` state, it reuses all tokens of the slot or none.
+    """
+    return all(state.role != StateRole.CROSS and state.source is None for state in states)
+
+
 class SlotTensors:
     """One tensor ``[slots, *slot shape]`` for each state of a decode graph.
 
@@ -46,6 +54,7 @@ class SlotTensors:
         num_slots: the number of slots.
         filled_by_encoder: the states that an encoder's outputs fill.
         has_recurrent_states: whether a run overwrites states, which must be restored if it fails.
+        holds_prefixes: see :func:`can_hold_prefixes`.
         before_change: called before anything but a decode step reads or changes slots.
     """
 
@@ -64,6 +73,7 @@ class SlotTensors:
             role: tuple(state.name for state in states if state.role == role) for role in StateRole
         }
         self.has_recurrent_states = bool(self._names[StateRole.RECURRENT])
+        self.holds_prefixes = can_hold_prefixes(states)
         self.before_change: Callable[[], None] = _do_nothing
         self._memory = memory(self.layouts(num_slots, max_length, max_source_length))
 
@@ -87,11 +97,6 @@ class SlotTensors:
     def free_bytes(self) -> int | None:
         """Free memory of the device; None if the device does not report it."""
         return self._memory.free_bytes
-
-    @property
-    def holds_prefixes(self) -> bool:
-        """Whether another sequence can reuse the first tokens of a slot."""
-        return all(state.role == StateRole.KV for state in self._states)
 
     def rows(self, first_slot: int, count: int) -> dict[tuple[str, str], Tensor]:
         """Returns views of ``count`` slots from ``first_slot`` on, by (input, output) name."""
