@@ -124,6 +124,22 @@ def recurrent_bundles() -> Path:
     return _cached(f"recurrent-{key}", ("tiny-gru", "tiny-gru-int8"), make)
 
 
+def hybrid_bundles() -> Path:
+    """``tests.tiny_hybrid``: ``tiny-hybrid`` in fp32, ``tiny-hybrid-int8`` with an int8 cache."""
+
+    def make(path: Path, name: str) -> None:
+        from tests import tiny_hybrid  # noqa: PLC0415  (imports torch)
+
+        is_int8 = name == tiny_hybrid.INT8_NAME
+        precision = Precision.INT8 if is_int8 else Precision.FP32
+        kv_cache = KvCache.INT8 if is_int8 else KvCache.FLOAT
+        checkpoint = tiny_hybrid.counting(name)
+        _export(checkpoint, path, name, precision=precision, kv_cache=kv_cache)
+
+    key = _key("model", "export", "tests/tiny.py", "tests/tiny_hybrid.py")
+    return _cached(f"hybrid-{key}", ("tiny-hybrid", "tiny-hybrid-int8"), make)
+
+
 def shortlist_bundles() -> Path:
     """``tests.shortlists.write_bundles``."""
 

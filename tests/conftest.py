@@ -120,6 +120,12 @@ def recurrent_bundles() -> Path:
 
 
 @pytest.fixture(scope="session")
+def hybrid_bundles() -> Path:
+    """A decoder with convolutions: ``tiny-hybrid``, ``tiny-hybrid-int8`` with an int8 cache."""
+    return bundles.hybrid_bundles()
+
+
+@pytest.fixture(scope="session")
 def shortlist_bundles() -> Path:
     """The model ``dates`` in int8: ``shortlist`` with a lexical shortlist, ``dates`` without."""
     return bundles.shortlist_bundles()

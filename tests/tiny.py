@@ -189,7 +189,8 @@ def counting_text(first: int) -> tuple[str, str]:
     return f"{first},", ",".join(str(first + k) for k in range(1, 5)) + "."
 
 
-def _counting_batches() -> Iterator[TrainingBatch]:
+def counting_batches() -> Iterator[TrainingBatch]:
+    """Numbers and those after them."""
     rng = random.Random(0)
     tokenizer = character_tokenizer(begins=True, ends=False)
     while True:
@@ -214,7 +215,7 @@ def decoder() -> tuple[Checkpoint, list[tuple[str, str]]]:
     )
     return Checkpoint(
         config=COUNTING,
-        weights=trained("counting", COUNTING, _counting_batches, training, 50),
+        weights=trained("counting", COUNTING, counting_batches, training, 50),
         tokenizer_json=character_tokenizer(begins=True, ends=False).to_str(),
         architecture="Transformer",
         tasks=(Task.GENERATE,),

@@ -18,6 +18,7 @@ import model.mixers
 import model.recurrent
 import model.recurrent_cells
 import model.recurrent_config
+import model.short_convolution
 import model.transformer
 import train.batches
 import train.objectives
@@ -33,7 +34,8 @@ from train.regularization import TrainingKernels
 from train.steps import NO_PENALTIES, Optimization, PenaltyWeights
 
 CACHE = Path(__file__).resolve().parents[1] / "build" / "tiny"
-MODELS = [Path(__file__).with_name(name) for name in ("tiny.py", "tiny_recurrent.py")]
+FILES = ("tiny.py", "tiny_hybrid.py", "tiny_recurrent.py")
+MODELS = [Path(__file__).with_name(name) for name in FILES]
 PAD, EOS, UNKNOWN, BOS = 0, 1, 2, 3
 SPECIAL = ["<pad>", "</s>", "<unk>", "<s>"]
 CHARACTERS = [chr(code) for code in range(32, 127)]
@@ -70,6 +72,7 @@ def _source_hash() -> str:
         model.recurrent,
         model.recurrent_cells,
         model.recurrent_config,
+        model.short_convolution,
         model.transformer,
         train.batches,
         train.objectives,

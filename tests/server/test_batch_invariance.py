@@ -24,7 +24,14 @@ from server.runtime.ort.backend import OrtBackend
 from tests import tiny
 from tests.faults.record import record
 
-NUM_MIXES = {"tiny-decoder": 400, "dates": 100, "tiny-gru": 100, "tiny-gru-int8": 100}
+NUM_MIXES = {
+    "tiny-decoder": 400,
+    "dates": 100,
+    "tiny-gru": 100,
+    "tiny-gru-int8": 100,
+    "tiny-hybrid": 100,
+    "tiny-hybrid-int8": 100,
+}
 NUM_SLOTS = 8
 MAX_NEW_TOKENS = 14
 
@@ -112,6 +119,8 @@ def tokens_by_output(updates: list[JobUpdate], id_: int) -> dict[int, list[int]]
         pytest.param("tiny_bundles", "dates", marks=pytest.mark.slow),
         pytest.param("recurrent_bundles", "tiny-gru", marks=pytest.mark.slow),
         pytest.param("recurrent_bundles", "tiny-gru-int8", marks=pytest.mark.slow),
+        ("hybrid_bundles", "tiny-hybrid"),
+        ("hybrid_bundles", "tiny-hybrid-int8"),
     ],
 )
 def test_batching_does_not_change_tokens_of_real_graphs(
