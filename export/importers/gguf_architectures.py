@@ -19,6 +19,7 @@ from export.importers.gemma_gguf import (
     import_gemma3_gguf,
     import_gemma_gguf,
 )
+from export.importers.lfm2_gguf import import_lfm2_gguf
 from export.importers.llama_gguf import (
     import_granite_gguf,
     import_llama_gguf,
@@ -37,6 +38,7 @@ GGUF: dict[str, Callable[[GgufFile], Checkpoint]] = {
     "gpt2": import_gpt2_gguf,
     "gptneox": import_gptneox_gguf,
     "granite": import_granite_gguf,
+    "lfm2": import_lfm2_gguf,
     "llama": import_llama_gguf,
     "olmo2": import_olmo2_gguf,
     "phi2": import_phi2_gguf,

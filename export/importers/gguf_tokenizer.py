@@ -7,7 +7,7 @@ from export.tokenization.byte_level_bpe import ByteLevelBpe
 from export.tokenization.scored_bpe import ScoredBpe
 
 # Byte-level pre-tokenizers with which llama.cpp adds the first token unless the file forbids it.
-_PREFIXED = ("llama-bpe",)
+_PREFIXED = ("lfm2", "llama-bpe")
 # How llama.cpp finds the end of a turn in a file without ``tokenizer.ggml.eot_token_id``.
 _TURN_ENDS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<EOT>", "_<EOT>"),

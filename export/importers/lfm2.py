@@ -6,6 +6,8 @@ mixture of experts, except in the first layers.
 
 from collections.abc import Callable
 
+from torch import Tensor
+
 from export.checkpoint import Checkpoint
 from export.errors import SourceError
 from export.importers.causal import architecture_of, causal_checkpoint
@@ -61,12 +63,15 @@ def convolution_table(name: str, convolution: ShortConvolutionConfig) -> list[Re
     bias, target = convolution.bias, f"{TARGET}.mixer"
     return [
         *linear(f"{target}.input", f"{name}.in_proj", bias=bias),
-        Rename(
-            f"{target}.depthwise_weight", (f"{name}.conv.weight",), lambda kernel: kernel[:, 0].T
-        ),
+        Rename(f"{target}.depthwise_weight", (f"{name}.conv.weight",), _by_token),
         *([Rename(f"{target}.depthwise_bias", (f"{name}.conv.bias",))] if bias else []),
         *linear(f"{target}.output", f"{name}.out_proj", bias=bias),
     ]
+
+
+def _by_token(kernel: Tensor) -> Tensor:
+    """``[channels, 1, tokens]``, or without the 1 in GGUF, to ``[tokens, channels]``."""
+    return kernel.squeeze(1).T
 
 
 def import_lfm2(folder: HuggingFaceFolder) -> Checkpoint:

@@ -57,6 +57,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "default": _BYTE_LEVEL,
     "falcon": _falcon(),
     "gpt-2": _BYTE_LEVEL,
+    "lfm2": _LLAMA_3,
     "llama-bpe": _LLAMA_3,
     "olmo": _BYTE_LEVEL,
     "phi-2": _BYTE_LEVEL,
@@ -67,7 +68,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "starcoder": _SINGLE_DIGITS,
 }
 
-WHOLE_WORDS = ("llama-bpe",)  # a word in the vocabulary needs no merges
+WHOLE_WORDS = ("lfm2", "llama-bpe")  # a word in the vocabulary needs no merges
 NORMALIZERS: dict[str, Normalizer] = {"qwen2": normalizers.NFC()}
 
 

@@ -80,6 +80,7 @@ def test_llama_with_rope_frequency_factors_matches_transformers(tmp_path: Path) 
     [
         ("qwen2", ["I", "'m", "Ġthere", ",", "Ġ", "4", "2", "0", "1", "!ĊĊ", "Ġ", "Ġx"]),
         ("llama-bpe", ["I", "'m", "Ġthere", ",", "Ġ", "420", "1", "!ĊĊ", "Ġ", "Ġx"]),
+        ("lfm2", ["I", "'m", "Ġthere", ",", "Ġ", "420", "1", "!ĊĊ", "Ġ", "Ġx"]),
     ],
 )
 def test_pre_tokenizer_splits_text(name: str, pieces: list[str]) -> None:
@@ -96,7 +97,7 @@ def test_pre_tokenizer_matches_transformers() -> None:
 
 def test_llama_3_encodes_a_known_word_without_merges() -> None:
     parts: dict[str, Any] = {"tokens": [*"abc", "bc", "abc"], "merges": ["b c"]}
-    for name, tokens in (("llama-bpe", ["abc"]), ("qwen2", ["a", "bc"])):
+    for name, tokens in (("lfm2", ["abc"]), ("llama-bpe", ["abc"]), ("qwen2", ["a", "bc"])):
         tokenizer = Tokenizer.from_str(ByteLevelBpe(**parts, pre_tokenizer=name).to_json())
         assert tokenizer.encode("abc").tokens == tokens
 
