@@ -20,6 +20,7 @@ from torch import Tensor
 from export.activations import Samples, observe_inputs
 from model.config import (
     AttentionConfig,
+    LatentConfig,
     LayerConfig,
     ModelConfig,
     NormKind,
@@ -142,7 +143,11 @@ def _layer_migrations(
     attention, reads_residual = layer.attention, layer.norm_order in RESIDUAL_ORDERS
     suffix = ".before" if layer.norm_order == NormOrder.SANDWICH else ""
     # Global tokens read the norm too, and compute values with their own matrices.
-    if attention is not None and not attention.num_global_tokens:
+    if attention is not None and attention.latent is not None:
+        yield from _latent_migrations(name, attention, attention.latent)
+        if not reads_residual:
+            yield ScaleMigration(f"{name}.mixer_norm{suffix}", f"{name}.mixer.qkv.down")
+    elif attention is not None and not attention.num_global_tokens:
         norm = layer.mixer_norm or layer.norm
         has_norm = norm.kind != NormKind.NONE and not reads_residual
         has_norm &= attention.convolution_size is None  # it reads the norm too
@@ -165,6 +170,17 @@ def _layer_migrations(
     if layer.feed_forward.gated:  # the output is linear in the half without activation
         start = layer.feed_forward.inner_size
         yield ScaleMigration(f"{name}.feed_forward.input", f"{name}.feed_forward.output", start)
+
+
+def _latent_migrations(
+    name: str, attention: AttentionConfig, latent: LatentConfig
+) -> Iterator[ScaleMigration]:
+    qkv = f"{name}.mixer.qkv"
+    yield ScaleMigration(f"{qkv}.norm", f"{qkv}.up")
+    if latent.query_size is not None:
+        yield ScaleMigration(f"{qkv}.query_norm", f"{qkv}.query")
+    start = attention.num_heads * latent.plain_size
+    yield ScaleMigration(f"{qkv}.up", f"{name}.mixer.output", start)
 
 
 def _convolution_migrations(

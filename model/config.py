@@ -17,6 +17,7 @@ from model.experts_config import (
 from model.halting_config import HaltingConfig
 from model.head_config import DenseConfig, HeadConfig
 from model.image_config import PatchConfig
+from model.latent_config import LatentConfig
 from model.norm_config import NormConfig
 from model.position_config import (
     ConfigStruct,
@@ -61,6 +62,7 @@ __all__ = [
     "HeadNormScope",
     "ImageStreamConfig",
     "Kind",
+    "LatentConfig",
     "LayerConfig",
     "MixerKind",
     "ModelConfig",
@@ -100,6 +102,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
             not with global tokens.
         convolution_size: tokens in each kernel of :mod:`model.span_convolution`, odd; only in
             encoders, without global tokens.
+        latent: how keys and values are computed, if not each by a linear map of the input.
         is_causal: a token of an encoder sees itself and the tokens before it, as in a decoder.
         num_global_tokens: number of an encoder's first tokens that see all others and are seen by
             all, beyond the window; an upper limit if :attr:`StackConfig.global_before` is given.
@@ -126,6 +129,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     num_global_tokens: int = 0
     has_sinks: bool = False
     convolution_size: int | None = None
+    latent: LatentConfig | None = None
     is_causal: bool = False
 
     @property

@@ -61,7 +61,7 @@ def biased_weights(
     ranks = scores + bias
     if routing.active_groups < routing.num_groups:
         groups = ranks.reshape(*ranks.shape[:-1], routing.num_groups, -1)
-        quality = groups.topk(2, -1).values.sum(-1)  # [..., groups]
+        quality = groups.topk(routing.group_top, -1).values.sum(-1)  # [..., groups]
         is_active = top_mask(quality, routing.active_groups)
         ranks = groups.masked_fill(~is_active[..., None], UNCHOSEN).flatten(-2)
     return scores.masked_fill(~top_mask(ranks, experts.active), 0.0)

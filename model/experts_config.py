@@ -29,13 +29,14 @@ class RoutingConfig(ConfigStruct, frozen=True, kw_only=True):
     The score is the softmax of the router's logits, or of each one the sigmoid if ``has_sigmoid``
     (DeepSeek-AI 2024, DeepSeek-V3, section 2.1.2). It is also the weight of a chosen expert, times
     ``scale``; the bias is not part of it. Experts are in ``num_groups`` groups of the same size;
-    only those in the ``active_groups`` best can be chosen. A group is as good as the sum of its two
-    best experts.
+    only those in the ``active_groups`` best can be chosen. A group is as good as the sum of its
+    ``group_top`` best experts.
     """
 
     has_sigmoid: bool = False
     num_groups: int = 1
     active_groups: int = 1
+    group_top: int = 2
     scale: float = 1.0
 
 

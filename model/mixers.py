@@ -31,6 +31,7 @@ from model.kernels import (
     RotaryTables,
     Step,
 )
+from model.latent import LatentProjection
 from model.mixer_state import MixerOutput, State
 from model.position_config import SignalTarget
 from model.relative_positions import RelativePositions
@@ -67,9 +68,15 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.config = config = required(layer.attention).with_scale
         self.kernels = kernels
-        packed_heads = config.num_heads + 2 * config.num_kv_heads
-        self.qkv = Linear(hidden_size, packed_heads * config.head_size, bias=config.input_bias)
-        inner_size = config.num_heads * config.head_size
+        self.qkv: Linear | LatentProjection
+        if config.latent is None:
+            packed_heads = config.num_heads + 2 * config.num_kv_heads
+            packed_size = packed_heads * config.head_size
+            self.qkv = Linear(hidden_size, packed_size, bias=config.input_bias)
+            inner_size = config.num_heads * config.head_size
+        else:
+            self.qkv = LatentProjection(hidden_size, config, config.latent)
+            inner_size = config.num_heads * config.latent.value_size
         if config.convolution_size is not None:
             inner_size *= 2
         output_size = hidden_size if layer.bottleneck is None else layer.bottleneck.size
@@ -100,6 +107,13 @@ class SelfAttention(nn.Module):
             qkv = torch.cat([self.score.query(query), self.score.key(key), value], -1)
         clip = self.config.clip
         return qkv if clip is None else qkv.clamp(-clip, clip)
+
+    def project_context(self, context: Tensor) -> Tensor:
+        """``context [batch, length, heads * head_size]`` to the layer's output."""
+        if isinstance(self.qkv, LatentProjection):
+            context = self.qkv.values_of(context)
+        output: Tensor = self.output(context)
+        return output
 
     def add_relative(self, qkv: Tensor, positions: PositionEncodings) -> PositionEncodings:
         """``positions`` with this layer's vectors per distance added (Shaw et al. 2018)."""
@@ -191,8 +205,7 @@ class BidirectionalAttention(SelfAttention):
             context = context.masked_fill(~sees_keys[:, :, None], 0)
         if self.convolution is not None:
             context = torch.cat([context, self.convolution(x, query, lengths)], -1)
-        output: Tensor = self.output(context)
-        return output
+        return self.project_context(context)
 
 
 class CausalAttention(SelfAttention):
@@ -219,7 +232,7 @@ class CausalAttention(SelfAttention):
         positions = self.add_relative(qkv, positions)
         qkv, positions = self.add_scores(qkv, positions, past and past.key, step)
         context, present = self.kernels.causal(qkv, self.config, positions, past, step, self.sinks)
-        return MixerOutput(self.output(context), present._asdict())
+        return MixerOutput(self.project_context(context), present._asdict())
 
     def normalize_rotated(self, qkv: Tensor, tables: RotaryTables, step: Step) -> Tensor:
         """``qkv`` with queries and keys rotated, then normalized."""

@@ -6,6 +6,12 @@ from export.checkpoint import Checkpoint
 from export.importers.apertus import import_apertus
 from export.importers.bloom import import_bloom
 from export.importers.cohere import import_cohere, import_cohere2
+from export.importers.deepseek import (
+    import_deepseek_v2,
+    import_deepseek_v3,
+    import_glm4_moe_lite,
+    import_youtu,
+)
 from export.importers.dots1 import import_dots1
 from export.importers.ernie4_5_moe import import_ernie4_5_moe
 from export.importers.exaone4 import import_exaone4
@@ -43,6 +49,7 @@ from export.importers.llama_like import (
     import_seed_oss,
 )
 from export.importers.mellum import import_mellum
+from export.importers.minicpm3 import import_minicpm3
 from export.importers.mistral import import_ministral3, import_mistral
 from export.importers.mixtral import import_mixtral
 from export.importers.modernbert_decoder import import_modernbert_decoder
@@ -77,6 +84,8 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "codegen": import_codegen,
     "cohere": import_cohere,
     "cohere2": import_cohere2,
+    "deepseek_v2": import_deepseek_v2,
+    "deepseek_v3": import_deepseek_v3,
     "dots1": import_dots1,
     "ernie4_5": import_ernie4_5,
     "ernie4_5_moe": import_ernie4_5_moe,
@@ -89,6 +98,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "glm": import_glm,
     "glm4": import_glm4,
     "glm4_moe": import_glm4_moe,
+    "glm4_moe_lite": import_glm4_moe_lite,
     "gpt2": import_gpt2,
     "gpt_bigcode": import_gpt_bigcode,
     "gpt_neo": import_gpt_neo,
@@ -108,6 +118,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "lfm2_moe": import_lfm2_moe,
     "llama": import_llama,
     "mellum": import_mellum,
+    "minicpm3": import_minicpm3,
     "ministral": import_ministral,
     "ministral3": import_ministral3,
     "mistral": import_mistral,
@@ -135,4 +146,5 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "starcoder2": import_starcoder2,
     "vaultgemma": import_vaultgemma,
     "xglm": import_xglm,
+    "youtu": import_youtu,
 }

@@ -35,10 +35,22 @@ NAMES: Names = {
 }
 
 
+def shared_experts(config: Fields) -> SharedExpertConfig:
+    """The shared experts as one feed-forward."""
+    size = config.positive("n_shared_experts") * config.positive("moe_intermediate_size")
+    return SharedExpertConfig(inner_size=size)
+
+
 def layers_of(
-    config: Fields, sizes: DecoderSizes, attentions: Sequence[AttentionConfig]
+    config: Fields,
+    sizes: DecoderSizes,
+    attentions: Sequence[AttentionConfig],
+    experts: ExpertsConfig | None = None,
 ) -> tuple[LayerConfig, ...]:
     """A layer for each of ``attentions``; ``config`` has every field of the mixture.
+
+    Args:
+        experts: default: those of DeepSeek-V3.
 
     Raises:
         SourceError: inconsistent sizes.
@@ -47,7 +59,7 @@ def layers_of(
     check_supported(config, hidden_act=("silu",))
     expert_size = config.positive("moe_intermediate_size")
     num_dense = config.integer("first_k_dense_replace")
-    experts = ExpertsConfig(
+    experts = experts or ExpertsConfig(
         count=config.positive("n_routed_experts", maximum=MAX_EXPERTS),
         active=config.positive("num_experts_per_tok"),
         normalized=config.flag("norm_topk_prob"),
@@ -57,9 +69,9 @@ def layers_of(
             active_groups=config.positive("topk_group", 1),
             scale=config.number("routed_scaling_factor", 1.0),
         ),
-        shared=SharedExpertConfig(inner_size=config.positive("n_shared_experts") * expert_size),
+        shared=shared_experts(config),
     )
-    _check_groups(config, experts)
+    _check_groups(config, experts, experts.routing or RoutingConfig())
     return tuple(
         sizes.layer(attention)
         if index < num_dense
@@ -68,11 +80,12 @@ def layers_of(
     )
 
 
-def _check_groups(config: Fields, experts: ExpertsConfig) -> None:
-    """Rejects groups of different sizes or of one expert, and fewer experts than are active."""
-    groups, active = config.positive("n_group", 1), config.positive("topk_group", 1)
+def _check_groups(config: Fields, experts: ExpertsConfig, routing: RoutingConfig) -> None:
+    """Rejects groups of different sizes or of too few experts, and fewer than are active."""
+    groups, active = routing.num_groups, routing.active_groups
     size, rest = divmod(experts.count, groups)
-    if rest or active > groups or experts.active > active * size or (groups > 1 and size < 2):
+    is_small = groups > 1 and size < routing.group_top
+    if rest or active > groups or experts.active > active * size or is_small:
         raise SourceError(
             f"{config.origin}: {experts.active} of {experts.count} experts cannot be chosen from "
             f"{active} of {groups} groups"

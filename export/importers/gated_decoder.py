@@ -221,7 +221,7 @@ def gated_table(
     output: Transform = stack_rows,
     positions: Transform = same,
     experts: Sequence[Rename] | None = None,
-    convolution: Sequence[Rename] = (),
+    mixer: Sequence[Rename] = (),
 ) -> list[Rename]:
     """Every weight of ``model`` in a checkpoint that uses ``names``.
 
@@ -233,7 +233,7 @@ def gated_table(
         output: the same for matrices whose outputs are added to the residual stream.
         positions: that of learned positions.
         experts: the weights of a layer's mixture; default: :func:`experts_table`.
-        convolution: the weights of a layer's convolution.
+        mixer: the weights of a layer's convolution or latent attention.
     """
 
     def vector(module: str, transform: Transform = same, name: str = "weight") -> Rename:
@@ -267,7 +267,9 @@ def gated_table(
         entries: list[Rename] = []
         for name in NORM_NAMES[layer.norm_order]:
             entries += normed(f"{TARGET}.{name}", layer.norm)
-        if attention is not None:
+        if attention is None or attention.latent is not None:
+            entries += mixer
+        else:
             if attention.head_norm is not None:
                 for name in ("query_norm", "key_norm"):
                     module, size = f"{TARGET}.mixer.{name}", attention.head_size
@@ -275,9 +277,8 @@ def gated_table(
             entries += matrix(f"{TARGET}.mixer.qkv", bias=attention.input_bias, rows=qkv)
             bias = attention.output_bias
             entries += matrix(f"{TARGET}.mixer.output", bias=bias, rows=output)
-            if attention.has_sinks:
-                entries.append(Rename(f"{TARGET}.mixer.sinks", names[f"{TARGET}.mixer.sinks"]))
-        entries += () if layer.convolution is None else convolution
+            sinks = f"{TARGET}.mixer.sinks"
+            entries += [Rename(sinks, names[sinks])] if attention.has_sinks else []
         feed_forward = required(layer.feed_forward)
         if feed_forward.experts is None:
             bias = feed_forward.bias

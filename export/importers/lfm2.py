@@ -168,5 +168,5 @@ def _import(
     layers = tuple(map(layer, range(sizes.num_layers)))
     model = sizes.model(layers, positions.max_positions)
     names = NAMES if config.flag("use_expert_bias", True) else {**NAMES, CHOICE_BIAS: ()}
-    table = gated_table(model, names, convolution=convolution_table(f"{_SOURCE}.conv", convolution))
+    table = gated_table(model, names, mixer=convolution_table(f"{_SOURCE}.conv", convolution))
     return causal_checkpoint(folder, model, architecture, table)

@@ -40,5 +40,5 @@ def import_lfm2_gguf(file: GgufFile) -> Checkpoint:
     convolution = ShortConvolutionConfig(size=size)
     layers = tuple(sizes.layer(attention if count else convolution) for count in heads)
     model = sizes.model(layers, source.max_positions)
-    table = gated_table(model, NAMES, convolution=convolution_table(_CONVOLUTION, convolution))
+    table = gated_table(model, NAMES, mixer=convolution_table(_CONVOLUTION, convolution))
     return source.checkpoint(model, "Lfm2ForCausalLM", table)
