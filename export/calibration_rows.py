@@ -7,6 +7,8 @@ from export.calibration_texts import calibration_texts
 from export.checkpoint import Checkpoint
 from export.fidelity.subject import Subject
 from export.speech import CARDS, SpeechReader, SpeechWindow
+from model.config import Kind
+from model.images import Pixels
 
 MAX_ROW_TOKENS = 96
 NUM_IMAGES, MIN_IMAGES, IMAGE_SEED = 32, 4, 20211003
@@ -29,11 +31,18 @@ def calibration_windows(checkpoint: Checkpoint) -> list[SpeechWindow]:
 def with_images(
     checkpoint: Checkpoint, rows: list[list[int]], max_tokens: float = math.inf
 ) -> Samples:
-    """``rows``, each with an image if the model reads images; only images if there are no rows."""
+    """``rows``, each with an image if an encoder reads images; only images if there are no rows."""
+    images = calibration_images(checkpoint, max_tokens)
+    if checkpoint.config.kind == Kind.DECODER:
+        return rows
+    return list(zip(rows, images, strict=False)) if rows and images else rows or images
+
+
+def calibration_images(checkpoint: Checkpoint, max_tokens: float = math.inf) -> list[Pixels]:
+    """At most ``NUM_IMAGES`` images; none if the model reads none."""
     size = 1 if checkpoint.image is None else checkpoint.image.num_tokens
     count = int(min(NUM_IMAGES, max(MIN_IMAGES, max_tokens // size)))
-    images = checkpoint.images(count, IMAGE_SEED)
-    return list(zip(rows, images, strict=False)) if rows and images else rows or images
+    return checkpoint.images(count, IMAGE_SEED)
 
 
 def calibration_rows(checkpoint: Checkpoint, max_tokens: float = math.inf) -> list[list[int]]:

@@ -4,7 +4,7 @@ from jinja2 import Template, TemplateError
 
 from export.errors import UnsupportedError
 from export.readers.hugging_face import HuggingFaceFolder
-from model.chat_template import compile_template, render_template
+from model.chat_template import compile_template, render_template, text_content
 
 # The server names these two for every template, by their ids.
 _NAMED = ("bos_token", "eos_token")
@@ -37,9 +37,14 @@ def compile_chat_template(source: str) -> Template:
         ) from error
 
 
-def render_message(template: Template, text: str, special_tokens: dict[str, str]) -> str:
-    """The prompt of one message of a user. Raises ``UnsupportedError`` if there is none."""
-    messages = [{"role": "user", "content": text}]
+def render_message(
+    template: Template, text: str, special_tokens: dict[str, str], *, has_images: bool = False
+) -> str:
+    """The prompt of one message of a user. Raises ``UnsupportedError`` if there is none.
+
+    ``has_images``: whether the model reads images in messages.
+    """
+    messages = [{"role": "user", "content": text_content(text, has_images=has_images)}]
     try:
         return render_template(template, messages, special_tokens)
     except TemplateError as error:

@@ -9,6 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from export.prompt_images import (
+    PlacedImage,
+    PromptVectors,
+    eager_images,
+    encode_eagerly,
+    image_inputs,
+)
 from export.runtime import Array, DecodeSession, Floats, Session
 from export.speech import Source, SpeechWindow
 from model.bundle import SAMPLES, StateRole
@@ -23,11 +30,16 @@ LOWEST_LOGIT = -1e4
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingInputs:
-    """``prompts``: the first target tokens of each row. ``sources``: for an encoder-decoder."""
+    """``prompts``: the first target tokens of each row. ``sources``: for an encoder-decoder.
+
+    ``images``: those of each prompt, in a decoder that reads some, and their ``vectors``.
+    """
 
     prompts: list[list[int]]
     num_steps: int
     sources: Sequence[Source] | None = None
+    images: Sequence[Sequence[PlacedImage]] = ()
+    vectors: PromptVectors = ()
     suppressed: tuple[int, ...] = ()
 
     @property
@@ -168,7 +180,9 @@ def decoding_steps(
 
     def step(ids: Ids, cached: NDArray[np.int32], new: NDArray[np.int32], row: int) -> Floats:
         rows = slice(row, row + len(ids))
-        source = {name: x[rows] if x.ndim else x for name, x in extra.items()}
+        more: dict[str, Array] = {name: x[rows] if x.ndim else x for name, x in extra.items()}
+        if inputs.vectors:
+            more |= image_inputs(inputs.vectors[rows], cached.tolist(), ids.shape[1])
         return decoder.step(
             row,
             token_ids=ids,
@@ -176,7 +190,7 @@ def decoding_steps(
             num_cached_tokens=cached,
             num_new_tokens=new,
             max_total_length=(cached + new).max(),
-            **source,
+            **more,
         )
 
     num_rows, lengths = len(inputs.prompts), inputs.prompt_lengths
@@ -246,6 +260,7 @@ def decode_eagerly(
         source_kv: each row's cross-attention keys and values, by layer.
     """
     rows = []
+    vectors = encode_eagerly(model, inputs.images)
     for index, prompt in enumerate(inputs.prompts):
         states = None if source_kv is None else source_kv[index]
         source_lengths = None
@@ -253,7 +268,8 @@ def decode_eagerly(
             source_lengths = torch.tensor([len(inputs.sources[index])], dtype=torch.int32)
         ids = torch.tensor([[*prompt, *tokens[index, :-1].tolist()]])
         step = Step.whole(torch.tensor([ids.shape[1]]), source_lengths)
-        hidden = model.decode(ids, step, states).hidden
+        images = eager_images(vectors[index : index + 1], ids.shape[1])
+        hidden = model.decode(ids, step, states, images=images).hidden
         rows.append(model.logits(hidden[:, len(prompt) - 1 :])[0])
     result: Floats = torch.stack(rows).numpy()
     return result
@@ -263,7 +279,9 @@ def decode_eagerly_batched(model: Transformer, inputs: DecodingInputs, tokens: I
     """:func:`decode_eagerly` for a decoder, in one padded batch: weights are read once."""
     rows = [[*prompt, *tokens[index, :-1].tolist()] for index, prompt in enumerate(inputs.prompts)]
     step = Step.whole(torch.from_numpy(lengths_of(rows)))
-    hidden = model.decode(torch.from_numpy(padded(rows)), step).hidden
+    ids = torch.from_numpy(padded(rows))
+    images = eager_images(encode_eagerly(model, inputs.images), ids.shape[1])
+    hidden = model.decode(ids, step, images=images).hidden
     selected = [
         hidden[index, len(prompt) - 1 : len(rows[index])]
         for index, prompt in enumerate(inputs.prompts)

@@ -19,10 +19,12 @@ from model.adaptive import Ponder, record_ponder
 from model.bundle import Dtype, GraphSpec, Shape, StateSpec
 from model.config import HeadKind, Kind, ModelConfig
 from model.fused import FusedKernels
+from model.graph_spec import ENCODE_IMAGES
 from model.kernels import Step
 from model.layers import full_lengths, select_tokens
 from model.mixer_state import State
 from model.transformer import Transformer, from_weights
+from model.vision import ImageVectors
 
 OPSET = 23
 DTYPES = {
@@ -36,7 +38,7 @@ DTYPES = {
     Dtype.UINT8: torch.uint8,
 }
 # Sizes of the example inputs for tracing: all different and none 1, so that none becomes static.
-EXAMPLE_SIZES = {"batch": 2, "length": 3, "source_length": 5, "chosen": 4}
+EXAMPLE_SIZES = {"batch": 2, "length": 3, "source_length": 5, "chosen": 4, "vectors": 6}
 EXAMPLE_CAPACITY = 7
 
 
@@ -84,6 +86,17 @@ class ImageEncoder(nn.Module):
         hidden = self.model.encode_images(pixels)
         outputs = [self.model.pool(hidden, full_lengths(hidden))]
         return outputs + ([hidden] if self.model.config.head.kind == HeadKind.EMBEDDING else [])
+
+
+class PromptImageEncoder(nn.Module):
+    """``encode_images`` of a decoder; returns the vectors of images."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return self.model.encode_images(pixels)
 
 
 class PairEncoder(nn.Module):
@@ -138,13 +151,17 @@ class CachedDecoder(nn.Module):
 
     def forward(self, token_ids: Tensor, *rest: Tensor) -> list[Tensor]:
         (positions, *lengths), tensors = rest[: -len(self.names)], rest[-len(self.names) :]
+        images: ImageVectors | None = None
+        if self.model.vision is not None:
+            *lengths, vectors, places = lengths
+            images = ImageVectors(vectors, places)
         step = Step(*lengths)
         past: list[State] = [{} for _ in self.model.decoder.order]
         for name, tensor in zip(self.names, tensors, strict=True):
             kind, layer = name.split(".")
             past[int(layer)][kind] = tensor
         with record_ponder(self.model) as ponders:
-            hidden, present = self.model.decode(token_ids, step, past, positions)
+            hidden, present = self.model.decode(token_ids, step, past, positions, images)
         outputs = [self.model.logits(hidden.squeeze(0))]
         outputs += [output.squeeze(0) for output in ponder_outputs(ponders)]
         for name in self.names:
@@ -154,8 +171,9 @@ class CachedDecoder(nn.Module):
 
 
 def _wrapper(name: str, graph: GraphSpec, model: Transformer) -> nn.Module:
-    if name == "decode":
-        return CachedDecoder(model, graph.states)
+    if name in ("decode", ENCODE_IMAGES):
+        is_decoder = name == "decode"
+        return CachedDecoder(model, graph.states) if is_decoder else PromptImageEncoder(model)
     if model.config.image_stream is not None:
         return PairEncoder(model)
     if model.config.patches is not None:

@@ -18,11 +18,9 @@ from export.checkpoint import Checkpoint
 from export.decoding import (
     LOWEST_LOGIT,
     DecodingInputs,
-    DecodingRun,
     cached_source_states,
     decode_eagerly,
     decode_eagerly_batched,
-    decode_in_graph,
     eager_source_states,
     greedy_tokens,
     prefill_source,
@@ -33,8 +31,9 @@ from export.errors import ParityError
 from export.float64_reference import float64_model
 from export.offload import LARGE_BYTES, num_bytes
 from export.parity_inputs import decoding_inputs, encoder_inputs
+from export.parity_sessions import open_sessions, run_sessions
 from export.perplexity import PerplexityScore
-from export.runtime import DecodeSession, Floats, Session, onnxruntime_version
+from export.runtime import Floats, Session, onnxruntime_version
 from model.bundle import Fidelity, GraphSpec, Parity
 from model.config import Kind
 from model.transformer import Transformer
@@ -131,8 +130,8 @@ def min_cosine(
         rows = encode_in_graph(Session(directory, graphs["encode"]), reference.encoder_inputs)
         outputs = [row[0] for row in rows]
     elif reference.decoder_inputs is not None:
-        sessions = _sessions(reference.decoder_inputs, directory, graphs)
-        outputs = list(_run(sessions, reference.decoder_inputs, reference.tokens).logits)
+        sessions = open_sessions(reference.decoder_inputs, directory, graphs)
+        outputs = list(run_sessions(sessions, reference.decoder_inputs, reference.tokens).logits)
     worst = worst_cosine(outputs, reference.outputs)
     if not worst >= threshold:
         raise ParityError(
@@ -174,41 +173,6 @@ def parity_record(
     )
 
 
-@dataclass(frozen=True)
-class _Sessions:
-    decoder: DecodeSession
-    encoder: Session | None
-
-
-def _sessions(
-    inputs: DecodingInputs, directory: Path, graphs: dict[str, GraphSpec], *, is_large: bool = False
-) -> _Sessions:
-    decoder = DecodeSession(
-        directory,
-        graphs["decode"],
-        num_slots=len(inputs.prompts),
-        capacity=inputs.capacity,
-        source_capacity=inputs.source_capacity,
-        is_large=is_large,
-    )
-    encoder = None
-    if "encode" in graphs:
-        encoder = Session(directory, graphs["encode"], is_large=is_large)
-    return _Sessions(decoder, encoder)
-
-
-def _run(
-    sessions: _Sessions,
-    inputs: DecodingInputs,
-    tokens: NDArray[np.int64] | None,
-    chunks: int = 1,
-) -> DecodingRun:
-    sessions.decoder.clear()
-    if sessions.encoder is not None and inputs.sources is not None:
-        prefill_source(sessions.encoder, sessions.decoder, inputs.sources)
-    return decode_in_graph(sessions.decoder, inputs, tokens, chunks)
-
-
 def _compare_decoder(
     make_model: Callable[[], Transformer],
     inputs: DecodingInputs,
@@ -217,14 +181,14 @@ def _compare_decoder(
     *,
     is_large: bool,
 ) -> ParityReference:
-    sessions = _sessions(inputs, directory, graphs, is_large=is_large)
-    run = _run(sessions, inputs, None)
+    sessions = open_sessions(inputs, directory, graphs, is_large=is_large)
+    run = run_sessions(sessions, inputs, None)
     # Chunked prefill: the same prompts in three chunks must give the same logits.
     is_large_decoder = is_large and inputs.sources is None
     num_chunked = NUM_LARGE_CHUNKED_ROWS if is_large_decoder else len(inputs.prompts)
     num_steps = min(NUM_CHUNKED_STEPS, inputs.num_steps)
     short = dataclasses.replace(inputs, num_steps=num_steps, prompts=inputs.prompts[:num_chunked])
-    chunked = _run(sessions, short, run.tokens[:num_chunked], chunks=3)
+    chunked = run_sessions(sessions, short, run.tokens[:num_chunked], chunks=3)
     graph_source_kv = None
     if inputs.sources is not None:
         if sessions.encoder is not None:  # decoding has overwritten the recurrent states

@@ -9,6 +9,7 @@ from export.checkpoint import Checkpoint
 from export.decoding import DecodingInputs
 from export.encoding import EncoderInputs
 from export.errors import ParityError
+from export.prompt_images import PlacedImage
 from export.speech import SENTENCES, Source, SpeechReader
 from model.bundle import SpecialTokens
 from model.config import Kind
@@ -72,8 +73,11 @@ def decoding_inputs(checkpoint: Checkpoint, *, is_large: bool) -> DecodingInputs
     limit = checkpoint.config.position.max_positions
     suppressed = special.suppressed
     if checkpoint.config.kind == Kind.DECODER:
+        images = prompts_with_images(checkpoint, rows) if checkpoint.config.vision else []
         num_steps = max(1, min(num_steps, limit - max(map(len, rows))))
-        return DecodingInputs(prompts=rows, num_steps=num_steps, suppressed=suppressed)
+        return DecodingInputs(
+            prompts=rows, num_steps=num_steps, suppressed=suppressed, images=images
+        )
     if special.decoder_start is None:
         raise ParityError("an encoder-decoder needs special_tokens.decoder_start")
     start = special.decoder_start
@@ -84,6 +88,24 @@ def decoding_inputs(checkpoint: Checkpoint, *, is_large: bool) -> DecodingInputs
     prompts = prefixes + [[start]] * (len(rows) - len(prefixes))
     num_steps = max(1, min(num_steps, limit - max(map(len, prompts))))
     return DecodingInputs(prompts=prompts, num_steps=num_steps, sources=rows, suppressed=suppressed)
+
+
+def prompts_with_images(checkpoint: Checkpoint, rows: list[list[int]]) -> list[list[PlacedImage]]:
+    """Adds an image to every other one of ``rows`` that has room, after its first token.
+
+    Returns:
+        the images of each row
+    """
+    image, limit = checkpoint.image, checkpoint.config.position.max_positions
+    if image is None or image.prompt is None:
+        raise ParityError("a decoder that reads images needs the format of images in prompts")
+    placed: list[list[PlacedImage]] = [[] for _ in rows]
+    pictures = checkpoint.images(NUM_IMAGES, SEED)
+    for index in range(0, len(rows), 2):
+        if len(rows[index]) + image.num_tokens <= limit // 2:
+            rows[index][1:1] = [image.prompt.token] * image.num_tokens
+            placed[index] = [PlacedImage(1, pictures[index // 2 % len(pictures)])]
+    return placed
 
 
 def _speech_inputs(reader: SpeechReader, special: SpecialTokens) -> DecodingInputs:

@@ -17,6 +17,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
 from model.bundle import Dtype, GraphSpec
+from model.graph_spec import IMAGE_POSITIONS, IMAGE_VECTORS
 
 Array = NDArray[np.generic]
 Floats = NDArray[np.float32]
@@ -105,6 +106,10 @@ class DecodeSession(Session):
         for spec in graph.states:
             shape = [sizes[size] if isinstance(size, str) else size for size in spec.shape]
             self.states[spec.name] = np.zeros((num_slots, *shape), spec.dtype.value)
+        self._no_images: dict[str, Array] = {}
+        if graph.image_vector_size is not None:
+            vectors = np.zeros((0, graph.image_vector_size), np.float32)
+            self._no_images = {IMAGE_VECTORS: vectors, IMAGE_POSITIONS: np.zeros(0, np.int32)}
 
     def clear(self) -> None:
         """Resets all states to zero."""
@@ -113,6 +118,8 @@ class DecodeSession(Session):
 
     def step(self, first_slot: int = 0, **inputs: Array) -> Floats:
         """Runs rows in slots from ``first_slot`` on; past and present share memory.
+
+        Inputs for images may be left out.
 
         Returns:
             logits ``[batch, vocabulary]``
@@ -124,6 +131,7 @@ class DecodeSession(Session):
     ) -> dict[str, Floats]:
         """As :meth:`step`, but returns the outputs ``names``."""
         binding = self.session.io_binding()
+        inputs = self._no_images | inputs
         for spec in self.graph.inputs:
             array = np.ascontiguousarray(inputs[spec.name], spec.dtype.value)
             binding.bind_cpu_input(spec.name, array)

@@ -8,7 +8,12 @@ from torch import Tensor
 
 from export.activations import linear_maps, observe_inputs
 from export.blocks import can_have_blocks, exact_4_bits, in_blocks
-from export.calibration_rows import calibration_rows, calibration_windows, with_images
+from export.calibration_rows import (
+    calibration_images,
+    calibration_rows,
+    calibration_windows,
+    with_images,
+)
 from export.calibration_texts import calibration_texts
 from export.checkpoint import Checkpoint
 from export.decoding import DecodingInputs, greedy_answers
@@ -33,7 +38,8 @@ def measure_second_moments(
 ) -> SecondMoments:
     """``X^T X`` for the inputs of each matrix that ``scheme`` rounds to 4-bit blocks.
 
-    Decoders read the fp32 graphs' own greedy answers; decoders without an encoder also read texts.
+    Decoders read the fp32 graphs' own greedy answers; decoders without an encoder also read texts,
+    and images if they have a vision tower.
     Heads of encoders are not run, so their matrices have no moments.
 
     Args:
@@ -69,7 +75,8 @@ def measure_second_moments(
     elif subject.kind == Kind.DECODER:
         num_steps = max(1, min(MAX_TOKENS, subject.max_positions // 2))
         prompts = subject.prompts(num_steps, calibration_texts("en"))
-        samples = [*rows, *_answers(subject, prompts, None, fp32)]
+        answers = _answers(subject, prompts, None, fp32)
+        samples = [*rows, *answers, *calibration_images(checkpoint)]
     observe_inputs(config, dict(weights), samples, add, targets)
     return {
         f"{name}.weight": moments.numpy()

@@ -13,8 +13,18 @@ from model.config import (
     MixerKind,
     ModelConfig,
     StackConfig,
+    VisionConfig,
 )
-from model.graph_spec import ATTENDED_LENGTHS, PIXELS, REMAINDERS, SAMPLES, UPDATES
+from model.graph_spec import (
+    ATTENDED_LENGTHS,
+    ENCODE_IMAGES,
+    IMAGE_POSITIONS,
+    IMAGE_VECTORS,
+    PIXELS,
+    REMAINDERS,
+    SAMPLES,
+    UPDATES,
+)
 from model.image_config import PatchConfig
 from model.mixers import required
 from model.recurrent_cells import CELLS
@@ -226,6 +236,10 @@ def _decode(config: ModelConfig, stack: StackConfig | None) -> GraphSpec:
     ]
     if config.kind == Kind.ENCODER_DECODER:
         inputs += [_lengths("source_lengths"), _scalar("max_source_length")]
+    if config.vision is not None:
+        vectors = ("vectors", config.hidden_size)
+        inputs.append(TensorSpec(name=IMAGE_VECTORS, dtype=Dtype.FLOAT32, shape=vectors))
+        inputs.append(TensorSpec(name=IMAGE_POSITIONS, dtype=Dtype.INT32, shape=("vectors",)))
     return GraphSpec(
         file="decode.onnx",
         inputs=tuple(inputs),
@@ -241,9 +255,20 @@ def _decode(config: ModelConfig, stack: StackConfig | None) -> GraphSpec:
     )
 
 
+def _encode_images(config: ModelConfig, vision: VisionConfig) -> GraphSpec:
+    return GraphSpec(
+        file="encode_images.onnx",
+        inputs=(_pixels(vision.patches),),
+        outputs=(_floats(IMAGE_VECTORS, vision.num_tokens, config.hidden_size),),
+        disabled_optimizers=DISABLED_OPTIMIZERS,
+    )
+
+
 def signatures(config: ModelConfig) -> Signatures:
     """The graphs of a bundle for ``config``, by name."""
     graphs: Signatures = {}
+    if config.vision is not None:
+        graphs[ENCODE_IMAGES] = _encode_images(config, config.vision)
     if config.kind != Kind.DECODER:
         graphs["encode"] = _encode(config)
     if config.kind != Kind.ENCODER:

@@ -12,12 +12,16 @@ from typing import Annotated
 import msgspec
 
 from model.audio_config import AudioSpec, TranscriptionTokens
-from model.config import Kind, PoolingKind
+from model.config import Kind
 from model.edits import Edit, EditKind, EditVocabulary
+from model.embedding_spec import Embedding, EmbeddingKind, MultiVector
 from model.graph_spec import (
     ATTEND,
     ATTEND_ENCODE,
     ATTENDED_LENGTHS,
+    ENCODE_IMAGES,
+    IMAGE_POSITIONS,
+    IMAGE_VECTORS,
     PIXELS,
     SAMPLES,
     AttentionKind,
@@ -32,7 +36,7 @@ from model.graph_spec import (
     TensorSpec,
     TokenId,
 )
-from model.image_config import ImageSpec
+from model.image_config import ImagePrompt, ImageSpec
 from model.pair_template import PairTemplate
 from model.parity import Fidelity, MatrixError, Parity
 from model.shortlist import ShortlistLoss, ShortlistOrigin, ShortlistSpec
@@ -41,7 +45,10 @@ __all__ = [
     "ATTEND",
     "ATTENDED_LENGTHS",
     "ATTEND_ENCODE",
+    "ENCODE_IMAGES",
     "FORMAT_VERSION",
+    "IMAGE_POSITIONS",
+    "IMAGE_VECTORS",
     "MANIFEST_FILE",
     "MAX_COUNT",
     "MAX_FILES",
@@ -66,6 +73,7 @@ __all__ = [
     "Fidelity",
     "FileRecord",
     "GraphSpec",
+    "ImagePrompt",
     "ImageSpec",
     "KvCache",
     "Manifest",
@@ -126,14 +134,6 @@ class ScoreFunction(StrEnum):
     SOFTMAX = "softmax"
     SIGMOID = "sigmoid"
     IDENTITY = "identity"
-
-
-class EmbeddingKind(StrEnum):
-    """The output for a text: one vector, weights of vocabulary tokens, or a vector per token."""
-
-    DENSE = "dense"
-    SPARSE = "sparse"
-    MULTI_VECTOR = "multi_vector"
 
 
 class Precision(StrEnum):
@@ -199,52 +199,6 @@ class Dimensions(Record, frozen=True, kw_only=True):
     num_parameters: LargeCount
 
 
-class MultiVector(Record, frozen=True, kw_only=True):
-    """How a late-interaction model tokenizes texts (Khattab and Zaharia 2020, ColBERT).
-
-    Attributes:
-        query_marker: inserted after a query's first token; ``document_marker`` likewise.
-        query_length: queries are cut to this many tokens, marker and special tokens included.
-        document_length: the same for documents.
-        has_end_token: whether the tokenizer ends texts with a special token, which is kept when a
-            text is cut.
-        filler: the token that pads queries to ``query_length``; None: queries are not padded.
-        attends_to_filler: whether other tokens attend to the filler.
-        skipped: tokens of documents that get no vector, such as punctuation.
-    """
-
-    query_marker: TokenId | None = None
-    document_marker: TokenId | None = None
-    query_length: Size
-    document_length: Size
-    has_end_token: bool = True
-    filler: TokenId | None = None
-    attends_to_filler: bool = False
-    skipped: tuple[TokenId, ...] = ()
-
-
-class Embedding(Record, frozen=True, kw_only=True):
-    """The vectors of an embedding model.
-
-    Attributes:
-        size: size of a vector; for sparse vectors, that of the vocabulary.
-        pooling: for dense vectors.
-        multi_vector: for models with a vector per token.
-        truncations: sizes to which vectors may be truncated (Kusupati et al. 2022, Matryoshka);
-            empty: any size.
-        prompts: prefixes for texts, by name.
-    """
-
-    kind: EmbeddingKind = EmbeddingKind.DENSE
-    size: Size
-    pooling: PoolingKind | None = None
-    is_normalized: bool
-    multi_vector: MultiVector | None = None
-    truncations: tuple[Size, ...] = ()
-    prompts: dict[str, str] = msgspec.field(default_factory=dict)
-    default_prompt: str | None = None
-
-
 class Manifest(Record, frozen=True, kw_only=True):
     """``bundle.json``: the description of one model. Fields are in the order of the file."""
 
@@ -271,7 +225,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     edits: EditVocabulary | None = None  # for token classifiers that correct texts
     embedding: Embedding | None = None
     pair_template: PairTemplate | None = None  # for classifiers
-    image: ImageSpec | None = None  # for models of images, or of texts with an image each
+    image: ImageSpec | None = None  # for models of images, or of texts with images
     audio: AudioSpec | None = None  # for models of speech
     transcription: TranscriptionTokens | None = None
     max_input_tokens: Size | None = None  # if shorter than max_positions: longest training texts
@@ -285,9 +239,16 @@ class Manifest(Record, frozen=True, kw_only=True):
     @property
     def reads_texts(self) -> bool:
         """Whether the model takes token ids; models of images or speech do not."""
+        if self.kind == Kind.DECODER:
+            return True
         inputs = self.graphs["encode"].inputs if "encode" in self.graphs else ()
         reads_others = self.image is not None or self.audio is not None
         return not reads_others or any(tensor.name == "token_ids" for tensor in inputs)
+
+    @property
+    def image_prompt(self) -> ImagePrompt | None:
+        """How prompts have images; None if the model reads none in prompts."""
+        return None if self.image is None else self.image.prompt
 
     @property
     def embedding_kind(self) -> EmbeddingKind | None:

@@ -13,7 +13,7 @@ import msgspec
 from model.bundle import (
     ATTEND,
     ATTEND_ENCODE,
-    ATTENDED_LENGTHS,
+    ENCODE_IMAGES,
     FORMAT_VERSION,
     MANIFEST_FILE,
     MAX_COUNT,
@@ -21,18 +21,14 @@ from model.bundle import (
     MAX_MANIFEST_BYTES,
     NAME_PATTERN,
     PARITY_FILE,
-    PIXELS,
     TOKENIZER_FILE,
     BundleError,
-    Dtype,
-    Embedding,
-    EmbeddingKind,
     FileRecord,
-    ImageSpec,
     Manifest,
     Parity,
     Task,
 )
+from model.bundle_checks import check_embedding, check_image
 from model.config import Kind
 from model.quality import QUALITY_FILE, Quality
 
@@ -114,17 +110,23 @@ def read_manifest(directory: Path) -> Manifest:
     _check_counts(manifest, label)
     _check_edits(manifest, label)
     if manifest.embedding is not None:
-        _check_embedding(manifest, manifest.embedding, label)
-    expected = {"encode"} if manifest.kind == Kind.ENCODER else {"decode"}
-    if manifest.kind == Kind.ENCODER_DECODER:
-        expected = {"encode", "decode"}
+        check_embedding(manifest, manifest.embedding, label)
     if manifest.shortlist is not None and manifest.kind != Kind.ENCODER_DECODER:
         raise BundleError(f"{label}: shortlist: only an encoder-decoder has one")
+    expected = _expected_graphs(manifest)
     attending = {"encode": ATTEND_ENCODE, "decode": ATTEND}
-    optional = {attending[name] for name in expected}
+    optional = {attending[name] for name in expected if name in attending}
     if set(manifest.graphs) - optional != expected:
         raise BundleError(f"{label}: graphs {sorted(manifest.graphs)}, need {sorted(expected)}")
     return manifest
+
+
+def _expected_graphs(manifest: Manifest) -> set[str]:
+    if manifest.kind == Kind.ENCODER:
+        return {"encode"}
+    if manifest.kind == Kind.ENCODER_DECODER:
+        return {"encode", "decode"}
+    return {"decode"} if manifest.image_prompt is None else {"decode", ENCODE_IMAGES}
 
 
 def _check_suffixes(graph_files: set[str], label: str) -> None:
@@ -138,33 +140,6 @@ def _check_edits(manifest: Manifest, label: str) -> None:
     num_edits = 0 if manifest.edits is None else len(manifest.edits.edits)
     if Task.CORRECT in manifest.tasks and num_edits != len(manifest.labels):
         raise BundleError(f"{label}: {num_edits} edits for {len(manifest.labels)} labels")
-
-
-def _check_embedding(manifest: Manifest, embedding: Embedding, label: str) -> None:
-    """Rejects a bundle whose graphs return other vectors than the manifest states."""
-    if embedding.default_prompt not in (None, *embedding.prompts):
-        raise BundleError(f"{label}: default_prompt {embedding.default_prompt!r} is not in prompts")
-    size, kind, spec = manifest.dimensions.vocabulary_size, embedding.kind, embedding.multi_vector
-    if kind == EmbeddingKind.SPARSE and embedding.size != size:
-        raise BundleError(f"{label}: {embedding.size} weights for a vocabulary of {size} tokens")
-    if (kind == EmbeddingKind.MULTI_VECTOR) != (spec is not None):
-        raise BundleError(f"{label}: embedding.multi_vector does not fit the kind {kind}")
-    graph = manifest.graphs.get("encode")
-    inputs = () if graph is None else tuple(tensor.name for tensor in graph.inputs)
-    outputs = () if graph is None else tuple(tensor.shape for tensor in graph.outputs)
-    expected = ("batch", *(() if spec is None else ("length",)), embedding.size)
-    if kind != EmbeddingKind.DENSE and outputs[:1] != (expected,):
-        raise BundleError(f"{label}: the graph encode does not return {kind} vectors")
-    if spec is None:
-        return
-    if spec.filler is not None and not spec.attends_to_filler and ATTENDED_LENGTHS not in inputs:
-        raise BundleError(f"{label}: the graph encode has no input {ATTENDED_LENGTHS}")
-    longest = max(spec.query_length, spec.document_length)
-    if longest > manifest.dimensions.max_positions:
-        raise BundleError(f"{label}: texts of {longest} tokens are beyond the model's positions")
-    for id_ in (spec.query_marker, spec.document_marker, spec.filler, *spec.skipped):
-        if id_ is not None and not 0 <= id_ < size:
-            raise BundleError(f"{label}: token {id_} is beyond the vocabulary of {size}")
 
 
 def read_parity(directory: Path) -> Parity:
@@ -197,7 +172,7 @@ def _check_counts(manifest: Manifest, label: str) -> None:
     if not manifest.reads_texts:
         del sizes["vocabulary_size"]
     if manifest.image is not None:
-        _check_image(manifest, manifest.image, label)
+        check_image(manifest, manifest.image, label)
     for name, graph in manifest.graphs.items():
         for state in graph.states:
             for axis, size in enumerate(state.shape):
@@ -206,15 +181,6 @@ def _check_counts(manifest: Manifest, label: str) -> None:
     for field, size in sizes.items():
         if not 0 < size < MAX_COUNT:
             raise BundleError(f"{label}: {field} is {size}, not in 1 … {MAX_COUNT - 1}")
-
-
-def _check_image(manifest: Manifest, image: ImageSpec, label: str) -> None:
-    """Rejects a bundle whose graph takes other images than the manifest describes."""
-    shape = ("batch", image.height, image.width, image.num_channels)
-    inputs = manifest.graphs["encode"].inputs if "encode" in manifest.graphs else ()
-    pixels = [(x.name, x.shape) for x in inputs if x.dtype == Dtype.UINT8]
-    if pixels != [(PIXELS, shape)]:
-        raise BundleError(f"{label}: image: the graph encode does not take {image}")
 
 
 def _check_nothing_else(directory: Path, manifest: Manifest, label: str) -> None:

@@ -73,6 +73,11 @@ def reads_variable(source: str, name: str) -> bool:
     return any(node.name == name for node in tree.find_all(nodes.Name))
 
 
+def text_content(text: str, *, has_images: bool) -> str | list[dict[str, str]]:
+    """A message's text as templates take it: in a list of parts if the model reads images."""
+    return [{"type": "text", "text": text}] if has_images else text
+
+
 def render_template(
     template: Template,
     messages: Sequence[Mapping[str, object]],

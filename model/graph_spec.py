@@ -30,8 +30,15 @@ encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size
                           row), ``max_total_length []`` (the largest sum
                           of the two), for encoder-decoders ``source_lengths
                           [batch]`` and ``max_source_length []``, and every state.
+                          Of a decoder that reads images in prompts also
+                          ``image_vectors [vectors, hidden]``, which replace embeddings
+                          of tokens, and ``image_positions [vectors]`` (int32; ``row *
+                          length + index`` of those tokens); both may be empty.
                           out: ``logits [chosen, vocabulary]``, and every state,
                           updated.
+``encode_images``         of such a decoder. in: ``pixels [batch, height, width,
+                          channels]``, uint8. out: ``image_vectors [batch, tokens,
+                          hidden]``.
 ``attend``                as ``decode``, and out, as softmax weights: ``cross_attention
                           [batch, layers, heads, length, source_length]`` of an
                           encoder-decoder, ``self_attention [batch, layers, heads,
@@ -67,6 +74,9 @@ import msgspec
 ATTEND_ENCODE = "attend_encode"
 ATTEND = "attend"
 PIXELS, SAMPLES = "pixels", "samples"  # inputs of the encoder
+# The graph of a decoder's images, its output and input of ``decode``, and the places of those.
+ENCODE_IMAGES = "encode_images"
+IMAGE_VECTORS, IMAGE_POSITIONS = "image_vectors", "image_positions"
 ATTENDED_LENGTHS = "attended_lengths"
 # Outputs with adaptive computation time.
 UPDATES, REMAINDERS = "updates", "remainders"
@@ -168,6 +178,12 @@ class GraphSpec(Record, frozen=True, kw_only=True):
     max_chunk: Size | None = None
     chunk_within_source: bool = False
     disabled_optimizers: tuple[str, ...] = ()
+
+    @property
+    def image_vector_size(self) -> int | None:
+        """The size of an image's vectors in a prompt; None if ``decode`` takes none."""
+        sizes = [tensor.shape[-1] for tensor in self.inputs if tensor.name == IMAGE_VECTORS]
+        return int(sizes[0]) if sizes else None
 
     def output(self, name: str) -> TensorSpec:
         """The output with this name, which must exist."""

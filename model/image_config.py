@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from model.graph_spec import Record
+from model.graph_spec import Record, TokenId
 from model.position_config import ConfigStruct, PositionConfig, PositionKind
 
 
@@ -58,6 +58,25 @@ class Resampling(StrEnum):
     LANCZOS = "lanczos"
 
 
+Markup = Annotated[str, msgspec.Meta(max_length=256)]
+
+
+class ImagePrompt(Record, frozen=True, kw_only=True):
+    """How an image is written in a decoder's prompt.
+
+    ``before``, the token ``token`` for each vector, ``after``.
+
+    Attributes:
+        placeholder: what the chat template writes for an image.
+        token: id of the token that stands for a vector.
+    """
+
+    placeholder: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    token: TokenId
+    before: Markup = ""
+    after: Markup = ""
+
+
 class ImageSpec(Record, frozen=True, kw_only=True):
     """How a picture becomes the graph's input ``pixels``.
 
@@ -67,6 +86,7 @@ class ImageSpec(Record, frozen=True, kw_only=True):
         resize: height and width after resizing.
         keeps_aspect_ratio: the picture then covers ``resize``, and one side may be longer.
         num_tokens: the model's vectors per image.
+        prompt: how a decoder's prompt has images; None for other models.
     """
 
     height: Side
@@ -76,6 +96,7 @@ class ImageSpec(Record, frozen=True, kw_only=True):
     keeps_aspect_ratio: bool = False
     resampling: Resampling
     num_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_IMAGE_TOKENS)]
+    prompt: ImagePrompt | None = None
 
     @property
     def num_bytes(self) -> int:

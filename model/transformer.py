@@ -23,6 +23,7 @@ from model.mixer_state import State
 from model.recurrent import RecurrentDecoder, RecurrentEncoder
 from model.rereading import RereadingDecoder, shifted
 from model.stacks import Decoder, Encoder
+from model.vision import ImageVectors, VisionTower
 
 EAGER = EagerKernels()
 
@@ -71,6 +72,9 @@ class Transformer(nn.Module):
         self.image_stream: ImageStream | None = None
         if config.image_stream is not None and config.patches is not None:
             self.image_stream = ImageStream(config, config.image_stream, config.patches, kernels)
+        self.vision: VisionTower | None = None
+        if config.vision is not None:
+            self.vision = VisionTower(config, config.vision, kernels)
         self.head = HEADS[config.head.kind](config)
 
     def encode(
@@ -102,8 +106,11 @@ class Transformer(nn.Module):
         """``pixels [batch, height, width, channels]``, 0 to 255, to hidden vectors.
 
         Returns:
-            ``[batch, tokens, size]``
+            ``[batch, tokens, size]``; of a decoder, vectors for :class:`ImageVectors`
         """
+        if self.vision is not None:
+            vectors: Tensor = self.vision(pixels)
+            return vectors
         x = self.embedding.embed(pixels)
         hidden: Tensor = self.encoder(x, full_lengths(x))
         return hidden
@@ -168,6 +175,7 @@ class Transformer(nn.Module):
         step: Step,
         states: list[State] | None = None,
         logit_positions: Tensor | None = None,
+        images: ImageVectors | None = None,
     ) -> DecoderOutput:
         """Runs the decoder over ``token_ids [batch, length]``.
 
@@ -179,17 +187,23 @@ class Transformer(nn.Module):
                 may be left out.
             logit_positions: ``[n]``, each ``row * length + index``. If given, only these tokens'
                 hidden vectors are returned, ``[1, n, size]``.
+            images: vectors of the prompts' images.
         """
         states = states or []
         states = states + [{} for _ in self.decoder.order[len(states) :]]
         positions = step.num_cached_tokens[:, None] + torch.arange(token_ids.shape[1])
-        x = self._embed_target(token_ids, positions)
+        x = self._embed_target(token_ids, positions, images)
         return DecoderOutput(*self.decoder(x, step, states, logit_positions))
 
-    def _embed_target(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+    def _embed_target(
+        self, token_ids: Tensor, positions: Tensor, images: ImageVectors | None = None
+    ) -> Tensor:
         """The decoder's input ``[batch, length, size]``; ``positions [batch or 1, length]``."""
         embed = self.target_embedding or self.embedding
-        embedded: Tensor = embed(self.embedding.look_up(token_ids), positions, None)
+        x = self.embedding.look_up(token_ids)
+        if images is not None:
+            x = images.replace(x)
+        embedded: Tensor = embed(x, positions, None)
         return embedded
 
     def logits(self, hidden: Tensor) -> Tensor:

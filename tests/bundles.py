@@ -179,6 +179,14 @@ def image_bundles() -> Path:
     return _cached(f"images-{key}", CHECKPOINTS, make)
 
 
+def vision_models() -> Path:
+    """Decoders that read images: ``bundles``, and ``sources`` with ``tests.vision_models.SAVE``."""
+    from tests import vision_models  # noqa: PLC0415  (imports torch)
+
+    key = _key("model", "export", "tests/vision_models.py")
+    return _cached(f"vision-{key}", vision_models.SAVE, vision_models.write_bundle_of)
+
+
 def speech_bundles() -> Path:
     """Random models that transcribe: ``speech`` of three languages, ``speech-en`` of English."""
 

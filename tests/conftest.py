@@ -150,6 +150,12 @@ def image_bundles() -> Path:
 
 
 @pytest.fixture(scope="session")
+def vision_models() -> Path:
+    """Decoders that read images: ``bundles``, and ``sources`` of ``transformers``."""
+    return bundles.vision_models()
+
+
+@pytest.fixture(scope="session")
 def speech_bundles() -> Path:
     """Random models that transcribe: ``speech`` of three languages, ``speech-en`` of English."""
     return bundles.speech_bundles()

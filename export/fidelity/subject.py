@@ -235,7 +235,8 @@ class Subject:
         special = self.special_tokens
         named = {"bos_token": special.bos, "eos_token": next(iter(special.eos), None)}
         tokens = {name: self._token(index) for name, index in named.items()}
-        return render_message(self._template, text, tokens)
+        has_images = self.image is not None and self.image.prompt is not None
+        return render_message(self._template, text, tokens, has_images=has_images)
 
     def _token(self, index: int | None) -> str:
         return "" if index is None else self.tokenizer.id_to_token(index) or ""

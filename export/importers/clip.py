@@ -12,8 +12,9 @@ from export.importers.clip_tables import QUICK_GELU
 from export.importers.encoders import Body, assemble
 from export.importers.heads import Head, NamedDense, sequence_classifier
 from export.importers.renaming import Rename, affine
+from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
-from export.readers.image_processor import read_image_processor
+from export.readers.image_processor import ImageProcessor, read_image_processor
 from model.bundle import Embedding, Task
 from model.config import (
     DenseConfig,
@@ -83,28 +84,9 @@ def _whole(folder: HuggingFaceFolder, family: str) -> Checkpoint:
 def _images(folder: HuggingFaceFolder, family: str) -> Checkpoint:
     config = folder.config
     processor = read_image_processor(folder, config.positive("num_channels", 3))
-    patches = vit_tables.read_patches(config, processor, patch_size=PATCH_SIZE, bias=False)
-    layers = clip_tables.layers(config, QUICK_GELU, EPSILON)
     classifier = f"{family}ForImageClassification"
     is_classifier = classifier in config.texts("architectures")  # it has no last norm
-    norm = affine("encoder.final_norm", "post_layernorm")
-    body = Body(
-        base="vision_model",
-        hidden_size=config.positive("hidden_size"),
-        position=patches.position,
-        embedding=EmbeddingConfig(norm=layers[0].norm),
-        patches=patches,
-        encoder=StackConfig(layers=layers, final_norm=None if is_classifier else layers[0].norm),
-        table=(
-            *vit_tables.patch_map("embeddings.patch_embedding", bias=False),
-            vit_tables.class_tokens("embeddings.class_embedding"),
-            vit_tables.position_table("embeddings.position_embedding.weight", patches),
-            *affine("embedding.norm", "pre_layrnorm"),
-            *clip_tables.layer_table(config, QUICK_GELU),
-            *([] if is_classifier else norm),
-        ),
-        ignored=(POSITION_IDS, *(source for entry in norm for source in entry.sources)),
-    )
+    body = image_body(config, processor, has_final_norm=not is_classifier)
     heads = {
         f"{family}VisionModel": vit_tables.image_embedder,
         f"{family}VisionModelWithProjection": _image_projection,
@@ -112,6 +94,30 @@ def _images(folder: HuggingFaceFolder, family: str) -> Checkpoint:
         f"{family}Model": _image_tower,
     }
     return vit_tables.assemble_images(folder, body, processor, heads, f"{family}VisionModel")
+
+
+def image_body(config: Fields, processor: ImageProcessor, *, has_final_norm: bool) -> Body:
+    """The image encoder of ``config``."""
+    patches = vit_tables.read_patches(config, processor, patch_size=PATCH_SIZE, bias=False)
+    layers = clip_tables.layers(config, QUICK_GELU, EPSILON)
+    norm = affine("encoder.final_norm", "post_layernorm")
+    return Body(
+        base="vision_model",
+        hidden_size=config.positive("hidden_size"),
+        position=patches.position,
+        embedding=EmbeddingConfig(norm=layers[0].norm),
+        patches=patches,
+        encoder=StackConfig(layers=layers, final_norm=layers[0].norm if has_final_norm else None),
+        table=(
+            *vit_tables.patch_map("embeddings.patch_embedding", bias=False),
+            vit_tables.class_tokens("embeddings.class_embedding"),
+            vit_tables.position_table("embeddings.position_embedding.weight", patches),
+            *affine("embedding.norm", "pre_layrnorm"),
+            *clip_tables.layer_table(config, QUICK_GELU),
+            *(norm if has_final_norm else []),
+        ),
+        ignored=(POSITION_IDS, *(source for entry in norm for source in entry.sources)),
+    )
 
 
 def _texts(folder: HuggingFaceFolder, family: str) -> Checkpoint:

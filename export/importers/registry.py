@@ -31,6 +31,7 @@ from export.importers.language_models import (
     import_mistral3_language_model,
 )
 from export.importers.led import import_led
+from export.importers.llava import import_llava
 from export.importers.m2m100 import import_m2m100
 from export.importers.marian import import_marian
 from export.importers.mbart import import_mbart
@@ -83,6 +84,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "whisper": import_whisper,
     "gemma3": import_gemma3_language_model,
     "led": import_led,
+    "llava": import_llava,
     "m2m_100": import_m2m100,
     "marian": import_opus_mt,
     "mbart": import_mbart,

@@ -8,8 +8,9 @@ from export.importers import clip_tables, vit_tables
 from export.importers.encoders import Body
 from export.importers.heads import Head, sequence_classifier
 from export.importers.renaming import Rename, Transform, affine, linear
+from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
-from export.readers.image_processor import read_image_processor
+from export.readers.image_processor import ImageProcessor, read_image_processor
 from export.supported import check_supported
 from model.bundle import Embedding, Task
 from model.config import EmbeddingConfig, HeadConfig, HeadKind, PoolingKind, StackConfig
@@ -37,30 +38,39 @@ def import_siglip_vision(folder: HuggingFaceFolder) -> Checkpoint:
     """The image encoder with its attention pooling."""
     config = folder.config
     processor = read_image_processor(folder, config.positive("num_channels", 3))
-    patches = vit_tables.read_patches(config, processor, num_class_tokens=0)
-    layers = clip_tables.layers(config, ACTIVATION, EPSILON)
-    body = Body(
-        base="vision_model",
-        hidden_size=config.positive("hidden_size"),
-        position=patches.position,
-        embedding=EmbeddingConfig(),
-        patches=patches,
-        encoder=StackConfig(layers=layers, final_norm=layers[0].norm),
-        table=(
-            *vit_tables.patch_map("embeddings.patch_embedding"),
-            vit_tables.no_class_tokens("embeddings.patch_embedding.bias"),
-            vit_tables.position_table("embeddings.position_embedding.weight", patches),
-            *clip_tables.layer_table(config, ACTIVATION),
-            *affine("encoder.final_norm", "post_layernorm"),
-        ),
-        ignored=("embeddings.position_ids",),
-    )
+    body = image_body(config, processor, has_final_norm=True)
     heads = {
         "SiglipVisionModel": _pooled,
         CLASSIFIER: _classifier,
         "SiglipModel": _tower,
     }
     return vit_tables.assemble_images(folder, body, processor, heads, "SiglipVisionModel")
+
+
+def image_body(config: Fields, processor: ImageProcessor, *, has_final_norm: bool) -> Body:
+    """The image encoder of ``config``, without its pooling."""
+    patches = vit_tables.read_patches(config, processor, num_class_tokens=0)
+    layers = clip_tables.layers(config, ACTIVATION, EPSILON)
+    norm = affine("encoder.final_norm", "post_layernorm")
+    return Body(
+        base="vision_model",
+        hidden_size=config.positive("hidden_size"),
+        position=patches.position,
+        embedding=EmbeddingConfig(),
+        patches=patches,
+        encoder=StackConfig(layers=layers, final_norm=layers[0].norm if has_final_norm else None),
+        table=(
+            *vit_tables.patch_map("embeddings.patch_embedding"),
+            vit_tables.no_class_tokens("embeddings.patch_embedding.bias"),
+            vit_tables.position_table("embeddings.position_embedding.weight", patches),
+            *clip_tables.layer_table(config, ACTIVATION),
+            *(norm if has_final_norm else []),
+        ),
+        ignored=(
+            "embeddings.position_ids",
+            *(() if has_final_norm else (source for entry in norm for source in entry.sources)),
+        ),
+    )
 
 
 def _classifier(folder: HuggingFaceFolder) -> Head:

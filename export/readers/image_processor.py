@@ -51,6 +51,7 @@ PROCESSORS = {
     "DeiT": ProcessorDefaults(resize=(256, 256), crop=224, is_square=True),
     "Bit": CLIP_DEFAULTS,
     "CLIP": CLIP_DEFAULTS,
+    "Llava": CLIP_DEFAULTS,
     "Siglip": ProcessorDefaults(),
 }
 ENDINGS = re.compile(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$")
@@ -60,6 +61,7 @@ CLASSES = {
     "deit": "DeiT",
     "dinov2": "Bit",
     "clip": "CLIP",
+    "llava": "CLIP",
     "metaclip_2": "CLIP",
     "siglip": "Siglip",
 }

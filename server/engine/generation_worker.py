@@ -13,11 +13,11 @@ from server.engine.clock import Clock
 from server.engine.decoder_runs import DecoderRuns, Run
 from server.engine.decoding import sampling
 from server.engine.decoding.logits import Logits
+from server.engine.encoder_runs import EncoderRuns
 from server.engine.failures import (
     NOT_CHOSEN,
     NOT_FINITE,
     run_failure,
-    run_with_isolation,
 )
 from server.engine.forking import Forking
 from server.engine.gpu.device_sampler import DeviceSampler
@@ -25,7 +25,7 @@ from server.engine.job_table import JobTable
 from server.engine.lane import never
 from server.engine.model_runner import ModelRunner
 from server.engine.multi_step import ManyRuns
-from server.engine.observer import Observer, RunReport, WorkerStats
+from server.engine.observer import Observer, WorkerStats
 from server.engine.recording import RecordedRuns, record_runs
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.lifecycle import Ending, Event, Outcome
@@ -71,11 +71,13 @@ class GenerationWorker:
         self._capacity, self._limits = capacity, limits
         self._recorded = RecordedRuns()
         self._runs_since_encode = 0
+        self._next_image: tuple[DecodingSequence, int] | None = None
         self._waiting = WaitingQueue()
         self._slots = SlotStore(runner.cache, capacity)
         self._jobs = JobTable(self._slots)
         self._selector = TokenSelector(device_sampler)
         self._forking = Forking(self._jobs, self._slots, self._selector)
+        self._encoder = EncoderRuns(model, runner, self._slots, self._jobs, clock, observer)
         self._decoder = DecoderRuns(
             *(model, runner, self._slots, self._jobs, clock, observer),
             chooses_on_host=device_sampler is None,
@@ -155,10 +157,14 @@ class GenerationWorker:
             if outcome is not None and sequence.is_live:  # one may end others of its job
                 self._jobs.end(sequence, Ending(outcome), now)
         self._release_ended()
-        waiting = self._waiting.items
+        waiting, self._next_image = self._waiting.items, None
         if not waiting:
             return schedule(waiting, self._slots.running, self._limits)
         prefixes = self._slots.plan_admissions(waiting)
+        if prefixes.next_image is not None:
+            id_, index = prefixes.next_image
+            sequence = next(sequence for sequence in waiting if sequence.id == id_)
+            self._next_image = sequence, index
         running, since_encode = self._slots.running, self._runs_since_encode
         plan = schedule(waiting, running, self._limits, prefixes, since_encode)
         if plan.encode:
@@ -176,8 +182,10 @@ class GenerationWorker:
 
     def _run(self, plan: Plan, may_continue: Callable[[], bool]) -> Iterator[Run]:
         """Runs the plan. Each run starts after the caller has applied the previous one."""
+        if self._next_image is not None:
+            self._encoder.encode_image(*self._next_image)
         for batch in plan.encode:
-            self._encode([self._slots.get(id_) for id_ in batch])
+            self._encoder.encode([self._slots.get(id_) for id_ in batch])
         for chunks in plan.prefill:
             yield from self._decoder.prefill(chunks)
         if plan.decode:
@@ -192,7 +200,7 @@ class GenerationWorker:
         """Applies the result of a run to its sequences."""
         now = self._clock()
         if isinstance(result, Ending):
-            self._end_all([chunk.sequence for chunk in chunks], result, now)
+            self._jobs.end_all([chunk.sequence for chunk in chunks], result, now)
         elif isinstance(result, ManyRuns):
             self._apply_many(chunks, result)
         elif isinstance(result, VerifiedTokens):
@@ -203,7 +211,7 @@ class GenerationWorker:
             except Exception as error:  # of a run on the device, which reads or samples the logits
                 log.exception("%s: selecting tokens failed", self.model)
                 failure = run_failure(error, NOT_CHOSEN)
-                self._end_all([chunk.sequence for chunk in chunks], failure, now)
+                self._jobs.end_all([chunk.sequence for chunk in chunks], failure, now)
 
     def _apply_many(self, chunks: Sequence[Chunk], runs: ManyRuns) -> None:
         """Counts the tokens of several decode runs as cached, and appends those that they chose."""
@@ -241,7 +249,7 @@ class GenerationWorker:
                 forking.append(index)
         if prefilling:
             failing = self._selector.find_non_finite(prefilling, logits)
-            self._end_all([sequences[index] for index in failing], NOT_FINITE, now)
+            self._jobs.end_all([sequences[index] for index in failing], NOT_FINITE, now)
         if forking:
             self._forking.add([sequences[index] for index in forking], forking, logits)
         if selecting:
@@ -263,26 +271,6 @@ class GenerationWorker:
             for group in filter(lambda group: group.sequences, groups):
                 self._jobs.end_job(group, failure, now)
 
-    def _end_all(self, sequences: Sequence[DecodingSequence], ending: Ending, now: float) -> None:
-        for sequence in filter(_is_live, sequences):  # one may end others of its job
-            self._jobs.end(sequence, ending, now)
-
-    def _encode(self, sequences: Sequence[DecodingSequence]) -> None:
-        def encode(batch: Sequence[DecodingSequence]) -> None:
-            started = self._clock()
-            self._runner.encode(batch, [self._slots.slot_of(sequence) for sequence in batch])
-            num_tokens = sum(sequence.num_source_tokens for sequence in batch)
-            seconds = self._clock() - started
-            self._report(RunReport("encode", len(batch), num_tokens, (seconds,)))
-
-        label = f"encoding by {self.model}"
-        for batch, failure in run_with_isolation(sequences, encode, label, _is_live):
-            if failure is not None:
-                self._end_all(batch, failure, self._clock())
-                continue
-            for sequence in batch:
-                sequence.on(Event.PREFILL)
-
     def _release_ended(self) -> None:
         """Releases the slots of ended sequences. Slots move only here and in forks."""
         ended = [s for s in self._jobs.drain_ended() if not self._waiting.discard(s.id)]
@@ -291,10 +279,3 @@ class GenerationWorker:
             # The last sequence fills a slot that is freed: it should be one that goes on.
             is_last = in_order[-1] is self._slots.running[-1]
             self._slots.release(in_order.pop() if is_last else in_order.popleft())
-
-    def _report(self, report: RunReport) -> None:
-        self._observer.on_run(self.model, report)
-
-
-def _is_live(sequence: DecodingSequence) -> bool:
-    return sequence.is_live

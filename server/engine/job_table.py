@@ -4,7 +4,7 @@ Only :meth:`JobTable._end` ends a job or one of its outputs.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from server.engine.cache.slot_store import SlotStore
 from server.engine.decoding.sampling import TokenLogprob
@@ -80,6 +80,12 @@ class JobTable:
         """Ends a sequence without a token, and its whole job unless the sequence is independent."""
         group = self._group_of[sequence.id]
         self._end(group, ending, now, sequence if group.is_independent else None)
+
+    def end_all(self, sequences: Iterable[DecodingSequence], ending: Ending, now: float) -> None:
+        """Ends the sequences that have not ended, as :meth:`end` does."""
+        for sequence in sequences:
+            if sequence.is_live:  # one may end others of its job
+                self.end(sequence, ending, now)
 
     def end_job(self, group: SequenceGroup, ending: Ending, now: float) -> None:
         """Ends all outputs of a job that have not ended."""

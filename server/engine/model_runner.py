@@ -18,6 +18,7 @@ from server.engine.gpu.padded_prompts import PaddedPrompts
 from server.engine.gpu.padded_sources import PaddedSources
 from server.engine.gpu.sampler_inputs import LOGITS
 from server.engine.graph_runs import GraphRuns
+from server.engine.prompt_images import ImageEncoder, ImageInputs
 from server.engine.recording import Recorder
 from server.engine.requests.sequence import DecodingSequence
 from server.engine.run_inputs import Chunk, ChunkLimits, RunInputs, encoder_inputs, split
@@ -44,11 +45,13 @@ class ModelRunner:
         steps: the graphs that run decode steps; None uses ``decode``.
 
     Attributes:
+        images: computes the vectors of images in prompts; None if the model reads none.
         attention: runs the graphs with attention weights.
         prompts: recorded runs of ``decode`` over whole prompts; None without any.
         sources: recorded runs of ``encode``; None without any.
     """
 
+    images: ImageEncoder | None = None
     prompts: PaddedPrompts | None = None
     sources: PaddedSources | None = None
 
@@ -80,7 +83,8 @@ class ModelRunner:
         self._max_length = capacity.max_length
         self._limits = ChunkLimits(spec.max_chunk, within_source=spec.chunk_within_source)
         self._encode = None if encode is None else encode.bind({})
-        self._inputs = RunInputs(has_source=encode is not None)
+        images = None if spec.image_vector_size is None else ImageInputs(spec.image_vector_size)
+        self._inputs = RunInputs(has_source=encode is not None, images=images)
         self._runs = GraphRuns(
             graph=decode,
             cache=self.cache,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from model.bundle import SAMPLES
+from server.engine.prompt_images import ImageInputs
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
 from server.runtime.contract import SOURCE_ROWS
@@ -67,10 +68,10 @@ class ChunkLimits:
 class _DecodeInputs:
     """The inputs of decode steps over ``num_rows`` sequences: arrays that each step updates.
 
-    ``has_source``: see :class:`RunInputs`.
+    ``has_source`` and ``images``: see :class:`RunInputs`.
     """
 
-    def __init__(self, num_rows: int, *, has_source: bool) -> None:
+    def __init__(self, num_rows: int, *, has_source: bool, images: ImageInputs | None) -> None:
         self._has_source = has_source
         self._sequence_ids: list[int] = []  # the sequences whose sources are in the arrays
         self._ids = np.empty((num_rows, 1), np.int64)
@@ -83,6 +84,7 @@ class _DecodeInputs:
             "max_total_length": self._max_total,
             "logit_positions": np.arange(num_rows, dtype=np.int32),
             "num_new_tokens": np.ones(num_rows, np.int32),
+            **({} if images is None else images.none),
         }
 
     def update(self, chunks: Sequence[Chunk]) -> Inputs:
@@ -113,11 +115,12 @@ class _DecodeInputs:
 class RunInputs:
     """Builds the inputs of runs. Decode steps over the same number of sequences share arrays.
 
-    ``has_source``: whether the model is an encoder-decoder.
+    ``has_source``: whether the model is an encoder-decoder. ``images``: the inputs of a decoder
+    that reads images; None for others.
     """
 
-    def __init__(self, *, has_source: bool) -> None:
-        self._has_source = has_source
+    def __init__(self, *, has_source: bool, images: ImageInputs | None = None) -> None:
+        self._has_source, self._images = has_source, images
         self._of_steps: dict[int, _DecodeInputs] = {}  # by number of sequences
 
     def of(self, chunks: Sequence[Chunk], *, all_positions: bool = False) -> Inputs:
@@ -125,16 +128,21 @@ class RunInputs:
 
         ``all_positions``: asks for logits after each token; only for a run over one chunk.
         """
-        if not all_positions and all(chunk.size == 1 for chunk in chunks):
+        if not (all_positions or any(chunk.size > 1 or _has_images(chunk) for chunk in chunks)):
             return self._of_step(len(chunks)).update(chunks)
         ids, num_new = pad(
             [sequence.tokens[start : start + size] for sequence, start, size in chunks]
         )
-        num_cached = np.array([chunk.start for chunk in chunks], np.int32)
+        starts = [chunk.start for chunk in chunks]
+        num_cached = np.array(starts, np.int32)
         if all_positions:
             positions = np.arange(ids.shape[1], dtype=np.int32)
         else:
             positions = np.arange(len(chunks), dtype=np.int32) * ids.shape[1] + num_new - 1
+        images: dict[str, Array] = {}
+        if self._images is not None:
+            sequences = [chunk.sequence for chunk in chunks]
+            images = self._images.of(sequences, starts, [chunk.size for chunk in chunks])
         return {
             "token_ids": ids,
             "logit_positions": positions,
@@ -142,6 +150,7 @@ class RunInputs:
             "num_new_tokens": num_new,
             "max_total_length": np.array((num_cached + num_new).max(), np.int32),
             **(_sources([chunk.sequence for chunk in chunks]) if self._has_source else {}),
+            **images,
         }
 
     def advance(self, tokens: Sequence[int]) -> None:
@@ -154,8 +163,15 @@ class RunInputs:
     def _of_step(self, num_rows: int) -> _DecodeInputs:
         found = self._of_steps.get(num_rows)
         if found is None:
-            found = self._of_steps[num_rows] = _DecodeInputs(num_rows, has_source=self._has_source)
+            found = self._of_steps[num_rows] = _DecodeInputs(
+                num_rows, has_source=self._has_source, images=self._images
+            )
         return found
+
+
+def _has_images(chunk: Chunk) -> bool:
+    """Whether a chunk may have tokens of images: its prompt is not prefilled yet."""
+    return bool(chunk.sequence.image_vectors)
 
 
 def _sources(sequences: Sequence[DecodingSequence]) -> dict[str, Array]:

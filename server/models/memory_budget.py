@@ -178,4 +178,7 @@ def _working_bytes(manifest: Manifest, max_length: int, config: ServerConfig) ->
         # The latest runs keep logits of 2 rows for each slot, in both copies of a graph.
         logits = 4 * 4 * config.num_slots * dimensions.vocabulary_size
     activations = 4 * num_tokens * dimensions.hidden_size * _VECTORS_PER_TOKEN
+    if manifest.image is not None and manifest.image.prompt is not None:
+        # A patch's vector is about as large as the patch.
+        activations += 4 * manifest.image.num_bytes * _VECTORS_PER_TOKEN
     return config.num_lanes_total * (activations + logits)

@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from model.bundle import BundleError
+from model.bundle import BundleError, ImagePrompt, ImageSpec
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.decoding.options import GREEDY, Sampling
 from server.engine.encoder_runner import TOKEN_VECTORS
 from server.engine.lane import Worker
 from server.engine.observer import Unobserved
-from server.engine.requests.job import EncodingJob, GenerationJob, Job
+from server.engine.requests.job import EncodingJob, GenerationJob, Job, PromptImage
 from server.engine.scheduler import MAX_PADDING
 from server.models.memory_budget import max_padded_tokens
 from server.models.registry import ATTENTION_GRAPHS, Model, Replica
@@ -47,7 +47,8 @@ def warm_up(model: Model, config: ServerConfig) -> None:
         BundleError: a short run failed, or its output is not finite.
     """
     small = replace(config, num_slots=1, num_prefix_slots=0, cuda_graphs=False)
-    short = model.shortened(_MAX_LENGTH)
+    image = model.manifest.image if model.manifest.image_prompt else None
+    short = model.shortened(_MAX_LENGTH + (0 if image is None else image.num_tokens))
     for replica in (copy for loaded in model.replicas for copy in _copies(loaded)):
         worker = make_worker(short, replica, small, Unobserved())
         for job in _jobs(model, config):
@@ -178,9 +179,20 @@ def _jobs(model: Model, config: ServerConfig) -> list[Job]:
         outputs = model.manifest.graphs["encode"].outputs
         wants_tokens = any(tensor.name == TOKEN_VECTORS for tensor in outputs)
         return [msgspec.structs.replace(job, wants_tokens=wants_tokens)]
+    image = model.manifest.image
+    if image is not None and image.prompt is not None:
+        return [job, _with_image(job, image, image.prompt)]
     if config.samples_on_device:
         return [replace(job, sampling=sampling) for sampling in _SAMPLINGS]
     return [job]
+
+
+def _with_image(job: GenerationJob, image: ImageSpec, prompt: ImagePrompt) -> GenerationJob:
+    """``job`` with a black image after its first token."""
+    first, *rest = job.prompt
+    tokens = (first, *[prompt.token] * image.num_tokens, *rest)
+    pixels = np.zeros((image.height, image.width, image.num_channels), np.uint8)
+    return replace(job, prompt=tokens, images=(PromptImage(1, image.num_tokens, pixels, -1),))
 
 
 def _job(model: Model, num_tokens: int) -> Job:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from model.bundle import ATTEND, ATTEND_ENCODE, EmbeddingKind, Manifest
+from model.bundle import ATTEND, ATTEND_ENCODE, ENCODE_IMAGES, EmbeddingKind, Manifest
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.cache.slot_tensors import Capacity, SlotTensors, can_hold_prefixes
@@ -34,6 +34,7 @@ from server.engine.gpu.sampler_inputs import LogitsSpec
 from server.engine.lane import Worker
 from server.engine.model_runner import ModelRunner
 from server.engine.observer import Observer
+from server.engine.prompt_images import ImageEncoder
 from server.engine.requests.admission import AdmissionLimits, ClientRate
 from server.engine.requests.busy_lanes import BusyLanes
 from server.engine.requests.job import Cost
@@ -110,6 +111,8 @@ def make_worker(
         model=manifest.name,
         steps=replica.steps,
     )
+    if ENCODE_IMAGES in graphs:
+        runner.images = ImageEncoder(graphs[ENCODE_IMAGES], runner.progress)
     if config.has_buckets and reader is not None:
         try:
             runner.prompts = _padded_prompts(model, replica, config, runner.cache, reader)

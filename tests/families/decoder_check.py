@@ -12,12 +12,12 @@ from export.checkpoint import Checkpoint
 from export.decoding import (
     DecodingInputs,
     DecodingRun,
-    decode_in_graph,
     greedy_tokens,
-    prefill_source,
 )
 from export.parity import TIE, TOLERANCE, ParityReference
-from export.runtime import DecodeSession, Floats, Session
+from export.parity_sessions import open_sessions, run_sessions
+from export.prompt_images import PlacedImage
+from export.runtime import Floats
 from export.speech import Source
 from model.bundle import GraphSpec
 from model.config import Kind
@@ -55,6 +55,8 @@ def check_decoder(
     graphs: dict[str, GraphSpec],
     sources: Sequence[Source] | None = None,
     read: ReadSource = read_text,
+    images: Sequence[Sequence[PlacedImage]] = (),
+    more: Sequence[dict[str, torch.Tensor]] = (),
 ) -> CheckedFamily:
     """Asserts that the graphs decode like ``model``, and that rows do not depend on their batch.
 
@@ -62,9 +64,13 @@ def check_decoder(
         rows: prompts; in an encoder-decoder, where targets start, and sources.
         sources: instead of ``rows``, one for each of them.
         read: what ``model`` takes for a source.
+        images: of each prompt.
+        more: what ``model`` takes for them.
     """
     special = checkpoint.special_tokens
-    inputs = DecodingInputs(prompts=rows, num_steps=NUM_STEPS, suppressed=special.suppressed)
+    inputs = DecodingInputs(
+        prompts=rows, num_steps=NUM_STEPS, suppressed=special.suppressed, images=images
+    )
     if checkpoint.config.kind == Kind.ENCODER_DECODER:
         assert special.decoder_start is not None
         # Forced prefixes of different lengths.
@@ -74,7 +80,7 @@ def check_decoder(
     assert checkpoint.config.position.max_positions >= longest, f"{longest} positions needed"
 
     batched = _decode(directory, graphs, inputs)
-    reference_outputs = _reference_logits(model, inputs, batched, read)
+    reference_outputs = _reference_logits(model, inputs, batched, read, more)
     error = max(max_errors([batched.logits], [reference_outputs]))
     assert error <= TOLERANCE, f"{error:.2e} from transformers"
 
@@ -83,6 +89,7 @@ def check_decoder(
             inputs,
             prompts=[inputs.prompts[index]],
             sources=None if inputs.sources is None else [inputs.sources[index]],
+            images=inputs.images[index : index + 1],
         )
         alone = _decode(directory, graphs, one, batched.tokens[index : index + 1])
         assert np.abs(alone.logits[0] - batched.logits[index]).max() <= ROW_TOLERANCE
@@ -123,27 +130,22 @@ def _decode(
     tokens: Any = None,
     chunks: int = 1,
 ) -> DecodingRun:
-    decoder = DecodeSession(
-        directory,
-        graphs["decode"],
-        num_slots=len(inputs.prompts),
-        capacity=inputs.capacity,
-        source_capacity=inputs.source_capacity,
-    )
-    if inputs.sources is not None:
-        prefill_source(Session(directory, graphs["encode"]), decoder, inputs.sources)
-    return decode_in_graph(decoder, inputs, tokens, chunks)
+    return run_sessions(open_sessions(inputs, directory, graphs), inputs, tokens, chunks)
 
 
 def _reference_logits(
-    model: Any, inputs: DecodingInputs, run: DecodingRun, read: ReadSource
+    model: Any,
+    inputs: DecodingInputs,
+    run: DecodingRun,
+    read: ReadSource,
+    more: Sequence[dict[str, torch.Tensor]],
 ) -> Floats:
     """``[rows, steps, vocabulary]``: one forward pass per row over the same tokens."""
     rows = []
     for index, prompt in enumerate(inputs.prompts):
         ids = torch.tensor([[*prompt, *run.tokens[index, :-1].tolist()]])
         if inputs.sources is None:
-            logits = model(ids).logits
+            logits = model(ids, **(more[index] if more else {})).logits
         else:
             source = read(inputs.sources[index])
             logits = model(**source, decoder_input_ids=ids).logits

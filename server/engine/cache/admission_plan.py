@@ -23,7 +23,7 @@ class Prompt(Protocol):
     @property
     def id(self) -> int: ...
     @property
-    def tokens(self) -> Sequence[int]: ...
+    def prefix_keys(self) -> Sequence[int]: ...
     @property
     def num_cached_tokens(self) -> int: ...
     @property
@@ -32,6 +32,7 @@ class Prompt(Protocol):
     def cache_scope(self) -> str: ...
     @property
     def prefills_alone(self) -> bool: ...
+    def missing_image(self, num_cached: int) -> int | None: ...
 
 
 class PrefixMatch(NamedTuple):
@@ -41,6 +42,13 @@ class PrefixMatch(NamedTuple):
     num_tokens: int
 
 
+class MissingImage(NamedTuple):
+    """The image at index ``image`` of sequence ``id`` has no vectors yet."""
+
+    id: int
+    image: int
+
+
 @dataclass(slots=True)
 class AdmissionPlan:
     """What the next sequences to admit copy.
@@ -48,11 +56,14 @@ class AdmissionPlan:
     Attributes:
         matches: by sequence id. Each is valid if the sequences that are not held are admitted in
             the order of the queue.
-        held: sequences that wait for the prefill of another one, which runs or is admitted before.
+        held: sequences that wait for the prefill of another one, which runs or is admitted before,
+            or for the vectors of their images.
+        next_image: the first sequence that waits for vectors, and which image to encode next.
     """
 
     matches: dict[int, PrefixMatch] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
+    next_image: MissingImage | None = None
 
     def num_cached(self, id_: int) -> int:
         """The number of tokens that sequence ``id_`` copies."""
@@ -133,6 +144,12 @@ def plan_admissions(
             plan.held.add(sequence.id)
             rows.append(_row(_NO_SLOT, sequence, 0))
             continue
+        image = sequence.missing_image(num_cached)
+        if image is not None:
+            plan.next_image = plan.next_image or MissingImage(sequence.id, image)
+            plan.held.add(sequence.id)
+            rows.append(_row(_NO_SLOT, sequence, 0))
+            continue
         if match is not None:
             plan.matches[sequence.id] = match
         take_slot(slot, prefixes, num_rows, match)
@@ -180,7 +197,7 @@ def _search(sequence: Prompt, slot: int, rows: Iterable[_Row], prefixes: PrefixC
 
     At least one token of a prompt is left to prefill, because its logits are needed.
     """
-    scope, tokens = sequence.cache_scope, sequence.tokens
+    scope, tokens = sequence.cache_scope, sequence.prefix_keys
     key, limit = prefix_key(scope, tokens), len(tokens) - 1
     if key is None or limit < MIN_REUSED_TOKENS:
         return _NOTHING
@@ -212,9 +229,11 @@ def _search(sequence: Prompt, slot: int, rows: Iterable[_Row], prefixes: PrefixC
 
 def _should_wait(sequence: Prompt, num_cached: int, num_awaited: int) -> bool:
     num_saved = num_awaited - num_cached
-    return num_saved >= MIN_REUSED_TOKENS and 2 * num_saved >= len(sequence.tokens) - num_cached
+    return (
+        num_saved >= MIN_REUSED_TOKENS and 2 * num_saved >= len(sequence.prefix_keys) - num_cached
+    )
 
 
 def _row(slot: int, sequence: Prompt, num_cached: int) -> _Row:
-    scope, tokens = sequence.cache_scope, sequence.tokens
+    scope, tokens = sequence.cache_scope, sequence.prefix_keys
     return _Row(slot, scope, prefix_key(scope, tokens), tokens, num_cached)

@@ -173,7 +173,7 @@ class SlotStore:
     def release(self, sequence: DecodingSequence) -> None:
         """Releases the slot. Its tokens stay as a cached prefix, unless the sequence failed."""
         before = self.running
-        tokens = sequence.tokens[: sequence.num_cached_tokens]
+        tokens = sequence.prefix_keys[: sequence.num_cached_tokens]
         keeps = sequence.phase != Phase.FAILED and self._keeps(sequence.cache_scope, tokens)
         cycle = self._slots.release(
             sequence.id,

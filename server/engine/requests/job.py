@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -90,6 +91,27 @@ class Candidates:
         return self._find()
 
 
+class PromptImage(NamedTuple):
+    """An image in a prompt.
+
+    Attributes:
+        start: the index of its first token in the prompt.
+        num_tokens: how many tokens it has there, one for each of its vectors.
+        pixels: as the model's graph takes them: ``[height, width, channels]``, 0 to 255.
+        key: equal for equal pixels only, and no token id: negative.
+    """
+
+    start: int
+    num_tokens: int
+    pixels: npt.NDArray[np.uint8]
+    key: int
+
+    @property
+    def stop(self) -> int:
+        """The index after its last token."""
+        return self.start + self.num_tokens
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationJob:
     """One prompt or source, and what to generate after it.
@@ -120,6 +142,7 @@ class GenerationJob:
             search once its hypotheses agree on a text with one.
         samples: the encoder's source for speech: one window, as the model's graph takes it.
         num_audio_tokens: the number of vectors that the encoder makes of the window.
+        images: of the prompt, in the order of their tokens.
     """
 
     prompt: tuple[int, ...]
@@ -144,6 +167,7 @@ class GenerationJob:
     text_end: Callable[[], TextEnd] | None = None
     samples: npt.NDArray[np.int16] | None = field(default=None, compare=False)
     num_audio_tokens: int = 0
+    images: tuple[PromptImage, ...] = field(default=(), compare=False)
 
     @property
     def num_source_tokens(self) -> int:
@@ -164,6 +188,14 @@ class GenerationJob:
     def prefills_alone(self) -> bool:
         """Whether the prompt is prefilled in separate runs, without a cached prefix."""
         return self.logprob_options.prompt_logprobs is not None or self.attention is not None
+
+    @property
+    def prefix_keys(self) -> list[int]:
+        """The prompt as the prefix cache compares it: images have their keys, not their tokens."""
+        keys = list(self.prompt)
+        for image in self.images:
+            keys[image.start : image.stop] = [image.key] * image.num_tokens
+        return keys
 
     @property
     def cost(self) -> Cost:

@@ -74,6 +74,9 @@ class DecodingSequence:
         tokens: the prompt's tokens, then the generated ones.
         num_cached_tokens: how many leading ``tokens`` have keys and values in the slot.
         num_reserved_slots: slots kept free for the sequences that will fork from it.
+        image_vectors: ``[tokens, size]`` by index in the job's images, until the prompt is
+            prefilled.
+        prompt_keys: :attr:`GenerationJob.prefix_keys` of a job with images; None without.
         unpublished: its latest tokens, not yet in an update.
         last_published: when its tokens were last published, in the engine's clock (seconds).
     """
@@ -92,6 +95,8 @@ class DecodingSequence:
     tokens: list[int] = field(default_factory=list)
     num_cached_tokens: int = 0
     num_reserved_slots: int = 0
+    image_vectors: dict[int, Floats] = field(default_factory=dict)
+    prompt_keys: list[int] | None = None
     unpublished: Unpublished = field(default_factory=Unpublished)
     last_published: float = -math.inf
 
@@ -116,6 +121,8 @@ class DecodingSequence:
                 and job.delivery is Delivery.WHOLE
                 and job.logprob_options == NO_LOGPROBS
                 and job.attention is None
+                # The run over the last token of an image takes its vector.
+                and not (job.images and job.images[-1].stop == len(job.prompt))
             ),
             drafter=Drafter(job.source),
             generator=_generator(job, 0),
@@ -123,6 +130,7 @@ class DecodingSequence:
             logits_processors=processors,
             tokens=list(job.prompt),
             num_reserved_slots=job.num_sequences - 1,
+            prompt_keys=job.prefix_keys if job.images else None,
         )
 
     def fork(self, id_: int, output: int) -> "DecodingSequence":
@@ -139,6 +147,7 @@ class DecodingSequence:
             phase=self.phase,
             tokens=list(self.tokens),
             num_cached_tokens=self.num_cached_tokens,
+            prompt_keys=self.prompt_keys,
         )
 
     @property
@@ -148,6 +157,24 @@ class DecodingSequence:
     @property
     def prefills_alone(self) -> bool:
         return self.job.prefills_alone
+
+    @property
+    def prefix_keys(self) -> list[int]:
+        """Its tokens as the prefix cache compares them: equal ones have equal keys and values."""
+        if self.prompt_keys is None:
+            return self.tokens
+        return [*self.prompt_keys, *self.tokens[len(self.prompt_keys) :]]
+
+    def missing_image(self, num_cached: int) -> int | None:
+        """The first image without vectors that a prefill after ``num_cached`` tokens needs."""
+        return next(
+            (
+                index
+                for index, image in enumerate(self.job.images)
+                if image.stop > num_cached and index not in self.image_vectors
+            ),
+            None,
+        )
 
     @property
     def num_source_tokens(self) -> int:
@@ -247,6 +274,7 @@ class DecodingSequence:
         """
         if self.phase is not Phase.DECODING:
             self.on(Event.TOKEN)
+            self.image_vectors.clear()
         self.tokens.append(token)
         if token in self.job.eos:
             return Outcome.STOP

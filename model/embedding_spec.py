@@ -1,0 +1,62 @@
+"""The vectors of embedding models, as bundles describe them. Imports no torch."""
+
+from enum import StrEnum
+
+import msgspec
+
+from model.config import PoolingKind
+from model.graph_spec import Record, Size, TokenId
+
+
+class EmbeddingKind(StrEnum):
+    """The output for a text: one vector, weights of vocabulary tokens, or a vector per token."""
+
+    DENSE = "dense"
+    SPARSE = "sparse"
+    MULTI_VECTOR = "multi_vector"
+
+
+class MultiVector(Record, frozen=True, kw_only=True):
+    """How a late-interaction model tokenizes texts (Khattab and Zaharia 2020, ColBERT).
+
+    Attributes:
+        query_marker: inserted after a query's first token; ``document_marker`` likewise.
+        query_length: queries are cut to this many tokens, marker and special tokens included.
+        document_length: the same for documents.
+        has_end_token: whether the tokenizer ends texts with a special token, which is kept when a
+            text is cut.
+        filler: the token that pads queries to ``query_length``; None: queries are not padded.
+        attends_to_filler: whether other tokens attend to the filler.
+        skipped: tokens of documents that get no vector, such as punctuation.
+    """
+
+    query_marker: TokenId | None = None
+    document_marker: TokenId | None = None
+    query_length: Size
+    document_length: Size
+    has_end_token: bool = True
+    filler: TokenId | None = None
+    attends_to_filler: bool = False
+    skipped: tuple[TokenId, ...] = ()
+
+
+class Embedding(Record, frozen=True, kw_only=True):
+    """The vectors of an embedding model.
+
+    Attributes:
+        size: size of a vector; for sparse vectors, that of the vocabulary.
+        pooling: for dense vectors.
+        multi_vector: for models with a vector per token.
+        truncations: sizes to which vectors may be truncated (Kusupati et al. 2022, Matryoshka);
+            empty: any size.
+        prompts: prefixes for texts, by name.
+    """
+
+    kind: EmbeddingKind = EmbeddingKind.DENSE
+    size: Size
+    pooling: PoolingKind | None = None
+    is_normalized: bool
+    multi_vector: MultiVector | None = None
+    truncations: tuple[Size, ...] = ()
+    prompts: dict[str, str] = msgspec.field(default_factory=dict)
+    default_prompt: str | None = None
