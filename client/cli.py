@@ -125,6 +125,7 @@ def generate(
     system: Annotated[
         str | None, typer.Option(help="System message, for a model with a chat template.")
     ] = None,
+    image: flags.Images = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue TEXT verbatim, without the chat template.")
     ] = False,
@@ -134,7 +135,8 @@ def generate(
 ) -> None:
     """Continue texts with a decoder.
 
-    A model with a chat template answers each TEXT as a user message, in a request of its own.
+    A model with a chat template answers each TEXT as a user message, in a request of its own, with
+    the images before the text.
     With --raw, or without a chat template, one request continues all TEXTs.
     """
     texts = flags.read_texts(text, sys.stdin)
@@ -145,7 +147,10 @@ def generate(
         )
         if system is not None and not is_chat:
             raise typer.BadParameter("--system needs a model with a chat template, without --raw")
-        prompts = [_Prompt(messages=_chat_messages(text, system)) for text in texts]
+        if image and not is_chat:
+            raise typer.BadParameter("--image needs a model with a chat template, without --raw")
+        images = [file.read() for file in image or ()]
+        prompts = [_Prompt(messages=_chat_messages(text, system, images)) for text in texts]
         if not is_chat:
             prompts = [_Prompt(inputs=texts)]
         if json:
@@ -172,9 +177,9 @@ class _Prompt:
     messages: Sequence[types.Message] = ()
 
 
-def _chat_messages(text: str, system: str | None) -> list[types.Message]:
+def _chat_messages(text: str, system: str | None, images: Sequence[bytes]) -> list[types.Message]:
     first = [] if system is None else [types.Message("system", system)]
-    return [*first, types.Message("user", text)]
+    return [*first, types.Message("user", [*images, text] if images else text)]
 
 
 @app.command()

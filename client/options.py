@@ -39,12 +39,13 @@ class Flag:
 class Message:
     """One turn of a conversation; the role is "system", "user", "assistant" or "tool".
 
-    ``tool_calls`` are those of an earlier answer. A message of the role "tool" has the result of
-    the call ``tool_call_id``. ``reasoning`` is what the assistant thought before an earlier answer.
+    ``content`` is a text, or texts and images (contents of files) in their order. ``tool_calls``
+    are those of an earlier answer, and ``reasoning`` is what the assistant thought before it. A
+    message of the role "tool" has the result of the call ``tool_call_id``.
     """
 
     role: str
-    content: str
+    content: str | Sequence[str | bytes]
     tool_calls: Sequence[ToolCall] = ()
     tool_call_id: str = ""
     reasoning: str = ""

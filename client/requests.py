@@ -59,9 +59,11 @@ def generate(
 
 
 def _chat_message(turn: Message) -> wire.ChatMessage:
+    is_text = isinstance(turn.content, str)
     return wire.ChatMessage(
         role=turn.role,
-        content=turn.content,
+        content=turn.content if isinstance(turn.content, str) else "",
+        parts=[] if is_text else map(_content_part, turn.content),
         tool_calls=[
             wire.ToolCall(id=call.id, name=call.name, arguments=call.arguments)
             for call in turn.tool_calls
@@ -69,6 +71,13 @@ def _chat_message(turn: Message) -> wire.ChatMessage:
         tool_call_id=turn.tool_call_id,
         reasoning=turn.reasoning,
     )
+
+
+def _content_part(part: str | bytes) -> wire.ContentPart:
+    """A part of a message. Raises ``TypeError`` if it is neither a text nor an image."""
+    if isinstance(part, bytes):
+        return wire.ContentPart(image=part)
+    return wire.ContentPart(text=part)
 
 
 def translate(

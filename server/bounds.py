@@ -56,6 +56,7 @@ MAX_ENTRY_BYTES = 256
 MAX_NAME_BYTES = 256
 MAX_LABELS = 100  # candidate labels in a request
 MAX_MESSAGES = 1024
+MAX_PARTS = 1024  # of a message
 # Maximum tools of a conversation; and bytes of all of them and the template's variables, as JSON.
 MAX_TOOLS = 128
 MAX_TOOLS_BYTES = 1 << 16

@@ -322,6 +322,7 @@ def _chat_template(manifest: Manifest, tokenizer: Tokenizer) -> ChatTemplate | N
         name: "" if id_ is None else tokenizer.tokens([id_])[0] for name, id_ in named.items()
     }
     try:
-        return ChatTemplate(manifest.chat_template, tokens)
+        has_images = manifest.image_prompt is not None
+        return ChatTemplate(manifest.chat_template, tokens, has_images=has_images)
     except TemplateError as error:
         raise BundleError(f"{manifest.label}: chat_template: {error}") from error

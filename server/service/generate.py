@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from model.bundle import Task
 from model.config import Kind
@@ -12,6 +13,13 @@ from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.service import validation
 from server.service.caller import Caller
+from server.service.chat_images import (
+    NO_IMAGES,
+    ChatImages,
+    placed_images,
+    read_images,
+    with_image_texts,
+)
 from server.service.context import ServiceContext
 from server.service.generation_request import GenerateRequest
 from server.service.languages import target_start
@@ -46,7 +54,7 @@ async def prepare_generate(
             raise InvalidArgumentError("tools", error.description) from error
         raise
     model = template.model
-    field, prompts = await _prompts(request, model, context, caller)
+    field, prompts, images = await _prompts(request, model, context, caller)
     if request.response.echo and field == "messages":
         raise InvalidArgumentError("echo", "is not available with messages")
     prefixes = await target_prefix_ids(request, model, len(prompts), context, caller)
@@ -67,6 +75,10 @@ async def prepare_generate(
         for index, prompt in enumerate(whole)
     ]
     jobs = await after_prefixes(jobs, prefixes, request, context, caller)
+    spec = model.manifest.image
+    if images.pixels and spec is not None and spec.prompt is not None:
+        placed = placed_images(prompts[0], images, spec, spec.prompt)
+        jobs = [replace(job, images=placed) for job in jobs]
     echoes: Sequence[str] = ()
     if request.response.echo:
         echoes = request.inputs or await context.build(
@@ -79,13 +91,25 @@ async def prepare_generate(
         previous = list(map(model.tokenizer.last_with_text, prompts))
     prepared = prepared_request(request, model, caller, jobs, prefixes, started, echoes, previous)
     end = model.tokenizer.decode(prompts[0][-_TAG_TOKENS:])
-    return replace(prepared, chat=request.chat, begins_with_reasoning=opens_reasoning(end))
+    return replace(
+        prepared,
+        chat=request.chat,
+        begins_with_reasoning=opens_reasoning(end),
+        memory=images.memory,
+    )
+
+
+class _Prompts(NamedTuple):
+    """The name of the input field that is set, its prompts' token ids, and their images."""
+
+    field: str
+    token_ids: Sequence[tuple[int, ...]]
+    images: ChatImages = NO_IMAGES
 
 
 async def _prompts(
     request: GenerateRequest, model: Model, context: ServiceContext, caller: Caller
-) -> tuple[str, Sequence[tuple[int, ...]]]:
-    """The name of the input field that is set, and the token ids of its prompts."""
+) -> _Prompts:
     given = [name for name in _INPUT_FIELDS if getattr(request, name)]
     if len(given) != 1:
         raise InvalidArgumentError(
@@ -102,13 +126,13 @@ async def _prompts(
         num_ids = sum(map(len, request.token_inputs))
         check = partial(validation.check_token_inputs, request.token_inputs, size)
         await context.in_thread(check, caller, num_ids // 4)
-        return "token_inputs", request.token_inputs
+        return _Prompts("token_inputs", request.token_inputs)
     max_bytes = context.config.max_input_bytes
     if request.inputs:
         validation.check_texts(request.inputs, max_bytes)
         # A decoder needs room for a new token.
         encode = partial(model.tokenizer.encode, max_tokens=longest - is_decoder)
-        return "inputs", await context.tokenize(request.inputs, encode, caller)
+        return _Prompts("inputs", await context.tokenize(request.inputs, encode, caller))
     template = model.chat_template
     if template is None:
         raise InvalidArgumentError("messages", f"{request.model!r} has no chat template")
@@ -117,11 +141,26 @@ async def _prompts(
         raise InvalidArgumentError("tools", "are not described by this model's chat template")
     num_characters = check_size(request.chat)
     num_characters += sum(
-        len(message.content) + len(message.reasoning) + 256 for message in request.messages
+        len(message.text) + len(message.reasoning) + 256 for message in request.messages
     )
+    images = await read_images(request.messages, model, context, caller)
+    num_characters += sum(map(len, images.texts))
 
     def render() -> list[tuple[int, ...]]:
         prompt = template.render(request.messages, request.chat)
-        return model.tokenizer.encode([prompt], special_tokens=False)
+        prompt = with_image_texts(prompt, images, model.manifest.image_prompt)
+        return model.tokenizer.encode([prompt], special_tokens=_adds_special_tokens(prompt, model))
 
-    return "messages", await context.in_thread(render, caller, num_characters)
+    return _Prompts("messages", await context.in_thread(render, caller, num_characters), images)
+
+
+def _adds_special_tokens(prompt: str, model: Model) -> bool:
+    """Whether the tokenizer adds its special tokens to a chat prompt.
+
+    As in ``transformers``: tokenizers never add any, processors of texts and images do unless the
+    template wrote the first.
+    """
+    bos = model.manifest.special_tokens.bos
+    if model.manifest.image_prompt is None:
+        return False
+    return bos is None or not prompt.startswith(model.tokenizer.tokens([bos])[0])

@@ -19,7 +19,7 @@ from server.service.truncation import Truncation
 from server.service.usage import Usage
 
 # Reading an image's header has this cost: see :mod:`server.service.threads`.
-_HEADER_COST = 256
+HEADER_COST = 256
 # Decoding and resizing this many pixels costs 1.
 _PIXELS_PER_UNIT = 64
 
@@ -89,17 +89,22 @@ async def decode_images(images: Sequence[bytes], call: EncoderCall) -> list[Pixe
     spec = image_spec(call)
 
     def open_some(start: int, stop: int) -> list[Image]:
-        return [_open(images[index], index) for index in range(start, stop)]
+        return [open_checked(images[index], f"images[{index}]") for index in range(start, stop)]
 
-    headers = slices_of([_HEADER_COST] * len(images), open_some)
+    headers = slices_of([HEADER_COST] * len(images), open_some)
     opened = [image for part in await call.prepare(len(images), headers) for image in part]
-    num_pixels = sum(image.width * image.height for image in opened)
+    check_pixels(opened, "images")
+    slices = [decoding_slice(image, f"images[{index}]", spec) for index, image in enumerate(opened)]
+    return await call.prepare(len(images), slices)
+
+
+def check_pixels(images: Sequence[Image], field: str) -> None:
+    """Rejects a request whose opened images have too many pixels together."""
+    num_pixels = sum(image.width * image.height for image in images)
     if num_pixels > MAX_REQUEST_PIXELS:
         raise InvalidArgumentError(
-            "images", f"have {num_pixels} pixels, at most {MAX_REQUEST_PIXELS} are accepted"
+            field, f"have {num_pixels} pixels, at most {MAX_REQUEST_PIXELS} are accepted"
         )
-    slices = [_slice(image, index, spec) for index, image in enumerate(opened)]
-    return await call.prepare(len(images), slices)
 
 
 def image_spec(call: EncoderCall) -> ImageSpec:
@@ -147,24 +152,31 @@ def check_alone(**others: object) -> None:
             raise InvalidArgumentError(name, "does not apply to images")
 
 
-def _open(data: bytes, index: int) -> Image:
+def open_checked(data: bytes, path: str) -> Image:
+    """Reads an image's header.
+
+    Raises:
+        InvalidArgumentError: it is damaged or too large; the error names ``path``.
+    """
     try:
         image = open_image(data)
     except ImageError as error:
-        raise InvalidArgumentError(f"images[{index}]", f"the image {error}") from error
+        raise InvalidArgumentError(path, f"the image {error}") from error
     num_pixels = image.width * image.height
     if num_pixels > MAX_IMAGE_PIXELS:
         raise InvalidArgumentError(
-            f"images[{index}]", f"has {num_pixels} pixels, at most {MAX_IMAGE_PIXELS} are accepted"
+            path, f"has {num_pixels} pixels, at most {MAX_IMAGE_PIXELS} are accepted"
         )
     return image
 
 
-def _slice(image: Image, index: int, spec: ImageSpec) -> Slice[Pixels]:
+def decoding_slice(image: Image, path: str, spec: ImageSpec) -> Slice[Pixels]:
+    """Decodes an opened image; an error names ``path``."""
+
     def decode() -> Pixels:
         try:
             return to_pixels(image, spec)
         except ImageError as error:
-            raise InvalidArgumentError(f"images[{index}]", f"the image {error}") from error
+            raise InvalidArgumentError(path, f"the image {error}") from error
 
     return Slice(image.width * image.height // _PIXELS_PER_UNIT, decode)

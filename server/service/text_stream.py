@@ -63,6 +63,7 @@ async def _run_jobs(
         context.engine.cancel(handles)
         for output in outputs:
             output.close()
+        prepared.memory.close()
 
 
 async def _chunks(outputs: JobOutputs, handle: JobHandle) -> AsyncGenerator[TextChunk, None]:

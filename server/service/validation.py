@@ -31,7 +31,7 @@ def of_inputs(model: Model) -> str:
     """Describes a model's inputs, for errors, such as " of speech"; empty for texts."""
     if model.manifest.audio is not None:
         return " of speech"
-    if model.manifest.image is None:
+    if model.manifest.image is None or model.manifest.image_prompt is not None:
         return ""
     return " of texts with images" if model.manifest.reads_texts else " of images"
 
@@ -53,7 +53,8 @@ def check_takes_texts(model: Model, field: str, *, has_images: bool = False) -> 
     if not manifest.reads_texts:
         taken = "images" if manifest.audio is None else "speech"
         raise InvalidArgumentError(field, f"{manifest.name!r} takes {taken}, not texts")
-    if manifest.image is not None and not has_images:
+    needs_image = manifest.image is not None and manifest.image_prompt is None
+    if needs_image and not has_images:
         raise InvalidArgumentError(field, f"{manifest.name!r} takes an image with each text")
 
 
@@ -130,13 +131,24 @@ def check_messages(messages: Sequence[Message], max_bytes: int) -> None:
                 f"messages[{index}].role",
                 f"{quoted(message.role)} is not one of {', '.join(ROLES)}",
             )
-    if not any(message.content or message.tool_calls for message in messages):
+    for index, message in enumerate(messages):
+        check_parts(message, f"messages[{index}]")
+    if not any(message.content or message.parts or message.tool_calls for message in messages):
         raise InvalidArgumentError(f"messages[{len(messages) - 1}].content", "is empty")
     arguments = [call.arguments for message in messages for call in message.tool_calls]
     check_arguments("messages", arguments)
-    texts = [text for message in messages for text in (message.content, message.reasoning)]
+    texts = [text for message in messages for text in (message.text, message.reasoning)]
     if sum(len(text.encode()) for text in (*texts, *arguments)) > max_bytes:
         raise InvalidArgumentError("messages", f"have more than {max_bytes} bytes")
+
+
+def check_parts(message: Message, path: str) -> None:
+    """Rejects parts beside ``content``, and parts that are neither a text nor an image."""
+    if message.parts and message.content:
+        raise InvalidArgumentError(f"{path}.parts", "cannot be combined with content")
+    for index, part in enumerate(message.parts):
+        if (part.text is None) == (part.image is None):
+            raise InvalidArgumentError(f"{path}.parts[{index}]", "is neither a text nor an image")
 
 
 def check_arguments(field: str, arguments: Sequence[str]) -> None:

@@ -8,8 +8,17 @@ from typing import Any
 import msgspec
 from jinja2 import TemplateError
 
-from model.chat_template import compile_template, reads_variable, render_template
-from server.bounds import MAX_NAME_BYTES, MAX_TOOLS, MAX_TOOLS_BYTES, ruled, sized
+from model.chat_template import compile_template, reads_variable, render_template, text_content
+from server.bounds import (
+    MAX_IMAGE_BYTES,
+    MAX_IMAGES,
+    MAX_NAME_BYTES,
+    MAX_PARTS,
+    MAX_TOOLS,
+    MAX_TOOLS_BYTES,
+    ruled,
+    sized,
+)
 from server.errors import InvalidArgumentError
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -25,18 +34,34 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class ContentPart:
+    """A part of a message: a text, or an image's file."""
+
+    text: str | None = ruled("as content", None)
+    image: bytes | None = ruled(f"{MAX_IMAGE_BYTES:,} bytes, {MAX_IMAGES} images in all", None)
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a conversation. ``role`` is one of :data:`ROLES`.
 
-    ``tool_call_id`` names the call whose result the content is. ``reasoning`` is what the
-    assistant thought before ``content``.
+    ``tool_call_id`` names the call whose result the content is. ``parts`` replace the content.
+    ``reasoning`` is what the assistant thought before it.
     """
 
     role: str = sized(max_bytes=MAX_NAME_BYTES)
-    content: str = ruled("512 KiB, all messages together")
+    content: str = ruled("512 KiB, all messages together", "")
     tool_calls: tuple[ToolCall, ...] = sized((), max_items=MAX_TOOLS)
     tool_call_id: str = sized("", max_bytes=MAX_NAME_BYTES)
+    parts: tuple[ContentPart, ...] = sized((), max_items=MAX_PARTS)
     reasoning: str = ruled("as content", "")
+
+    @property
+    def text(self) -> str:
+        """Its texts, joined."""
+        if not self.parts:
+            return self.content
+        return "".join(part.text or "" for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +116,17 @@ class ChatTemplate:
         template: the Jinja source.
         special_tokens: texts of special tokens by name, such as ``bos_token``: the template's
             variables.
+        has_images: whether the model reads images in messages. If so, the template gets the
+            content of each message as a list of parts, as from processors of ``transformers``.
 
     Raises:
         jinja2.TemplateError: the template does not compile.
     """
 
-    def __init__(self, template: str, special_tokens: dict[str, str]) -> None:
-        self._template = compile_template(template)
+    def __init__(
+        self, template: str, special_tokens: dict[str, str], *, has_images: bool = False
+    ) -> None:
+        self._template, self._has_images = compile_template(template), has_images
         self._special_tokens = special_tokens
         self.describes_tools = reads_variable(template, "tools")
         """Whether prompts tell the model about tools."""
@@ -111,7 +140,10 @@ class ChatTemplate:
             InvalidArgumentError: the template rejects the messages, a text is no JSON object, or
                 the template reads no effort.
         """
-        turns = [_turn(message, f"messages[{index}]") for index, message in enumerate(messages)]
+        turns = [
+            _turn(message, f"messages[{index}]", has_images=self._has_images)
+            for index, message in enumerate(messages)
+        ]
         variables = {**self._effort(options.reasoning_effort), **_variables(options)}
         try:
             return render_template(self._template, turns, self._special_tokens, variables)
@@ -131,9 +163,15 @@ class ChatTemplate:
         return {}
 
 
-def _turn(message: Message, path: str) -> dict[str, Any]:
+def _turn(message: Message, path: str, *, has_images: bool) -> dict[str, Any]:
     """A message as templates expect it: without the fields that it does not have."""
-    turn: dict[str, Any] = {"role": message.role, "content": message.content}
+    content: Any = text_content(message.text, has_images=has_images)
+    if message.parts and has_images:
+        content = [
+            {"type": "image"} if part.text is None else {"type": "text", "text": part.text}
+            for part in message.parts
+        ]
+    turn: dict[str, Any] = {"role": message.role, "content": content}
     if message.reasoning:
         turn["reasoning_content"] = message.reasoning
     if message.tool_calls:

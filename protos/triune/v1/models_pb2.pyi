@@ -479,7 +479,9 @@ class Model(_message.Message):
 
     @_builtins.property
     def image(self) -> Global___ImageInfo:
-        """Set for models that take images. Those with a vocabulary take a text with each image."""
+        """Set for models that take images. Decoders take them in messages; encoders with a vocabulary take
+        a text with each image.
+        """
 
     @_builtins.property
     def audio(self) -> Global___AudioInfo:

@@ -31,6 +31,8 @@ _MAX_LENGTH = "max_new_tokens"  # the option that errors of other fields mention
 TEI_PATHS = {
     *("/embed", "/embed_all", "/embed_sparse", "/predict", "/similarity", "/decode", "/info")
 }
+_PART = re.compile(r"\.parts(\[\d+\])(\.image|\.text|$)")
+_PART_NAMES = {".image": ".image_url", ".text": ".text", "": ""}
 _FIRST_NAME = re.compile(r"\w+")
 
 
@@ -149,7 +151,11 @@ def failure_of(error: ServeError, names: Mapping[str, str] | None = None) -> Fai
 
 
 def wire_path(path: str, names: Mapping[str, str]) -> str:
-    """The path of a field, or its first name, as the protocol spells it."""
+    """The path of a field, or its first name, as the protocol spells it.
+
+    Parts of messages have the names of OpenAI's protocol, the only one with messages of parts.
+    """
+    path = _PART.sub(lambda part: f".content{part[1]}{_PART_NAMES[part[2]]}", path)
     if path in names:
         return names[path]
     first = _FIRST_NAME.match(path)

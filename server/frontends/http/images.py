@@ -56,13 +56,13 @@ class Images:
     """The images of a body, still encoded, and the text that accompanies them.
 
     ``images`` are base64 or ``data:`` URLs. ``field`` is the body's field that holds them, and
-    ``path`` the path of each, with ``{}`` for its index. ``texts`` holds at most one text, the
-    message's, whose path is ``text_path``.
+    ``path`` the path of each, with ``{}`` for its index, or a list of all paths. ``texts`` holds at
+    most one text, the message's, whose path is ``text_path``.
     """
 
     images: Sequence[str]
     field: str
-    path: str
+    path: str | Sequence[str]
     texts: tuple[str, ...] = ()
     text_path: str = ""
 
@@ -77,11 +77,11 @@ class Images:
             raise InvalidArgumentError(
                 self.field, f"{len(self.images)} given, at most {MAX_IMAGES}"
             )
-        starts = [_start(image, self.path.format(i)) for i, image in enumerate(self.images)]
+        starts = [_start(image, self._path(i)) for i, image in enumerate(self.images)]
 
         def decode() -> tuple[bytes, ...]:
             return tuple(
-                decode_base64(image, start, self.path.format(index))
+                decode_base64(image, start, self._path(index))
                 for index, (image, start) in enumerate(zip(self.images, starts, strict=True))
             )
 
@@ -96,12 +96,15 @@ class Images:
         except InvalidArgumentError as error:
             raise InvalidArgumentError(self._place(error.field), error.description) from None
 
+    def _path(self, index: int) -> str:
+        return self.path.format(index) if isinstance(self.path, str) else self.path[index]
+
     def _place(self, field: str) -> str:
         if not self.images:
             return field
         found = re.fullmatch(r"images\[(\d+)\]", field)
         if found is not None:
-            return self.path.format(found[1])
+            return self._path(int(found[1]))
         if field == "images":
             return self.field
         return self.text_path if self.text_path and field in ("inputs", "inputs[0]") else field

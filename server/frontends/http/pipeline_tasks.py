@@ -79,7 +79,8 @@ async def classification(model: str, call: Call[PipelineBody]) -> Response:
     has_candidates = given.candidate_labels is not None
     zero_shot = ("candidate_labels", "hypothesis_template", "multi_label")
     check_parameters(given, zero_shot if has_candidates else ("function_to_apply", "top_k"))
-    takes_images = call.service.get_model(model).image is not None
+    image = call.service.get_model(model).image
+    takes_images = image is not None and image.prompt is None
     images: tuple[bytes, ...] = ()
     if takes_images:
         images = (await _file(call, "an image"),)

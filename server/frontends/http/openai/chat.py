@@ -12,7 +12,7 @@ from server.frontends.http.body import NOTHING
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.event_stream import DONE, EventStream, event
 from server.frontends.http.openai.logprobs import Spell, chat_logprobs
-from server.frontends.http.openai.messages import ChatMessage, service_messages
+from server.frontends.http.openai.messages import ChatMessage, image_files, service_messages
 from server.frontends.http.openai.options import (
     FINISH_REASONS,
     GenerationFields,
@@ -94,7 +94,7 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         mm_processor_kwargs=({},),
     )
     longest = body.max_completion_tokens
-    messages = service_messages(body.messages)
+    messages = service_messages(body.messages, await image_files(body.messages, call))
     chat = chat_options(
         *(body.tools, body.tool_choice, body.parallel_tool_calls),
         *(body.chat_template_kwargs, body.reasoning_effort),

@@ -110,7 +110,7 @@ async def decisions(call: Call[DecisionsBody]) -> Response:
 def _input_text(body: DecisionsBody) -> str:
     if isinstance(body.input, str):
         return body.input
-    messages = service_messages(body.input, "input")
+    messages = service_messages(body.input, field="input")
     return "\n".join(f"{message.role}: {message.content}" for message in messages)
 
 

@@ -12,6 +12,7 @@ from server.frontends.http.body import NOTHING
 from server.frontends.http.openai.messages import (
     ChatMessage,
     ContentPart,
+    Files,
     service_message,
     text_of,
 )
@@ -105,10 +106,15 @@ def flat_chat_options(
         ) from None
 
 
-def input_messages(items: Sequence[InputItem], field: str) -> tuple[Message, ...]:
+def input_messages(items: Sequence[InputItem], files: Files, field: str) -> tuple[Message, ...]:
     """Converts items. Calls after an answer, or after other calls, are part of its message.
 
     Reasoning belongs to the answer, or the calls, after it.
+
+    Args:
+        items: messages, reasoning, tool calls and their results.
+        files: from :func:`server.frontends.http.openai.messages.image_files`.
+        field: their name in the body.
 
     Raises:
         InvalidArgumentError: an item is invalid; the error names the field.
@@ -127,7 +133,7 @@ def input_messages(items: Sequence[InputItem], field: str) -> tuple[Message, ...
         elif item.type == "reasoning":
             reasoning += text_of(item.content, f"{path}.content")
         elif item.type != "function_call":
-            message = service_message(item, path)
+            message = service_message(item, files, path)
             if message.role == "assistant":
                 message = replace(message, reasoning=message.reasoning or reasoning)
                 reasoning = ""

@@ -1,4 +1,4 @@
-"""OpenAI's ``/v1/responses``, for text only. Responses are not stored."""
+"""OpenAI's ``/v1/responses``: texts and images in, text out. Responses are not stored."""
 
 import re
 import time
@@ -16,6 +16,7 @@ from server.frontends.http.body import NOTHING
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.event_stream import EventStream
 from server.frontends.http.openai.logprobs import Spell, token_list
+from server.frontends.http.openai.messages import image_files
 from server.frontends.http.openai.options import (
     GenerationFields,
     JsonSchema,
@@ -120,7 +121,7 @@ async def responses(call: Call[Any]) -> Response | EventStream:
     )
     effort = reasoning_effort(body.reasoning)
     _check_metadata(body.metadata or {})
-    messages = _messages(body)
+    messages = await _messages(body, call)
     chat = flat_chat_options(body.tools, body.tool_choice, body.parallel_tool_calls, effort)
     body.input = ""  # its messages would keep the bytes of the body
     try:
@@ -165,11 +166,13 @@ def _check_metadata(metadata: dict[str, str]) -> None:
                 raise InvalidArgumentError("metadata", f"a {what} has more than {limit} characters")
 
 
-def _messages(body: ResponseFields) -> tuple[Message, ...]:
+async def _messages(body: ResponseFields, call: Call[Any]) -> tuple[Message, ...]:
     given = body.input
-    messages = (
-        (Message("user", given),) if isinstance(given, str) else input_messages(given, "input")
-    )
+    if isinstance(given, str):
+        messages: tuple[Message, ...] = (Message("user", given),)
+    else:
+        files = await image_files(given, call, "input")
+        messages = input_messages(given, files, "input")
     if body.instructions:
         return (Message("system", body.instructions), *messages)
     return messages

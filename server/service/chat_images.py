@@ -1,0 +1,154 @@
+"""Images in the messages of a chat: checked, decoded, and written into the prompt."""
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from PIL.Image import Image
+
+from model.bundle import ImagePrompt, ImageSpec
+from model.images import Pixels
+from server.bounds import MAX_IMAGE_BYTES, MAX_IMAGES
+from server.engine.requests.job import PromptImage
+from server.errors import ContextLengthError, InvalidArgumentError
+from server.models.registry import Model
+from server.printable import counted, quoted
+from server.service.caller import Caller
+from server.service.context import ServiceContext
+from server.service.images import HEADER_COST, check_pixels, decoding_slice, open_checked
+from server.service.threads import slices_of
+from server.text.chat import Message
+
+
+@dataclass(frozen=True, slots=True)
+class ChatImages:
+    """The decoded images of a conversation.
+
+    Attributes:
+        texts: what the prompt has for each image, instead of the template's placeholder.
+        pixels: of all images, in the order of their tokens.
+        memory: holds the reserved memory until it is closed, or dropped.
+    """
+
+    texts: Sequence[str] = ()
+    pixels: Sequence[Pixels] = ()
+    memory: ExitStack = field(default_factory=ExitStack)
+
+
+NO_IMAGES = ChatImages()
+
+
+async def read_images(
+    messages: Sequence[Message], model: Model, context: ServiceContext, caller: Caller
+) -> ChatImages:
+    """Decodes the images of ``messages``. Their number, sizes and tokens are checked first.
+
+    Raises:
+        InvalidArgumentError: the model reads no images; or an image is damaged or too large; or a
+            text has the placeholder of images. The error names the part.
+        ContextLengthError: the images have more tokens than the model reads.
+        ServeError: too much memory is in use, or the deadline passed.
+    """
+    files = {
+        f"messages[{index}].parts[{place}].image": part.image
+        for index, message in enumerate(messages)
+        for place, part in enumerate(message.parts)
+        if part.image is not None
+    }
+    if not files:
+        return NO_IMAGES
+    spec, prompt = model.manifest.image, model.manifest.image_prompt
+    if spec is None or prompt is None:
+        name = model.manifest.name
+        raise InvalidArgumentError(next(iter(files)), f"{name!r} reads no images in messages")
+    if len(files) > MAX_IMAGES:
+        raise InvalidArgumentError("messages", f"have {len(files)} images, at most {MAX_IMAGES}")
+    token = model.tokenizer.tokens([prompt.token])[0]
+    _check_texts(messages, (prompt.placeholder, token))
+    for path, data in files.items():
+        if len(data) > MAX_IMAGE_BYTES:
+            raise InvalidArgumentError(path, f"has more than {MAX_IMAGE_BYTES} bytes")
+    opened = await _open(files, context, caller)
+    check_pixels(opened, "messages")
+    num_tokens, longest = spec.num_tokens * len(opened), model.max_length - 1
+    if num_tokens > longest:
+        raise ContextLengthError(
+            "messages", f"{counted(len(opened), 'image')} of {num_tokens} tokens: at most {longest}"
+        )
+    memory = ExitStack()
+    num_bytes = spec.num_bytes + 4 * spec.num_tokens * model.manifest.dimensions.hidden_size
+    reserve = context.decoded_memory.reserve
+    memory.enter_context(reserve(len(opened) * num_bytes, caller.client, "messages"))
+    slices = [decoding_slice(image, path, spec) for path, image in zip(files, opened, strict=True)]
+    pixels = await context.run_slices(slices, caller)
+    text = prompt.before + token * spec.num_tokens + prompt.after
+    return ChatImages([text] * len(opened), pixels, memory)
+
+
+def with_image_texts(rendered: str, images: ChatImages, prompt: ImagePrompt | None) -> str:
+    """Replaces the placeholders that the chat template wrote by the texts of the images.
+
+    Raises:
+        InvalidArgumentError: there are not as many placeholders as images.
+    """
+    if prompt is None or not images.texts:
+        return rendered
+    first, *rest = rendered.split(prompt.placeholder)
+    if len(rest) != len(images.texts):
+        raise InvalidArgumentError(
+            "messages",
+            f"the chat template writes {counted(len(rest), 'image')} of {len(images.texts)}",
+        )
+    return first + "".join(text + after for text, after in zip(images.texts, rest, strict=True))
+
+
+def placed_images(
+    token_ids: Sequence[int], images: ChatImages, spec: ImageSpec, prompt: ImagePrompt
+) -> tuple[PromptImage, ...]:
+    """Finds the tokens of the images in a prompt.
+
+    Raises:
+        InvalidArgumentError: there are others, or they are not adjacent: a text has some of them.
+    """
+    size = spec.num_tokens
+    places = [index for index, id_ in enumerate(token_ids) if id_ == prompt.token]
+    starts = places[::size]
+    if places != [start + offset for start in starts for offset in range(size)] or len(
+        starts
+    ) != len(images.pixels):
+        raise InvalidArgumentError("messages", "have tokens of images in their texts")
+    return tuple(
+        PromptImage(start, size, pixels, _key(pixels))
+        for start, pixels in zip(starts, images.pixels, strict=True)
+    )
+
+
+def _key(pixels: Pixels) -> int:
+    """A hash of the pixels, as :class:`PromptImage` needs it: negative."""
+    return -1 - int.from_bytes(hashlib.sha256(pixels.tobytes()).digest(), "big")
+
+
+def _check_texts(messages: Sequence[Message], reserved: Sequence[str]) -> None:
+    """Rejects texts that the prompt could not tell from an image."""
+    for index, message in enumerate(messages):
+        texts = {f"messages[{index}].content": message.content}
+        for place, part in enumerate(message.parts):
+            texts[f"messages[{index}].parts[{place}].text"] = part.text or ""
+        for place, call in enumerate(message.tool_calls):
+            texts[f"messages[{index}].tool_calls[{place}].arguments"] = call.arguments
+        for path, text in texts.items():
+            for name in reserved:
+                if name in text:
+                    raise InvalidArgumentError(path, f"contains {quoted(name)}, an image's token")
+
+
+async def _open(files: dict[str, bytes], context: ServiceContext, caller: Caller) -> list[Image]:
+    """Reads the headers of all images."""
+    paths, data = list(files), list(files.values())
+
+    def open_some(start: int, stop: int) -> list[Image]:
+        return [open_checked(data[index], paths[index]) for index in range(start, stop)]
+
+    slices = slices_of([HEADER_COST] * len(paths), open_some)
+    return [image for part in await context.run_slices(slices, caller) for image in part]
