@@ -30,7 +30,7 @@ from server.service.target_prefixes import after_prefixes, target_prefix_ids
 from server.service.tool_calls import check_size, forces_call, with_forced_call
 from server.text.chat import NO_OPTIONS
 
-_INPUT_FIELDS = ("inputs", "token_inputs", "messages")
+_INPUT_FIELDS = ("inputs", "token_inputs", "messages", "images")
 _TAG_TOKENS = 8  # a tag and white space, in any vocabulary
 
 
@@ -114,10 +114,12 @@ async def _prompts(
     if len(given) != 1:
         raise InvalidArgumentError(
             given[1] if given else "inputs",
-            "exactly one of inputs, token_inputs and messages is required",
+            "exactly one of inputs, token_inputs, messages and images is required",
         )
     if request.chat != NO_OPTIONS and not request.messages:
         raise InvalidArgumentError("chat", "needs messages")
+    if request.images:
+        raise InvalidArgumentError("images", f"{request.model!r} takes texts, not images")
     is_decoder = model.manifest.kind == Kind.DECODER
     longest = model.max_length if is_decoder else model.max_source_length
     if request.token_inputs:

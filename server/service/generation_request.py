@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from server.bounds import (
     INPUT_BYTES,
+    MAX_IMAGE_BYTES,
+    MAX_IMAGES,
     MAX_MESSAGES,
     MAX_NAME_BYTES,
     MAX_TEXTS,
@@ -52,9 +54,9 @@ class GenerationRequest(ModelRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest(GenerationRequest):
-    """A request of Generate with one of ``inputs``, ``token_inputs`` and ``messages``.
+    """A request of Generate with one of ``inputs``, ``token_inputs``, ``messages`` and ``images``.
 
-    ``chat`` goes with ``messages``.
+    ``chat`` goes with ``messages``. ``images`` are files, for a model that reads images.
     """
 
     token_inputs: tuple[tuple[int, ...], ...] = sized(
@@ -62,6 +64,7 @@ class GenerateRequest(GenerationRequest):
     )
     messages: tuple[Message, ...] = sized((), max_items=MAX_MESSAGES)
     chat: ChatOptions = NO_OPTIONS
+    images: tuple[bytes, ...] = sized((), max_items=MAX_IMAGES, max_bytes=MAX_IMAGE_BYTES)
 
 
 class SentenceSplit(StrEnum):

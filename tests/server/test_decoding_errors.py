@@ -22,6 +22,7 @@ from server.errors import InvalidArgumentError
 from server.service.caller import Caller
 from server.service.generation_request import GenerateRequest, Message
 from server.service.service import Service
+from tests.pictures import picture
 from tests.server.clients import connected
 from tests.server.in_process_service import service_context
 
@@ -145,3 +146,13 @@ async def test_the_error_of_a_long_conversation(
         with pytest.raises(InvalidArgumentError, match="has 300 tokens") as caught:
             await Service(context).generate(request, Caller("", None))
     assert caught.value.field == field
+
+
+async def test_images_for_a_model_of_texts_are_refused(tiny_bundles: Path) -> None:
+    request = GenerateRequest(model=DECODER, images=(picture(),))
+    both = GenerateRequest(model=DECODER, inputs=("7",), images=(picture(),))
+    async with service_context(tiny_bundles, num_threads=1, num_slots=1) as context:
+        for wrong, reason in ((request, "texts, not images"), (both, "exactly one of inputs")):
+            with pytest.raises(InvalidArgumentError, match=reason) as caught:
+                await Service(context).generate(wrong, Caller("", None))
+            assert caught.value.field == "images"

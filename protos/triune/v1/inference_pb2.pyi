@@ -1063,6 +1063,7 @@ class GenerateRequest(_message.Message):
     DECODING_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     CHAT_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     """Empty: the newest version."""
@@ -1070,7 +1071,7 @@ class GenerateRequest(_message.Message):
     """Higher is served earlier: one step equals 10 seconds of waiting; in [-100, 100]."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Exactly one of inputs, token_inputs and messages must be set."""
+        """Exactly one of inputs, token_inputs, messages and images must be set."""
 
     @_builtins.property
     def token_inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenIds]: ...
@@ -1090,6 +1091,10 @@ class GenerateRequest(_message.Message):
     def chat(self) -> Global___ChatOptions:
         """Only with messages."""
 
+    @_builtins.property
+    def images(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Files (PNG, JPEG, WebP, GIF or BMP), for a model that reads images. Each has one output."""
+
     def __init__(
         self,
         *,
@@ -1104,10 +1109,11 @@ class GenerateRequest(_message.Message):
         decoding: Global___DecodingOptions | None = ...,
         priority: _builtins.int = ...,
         chat: Global___ChatOptions | None = ...,
+        images: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "decoding", b"decoding", "response", b"response", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "decoding", b"decoding", "inputs", b"inputs", "messages", b"messages", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "stopping", b"stopping", "token_inputs", b"token_inputs", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "decoding", b"decoding", "images", b"images", "inputs", b"inputs", "messages", b"messages", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "stopping", b"stopping", "token_inputs", b"token_inputs", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1128,6 +1134,7 @@ class GenerateStreamRequest(_message.Message):
     DECODING_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     CHAT_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     version: _builtins.str
     priority: _builtins.int
@@ -1149,6 +1156,10 @@ class GenerateStreamRequest(_message.Message):
     def chat(self) -> Global___ChatOptions:
         """Only with messages."""
 
+    @_builtins.property
+    def images(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Files (PNG, JPEG, WebP, GIF or BMP), for a model that reads images. Each has one output."""
+
     def __init__(
         self,
         *,
@@ -1163,10 +1174,11 @@ class GenerateStreamRequest(_message.Message):
         decoding: Global___DecodingOptions | None = ...,
         priority: _builtins.int = ...,
         chat: Global___ChatOptions | None = ...,
+        images: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "decoding", b"decoding", "response", b"response", "sampling", b"sampling", "stopping", b"stopping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "decoding", b"decoding", "inputs", b"inputs", "messages", b"messages", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "stopping", b"stopping", "token_inputs", b"token_inputs", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chat", b"chat", "decoding", b"decoding", "images", b"images", "inputs", b"inputs", "messages", b"messages", "model", b"model", "priority", b"priority", "response", b"response", "sampling", b"sampling", "stopping", b"stopping", "token_inputs", b"token_inputs", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

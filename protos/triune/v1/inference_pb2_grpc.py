@@ -127,8 +127,8 @@ class InferenceServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Generate(self, request, context):
-        """Continues prompts with a decoder, or maps texts to texts with an encoder-decoder, such as a
-        summarizer.
+        """Continues prompts with a decoder, or maps texts or images to texts with an encoder-decoder, such
+        as a summarizer or a model that describes images.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

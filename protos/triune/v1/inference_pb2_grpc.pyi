@@ -115,8 +115,8 @@ class InferenceServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> InferenceServiceAsyncStub: ...
     Generate: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
-    """Continues prompts with a decoder, or maps texts to texts with an encoder-decoder, such as a
-    summarizer.
+    """Continues prompts with a decoder, or maps texts or images to texts with an encoder-decoder, such
+    as a summarizer or a model that describes images.
     """
     GenerateStream: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateStreamRequest, _inference_pb2.GenerateStreamResponse]
     """As Generate, but streams text as it is generated."""
@@ -161,8 +161,8 @@ class InferenceServiceStub:
 class InferenceServiceAsyncStub(InferenceServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryUnaryMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Continues prompts with a decoder, or maps texts to texts with an encoder-decoder, such as a
-    summarizer.
+    """Continues prompts with a decoder, or maps texts or images to texts with an encoder-decoder, such
+    as a summarizer or a model that describes images.
     """
     GenerateStream: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateStreamRequest, _inference_pb2.GenerateStreamResponse]  # type: ignore[assignment]
     """As Generate, but streams text as it is generated."""
@@ -210,8 +210,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.GenerateResponse, _abc.Awaitable[_inference_pb2.GenerateResponse]]:
-        """Continues prompts with a decoder, or maps texts to texts with an encoder-decoder, such as a
-        summarizer.
+        """Continues prompts with a decoder, or maps texts or images to texts with an encoder-decoder, such
+        as a summarizer or a model that describes images.
         """
 
     @_abc_1.abstractmethod
