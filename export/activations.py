@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from export.decoding import eager_source_states
+from export.image_sources import ImageSource
 from export.speech import Source, SpeechWindow
 from model.basics import Linear
 from model.config import Kind, ModelConfig
@@ -17,8 +18,9 @@ from model.transformer import Transformer, from_weights
 
 # Called with the name of a linear map and its inputs [..., channels].
 Observer = Callable[[str, Tensor], None]
-# The inputs of a model: rows of token ids, images, rows with an image each, or speech.
-Samples = Sequence[list[int] | Pixels | tuple[list[int], Pixels] | SpeechWindow]
+# The inputs of a model: rows of token ids, images, rows with an image each, or speech. Images are
+# sources in an encoder-decoder.
+Samples = Sequence[list[int] | Pixels | tuple[list[int], Pixels] | ImageSource | SpeechWindow]
 
 
 def linear_maps(config: ModelConfig) -> list[str]:
@@ -38,8 +40,8 @@ def observe_inputs(
     """Runs the eager module over ``samples``, each alone and without padding.
 
     Args:
-        targets: the decoder's inputs in an encoder-decoder; default: the samples, or the
-            transcripts of speech.
+        targets: the decoder's inputs in an encoder-decoder; default: the samples, or the targets
+            of images and speech.
     """
     model = from_weights(config, weights)
     with torch.inference_mode(), _observed(model, observe):
@@ -52,7 +54,7 @@ def observe_inputs(
             elif isinstance(sample, list) and config.kind == Kind.ENCODER:
                 model.encode(*_texts(model, sample))
             else:
-                own = sample.target if isinstance(sample, SpeechWindow) else sample
+                own = sample if isinstance(sample, list) else sample.target
                 _run(model, sample, targets[index] if targets else own)
 
 

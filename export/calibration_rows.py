@@ -1,31 +1,42 @@
 """Token ids, images or speech on which exports measure activations."""
 
 import math
+from collections.abc import Sequence
 
 from export.activations import Samples
 from export.calibration_texts import calibration_texts
 from export.checkpoint import Checkpoint
 from export.fidelity.subject import Subject
-from export.speech import CARDS, SpeechReader, SpeechWindow
+from export.image_sources import ImageReader
+from export.speech import CARDS, Source, SpeechReader
 from model.config import Kind
 from model.images import Pixels
 
 MAX_ROW_TOKENS = 96
 NUM_IMAGES, MIN_IMAGES, IMAGE_SEED = 32, 4, 20211003
 NUM_WINDOWS = 6  # windows of speech
+NUM_IMAGE_SOURCES = 8  # images of an encoder-decoder
 MAX_UNKNOWN_SHARE = 0.1  # share of a row's tokens: text in another alphabet would measure nothing
 
 
 def calibration_samples(checkpoint: Checkpoint, max_tokens: float = math.inf) -> Samples:
     """:func:`calibration_rows`, images, rows with an image each, or windows of speech."""
-    windows = calibration_windows(checkpoint)
-    return windows or with_images(checkpoint, calibration_rows(checkpoint, max_tokens), max_tokens)
+    sources = calibration_sources(checkpoint)
+    return sources or with_images(checkpoint, calibration_rows(checkpoint, max_tokens), max_tokens)
 
 
-def calibration_windows(checkpoint: Checkpoint) -> list[SpeechWindow]:
-    """Speech on which no bundle is measured; empty for models that read something else."""
-    reader = SpeechReader.of(checkpoint)
-    return [] if reader is None else reader.windows(dict(reversed(CARDS.items())), NUM_WINDOWS)
+def calibration_sources(checkpoint: Checkpoint) -> Sequence[Source]:
+    """Speech or images as an encoder-decoder's sources, on which no bundle is measured.
+
+    Empty for other models.
+    """
+    speech = SpeechReader.of(checkpoint)
+    if speech is not None:
+        return speech.windows(dict(reversed(CARDS.items())), NUM_WINDOWS)
+    images = ImageReader.of(checkpoint, checkpoint.config.position.max_positions)
+    if images is not None:
+        return images.sources(calibration_texts("en"), NUM_IMAGE_SOURCES, IMAGE_SEED)
+    return []
 
 
 def with_images(

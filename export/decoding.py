@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from export.image_sources import ImageSource
 from export.prompt_images import (
     PlacedImage,
     PromptVectors,
@@ -18,7 +19,7 @@ from export.prompt_images import (
 )
 from export.runtime import Array, DecodeSession, Floats, Session
 from export.speech import Source, SpeechWindow
-from model.bundle import SAMPLES, StateRole
+from model.bundle import StateRole
 from model.kernels import Step
 from model.mixer_state import State
 from model.transformer import Transformer
@@ -77,15 +78,15 @@ def lengths_of(rows: Sequence[Source]) -> NDArray[np.int32]:
 
 
 def prefill_source(encoder: Session, decoder: DecodeSession, sources: Sequence[Source]) -> None:
-    """Encodes ``sources`` into the decoder's states: texts in one batch, speech one by one."""
-    texts = [source for source in sources if not isinstance(source, SpeechWindow)]
+    """Encodes ``sources`` into the decoder's states: texts in one batch, others one by one."""
+    texts = [source for source in sources if isinstance(source, list)]
     if texts:
         outputs = encoder.run(token_ids=padded(texts), lengths=lengths_of(texts))
         _write_source(decoder, outputs, 0, len(texts))
         return
     for row, source in enumerate(sources):
-        if isinstance(source, SpeechWindow):
-            outputs = encoder.run(**{SAMPLES: source.samples[None]})
+        if not isinstance(source, list):
+            outputs = encoder.run(**source.inputs)
             _write_source(decoder, outputs, row, 1)
 
 
@@ -229,6 +230,8 @@ def eager_source_states(model: Transformer, source: Source) -> list[State]:
     """Each decoder layer's states that one source fills."""
     if isinstance(source, SpeechWindow):
         return model.encode_audio(torch.from_numpy(source.samples[None]))
+    if isinstance(source, ImageSource):
+        return model.encode_image_source(torch.from_numpy(np.stack([source.pixels])))
     ids = torch.tensor([source])
     return model.encode_source(ids, torch.tensor([len(source)], dtype=torch.int32))
 

@@ -129,6 +129,18 @@ class SourceEncoder(nn.Module):
         return outputs + ponder_outputs(ponders)
 
 
+class ImageSourceEncoder(nn.Module):
+    """The same for images."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        states = self.model.encode_image_source(pixels)
+        return [tensor for state in states for tensor in state.values()]
+
+
 class SpeechEncoder(nn.Module):
     """The same for speech."""
 
@@ -177,7 +189,8 @@ def _wrapper(name: str, graph: GraphSpec, model: Transformer) -> nn.Module:
     if model.config.image_stream is not None:
         return PairEncoder(model)
     if model.config.patches is not None:
-        return ImageEncoder(model)
+        is_encoder = model.config.kind == Kind.ENCODER
+        return ImageEncoder(model) if is_encoder else ImageSourceEncoder(model)
     if model.config.audio is not None:
         return SpeechEncoder(model)
     if model.config.kind == Kind.ENCODER:

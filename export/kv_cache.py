@@ -49,6 +49,8 @@ def check_kv_cache_supported(config: ModelConfig, device: Device) -> None:
         raise UnsupportedError(f"{option}: this model has no key/value cache")
     if config.audio is not None:
         raise UnsupportedError(f"{option}: not for speech, whose targets are short")
+    if config.kind == Kind.ENCODER_DECODER and config.patches is not None:
+        raise UnsupportedError(f"{option}: not for texts about images, which are short")
     layers = config.decoder.layers if config.decoder is not None else ()
     if any(layer.attention and layer.attention.score == ScoreKind.ADDITIVE for layer in layers):
         raise UnsupportedError(f"{option}: additive scores read the cache in its own type")

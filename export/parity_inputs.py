@@ -9,6 +9,8 @@ from export.checkpoint import Checkpoint
 from export.decoding import DecodingInputs
 from export.encoding import EncoderInputs
 from export.errors import ParityError
+from export.image_sources import ImageReader, ImageSource
+from export.importers.samples import ENGLISH_TEXTS
 from export.prompt_images import PlacedImage
 from export.speech import SENTENCES, Source, SpeechReader
 from model.bundle import SpecialTokens
@@ -20,6 +22,8 @@ NUM_LARGE_STEPS = 8
 NUM_LARGE_ROWS = 6
 RANDOM_LENGTHS = (13, 1, 7, 4)
 NUM_IMAGES = 6
+NUM_IMAGE_SOURCES = 4  # images of an encoder-decoder
+NUM_FORCED = 3
 NUM_WINDOWS = 2  # windows of speech; there is also a silent one
 SEED = 20170612
 
@@ -62,15 +66,18 @@ def tokenize_samples(checkpoint: Checkpoint) -> list[list[int]]:
 def decoding_inputs(checkpoint: Checkpoint, *, is_large: bool) -> DecodingInputs:
     """:func:`parity_rows` as prompts of a decoder, or as sources of an encoder-decoder.
 
+    Models of speech and of images have windows of speech and images as sources instead.
+
     Raises:
         ParityError: an encoder-decoder has no decoder start token.
     """
     special, reader = checkpoint.special_tokens, SpeechReader.of(checkpoint)
-    rows: list[list[int]] = [] if reader is not None else parity_rows(checkpoint)
+    limit = checkpoint.config.position.max_positions
+    images = ImageReader.of(checkpoint, limit)
+    rows = parity_rows(checkpoint) if reader is None and images is None else []
     num_steps = NUM_STEPS
     if is_large:
         rows, num_steps = rows[:NUM_LARGE_ROWS], NUM_LARGE_STEPS
-    limit = checkpoint.config.position.max_positions
     suppressed = special.suppressed
     if checkpoint.config.kind == Kind.DECODER:
         images = prompts_with_images(checkpoint, rows) if checkpoint.config.vision else []
@@ -83,6 +90,8 @@ def decoding_inputs(checkpoint: Checkpoint, *, is_large: bool) -> DecodingInputs
     start = special.decoder_start
     if reader is not None:
         return _speech_inputs(reader, special)
+    if images is not None:
+        return _image_inputs(images, special, num_steps, limit)
     # Forced prefixes: the targets of the random rows start with 0 to 3 random tokens.
     prefixes = [[start, *rows[index][:index]] for index in range(len(RANDOM_LENGTHS))]
     prompts = prefixes + [[start]] * (len(rows) - len(prefixes))
@@ -117,4 +126,21 @@ def _speech_inputs(reader: SpeechReader, special: SpecialTokens) -> DecodingInpu
     prompts = [start, windows[0].target[: len(start) + 4], [*start[:1], *start]]
     return DecodingInputs(
         prompts=prompts, num_steps=NUM_LARGE_STEPS, sources=sources, suppressed=special.suppressed
+    )
+
+
+def _image_inputs(
+    reader: ImageReader, special: SpecialTokens, num_steps: int, limit: int
+) -> DecodingInputs:
+    """Images, one of them black; targets start with up to 3 tokens of the next image's text."""
+    images = reader.sources(ENGLISH_TEXTS, NUM_IMAGE_SOURCES, SEED)
+    black = dataclasses.replace(images[0], pixels=np.zeros_like(images[0].pixels))
+    sources: list[ImageSource] = [*images, black]
+    prompts = [
+        source.target[: 1 + min(index, NUM_FORCED)]
+        for index, source in enumerate([*sources[1:], sources[0]])
+    ]
+    num_steps = max(1, min(num_steps, limit - max(map(len, prompts))))
+    return DecodingInputs(
+        prompts=prompts, num_steps=num_steps, sources=sources, suppressed=special.suppressed
     )

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from export.checkpoint import Checkpoint
 from export.decoding import DecodingInputs, decode_in_graph, prefill_source
 from export.evaluation_texts import PASSAGES, SENTENCES
+from export.image_sources import ImageReader
 from export.runtime import DecodeSession, Floats, Session
 from export.signatures import Signatures
 from export.speech import SENTENCES as SPOKEN
@@ -22,6 +23,7 @@ from export.speech import Source, SpeechReader
 from model.config import Kind
 
 MAX_TOKENS = 96  # per text
+IMAGE_SEED = 20130710
 NUM_LARGE_TEXTS = 3  # for a large model, which needs a GMAC or more per token
 
 
@@ -54,6 +56,11 @@ class EvaluationSet:
         if reader is not None:
             windows = reader.windows(SPOKEN, num_texts or len(SPOKEN))
             return cls([window.target for window in windows], windows)
+        images = ImageReader.of(checkpoint, checkpoint.config.position.max_positions)
+        if images is not None:
+            texts = SENTENCES["en"][:num_texts]
+            sources = images.sources(texts, len(texts), IMAGE_SEED)
+            return cls([source.target for source in sources], sources)
         tokenizer = Tokenizer.from_str(checkpoint.tokenizer_json)
         limit = min(MAX_TOKENS, checkpoint.config.position.max_positions)
         vocabulary_size = checkpoint.config.vocabulary_size

@@ -11,7 +11,7 @@ from export.blocks import can_have_blocks, exact_4_bits, in_blocks
 from export.calibration_rows import (
     calibration_images,
     calibration_rows,
-    calibration_windows,
+    calibration_sources,
     with_images,
 )
 from export.calibration_texts import calibration_texts
@@ -55,8 +55,8 @@ def measure_second_moments(
         return NO_MOMENTS
     names = _names_of_smallest(config, weights)
     subject = Subject.of(checkpoint)
-    rows, windows = calibration_rows(checkpoint), calibration_windows(checkpoint)
-    samples = windows or with_images(checkpoint, rows)
+    rows, sources = calibration_rows(checkpoint), calibration_sources(checkpoint)
+    samples = sources or with_images(checkpoint, rows)
     if not names or not samples:
         return NO_MOMENTS
     sums: dict[str, Tensor] = {}
@@ -70,7 +70,7 @@ def measure_second_moments(
 
     targets: list[list[int]] = []
     if subject.kind == Kind.ENCODER_DECODER:
-        sources: Sequence[Source] = windows or rows
+        sources = sources or rows
         targets = _answers(subject, [subject.target_start] * len(sources), sources, fp32)
     elif subject.kind == Kind.DECODER:
         num_steps = max(1, min(MAX_TOKENS, subject.max_positions // 2))

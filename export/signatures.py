@@ -192,6 +192,13 @@ def ponder_specs(stack: StackConfig | None, *shape: int | str) -> tuple[TensorSp
     )
 
 
+def _source_length(config: ModelConfig) -> int | str:
+    """The number of vectors of an encoder-decoder's source."""
+    if config.patches is not None:
+        return config.patches.num_tokens
+    return "length" if config.audio is None else config.audio.num_tokens
+
+
 def _encode(config: ModelConfig) -> GraphSpec:
     inputs = [_ids("token_ids"), _lengths("lengths")] if config.reads_texts else []
     if config.num_segments:
@@ -203,7 +210,7 @@ def _encode(config: ModelConfig) -> GraphSpec:
     if config.audio is not None:
         shape = ("batch", config.audio.num_samples)
         inputs.append(TensorSpec(name=SAMPLES, dtype=Dtype.INT16, shape=shape))
-    source_length = "length" if config.audio is None else config.audio.num_tokens
+    source_length = _source_length(config)
     outputs = [
         TensorSpec(
             name=state.name,

@@ -14,8 +14,10 @@ from typing import Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
+from export.image_sources import ImageSource
+from export.runtime import Array
 from model.audio import Samples, decode_audio
-from model.bundle import AudioSpec, SpecialTokens, TranscriptionTokens
+from model.bundle import SAMPLES, AudioSpec, SpecialTokens, TranscriptionTokens
 
 FOLDER = Path(__file__).with_name("recordings")
 # Measured recordings and their transcripts, from the text that was read.
@@ -52,9 +54,14 @@ class SpeechWindow:
     def __len__(self) -> int:
         return self.num_tokens
 
+    @property
+    def inputs(self) -> dict[str, Array]:
+        """The inputs of the graph ``encode`` for this window alone."""
+        return {SAMPLES: self.samples[None]}
 
-# An encoder-decoder's source: token ids or speech.
-Source = list[int] | SpeechWindow
+
+# An encoder-decoder's source: token ids, an image or speech.
+Source = list[int] | ImageSource | SpeechWindow
 
 
 class SpeechModel(Protocol):

@@ -126,7 +126,8 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
     An encoder has a ``decoder`` only with ``rereading``. An encoder-decoder has either ``encoder``
     and ``decoder``, or ``recurrent``. An encoder with ``patches`` reads images; it has no
     vocabulary, unless an ``image_stream`` reads them beside the text. A decoder with ``vision``
-    reads images in its prompts. An encoder-decoder with ``audio`` reads speech and writes text.
+    reads images in its prompts. An encoder-decoder with ``patches`` or ``audio`` reads images or
+    speech and writes text.
     """
 
     kind: Kind
@@ -151,6 +152,13 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
             return self.recurrent.num_encoder_layers + self.recurrent.num_decoder_layers
         image = None if self.image_stream is None else self.image_stream.encoder
         return sum(len(stack.applied) for stack in (self.encoder, self.decoder, image) if stack)
+
+    @property
+    def encoder_size(self) -> int:
+        """The size of the encoder's vectors."""
+        layers = () if self.decoder is None else self.decoder.layers
+        sizes = (x.cross_attention.source_size for x in layers if x.cross_attention is not None)
+        return next(filter(None, sizes), self.hidden_size)
 
     @property
     def num_segments(self) -> int:

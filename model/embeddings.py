@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.basics import Linear, make_norm
-from model.config import ModelConfig
+from model.config import EmbeddingConfig, ModelConfig
 from model.image_config import PatchConfig
+from model.norm_config import NormConfig
 from model.position_config import PositionKind, PositionPlacement
 from model.positions import POSITIONS
 
@@ -173,6 +174,19 @@ class TokenEmbedding(FirstEmbedding):
         num_kept = (lengths.to(x.dtype) - num_masks).clamp(min=1.0)
         factors = KEPT_TOKENS * lengths.to(x.dtype) / num_kept
         return x.masked_fill(is_mask[:, :, None], 0.0) * factors[:, None, None]
+
+
+def images_config(
+    model: ModelConfig, patches: PatchConfig, hidden_size: int, norm: NormConfig | None = None
+) -> ModelConfig:
+    """``model`` with the input and the size of its images' encoder, for a model of texts too."""
+    return structs.replace(
+        model,
+        vocabulary_size=0,
+        hidden_size=hidden_size,
+        position=patches.position,
+        embedding=EmbeddingConfig(norm=norm),
+    )
 
 
 class ImageEmbedding(FirstEmbedding):

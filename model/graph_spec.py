@@ -22,7 +22,8 @@ Signatures (``batch`` and ``length`` are dynamic; all lengths int32, ids int64):
 encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size]``, and
                           for every ``recurrent`` state that has a ``source``,
                           ``[batch, *shape]``; others begin with zeros. Of speech in:
-                          ``samples [batch, samples]``, int16, instead.
+                          ``samples [batch, samples]``, int16, instead; of images
+                          ``pixels`` as above.
 ``decode``                in: ``token_ids [batch, length]``, ``logit_positions
                           [chosen]`` (int32; ``row * length + index`` of the tokens
                           to compute logits after), ``num_cached_tokens [batch]``,

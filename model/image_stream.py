@@ -8,13 +8,12 @@ from model.basics import ACTIVATIONS, Linear
 from model.config import (
     AttentionConfig,
     ConnectionConfig,
-    EmbeddingConfig,
     ImageStreamConfig,
     LayerConfig,
     ModelConfig,
 )
 from model.eager import scaled_dot_product_attention, split_heads
-from model.embeddings import ImageEmbedding
+from model.embeddings import ImageEmbedding, images_config
 from model.image_config import PatchConfig
 from model.kernels import ModelKernels
 from model.layers import Layer, full_lengths, make_feed_forward
@@ -160,12 +159,5 @@ def _image_config(
     model: ModelConfig, config: ImageStreamConfig, patches: PatchConfig
 ) -> ModelConfig:
     """The image stream's configuration as that of a model of its own."""
-    return structs.replace(
-        model,
-        vocabulary_size=0,
-        hidden_size=config.hidden_size,
-        position=patches.position,
-        embedding=EmbeddingConfig(norm=config.norm),
-        encoder=config.encoder,
-        image_stream=None,
-    )
+    own = images_config(model, patches, config.hidden_size, config.norm)
+    return structs.replace(own, encoder=config.encoder, image_stream=None)

@@ -254,12 +254,12 @@ class CrossAttention(nn.Module):
         inner_size = config.num_heads * config.head_size
         kv_size = 2 * config.num_kv_heads * config.head_size
         self.query = Linear(hidden_size, inner_size, bias=config.input_bias)
-        self.key_value = Linear(hidden_size, kv_size, bias=config.input_bias)
+        self.key_value = Linear(config.source_size or hidden_size, kv_size, bias=config.input_bias)
         self.output = Linear(inner_size, hidden_size, bias=config.output_bias)
         self.score = SCORES[config.score](config)
 
     def project_source(self, encoded: Tensor) -> KeyValue:
-        """This layer's keys and values of ``encoded [batch, source_length, hidden]``."""
+        """This layer's keys and values of ``encoded [batch, source_length, source size]``."""
         key, value = self.key_value(encoded).chunk(2, -1)
         num_heads = self.config.num_kv_heads
         return KeyValue(split_heads(self.score.key(key), num_heads), split_heads(value, num_heads))

@@ -45,6 +45,8 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
         norm_rotated: ``head_norm`` follows rotation (Hunyuan). Only in decoders.
         clip: clamps queries, keys and values between ``head_norm`` and rotation (MPT, OLMo).
         bias: added to the scaled scores.
+        source_size: in cross-attention, the size of the source's vectors, if it is not the hidden
+            size (an image encoder with a smaller or larger decoder).
         relative: vectors per distance, added to keys and values; not with rotation, ``soft_cap``,
             or ``COSINE`` or ``ADDITIVE`` scores.
         has_sinks: each head has a learned score that joins the softmax and has no value (gpt-oss);
@@ -73,6 +75,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     norm_rotated: bool = False
     clip: float | None = None
     bias: RelativeBiasConfig | None = None
+    source_size: int | None = None
     disentangled: DisentangledConfig | None = None
     relative: RelativePositionConfig | None = None
     num_global_tokens: int = 0

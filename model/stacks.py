@@ -102,7 +102,7 @@ class Decoder(Stack):
         super().__init__(config, stack, [*layers], bidirectional=False)
 
     def cross_attention_kv(self, encoded: Tensor) -> list[State]:
-        """Each layer's keys and values for ``encoded [batch, source_length, hidden]``."""
+        """Each layer's keys and values for ``encoded [batch, source_length, encoder size]``."""
         states: list[State] = []
         for layer in self.applied:
             states.append({})

@@ -7,13 +7,14 @@ from torch import Tensor, nn
 
 from model.adaptive import AdaptiveDecoder, AdaptiveEncoder
 from model.audio_embedding import AudioEmbedding
-from model.config import ModelConfig
+from model.config import Kind, ModelConfig
 from model.eager import EagerKernels
 from model.embeddings import (
     FirstEmbedding,
     ImageEmbedding,
     InputEmbedding,
     TokenEmbedding,
+    images_config,
 )
 from model.heads import HEADS, SparseHead
 from model.image_stream import ImageStream
@@ -46,7 +47,12 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embedding: FirstEmbedding
-        if config.patches is None or config.image_stream is not None:
+        self.images: ImageEmbedding | None = None
+        source = config  # as the encoder has it
+        if config.patches is not None and config.kind == Kind.ENCODER_DECODER:
+            source = images_config(config, config.patches, config.encoder_size)
+            self.images = ImageEmbedding(source, config.patches)
+        if config.patches is None or config.image_stream is not None or self.images is not None:
             self.embedding = TokenEmbedding(config)
         else:
             self.embedding = ImageEmbedding(config, config.patches)
@@ -63,7 +69,7 @@ class Transformer(nn.Module):
             self.decoder = RecurrentDecoder(config, config.recurrent, kernels)
         if config.encoder is not None:
             encoder = Encoder if config.encoder.halting is None else AdaptiveEncoder
-            self.encoder = encoder(config, config.encoder, kernels)
+            self.encoder = encoder(source, config.encoder, kernels)
         if config.decoder is not None and config.rereading is not None:
             self.decoder = RereadingDecoder(config, config.decoder, kernels)
         elif config.decoder is not None:
@@ -143,6 +149,13 @@ class Transformer(nn.Module):
         if self.audio is None:
             raise TypeError("this model does not read speech")
         x = self.audio.embed(samples)
+        return self._writer.cross_attention_kv(self.encoder(x, full_lengths(x)))
+
+    def encode_image_source(self, pixels: Tensor) -> list[State]:
+        """The same for images, given as in :meth:`encode_images`."""
+        if self.images is None:
+            raise TypeError("this model does not write texts about images")
+        x = self.images.embed(pixels)
         return self._writer.cross_attention_kv(self.encoder(x, full_lengths(x)))
 
     @property

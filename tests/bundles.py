@@ -187,6 +187,19 @@ def vision_models() -> Path:
     return _cached(f"vision-{key}", vision_models.SAVE, vision_models.write_bundle_of)
 
 
+def caption_bundles() -> Path:
+    """``captioner``, a random model that writes texts about images."""
+
+    def make(path: Path, name: str) -> None:
+        from tests import caption_models  # noqa: PLC0415  (imports torch)
+
+        _export(caption_models.checkpoint(), path, name, precision=Precision.FP32)
+
+    files = ("architectures", "image_models", "caption_models")
+    key = _key("model", "export", *(f"tests/{name}.py" for name in files))
+    return _cached(f"captions-{key}", ("captioner",), make)
+
+
 def speech_bundles() -> Path:
     """Random models that transcribe: ``speech`` of three languages, ``speech-en`` of English."""
 

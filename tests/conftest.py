@@ -156,6 +156,12 @@ def vision_models() -> Path:
 
 
 @pytest.fixture(scope="session")
+def caption_bundles() -> Path:
+    """A random model that writes texts about images: ``captioner``."""
+    return bundles.caption_bundles()
+
+
+@pytest.fixture(scope="session")
 def speech_bundles() -> Path:
     """Random models that transcribe: ``speech`` of three languages, ``speech-en`` of English."""
     return bundles.speech_bundles()

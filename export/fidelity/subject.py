@@ -12,6 +12,7 @@ from tokenizers import Encoding, Tokenizer
 from export.chat import compile_chat_template, render_message
 from export.checkpoint import Checkpoint
 from export.fidelity.texts import PROMPTS, sentences
+from export.image_sources import ImageReader
 from export.runtime import DecodeSession, Session
 from export.sample_images import images_of
 from export.signatures import Signatures
@@ -196,12 +197,15 @@ class Subject:
         self._rendered("Hi")
 
     def sources(self) -> Sequence[Source]:
-        """Sentences for an encoder-decoder, or windows of speech."""
+        """Sentences for an encoder-decoder, windows of speech, or images."""
         reader = SpeechReader.of(self)
         if reader is not None:
             count = BUDGET / (self.num_parameters * reader.spec.num_tokens)
             return reader.windows(SENTENCES, int(min(MAX_WINDOWS, max(MIN_WINDOWS, count))))
         texts = sentences(self.source_language or "en")
+        images = ImageReader.of(self, self.max_positions)
+        if images is not None:
+            return images.sources(texts, self.max_rows, IMAGE_SEED)
         rows = [self.encode(text)[:MAX_PROMPT_TOKENS] for text in texts[: self.max_rows]]
         return [row for row in rows if row]
 

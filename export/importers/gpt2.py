@@ -29,6 +29,7 @@ from model.config import (
 from model.position_config import PositionConfig, PositionKind
 
 _TARGET, _SOURCE = "decoder.layers.{n}", "h.{n}"
+_CROSS = f"{_TARGET}.cross_attention"
 TRUNK = (
     Rename("embedding.tokens.weight", ("wte.weight",)),
     Rename("embedding.positions.weight", ("wpe.weight",)),
@@ -41,6 +42,13 @@ LAYER = (
     *affine(f"{_TARGET}.feed_forward_norm", f"{_SOURCE}.ln_2"),
     *affine(f"{_TARGET}.feed_forward.input", f"{_SOURCE}.mlp.c_fc"),
     *affine(f"{_TARGET}.feed_forward.output", f"{_SOURCE}.mlp.c_proj"),
+)
+# What a layer has besides if it attends to an encoder's vectors.
+CROSS_LAYER = (
+    *affine(f"{_CROSS}_norm", f"{_SOURCE}.ln_cross_attn"),
+    *affine(f"{_CROSS}.query", f"{_SOURCE}.crossattention.q_attn"),
+    *affine(f"{_CROSS}.key_value", f"{_SOURCE}.crossattention.c_attn"),
+    *affine(f"{_CROSS}.output", f"{_SOURCE}.crossattention.c_proj"),
 )
 # GPT-2's names for fields that most families name differently.
 FIELDS = {
@@ -63,7 +71,7 @@ def import_gpt2(folder: HuggingFaceFolder) -> Checkpoint:
     check_supported(config, add_cross_attention=(False,))
     architecture = architecture_of(config, "GPT2LMHeadModel")
     hidden_size = config.positive("n_embd", 768)
-    layers = _layers(config, hidden_size)
+    layers = gpt2_layers(config, hidden_size)
     model = ModelConfig(
         kind=Kind.DECODER,
         vocabulary_size=config.positive("vocab_size", 50257),
@@ -72,7 +80,7 @@ def import_gpt2(folder: HuggingFaceFolder) -> Checkpoint:
             kind=PositionKind.LEARNED, max_positions=config.positive("n_positions", 1024)
         ),
         embedding=EmbeddingConfig(),
-        decoder=StackConfig(layers=layers, final_norm=_norm(config)),
+        decoder=StackConfig(layers=layers, final_norm=gpt2_norm(config)),
         head=HeadConfig(
             kind=HeadKind.LANGUAGE_MODEL, tied=config.flag("tie_word_embeddings", True)
         ),
@@ -86,7 +94,8 @@ def import_gpt2(folder: HuggingFaceFolder) -> Checkpoint:
     return causal_checkpoint(folder, model, architecture, table, ignored=ignored)
 
 
-def _layers(config: Fields, hidden_size: int) -> tuple[LayerConfig, ...]:
+def gpt2_layers(config: Fields, hidden_size: int) -> tuple[LayerConfig, ...]:
+    """The layers that ``config`` describes, without cross-attention."""
     num_heads = config.positive("n_head", 12)
     head_size = divide_heads(config.origin, hidden_size, num_heads)
     scale = head_size**-0.5 if config.flag("scale_attn_weights", True) else 1.0
@@ -107,12 +116,13 @@ def _layers(config: Fields, hidden_size: int) -> tuple[LayerConfig, ...]:
                 gated=False,
                 bias=True,
             ),
-            norm=_norm(config),
+            norm=gpt2_norm(config),
             norm_order=NormOrder.PRE,
         )
         for index in range(config.positive("n_layer", 12, maximum=MAX_LAYERS))
     )
 
 
-def _norm(config: Fields) -> NormConfig:
+def gpt2_norm(config: Fields) -> NormConfig:
+    """The norm of every layer, and after them."""
     return NormConfig(kind=NormKind.LAYER, epsilon=config.number("layer_norm_epsilon", 1e-5))

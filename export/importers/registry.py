@@ -44,6 +44,7 @@ from export.importers.plbart import import_plbart
 from export.importers.siglip import import_siglip, import_siglip_vision
 from export.importers.switch_transformers import import_switch_transformers
 from export.importers.t5 import import_t5
+from export.importers.vision_encoder_decoder import import_vision_encoder_decoder
 from export.importers.vit import import_deit, import_vit
 from export.importers.whisper import import_whisper
 from export.importers.whisper_ctranslate2 import import_whisper_ctranslate2
@@ -80,6 +81,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "dinov2_with_registers": import_dinov2_with_registers,
     "siglip": import_siglip,
     "siglip_vision_model": import_siglip_vision,
+    "vision-encoder-decoder": import_vision_encoder_decoder,
     "vit": import_vit,
     "whisper": import_whisper,
     "gemma3": import_gemma3_language_model,

@@ -13,8 +13,9 @@ from export.importers.bert_tables import LayerNames, layer_norm, num_layers, two
 from export.importers.encoders import Body
 from export.importers.heads import Head, HeadReader, classifier, sequence_classifier
 from export.importers.renaming import Rename, affine, per_layer
+from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
-from export.readers.image_processor import read_image_processor
+from export.readers.image_processor import ImageProcessor, read_image_processor
 from model.config import EmbeddingConfig, PoolingKind, StackConfig
 
 CLASS_TOKEN, DISTILLATION_TOKEN = "embeddings.cls_token", "embeddings.distillation_token"
@@ -49,12 +50,24 @@ def _import(
     class_tokens: tuple[str, ...],
     more_heads: Mapping[str, HeadReader] = MappingProxyType({}),
 ) -> Checkpoint:
-    config = folder.config
-    processor = read_image_processor(folder, config.positive("num_channels", 3))
+    processor = read_image_processor(folder, folder.config.positive("num_channels", 3))
+    body = vit_body(folder.config, processor, family, class_tokens)
+    heads = {
+        f"{family}Model": vit_tables.image_embedder,
+        f"{family}ForImageClassification": sequence_classifier,
+        **more_heads,
+    }
+    return vit_tables.assemble_images(folder, body, processor, heads, f"{family}Model")
+
+
+def vit_body(
+    config: Fields, processor: ImageProcessor, family: str, class_tokens: tuple[str, ...]
+) -> Body:
+    """The encoder of ``config``; ``class_tokens`` are the names of their weights."""
     patches = vit_tables.read_patches(config, processor, num_class_tokens=len(class_tokens))
     feed_forward = two_maps(config, activation(config, "hidden_act", "gelu"))
     layers = (vit_tables.pre_norm_layer(config, feed_forward),) * num_layers(config)
-    body = Body(
+    return Body(
         base=family.lower(),
         hidden_size=config.positive("hidden_size"),
         position=patches.position,
@@ -70,12 +83,6 @@ def _import(
         ),
         ignored=UNUSED,
     )
-    heads = {
-        f"{family}Model": vit_tables.image_embedder,
-        f"{family}ForImageClassification": sequence_classifier,
-        **more_heads,
-    }
-    return vit_tables.assemble_images(folder, body, processor, heads, f"{family}Model")
 
 
 def _mean_of_heads(folder: HuggingFaceFolder) -> Head:

@@ -25,7 +25,7 @@ from model.config import (
     NormOrder,
     PoolingKind,
 )
-from model.image_config import MAX_IMAGE_TOKENS, PatchConfig, image_spec
+from model.image_config import MAX_IMAGE_TOKENS, ImageSpec, PatchConfig, image_spec
 
 Grid = tuple[int, int]  # rows and columns of patches
 
@@ -102,23 +102,30 @@ def assemble_images(
     """As :func:`export.importers.encoders.assemble`, with the preprocessing of images.
 
     Raises:
-        UnsupportedError: the model reads neither RGB nor grey images.
+        UnsupportedError: as :func:`preprocessing` does.
     """
     checkpoint = assemble(folder, body, heads, default)
     if body.patches is None:
         raise ValueError("a model of images has patches")
-    if body.patches.num_channels not in (1, 3):
-        raise UnsupportedError(
-            f"num_channels: {body.patches.num_channels} is not supported: 1 or 3"
-        )
-    image = image_spec(
-        body.patches,
+    image = preprocessing(body.patches, processor)
+    tasks = tuple(task for task in checkpoint.tasks if task != Task.RERANK)
+    return replace(checkpoint, tasks=tasks, image=image)
+
+
+def preprocessing(patches: PatchConfig, processor: ImageProcessor) -> ImageSpec:
+    """How the server turns a picture into the input of a model with ``patches``.
+
+    Raises:
+        UnsupportedError: the model reads neither RGB nor grey images.
+    """
+    if patches.num_channels not in (1, 3):
+        raise UnsupportedError(f"num_channels: {patches.num_channels} is not supported: 1 or 3")
+    return image_spec(
+        patches,
         processor.resize,
         processor.resampling,
         keeps_aspect_ratio=processor.keeps_aspect_ratio,
     )
-    tasks = tuple(task for task in checkpoint.tasks if task != Task.RERANK)
-    return replace(checkpoint, tasks=tasks, image=image)
 
 
 def patch_map(source: str, *, bias: bool = True) -> list[Rename]:
