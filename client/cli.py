@@ -133,13 +133,14 @@ def generate(
     *,
     options: types.GenerationOptions,
 ) -> None:
-    """Continue texts with a decoder.
+    """Continue texts with a decoder, or describe images.
 
     A model with a chat template answers each TEXT as a user message, in a request of its own, with
-    the images before the text.
-    With --raw, or without a chat template, one request continues all TEXTs.
+    the images before the text. With --raw, or without a chat template, one request continues all
+    TEXTs, or describes all images.
     """
-    texts = flags.read_texts(text, sys.stdin)
+    images = [file.read() for file in image or ()]
+    texts = [] if images and not text else flags.read_texts(text, sys.stdin)
     with _server(context).connect() as client:
         is_chat = (
             not raw
@@ -147,22 +148,29 @@ def generate(
         )
         if system is not None and not is_chat:
             raise typer.BadParameter("--system needs a model with a chat template, without --raw")
-        if image and not is_chat:
-            raise typer.BadParameter("--image needs a model with a chat template, without --raw")
-        images = [file.read() for file in image or ()]
-        prompts = [_Prompt(messages=_chat_messages(text, system, images)) for text in texts]
+        if images and texts and not is_chat:
+            raise typer.BadParameter(
+                "TEXT with --image needs a model with a chat template, without --raw"
+            )
+        prompts = [_Prompt(messages=_chat_messages(text, system, images)) for text in texts or [""]]
         if not is_chat:
-            prompts = [_Prompt(inputs=texts)]
+            prompts = [_Prompt(inputs=texts, images=images)]
         if json:
             results = [
-                client.generate(model, prompt.inputs, messages=prompt.messages, **options)
+                client.generate(
+                    model,
+                    prompt.inputs,
+                    messages=prompt.messages,
+                    images=prompt.images,
+                    **options,
+                )
                 for prompt in prompts
             ]
             render.write_texts_json(results, options)
             return
         for prompt in prompts:
             pieces = client.generate_stream(
-                model, prompt.inputs, messages=prompt.messages, **options
+                model, prompt.inputs, messages=prompt.messages, images=prompt.images, **options
             )
             render.write_pieces(
                 pieces, sys.stdout, hypotheses_per_input=options.get("num_hypotheses") or 1
@@ -171,10 +179,11 @@ def generate(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Prompt:
-    """The input of one request: texts, or one conversation."""
+    """The input of one request: texts, one conversation, or the contents of image files."""
 
     inputs: Sequence[str] = ()
     messages: Sequence[types.Message] = ()
+    images: Sequence[bytes] = ()
 
 
 def _chat_messages(text: str, system: str | None, images: Sequence[bytes]) -> list[types.Message]:

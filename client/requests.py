@@ -45,6 +45,7 @@ def generate(
     token_inputs: Sequence[Sequence[int]],
     messages: Sequence[Message],
     options: GenerateOptions,
+    images: Images = (),
 ) -> GenerateT:
     """The request of ``Generate`` or ``GenerateStream``; ``request`` is its type."""
     return build(
@@ -55,6 +56,7 @@ def generate(
         inputs=texts(inputs),
         token_inputs=[wire.TokenIds(ids=ids) for ids in token_inputs],
         messages=[_chat_message(turn) for turn in messages],
+        images=[images] if isinstance(images, bytes) else images,
     )
 
 

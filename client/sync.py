@@ -43,16 +43,18 @@ class Client(Calls):
         *,
         token_inputs: Sequence[Sequence[int]] = (),
         messages: Sequence[types.Message] = (),
+        images: Images = (),
         **options: Unpack[types.GenerateOptions],
     ) -> types.TextResult:
-        """Continues texts or token ids, or replies to one conversation.
+        """Continues texts or token ids, replies to one conversation, or describes images.
 
-        Give exactly one of ``inputs``, ``token_inputs`` (prompts that the caller tokenized) and
-        ``messages`` (one conversation, for models with a chat template). Decoders continue
-        prompts; encoder-decoders that generate, such as summarizers, answer texts.
+        Give exactly one of ``inputs``, ``token_inputs`` (prompts that the caller tokenized),
+        ``messages`` (one conversation, for models with a chat template) and ``images`` (contents
+        of files, for models that read images). Decoders continue prompts; encoder-decoders that
+        generate, such as summarizers, answer texts or images.
         """
         request = requests.generate(
-            wire.GenerateRequest, model, inputs, token_inputs, messages, options
+            wire.GenerateRequest, model, inputs, token_inputs, messages, options, images
         )
         return self._call(self._inference.Generate, request, responses.text_result)
 
@@ -63,6 +65,7 @@ class Client(Calls):
         *,
         token_inputs: Sequence[Sequence[int]] = (),
         messages: Sequence[types.Message] = (),
+        images: Images = (),
         **options: Unpack[types.GenerateOptions],
     ) -> Generator[types.Piece, None, None]:
         """Like ``generate``, but yields text as it is generated; pieces of outputs interleave.
@@ -70,7 +73,7 @@ class Client(Calls):
         Closing the generator before its end cancels the call.
         """
         request = requests.generate(
-            wire.GenerateStreamRequest, model, inputs, token_inputs, messages, options
+            wire.GenerateStreamRequest, model, inputs, token_inputs, messages, options, images
         )
         return self._stream(self._inference.GenerateStream, lambda: request, responses.piece)
 

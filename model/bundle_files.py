@@ -169,7 +169,7 @@ def _check_counts(manifest: Manifest, label: str) -> None:
     dimensions = msgspec.structs.asdict(manifest.dimensions)
     sizes = {name: size for name, size in dimensions.items() if size is not None}
     del sizes["num_parameters"]
-    if not manifest.reads_texts:
+    if manifest.kind == Kind.ENCODER and not manifest.reads_texts:
         del sizes["vocabulary_size"]
     if manifest.image is not None:
         check_image(manifest, manifest.image, label)

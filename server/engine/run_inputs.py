@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from model.bundle import SAMPLES
+from model.bundle import PIXELS, SAMPLES
 from server.engine.prompt_images import ImageInputs
 from server.engine.requests.job import GenerationJob
 from server.engine.requests.sequence import DecodingSequence
@@ -191,6 +191,9 @@ def encoder_inputs(jobs: Sequence[GenerationJob]) -> dict[str, Array]:
     samples = [job.samples for job in jobs if job.samples is not None]
     if samples:
         return {SAMPLES: np.stack(samples)}
+    images = [job.image for job in jobs if job.image is not None]
+    if images:
+        return {PIXELS: np.stack(images)}
     ids, lengths = pad([job.source for job in jobs])
     return {"token_ids": ids, "lengths": lengths}
 

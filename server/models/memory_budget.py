@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from model.bundle import BundleError, EmbeddingKind, GraphSpec, Manifest, StateRole
+from model.config import Kind
 from server.byte_sizes import in_units
 from server.config import ServerConfig
 from server.engine.cache.slot_tensors import can_hold_prefixes
@@ -146,12 +147,14 @@ def max_padded_tokens(manifest: Manifest, config: ServerConfig) -> int:
 
 
 def max_source_length(manifest: Manifest, max_length: int) -> int:
-    """Maximum length of an encoder-decoder's source; for speech, the vectors of one window.
+    """Maximum length of an encoder-decoder's source: for speech and images, that of each of them.
 
     ``max_length``: the server's upper bound on texts, in tokens.
     """
     if manifest.audio is not None:
         return manifest.audio.num_tokens
+    if manifest.image is not None and manifest.kind == Kind.ENCODER_DECODER:
+        return manifest.image.num_tokens
     dimensions = manifest.dimensions
     return min(max_length, dimensions.max_source_positions or dimensions.max_positions)
 

@@ -266,7 +266,7 @@ def _replica(model: Model, backend: Backend) -> Replica:
         is_recurrent = any(state.role == StateRole.RECURRENT for state in graph.states)
         if name == "decode" and not is_recurrent:
             steps = backend.load_steps(path, graph.disabled_optimizers, suppressed)
-        reads_texts = name == "encode" and manifest.audio is None
+        reads_texts = name == "encode" and manifest.reads_texts
         load = partial(
             backend.load,
             path,

@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from model.bundle import BundleError, ImagePrompt, ImageSpec
+from model.bundle import BundleError, ImagePrompt, ImageSpec, Manifest
 from model.config import Kind
+from model.images import Pixels
 from server.config import ServerConfig
 from server.engine.decoding.options import GREEDY, Sampling
 from server.engine.encoder_runner import TOKEN_VECTORS
@@ -82,7 +83,7 @@ def _run_sizes(model: Model, replica: Replica, config: ServerConfig) -> None:
         return
     _run_batches(model, replica, config, _sizes_of_prompts(model, config))
     spec = model.manifest.graphs["decode"]
-    if model.manifest.audio is None and not spec.chunk_within_source:
+    if _fixed_source(model.manifest) is None and not spec.chunk_within_source:
         # A decoder's last layer computes one token per row, so its size depends on the rows.
         num_rows = min(config.num_slots, config.max_batched_tokens // _MIN_PROMPT)
         sizes = [(rows, _MIN_PROMPT) for rows, _ in run_sizes(max(num_rows, 1), 1)]
@@ -100,11 +101,18 @@ def _sizes_of_texts(model: Model, config: ServerConfig) -> list[tuple[int, int]]
 
 
 def _sizes_of_prompts(model: Model, config: ServerConfig) -> list[tuple[int, int]]:
-    longest, audio = min(model.max_length, config.max_batched_tokens), model.manifest.audio
-    if audio is not None:
-        most = max(config.max_batched_tokens // audio.num_tokens, 1)
+    longest = min(model.max_length, config.max_batched_tokens)
+    num_tokens = _fixed_source(model.manifest)
+    if num_tokens is not None:
+        most = max(config.max_batched_tokens // num_tokens, 1)
         return [(rows, longest) for rows, _ in run_sizes(most, 1)]
     return run_sizes(int(config.max_batched_tokens * MAX_PADDING), longest)
+
+
+def _fixed_source(manifest: Manifest) -> int | None:
+    """The vectors of each source of speech or images of an encoder-decoder; None for texts."""
+    spec = manifest.audio or (None if manifest.kind == Kind.ENCODER else manifest.image)
+    return None if spec is None else spec.num_tokens
 
 
 def _run_batches(
@@ -200,13 +208,11 @@ def _job(model: Model, num_tokens: int) -> Job:
     manifest, tokens = model.manifest, (_ID,) * num_tokens
     if manifest.kind == Kind.ENCODER:
         spec = manifest.graphs["encode"]
-        image, pixels = manifest.image, None
-        if image is not None:
-            pixels = np.zeros((image.height, image.width, image.num_channels), np.uint8)
+        image = manifest.image
         has_positions = any(tensor.name == "logit_positions" for tensor in spec.inputs)
         return EncodingJob(
             tokens if manifest.reads_texts else (),
-            image=pixels,
+            image=None if image is None else _black(image),
             num_image_tokens=0 if image is None else image.num_tokens,
             logit_positions=(0,) if has_positions else (),
         )
@@ -214,5 +220,12 @@ def _job(model: Model, num_tokens: int) -> Job:
         samples = np.zeros(manifest.audio.num_samples, np.int16)
         size = manifest.audio.num_tokens
         return GenerationJob(tokens, 2, samples=samples, num_audio_tokens=size)
+    if manifest.image is not None:
+        size = manifest.image.num_tokens
+        return GenerationJob(tokens, 2, image=_black(manifest.image), num_image_tokens=size)
     source = tokens if manifest.kind == Kind.ENCODER_DECODER else ()
     return GenerationJob(tokens, 2, source=source)
+
+
+def _black(spec: ImageSpec) -> Pixels:
+    return np.zeros((spec.height, spec.width, spec.num_channels), np.uint8)

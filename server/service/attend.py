@@ -90,7 +90,7 @@ async def attend(request: AttendRequest, context: ServiceContext, caller: Caller
     """
     call = EncoderCall(context.model_of(request), context, caller)
     model = call.model
-    validation.check_no_speech(model)
+    validation.check_text_source(model)
     if model.manifest.kind != Kind.ENCODER:
         raise InvalidArgumentError(
             "model", f"{model.manifest.name!r} is no encoder: its other calls return attention"

@@ -146,7 +146,7 @@ def _matrix_shape(plan: AttentionPlan, job: GenerationJob) -> tuple[int, int]:
     if plan.selection.kind == AttentionKind.ENCODER:
         return len(job.source), len(job.source)
     length = len(job.prompt) + job.max_new_tokens
-    return length, len(job.source) if plan.selection.kind == AttentionKind.CROSS else length
+    return length, job.num_source_tokens if plan.selection.kind == AttentionKind.CROSS else length
 
 
 def _check_num_weights(num_weights: int) -> None:
@@ -203,6 +203,8 @@ async def read_attention(
         prompt=prompt,
         max_new_tokens=0,
         source=job.source,
+        image=job.image,
+        num_image_tokens=job.num_image_tokens,
         attention=replace(plan.selection, from_token=first),
         priority=job.priority,
         deadline=job.deadline,
@@ -221,8 +223,10 @@ async def read_attention(
     source = rerun.prompt if kind == AttentionKind.SELF else rerun.source
 
     def build() -> Attention:
+        source_tokens = tuple(model.tokenizer.tokens(source))
         return Attention(
-            source_tokens=tuple(model.tokenizer.tokens(source)),
+            # The vectors of an image have numbers instead of a spelling.
+            source_tokens=source_tokens or tuple(map(str, range(job.num_image_tokens))),
             target_tokens=tuple(model.tokenizer.tokens(token_ids)),
             matrices=matrices_of(plan.selection, weights),
             alignments=_alignments(

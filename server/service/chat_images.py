@@ -3,9 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-
-from PIL.Image import Image
+from dataclasses import dataclass
 
 from model.bundle import ImagePrompt, ImageSpec
 from model.images import Pixels
@@ -16,8 +14,7 @@ from server.models.registry import Model
 from server.printable import counted, quoted
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.images import HEADER_COST, check_pixels, decoding_slice, open_checked
-from server.service.threads import slices_of
+from server.service.images import check_pixels, header_slices, in_order, pixel_slices
 from server.text.chat import Message
 
 
@@ -28,21 +25,25 @@ class ChatImages:
     Attributes:
         texts: what the prompt has for each image, instead of the template's placeholder.
         pixels: of all images, in the order of their tokens.
-        memory: holds the reserved memory until it is closed, or dropped.
     """
 
     texts: Sequence[str] = ()
     pixels: Sequence[Pixels] = ()
-    memory: ExitStack = field(default_factory=ExitStack)
 
 
 NO_IMAGES = ChatImages()
 
 
 async def read_images(
-    messages: Sequence[Message], model: Model, context: ServiceContext, caller: Caller
+    messages: Sequence[Message],
+    model: Model,
+    context: ServiceContext,
+    caller: Caller,
+    memory: ExitStack,
 ) -> ChatImages:
     """Decodes the images of ``messages``. Their number, sizes and tokens are checked first.
+
+    ``memory`` then holds what is reserved for them.
 
     Raises:
         InvalidArgumentError: the model reads no images; or an image is damaged or too large; or a
@@ -69,21 +70,19 @@ async def read_images(
     for path, data in files.items():
         if len(data) > MAX_IMAGE_BYTES:
             raise InvalidArgumentError(path, f"has more than {MAX_IMAGE_BYTES} bytes")
-    opened = await _open(files, context, caller)
+    opened = in_order(await context.run_slices(header_slices(files), caller))
     check_pixels(opened, "messages")
     num_tokens, longest = spec.num_tokens * len(opened), model.max_length - 1
     if num_tokens > longest:
         raise ContextLengthError(
             "messages", f"{counted(len(opened), 'image')} of {num_tokens} tokens: at most {longest}"
         )
-    memory = ExitStack()
     num_bytes = spec.num_bytes + 4 * spec.num_tokens * model.manifest.dimensions.hidden_size
     reserve = context.decoded_memory.reserve
     memory.enter_context(reserve(len(opened) * num_bytes, caller.client, "messages"))
-    slices = [decoding_slice(image, path, spec) for path, image in zip(files, opened, strict=True)]
-    pixels = await context.run_slices(slices, caller)
+    pixels = await context.run_slices(pixel_slices(files, opened, spec), caller)
     text = prompt.before + token * spec.num_tokens + prompt.after
-    return ChatImages([text] * len(opened), pixels, memory)
+    return ChatImages([text] * len(opened), pixels)
 
 
 def with_image_texts(rendered: str, images: ChatImages, prompt: ImagePrompt | None) -> str:
@@ -141,14 +140,3 @@ def _check_texts(messages: Sequence[Message], reserved: Sequence[str]) -> None:
             for name in reserved:
                 if name in text:
                     raise InvalidArgumentError(path, f"contains {quoted(name)}, an image's token")
-
-
-async def _open(files: dict[str, bytes], context: ServiceContext, caller: Caller) -> list[Image]:
-    """Reads the headers of all images."""
-    paths, data = list(files), list(files.values())
-
-    def open_some(start: int, stop: int) -> list[Image]:
-        return [open_checked(data[index], paths[index]) for index in range(start, stop)]
-
-    slices = slices_of([HEADER_COST] * len(paths), open_some)
-    return [image for part in await context.run_slices(slices, caller) for image in part]

@@ -1,10 +1,10 @@
-"""The Generate call: continues prompts (decoder) or maps texts to texts (encoder-decoder)."""
+"""The Generate call: continues prompts (decoder) or maps texts or images to texts."""
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from model.bundle import Task
 from model.config import Kind
@@ -22,6 +22,7 @@ from server.service.chat_images import (
 )
 from server.service.context import ServiceContext
 from server.service.generation_request import GenerateRequest
+from server.service.image_sources import prepare_images
 from server.service.languages import target_start
 from server.service.prepare import job_template, prepared_request, target_jobs
 from server.service.prepared_request import PreparedRequest
@@ -35,15 +36,21 @@ _TAG_TOKENS = 8  # a tag and white space, in any vocabulary
 
 
 async def prepare_generate(
-    request: GenerateRequest, context: ServiceContext, caller: Caller, delivery: Delivery
+    request: GenerateRequest,
+    context: ServiceContext,
+    caller: Caller,
+    delivery: Delivery,
+    memory: ExitStack,
 ) -> PreparedRequest:
     """Validates and tokenizes a request.
+
+    ``memory`` then holds what is reserved for decoded images: close it after the last output.
 
     Raises:
         ServeError: an option or input is invalid, the model is unknown, or its queue is full.
     """
     started = time.monotonic()
-    num_inputs = len(request.inputs) + len(request.token_inputs)
+    num_inputs = len(request.inputs) + len(request.token_inputs) + len(request.images)
     request = with_forced_call(request)
     try:
         template = await job_template(
@@ -54,7 +61,14 @@ async def prepare_generate(
             raise InvalidArgumentError("tools", error.description) from error
         raise
     model = template.model
-    field, prompts, images = await _prompts(request, model, context, caller)
+    field = _given_field(request, model)
+    if field == "images":
+        return await prepare_images(request, template, context, caller, started, memory)
+    images = NO_IMAGES
+    if field == "messages":
+        prompts, images = await _chat_prompt(request, model, context, caller, memory)
+    else:
+        prompts = await _prompts(field, request, model, context, caller)
     if request.response.echo and field == "messages":
         raise InvalidArgumentError("echo", "is not available with messages")
     prefixes = await target_prefix_ids(request, model, len(prompts), context, caller)
@@ -95,57 +109,67 @@ async def prepare_generate(
         prepared,
         chat=request.chat,
         begins_with_reasoning=opens_reasoning(end),
-        memory=images.memory,
     )
 
 
-class _Prompts(NamedTuple):
-    """The name of the input field that is set, its prompts' token ids, and their images."""
+def _given_field(request: GenerateRequest, model: Model) -> str:
+    """The name of the input field that is set.
 
-    field: str
-    token_ids: Sequence[tuple[int, ...]]
-    images: ChatImages = NO_IMAGES
-
-
-async def _prompts(
-    request: GenerateRequest, model: Model, context: ServiceContext, caller: Caller
-) -> _Prompts:
+    Raises:
+        InvalidArgumentError: none or several are set, or it is one that the model does not take.
+    """
     given = [name for name in _INPUT_FIELDS if getattr(request, name)]
     if len(given) != 1:
         raise InvalidArgumentError(
             given[1] if given else "inputs",
             "exactly one of inputs, token_inputs, messages and images is required",
         )
-    if request.chat != NO_OPTIONS and not request.messages:
+    (field,) = given
+    if request.chat != NO_OPTIONS and field != "messages":
         raise InvalidArgumentError("chat", "needs messages")
-    if request.images:
-        raise InvalidArgumentError("images", f"{request.model!r} takes texts, not images")
+    if field != "images":
+        validation.check_takes_texts(model, field)
+    return field
+
+
+async def _prompts(
+    field: str, request: GenerateRequest, model: Model, context: ServiceContext, caller: Caller
+) -> Sequence[tuple[int, ...]]:
+    """The token ids of the prompts in ``field``: texts or token ids."""
     is_decoder = model.manifest.kind == Kind.DECODER
     longest = model.max_length if is_decoder else model.max_source_length
-    if request.token_inputs:
+    if field == "token_inputs":
         size = model.manifest.dimensions.vocabulary_size
         validation.check_lengths("token_inputs", request.token_inputs, longest)
         num_ids = sum(map(len, request.token_inputs))
         check = partial(validation.check_token_inputs, request.token_inputs, size)
         await context.in_thread(check, caller, num_ids // 4)
-        return _Prompts("token_inputs", request.token_inputs)
-    max_bytes = context.config.max_input_bytes
-    if request.inputs:
-        validation.check_texts(request.inputs, max_bytes)
-        # A decoder needs room for a new token.
-        encode = partial(model.tokenizer.encode, max_tokens=longest - is_decoder)
-        return _Prompts("inputs", await context.tokenize(request.inputs, encode, caller))
+        return request.token_inputs
+    validation.check_texts(request.inputs, context.config.max_input_bytes)
+    # A decoder needs room for a new token.
+    encode = partial(model.tokenizer.encode, max_tokens=longest - is_decoder)
+    return await context.tokenize(request.inputs, encode, caller)
+
+
+async def _chat_prompt(
+    request: GenerateRequest,
+    model: Model,
+    context: ServiceContext,
+    caller: Caller,
+    memory: ExitStack,
+) -> tuple[Sequence[tuple[int, ...]], ChatImages]:
+    """The token ids of the only prompt, and its images."""
     template = model.chat_template
     if template is None:
         raise InvalidArgumentError("messages", f"{request.model!r} has no chat template")
-    validation.check_messages(request.messages, max_bytes)
+    validation.check_messages(request.messages, context.config.max_input_bytes)
     if request.chat.offered and not template.describes_tools:
         raise InvalidArgumentError("tools", "are not described by this model's chat template")
     num_characters = check_size(request.chat)
     num_characters += sum(
         len(message.text) + len(message.reasoning) + 256 for message in request.messages
     )
-    images = await read_images(request.messages, model, context, caller)
+    images = await read_images(request.messages, model, context, caller, memory)
     num_characters += sum(map(len, images.texts))
 
     def render() -> list[tuple[int, ...]]:
@@ -153,7 +177,7 @@ async def _prompts(
         prompt = with_image_texts(prompt, images, model.manifest.image_prompt)
         return model.tokenizer.encode([prompt], special_tokens=_adds_special_tokens(prompt, model))
 
-    return _Prompts("messages", await context.in_thread(render, caller, num_characters), images)
+    return await context.in_thread(render, caller, num_characters), images
 
 
 def _adds_special_tokens(prompt: str, model: Model) -> bool:

@@ -1,6 +1,9 @@
-"""Decodes a request's images and resizes them to the model's input format."""
+"""Decodes a request's images and resizes them to the model's input format.
 
-from collections.abc import AsyncIterator, Sequence
+:mod:`server.service.image_sources` does so for Generate.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
@@ -11,6 +14,7 @@ from model.images import ImageError, Pixels, open_image, to_pixels
 from server.bounds import MAX_IMAGE_PIXELS, MAX_REQUEST_PIXELS
 from server.engine.requests.job import EncodingJob
 from server.errors import InvalidArgumentError
+from server.models.registry import Model
 from server.printable import counted
 from server.service.encoder_call import EncoderCall
 from server.service.prepared_inputs import PreparedInputs
@@ -19,7 +23,7 @@ from server.service.truncation import Truncation
 from server.service.usage import Usage
 
 # Reading an image's header has this cost: see :mod:`server.service.threads`.
-HEADER_COST = 256
+_HEADER_COST = 256
 # Decoding and resizing this many pixels costs 1.
 _PIXELS_PER_UNIT = 64
 
@@ -30,7 +34,7 @@ async def prepare_images(images: Sequence[bytes], call: EncoderCall) -> Prepared
     Raises:
         ServeError: see :func:`decode_images`; or the model takes a text with each image.
     """
-    spec = image_spec(call)
+    spec = image_spec(call.model)
     if call.model.manifest.reads_texts:
         raise InvalidArgumentError(
             "inputs", f"{call.model.manifest.name!r} takes a text with each image"
@@ -61,7 +65,7 @@ async def add_images(
         raise InvalidArgumentError(
             "images", f"{len(images)} given for {counted(len(texts.jobs), 'text')}, each needs one"
         )
-    size = image_spec(call).num_tokens
+    size = image_spec(call.model).num_tokens
     pixels = await decode_images(images, call)
     return PreparedInputs(
         jobs=[
@@ -78,27 +82,41 @@ async def decode_images(images: Sequence[bytes], call: EncoderCall) -> list[Pixe
 
     Headers are read first; no image is decoded if one of them is too large.
 
-    Args:
-        images: files in one of :data:`model.images.FORMATS`.
-        call: the call; its model must take images.
-
     Raises:
-        InvalidArgumentError: an image is damaged or too large; the error names it.
+        InvalidArgumentError: the model takes no images, or see :func:`header_slices`,
+            :func:`check_pixels` and :func:`pixel_slices`.
         ServeError: the queue is full, or the deadline passed.
     """
-    spec = image_spec(call)
+    files, spec = image_paths(images), image_spec(call.model)
+    opened = in_order(await call.prepare(len(images), header_slices(files)))
+    check_pixels(opened, "images")
+    return await call.prepare(len(images), pixel_slices(files, opened, spec))
+
+
+def image_paths(images: Sequence[bytes]) -> dict[str, bytes]:
+    """The files of the field ``images`` by their paths, for errors."""
+    return {f"images[{index}]": data for index, data in enumerate(images)}
+
+
+def header_slices(files: Mapping[str, bytes]) -> list[Slice[list[Image]]]:
+    """The work that reads the headers of ``files``, by path, in :data:`model.images.FORMATS`.
+
+    It raises ``InvalidArgumentError``, which names the path, if one is damaged or too large.
+    """
+    items = list(files.items())
 
     def open_some(start: int, stop: int) -> list[Image]:
-        return [open_checked(images[index], f"images[{index}]") for index in range(start, stop)]
+        return [_open(data, path) for path, data in items[start:stop]]
 
-    headers = slices_of([HEADER_COST] * len(images), open_some)
-    opened = [image for part in await call.prepare(len(images), headers) for image in part]
-    check_pixels(opened, "images")
-    slices = [decoding_slice(image, f"images[{index}]", spec) for index, image in enumerate(opened)]
-    return await call.prepare(len(images), slices)
+    return slices_of([_HEADER_COST] * len(items), open_some)
 
 
-def check_pixels(images: Sequence[Image], field: str) -> None:
+def in_order(parts: Iterable[Sequence[Image]]) -> list[Image]:
+    """The images that :func:`header_slices` opened."""
+    return [image for part in parts for image in part]
+
+
+def check_pixels(images: Iterable[Image], field: str) -> None:
     """Rejects a request whose opened images have too many pixels together."""
     num_pixels = sum(image.width * image.height for image in images)
     if num_pixels > MAX_REQUEST_PIXELS:
@@ -107,13 +125,23 @@ def check_pixels(images: Sequence[Image], field: str) -> None:
         )
 
 
-def image_spec(call: EncoderCall) -> ImageSpec:
-    """The image format of the call's model.
+def pixel_slices(
+    paths: Iterable[str], opened: Iterable[Image], spec: ImageSpec
+) -> list[Slice[Pixels]]:
+    """The work that decodes and resizes the ``opened`` images.
+
+    It raises ``InvalidArgumentError``, which names the path, if one is damaged.
+    """
+    return [_slice(image, path, spec) for path, image in zip(paths, opened, strict=True)]
+
+
+def image_spec(model: Model) -> ImageSpec:
+    """The model's image format.
 
     Raises:
         InvalidArgumentError: the model takes no images.
     """
-    manifest = call.model.manifest
+    manifest = model.manifest
     if manifest.image is None:
         raise InvalidArgumentError("images", f"{manifest.name!r} takes texts, not images")
     return manifest.image
@@ -129,7 +157,7 @@ async def reserved(images: Sequence[bytes], call: EncoderCall) -> AsyncIterator[
     if not images:
         yield
         return
-    num_bytes = len(images) * image_spec(call).num_bytes
+    num_bytes = len(images) * image_spec(call.model).num_bytes
     memory, client = call.context.decoded_memory, call.caller.client
     with await call.enter(lambda: memory.reserve(num_bytes, client, "images")):
         yield
@@ -152,12 +180,7 @@ def check_alone(**others: object) -> None:
             raise InvalidArgumentError(name, "does not apply to images")
 
 
-def open_checked(data: bytes, path: str) -> Image:
-    """Reads an image's header.
-
-    Raises:
-        InvalidArgumentError: it is damaged or too large; the error names ``path``.
-    """
+def _open(data: bytes, path: str) -> Image:
     try:
         image = open_image(data)
     except ImageError as error:
@@ -170,9 +193,7 @@ def open_checked(data: bytes, path: str) -> Image:
     return image
 
 
-def decoding_slice(image: Image, path: str, spec: ImageSpec) -> Slice[Pixels]:
-    """Decodes an opened image; an error names ``path``."""
-
+def _slice(image: Image, path: str, spec: ImageSpec) -> Slice[Pixels]:
     def decode() -> Pixels:
         try:
             return to_pixels(image, spec)

@@ -225,7 +225,7 @@ class _OutputText:
     def _num_input_tokens(self) -> int:
         """0 except for the first output, because the outputs of a job share its input."""
         job = self._prepared.jobs[self._index]
-        return 0 if self._hypothesis else len(job.source) or len(job.prompt)
+        return 0 if self._hypothesis else job.num_source_tokens or len(job.prompt)
 
     def _final_text(self, update: JobUpdate) -> tuple[str, int]:
         """The text that is now final, and the number of the update's tokens in the output.

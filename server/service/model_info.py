@@ -102,7 +102,7 @@ class EmbeddingInfo:
 
 def _max_source_length(model: Model) -> int:
     differs = model.max_source_length != model.max_length
-    return model.max_source_length if differs and model.manifest.audio is None else 0
+    return model.max_source_length if differs and model.manifest.reads_texts else 0
 
 
 def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:

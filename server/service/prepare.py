@@ -145,7 +145,10 @@ def target_jobs(
     start: tuple[int, ...],
     prefixes: Sequence[tuple[int, ...]],
 ) -> list[GenerationJob]:
-    """Jobs of an encoder-decoder. Each target begins with ``start``, then the target prefix."""
+    """Jobs of an encoder-decoder. Each target begins with ``start``, then the target prefix.
+
+    ``sources`` are empty for images.
+    """
     model = template.model
     if request.response.echo:
         raise InvalidArgumentError("echo", "is not available with an encoder-decoder")
@@ -156,7 +159,8 @@ def target_jobs(
     validation.check_lengths("target_prefix", given, model.max_length - 1)
     jobs = []
     for index, (source, prompt) in enumerate(zip(sources, prompts, strict=True)):
-        wanted = template.max_new_tokens or factor * len(source)
+        by_default = factor * len(source) if source else math.inf
+        wanted = template.max_new_tokens or by_default
         limit = math.ceil(min(wanted, model.max_length - len(prompt)))
         jobs.append(template.job(index, prompt, limit, source))
     return jobs

@@ -1,7 +1,6 @@
 """Validated requests of Generate and Translate: the engine's jobs and response options."""
 
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from server.engine.requests.job import GenerationJob
 from server.models.registry import Model
@@ -31,7 +30,6 @@ class PreparedRequest:
     ``started`` is the call's arrival, in seconds of ``time.monotonic``. ``sentences`` says how to
     join the outputs of the jobs; ``None`` if each job is one input. ``chat`` says what to
     separate from the texts; ``begins_with_reasoning``: the prompt ends with the tag before it.
-    ``memory`` holds what is reserved for decoded images, until the outputs end.
     """
 
     model: Model
@@ -47,7 +45,6 @@ class PreparedRequest:
     sentences: SentencePlan | None = None
     chat: ChatOptions = NO_OPTIONS
     begins_with_reasoning: bool = False
-    memory: ExitStack = field(default_factory=ExitStack)
 
     @property
     def num_inputs(self) -> int:

@@ -100,7 +100,7 @@ async def score(request: ScoreRequest, context: ServiceContext, caller: Caller) 
     """
     started = time.monotonic()
     model = context.model_of(request)
-    validation.check_no_speech(model)
+    validation.check_text_source(model)
     if not any(task in model.manifest.tasks for task in _TASKS):
         raise InvalidArgumentError(
             "model",

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import TypeVar
 
 from model.bundle import Manifest
@@ -43,7 +43,7 @@ from server.service.score import ScoreRequest, ScoreResult
 from server.service.score import score as score_texts
 from server.service.tag import TagRequest, TagResult
 from server.service.tag import tag as tag_texts
-from server.service.text_stream import stream
+from server.service.text_stream import holding, stream
 from server.service.tokenize import (
     DetokenizeRequest,
     DetokenizeResult,
@@ -136,16 +136,24 @@ class Service:
             self._context.metrics.on_request(label, method, code, seconds)
 
     async def generate(self, request: GenerateRequest, caller: Caller) -> GenerationResult:
-        """Continues prompts with a decoder, or maps texts to texts with an encoder-decoder."""
-        prepared = await prepare_generate(request, self._context, caller, Delivery.WHOLE)
-        return await collect(prepared, self._context)
+        """Continues prompts with a decoder, or maps texts or images to texts."""
+        with ExitStack() as memory:
+            prepared = await prepare_generate(
+                request, self._context, caller, Delivery.WHOLE, memory
+            )
+            return await collect(prepared, self._context)
 
     async def generate_stream(
         self, request: GenerateRequest, caller: Caller
     ) -> AsyncGenerator[TextChunk, None]:
         """The same, but streams text as it is generated."""
-        prepared = await prepare_generate(request, self._context, caller, Delivery.STREAM)
-        return stream(prepared, self._context)
+        with ExitStack() as memory:
+            prepared = await prepare_generate(
+                request, self._context, caller, Delivery.STREAM, memory
+            )
+            chunks = stream(prepared, self._context)
+            has_images = request.images or any(message.parts for message in request.messages)
+            return holding(chunks, memory.pop_all()) if has_images else chunks
 
     async def translate(self, request: TranslateRequest, caller: Caller) -> GenerationResult:
         """Translates texts with an encoder-decoder."""

@@ -38,6 +38,16 @@ def stream(prepared: PreparedRequest, context: ServiceContext) -> AsyncGenerator
     return separate_calls(chunks, prepared.chat) if prepared.chat.offered else chunks
 
 
+async def holding(
+    chunks: AsyncGenerator[TextChunk, None], resources: contextlib.ExitStack
+) -> AsyncGenerator[TextChunk, None]:
+    """Yields ``chunks``; releases ``resources`` when the stream ends or is closed."""
+    with resources:
+        async with contextlib.aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
+
+
 async def _run_jobs(
     prepared: PreparedRequest, context: ServiceContext
 ) -> AsyncGenerator[TextChunk, None]:
@@ -63,7 +73,6 @@ async def _run_jobs(
         context.engine.cancel(handles)
         for output in outputs:
             output.close()
-        prepared.memory.close()
 
 
 async def _chunks(outputs: JobOutputs, handle: JobHandle) -> AsyncGenerator[TextChunk, None]:

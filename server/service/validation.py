@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from model.bundle import Task
+from model.config import Kind
 from server.bounds import MAX_ARGUMENTS_BYTES
 from server.errors import ContextLengthError, InvalidArgumentError
 from server.models.registry import Model
@@ -36,12 +37,14 @@ def of_inputs(model: Model) -> str:
     return " of texts with images" if model.manifest.reads_texts else " of images"
 
 
-def check_no_speech(model: Model) -> None:
-    """Rejects a speech model, for calls that check no task."""
+def check_text_source(model: Model) -> None:
+    """Rejects a model that writes text about speech or images, for calls that check no task."""
     manifest = model.manifest
-    if manifest.audio is not None:
+    if manifest.kind == Kind.ENCODER_DECODER and not manifest.reads_texts:
         calls = ", ".join(map(_call_name, manifest.tasks))
-        raise InvalidArgumentError("model", f"{manifest.name!r} answers only {calls} of speech")
+        raise InvalidArgumentError(
+            "model", f"{manifest.name!r} answers only {calls}{of_inputs(model)}"
+        )
 
 
 def check_takes_texts(model: Model, field: str, *, has_images: bool = False) -> None:

@@ -200,6 +200,9 @@ def test_token_inputs_and_messages() -> None:
     )
     assert [list(row.ids) for row in request.token_inputs] == [[1, 2], [3]]
     assert [(turn.role, turn.content) for turn in request.messages] == [("user", "hi")]
+    for images in (b"file", [b"file", b"other"]):
+        request = requests.generate(wire.GenerateStreamRequest, "m", (), (), (), {}, images)
+        assert list(request.images) == ([images] if isinstance(images, bytes) else images)
 
 
 def test_a_piece_has_usage_and_timing_only_if_sent() -> None:

@@ -1,6 +1,7 @@
 """Costs are counted before the work: bytes, tokens, windows, and the size of the reply."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ async def test_jobs_of_a_request_share_their_bad_words(tiny_bundles: Path) -> No
     )
     async with service_context(tiny_bundles) as context:
         caller = Caller("", None)
-        prepared = await prepare_generate(request, context, caller, Delivery.WHOLE)
+        prepared = await prepare_generate(request, context, caller, Delivery.WHOLE, ExitStack())
     first, second = (job.logits_options.bad_word_ids for job in prepared.jobs)
     assert first is not None
     assert first is second
@@ -171,11 +172,11 @@ async def test_tokens_are_counted_whose_reader_left(tiny_bundles: Path) -> None:
     )
     async with service_context(tiny_bundles) as context:
         caller = Caller("", None)
-        whole = await prepare_generate(request, context, caller, Delivery.WHOLE)
+        whole = await prepare_generate(request, context, caller, Delivery.WHOLE, ExitStack())
         await collect(whole, context)
         expected = count("in"), count("out")
         assert expected == (3.0, 9.0)
-        prepared = await prepare_generate(request, context, caller, Delivery.EACH)
+        prepared = await prepare_generate(request, context, caller, Delivery.EACH, ExitStack())
         chunks = stream(prepared, context)
         read = await anext(chunks)
         await chunks.aclose()

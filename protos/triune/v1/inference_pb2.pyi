@@ -987,7 +987,7 @@ class Attention(_message.Message):
     def source_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As in the vocabulary, end-of-sequence tokens included. For self-attention, the source is
         the prompt and the text without its last token. For the encoder's attention, source and
-        target are the tokens of the encoder's source.
+        target are the tokens of the encoder's source. The vectors of an image have numbers.
         """
 
     @_builtins.property

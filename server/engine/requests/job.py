@@ -119,7 +119,7 @@ class GenerationJob:
     Attributes:
         prompt: the decoder's first token ids, at least one.
         max_new_tokens: the most tokens of each output; 0 only prefills the prompt.
-        source: the encoder's token ids; empty for a decoder-only model, and for speech.
+        source: the encoder's token ids; empty for a decoder-only model, for speech and for images.
         eos: tokens that end an output.
         sampling: how the next token is drawn.
         logits_options: changes to the logits before sampling.
@@ -143,6 +143,8 @@ class GenerationJob:
         samples: the encoder's source for speech: one window, as the model's graph takes it.
         num_audio_tokens: the number of vectors that the encoder makes of the window.
         images: of the prompt, in the order of their tokens.
+        image: the encoder's source for images: pixels as in :class:`EncodingJob`.
+        num_image_tokens: the number of vectors that the encoder makes of the image.
     """
 
     prompt: tuple[int, ...]
@@ -168,11 +170,13 @@ class GenerationJob:
     samples: npt.NDArray[np.int16] | None = field(default=None, compare=False)
     num_audio_tokens: int = 0
     images: tuple[PromptImage, ...] = field(default=(), compare=False)
+    image: npt.NDArray[np.uint8] | None = field(default=None, compare=False)
+    num_image_tokens: int = 0
 
     @property
     def num_source_tokens(self) -> int:
         """The number of vectors that the encoder returns for the source."""
-        return len(self.source) + self.num_audio_tokens
+        return len(self.source) + self.num_audio_tokens + self.num_image_tokens
 
     @property
     def num_sequences(self) -> int:
