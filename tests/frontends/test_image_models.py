@@ -1,5 +1,6 @@
 """Every call for texts, by every protocol, tells that a model takes images, not texts."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -36,15 +37,20 @@ from tests.pictures import encoded, picture
 from tests.server.oip.messages import infer_request
 from tests.serving import ServerProcess, server_process
 
-CLASSIFIER, EMBEDDER = "vit", "vit-embed"
+CLASSIFIER, EMBEDDER, CAPTIONER = "vit", "vit-embed", "captioner"
 pytestmark = pytest.mark.slow  # the models' export takes long
 
-MODELS = (CLASSIFIER, EMBEDDER)
+MODELS = (CLASSIFIER, EMBEDDER, CAPTIONER)
 
 
 @pytest.fixture(scope="module")
-def server(image_bundles: Path) -> Iterator[ServerProcess]:
-    with server_process(image_bundles, "--threads", "1") as running:
+def server(
+    image_bundles: Path, caption_bundles: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("images")
+    for root in (image_bundles, caption_bundles):
+        shutil.copytree(root, folder, dirs_exist_ok=True)
+    with server_process(folder, "--threads", "1") as running:
         yield running
 
 

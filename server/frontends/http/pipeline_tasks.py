@@ -83,7 +83,7 @@ async def classification(model: str, call: Call[PipelineBody]) -> Response:
     takes_images = image is not None and image.prompt is None
     images: tuple[bytes, ...] = ()
     if takes_images:
-        images = (await _file(call, "an image"),)
+        images = (await file_of(call, "an image"),)
     request = ClassifyRequest(
         model=model,
         inputs=() if takes_images else texts_of(body),
@@ -108,7 +108,7 @@ def _labels(output: Classification) -> list[dict[str, Any]]:
     return [{"label": label.label, "score": label.score} for label in output.labels]
 
 
-async def _file(call: Call[PipelineBody], kind: str) -> bytes:
+async def file_of(call: Call[PipelineBody], kind: str) -> bytes:
     """The body's file, or the one that ``inputs`` has in base64."""
     body = call.body
     if isinstance(body, FileBody):
@@ -245,7 +245,7 @@ async def speech_recognition(model: str, call: Call[PipelineBody]) -> Response:
     with_words = given.return_timestamps == "word"
     request = TranscribeRequest(
         model=model,
-        audio=await _file(call, "a recording"),
+        audio=await file_of(call, "a recording"),
         options=TranscriptionOptions(
             language=options.language or "",
             translate=options.task == "translate",

@@ -1,5 +1,5 @@
-"""Hugging Face's pipelines that write text: text-generation-inference's ``generate``, translation
-and summaries.
+"""Hugging Face's pipelines that write text: text-generation-inference's ``generate``, translation,
+summaries, and texts about images.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -26,6 +26,7 @@ from server.frontends.http.pipeline_bodies import (
     one_text,
     texts_of,
 )
+from server.frontends.http.pipeline_tasks import file_of
 from server.frontends.http.tei_headers import answer_with
 from server.service.generation_options import Grammar, GrammarKind, ResponseOptions
 from server.service.generation_request import (
@@ -79,8 +80,11 @@ class _Spelling:
 
 
 async def text_generation(model: str, call: Call[PipelineBody]) -> Response | EventStream:
-    """Continues a text as text-generation-inference does; or summarizes texts."""
-    is_decoder = call.service.manifest(model).kind == Kind.DECODER
+    """Continues a text as text-generation-inference does; summarizes texts; or reads an image."""
+    manifest = call.service.manifest(model)
+    if not manifest.reads_texts:
+        return await image_to_text(model, call)
+    is_decoder = manifest.kind == Kind.DECODER
     if not is_decoder and not call.body.stream:
         return await _summaries(model, call)
     given, text = call.body.given, one_text(call.body)
@@ -208,13 +212,29 @@ async def _events(
                 yield event(item)
 
 
-def _options(body: PipelineBody, *others: str) -> GenerationParameters:
-    """The options of generation, in ``generate_parameters`` or beside it."""
-    given, group = body.given, "generate_parameters"
-    check_parameters(given, (group, *others, *(() if given.generate_parameters else GENERATION)))
-    options = given.generate_parameters or given
+def _options(
+    body: PipelineBody, *others: str, group: str = "generate_parameters"
+) -> GenerationParameters:
+    """The options of generation, in the parameter ``group`` or beside it."""
+    given = body.given
+    grouped: GenerationParameters | None = getattr(given, group)
+    check_parameters(given, (group, *others, *(() if grouped else GENERATION)))
+    options = grouped or given
     check_neutral(options, language=(), task=())
     return options
+
+
+async def image_to_text(model: str, call: Call[PipelineBody]) -> Response:
+    """A text about an image."""
+    if call.body.stream:
+        raise InvalidArgumentError("stream", "is not supported for images")
+    options = _options(call.body, group="generation_parameters")
+    images = (await file_of(call, "an image"),)
+    values = {**_values(options), "model": model, "images": images}
+    request = options_of(options, GenerateRequest, values)
+    result = await call.service.generate(request, call.caller)
+    text = result.outputs[0].hypotheses[0].text
+    return answer_with([{"generated_text": text}], result)
 
 
 async def _summaries(model: str, call: Call[PipelineBody]) -> Response:

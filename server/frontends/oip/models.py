@@ -84,7 +84,7 @@ def model_metadata(service: Service, name: str, version: str = "") -> Json:
 def model_config(service: Service, name: str, version: str = "") -> Json:
     """The configuration of a model. Raises ``ModelNotFoundError`` if it is not served."""
     manifest = service.manifest(name, version)
-    tasks = tasks_of(manifest.tasks)
+    tasks = tasks_of(manifest)
     generates = not GENERATIVE.isdisjoint(tasks)
     batching = {}
     if generates:
@@ -179,17 +179,16 @@ def _duration(total: Total) -> Json:
 def _is_optional(manifest: Manifest, spec: TensorSpec) -> bool:
     """Whether at least one of the model's tasks does not require this input."""
     return any(
-        spec.name not in signature_of(task, manifest).required_inputs
-        for task in tasks_of(manifest.tasks)
+        spec.name not in signature_of(task, manifest).required_inputs for task in tasks_of(manifest)
     )
 
 
 def _inputs(manifest: Manifest) -> list[TensorSpec]:
-    return _union(signature_of(task, manifest).inputs for task in tasks_of(manifest.tasks))
+    return _union(signature_of(task, manifest).inputs for task in tasks_of(manifest))
 
 
 def _outputs(manifest: Manifest) -> list[TensorSpec]:
-    return _union(signature_of(task, manifest).outputs for task in tasks_of(manifest.tasks))
+    return _union(signature_of(task, manifest).outputs for task in tasks_of(manifest))
 
 
 def _union(groups: Iterable[Iterable[TensorSpec]]) -> list[TensorSpec]:

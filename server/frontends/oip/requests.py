@@ -112,12 +112,16 @@ def _generation(
         "token_ids": "output_ids" in outputs,
         "logprobs": "cumulative_logprob" in outputs,
     }
-    if "input_ids" in tensors:
+    shape: tuple[int, ...]
+    if IMAGE_INPUT in tensors:
+        given["images"] = tensors[IMAGE_INPUT].files()
+        shape = tensors[IMAGE_INPUT].shape
+    elif "input_ids" in tensors:
         if "text_input" in tensors:
             raise InvalidArgumentError("input_ids", "cannot be combined with text_input")
         rows = _token_rows(tensors["input_ids"], tensors.get("input_lengths"))
         given["token_inputs"] = rows
-        shape: tuple[int, ...] = (len(rows),)
+        shape = (len(rows),)
     else:
         if "text_input" not in tensors:
             raise InvalidArgumentError("text_input", "is required, or input_ids")

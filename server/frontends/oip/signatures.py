@@ -182,7 +182,7 @@ _EMBEDDINGS = {
     ),
 }
 # Tasks whose inputs may be images, and their inputs by whether the model also takes texts.
-_IMAGE_TASKS = frozenset({Task.CLASSIFY, Task.EMBED})
+_IMAGE_TASKS = frozenset({Task.CLASSIFY, Task.EMBED, Task.GENERATE})
 _IMAGE_INPUTS = {False: (_IMAGE,), True: (_TEXT, _IMAGE)}
 # Inputs that imply a task, because no other task of a model has them.
 _TELLING = {
@@ -193,11 +193,18 @@ _TELLING = {
 }
 
 
+def tasks_of(manifest: Manifest) -> tuple[Task, ...]:
+    """The tasks of a model, its main one first.
+
+    Models that generate text also score texts, unless they read images.
+    """
+    return _tasks(manifest.tasks, reads_texts=manifest.reads_texts)
+
+
 @cache
-def tasks_of(tasks: tuple[ModelTask, ...]) -> tuple[Task, ...]:
-    """The tasks of a model, its main one first. Models that generate text also score texts."""
+def _tasks(tasks: tuple[ModelTask, ...], *, reads_texts: bool) -> tuple[Task, ...]:
     found = [Task(task.value) for task in tasks]
-    if not GENERATIVE.isdisjoint(found):
+    if reads_texts and not GENERATIVE.isdisjoint(found):
         found.append(Task.SCORE)
     return tuple(found)
 
@@ -214,7 +221,8 @@ def signature_of(task: Task, manifest: Manifest) -> Signature:
         signature = Signature(signature.inputs, _EMBEDDINGS[kind])
     if manifest.image is None or task not in _IMAGE_TASKS:
         return signature
-    return replace(signature, inputs=_IMAGE_INPUTS[manifest.reads_texts])
+    options = _GENERATION_OPTIONS if task == Task.GENERATE else ()
+    return replace(signature, inputs=(*_IMAGE_INPUTS[manifest.reads_texts], *options))
 
 
 def task_of(manifest: Manifest, requested: object, names: Iterable[str]) -> Task:
@@ -228,7 +236,7 @@ def task_of(manifest: Manifest, requested: object, names: Iterable[str]) -> Task
     Raises:
         InvalidArgumentError: the model does not have the requested task.
     """
-    tasks = tasks_of(manifest.tasks)
+    tasks = tasks_of(manifest)
     if requested is None:
         for name in names:
             if _TELLING.get(name) in tasks:
@@ -269,9 +277,7 @@ def outputs_of(task: Task, manifest: Manifest, requested: Iterable[str]) -> froz
         return own.default_outputs
     found = own.output_names.intersection(wanted)
     others = {
-        name
-        for each in tasks_of(manifest.tasks)
-        for name in signature_of(each, manifest).output_names
+        name for each in tasks_of(manifest) for name in signature_of(each, manifest).output_names
     }
     for name in wanted:
         if name not in (others if found else own.output_names):

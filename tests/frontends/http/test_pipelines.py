@@ -286,10 +286,14 @@ def test_clients_know_the_kinds_of_errors(connect: Connect, http: httpx2.Client)
 
 @pytest.fixture(scope="module")
 def files_server(
-    image_bundles: Path, speech_bundles: Path, tmp_path_factory: pytest.TempPathFactory
+    image_bundles: Path,
+    caption_bundles: Path,
+    speech_bundles: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServerProcess]:
     root = tmp_path_factory.mktemp("files")
-    for source, name in ((image_bundles, "vit"), (speech_bundles, "speech")):
+    models = ((image_bundles, "vit"), (caption_bundles, "captioner"), (speech_bundles, "speech"))
+    for source, name in models:
         shutil.copytree(source / name, root / name)
     with server_process(root, "--threads", "1") as running:
         yield running
@@ -310,6 +314,31 @@ def test_images(files_server: ServerProcess) -> None:
         assert [(each.label, each.score) for each in best] == expected[:1]
         with pytest.raises(BadRequestError, match="inputs: the image is not one of PNG"):
             client.image_classification(b"a picture")
+
+
+@pytest.mark.slow
+def test_texts_about_images(files_server: ServerProcess) -> None:
+    image, url = picture(), f"{files_server.http_url}/captioner"
+    with InferenceClient(model=url) as client, Client(files_server.target) as own:
+        (output,) = own.generate("captioner", images=image).outputs
+        assert client.image_to_text(image).generated_text == output.text
+        with pytest.raises(BadRequestError, match="inputs: the image is not one of PNG"):
+            client.image_to_text(b"a picture")
+        (short,) = own.generate("captioner", images=image, max_new_tokens=4, beam_size=2).outputs
+    encoded = base64.b64encode(image).decode()
+    options = {"max_new_tokens": 4, "num_beams": 2}
+    for parameters in (options, {"generation_parameters": options}):
+        answer = httpx2.post(url, json={"inputs": encoded, "parameters": parameters}, timeout=60)
+        assert answer.json() == [{"generated_text": short.text}]
+    for body, message in (
+        ({"inputs": "a cat!"}, "inputs: is not base64"),
+        ({"inputs": encoded, "stream": True}, "stream: is not supported for images"),
+        ({"inputs": encoded, "parameters": {"stop": ["a"]}}, "parameters.stop: is not supported"),
+        ({"inputs": encoded, "parameters": {"num_beams": 99}}, "parameters.num_beams: "),
+    ):
+        answer = httpx2.post(url, json=body, timeout=60)
+        assert answer.status_code == 400
+        assert message in answer.json()["error"]
 
 
 @pytest.mark.slow

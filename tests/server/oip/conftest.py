@@ -36,13 +36,15 @@ def all_bundles(
     tiny_bundles: Path,
     head_bundles: Path,
     image_bundles: Path,
+    caption_bundles: Path,
     speech_bundles: Path,
     retrieval_bundles: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     """A bundle for each task, and models of images, of speech and of other embeddings."""
     folder = tmp_path_factory.mktemp("oip") / "bundles"
-    for root in (tiny_bundles, head_bundles, image_bundles, speech_bundles, retrieval_bundles):
+    of_texts = (tiny_bundles, head_bundles, retrieval_bundles)
+    for root in (*of_texts, image_bundles, caption_bundles, speech_bundles):
         for path in root.iterdir():
             if path.is_dir():
                 shutil.copytree(path, folder / path.name)

@@ -94,7 +94,51 @@ def test_texts_with_images(doors: Doors) -> None:
     assert found["labels"].tolist() == [[x.label for x in output.labels] for output in outputs]
 
 
+def test_texts_about_images(doors: Doors) -> None:
+    parameters = {"max_tokens": 8}
+    request = infer_request("captioner", parameters, image_input=([2, 1], FILES))
+    for name in ("text_output", "num_input_tokens", "output_ids"):
+        request.outputs.add(name=name)
+    found = outputs_of(doors.oip.ModelInfer(request))
+    expected = doors.ours.generate("captioner", images=FILES, max_new_tokens=8, token_ids=True)
+    assert found["text_output"].tolist() == [[output.text] for output in expected.outputs]
+    assert found["num_input_tokens"].tolist() == [[7], [7]]
+    longest = found["output_ids"].shape[-1]
+    rows = [[*x.token_ids, *[-1] * (longest - len(x.token_ids))] for x in expected.outputs]
+    assert found["output_ids"].reshape(2, longest).tolist() == rows
+    streamed = infer_request("captioner", parameters, image_input=FILES[:1])
+    parts = doors.oip.ModelStreamInfer(iter([streamed]))
+    texts = [outputs_of(part.infer_response).get("text_output", [""])[0] for part in parts]
+    assert "".join(texts) == expected.outputs[0].text
+    in_json = {"inputs": [TENSOR | {"data": IN_BASE64}], "parameters": parameters}
+    (output,) = http(doors, "captioner/infer", json.dumps(in_json).encode())["outputs"]
+    assert output["data"] == [each.text for each in expected.outputs]
+
+
+def test_a_model_of_images_scores_no_texts(doors: Doors) -> None:
+    metadata = doors.oip.ModelMetadata(pb.ModelMetadataRequest(name="captioner"))
+    names = [tensor.name for tensor in metadata.inputs]
+    assert names[0] == "image_input"
+    assert not {"text_input", "input_ids", "context", "target"} & set(names)
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
+    "a text to a model of images that writes": (
+        infer_request("captioner", text_input=["a"]),
+        "text_input: is not an input of generate: image_input",
+    ),
+    "nothing to write about": (
+        infer_request("captioner"),
+        "image_input: is required for generate",
+    ),
+    "a damaged image to write about": (
+        infer_request("captioner", image_input=[FILES[0], FILES[0][:80]]),
+        "image_input[1]: the image is damaged",
+    ),
+    "scores of texts": (
+        infer_request("captioner", {"task": "score"}, context=["a"], target=["b"]),
+        "parameters.task: 'score' is not a task of 'captioner': generate",
+    ),
     "a text": (
         infer_request("vit", text_input=["a"]),
         "text_input: is not an input of classify: image_input",
