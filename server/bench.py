@@ -118,6 +118,8 @@ class Bench:
         busy = BusyLanes()
         (backend,) = make_backends(config, busy)
         self._model = load_bundle(directory, backend, config.max_length)
+        if not self._model.manifest.reads_texts:
+            raise ValueError(f"{directory}: takes images or speech, not texts")
         self._engine = build_engine(config, Unobserved(), busy, _exit)
         workers = make_workers(self._model, config, Unobserved())
         self._engine.add(self._model.key, workers, admission_limits(self._model, config))

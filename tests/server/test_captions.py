@@ -20,6 +20,7 @@ from client.types import AttentionKind, AttentionOptions, Message, Regex
 from model.images import decode_image
 from model.kernels import Step
 from model.transformer import Transformer, from_weights
+from server.bench import Bench
 from server.errors import InvalidArgumentError, OverloadedError
 from server.service.caller import Caller
 from server.service.generation_request import GenerateRequest
@@ -274,3 +275,9 @@ async def test_images_beyond_the_memory_are_refused(caption_bundles: Path) -> No
             for call in (Service(context).generate, Service(context).generate_stream):
                 with pytest.raises(OverloadedError, match="too many images"):
                     await call(request, Caller("", None))
+
+
+async def test_the_bench_of_the_engine_takes_texts_only(caption_bundles: Path) -> None:
+    message = {"model": str(caption_bundles / MODEL / "1"), "threads": 1}
+    with pytest.raises(ValueError, match="takes images or speech, not texts"):
+        await Bench().load(message)

@@ -59,7 +59,7 @@ def test_failing_warm_up_rejects_the_model(
 
 
 class Watched:
-    """A graph that notes the shapes of the token ids that it runs over.
+    """A graph that notes the shapes of the token ids or images that it runs over.
 
     ``max_tokens``: a run over more fails.
     """
@@ -92,7 +92,7 @@ class WatchedRuns:
         return self._bound.run_on_device(inputs, on_host)
 
     def _note(self, inputs: Mapping[str, Array | Tensor]) -> None:
-        shape = inputs["token_ids"].shape
+        shape = inputs["token_ids" if "token_ids" in inputs else "pixels"].shape
         self._shapes.add(shape)
         if math.prod(shape) > self._max_tokens:
             raise MemoryError("there is no memory left")
@@ -129,6 +129,16 @@ def test_all_sizes_run_on_a_device(tiny_bundles: Path, name: str, graph: str, mo
     assert expected - seen.shapes  # on a CPU only short ones run
     warm_up(model, replace(config, has_device_memory=True))
     assert expected <= seen.shapes
+
+
+def test_all_numbers_of_images_run_on_a_device(caption_bundles: Path) -> None:
+    model, seen = watched(caption_bundles, "captioner", "encode", max_tokens=1 << 20)
+    config = ServerConfig(bundles=caption_bundles, num_slots=5, max_batched_tokens=30)
+    shape = (24, 16, 3)  # of an image, which has 7 vectors
+    warm_up(model, config)
+    assert seen.shapes == {(1, *shape)}
+    warm_up(model, replace(config, has_device_memory=True))
+    assert seen.shapes == {(rows, *shape) for rows in (1, 2, 4)}
 
 
 def test_a_size_that_fails_is_logged(tiny_bundles: Path, caplog: pytest.LogCaptureFixture) -> None:
