@@ -34,6 +34,7 @@ from server.service.serving_state import ServingState
 from server.service.threads import FairExecutor
 from server.telemetry.metrics import Metrics
 from tests.bundles import (
+    caption_bundles,
     head_bundles,
     image_bundles,
     retrieval_bundles,
@@ -49,8 +50,8 @@ REFUSALS = frozenset({"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "DE
 
 # Request type and matching models of each method.
 CALLS: tuple[tuple[str, type[Message], tuple[str, ...]], ...] = (
-    ("Generate", pb.GenerateRequest, ("tiny-decoder",)),
-    ("GenerateStream", pb.GenerateStreamRequest, ("tiny-decoder",)),
+    ("Generate", pb.GenerateRequest, ("tiny-decoder", "captioner")),
+    ("GenerateStream", pb.GenerateStreamRequest, ("tiny-decoder", "captioner")),
     ("Translate", pb.TranslateRequest, ("dates",)),
     ("TranslateStream", pb.TranslateStreamRequest, ("dates",)),
     ("Embed", pb.EmbedRequest, ("embedder", "splade", "colbert")),
@@ -183,7 +184,8 @@ def service(max_length: int = MAX_LENGTH, max_input_bytes: int = MAX_INPUT_BYTES
 
 async def _start(max_length: int, max_input_bytes: int) -> Service:
     folder = scratch("bundles")
-    for make in (tiny_bundles, head_bundles, image_bundles, speech_bundles, retrieval_bundles):
+    of_texts = (tiny_bundles, head_bundles, retrieval_bundles)
+    for make in (*of_texts, image_bundles, caption_bundles, speech_bundles):
         root = make()
         for path in root.iterdir():
             if path.is_dir():

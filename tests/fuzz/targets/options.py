@@ -7,6 +7,7 @@ from typing import Any
 from tests.fuzz.draw import Draw
 from tests.fuzz.messages import fill
 from tests.fuzz.service import CALLS, service
+from tests.fuzz.targets.requests import IMAGE
 
 SIZE = 256
 
@@ -18,7 +19,9 @@ def run(data: bytes) -> None:
     request: Any = kind()
     fill(request, draw, chance=(16, 48, 96, 160)[draw.byte() & 3])
     request.model, request.version = draw.choice(models), ""
-    if "inputs" in kind.DESCRIPTOR.fields_by_name and _lacks_input(request):
+    if request.model == "captioner":
+        request.images.append(IMAGE)
+    elif "inputs" in kind.DESCRIPTOR.fields_by_name and _lacks_input(request):
         if method == "Score":
             request.inputs.add(context="1", target="2,")
         else:

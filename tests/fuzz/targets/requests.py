@@ -6,9 +6,11 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from tests.fuzz.service import CALLS, service
+from tests.pictures import picture
 from tests.recordings import tone, wav
 
 SIZE = 512
+IMAGE = picture(size=(2, 3))
 _RECORDING = wav(tone(0.02, 8000), 8000)
 
 
@@ -38,7 +40,9 @@ def valid(call: int, model: str = "") -> bytes:
     kind = CALLS[call][1]
     request: Any = kind(model=model)
     fields = kind.DESCRIPTOR.fields_by_name
-    if method_inputs := fields.get("inputs"):
+    if model == "captioner":
+        request.images.append(IMAGE)
+    elif method_inputs := fields.get("inputs"):
         if method_inputs.message_type is None:
             request.inputs.extend(["12, a [MASK]", "3 March 2021"])
         else:
