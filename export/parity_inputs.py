@@ -80,10 +80,10 @@ def decoding_inputs(checkpoint: Checkpoint, *, is_large: bool) -> DecodingInputs
         rows, num_steps = rows[:NUM_LARGE_ROWS], NUM_LARGE_STEPS
     suppressed = special.suppressed
     if checkpoint.config.kind == Kind.DECODER:
-        images = prompts_with_images(checkpoint, rows) if checkpoint.config.vision else []
+        placed = prompts_with_images(checkpoint, rows) if checkpoint.config.vision else []
         num_steps = max(1, min(num_steps, limit - max(map(len, rows))))
         return DecodingInputs(
-            prompts=rows, num_steps=num_steps, suppressed=suppressed, images=images
+            prompts=rows, num_steps=num_steps, suppressed=suppressed, images=placed
         )
     if special.decoder_start is None:
         raise ParityError("an encoder-decoder needs special_tokens.decoder_start")

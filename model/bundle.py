@@ -246,6 +246,11 @@ class Manifest(Record, frozen=True, kw_only=True):
         return not reads_others or any(tensor.name == "token_ids" for tensor in inputs)
 
     @property
+    def image_source(self) -> ImageSpec | None:
+        """The sources of an encoder-decoder that writes about images; None for other models."""
+        return self.image if self.kind == Kind.ENCODER_DECODER else None
+
+    @property
     def image_prompt(self) -> ImagePrompt | None:
         """How prompts have images; None if the model reads none in prompts."""
         return None if self.image is None else self.image.prompt

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 
 from model.bundle import BundleError, EmbeddingKind, GraphSpec, Manifest, StateRole
-from model.config import Kind
 from server.byte_sizes import in_units
 from server.config import ServerConfig
 from server.engine.cache.slot_tensors import can_hold_prefixes
@@ -153,8 +152,8 @@ def max_source_length(manifest: Manifest, max_length: int) -> int:
     """
     if manifest.audio is not None:
         return manifest.audio.num_tokens
-    if manifest.image is not None and manifest.kind == Kind.ENCODER_DECODER:
-        return manifest.image.num_tokens
+    if manifest.image_source is not None:
+        return manifest.image_source.num_tokens
     dimensions = manifest.dimensions
     return min(max_length, dimensions.max_source_positions or dimensions.max_positions)
 

@@ -111,7 +111,7 @@ def _sizes_of_prompts(model: Model, config: ServerConfig) -> list[tuple[int, int
 
 def _fixed_source(manifest: Manifest) -> int | None:
     """The vectors of each source of speech or images of an encoder-decoder; None for texts."""
-    spec = manifest.audio or (None if manifest.kind == Kind.ENCODER else manifest.image)
+    spec = manifest.audio or manifest.image_source
     return None if spec is None else spec.num_tokens
 
 
@@ -199,8 +199,8 @@ def _with_image(job: GenerationJob, image: ImageSpec, prompt: ImagePrompt) -> Ge
     """``job`` with a black image after its first token."""
     first, *rest = job.prompt
     tokens = (first, *[prompt.token] * image.num_tokens, *rest)
-    pixels = np.zeros((image.height, image.width, image.num_channels), np.uint8)
-    return replace(job, prompt=tokens, images=(PromptImage(1, image.num_tokens, pixels, -1),))
+    placed = PromptImage(1, image.num_tokens, _black(image), -1)
+    return replace(job, prompt=tokens, images=(placed,))
 
 
 def _job(model: Model, num_tokens: int) -> Job:
@@ -220,9 +220,8 @@ def _job(model: Model, num_tokens: int) -> Job:
         samples = np.zeros(manifest.audio.num_samples, np.int16)
         size = manifest.audio.num_tokens
         return GenerationJob(tokens, 2, samples=samples, num_audio_tokens=size)
-    if manifest.image is not None:
-        size = manifest.image.num_tokens
-        return GenerationJob(tokens, 2, image=_black(manifest.image), num_image_tokens=size)
+    if (image := manifest.image_source) is not None:
+        return GenerationJob(tokens, 2, image=_black(image), num_image_tokens=image.num_tokens)
     source = tokens if manifest.kind == Kind.ENCODER_DECODER else ()
     return GenerationJob(tokens, 2, source=source)
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from model.config import Kind
 from model.images import Pixels
 from server.engine.requests.job import GenerationJob
 from server.errors import InvalidArgumentError
@@ -26,11 +25,6 @@ from server.service.prepared_request import PreparedRequest
 from server.service.target_prefixes import after_prefixes, target_prefix_ids
 
 
-def reads_image_sources(model: Model) -> bool:
-    """Whether the model is an encoder-decoder that writes texts about images."""
-    return model.manifest.kind == Kind.ENCODER_DECODER and model.manifest.image is not None
-
-
 async def prepare_images(
     request: GenerateRequest,
     template: JobTemplate,
@@ -48,8 +42,11 @@ async def prepare_images(
             or too much work is waiting.
     """
     model = template.model
-    if not reads_image_sources(model):
-        raise InvalidArgumentError("images", f"{request.model!r} takes texts, not images")
+    if model.manifest.image_source is None:
+        taken = "texts, not images"
+        if model.manifest.image_prompt is not None:
+            taken = "images in messages"
+        raise InvalidArgumentError("images", f"{request.model!r} takes {taken}")
     _check_no_source_text(request)
     num_bytes = len(request.images) * image_spec(model).num_bytes
     memory.enter_context(context.decoded_memory.reserve(num_bytes, caller.client, "images"))

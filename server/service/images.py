@@ -98,14 +98,14 @@ def image_paths(images: Sequence[bytes]) -> dict[str, bytes]:
     return {f"images[{index}]": data for index, data in enumerate(images)}
 
 
-def header_slices(files: Mapping[str, bytes]) -> list[Slice[list[Image]]]:
+def header_slices(files: Mapping[str, bytes]) -> list[Slice[Sequence[Image]]]:
     """The work that reads the headers of ``files``, by path, in :data:`model.images.FORMATS`.
 
     It raises ``InvalidArgumentError``, which names the path, if one is damaged or too large.
     """
     items = list(files.items())
 
-    def open_some(start: int, stop: int) -> list[Image]:
+    def open_some(start: int, stop: int) -> Sequence[Image]:
         return [_open(data, path) for path, data in items[start:stop]]
 
     return slices_of([_HEADER_COST] * len(items), open_some)

@@ -134,8 +134,8 @@ def test_no_server_is_an_error(run: Run) -> None:
         ["translate", "--model", "dates"],
         ["no-such-command"],
         ["generate", "--model", "tiny-decoder", "--raw", "--system", "Be brief.", "7,"],
-        ["generate", "--model", "m", "--image", "docs/seven.png", "text"],
-        ["generate", "--model", "m", "--image", "docs/seven.png", "--system", "Be brief."],
+        ["generate", "--model", "tiny-decoder", "--image", "docs/seven.png", "7,"],
+        ["generate", "--model", "tiny-decoder", "--image", "docs/seven.png", "--raw", "7,"],
     ],
 )
 def test_usage_errors_have_exit_code_2(run: Run, arguments: list[str]) -> None:
