@@ -14,6 +14,7 @@ from model.bundle import (
     Manifest,
 )
 from model.config import Kind
+from model.image_config import MAX_IMAGE_TOKENS
 
 
 def check_embedding(manifest: Manifest, embedding: Embedding, label: str) -> None:
@@ -62,6 +63,10 @@ def _check_image_prompt(
 ) -> None:
     """Rejects a decoder that takes other vectors than the graph of images returns."""
     size = manifest.dimensions.vocabulary_size
+    if image.tiling is not None and {image.width, *image.resize} != {image.height}:
+        raise BundleError(f"{label}: image.tiling: tiles must be square")
+    if image.max_tokens > MAX_IMAGE_TOKENS:
+        raise BundleError(f"{label}: image: {image.max_tokens} tokens, at most {MAX_IMAGE_TOKENS}")
     if prompt.token >= size:
         raise BundleError(f"{label}: image.prompt: token {prompt.token} is beyond {size} tokens")
     decode = manifest.graphs.get("decode")

@@ -1,5 +1,6 @@
 """The configuration of models that read images as patches. Imports no torch."""
 
+import math
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -64,17 +65,35 @@ Markup = Annotated[str, msgspec.Meta(max_length=256)]
 class ImagePrompt(Record, frozen=True, kw_only=True):
     """How an image is written in a decoder's prompt.
 
-    ``before``, the token ``token`` for each vector, ``after``.
+    It is ``before``, the token ``token`` for each vector, ``after``. Tiles come first.
 
     Attributes:
         placeholder: what the chat template writes for an image.
         token: id of the token that stands for a vector.
+        before_tile: before the tokens of a tile; ``{row}`` and ``{column}`` count from 1.
+        after_row: after the last tile of each row.
+        after_tiles: after the last row.
     """
 
     placeholder: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     token: TokenId
     before: Markup = ""
     after: Markup = ""
+    before_tile: Markup = ""
+    after_row: Markup = ""
+    after_tiles: Markup = ""
+
+
+class Tiling(Record, frozen=True, kw_only=True):
+    """How a picture is cut into tiles of the size of an image (Laurençon et al. 2024, Idefics 3).
+
+    Attributes:
+        longest_edge: the picture is first resized so that its longer side has this many pixels.
+        splits: whether there are tiles before the whole picture; if not, it is only resized twice.
+    """
+
+    longest_edge: Side
+    splits: bool = True
 
 
 class ImageSpec(Record, frozen=True, kw_only=True):
@@ -85,8 +104,9 @@ class ImageSpec(Record, frozen=True, kw_only=True):
     Attributes:
         resize: height and width after resizing.
         keeps_aspect_ratio: the picture then covers ``resize``, and one side may be longer.
-        num_tokens: the model's vectors per image.
+        num_tokens: the model's vectors per image, or per tile.
         prompt: how a decoder's prompt has images; None for other models.
+        tiling: how a picture becomes several images; None: it becomes one.
     """
 
     height: Side
@@ -97,11 +117,19 @@ class ImageSpec(Record, frozen=True, kw_only=True):
     resampling: Resampling
     num_tokens: Annotated[int, msgspec.Meta(ge=1, le=MAX_IMAGE_TOKENS)]
     prompt: ImagePrompt | None = None
+    tiling: Tiling | None = None
 
     @property
     def num_bytes(self) -> int:
         """Bytes of one image as the graph takes it."""
         return self.height * self.width * self.num_channels
+
+    @property
+    def max_tokens(self) -> int:
+        """The most vectors of a picture, tiles included."""
+        if self.tiling is None or not self.tiling.splits:
+            return self.num_tokens
+        return self.num_tokens * (1 + math.ceil(self.tiling.longest_edge / self.height) ** 2)
 
 
 def image_spec(

@@ -78,20 +78,43 @@ def to_pixels(image: Image.Image, spec: ImageSpec) -> Pixels:
     Raises:
         ImageError: it is damaged, or too narrow to be resized.
     """
+    return fitted(open_pixels(image, spec), spec)
+
+
+def open_pixels(image: Image.Image, spec: ImageSpec) -> Image.Image:
+    """Decodes an opened picture with the channels of ``spec``, as :func:`to_pixels`.
+
+    Raises:
+        ImageError: it is damaged.
+    """
     try:
-        converted = _8_bits(_upright(image)).convert(MODES[spec.num_channels])
+        return _8_bits(_upright(image)).convert(MODES[spec.num_channels])
     except DAMAGED as error:
         raise ImageError("is damaged") from error
-    width, height = _resized(converted.size, spec)
+
+
+def fitted(picture: Image.Image, spec: ImageSpec) -> Pixels:
+    """A decoded picture, resized and cut: ``[height, width, channels]``, 0 to 255.
+
+    Raises:
+        ImageError: it is too narrow to be resized.
+    """
+    width, height = _resized(picture.size, spec)
     if max(width, height) > MAX_SIDE:
         raise ImageError(f"is too narrow: it would become {width} by {height} pixels")
-    if (width, height) != converted.size:
-        converted = converted.resize((width, height), Image.Resampling[spec.resampling.upper()])
+    picture = resized(picture, (width, height), spec)
     left, top = (width - spec.width) // 2, (height - spec.height) // 2
     if (width, height) != (spec.width, spec.height):
         # Pixels outside the picture are black.
-        converted = converted.crop((left, top, left + spec.width, top + spec.height))
-    return np.asarray(converted).reshape(spec.height, spec.width, spec.num_channels)
+        picture = picture.crop((left, top, left + spec.width, top + spec.height))
+    return np.asarray(picture).reshape(spec.height, spec.width, spec.num_channels)
+
+
+def resized(picture: Image.Image, size: tuple[int, int], spec: ImageSpec) -> Image.Image:
+    """A decoded picture with another ``size``: width and height."""
+    if size == picture.size:
+        return picture
+    return picture.resize(size, Image.Resampling[spec.resampling.upper()])
 
 
 def decode_image(data: bytes, spec: ImageSpec) -> Pixels:

@@ -37,6 +37,7 @@ ALLOWED = {
         "model.late_interaction",
         "model.quality",
         "model.shortlist",
+        "model.tiles",
     },
     "client": {"client", "protos"},
     "loadtest": {"loadtest", "client", "protos"},

@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlavaConfig, LlavaForConditionalGeneration, PreTrainedTokenizerFast
+from transformers import (
+    Idefics3Config,
+    Idefics3ForConditionalGeneration,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    PreTrainedTokenizerFast,
+)
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.llava.processing_llava import LlavaProcessor
 
 from export.bundle_writer import write_bundle
@@ -19,7 +27,7 @@ from model.bundle import Precision
 from tests.export.importers.support import randomise
 
 SIDE = 24
-IMAGE, END = "<image>", "</s>"
+IMAGE, END, FAKE = "<image>", "</s>", "<fake_token_around_image>"
 SPECIAL = (END, IMAGE)
 # Images come first in a message, as in the template of LLaVA 1.5.
 TEMPLATE = (
@@ -28,6 +36,13 @@ TEMPLATE = (
     "{% for part in message['content'] if part['type'] == 'text' %}{{ part['text'] }}{% endfor %}"
     "{{ '\n' }}{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
+# As the template of SmolVLM: images stay where they are.
+TILES_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] | capitalize }}: "
+    "{% for part in message['content'] %}{% if part['type'] == 'text' %}{{ part['text'] }}"
+    "{% elif part['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}"
+    "<end_of_utterance>\n{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
+)
 TEXT: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 64,
@@ -35,7 +50,7 @@ TEXT: dict[str, Any] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
+    "max_position_embeddings": 1024,
     "pad_token_id": 0,
     "bos_token_id": None,
     "eos_token_id": 0,
@@ -81,7 +96,27 @@ def save_llava(folder: Path) -> None:
     ).save_pretrained(folder)
 
 
-SAVE: dict[str, Callable[[Path], None]] = {"llava": save_llava}
+def save_idefics3(folder: Path) -> None:
+    """Writes Idefics 3 and its processor: 4 tokens for each tile."""
+    rows = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+    read = tokenizer((*SPECIAL, FAKE, "<global-img>", "<end_of_utterance>", *rows))
+    config = Idefics3Config(
+        text_config=TEXT | {"vocab_size": len(read)},
+        vision_config=TOWER | {"image_size": 16, "patch_size": 4},
+        image_token_id=read.convert_tokens_to_ids(IMAGE),
+        scale_factor=2,
+    )
+    randomise(Idefics3ForConditionalGeneration(config)).save_pretrained(folder)
+    sizes = {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 16}}
+    Idefics3Processor(
+        image_processor=Idefics3ImageProcessorPil(**sizes),
+        tokenizer=read,
+        image_seq_len=4,
+        chat_template=TILES_TEMPLATE,
+    ).save_pretrained(folder)
+
+
+SAVE: dict[str, Callable[[Path], None]] = {"llava": save_llava, "idefics3": save_idefics3}
 
 
 def write_bundle_of(path: Path, name: str) -> None:

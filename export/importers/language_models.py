@@ -34,11 +34,15 @@ class Wrapper:
     Attributes:
         importers: by ``model_type`` of the language model; the first is the default.
         defaults: of fields that published files leave out.
+        prefixes: of the language model's weights, and what a folder of its own has instead.
+        others: prefixes of the other parts' weights.
     """
 
     architecture: str
     importers: Mapping[str, Importer]
     defaults: Mapping[str, object] = field(default_factory=dict)
+    prefixes: Mapping[str, str] = field(default_factory=lambda: PREFIXES)
+    others: tuple[str, ...] = OTHERS
 
 
 GEMMA3 = Wrapper(
@@ -82,7 +86,7 @@ def import_language_model(folder: HuggingFaceFolder, wrapper: Wrapper) -> Checkp
         check_supported(named, architectures=(wrapper.architecture,))
     text = whole.fields("text_config").with_defaults(**wrapper.defaults)
     kind = text.text("model_type", next(iter(wrapper.importers)))
-    names = dict(_names(folder.weights))
+    names = dict(_names(folder.weights, wrapper))
     values = {
         **{name: whole[name] for name in TOKENS if whole.get(name) is not None},
         **text,
@@ -99,10 +103,10 @@ def import_language_model(folder: HuggingFaceFolder, wrapper: Wrapper) -> Checkp
     return lookup(wrapper.importers, kind, f"{text.origin}: model_type")(part)
 
 
-def _names(weights: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+def _names(weights: Mapping[str, object], wrapper: Wrapper) -> Iterator[tuple[str, str]]:
     """The language model's weights: the name in a folder of its own, and that in ``weights``."""
     for name in weights:
-        if name.startswith(OTHERS):
+        if name.startswith(wrapper.others):
             continue
-        start = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
-        yield PREFIXES.get(start, "") + name.removeprefix(start), name
+        start = next((prefix for prefix in wrapper.prefixes if name.startswith(prefix)), "")
+        yield wrapper.prefixes.get(start, "") + name.removeprefix(start), name

@@ -10,7 +10,7 @@ from export.importers.llama import import_llama
 from export.importers.mistral import import_mistral
 from export.importers.qwen import import_qwen2
 from export.importers.renaming import linear
-from export.importers.vision import Connector, part_of, with_vision
+from export.importers.vision import Connector, image_token_text, part_of, with_vision
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.readers.image_processor import read_image_processor
@@ -120,7 +120,4 @@ def _image_prompt(folder: HuggingFaceFolder) -> ImagePrompt:
     """The token that the processor repeats for an image, which the template writes once."""
     config = folder.config
     token = config.integer("image_token_index", config.integer("image_token_id", 32000))
-    text = folder.tokenizer.id_to_token(token)
-    if text is None:
-        raise SourceError(f"{folder.path}: the tokenizer has no image token {token}")
-    return ImagePrompt(placeholder=text, token=token)
+    return ImagePrompt(placeholder=image_token_text(folder, token), token=token)

@@ -26,6 +26,7 @@ from export.importers.edit_tagger import TAGS_FILE, import_edit_tagger, is_edit_
 from export.importers.encoder_families import ENCODERS
 from export.importers.g2p import import_g2p, is_g2p
 from export.importers.gguf_architectures import GGUF
+from export.importers.idefics3 import import_idefics3, import_smolvlm
 from export.importers.language_models import (
     import_gemma3_language_model,
     import_mistral3_language_model,
@@ -81,10 +82,12 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "dinov2_with_registers": import_dinov2_with_registers,
     "siglip": import_siglip,
     "siglip_vision_model": import_siglip_vision,
+    "smolvlm": import_smolvlm,
     "vision-encoder-decoder": import_vision_encoder_decoder,
     "vit": import_vit,
     "whisper": import_whisper,
     "gemma3": import_gemma3_language_model,
+    "idefics3": import_idefics3,
     "led": import_led,
     "llava": import_llava,
     "m2m_100": import_m2m100,

@@ -6,17 +6,25 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from export.checkpoint import Checkpoint, check_weights
-from export.errors import SourceError
+from export.errors import SourceError, UnsupportedError
 from export.importers.encoders import Body
 from export.importers.renaming import Rename, rename
 from export.readers.hugging_face import HuggingFaceFolder
 from export.readers.image_processor import ImageProcessor
 from export.readers.renamed_weights import RenamedWeights
 from model.config import DenseConfig, NormConfig, VisionConfig
-from model.image_config import ImagePrompt, image_spec
+from model.image_config import MAX_IMAGE_TOKENS, ImagePrompt, image_spec
 from model.vision_config import PatchMerge
 
 VISION = "vision."  # before the names of the tower's and the connector's weights
+
+
+def image_token_text(folder: HuggingFaceFolder, token: int) -> str:
+    """The text of a special token of images. Raises ``SourceError`` if there is none."""
+    text: str | None = folder.tokenizer.id_to_token(token)
+    if text is None:
+        raise SourceError(f"{folder.path}: the tokenizer has no image token {token}")
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,5 +118,11 @@ def with_vision(
         processor.resampling,
         keeps_aspect_ratio=processor.keeps_aspect_ratio,
     )
-    image = structs.replace(image, num_tokens=vision.num_tokens, prompt=prompt)
+    image = structs.replace(
+        image, num_tokens=vision.num_tokens, prompt=prompt, tiling=processor.tiling
+    )
+    if image.max_tokens > MAX_IMAGE_TOKENS:
+        raise UnsupportedError(
+            f"{image.max_tokens} vectors of an image; supported: up to {MAX_IMAGE_TOKENS}"
+        )
     return replace(decoder, config=config, weights=named, image=image)

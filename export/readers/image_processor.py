@@ -8,7 +8,7 @@ from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported, lookup
 from model.embeddings import MAX_PIXEL
-from model.image_config import MAX_IMAGE_SIDE, Resampling
+from model.image_config import MAX_IMAGE_SIDE, Resampling, Tiling
 
 PROCESSOR_FILE = "preprocessor_config.json"
 # Newer processors of texts and images are saved in one file, with the image processor in a field.
@@ -54,6 +54,9 @@ PROCESSORS = {
     "Llava": CLIP_DEFAULTS,
     "Siglip": ProcessorDefaults(),
 }
+# Those that cut pictures into tiles; default size of a tile.
+TILING_PROCESSORS = dict.fromkeys(("Idefics3", "SmolVLM"), ProcessorDefaults(resampling=1))
+TILE = 364
 ENDINGS = re.compile(r"(ImageProcessor(Fast|Pil)?|FeatureExtractor)$")
 # The class for a file that names none, by prefix of ``model_type``.
 CLASSES = {
@@ -81,6 +84,46 @@ class ImageProcessor:
     width: int
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    tiling: Tiling | None = None
+
+
+def read_tiling_processor(folder: HuggingFaceFolder, num_channels: int) -> ImageProcessor:
+    """The image processor of Idefics 3 or SmolVLM in ``folder``.
+
+    Raises:
+        SourceError: the file is missing or damaged.
+        UnsupportedError: the class is unknown, or keeps a picture's size.
+    """
+    file = _file(folder)
+    name = file.text("image_processor_type", "Idefics3ImageProcessor")
+    defaults = lookup(TILING_PROCESSORS, ENDINGS.sub("", name), f"{file.origin}: the class")
+    check_supported(file, do_resize=(True,))
+    side = _longest_edge(file, "max_image_size", TILE)
+    mean, deviation = _normalisation(file, defaults, num_channels)
+    return ImageProcessor(
+        resize=(side, side),
+        keeps_aspect_ratio=False,
+        resampling=_resampling(file, defaults),
+        height=side,
+        width=side,
+        mean=mean,
+        deviation=deviation,
+        tiling=Tiling(
+            longest_edge=_longest_edge(file, "size", 4 * TILE),
+            splits=file.flag("do_image_splitting", True),
+        ),
+    )
+
+
+def _longest_edge(file: Fields, name: str, default: int) -> int:
+    sizes = file.fields(name) if file.get(name) is not None else Fields({}, file.origin)
+    check_supported(sizes, height=(None,), width=(None,), shortest_edge=(None,))
+    return sizes.positive("longest_edge", default, maximum=MAX_IMAGE_SIDE)
+
+
+def _resampling(file: Fields, defaults: ProcessorDefaults) -> Resampling:
+    number = str(file.integer("resample", defaults.resampling))
+    return lookup(RESAMPLINGS, number, f"{file.origin}: resample")
 
 
 def read_image_processor(folder: HuggingFaceFolder, num_channels: int) -> ImageProcessor:
@@ -106,11 +149,7 @@ def read_image_processor(folder: HuggingFaceFolder, num_channels: int) -> ImageP
     return ImageProcessor(
         resize=(resize, resize) if isinstance(resize, int) else resize,
         keeps_aspect_ratio=isinstance(resize, int),
-        resampling=lookup(
-            RESAMPLINGS,
-            str(file.integer("resample", defaults.resampling)),
-            f"{file.origin}: resample",
-        ),
+        resampling=_resampling(file, defaults),
         height=final[0],
         width=final[1],
         mean=mean,

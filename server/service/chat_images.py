@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from model.bundle import ImagePrompt, ImageSpec
 from model.images import Pixels
+from model.tiles import grid_of, text_of, to_tiles
 from server.bounds import MAX_IMAGE_BYTES, MAX_IMAGES
 from server.engine.requests.job import PromptImage
 from server.errors import ContextLengthError, InvalidArgumentError
@@ -24,7 +25,7 @@ class ChatImages:
 
     Attributes:
         texts: what the prompt has for each image, instead of the template's placeholder.
-        pixels: of all images, in the order of their tokens.
+        pixels: of all images and their tiles, in the order of their tokens.
     """
 
     texts: Sequence[str] = ()
@@ -72,17 +73,21 @@ async def read_images(
             raise InvalidArgumentError(path, f"has more than {MAX_IMAGE_BYTES} bytes")
     opened = in_order(await context.run_slices(header_slices(files), caller))
     check_pixels(opened, "messages")
-    num_tokens, longest = spec.num_tokens * len(opened), model.max_length - 1
+    num_images = sum(grid_of(*image.size, spec).num_images for image in opened)
+    num_tokens, longest = spec.num_tokens * num_images, model.max_length - 1
     if num_tokens > longest:
         raise ContextLengthError(
             "messages", f"{counted(len(opened), 'image')} of {num_tokens} tokens: at most {longest}"
         )
     num_bytes = spec.num_bytes + 4 * spec.num_tokens * model.manifest.dimensions.hidden_size
     reserve = context.decoded_memory.reserve
-    memory.enter_context(reserve(len(opened) * num_bytes, caller.client, "messages"))
-    pixels = await context.run_slices(pixel_slices(files, opened, spec), caller)
-    text = prompt.before + token * spec.num_tokens + prompt.after
-    return ChatImages([text] * len(opened), pixels)
+    memory.enter_context(reserve(num_images * num_bytes, caller.client, "messages"))
+    slices = pixel_slices(files, opened, lambda image: to_tiles(image, spec))
+    pictures = await context.run_slices(slices, caller)
+    return ChatImages(
+        [text_of(picture.grid, prompt, token, spec.num_tokens) for picture in pictures],
+        [image for picture in pictures for image in picture.images],
+    )
 
 
 def with_image_texts(rendered: str, images: ChatImages, prompt: ImagePrompt | None) -> str:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
-from model.images import Pixels
+from model.images import Pixels, to_pixels
 from server.engine.requests.job import GenerationJob
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
@@ -76,7 +77,8 @@ async def _decode(
     files = image_paths(images)
     opened = in_order(await context.run_slices(header_slices(files), caller))
     check_pixels(opened, "images")
-    return await context.run_slices(pixel_slices(files, opened, image_spec(model)), caller)
+    decode = partial(to_pixels, spec=image_spec(model))
+    return await context.run_slices(pixel_slices(files, opened, decode), caller)
 
 
 def _with_images(

@@ -1,10 +1,12 @@
 """Decodes a request's images and resizes them to the model's input format.
 
-:mod:`server.service.image_sources` does so for Generate.
+:mod:`server.service.image_sources` and :mod:`server.service.chat_images` do so for Generate.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import TypeVar
 
 from msgspec.structs import replace
 from PIL.Image import Image
@@ -21,6 +23,8 @@ from server.service.prepared_inputs import PreparedInputs
 from server.service.threads import Slice, slices_of
 from server.service.truncation import Truncation
 from server.service.usage import Usage
+
+T = TypeVar("T")
 
 # Reading an image's header has this cost: see :mod:`server.service.threads`.
 _HEADER_COST = 256
@@ -90,7 +94,8 @@ async def decode_images(images: Sequence[bytes], call: EncoderCall) -> list[Pixe
     files, spec = image_paths(images), image_spec(call.model)
     opened = in_order(await call.prepare(len(images), header_slices(files)))
     check_pixels(opened, "images")
-    return await call.prepare(len(images), pixel_slices(files, opened, spec))
+    slices = pixel_slices(files, opened, partial(to_pixels, spec=spec))
+    return await call.prepare(len(images), slices)
 
 
 def image_paths(images: Sequence[bytes]) -> dict[str, bytes]:
@@ -126,13 +131,13 @@ def check_pixels(images: Iterable[Image], field: str) -> None:
 
 
 def pixel_slices(
-    paths: Iterable[str], opened: Iterable[Image], spec: ImageSpec
-) -> list[Slice[Pixels]]:
+    paths: Iterable[str], opened: Iterable[Image], decode: Callable[[Image], T]
+) -> list[Slice[T]]:
     """The work that decodes and resizes the ``opened`` images.
 
-    It raises ``InvalidArgumentError``, which names the path, if one is damaged.
+    It raises ``InvalidArgumentError``, which names the path, if ``decode`` raises ``ImageError``.
     """
-    return [_slice(image, path, spec) for path, image in zip(paths, opened, strict=True)]
+    return [_slice(image, path, decode) for path, image in zip(paths, opened, strict=True)]
 
 
 def image_spec(model: Model) -> ImageSpec:
@@ -193,11 +198,11 @@ def _open(data: bytes, path: str) -> Image:
     return image
 
 
-def _slice(image: Image, path: str, spec: ImageSpec) -> Slice[Pixels]:
-    def decode() -> Pixels:
+def _slice(image: Image, path: str, decode: Callable[[Image], T]) -> Slice[T]:
+    def decoded() -> T:
         try:
-            return to_pixels(image, spec)
+            return decode(image)
         except ImageError as error:
             raise InvalidArgumentError(path, f"the image {error}") from error
 
-    return Slice(image.width * image.height // _PIXELS_PER_UNIT, decode)
+    return Slice(image.width * image.height // _PIXELS_PER_UNIT, decoded)

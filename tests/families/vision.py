@@ -5,7 +5,7 @@ bundle's description, theirs by the image processor that was saved beside the mo
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +21,17 @@ from export.graphs import export_graphs
 from export.parity import TOLERANCE
 from export.prompt_images import PlacedImage, eager_images, encode_eagerly
 from export.sources import load_checkpoint
-from model.images import decode_image, encode_png
+from model.images import encode_png, open_image
 from model.kernels import Step
+from model.tiles import to_tiles
 from model.transformer import from_weights
 from scripts.families import Family
 from tests.families.decoder_check import check_decoder
 from tests.families.harness import saved
 from tests.families.rows import operators_of, record_family, sizes_of
+
+# What a model of ``transformers`` takes for pictures, which its processor reads.
+ReadPictures = Callable[[Any, list[Any]], dict[str, torch.Tensor]]
 
 SIDE = 24
 CLIP: dict[str, Any] = {
@@ -56,9 +60,23 @@ class Case:
     more: list[dict[str, torch.Tensor]]
 
 
+def batched(processor: Any, pictures: list[Any]) -> dict[str, torch.Tensor]:
+    """What models take that read each picture as one image."""
+    return {"pixel_values": processor(pictures, return_tensors="pt")["pixel_values"]}
+
+
+def nested(processor: Any, pictures: list[Any]) -> dict[str, torch.Tensor]:
+    """What models take that read tiles, of one prompt."""
+    values = processor([pictures], return_tensors="pt")
+    return {name: values[name] for name in ("pixel_values", "pixel_attention_mask")}
+
+
 @contextmanager
-def case(model: Any, processor: Any, seed: int = 0) -> Iterator[Case]:
-    """Saves ``model`` with random weights and its image ``processor``, and imports both."""
+def case(model: Any, processor: Any, read: ReadPictures = batched, seed: int = 0) -> Iterator[Case]:
+    """Saves ``model`` with random weights and its image ``processor``, and imports both.
+
+    ``read``: what ``model`` takes for pictures.
+    """
     with saved(model, seed) as folder:
         processor.save_pretrained(folder)
         checkpoint = load_checkpoint(str(folder))
@@ -76,23 +94,24 @@ def case(model: Any, processor: Any, seed: int = 0) -> Iterator[Case]:
                 if index + 1 == len(sizes):
                     break
                 picture = rng.integers(0, 256, (*SHAPES[index], 3)).astype(np.uint8)
-                placed.append(PlacedImage(len(row), decode_image(encode_png(picture), spec)))
                 opened.append(Image.fromarray(picture))
-                row += [IMAGE_TOKEN] * spec.num_tokens
+                for tile in to_tiles(open_image(encode_png(picture)), spec).images:
+                    row.append(IMAGE_TOKEN - 1)  # so that each tile has a token before it
+                    placed.append(PlacedImage(len(row), tile))
+                    row += [IMAGE_TOKEN] * spec.num_tokens
             rows.append(row)
             images.append(placed)
-            values = processor(opened, return_tensors="pt")["pixel_values"] if opened else None
-            more.append({} if values is None else {"pixel_values": values})
+            more.append(read(processor, opened) if opened else {})
         yield Case(checkpoint, rows, images, more)
 
 
-def check_eager(model: Any, processor: Any) -> float:
+def check_eager(model: Any, processor: Any, read: ReadPictures = batched) -> float:
     """Compares the eager module's logits of each prompt with those of ``model``.
 
     Returns:
         the largest absolute error
     """
-    with case(model, processor) as given:
+    with case(model, processor, read) as given:
         module = from_weights(given.checkpoint.config, given.checkpoint.weights).double()
         errors = []
         for row, images, more in zip(given.rows, given.images, given.more, strict=True):
@@ -104,10 +123,10 @@ def check_eager(model: Any, processor: Any) -> float:
         return max(errors)
 
 
-def check_graphs(family: str, model: Any, processor: Any) -> Family:
+def check_graphs(family: str, model: Any, processor: Any, read: ReadPictures = batched) -> Family:
     """Compares the exported fp32 graphs with ``model`` and records the row of ``family``."""
     with (
-        case(model, processor) as given,
+        case(model, processor, read) as given,
         tempfile.TemporaryDirectory() as folder,
     ):
         directory, checkpoint = Path(folder), given.checkpoint

@@ -219,7 +219,7 @@ BAD: dict[str, tuple[list[str | bytes], str]] = {
     "damaged": ([QUESTION, picture(1)[:60]], "messages[0].parts[1].image"),
     "no image": ([b"GIF?"], "messages[0].parts[0].image"),
     "too many pixels": ([black(6000)], "messages[0].parts[0].image"),
-    "too many tokens": ([picture(1)] * 100, "messages"),
+    "too many tokens": ([picture(1)] * 120, "messages"),
     "placeholder": ([picture(1), f"x{IMAGE}"], "messages[0].parts[1].text"),
 }
 
