@@ -24,9 +24,9 @@ function showModels(models) {
   }));
 }
 
-function sizeOf({ image, audio, max_model_len }) {
+function sizeOf({ kind, image, audio, max_model_len }) {
   if (audio) return `speech, in windows of ${audio.window_seconds} s`;
-  return image ? `images of ${image.width} × ${image.height} pixels`
+  return image && kind !== "decoder" ? `images of ${image.width} × ${image.height} pixels`
     : `up to ${max_model_len.toLocaleString("en")} tokens`;
 }
 

@@ -177,7 +177,7 @@ const TEXT_AND_IMAGE = {
 
 function taskOf(model, name) {
   if (name === "embed" && model.embedding?.kind === "multi_vector") return lateInteraction;
-  if (!model.image) return TASKS[name];
+  if (!model.image || model.kind === "decoder") return TASKS[name];
   return model.image.with_text ? TEXT_AND_IMAGE : IMAGE_TASKS[name];
 }
 

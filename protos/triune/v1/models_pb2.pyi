@@ -681,7 +681,7 @@ class ImageInfo(_message.Message):
     num_channels: _builtins.int
     """3: red, green and blue; 1: grey."""
     num_tokens: _builtins.int
-    """Tokens of an image, as usage counts them."""
+    """Tokens of an image, or of a tile, as usage counts them."""
     def __init__(
         self,
         *,
