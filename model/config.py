@@ -72,9 +72,9 @@ __all__ = [
 class EmbeddingConfig(ConfigStruct, frozen=True, kw_only=True):
     """The input embedding.
 
-    Encoder and decoder share the token table, and everything else unless ``separate_target`` is
-    set: the decoder then has its own positions and norm (BART). ``norms_target_tokens``: that norm
-    comes before the positions (BlenderbotSmall).
+    Encoder and decoder share the token table unless ``separate_tokens`` is set (T5Gemma), and the
+    rest unless ``separate_target`` is set: the decoder then has its own positions and norm (BART).
+    ``norms_target_tokens``: that norm comes before the positions (BlenderbotSmall).
     """
 
     scale: float = 1.0  # Vaswani et al. multiply by sqrt(hidden_size)
@@ -82,6 +82,7 @@ class EmbeddingConfig(ConfigStruct, frozen=True, kw_only=True):
     num_segments: int = 0  # BERT's token types
     # If given, a linear map projects the embeddings to the hidden size (Lan et al. 2019).
     size: int | None = None
+    separate_tokens: bool = False
     separate_target: bool = False
     norms_target_tokens: bool = False
     trigram_size: int | None = None  # as in :class:`model.embeddings.Trigrams`

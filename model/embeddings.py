@@ -189,6 +189,20 @@ def images_config(
     )
 
 
+class TargetTokens(nn.Module):
+    """A decoder's own token table."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.scale = config.embedding.scale
+        self.tokens = EmbeddingTable(config.vocabulary_size, config.hidden_size)
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        """Scaled rows: ``[batch, length]`` to ``[batch, length, hidden]``."""
+        x: Tensor = self.tokens(token_ids)
+        return x * self.scale
+
+
 class ImageEmbedding(FirstEmbedding):
     """The vectors of an image's patches, row by row, after its class tokens.
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from model.config import ModelConfig
 from model.transformer import parameter_shapes
 
+EMBEDDINGS = ("embedding.", "target_embedding.", "target_tokens.")
 PATCHES = "embedding.patches.weight"
 
 
@@ -21,7 +22,7 @@ def random_weights(config: ModelConfig, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in parameter_shapes(config).items():
-        is_embedding = name.startswith(("embedding.", "target_embedding.")) and name != PATCHES
+        is_embedding = name.startswith(EMBEDDINGS) and name != PATCHES
         if is_embedding and len(shape) == 2:
             weights[name] = torch.randn(shape, generator=generator) / math.sqrt(shape[1])
         elif len(shape) >= 2 and name.endswith("weight"):  # experts: a stack of matrices

@@ -13,6 +13,7 @@ from model.embeddings import (
     FirstEmbedding,
     ImageEmbedding,
     InputEmbedding,
+    TargetTokens,
     TokenEmbedding,
     images_config,
 )
@@ -57,6 +58,9 @@ class Transformer(nn.Module):
         else:
             self.embedding = ImageEmbedding(config, config.patches)
         self.audio = None if config.audio is None else AudioEmbedding(config, config.audio)
+        self.target_tokens: TargetTokens | None = None
+        if config.embedding.separate_tokens:
+            self.target_tokens = TargetTokens(config)
         self.target_embedding: InputEmbedding | None = None
         if config.embedding.separate_target:
             self.target_embedding = InputEmbedding(
@@ -213,7 +217,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """The decoder's input ``[batch, length, size]``; ``positions [batch or 1, length]``."""
         embed = self.target_embedding or self.embedding
-        x = self.embedding.look_up(token_ids)
+        look_up = self.target_tokens or self.embedding.look_up
+        x = look_up(token_ids)
         if images is not None:
             x = images.replace(x)
         embedded: Tensor = embed(x, positions, None)
@@ -223,7 +228,8 @@ class Transformer(nn.Module):
         """A language model's head: ``[..., size]`` to ``[..., vocabulary]``."""
         if not isinstance(self.embedding, TokenEmbedding):
             raise TypeError("a model of images has no language model")
-        logits: Tensor = self.head(hidden, self.embedding.tokens.weight)
+        table = self.embedding.tokens if self.target_tokens is None else self.target_tokens.tokens
+        logits: Tensor = self.head(hidden, table.weight)
         return logits
 
 

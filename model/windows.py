@@ -30,7 +30,7 @@ def blocked_window_attention(
     """Implements :meth:`model.kernels.ModelKernels.bidirectional` with ONNX Runtime's operators.
 
     Raises:
-        ValueError: there are more global tokens than a block holds, or a ``soft_cap``.
+        ValueError: there are more global tokens than a block holds.
     """
     num_global = config.num_global_tokens
     block_size = max(window - 1, 1)
@@ -131,7 +131,7 @@ def _multi_head_attention(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, config: AttentionConfig
 ) -> Tensor:
     if config.soft_cap is not None:
-        raise ValueError("a bidirectional window with a soft_cap is not implemented")
+        return _capped_attention(query, key, value, bias, config)
     scale = {} if config.scale is None else {"scale": config.scale}
     return onnx.ops.symbolic(
         "com.microsoft::MultiHeadAttention",
@@ -141,3 +141,14 @@ def _multi_head_attention(
         shape=(*query.shape[:2], value.shape[2]),
         version=1,
     )
+
+
+def _capped_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, config: AttentionConfig
+) -> Tensor:
+    """In plain operators: ``MultiHeadAttention`` has no ``soft_cap``."""
+    query, key, value = (split_heads(x, config.num_heads) for x in (query, key, value))
+    scale = config.head_size**-0.5 if config.scale is None else config.scale
+    cap = config.soft_cap or 1.0
+    scores = cap * torch.tanh(query @ key.transpose(2, 3) * (scale / cap))
+    return ((scores + bias).softmax(-1) @ value).transpose(1, 2).flatten(2)

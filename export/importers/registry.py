@@ -45,6 +45,7 @@ from export.importers.plbart import import_plbart
 from export.importers.siglip import import_siglip, import_siglip_vision
 from export.importers.switch_transformers import import_switch_transformers
 from export.importers.t5 import import_t5
+from export.importers.t5gemma import import_t5gemma
 from export.importers.vision_encoder_decoder import import_vision_encoder_decoder
 from export.importers.vit import import_deit, import_vit
 from export.importers.whisper import import_whisper
@@ -100,6 +101,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "plbart": import_plbart,
     "switch_transformers": import_switch_transformers,
     "t5": import_t5,
+    "t5gemma": import_t5gemma,
     "umt5": import_t5,
     **DECODERS,
 }
