@@ -150,7 +150,8 @@ def _layer_migrations(
     elif attention is not None and not attention.num_global_tokens:
         norm = layer.mixer_norm or layer.norm
         has_norm = norm.kind != NormKind.NONE and not reads_residual
-        has_norm &= attention.convolution_size is None  # it reads the norm too
+        # A convolution or a gate reads the norm too.
+        has_norm &= attention.convolution_size is None and not attention.has_gate
         if has_norm and not stack.signal_targets:  # a signal is added to the norm's output
             yield ScaleMigration(f"{name}.mixer_norm{suffix}", f"{name}.mixer.qkv")
         start = (attention.num_heads + attention.num_kv_heads) * attention.head_size
@@ -188,8 +189,9 @@ def _convolution_migrations(
 ) -> Iterator[ScaleMigration]:
     if layer.convolution is None:
         return
-    if layer.norm_order == NormOrder.PRE:
-        yield ScaleMigration(f"{name}.mixer_norm", f"{name}.mixer.input")
+    if layer.norm_order not in RESIDUAL_ORDERS:
+        suffix = ".before" if layer.norm_order == NormOrder.SANDWICH else ""
+        yield ScaleMigration(f"{name}.mixer_norm{suffix}", f"{name}.mixer.input")
     # The output is linear in the second third of the input's map, the gate.
     yield ScaleMigration(f"{name}.mixer.input", f"{name}.mixer.output", config.hidden_size)
 

@@ -81,6 +81,9 @@ class SelfAttention(nn.Module):
             inner_size *= 2
         output_size = hidden_size if layer.bottleneck is None else layer.bottleneck.size
         self.output = Linear(inner_size, output_size, bias=config.output_bias)
+        self.gate = None
+        if config.has_gate:
+            self.gate = Linear(hidden_size, config.num_heads, bias=False)
         self.score = SCORES[config.score](config)
         if config.head_norm is not None:
             self.query_norm = make_head_norm(config, config.head_norm, config.num_heads)
@@ -108,8 +111,11 @@ class SelfAttention(nn.Module):
         clip = self.config.clip
         return qkv if clip is None else qkv.clamp(-clip, clip)
 
-    def project_context(self, context: Tensor) -> Tensor:
-        """``context [batch, length, heads * head_size]`` to the layer's output."""
+    def project_context(self, context: Tensor, x: Tensor) -> Tensor:
+        """``context [batch, length, heads * head_size]`` to the output for the input ``x``."""
+        if self.gate is not None:
+            by_head = context.unflatten(-1, (self.config.num_heads, -1))
+            context = (torch.sigmoid(self.gate(x))[..., None] * by_head).flatten(2)
         if isinstance(self.qkv, LatentProjection):
             context = self.qkv.values_of(context)
         output: Tensor = self.output(context)
@@ -205,7 +211,7 @@ class BidirectionalAttention(SelfAttention):
             context = context.masked_fill(~sees_keys[:, :, None], 0)
         if self.convolution is not None:
             context = torch.cat([context, self.convolution(x, query, lengths)], -1)
-        return self.project_context(context)
+        return self.project_context(context, x)
 
 
 class CausalAttention(SelfAttention):
@@ -232,7 +238,7 @@ class CausalAttention(SelfAttention):
         positions = self.add_relative(qkv, positions)
         qkv, positions = self.add_scores(qkv, positions, past and past.key, step)
         context, present = self.kernels.causal(qkv, self.config, positions, past, step, self.sinks)
-        return MixerOutput(self.project_context(context), present._asdict())
+        return MixerOutput(self.project_context(context, x), present._asdict())
 
     def normalize_rotated(self, qkv: Tensor, tables: RotaryTables, step: Step) -> Tensor:
         """``qkv`` with queries and keys rotated, then normalized."""

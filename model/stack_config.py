@@ -53,6 +53,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
             not with global tokens.
         convolution_size: tokens in each kernel of :mod:`model.span_convolution`, odd; only in
             encoders, without global tokens.
+        has_gate: each head's output is multiplied by the sigmoid of a linear map of the input.
         latent: how keys and values are computed, if not each by a linear map of the input.
         is_causal: a token of an encoder sees itself and the tokens before it, as in a decoder.
         num_global_tokens: number of an encoder's first tokens that see all others and are seen by
@@ -81,6 +82,7 @@ class AttentionConfig(ConfigStruct, frozen=True, kw_only=True):
     num_global_tokens: int = 0
     has_sinks: bool = False
     convolution_size: int | None = None
+    has_gate: bool = False
     latent: LatentConfig | None = None
     is_causal: bool = False
 

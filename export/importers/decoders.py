@@ -39,6 +39,7 @@ from export.importers.granite import (
 from export.importers.hunyuan import import_hunyuan, import_hunyuan_moe
 from export.importers.hyperclovax import import_hyperclovax
 from export.importers.lfm2 import import_lfm2, import_lfm2_moe
+from export.importers.lfm3 import import_lfm3
 from export.importers.llama import import_llama
 from export.importers.llama_like import (
     import_arcee,
@@ -116,6 +117,7 @@ DECODERS: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "jais2": import_jais2,
     "lfm2": import_lfm2,
     "lfm2_moe": import_lfm2_moe,
+    "lfm3": import_lfm3,
     "llama": import_llama,
     "mellum": import_mellum,
     "minicpm3": import_minicpm3,

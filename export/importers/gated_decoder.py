@@ -277,6 +277,8 @@ def gated_table(
             entries += matrix(f"{TARGET}.mixer.qkv", bias=attention.input_bias, rows=qkv)
             bias = attention.output_bias
             entries += matrix(f"{TARGET}.mixer.output", bias=bias, rows=output)
+            gate = f"{TARGET}.mixer.gate"
+            entries += matrix(gate, bias=False) if attention.has_gate else []
             sinks = f"{TARGET}.mixer.sinks"
             entries += [Rename(sinks, names[sinks])] if attention.has_sinks else []
         feed_forward = required(layer.feed_forward)

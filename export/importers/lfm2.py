@@ -69,6 +69,24 @@ def convolution_table(name: str, convolution: ShortConvolutionConfig) -> list[Re
     ]
 
 
+def convolution_of(config: Fields, default_size: int) -> ShortConvolutionConfig:
+    """The convolution of all layers that have one."""
+    size = config.positive("conv_L_cache", default_size)
+    if size < 2:
+        raise SourceError(f"{config.origin}: conv_L_cache is {size}, a kernel without a past")
+    return ShortConvolutionConfig(size=size, bias=config.flag("conv_bias", False))
+
+
+def checked_types(config: Fields, num_layers: int, supported: tuple[str, ...]) -> list[str]:
+    """The field ``layer_types``."""
+    types = config.texts("layer_types")
+    if len(types) != num_layers:
+        raise SourceError(f"{config.origin}: {len(types)} layer_types for {num_layers} layers")
+    for type_ in types:
+        check_supported(Fields({"layer_types": type_}, config.origin), layer_types=supported)
+    return types
+
+
 def _by_token(kernel: Tensor) -> Tensor:
     """``[channels, 1, tokens]``, or without the 1 in GGUF, to ``[tokens, channels]``."""
     return kernel.squeeze(1).T
@@ -145,19 +163,10 @@ def _import(
     attention = sizes.attention(
         input_bias=False, output_bias=False, rotary=positions.config, head_norm=sizes.norm
     )
-    size = config.positive("conv_L_cache", 3)
-    if size < 2:
-        raise SourceError(f"{config.origin}: conv_L_cache is {size}, a kernel without a past")
-    convolution = ShortConvolutionConfig(size=size, bias=config.flag("conv_bias", False))
-    types = config.texts("layer_types")
-    if len(types) != sizes.num_layers:
-        raise SourceError(
-            f"{config.origin}: {len(types)} layer_types for {sizes.num_layers} layers"
-        )
+    convolution = convolution_of(config, 3)
+    types = checked_types(config, sizes.num_layers, (FULL, CONVOLUTION))
 
     def layer(index: int) -> LayerConfig:
-        type_ = Fields({"layer_types": types[index]}, config.origin)
-        check_supported(type_, layer_types=(FULL, CONVOLUTION))
         experts = experts_of(index)
         return sizes.layer(
             attention if types[index] == FULL else convolution,

@@ -1,4 +1,4 @@
-"""LFM2 and LFM2 MoE against transformers."""
+"""LFM2, LFM2 MoE and LFM3 against transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from transformers import (
     Lfm2Model,
     Lfm2MoeConfig,
     Lfm2MoeForCausalLM,
+    Lfm3Config,
+    Lfm3ForCausalLM,
 )
 
 from export.errors import SourceError, UnsupportedError
@@ -86,6 +88,44 @@ def test_lfm2_moe_eager_matches_transformers(changes: dict[str, Any]) -> None:
 def test_lfm2_moe_graphs_match_transformers() -> None:
     config = Lfm2MoeConfig(**SMALL_LFM2, **EXPERTS)
     check_graphs("LFM2 MoE", with_expert_bias(Lfm2MoeForCausalLM(config)))
+
+
+LFM3: dict[str, Any] = SMALL | {
+    "num_hidden_layers": 3,
+    "head_dim": 16,
+    "layer_types": [CONVOLUTION, "sliding_attention", ATTENTION],
+    "sliding_window": 6,
+}
+THIRD = {ATTENTION: {"rope_type": "proportional", "rope_theta": 1e5, "partial_rotary_factor": 0.3}}
+
+
+@settings(max_examples=16)
+@given(
+    st.fixed_dictionaries(
+        {
+            "num_key_value_heads": st.sampled_from((1, 2, 4)),
+            "head_dim": st.sampled_from((16, 32)),
+            "tie_word_embeddings": st.booleans(),
+            "norm_eps": st.sampled_from((1e-6, 1e-2)),
+            "conv_bias": st.booleans(),
+            "conv_L_cache": st.sampled_from((2, 7)),
+            "sliding_window": st.sampled_from((3, 8)),
+            "use_sandwich_norm": st.booleans(),
+            "use_attention_gate": st.booleans(),
+            "attention_bias": st.booleans(),
+            "layer_types": st.permutations(LFM3["layer_types"]),
+            "rope_parameters": st.sampled_from(
+                (None, THIRD | {"sliding_attention": {"rope_type": "default", "rope_theta": 5e3}})
+            ),
+        }
+    )
+)
+def test_lfm3_eager_matches_transformers(changes: dict[str, Any]) -> None:
+    check_eager(Lfm3ForCausalLM(Lfm3Config(**LFM3 | changes)))
+
+
+def test_lfm3_graphs_match_transformers() -> None:
+    check_graphs("LFM3", Lfm3ForCausalLM(Lfm3Config(**LFM3)))
 
 
 def last_hidden(model: Any, ids: Tensor) -> Tensor:
