@@ -12,6 +12,7 @@ from export.head_padding import pad_heads
 from export.importers.adapted import adapted_folder
 from export.importers.bart import import_bart
 from export.importers.blenderbot import import_blenderbot, import_blenderbot_small
+from export.importers.blip import import_blip
 from export.importers.clip import (
     import_clip,
     import_clip_text,
@@ -72,6 +73,7 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "bart": import_bart,
     "blenderbot": import_blenderbot,
     "blenderbot-small": import_blenderbot_small,
+    "blip": import_blip,
     "clip": import_clip,
     "clip_text_model": import_clip_text,
     "clip_vision_model": import_clip_vision,

@@ -67,7 +67,7 @@ def gpt2_decoder(config: Fields, source_size: int) -> TextDecoder:
     check_supported(config, add_cross_attention=(True,), cross_attention_hidden_size=(None,))
     hidden_size = config.positive("n_embd", 768)
     layers = tuple(
-        _with_cross_attention(layer, layer.attention, source_size, hidden_size)
+        with_cross_attention(layer, layer.attention, source_size, hidden_size)
         for layer in gpt2_layers(config, hidden_size)
     )
     head = _head(config)
@@ -157,11 +157,11 @@ def _trocr_layers(config: Fields, hidden_size: int, source_size: int) -> tuple[L
         norm=NORM,
         norm_order=NormOrder.POST,
     )
-    layer = _with_cross_attention(layer, attention, source_size, hidden_size)
+    layer = with_cross_attention(layer, attention, source_size, hidden_size)
     return (layer,) * config.positive("decoder_layers", 12, maximum=MAX_LAYERS)
 
 
-def _with_cross_attention(
+def with_cross_attention(
     layer: LayerConfig, attention: AttentionConfig | None, source_size: int, hidden_size: int
 ) -> LayerConfig:
     """``layer`` with ``attention`` to vectors of ``source_size`` numbers too."""

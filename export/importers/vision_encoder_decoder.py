@@ -8,25 +8,20 @@ from dataclasses import replace
 from typing import TypeVar
 
 import torch
-from msgspec import structs
 from torch import Tensor
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError
-from export.importers import vit_tables
 from export.importers.causal import architecture_of
 from export.importers.encoders import Body
+from export.importers.image_to_text import encoder_table, image_to_text
 from export.importers.renaming import Rename, prefixed
-from export.importers.seq2seq import seq2seq_checkpoint
 from export.importers.text_decoders import TextDecoder, gpt2_decoder, trocr_decoder
 from export.importers.vit import CLASS_TOKEN, DISTILLATION_TOKEN, vit_body
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.readers.image_processor import ImageProcessor, read_image_processor
 from export.supported import lookup
-from model.bundle import Task
-from model.config import Kind, ModelConfig
-from model.position_config import PositionKind
 
 Reader = TypeVar("Reader")
 
@@ -68,56 +63,23 @@ def import_vision_encoder_decoder(folder: HuggingFaceFolder) -> Checkpoint:
     processor = read_image_processor(image_folder, encoder_config.positive("num_channels", 3))
     encoder = read_encoder(encoder_config, processor)
     decoder = read_decoder(decoder_config, encoder.hidden_size)
-    model = ModelConfig(
-        kind=Kind.ENCODER_DECODER,
-        vocabulary_size=decoder.vocabulary_size,
-        hidden_size=decoder.hidden_size,
-        position=decoder.position,
-        embedding=decoder.embedding,
-        encoder=encoder.encoder,
-        decoder=decoder.stack,
-        patches=encoder.patches,
-        head=decoder.head,
-    )
     table = prefixed(decoder.table, "decoder.")
     if _is_projected(decoder_config, encoder.hidden_size, decoder.hidden_size):
         table = list(after_projection(table))
-    values = {
-        **decoder_config,
-        **{name: whole[name] for name in TOKENS if whole.get(name) is not None},
-    }
-    checkpoint = seq2seq_checkpoint(
-        replace(folder, config=Fields(values, whole.origin)),
-        model,
+    tokens = {name: whole[name] for name in TOKENS if whole.get(name) is not None}
+    return image_to_text(
+        replace(folder, config=Fields({**decoder_config, **tokens}, whole.origin)),
         architecture,
-        [*_encoder_table(encoder), *table],
-        (Task.GENERATE,),
-        ignored=[
-            *(f"encoder.{name}" for name in encoder.ignored),
-            *(f"decoder.{name}" for name in decoder.ignored),
-        ],
-        copies={f"decoder.{name}": target for name, target in decoder.copies.items()},
+        encoder,
+        decoder,
+        processor,
+        [*encoder_table(encoder.table, "encoder."), *table],
+        prefixes=("encoder.", "decoder."),
     )
-    if encoder.patches is None:
-        raise ValueError("an encoder of images has patches")
-    image = vit_tables.preprocessing(encoder.patches, processor)
-    special = checkpoint.special_tokens
-    if decoder.position.kind != PositionKind.LEARNED:  # padding has no position
-        suppressed = tuple(sorted({*special.suppressed, special.pad}))
-        special = structs.replace(special, suppressed=suppressed)
-    return replace(checkpoint, image=image, special_tokens=special, sample_inputs=())
 
 
 def _reader(table: dict[str, Reader], config: Fields) -> Reader:
     return lookup(table, config.text("model_type", ""), f"{config.origin}: model_type")
-
-
-def _encoder_table(encoder: Body) -> list[Rename]:
-    """The encoder's weights, with the names that its embedding has beside that of tokens."""
-    return [
-        replace(entry, target=entry.target.replace("embedding.", "images.", 1))
-        for entry in prefixed(encoder.table, "encoder.")
-    ]
 
 
 def _is_projected(decoder: Fields, encoder_size: int, decoder_size: int) -> bool:

@@ -52,6 +52,7 @@ PROCESSORS = {
     "Bit": CLIP_DEFAULTS,
     "CLIP": CLIP_DEFAULTS,
     "Llava": CLIP_DEFAULTS,
+    "Blip": ProcessorDefaults(resize=(384, 384), mean=CLIP[0], deviation=CLIP[1], is_square=True),
     "Siglip": ProcessorDefaults(),
 }
 # Those that cut pictures into tiles; default size of a tile.
@@ -63,6 +64,7 @@ CLASSES = {
     "vit": "ViT",
     "deit": "DeiT",
     "dinov2": "Bit",
+    "blip": "Blip",
     "clip": "CLIP",
     "llava": "CLIP",
     "metaclip_2": "CLIP",

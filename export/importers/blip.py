@@ -1,0 +1,172 @@
+"""BLIP (Li et al. 2022): texts about images, as ``transformers`` saves it."""
+
+from dataclasses import replace
+
+from export.checkpoint import Checkpoint
+from export.importers import vit_tables
+from export.importers.activations import activation
+from export.importers.bert_tables import (
+    EMBEDDING_NORM,
+    POSITIONS,
+    TOKENS,
+    LayerNames,
+    layer_norm,
+    multi_head,
+    num_layers,
+    two_maps,
+)
+from export.importers.causal import architecture_of
+from export.importers.encoders import Body
+from export.importers.image_to_text import encoder_table, image_to_text
+from export.importers.renaming import Rename, affine, linear, per_layer, prefixed
+from export.importers.text_decoders import TextDecoder, with_cross_attention
+from export.readers.fields import Fields
+from export.readers.hugging_face import HuggingFaceFolder
+from export.readers.image_processor import ImageProcessor, read_image_processor
+from export.supported import check_supported
+from model.config import (
+    DenseConfig,
+    EmbeddingConfig,
+    HeadConfig,
+    HeadKind,
+    LayerConfig,
+    NormOrder,
+    StackConfig,
+)
+from model.position_config import PositionConfig, PositionKind
+
+VISION, TEXT = "vision_model.", "text_decoder."
+IMAGE_DEFAULTS = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "image_size": 384,
+}
+TEXT_DEFAULTS = {**IMAGE_DEFAULTS, "num_attention_heads": 8, "vocab_size": 30524}
+BOS, SEPARATOR = 30522, 102  # defaults; a text ends with the separator
+HEAD = "cls.predictions"
+_ENCODER, _SOURCE = "encoder.layers.{n}", "encoder.layers.{n}"
+IMAGE_LAYER = (
+    *linear(f"{_ENCODER}.mixer.qkv", f"{_SOURCE}.self_attn.qkv", bias=True),
+    *linear(f"{_ENCODER}.mixer.output", f"{_SOURCE}.self_attn.projection", bias=True),
+    *affine(f"{_ENCODER}.mixer_norm", f"{_SOURCE}.layer_norm1"),
+    *linear(f"{_ENCODER}.feed_forward.input", f"{_SOURCE}.mlp.fc1", bias=True),
+    *linear(f"{_ENCODER}.feed_forward.output", f"{_SOURCE}.mlp.fc2", bias=True),
+    *affine(f"{_ENCODER}.feed_forward_norm", f"{_SOURCE}.layer_norm2"),
+)
+_CROSS, _CROSS_SOURCE = "decoder.layers.{n}.cross_attention", "encoder.layer.{n}.crossattention"
+CROSS_LAYER = (
+    *linear(f"{_CROSS}.query", f"{_CROSS_SOURCE}.self.query", bias=True),
+    *linear(
+        f"{_CROSS}.key_value",
+        f"{_CROSS_SOURCE}.self.key",
+        f"{_CROSS_SOURCE}.self.value",
+        bias=True,
+    ),
+    *linear(f"{_CROSS}.output", f"{_CROSS_SOURCE}.output.dense", bias=True),
+    *affine(f"{_CROSS}_norm", f"{_CROSS_SOURCE}.output.LayerNorm"),
+)
+
+
+def import_blip(folder: HuggingFaceFolder) -> Checkpoint:
+    """The ``BlipForConditionalGeneration`` in ``folder``, ready for a bundle.
+
+    Raises:
+        SourceError, UnsupportedError, WeightsError: see :mod:`export.errors`.
+    """
+    whole = folder.config
+    check_supported(whole, tie_word_embeddings=(True,))
+    architecture = architecture_of(whole, "BlipForConditionalGeneration")
+    images = whole.fields("vision_config").with_defaults(**IMAGE_DEFAULTS)
+    texts = whole.fields("text_config").with_defaults(**TEXT_DEFAULTS)
+    processor = read_image_processor(replace(folder, config=whole), 3)
+    encoder = _encoder(images, processor)
+    decoder = _decoder(texts, encoder.hidden_size)
+    # Its class starts and ends texts with these tokens, whatever generation_config.json says.
+    tokens = {
+        "decoder_start_token_id": texts.integer("bos_token_id", BOS),
+        "eos_token_id": texts.integer("sep_token_id", SEPARATOR),
+        "pad_token_id": texts.integer("pad_token_id", 0),
+    }
+    generation = Fields({**folder.generation_config, **tokens}, folder.generation_config.origin)
+    table = [*encoder_table(encoder.table, VISION), *prefixed(decoder.table, TEXT)]
+    folder = replace(folder, config=Fields({**texts, **tokens}, whole.origin))
+    folder = replace(folder, generation_config=generation)
+    prefixes = (VISION, TEXT)
+    return image_to_text(
+        folder, architecture, encoder, decoder, processor, table, prefixes=prefixes
+    )
+
+
+def _encoder(config: Fields, processor: ImageProcessor) -> Body:
+    patches = vit_tables.read_patches(config, processor)
+    layer = vit_tables.pre_norm_layer(
+        config, two_maps(config, activation(config, "hidden_act", "gelu")), epsilon=1e-5
+    )
+    layers = (layer,) * num_layers(config)
+    return Body(
+        base="vision_model",
+        hidden_size=config.positive("hidden_size"),
+        position=patches.position,
+        embedding=EmbeddingConfig(),
+        patches=patches,
+        encoder=StackConfig(layers=layers, final_norm=layer.norm),
+        table=(
+            *vit_tables.patch_map("embeddings.patch_embedding"),
+            vit_tables.class_tokens("embeddings.class_embedding"),
+            vit_tables.position_table("embeddings.position_embedding", patches),
+            *per_layer(IMAGE_LAYER, len(layers)),
+            *affine("encoder.final_norm", "post_layernorm"),
+        ),
+    )
+
+
+def _decoder(config: Fields, source_size: int) -> TextDecoder:
+    """BERT's layers with cross-attention, and its head."""
+    check_supported(
+        config,
+        is_decoder=(True,),
+        encoder_hidden_size=(source_size,),
+        tie_word_embeddings=(True,),
+    )
+    hidden_size, number = config.positive("hidden_size"), num_layers(config)
+    kind = activation(config, "hidden_act", "gelu")
+    attention, norm = multi_head(config), layer_norm(config)
+    layer = LayerConfig(
+        attention=attention,
+        feed_forward=two_maps(config, kind),
+        norm=norm,
+        norm_order=NormOrder.POST,
+    )
+    layer = with_cross_attention(layer, attention, source_size, hidden_size)
+    own = (
+        replace(entry, target=entry.target.replace("encoder.", "decoder.", 1))
+        for entry in LayerNames().table()
+    )
+    dense = DenseConfig(size=hidden_size, activation=kind, norm=norm)
+    return TextDecoder(
+        vocabulary_size=config.positive("vocab_size"),
+        hidden_size=hidden_size,
+        position=PositionConfig(
+            kind=PositionKind.LEARNED,
+            max_positions=config.positive("max_position_embeddings", 512),
+        ),
+        embedding=EmbeddingConfig(norm=norm),
+        stack=StackConfig(layers=(layer,) * number),
+        head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, bias=True, tied=True, dense=(dense,)),
+        table=(
+            *prefixed(
+                [TOKENS, POSITIONS, *EMBEDDING_NORM, *per_layer([*own, *CROSS_LAYER], number)],
+                "bert.",
+            ),
+            *linear("head.dense.0.linear", f"{HEAD}.transform.dense", bias=True),
+            *affine("head.dense.0.norm", f"{HEAD}.transform.LayerNorm"),
+            Rename("head.output.bias", (f"{HEAD}.bias",)),
+        ),
+        ignored=("bert.embeddings.position_ids",),
+        copies={
+            f"{HEAD}.decoder.weight": "embedding.tokens.weight",
+            f"{HEAD}.decoder.bias": "head.output.bias",
+        },
+    )
