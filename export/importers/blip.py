@@ -5,35 +5,17 @@ from dataclasses import replace
 from export.checkpoint import Checkpoint
 from export.importers import vit_tables
 from export.importers.activations import activation
-from export.importers.bert_tables import (
-    EMBEDDING_NORM,
-    POSITIONS,
-    TOKENS,
-    LayerNames,
-    layer_norm,
-    multi_head,
-    num_layers,
-    two_maps,
-)
+from export.importers.bert_decoder import decoder_like_bert
+from export.importers.bert_tables import POSITIONS, num_layers, two_maps
 from export.importers.causal import architecture_of
 from export.importers.encoders import Body
 from export.importers.image_to_text import encoder_table, image_to_text
-from export.importers.renaming import Rename, affine, linear, per_layer, prefixed
-from export.importers.text_decoders import TextDecoder, with_cross_attention
+from export.importers.renaming import affine, linear, per_layer, prefixed
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
 from export.readers.image_processor import ImageProcessor, read_image_processor
 from export.supported import check_supported
-from model.config import (
-    DenseConfig,
-    EmbeddingConfig,
-    HeadConfig,
-    HeadKind,
-    LayerConfig,
-    NormOrder,
-    StackConfig,
-)
-from model.position_config import PositionConfig, PositionKind
+from model.config import EmbeddingConfig, StackConfig
 
 VISION, TEXT = "vision_model.", "text_decoder."
 IMAGE_DEFAULTS = {
@@ -45,7 +27,6 @@ IMAGE_DEFAULTS = {
 }
 TEXT_DEFAULTS = {**IMAGE_DEFAULTS, "num_attention_heads": 8, "vocab_size": 30524}
 BOS, SEPARATOR = 30522, 102  # defaults; a text ends with the separator
-HEAD = "cls.predictions"
 _ENCODER, _SOURCE = "encoder.layers.{n}", "encoder.layers.{n}"
 IMAGE_LAYER = (
     *linear(f"{_ENCODER}.mixer.qkv", f"{_SOURCE}.self_attn.qkv", bias=True),
@@ -54,18 +35,6 @@ IMAGE_LAYER = (
     *linear(f"{_ENCODER}.feed_forward.input", f"{_SOURCE}.mlp.fc1", bias=True),
     *linear(f"{_ENCODER}.feed_forward.output", f"{_SOURCE}.mlp.fc2", bias=True),
     *affine(f"{_ENCODER}.feed_forward_norm", f"{_SOURCE}.layer_norm2"),
-)
-_CROSS, _CROSS_SOURCE = "decoder.layers.{n}.cross_attention", "encoder.layer.{n}.crossattention"
-CROSS_LAYER = (
-    *linear(f"{_CROSS}.query", f"{_CROSS_SOURCE}.self.query", bias=True),
-    *linear(
-        f"{_CROSS}.key_value",
-        f"{_CROSS_SOURCE}.self.key",
-        f"{_CROSS_SOURCE}.self.value",
-        bias=True,
-    ),
-    *linear(f"{_CROSS}.output", f"{_CROSS_SOURCE}.output.dense", bias=True),
-    *affine(f"{_CROSS}_norm", f"{_CROSS_SOURCE}.output.LayerNorm"),
 )
 
 
@@ -82,7 +51,8 @@ def import_blip(folder: HuggingFaceFolder) -> Checkpoint:
     texts = whole.fields("text_config").with_defaults(**TEXT_DEFAULTS)
     processor = read_image_processor(replace(folder, config=whole), 3)
     encoder = _encoder(images, processor)
-    decoder = _decoder(texts, encoder.hidden_size)
+    check_supported(texts, encoder_hidden_size=(encoder.hidden_size,))
+    decoder = decoder_like_bert(texts, encoder.hidden_size, POSITIONS)
     # Its class starts and ends texts with these tokens, whatever generation_config.json says.
     tokens = {
         "decoder_start_token_id": texts.integer("bos_token_id", BOS),
@@ -119,54 +89,4 @@ def _encoder(config: Fields, processor: ImageProcessor) -> Body:
             *per_layer(IMAGE_LAYER, len(layers)),
             *affine("encoder.final_norm", "post_layernorm"),
         ),
-    )
-
-
-def _decoder(config: Fields, source_size: int) -> TextDecoder:
-    """BERT's layers with cross-attention, and its head."""
-    check_supported(
-        config,
-        is_decoder=(True,),
-        encoder_hidden_size=(source_size,),
-        tie_word_embeddings=(True,),
-    )
-    hidden_size, number = config.positive("hidden_size"), num_layers(config)
-    kind = activation(config, "hidden_act", "gelu")
-    attention, norm = multi_head(config), layer_norm(config)
-    layer = LayerConfig(
-        attention=attention,
-        feed_forward=two_maps(config, kind),
-        norm=norm,
-        norm_order=NormOrder.POST,
-    )
-    layer = with_cross_attention(layer, attention, source_size, hidden_size)
-    own = (
-        replace(entry, target=entry.target.replace("encoder.", "decoder.", 1))
-        for entry in LayerNames().table()
-    )
-    dense = DenseConfig(size=hidden_size, activation=kind, norm=norm)
-    return TextDecoder(
-        vocabulary_size=config.positive("vocab_size"),
-        hidden_size=hidden_size,
-        position=PositionConfig(
-            kind=PositionKind.LEARNED,
-            max_positions=config.positive("max_position_embeddings", 512),
-        ),
-        embedding=EmbeddingConfig(norm=norm),
-        stack=StackConfig(layers=(layer,) * number),
-        head=HeadConfig(kind=HeadKind.LANGUAGE_MODEL, bias=True, tied=True, dense=(dense,)),
-        table=(
-            *prefixed(
-                [TOKENS, POSITIONS, *EMBEDDING_NORM, *per_layer([*own, *CROSS_LAYER], number)],
-                "bert.",
-            ),
-            *linear("head.dense.0.linear", f"{HEAD}.transform.dense", bias=True),
-            *affine("head.dense.0.norm", f"{HEAD}.transform.LayerNorm"),
-            Rename("head.output.bias", (f"{HEAD}.bias",)),
-        ),
-        ignored=("bert.embeddings.position_ids",),
-        copies={
-            f"{HEAD}.decoder.weight": "embedding.tokens.weight",
-            f"{HEAD}.decoder.bias": "head.output.bias",
-        },
     )

@@ -1,4 +1,4 @@
-"""Image encoders with text decoders (``VisionEncoderDecoderModel``): TrOCR, ViT-GPT2.
+"""Image encoders with text decoders (``VisionEncoderDecoderModel``): TrOCR, ViT-GPT2, ViT-BERT.
 
 TrOCR (Li et al. 2021) reads a line of text, ViT-GPT2 describes a picture.
 """
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from export.checkpoint import Checkpoint
 from export.errors import SourceError
+from export.importers.bert_decoder import bert_decoder
 from export.importers.causal import architecture_of
 from export.importers.encoders import Body
 from export.importers.image_to_text import encoder_table, image_to_text
@@ -41,6 +42,7 @@ def _deit(config: Fields, processor: ImageProcessor) -> Body:
 # By ``model_type`` of both parts.
 ENCODERS: dict[str, Callable[[Fields, ImageProcessor], Body]] = {"vit": _vit, "deit": _deit}
 DECODERS: dict[str, Callable[[Fields, int], TextDecoder]] = {
+    "bert": bert_decoder,
     "gpt2": gpt2_decoder,
     "trocr": trocr_decoder,
 }

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
+    BertConfig,
     DeiTConfig,
     GPT2Config,
     TrOCRConfig,
@@ -42,7 +43,19 @@ TROCR: dict[str, Any] = {
     "max_position_embeddings": 96,
 }
 ENCODERS: dict[str, Any] = {"vit": ViTConfig, "deit": DeiTConfig}
-DECODERS: dict[str, Any] = {"gpt2": (GPT2Config, GPT2), "trocr": (TrOCRConfig, TROCR)}
+BERT: dict[str, Any] = {
+    "vocab_size": VOCABULARY_SIZE,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "max_position_embeddings": 96,
+}
+DECODERS: dict[str, Any] = {
+    "bert": (BertConfig, BERT),
+    "gpt2": (GPT2Config, GPT2),
+    "trocr": (TrOCRConfig, TROCR),
+}
 
 
 def model_of(
@@ -124,9 +137,28 @@ def test_eager_trocr_matches_transformers(
     check_eager(model, square_processor(24, image["num_channels"]))
 
 
+@settings(max_examples=8, deadline=None)
+@given(
+    IMAGES,
+    st.fixed_dictionaries(
+        {
+            "num_hidden_layers": st.integers(1, 3),
+            "num_attention_heads": st.sampled_from((1, 8)),
+            "hidden_act": st.sampled_from(("gelu", "relu")),
+            "layer_norm_eps": st.sampled_from((1e-12, 1e-2)),
+            "type_vocab_size": st.sampled_from((1, 2)),
+        }
+    ),
+)
+def test_eager_bert_matches_transformers(image: dict[str, Any], text: dict[str, Any]) -> None:
+    model = model_of("vit", "bert", image, text)
+    check_eager(model, square_processor(24, image["num_channels"]))
+
+
 @pytest.mark.parametrize(
     ("family", "encoder", "decoder", "image", "text"),
     [
+        ("ViT-BERT", "vit", "bert", {"hidden_size": 48}, {}),
         ("ViT-GPT2", "vit", "gpt2", {}, {}),
         ("ViT-GPT2", "vit", "gpt2", {"hidden_size": 48}, {}),
         ("TrOCR", "vit", "trocr", {"qkv_bias": False}, {"tie_word_embeddings": False}),
@@ -175,7 +207,7 @@ def test_padding_without_a_position_is_suppressed(tmp_path: Path) -> None:
     ("part", "changes", "error", "message"),
     [
         ("encoder", {"model_type": "donut-swin"}, UnsupportedError, "supported: vit, deit"),
-        ("decoder", {"model_type": "bert"}, UnsupportedError, "supported: gpt2, trocr"),
+        ("decoder", {"model_type": "mbart"}, UnsupportedError, "supported: bert, gpt2, trocr"),
         ("decoder", {"add_cross_attention": False}, UnsupportedError, "add_cross_attention False"),
         (
             "decoder",
