@@ -82,7 +82,7 @@ def save_llava(folder: Path) -> None:
     config = LlavaConfig(
         text_config=TEXT | {"vocab_size": len(read)},
         vision_config=TOWER | {"model_type": "clip_vision_model"},
-        image_token_index=read.convert_tokens_to_ids(IMAGE),
+        image_token_index=read.get_vocab()[IMAGE],
     )
     randomise(LlavaForConditionalGeneration(config)).save_pretrained(folder)
     size = {"height": SIDE, "width": SIDE}
@@ -103,11 +103,11 @@ def save_idefics3(folder: Path) -> None:
     config = Idefics3Config(
         text_config=TEXT | {"vocab_size": len(read)},
         vision_config=TOWER | {"image_size": 16, "patch_size": 4},
-        image_token_id=read.convert_tokens_to_ids(IMAGE),
+        image_token_id=read.get_vocab()[IMAGE],
         scale_factor=2,
     )
     randomise(Idefics3ForConditionalGeneration(config)).save_pretrained(folder)
-    sizes = {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 16}}
+    sizes: dict[str, Any] = {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 16}}
     Idefics3Processor(
         image_processor=Idefics3ImageProcessorPil(**sizes),
         tokenizer=read,

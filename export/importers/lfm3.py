@@ -36,7 +36,7 @@ SANDWICH: Names = {
     f"{TARGET}.feed_forward_norm.before": (f"{_SOURCE}.ffn_norm",),
     f"{TARGET}.feed_forward_norm.after": (f"{_SOURCE}.post_ffn_norm",),
 }
-# Of the configuration's class.
+# Defaults of the configuration's class.
 ROPE: dict[str, dict[str, object]] = {
     SLIDING: {"rope_type": "default", "rope_theta": 10_000.0},
     FULL: {

@@ -114,13 +114,14 @@ def test_generated_texts_are_those_of_the_model(seen: Any, client: Client) -> No
 
 
 def test_a_conversation_has_its_earlier_messages(seen: Any, client: Client) -> None:
-    question = Message("user", "Why is the sky blue?")
+    text = "Why is the sky blue?"
+    question = Message("user", text)
     first = client.generate(DECODER, messages=[question], max_new_tokens=128).outputs[0].text
     messages = [question, Message("assistant", first), question]
     second = client.generate(DECODER, messages=messages, max_new_tokens=128).outputs[0].text
     answers = seen["answers"][DECODER]
-    assert answers["Chat"].split() == [*question.content.split(), *first.split()]
-    assert answers["Chat again"].split() == [*question.content.split(), *second.split()]
+    assert answers["Chat"].split() == [*text.split(), *first.split()]
+    assert answers["Chat again"].split() == [*text.split(), *second.split()]
 
 
 def test_scores_are_those_of_the_model(seen: Any, client: Client) -> None:

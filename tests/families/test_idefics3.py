@@ -86,7 +86,8 @@ def test_graphs_match_transformers() -> None:
 
 
 def test_defaults_are_those_of_transformers() -> None:
-    for config in (SmolVLMConfig(), Idefics3Config()):
+    configs: tuple[Any, ...] = (SmolVLMConfig(), Idefics3Config())
+    for config in configs:
         text, tower = config.text_config.to_dict(), config.vision_config.to_dict()
         assert {name: text[name] for name in idefics3.TEXT_DEFAULTS} == idefics3.TEXT_DEFAULTS
         assert {name: tower[name] for name in idefics3.TOWER_DEFAULTS} == idefics3.TOWER_DEFAULTS

@@ -67,7 +67,7 @@ def test_graphs_match_transformers() -> None:
 
 
 def test_defaults_are_those_of_transformers() -> None:
-    config = LlavaConfig()
+    config: Any = LlavaConfig()
     text, tower = config.text_config.to_dict(), config.vision_config.to_dict()
     assert {name: text[name] for name in LLAVA.defaults} == LLAVA.defaults
     assert {name: tower[name] for name in TOWER_DEFAULTS} == TOWER_DEFAULTS

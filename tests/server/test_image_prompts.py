@@ -79,7 +79,8 @@ async def test_memory_of_images_is_reserved_until_the_call_ends(
             assert memory.num_bytes == 24 * 24 * 3 + 9 * 64 * 4
             await stream.aclose()
             await client.generate("llava", messages=messages, max_new_tokens=2)
-            for content in ([picture(1), picture(2)[:200]], [picture(1), "<image>"]):
+            bad: list[list[str | bytes]] = [[picture(1), picture(2)[:200]], [picture(1), "<image>"]]
+            for content in bad:
                 with pytest.raises(TriuneError):
                     await client.generate("llava", messages=[Message("user", content)])
     assert memory.num_bytes == 0
