@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from export.adapters import parse_adapters, read_adapters
 from export.bundle_path import bundle_path
 from export.bundle_writer import write_bundle
 from export.errors import ExportError, UnsupportedError
@@ -79,6 +80,13 @@ def export(
             help="Model that a LoRA adapter changes; by default, the one that the adapter names.",
         ),
     ] = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FOLDER|hf:OWNER/NAME",
+            help="LoRA adapter to serve beside the model, as the model BUNDLE:NAME. Repeatable.",
+        ),
+    ] = None,
     shortlist: Annotated[
         str,
         typer.Option(
@@ -122,6 +130,7 @@ def export(
     columns = (SpinnerColumn(), description, TimeElapsedColumn())
     try:
         bundle_path(out.parent, out.name, version)  # before a long download
+        sources = parse_adapters(adapter or ())
         with sigterm_as_exception(), Progress(*columns, console=console) as progress:
             task = progress.add_task(f"{source}: read", total=None)
 
@@ -132,9 +141,11 @@ def export(
                     line = f"{source}: {seconds:.0f} s: {stage}"
                     console.print(line, soft_wrap=True)
 
-            checkpoint = load_checkpoint(
-                source, tower, None if vectors is None else EmbeddingKind(vectors), base
-            )
+            kind = None if vectors is None else EmbeddingKind(vectors)
+            checkpoint = load_checkpoint(source, tower, kind, base)
+            if sources:
+                report("read the adapters")
+            adapters = read_adapters(sources, checkpoint, source, tower, kind)
             path = write_bundle(
                 checkpoint,
                 out.parent,
@@ -148,6 +159,7 @@ def export(
                 keep_weights=False,
                 accept_loss=accept_loss,
                 held_out=choose_held_out(checkpoint, evaluate),
+                adapters=adapters,
             )
             progress.update(task, description=f"{source}: done", total=1, completed=1)
     except (ExportError, OSError) as error:
@@ -159,7 +171,7 @@ def export(
         f"{path}: max error {parity.max_absolute_error:.1e}{_greedy_tokens(parity)}, "
         f"min cosine {parity.min_cosine:.5f}{_perplexity(parity)}{_fidelity(parity)}"
         f"{_cache_size(read_manifest(path))}"
-        f"{_shortlist(parity)}{summary(read_quality(path))}"
+        f"{_shortlist(parity)}{_adapters(parity)}{summary(read_quality(path))}"
     )
 
 
@@ -206,6 +218,14 @@ def _shortlist(parity: Parity) -> str:
     )
     bleu = "" if loss.bleu is None else f", BLEU {loss.bleu:.1f}"
     return f"{text}, chrF {loss.chrf:.1f}{bleu}"
+
+
+def _adapters(parity: Parity) -> str:
+    return "".join(
+        f"; adapter {one.name}: max error {one.max_absolute_error:.1e}, "
+        f"min cosine {one.min_cosine:.5f}"
+        for one in parity.adapters or ()
+    )
 
 
 def _cache_size(manifest: Manifest) -> str:

@@ -2,12 +2,15 @@
 
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 from torch import Tensor
 
+from export.adapter_graph import AdapterStage
+from export.adapters import ServedAdapter
 from export.apply_scheme import apply_scheme, cpu_runnable
 from export.attention_graph import add_attention_graph
 from export.bundle_path import bundle_path
@@ -30,7 +33,7 @@ from export.offload import LARGE_BYTES, OffloadedWeights, num_bytes
 from export.parity import compare_fp32, min_cosine, parity_record
 from export.parity_inputs import tokenize_samples
 from export.perplexity import NUM_LARGE_TEXTS, EvaluationSet, measure_perplexity
-from export.precision_schemes import scheme_for
+from export.precision_schemes import PrecisionScheme, scheme_for
 from export.quality.measure import write_quality
 from export.quantize import NO_SMOOTHING, SmoothingFactors
 from export.scratch import few_threads, scratch_folder
@@ -38,7 +41,7 @@ from export.second_moments import measure_second_moments
 from export.shortlist_loss import add_shortlist
 from export.shortlists import ShortlistSource
 from export.signatures import Signatures
-from export.smooth_quant import residual_smoothing_factors, smooth_activations
+from export.smooth_quant import ChannelScales, residual_smoothing_factors, smooth_activations
 from export.supported import check_device_supported
 from model.bundle import (
     FORMAT_VERSION,
@@ -85,6 +88,7 @@ def write_bundle(
     keep_weights: bool = True,
     accept_loss: bool = False,
     held_out: HeldOutSet | None = None,
+    adapters: Sequence[ServedAdapter] = (),
 ) -> Path:
     """Writes the bundle ``root/name/version`` and returns its folder.
 
@@ -102,6 +106,7 @@ def write_bundle(
             :mod:`export.fidelity.limits`; ``parity.json`` then lists them. The cosine of the
             parity check may be as low as ``LOSS_MIN_COSINE``.
         held_out: examples for measuring the graphs' task quality, for ``quality.json``.
+        adapters: LoRA adapters that the bundle serves beside the checkpoint.
 
     Raises:
         ExportError: the name or the version has characters that it may not have.
@@ -121,7 +126,8 @@ def write_bundle(
     if kv_cache == KvCache.INT8:
         check_kv_cache_supported(checkpoint.config, device)
     num_parameters = sum(math.prod(w.shape) for w in checkpoint.weights.values())
-    target = _Target(precision, device, kv_cache, accept_loss, shortlist, held_out)
+    stage = AdapterStage(adapters, device)
+    target = _Target(precision, device, kv_cache, accept_loss, shortlist, held_out, stage)
     with scratch_folder(root) as directory, few_threads(checkpoint.weights):
         weights: Mapping[str, Tensor] = checkpoint.weights
         if not keep_weights and num_bytes(weights) >= LARGE_BYTES:
@@ -145,7 +151,7 @@ def write_bundle(
 
 @dataclass(frozen=True)
 class _Target:
-    """The precision, device, cache type, shortlist and held-out set; whether to accept any loss."""
+    """What the bundle is for, what it gets, and whether to accept any loss."""
 
     precision: Precision
     device: Device
@@ -153,6 +159,12 @@ class _Target:
     accept_loss: bool
     shortlist: ShortlistSource | None
     held_out: HeldOutSet | None
+    adapters: AdapterStage
+
+    def min_cosine(self, scheme: PrecisionScheme) -> float:
+        """The lowest cosine to the eager module of any row."""
+        threshold = LOSS_MIN_COSINE if self.accept_loss else scheme.min_cosine
+        return min(threshold, INT8_CACHE_MIN_COSINE) if self.kv_cache == KvCache.INT8 else threshold
 
 
 def _write_graphs(
@@ -167,10 +179,11 @@ def _write_graphs(
     progress("smooth activations" if scheme.smoothed else "trace the graphs")
     smoothed, smoothing_factors = dict(weights), NO_SMOOTHING
     if scheme.smoothed:
-        smoothed, smoothing_factors = _smooth(checkpoint, smoothed)
+        smoothed, smoothing_factors = _smooth(checkpoint, smoothed, target.adapters.scale)
         progress("trace the graphs")
     graphs = export_graphs(checkpoint.config, smoothed, directory)
     del smoothed
+    target.adapters.find_products(graphs, directory)
     progress("check parity with the eager module")
     reference = compare_fp32(checkpoint, directory, graphs, weights)
     is_large = num_bytes(weights) >= LARGE_BYTES
@@ -205,14 +218,12 @@ def _write_graphs(
             with cpu_runnable(scheme, graphs, directory) as folder:
                 float_cache = measure_perplexity(evaluation, folder, graphs)
         graphs = quantize_cache(graphs, directory, cache_ranges, target.device)
+    graphs = target.adapters.add(graphs, directory, scheme.stored)
     graphs = add_attention_graph(graphs, directory)
     graphs = add_encoder_attention_graph(checkpoint.config, graphs, directory)
     if cache_ranges or not scheme.is_plain:
-        threshold = LOSS_MIN_COSINE if target.accept_loss else scheme.min_cosine
-        if cache_ranges:
-            threshold = min(threshold, INT8_CACHE_MIN_COSINE)
         with cpu_runnable(scheme, graphs, directory) as folder:
-            cosine = min_cosine(reference, folder, graphs, threshold)
+            cosine = min_cosine(reference, folder, graphs, target.min_cosine(scheme))
             if evaluation is not None:
                 final = measure_perplexity(evaluation, folder, graphs)
             progress("compare answers with fp32")
@@ -231,17 +242,23 @@ def _write_graphs(
     else:
         cosine, fidelity = reference.cosine, None
         write_quality(checkpoint, target.held_out, directory, GraphFolder(directory, graphs))
-    return graphs, parity_record(reference, cosine, fp32, final, float_cache, fidelity)
+    parity = parity_record(reference, cosine, fp32, final, float_cache, fidelity)
+    return graphs, target.adapters.check(
+        parity, fp32_graphs.directory, directory, graphs, target.min_cosine(scheme)
+    )
 
 
 def _smooth(
-    checkpoint: Checkpoint, weights: dict[str, Tensor]
+    checkpoint: Checkpoint,
+    weights: dict[str, Tensor],
+    on_scaled: Callable[[ChannelScales], None],
 ) -> tuple[dict[str, Tensor], SmoothingFactors]:
     """The weights with smoothed activations, and the divisors of inputs from residual streams."""
     rows = calibration_samples(checkpoint, MAX_SMOOTHING_TOKENS) or tokenize_samples(checkpoint)
     factors = residual_smoothing_factors(checkpoint.config, weights, rows)
     smoothing_factors = {name: values.numpy() for name, values in factors.items()}
-    return smooth_activations(checkpoint.config, weights, rows), smoothing_factors
+    smoothed = smooth_activations(checkpoint.config, weights, rows, on_scaled)
+    return smoothed, smoothing_factors
 
 
 def _write_records(
@@ -296,6 +313,7 @@ def _write_records(
         chat_template=checkpoint.chat_template,
         max_length_factor=checkpoint.max_length_factor,
         shortlist=None if target.shortlist is None else target.shortlist.spec,
+        adapters=target.adapters.specs or msgspec.UNSET,
         graphs=graphs,
         files=files,
     )

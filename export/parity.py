@@ -81,11 +81,13 @@ def compare_fp32(
     directory: Path,
     graphs: dict[str, GraphSpec],
     weights: Mapping[str, Tensor] | None = None,
+    adapter: int = 0,
 ) -> ParityReference:
     """Compares the fp32 graphs in ``directory`` with the eager module.
 
     Args:
         weights: default: those of the checkpoint.
+        adapter: the adapter that the graphs apply, counted from 1; 0 for none.
 
     Raises:
         ParityError: an error exceeds the tolerance, or a greedy token differs.
@@ -100,10 +102,12 @@ def compare_fp32(
     with torch.inference_mode():
         if checkpoint.config.kind == Kind.ENCODER:
             texts = encoder_inputs(checkpoint)
-            reference = _compare_encoder(make_model(), texts, directory, graphs)
+            reference = _compare_encoder(make_model(), texts, directory, graphs, adapter)
         else:
             inputs = decoding_inputs(checkpoint, is_large=is_large)
-            reference = _compare_decoder(make_model, inputs, directory, graphs, is_large=is_large)
+            reference = _compare_decoder(
+                make_model, inputs, directory, graphs, adapter, is_large=is_large
+            )
     if not reference.max_absolute_error <= reference.tolerance:
         raise ParityError(
             f"the graph differs from the eager module by {reference.max_absolute_error:.2e}, "
@@ -118,7 +122,11 @@ def compare_fp32(
 
 
 def min_cosine(
-    reference: ParityReference, directory: Path, graphs: dict[str, GraphSpec], threshold: float
+    reference: ParityReference,
+    directory: Path,
+    graphs: dict[str, GraphSpec],
+    threshold: float,
+    adapter: int = 0,
 ) -> float:
     """The worst row's cosine between the graphs in ``directory`` and ``reference``.
 
@@ -127,11 +135,13 @@ def min_cosine(
     """
     outputs: Sequence[Floats] = ()
     if reference.encoder_inputs is not None:
-        rows = encode_in_graph(Session(directory, graphs["encode"]), reference.encoder_inputs)
+        session = Session(directory, graphs["encode"], adapter=adapter)
+        rows = encode_in_graph(session, reference.encoder_inputs)
         outputs = [row[0] for row in rows]
     elif reference.decoder_inputs is not None:
-        sessions = open_sessions(reference.decoder_inputs, directory, graphs)
-        outputs = list(run_sessions(sessions, reference.decoder_inputs, reference.tokens).logits)
+        inputs = reference.decoder_inputs
+        sessions = open_sessions(inputs, directory, graphs, adapter=adapter)
+        outputs = list(run_sessions(sessions, inputs, reference.tokens).logits)
     worst = worst_cosine(outputs, reference.outputs)
     if not worst >= threshold:
         raise ParityError(
@@ -178,10 +188,11 @@ def _compare_decoder(
     inputs: DecodingInputs,
     directory: Path,
     graphs: dict[str, GraphSpec],
+    adapter: int,
     *,
     is_large: bool,
 ) -> ParityReference:
-    sessions = open_sessions(inputs, directory, graphs, is_large=is_large)
+    sessions = open_sessions(inputs, directory, graphs, is_large=is_large, adapter=adapter)
     run = run_sessions(sessions, inputs, None)
     # Chunked prefill: the same prompts in three chunks must give the same logits.
     is_large_decoder = is_large and inputs.sources is None
@@ -239,10 +250,14 @@ def _compare_decoder(
 
 
 def _compare_encoder(
-    model: Transformer, inputs: EncoderInputs, directory: Path, graphs: dict[str, GraphSpec]
+    model: Transformer,
+    inputs: EncoderInputs,
+    directory: Path,
+    graphs: dict[str, GraphSpec],
+    adapter: int,
 ) -> ParityReference:
     expected = encode_eagerly(model, inputs)
-    actual = encode_in_graph(Session(directory, graphs["encode"]), inputs)
+    actual = encode_in_graph(Session(directory, graphs["encode"], adapter=adapter), inputs)
     error = 0.0
     for rows in zip(actual, expected, strict=True):
         first, *others = zip(*rows, strict=True)

@@ -24,9 +24,17 @@ class Sessions:
 
 
 def open_sessions(
-    inputs: DecodingInputs, directory: Path, graphs: dict[str, GraphSpec], *, is_large: bool = False
+    inputs: DecodingInputs,
+    directory: Path,
+    graphs: dict[str, GraphSpec],
+    *,
+    is_large: bool = False,
+    adapter: int = 0,
 ) -> Sessions:
-    """The graphs in ``directory``, with slots for the rows of ``inputs``."""
+    """The graphs in ``directory``, with slots for the rows of ``inputs``.
+
+    ``adapter``: of all rows; 0 for none.
+    """
     decoder = DecodeSession(
         directory,
         graphs["decode"],
@@ -34,9 +42,12 @@ def open_sessions(
         capacity=inputs.capacity,
         source_capacity=inputs.source_capacity,
         is_large=is_large,
+        adapter=adapter,
     )
     encoder, images = (
-        Session(directory, graphs[name], is_large=is_large) if name in graphs else None
+        Session(directory, graphs[name], is_large=is_large, adapter=adapter)
+        if name in graphs
+        else None
         for name in ("encode", ENCODE_IMAGES)
     )
     return Sessions(decoder, encoder, images)

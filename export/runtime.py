@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import onnxruntime as ort
 
+from model.adapters import ADAPTERS
 from model.bundle import Dtype, GraphSpec
 from model.graph_spec import IMAGE_POSITIONS, IMAGE_VECTORS
 
@@ -51,9 +52,13 @@ class Session:
 
     A large graph does not prepack its weights: it reads them from the mapped file, which is
     slower but saves a copy in memory.
+
+    ``adapter``: that of every row, counted from 1; 0 for none.
     """
 
-    def __init__(self, directory: Path, graph: GraphSpec, *, is_large: bool = False) -> None:
+    def __init__(
+        self, directory: Path, graph: GraphSpec, *, is_large: bool = False, adapter: int = 0
+    ) -> None:
         options = ort.SessionOptions()
         if is_large:
             options.add_session_config_entry("session.disable_prepacking", "1")
@@ -62,6 +67,7 @@ class Session:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = str(directory / graph.file)
         self.graph = graph
+        self._adapter = adapter
         self.session = ort.InferenceSession(
             path,
             options,
@@ -76,6 +82,7 @@ class Session:
     def run_outputs(self, more: Sequence[str], **inputs: Array) -> dict[str, Floats]:
         """As :meth:`run`; also returns the outputs ``more``, which the signature need not list."""
         specs = {spec.name: spec for spec in self.graph.inputs}
+        inputs = self._with_adapters(inputs)
         feed = {name: np.asarray(x, specs[name].dtype.value) for name, x in inputs.items()}
         binding = self.session.io_binding()
         for name, array in feed.items():
@@ -85,6 +92,13 @@ class Session:
             binding.bind_output(name, "cpu")
         self.session.run_with_iobinding(binding)
         return dict(zip(names, map(_to_array, binding.get_outputs()), strict=True))
+
+    def _with_adapters(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        """``inputs``, with the adapter of each row if the graph takes it."""
+        if all(spec.name != ADAPTERS for spec in self.graph.inputs):
+            return inputs
+        num_rows = len(inputs[self.graph.inputs[0].name])
+        return {**inputs, ADAPTERS: np.full(num_rows, self._adapter, np.int32)}
 
 
 class DecodeSession(Session):
@@ -99,8 +113,9 @@ class DecodeSession(Session):
         capacity: int,
         source_capacity: int,
         is_large: bool = False,
+        adapter: int = 0,
     ) -> None:
-        super().__init__(directory, graph, is_large=is_large)
+        super().__init__(directory, graph, is_large=is_large, adapter=adapter)
         sizes = {"length": capacity, "source_length": source_capacity}
         self.states: dict[str, Array] = {}
         for spec in graph.states:
@@ -131,7 +146,7 @@ class DecodeSession(Session):
     ) -> dict[str, Floats]:
         """As :meth:`step`, but returns the outputs ``names``."""
         binding = self.session.io_binding()
-        inputs = self._no_images | inputs
+        inputs = self._with_adapters(self._no_images | inputs)
         for spec in self.graph.inputs:
             array = np.ascontiguousarray(inputs[spec.name], spec.dtype.value)
             binding.bind_cpu_input(spec.name, array)

@@ -11,7 +11,7 @@ matrix's input, so no weight can absorb the division: an int8 graph divides at r
 (:func:`residual_smoothing_factors`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -74,18 +74,35 @@ class ScaleMigration:
     attention: AttentionConfig | None = None
 
 
-def smooth_activations(config: ModelConfig, weights: Weights, rows: Samples) -> Weights:
+@dataclass(frozen=True)
+class ChannelScales:
+    """Factors of the inputs, or of the outputs from ``start`` on, of a matrix of this name."""
+
+    matrix: str
+    factors: Tensor
+    are_inputs: bool
+    start: int = 0
+
+
+def smooth_activations(
+    config: ModelConfig,
+    weights: Weights,
+    rows: Samples,
+    on_scaled: Callable[[ChannelScales], None] = lambda _: None,
+) -> Weights:
     """Weights of an equivalent model with smooth activations.
 
     Args:
         rows: token ids of ordinary text, or images, on which activations are measured.
+        on_scaled: called with the factors of each matrix, in the order in which they apply.
     """
     result = dict(weights)
     migrations = list(scale_migrations(config))
     if migrations and rows:
         ranges = _measure(config, result, rows)
         for migration in migrations:
-            _migrate(result, migration, ranges)
+            for scales in _migrate(result, migration, ranges):
+                on_scaled(scales)
     return result
 
 
@@ -196,7 +213,10 @@ def _convolution_migrations(
     yield ScaleMigration(f"{name}.mixer.input", f"{name}.mixer.output", config.hidden_size)
 
 
-def _migrate(weights: Weights, migration: ScaleMigration, ranges: ActivationRanges) -> None:
+def _migrate(
+    weights: Weights, migration: ScaleMigration, ranges: ActivationRanges
+) -> tuple[ChannelScales, ChannelScales]:
+    """Scales weights in place; returns the factors of the producer and of the consumer."""
     matrix = weights[f"{migration.consumer}.weight"]  # [channels, outputs]
     input_range, weight_range = ranges.by_name[migration.consumer], matrix.abs().amax(1)
     if migration.attention is not None:
@@ -209,11 +229,15 @@ def _migrate(weights: Weights, migration: ScaleMigration, ranges: ActivationRang
         if name in weights:
             weights[name] = weights[name].clone()
             weights[name][..., migration.start : stop] /= scales
+    producer = ChannelScales(
+        f"{migration.producer}.weight", 1 / scales, are_inputs=False, start=migration.start
+    )
     if migration.attention is not None:
         group = migration.attention.num_heads // migration.attention.num_kv_heads
         heads = scales.view(migration.attention.num_kv_heads, migration.attention.head_size)
         scales = heads.repeat_interleave(group, 0).flatten()
     weights[f"{migration.consumer}.weight"] = matrix * scales[:, None]
+    return producer, ChannelScales(f"{migration.consumer}.weight", scales, are_inputs=True)
 
 
 def _scales(input_range: Tensor, weight_range: Tensor, strength: float) -> Tensor:

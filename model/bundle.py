@@ -1,9 +1,8 @@
 """The bundle: a folder with everything that a server needs to run a model.
 
 ``export`` writes it, ``server`` reads it: their only contract. Imports no torch, no ONNX package.
-
-A bundle ``NAME/VERSION/`` holds ``bundle.json`` (the :class:`Manifest`), ``.onnx`` graphs (see
-:mod:`model.graph_spec`) with their weights in data files, ``tokenizer.json`` and ``parity.json``.
+``NAME/VERSION/`` holds ``bundle.json`` (the :class:`Manifest`), ``tokenizer.json``, ``parity.json``
+and ``.onnx`` graphs (:mod:`model.graph_spec`) with their weights in data files.
 """
 
 from enum import StrEnum
@@ -11,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from model.adapters import AdapterSpec
 from model.audio_config import AudioSpec, TranscriptionTokens
 from model.config import Kind
 from model.edits import Edit, EditKind, EditVocabulary
@@ -217,8 +217,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     special_tokens: SpecialTokens
     source_language: str | None = None
     target_language: str | None = None
-    # The language tokens of a multilingual model. A source starts or ends with one; a target
-    # starts with one, after decoder_start or instead of it.
+    # A source starts or ends with one; a target starts with one, after decoder_start or not.
     languages: dict[str, TokenId] = msgspec.field(default_factory=dict)
     labels: tuple[str, ...] = ()
     score_function: ScoreFunction | None = None  # for sequence classifiers
@@ -233,6 +232,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     # The default of max_new_tokens in encoder-decoders: this factor times the source length.
     max_length_factor: Annotated[float, msgspec.Meta(gt=0)] | None = None
     shortlist: ShortlistSpec | None = None
+    adapters: tuple[AdapterSpec, ...] | msgspec.UnsetType = msgspec.UNSET  # older servers lack it
     graphs: dict[str, GraphSpec]
     files: tuple[FileRecord, ...]
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from model.adapters import ADAPTERS
 from model.bundle import (
     ATTEND,
     ATTEND_ENCODE,
@@ -109,6 +110,7 @@ def read_manifest(directory: Path) -> Manifest:
     _check_suffixes(graph_files, label)
     _check_counts(manifest, label)
     _check_edits(manifest, label)
+    _check_adapters(manifest, label)
     if manifest.embedding is not None:
         check_embedding(manifest, manifest.embedding, label)
     if manifest.shortlist is not None and manifest.kind != Kind.ENCODER_DECODER:
@@ -127,6 +129,19 @@ def _expected_graphs(manifest: Manifest) -> set[str]:
     if manifest.kind == Kind.ENCODER_DECODER:
         return {"encode", "decode"}
     return {"decode"} if manifest.image_prompt is None else {"decode", ENCODE_IMAGES}
+
+
+def _check_adapters(manifest: Manifest, label: str) -> None:
+    """Rejects adapters that the graphs do not take, and names of which two are the same."""
+    names = [adapter.name for adapter in manifest.adapters or ()]
+    for name in names:
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise BundleError(f"{label}: adapter {name!r} does not match {NAME_PATTERN}")
+    if len(names) != len(set(names)):
+        raise BundleError(f"{label}: two adapters have the same name")
+    for name, graph in manifest.graphs.items():
+        if any(tensor.name == ADAPTERS for tensor in graph.inputs) != bool(names):
+            raise BundleError(f"{label}: the graph {name} does not fit {len(names)} adapters")
 
 
 def _check_suffixes(graph_files: set[str], label: str) -> None:

@@ -51,6 +51,9 @@ encoder-decoder           ``cross`` state, ``[batch, kv_heads, length, head_size
                           layer's heads. May be missing.
 ========================  =========================================================
 
+In a bundle with LoRA adapters, every graph also has the input ``adapters [batch]`` (int32): the
+adapter of each row, counted from 1 in the order of the manifest; 0 for none.
+
 With adaptive computation time, ``encode`` (``[batch, length]``) and ``decode`` (``[chosen]``) also
 have the outputs ``updates`` (int32), the number of layers that each token ran before it halted, and
 ``remainders``, the weight of its last state (Graves 2016). They may be missing.

@@ -51,6 +51,19 @@ class Fidelity(Record, frozen=True, kw_only=True):
     exceeded_limits: tuple[str, ...] = ()
 
 
+class AdapterParity(Record, frozen=True, kw_only=True):
+    """The graphs with a LoRA adapter, compared with the eager module with its merged weights.
+
+    The attributes are those of :class:`Parity`.
+    """
+
+    name: str
+    max_absolute_error: float
+    greedy_tokens_compared: LargeCount
+    greedy_tokens_equal: LargeCount
+    min_cosine: float
+
+
 class Parity(Record, frozen=True, kw_only=True):
     """``parity.json``: the graphs in ONNX Runtime compared with the eager PyTorch module.
 
@@ -64,6 +77,7 @@ class Parity(Record, frozen=True, kw_only=True):
         float_cache_perplexity: that of the bundle's graphs before their cache became int8.
         shortlist: the loss from the shortlist, if there is one.
         fidelity: the bundle's graphs compared with the fp32 graphs, if they differ.
+        adapters: that of each adapter; bundles without adapters lack the field.
     """
 
     max_absolute_error: float
@@ -79,3 +93,4 @@ class Parity(Record, frozen=True, kw_only=True):
     float_cache_perplexity: float | None = None
     shortlist: ShortlistLoss | None = None
     fidelity: Fidelity | None = None
+    adapters: tuple[AdapterParity, ...] | msgspec.UnsetType = msgspec.UNSET

@@ -1,0 +1,222 @@
+"""LoRA adapters (Hu et al. 2021) that a bundle serves beside its base, as low-rank factors.
+
+An importer may reorder, scale, transpose and concatenate weights. So the factors are found from the
+difference of the imported weights, with and without the adapter (Halko et al. 2011, algorithm 4.1).
+"""
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from export.checkpoint import Checkpoint
+from export.errors import SourceError, UnsupportedError
+from export.hub import PREFIX, Pulled, pull
+from export.importers.registry import import_adapted
+from export.readers.lora import ADAPTER_FILE, is_adapter
+from export.smooth_quant import ChannelScales
+from export.sources import DEFAULT_SOURCES, SHIPPED_SOURCES
+from export.tokenization.hugging_face import read_fields
+from model.adapters import AdapterSpec
+from model.bundle import NAME_PATTERN, EmbeddingKind
+
+# Importers concatenate at most this many linear maps: queries, keys and values.
+_MAX_CONCATENATED = 3
+_OVERSAMPLING = 8
+# Fields of a checkpoint in which an adapter may differ from its base.
+_OWN = ("weights", "tokenizer_json", "name", "source", "license", "chat_template")
+_CHECKS_ONLY = ("sample_inputs", "samples", "held_out", "shortlist")
+ALONE = "export the adapter alone, which merges it"
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What an adapter adds to a matrix ``[inputs, outputs]``: ``a [inputs, rank] b``."""
+
+    a: Tensor
+    b: Tensor
+
+    def scaled(self, scales: ChannelScales) -> "Factors":
+        """The same for a matrix whose channels were scaled."""
+        factors = scales.factors
+        if scales.are_inputs:
+            return Factors(self.a * factors[:, None], self.b)
+        b = self.b.clone()
+        b[:, scales.start : scales.start + len(factors)] *= factors
+        return Factors(self.a, b)
+
+
+@dataclass(frozen=True)
+class ServedAdapter:
+    """An adapter of a bundle.
+
+    Attributes:
+        factors: by the names of the matrices that it changes.
+        load: reads the checkpoint with merged weights, for the parity check.
+    """
+
+    spec: AdapterSpec
+    factors: Mapping[str, Factors]
+    load: Callable[[], Checkpoint]
+
+    def scaled(self, scales: ChannelScales) -> "ServedAdapter":
+        """The same beside a base with a matrix whose channels were scaled."""
+        factors = self.factors.get(scales.matrix)
+        if factors is None:
+            return self
+        changed = {**self.factors, scales.matrix: factors.scaled(scales)}
+        return dataclasses.replace(self, factors=changed)
+
+
+def parse_adapters(given: Sequence[str]) -> dict[str, str]:
+    """Sources of adapters by name, from ``NAME=FOLDER`` or ``NAME=hf:OWNER/NAME``.
+
+    Raises:
+        SourceError: one has another form, or two have the same name.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        name, separator, source = text.partition("=")
+        if not separator or not source:
+            raise SourceError(f"--adapter {text}: write NAME=FOLDER or NAME={PREFIX}OWNER/NAME")
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise SourceError(f"--adapter {name!r} does not match {NAME_PATTERN}")
+        if name in found:
+            raise SourceError(f"--adapter {name}: two adapters have this name")
+        found[name] = source
+    return found
+
+
+def read_adapters(
+    sources: Mapping[str, str],
+    base: Checkpoint,
+    base_source: str,
+    tower: str | None = None,
+    vectors: EmbeddingKind | None = None,
+) -> tuple[ServedAdapter, ...]:
+    """Reads the adapters ``sources``, by name, of the checkpoint ``base``.
+
+    Args:
+        base_source: the source of ``base``, as :func:`export.sources.load_checkpoint` takes it.
+
+    Raises:
+        SourceError: an adapter is missing or damaged, or does not fit the base.
+        UnsupportedError: an adapter changes more than linear maps.
+    """
+    adapters = []
+    for name, source in sources.items():
+        found = _find(name, source)
+
+        def load(path: Path = found.path) -> Checkpoint:
+            return _import(path, base_source, tower, vectors)
+
+        adapted = load()
+        _check_same(name, base, adapted)
+        rank = _rank(found.path)
+        own_template = adapted.chat_template != base.chat_template
+        spec = AdapterSpec(
+            name=name,
+            rank=rank,
+            license=adapted.license,
+            source=found.source or None,
+            chat_template=adapted.chat_template if own_template else None,
+        )
+        adapters.append(ServedAdapter(spec, _factors(name, base, adapted, rank), load))
+    return tuple(adapters)
+
+
+def _find(name: str, source: str) -> Pulled:
+    found = pull(source) if source.startswith(PREFIX) else Pulled(path=Path(source), source="")
+    if not is_adapter(found.path):
+        raise SourceError(f"--adapter {name}: {source} is no adapter: no {ADAPTER_FILE}")
+    return found
+
+
+def _import(path: Path, base: str, tower: str | None, vectors: EmbeddingKind | None) -> Checkpoint:
+    """The model ``base`` with the adapter in ``path``."""
+    if base in DEFAULT_SOURCES:
+        with DEFAULT_SOURCES[base].whole() as folder:
+            return import_adapted(path, folder, tower, vectors)
+    if base in SHIPPED_SOURCES:
+        return import_adapted(path, SHIPPED_SOURCES[base].locate(), tower, vectors)
+    folder = pull(base).path if base.startswith(PREFIX) else Path(base)
+    return import_adapted(path, folder, tower, vectors)
+
+
+def _check_same(name: str, base: Checkpoint, adapted: Checkpoint) -> None:
+    """Raises ``UnsupportedError`` unless only weights and a chat template differ."""
+    differing = [
+        field.name
+        for field in dataclasses.fields(Checkpoint)
+        if field.name not in (*_OWN, *_CHECKS_ONLY)
+        and getattr(base, field.name) != getattr(adapted, field.name)
+    ]
+    if _vocabulary(base) != _vocabulary(adapted):
+        differing.append("tokenizer")
+    if differing:
+        raise UnsupportedError(
+            f"--adapter {name}: not as in the base: {', '.join(differing)}: {ALONE}"
+        )
+
+
+def _vocabulary(checkpoint: Checkpoint) -> dict[str, object]:
+    """The tokenizer without what only training uses."""
+    content: dict[str, object] = json.loads(checkpoint.tokenizer_json)
+    return {key: x for key, x in content.items() if key not in ("padding", "truncation")}
+
+
+def _rank(path: Path) -> int:
+    """The largest rank of the adapter in ``path``."""
+    config = read_fields(path / ADAPTER_FILE)
+    patterns = config.fields("rank_pattern")
+    return max([config.integer("r", 8), *(patterns.integer(name) for name in patterns)])
+
+
+def _factors(name: str, base: Checkpoint, adapted: Checkpoint, rank: int) -> dict[str, Factors]:
+    factors = {}
+    for matrix, weight in base.weights.items():
+        merged = adapted.weights[matrix]
+        if torch.equal(weight, merged):
+            continue
+        if weight.dim() != 2 or ".layers." not in matrix:
+            raise UnsupportedError(f"--adapter {name}: it changes {matrix}: {ALONE}")
+        found = low_rank(weight.float(), merged.float(), _MAX_CONCATENATED * rank)
+        if found is None:
+            raise UnsupportedError(
+                f"--adapter {name}: its change of {matrix} is not of a low rank (DoRA): {ALONE}"
+            )
+        factors[matrix] = found
+    if not factors:
+        raise SourceError(f"--adapter {name}: it changes nothing")
+    return factors
+
+
+def low_rank(weight: Tensor, merged: Tensor, max_rank: int) -> Factors | None:
+    """Factors of ``merged - weight``, up to the rounding of their values; None beyond ``max_rank``.
+
+    All are fp32 ``[inputs, outputs]``.
+    """
+    change = merged.double() - weight.double()
+    num_inputs, num_outputs = change.shape
+    # The spectral norm of rounding errors, which are independent: a few times their size.
+    rounding = float(merged.double().square().mean().sqrt()) * 2**-23
+    noise = rounding * (math.sqrt(num_inputs) + math.sqrt(num_outputs))
+    generator = torch.Generator().manual_seed(0)
+    width = min(num_inputs, num_outputs, max_rank + _OVERSAMPLING)
+    probes = torch.randn((num_outputs, width), generator=generator, dtype=torch.float64)
+    basis, _ = torch.linalg.qr(change @ probes)  # [inputs, width]
+    left, sizes, right = torch.linalg.svd(basis.T @ change, full_matrices=False)
+    rank = max(1, int((sizes > noise).sum()))
+    a, b = basis @ left[:, :rank], sizes[:rank, None] * right[:rank]
+    error = float((change - a @ b).norm())
+    allowed = 1e-5 * float(change.norm()) + 2 * rounding * math.sqrt(change.numel())
+    if rank > max_rank or error > allowed:
+        return None
+    scale = sizes[:rank].sqrt()  # divided between both, so that fp16 holds them
+    return Factors((a * scale).float().contiguous(), (b / scale[:, None]).float().contiguous())
