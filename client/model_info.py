@@ -206,3 +206,7 @@ class Model:
     """Only for speech models."""
     max_source_length: int = 0
     """Length limit of an encoder-decoder's source in tokens; 0: as ``max_length``."""
+    base_model: str = ""
+    """The model that a LoRA adapter changes; empty for whole models."""
+    adapters: tuple[str, ...] = ()
+    """The LoRA adapters of a model, each a model itself: ``MODEL:ADAPTER``."""

@@ -219,6 +219,8 @@ def _model(message: models_pb2.Model) -> types.Model:
         image=read_fields(types.ImageInfo, message.image) if message.HasField("image") else None,
         audio=read_fields(types.AudioInfo, message.audio) if message.HasField("audio") else None,
         max_source_length=message.max_source_length,
+        base_model=message.base_model,
+        adapters=tuple(message.adapters),
     )
 
 

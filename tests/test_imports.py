@@ -28,6 +28,7 @@ ALLOWED = {
     "server": {
         "server",
         "protos",
+        "model.adapters",
         "model.audio",
         "model.config",
         "model.bundle",

@@ -25,6 +25,7 @@ class AttentionRunner:
         inputs: builds the inputs of each run.
         limits: how many tokens one run of the decoder may process.
         progress: receives each run that begins, for the watchdog.
+        has_adapters: see :class:`RunInputs`.
     """
 
     def __init__(
@@ -35,7 +36,10 @@ class AttentionRunner:
         inputs: RunInputs,
         limits: ChunkLimits,
         progress: Progress,
+        *,
+        has_adapters: bool = False,
     ) -> None:
+        self._has_adapters = has_adapters
         self._attend, self._encoder = attend, encoder
         self._cache, self._inputs, self._limits = cache, inputs, limits
         self._progress = progress
@@ -45,7 +49,8 @@ class AttentionRunner:
         if self._encoder is None:
             raise ValueError("this model has no graph with its encoder's attention weights")
         self._progress.begin(sequence.num_source_tokens)
-        weights, _ = self._encoder.run(encoder_inputs([sequence.job]), selection)
+        inputs = encoder_inputs([sequence.job], has_adapters=self._has_adapters)
+        weights, _ = self._encoder.run(inputs, selection)
         return weights
 
     def of_prompt(

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from model.adapters import ADAPTERS
 from model.bundle import ATTENDED_LENGTHS, PIXELS, GraphSpec
 from server.engine.encoder_attention import EncoderAttention
 from server.engine.gpu.buckets import TextBuckets
 from server.engine.gpu.padded_encoder import PaddedEncoder
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.update import EncoderOutput
-from server.engine.run_inputs import pad
+from server.engine.run_inputs import adapters_of, pad
 from server.engine.sparse_vectors import largest_weights
 from server.runtime.contract import BoundGraph, Graph
 from server.runtime.memory import Array
@@ -121,6 +122,8 @@ class EncoderRunner:
         inputs: dict[str, Array] = {}
         if PIXELS in self._inputs:
             inputs[PIXELS] = np.stack([job.image for job in jobs if job.image is not None])
+        if ADAPTERS in self._inputs:
+            inputs[ADAPTERS] = adapters_of(jobs)
         if "token_ids" not in self._inputs:
             return inputs
         ids, lengths = pad([job.token_ids for job in jobs])

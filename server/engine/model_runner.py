@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from model.adapters import ADAPTERS
 from model.bundle import GraphSpec
 from server.engine.attention_runner import AttentionRunner
 from server.engine.cache.slot_tensors import Capacity, SlotTensors
@@ -83,8 +84,13 @@ class ModelRunner:
         self._max_length = capacity.max_length
         self._limits = ChunkLimits(spec.max_chunk, within_source=spec.chunk_within_source)
         self._encode = None if encode is None else encode.bind({})
-        images = None if spec.image_vector_size is None else ImageInputs(spec.image_vector_size)
-        self._inputs = RunInputs(has_source=encode is not None, images=images)
+        self._has_adapters = any(tensor.name == ADAPTERS for tensor in spec.inputs)
+        size = spec.image_vector_size
+        self._inputs = RunInputs(
+            has_source=encode is not None,
+            has_adapters=self._has_adapters,
+            images=None if size is None else ImageInputs(size),
+        )
         self._runs = GraphRuns(
             graph=decode,
             cache=self.cache,
@@ -100,7 +106,8 @@ class ModelRunner:
                 has_source=encode is not None,
             )
         self.attention = AttentionRunner(
-            attend, encoder_attention, self.cache, self._inputs, self._limits, self.progress
+            *(attend, encoder_attention, self.cache, self._inputs, self._limits, self.progress),
+            has_adapters=self._has_adapters,
         )
         self._reader = reader
 
@@ -113,7 +120,7 @@ class ModelRunner:
         self.progress.begin(max(lengths) * len(lengths))
         if self.sources is not None and self.sources.run([job.source for job in jobs], slots):
             return
-        encoded = self._encode.run_on_device(encoder_inputs(jobs))
+        encoded = self._encode.run_on_device(encoder_inputs(jobs, has_adapters=self._has_adapters))
         self.cache.write_cross(slots, encoded, lengths)
 
     def decode(self, chunks: Sequence[Chunk], first_slot: int) -> Logits:

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from model.adapters import ADAPTERS
 from model.bundle import PIXELS, SAMPLES
 from server.engine.prompt_images import ImageInputs
-from server.engine.requests.job import GenerationJob
+from server.engine.requests.job import GenerationJob, Job
 from server.engine.requests.sequence import DecodingSequence
 from server.runtime.contract import SOURCE_ROWS
 from server.runtime.memory import Array, Tensor
@@ -68,10 +69,17 @@ class ChunkLimits:
 class _DecodeInputs:
     """The inputs of decode steps over ``num_rows`` sequences: arrays that each step updates.
 
-    ``has_source`` and ``images``: see :class:`RunInputs`.
+    ``has_source``, ``has_adapters`` and ``images``: see :class:`RunInputs`.
     """
 
-    def __init__(self, num_rows: int, *, has_source: bool, images: ImageInputs | None) -> None:
+    def __init__(
+        self,
+        num_rows: int,
+        *,
+        has_source: bool,
+        has_adapters: bool,
+        images: ImageInputs | None,
+    ) -> None:
         self._has_source = has_source
         self._sequence_ids: list[int] = []  # the sequences whose sources are in the arrays
         self._ids = np.empty((num_rows, 1), np.int64)
@@ -86,11 +94,16 @@ class _DecodeInputs:
             "num_new_tokens": np.ones(num_rows, np.int32),
             **({} if images is None else images.none),
         }
+        self._adapters: Array | None = None
+        if has_adapters:
+            self._adapters = self._inputs[ADAPTERS] = np.zeros(num_rows, np.int32)
 
     def update(self, chunks: Sequence[Chunk]) -> Inputs:
         """Returns the inputs for the next token of each sequence, valid until the next call."""
         if self._has_source:
             self._update_sources([chunk.sequence for chunk in chunks])
+        if self._adapters is not None:
+            self._adapters[:] = [chunk.sequence.job.adapter for chunk in chunks]
         starts = [chunk.start for chunk in chunks]
         self._ids[:, 0] = [chunk.sequence.tokens[chunk.start] for chunk in chunks]
         self._num_cached[:] = starts
@@ -115,12 +128,19 @@ class _DecodeInputs:
 class RunInputs:
     """Builds the inputs of runs. Decode steps over the same number of sequences share arrays.
 
-    ``has_source``: whether the model is an encoder-decoder. ``images``: the inputs of a decoder
-    that reads images; None for others.
+    ``has_source``: whether the model is an encoder-decoder. ``has_adapters``: whether its graphs
+    take the adapter of each row. ``images``: the inputs of a decoder that reads images; None for
+    others.
     """
 
-    def __init__(self, *, has_source: bool, images: ImageInputs | None = None) -> None:
-        self._has_source, self._images = has_source, images
+    def __init__(
+        self,
+        *,
+        has_source: bool,
+        has_adapters: bool = False,
+        images: ImageInputs | None = None,
+    ) -> None:
+        self._has_source, self._has_adapters, self._images = has_source, has_adapters, images
         self._of_steps: dict[int, _DecodeInputs] = {}  # by number of sequences
 
     def of(self, chunks: Sequence[Chunk], *, all_positions: bool = False) -> Inputs:
@@ -143,7 +163,7 @@ class RunInputs:
         if self._images is not None:
             sequences = [chunk.sequence for chunk in chunks]
             images = self._images.of(sequences, starts, [chunk.size for chunk in chunks])
-        return {
+        inputs: Inputs = {
             "token_ids": ids,
             "logit_positions": positions,
             "num_cached_tokens": num_cached,
@@ -152,6 +172,9 @@ class RunInputs:
             **(_sources([chunk.sequence for chunk in chunks]) if self._has_source else {}),
             **images,
         }
+        if self._has_adapters:
+            inputs[ADAPTERS] = adapters_of([chunk.sequence.job for chunk in chunks])
+        return inputs
 
     def advance(self, tokens: Sequence[int]) -> None:
         """Changes the inputs of the latest decode step to those of the next step.
@@ -164,7 +187,10 @@ class RunInputs:
         found = self._of_steps.get(num_rows)
         if found is None:
             found = self._of_steps[num_rows] = _DecodeInputs(
-                num_rows, has_source=self._has_source, images=self._images
+                num_rows,
+                has_source=self._has_source,
+                has_adapters=self._has_adapters,
+                images=self._images,
             )
         return found
 
@@ -186,16 +212,27 @@ def _sources(sequences: Sequence[DecodingSequence]) -> dict[str, Array]:
     }
 
 
-def encoder_inputs(jobs: Sequence[GenerationJob]) -> dict[str, Array]:
-    """Builds the inputs of an encoder-decoder's encoder for the sources of ``jobs``."""
+def adapters_of(jobs: Sequence[Job]) -> Array:
+    """Returns the input with the adapter of each row, int32 ``[rows]``."""
+    return np.array([job.adapter for job in jobs], np.int32)
+
+
+def encoder_inputs(
+    jobs: Sequence[GenerationJob], *, has_adapters: bool = False
+) -> dict[str, Array]:
+    """Builds the inputs of an encoder-decoder's encoder for the sources of ``jobs``.
+
+    ``has_adapters``: see :class:`RunInputs`.
+    """
+    adapters = {ADAPTERS: adapters_of(jobs)} if has_adapters else {}
     samples = [job.samples for job in jobs if job.samples is not None]
     if samples:
-        return {SAMPLES: np.stack(samples)}
+        return {SAMPLES: np.stack(samples), **adapters}
     images = [job.image for job in jobs if job.image is not None]
     if images:
-        return {PIXELS: np.stack(images)}
+        return {PIXELS: np.stack(images), **adapters}
     ids, lengths = pad([job.source for job in jobs])
-    return {"token_ids": ids, "lengths": lengths}
+    return {"token_ids": ids, "lengths": lengths, **adapters}
 
 
 def pad(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:

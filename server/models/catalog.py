@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from model.adapters import bundle_of
 from model.bundle import NAME_PATTERN, BundleError
+from model.bundle_files import read_manifest
 from server.config import ServerConfig
 from server.engine.engine import Engine
 from server.engine.lane import Worker
@@ -181,8 +183,14 @@ class Catalog:
 
         Raises:
             ModelNotFoundError: no such version is served.
+            InvalidArgumentError: the model is an adapter of a bundle.
         """
         self.registry.get(name, version)
+        if bundle_of(name) != name:
+            raise InvalidArgumentError(
+                "model",
+                f"the adapter {quoted(name)} is unloaded with its bundle {bundle_of(name)!r}",
+            )
         unloaded = []
         for entry in self.registry.entries:
             if entry.name == name and version in ("", entry.version):
@@ -277,6 +285,8 @@ class Catalog:
                 raise BundleError(f"{label}: the folder is a link out of the bundles folder")
             self._memory.check_weights(directory, before)
             first, *others = self._backends
+            if self._config.has_separate_memory and read_manifest(directory).adapters:
+                raise BundleError(f"{label}: LoRA adapters are served on CPUs only")
             model = load_bundle(directory, first, self._config.max_length, before)
             model = replicated(model, others)
             model = self._memory.plan(model, self._backends, before)

@@ -1,14 +1,16 @@
 """The registry of models, and the functions that verify and load a bundle."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from jinja2 import TemplateError
 
+from model.adapters import AdapterSpec, adapter_label, bundle_of
 from model.bundle import (
     ATTEND,
     ATTEND_ENCODE,
@@ -69,7 +71,8 @@ class Model:
     ``max_source_length`` that of an encoder-decoder's source, in vectors. ``serial`` counts
     earlier loads of this version. ``memory`` is the model's share of the memory budget; ``None``
     outside a server. ``caches`` tracks the cache tensors of its workers. ``changes`` detects
-    changes of the bundle's files since they were verified.
+    changes of the bundle's files since they were verified. ``adapter`` is the LoRA adapter that the
+    model applies, counted from 1; 0 for none.
     """
 
     manifest: Manifest
@@ -87,6 +90,18 @@ class Model:
     serial: int = 0
     memory: MemoryPlan | None = None
     caches: CacheMemories = field(default_factory=CacheMemories)
+    adapter: int = 0
+
+    def with_adapter(self, index: int, spec: AdapterSpec) -> "Model":
+        """The model that is adapter ``index`` of the bundle, counted from 1."""
+        manifest, template = self.manifest, self.chat_template
+        if spec.chat_template is not None:
+            manifest = msgspec.structs.replace(manifest, chat_template=spec.chat_template)
+            template = _chat_template(manifest, self.tokenizer)
+        manifest = msgspec.structs.replace(
+            manifest, name=adapter_label(manifest.name, spec.name), license=spec.license
+        )
+        return replace(self, manifest=manifest, chat_template=template, adapter=index)
 
     def shortened(self, max_length: int) -> "Model":
         """This model for texts of up to ``max_length`` tokens."""
@@ -116,8 +131,8 @@ class Model:
 
     @property
     def key(self) -> str:
-        """Name, version and serial; unique in a server, even across reloads."""
-        label = self.manifest.label
+        """Name, version and serial of the bundle; unique in a server, even across reloads."""
+        label = label_of(bundle_of(self.manifest.name), self.manifest.version)
         return f"{label}#{self.serial}" if self.serial else label
 
 
@@ -149,14 +164,22 @@ class Entry:
 
 
 class Registry:
-    """An immutable snapshot of all models, by name and version."""
+    """An immutable snapshot of all models, by name and version.
+
+    Attributes:
+        entries: the versions of bundles.
+        models: the loaded bundles.
+        described: ``entries``, each followed by its adapters.
+        names: of all served models, adapters included.
+    """
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.entries = tuple(
             sorted(entries, key=lambda entry: (entry.name, version_order(entry.version)))
         )
         self.models = tuple(entry.model for entry in self.entries if entry.model is not None)
-        self.names = frozenset(model.manifest.name for model in self.models)
+        self.described = tuple(each for entry in self.entries for each in _with_adapters(entry))
+        self.names = frozenset(entry.name for entry in self.described if entry.model is not None)
 
     def get(self, name: str, version: str = "") -> Model:
         """The given version of a model, or the newest one that is served.
@@ -187,8 +210,18 @@ class Registry:
 
     def _entries(self, name: str, version: str) -> list[Entry]:
         return [
-            entry for entry in self.entries if entry.name == name and version in ("", entry.version)
+            entry
+            for entry in self.described
+            if entry.name == name and version in ("", entry.version)
         ]
+
+
+def _with_adapters(entry: Entry) -> Iterator[Entry]:
+    yield entry
+    if entry.model is not None:
+        for index, spec in enumerate(entry.model.manifest.adapters or (), 1):
+            model = entry.model.with_adapter(index, spec)
+            yield Entry(model.manifest.name, entry.version, entry.state, model)
 
 
 def version_order(version: str) -> tuple[tuple[int, int, str], ...]:
@@ -246,6 +279,8 @@ def load_bundle(
         directory=directory,
         changes=changes,
     )
+    for spec in manifest.adapters or ():
+        model.with_adapter(1, spec)  # refuses a template that does not compile
     return replicated(model, [backend])
 
 

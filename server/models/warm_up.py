@@ -182,17 +182,18 @@ def _copies(replica: Replica) -> Iterator[Replica]:
 
 
 def _jobs(model: Model, config: ServerConfig) -> list[Job]:
-    job = _job(model, _MIN_PROMPT)
+    job, adapters = _job(model, _MIN_PROMPT), range(len(model.manifest.adapters or ()) + 1)
     if isinstance(job, EncodingJob):
         outputs = model.manifest.graphs["encode"].outputs
         wants_tokens = any(tensor.name == TOKEN_VECTORS for tensor in outputs)
-        return [msgspec.structs.replace(job, wants_tokens=wants_tokens)]
+        job = msgspec.structs.replace(job, wants_tokens=wants_tokens)
+        return [msgspec.structs.replace(job, adapter=adapter) for adapter in adapters]
     image = model.manifest.image
     if image is not None and image.prompt is not None:
         return [job, _with_image(job, image, image.prompt)]
     if config.samples_on_device:
         return [replace(job, sampling=sampling) for sampling in _SAMPLINGS]
-    return [job]
+    return [replace(job, adapter=adapter) for adapter in adapters]
 
 
 def _with_image(job: GenerationJob, image: ImageSpec, prompt: ImagePrompt) -> GenerationJob:

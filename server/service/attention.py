@@ -209,6 +209,7 @@ async def read_attention(
         priority=job.priority,
         deadline=job.deadline,
         cache_scope=job.cache_scope,
+        adapter=job.adapter,
         client=client,
     )
     handle = await submit_follow_up(context, model.key, rerun, client=None)

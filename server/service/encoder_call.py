@@ -217,6 +217,7 @@ class EncoderCall:
             is_bulk=self.is_bulk,
             deadline=self.caller.deadline,
             num_texts=num_texts,
+            adapter=self.model.adapter,
         )
 
     async def jobs(

@@ -49,6 +49,7 @@ async def prepare_images(images: Sequence[bytes], call: EncoderCall) -> Prepared
         deadline=call.caller.deadline,
         num_texts=len(images),
         num_image_tokens=spec.num_tokens,
+        adapter=call.model.adapter,
     )
     return PreparedInputs(
         jobs=[[replace(job, image=pixels)] for pixels in await decode_images(images, call)],

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from model.adapters import adapter_label, bundle_of
 from model.bundle import AudioSpec, Embedding, EmbeddingKind, ImageSpec, Parity
 from model.config import Kind
 from model.quality import Measurement
@@ -19,6 +20,7 @@ class ModelInfo:
     ``slots`` are those per lane; 0 for an encoder. ``cache_bytes_per_token`` is the size of the
     key-value cache. ``max_length`` is the maximum length of a sequence on this server, in tokens;
     ``max_source_length`` that of an encoder-decoder's source, or 0 if it is the same.
+    ``base_model`` is the bundle of a LoRA adapter; ``adapters`` are the models of its adapters.
     ``kernel_nodes`` covers the loaded graphs; ``native_kernels`` are its kernels with native nodes.
     """
 
@@ -53,6 +55,8 @@ class ModelInfo:
     kernel_nodes: tuple["GraphKernelNodes", ...] = ()
     quality: tuple[Measurement, ...] = ()
     memory: "MemoryInfo | None" = None
+    base_model: str = ""
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +152,10 @@ def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:
         kernel_nodes=nodes,
         quality=() if model.quality is None else model.quality.measurements,
         memory=_memory_info(model),
+        base_model=bundle_of(manifest.name) if model.adapter else "",
+        adapters=()
+        if model.adapter
+        else tuple(adapter_label(manifest.name, spec.name) for spec in manifest.adapters or ()),
     )
 
 

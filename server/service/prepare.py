@@ -119,6 +119,7 @@ async def job_template(
         deadline=caller.deadline,
         finish_by=finish_by(stopping, started, caller.deadline),
         cache_scope=context.cache_scope(caller),
+        adapter=model.adapter,
         client=caller.client,
         # No token after a stop string is part of the output.
         delivery=Delivery.EACH if stopping.stop_strings else delivery,

@@ -127,6 +127,7 @@ async def score(request: ScoreRequest, context: ServiceContext, caller: Caller) 
             priority=request.priority,
             deadline=caller.deadline,
             cache_scope=context.cache_scope(caller),
+            adapter=model.adapter,
             client=caller.client,
         )
         for row in rows

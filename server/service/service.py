@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from typing import TypeVar
 
+from model.adapters import bundle_of
 from model.bundle import Manifest
 from server.bounds import check_name
 from server.engine.requests.job import Delivery
@@ -119,7 +120,7 @@ class Service:
         was_served = model in catalog.registry.names  # it may be unloaded before the call ends
         code = Code.CANCELLED  # unless it completes or raises
         try:
-            with catalog.calls.of(model):
+            with catalog.calls.of(bundle_of(model)):
                 yield
             code = Code.OK
         except ServeError as error:
@@ -258,7 +259,7 @@ class Service:
     def list_models(self) -> tuple[ModelInfo, ...]:
         """Describes every version of every model."""
         config = self._context.config
-        return tuple(model_info(entry, config) for entry in self._context.registry.entries)
+        return tuple(model_info(entry, config) for entry in self._context.registry.described)
 
     def get_model(self, name: str, version: str = "") -> ModelInfo:
         """Describes one version of a model; the newest if ``version`` is empty."""

@@ -212,6 +212,7 @@ async def plan_transcription(
             priority=request.priority,
             deadline=caller.deadline,
             cache_scope=context.cache_scope(caller),
+            adapter=model.adapter,
             client=caller.client,
         ),
     )

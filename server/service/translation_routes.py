@@ -51,7 +51,8 @@ class TranslationRoutes:
 
     def __init__(self, registry: Registry) -> None:
         self._translators: list[_Translator] = []
-        for name in sorted(registry.names):
+        # A language says nothing of an adapter: calls that want one name it.
+        for name in sorted({model.manifest.name for model in registry.models}):
             manifest = registry.get(name, "").manifest
             languages = tuple(manifest.languages)
             sources = languages or _given(manifest.source_language)

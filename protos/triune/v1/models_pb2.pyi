@@ -427,6 +427,8 @@ class Model(_message.Message):
     AUDIO_FIELD_NUMBER: _builtins.int
     NATIVE_KERNELS_FIELD_NUMBER: _builtins.int
     QUALITY_FIELD_NUMBER: _builtins.int
+    BASE_MODEL_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
     KERNEL_NODES_FIELD_NUMBER: _builtins.int
     MAX_SOURCE_LENGTH_FIELD_NUMBER: _builtins.int
@@ -455,6 +457,8 @@ class Model(_message.Message):
     """For models that generate text: "float" or "int8", the type of cached keys and values."""
     cache_bytes_per_token: _builtins.int
     """Bytes that one token of one sequence takes in the cache."""
+    base_model: _builtins.str
+    """Of a LoRA adapter: the model that it changes, whose weights it shares."""
     max_source_length: _builtins.int
     """Maximum length of an encoder-decoder's source on this server, in tokens, if it is not max_length."""
     @_builtins.property
@@ -498,6 +502,10 @@ class Model(_message.Message):
         """Empty if the export measured none."""
 
     @_builtins.property
+    def adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The LoRA adapters of a model, each a model itself: "MODEL:ADAPTER"."""
+
+    @_builtins.property
     def memory(self) -> Global___MemoryInfo:
         """Memory of the host that the model takes. Not set while it is not loaded."""
 
@@ -538,13 +546,15 @@ class Model(_message.Message):
         audio: Global___AudioInfo | None = ...,
         native_kernels: _abc.Iterable[_builtins.str] | None = ...,
         quality: _abc.Iterable[Global___Quality] | None = ...,
+        base_model: _builtins.str = ...,
+        adapters: _abc.Iterable[_builtins.str] | None = ...,
         memory: Global___MemoryInfo | None = ...,
         kernel_nodes: _abc.Iterable[Global___KernelNodes] | None = ...,
         max_source_length: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["audio", b"audio", "embedding", b"embedding", "image", b"image", "memory", b"memory", "parity", b"parity"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["architecture", b"architecture", "audio", b"audio", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "image", b"image", "kernel_nodes", b"kernel_nodes", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "max_source_length", b"max_source_length", "memory", b"memory", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "quality", b"quality", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "architecture", b"architecture", "audio", b"audio", "base_model", b"base_model", "cache_bytes_per_token", b"cache_bytes_per_token", "embedding", b"embedding", "failure", b"failure", "has_chat_template", b"has_chat_template", "hidden_size", b"hidden_size", "image", b"image", "kernel_nodes", b"kernel_nodes", "kind", b"kind", "kv_cache", b"kv_cache", "labels", b"labels", "languages", b"languages", "license", b"license", "mask_token", b"mask_token", "max_length", b"max_length", "max_source_length", b"max_source_length", "memory", b"memory", "name", b"name", "native_kernels", b"native_kernels", "parameters", b"parameters", "parity", b"parity", "precision", b"precision", "quality", b"quality", "slots", b"slots", "source_language", b"source_language", "state", b"state", "target_language", b"target_language", "tasks", b"tasks", "version", b"version", "vocabulary_size", b"vocabulary_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

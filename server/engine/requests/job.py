@@ -135,7 +135,7 @@ class GenerationJob:
         priority: jobs of higher priority are served earlier.
         deadline: the client's timeout, in the engine's clock (seconds).
         finish_by: when to stop and return the partial output, in the same clock (seconds).
-        cache_scope: only jobs of the same scope share cached prefixes and prefills.
+        cache_scope: only jobs of the same scope and adapter share cached prefixes and prefills.
         client: the client's name, or empty; clients get equal shares of the slots while jobs wait.
         delivery: when new tokens are published.
         text_end: called on the lane's thread to make a detector of stop strings, which ends a beam
@@ -145,6 +145,7 @@ class GenerationJob:
         images: of the prompt, in the order of their tokens.
         image: the encoder's source for images: pixels as in :class:`EncodingJob`.
         num_image_tokens: the number of vectors that the encoder makes of the image.
+        adapter: the LoRA adapter to apply, counted from 1; 0 for none.
     """
 
     prompt: tuple[int, ...]
@@ -172,6 +173,15 @@ class GenerationJob:
     images: tuple[PromptImage, ...] = field(default=(), compare=False)
     image: npt.NDArray[np.uint8] | None = field(default=None, compare=False)
     num_image_tokens: int = 0
+    adapter: int = 0
+
+    @property
+    def prefix_scope(self) -> str:
+        """``cache_scope`` of this adapter: keys and values of other adapters differ.
+
+        No client's name has a null character.
+        """
+        return f"\0{self.adapter}\0{self.cache_scope}" if self.adapter else self.cache_scope
 
     @property
     def num_source_tokens(self) -> int:
@@ -229,6 +239,7 @@ class EncodingJob(msgspec.Struct, frozen=True, eq=False):
         num_texts: the number of texts in the request, windows of long texts included.
         image: pixels as the model's graph takes them: ``[height, width, channels]``, 0 to 255.
         num_image_tokens: the number of vectors that the model makes of the image.
+        adapter: the LoRA adapter to apply, counted from 1; 0 for none.
     """
 
     token_ids: tuple[int, ...]
@@ -243,6 +254,7 @@ class EncodingJob(msgspec.Struct, frozen=True, eq=False):
     num_texts: int = 1
     image: npt.NDArray[np.uint8] | None = None
     num_image_tokens: int = 0
+    adapter: int = 0
 
     @property
     def num_sequences(self) -> int:

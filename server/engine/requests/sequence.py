@@ -152,7 +152,7 @@ class DecodingSequence:
 
     @property
     def cache_scope(self) -> str:
-        return self.job.cache_scope
+        return self.job.prefix_scope
 
     @property
     def prefills_alone(self) -> bool:

@@ -44,6 +44,8 @@ def _model(info: ModelInfo, call: Call[None]) -> dict[str, Any]:
         "tasks": info.tasks,
         "version": info.version,
     }
+    if info.base_model:
+        described |= {"root": info.base_model, "parent": info.base_model}
     if info.embedding is not None:
         described["embedding"] = {"kind": info.embedding.kind, "size": info.embedding.size}
     if info.image is not None:
