@@ -22,6 +22,7 @@ from export.constant_matmuls import ConstantMatMul, constant_matmuls
 from export.errors import ParityError, UnsupportedError
 from export.graph_files import load_graph, save_graph
 from export.parity import compare_fp32, min_cosine
+from export.precision_schemes import PrecisionScheme, WeightFormat
 from export.quantize import TRACED
 from export.quantized_matmul import constant
 from export.signatures import LOGIT_POSITIONS, Signatures
@@ -94,12 +95,16 @@ class AdapterStage:
             names = ", ".join(sorted(changed - found))
             raise UnsupportedError(f"--adapter: changes of {names} cannot be served: {ALONE}")
 
-    def add(self, graphs: Signatures, directory: Path, stored: Dtype) -> Signatures:
+    def add(self, graphs: Signatures, directory: Path, scheme: PrecisionScheme) -> Signatures:
         """Adds the adapters to the graphs in ``directory``; returns their new signatures.
 
-        ``stored``: the type of the factors on disk; graphs compute in fp32.
+        ``scheme``: that of the matrices. Factors beside quantized ones have 16 bits: reading them
+        takes most of their time, and they are rounded far less than the matrices.
         """
-        return graphs if not self._adapters else self._added(graphs, directory, stored)
+        if not self._adapters:
+            return graphs
+        is_quantized = scheme.matrices != WeightFormat.FLOAT
+        return self._added(graphs, directory, Dtype.FLOAT16 if is_quantized else scheme.stored)
 
     def check(
         self,

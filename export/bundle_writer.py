@@ -218,7 +218,7 @@ def _write_graphs(
             with cpu_runnable(scheme, graphs, directory) as folder:
                 float_cache = measure_perplexity(evaluation, folder, graphs)
         graphs = quantize_cache(graphs, directory, cache_ranges, target.device)
-    graphs = target.adapters.add(graphs, directory, scheme.stored)
+    graphs = target.adapters.add(graphs, directory, scheme)
     graphs = add_attention_graph(graphs, directory)
     graphs = add_encoder_attention_graph(checkpoint.config, graphs, directory)
     if cache_ranges or not scheme.is_plain:

@@ -16,11 +16,20 @@ constexpr int64_t kPanelWidth = 16;
 // has the same numbers.
 enum class Activation : int32_t { kNone = 0, kRelu = 1, kGelu = 2, kSiluGate = 3 };
 
-// y = activation(sum + bias) + residual; with a gate, silu(first half) * second half + residual.
+// What is added to the sums of rows and panels before the bias, or null: for the row at a position in
+// Rows, [panels][16] floats from data + (position - first_row) * stride on, of panels from first_panel
+// on.
+struct Changes {
+  const float* data;
+  int64_t first_row, first_panel, stride;
+};
+
+// y = activation(sum + changes + bias) + residual; with a gate, silu(first half) * second half + residual.
 struct Epilogue {
   const float* bias;      // [panels][16], or null
   const float* residual;  // shaped as y, or null; may be y: read before y is written
   Activation activation;
+  Changes changes;
 
   bool is_gated() const { return activation == Activation::kSiluGate; }
   // The width of y.

@@ -1,5 +1,6 @@
 #include "int8_matmul_operator.h"
 
+#include "adapters.h"
 #include "candidate_matmul_call.h"
 #include "input_norm.h"
 #include "int8_matmul.h"
@@ -23,7 +24,8 @@ enum Input : size_t {
   kFirstParameter,
   kColumns = kFirstParameter + kNumMatMulParameters,
   kCandidates,
-  kFirstXNorm
+  kFirstXNorm,
+  kFirstAdapter = kFirstXNorm + kNumNormParameters
 };
 
 struct Work {
@@ -32,15 +34,22 @@ struct Work {
   norm::Norm x_norm;
   const float* input_factors;  // or null; applied after the norm
   TaskGrid tasks;
+  const Adapters& adapters;
   float* max_abs;  // [rows]
   uint8_t* bytes;  // [rows][row_bytes]
+  int is_out_of_memory;
 
   int64_t row_bytes() const { return matrix.num_groups() * int8_matmul::kKr; }
 };
 
 void quantize_task(void* data, size_t index) {
-  const Work& work = *static_cast<Work*>(data);
-  const int64_t begin = static_cast<int64_t>(index) * kQuantizeTaskRows;
+  Work& work = *static_cast<Work*>(data);
+  const int64_t task = static_cast<int64_t>(index) - work.adapters.num_tasks();
+  if (task < 0) {  // both read x only
+    if (work.adapters.run_task(static_cast<int64_t>(index))) return;
+    return __atomic_store_n(&work.is_out_of_memory, 1, __ATOMIC_RELAXED);
+  }
+  const int64_t begin = task * kQuantizeTaskRows;
   const Rows& all = work.call.rows;
   const auto quantize = [&](const float* x, const Rows& rows, int64_t first) {
     first += begin;
@@ -52,29 +61,36 @@ void quantize_task(void* data, size_t index) {
 }
 
 void multiply_task(void* data, size_t index) {
-  const Work& work = *static_cast<Work*>(data);
+  Work& work = *static_cast<Work*>(data);
   const int64_t task = static_cast<int64_t>(index);
   const Rows rows = work.tasks.rows(task);
   const int64_t begin = rows.first - work.call.rows.first;
+  const int64_t first = work.tasks.first_panel(task), last = work.tasks.last_panel(task);
+  Epilogue epilogue = work.call.epilogue;
+  Scratch changes;
+  if (!work.adapters.add(rows, first, last, changes, epilogue)) {
+    return __atomic_store_n(&work.is_out_of_memory, 1, __ATOMIC_RELAXED);
+  }
   kernels().int8_multiply(work.bytes + begin * work.row_bytes(), work.max_abs + begin, rows,
-                          work.matrix, work.call.epilogue, work.tasks.first_panel(task),
-                          work.tasks.last_panel(task), work.call.y);
+                          work.matrix, epilogue, first, last, work.call.y);
 }
 
 struct DynamicInt8MatMul {
   static constexpr const char* kName = "DynamicInt8MatMul";
   static constexpr Parameter kInputs[] = {
       {kFloat}, {kInt8}, {kUInt16}, {kFloat}, {kInt32}, {kFloat, true}, MATMUL_PARAMETERS,
-      {kInt8, true}, {kInt32, true}, NORM_PARAMETERS};
+      {kInt8, true}, {kInt32, true}, NORM_PARAMETERS, ADAPTER_PARAMETERS};
   static constexpr Parameter kOutputs[] = {{kFloat}};
   static constexpr int kInPlaceInput = kFirstParameter + kResidual;
 
   MatMulAttributes attributes;
   InputNorm input_norm;
+  AdapterAttributes adapter_attributes;
 
   Status* create(const Api& api, const KernelInfo* info) {
     RETURN_IF_FAILED(attributes.read(api, info));
-    return input_norm.read(api, info);
+    RETURN_IF_FAILED(input_norm.read(api, info));
+    return adapter_attributes.read(api, info);
   }
 
   Status* run(const Api& api, KernelContext* context) const {
@@ -91,6 +107,9 @@ struct DynamicInt8MatMul {
     RETURN_IF_FAILED(call.read(api, context, attributes, kFirstParameter));
     norm::Norm x_norm;
     RETURN_IF_FAILED(input_norm.norm(api, context, kFirstXNorm, call.num_inputs, x_norm));
+    Adapters adapters;
+    RETURN_IF_FAILED(
+        adapters.read(api, context, adapter_attributes, kFirstAdapter, call, &x_norm));
     Work work{call,
               {static_cast<const int8_t*>(inputs[kWeights]),
                static_cast<const uint16_t*>(inputs[kGroupOrder]),
@@ -99,17 +118,17 @@ struct DynamicInt8MatMul {
                call.num_outputs},
               x_norm,
               static_cast<const float*>(inputs[kInputFactors]),
-              TaskGrid(call, kTaskRows, kTaskProducts, kMinRows), nullptr, nullptr};
+              TaskGrid(call, kTaskRows, kTaskProducts, kMinRows), adapters, nullptr, nullptr, 0};
     const int64_t num_rows = call.rows.count;
     Scratch scratch;
     void* const memory = scratch.allocate(num_rows * (work.row_bytes() + sizeof(float)));
     if (!memory) return out_of_memory(api);
     work.max_abs = static_cast<float*>(memory);
     work.bytes = reinterpret_cast<uint8_t*>(work.max_abs + num_rows);
-    RETURN_IF_FAILED(
-        run_tasks(api, context, quantize_task, div_ceil(num_rows, kQuantizeTaskRows), &work));
+    const int64_t num_tasks = adapters.num_tasks() + div_ceil(num_rows, kQuantizeTaskRows);
+    RETURN_IF_FAILED(run_tasks(api, context, quantize_task, num_tasks, &work));
     RETURN_IF_FAILED(run_tasks(api, context, multiply_task, work.tasks.count(), &work));
-    return call.normalize(api, context);
+    return work.is_out_of_memory ? out_of_memory(api) : call.normalize(api, context);
   }
 
  private:

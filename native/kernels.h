@@ -1,6 +1,7 @@
 // The kernels that simd/ compiles once per target, and the choice of a target at run time.
 #pragma once
 
+#include "adapter_products.h"
 #include "attention.h"
 #include "block_matmul.h"
 #include "candidate_matmul.h"
@@ -16,6 +17,7 @@
 // One target's kernels.
 struct KernelTable {
   matmul::Multiply* matmul_multiply;
+  adapters::Multiply* adapter_multiply;
   weight_format::Compress* compress;
   int8_matmul::Quantize* int8_quantize;
   int8_matmul::Multiply* int8_multiply;

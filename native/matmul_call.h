@@ -50,6 +50,8 @@ struct MatMulCall {
                size_t first);
   // The last step: normalizes y, padding included, if there is a norm.
   Status* normalize(const Api& api, const KernelContext* context) const;
+  // Of x and y, with padding.
+  int64_t num_rows() const { return num_rows_; }
 
  private:
   Status* skip_padding(const Api& api, const int32_t* lengths, int64_t batch, int64_t length);

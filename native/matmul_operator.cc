@@ -1,5 +1,6 @@
 #include "matmul_operator.h"
 
+#include "adapters.h"
 #include "kernels.h"
 #include "matmul.h"
 #include "matmul_call.h"
@@ -17,18 +18,37 @@ constexpr int64_t kMinRows = 16;
 
 constexpr int64_t kStackFloats = 8 * 1024;  // larger scratch is allocated
 
-enum Input : size_t { kX, kWeights, kFirstParameter };
+enum Input : size_t {
+  kX,
+  kWeights,
+  kFirstParameter,
+  kFirstAdapter = kFirstParameter + kNumMatMulParameters
+};
 
 struct Work {
   const MatMulCall& call;
   matmul::PackedMatrix matrix;
   TaskGrid tasks;
+  const Adapters& adapters;
   int is_out_of_memory;
 };
 
-void multiply(const Work& work, int64_t task, float* scratch) {
-  kernels().matmul_multiply(work.call.x, work.tasks.rows(task), work.matrix, work.call.epilogue,
-                            work.tasks.first_panel(task), work.tasks.last_panel(task), scratch,
+void adapter_task(void* data, size_t index) {
+  Work& work = *static_cast<Work*>(data);
+  if (!work.adapters.run_task(static_cast<int64_t>(index))) {
+    __atomic_store_n(&work.is_out_of_memory, 1, __ATOMIC_RELAXED);
+  }
+}
+
+void multiply(Work& work, int64_t task, float* scratch) {
+  const Rows rows = work.tasks.rows(task);
+  const int64_t first = work.tasks.first_panel(task), last = work.tasks.last_panel(task);
+  Epilogue epilogue = work.call.epilogue;
+  Scratch changes;
+  if (!work.adapters.add(rows, first, last, changes, epilogue)) {
+    return __atomic_store_n(&work.is_out_of_memory, 1, __ATOMIC_RELAXED);
+  }
+  kernels().matmul_multiply(work.call.x, rows, work.matrix, epilogue, first, last, scratch,
                             work.call.y);
 }
 
@@ -50,15 +70,17 @@ void multiply_task(void* data, size_t index) {
 
 struct PackedMatMul {
   static constexpr const char* kName = "PackedMatMul";
-  static constexpr Parameter kInputs[] = {{kFloat}, {kUInt8}, MATMUL_PARAMETERS};
+  static constexpr Parameter kInputs[] = {{kFloat}, {kUInt8}, MATMUL_PARAMETERS, ADAPTER_PARAMETERS};
   static constexpr Parameter kOutputs[] = {{kFloat}};
   static constexpr int kInPlaceInput = kFirstParameter + kResidual;
 
   MatMulAttributes attributes;
+  AdapterAttributes adapter_attributes;
   WeightFormat format;
 
   Status* create(const Api& api, const KernelInfo* info) {
     RETURN_IF_FAILED(attributes.read(api, info));
+    RETURN_IF_FAILED(adapter_attributes.read(api, info));
     return read_weight_format(api, info, WeightFormat::kFloat32, WeightFormat::kInt4Blocks, format);
   }
 
@@ -67,13 +89,18 @@ struct PackedMatMul {
     RETURN_IF_FAILED(call.read(api, context, attributes, kFirstParameter));
     const uint8_t* weights = nullptr;
     RETURN_IF_FAILED(input_data(api, context, kWeights, weights));
+    Adapters adapters;
+    RETURN_IF_FAILED(
+        adapters.read(api, context, adapter_attributes, kFirstAdapter, call, nullptr));
     const bool is_decompressing =
         format != WeightFormat::kFloat32 && call.rows.count > kTask.num_rows;
     const TaskSize task = is_decompressing ? kDecompressingTask : kTask;
     Work work{call,
               {weights, format, call.num_inputs, call.num_outputs},
               TaskGrid(call, task.num_rows, task.num_products, kMinRows),
+              adapters,
               0};
+    RETURN_IF_FAILED(run_tasks(api, context, adapter_task, adapters.num_tasks(), &work));
     RETURN_IF_FAILED(run_tasks(api, context, multiply_task, work.tasks.count(), &work));
     return work.is_out_of_memory ? out_of_memory(api) : call.normalize(api, context);
   }

@@ -55,8 +55,8 @@ def bert() -> BertForSequenceClassification:
         num_attention_heads=4,
         intermediate_size=48,
         max_position_embeddings=MAX_POSITIONS,
-        num_labels=3,
     )
+    config.num_labels = 3
     model: BertForSequenceClassification = randomise(BertForSequenceClassification(config))
     return model
 

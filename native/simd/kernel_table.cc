@@ -8,6 +8,9 @@
 namespace matmul::SIMD {
 Multiply multiply;
 }
+namespace adapters::SIMD {
+Multiply multiply;
+}
 namespace int8_matmul::SIMD {
 Quantize quantize;
 Multiply multiply, multiply_in_tiles;
@@ -56,6 +59,7 @@ constexpr bool kPairsGroups = SIMD_BITS == 256;
 constexpr KernelTable table_with(int8_matmul::Multiply* int8_multiply) {
   return {
       .matmul_multiply = matmul::SIMD::multiply,
+      .adapter_multiply = adapters::SIMD::multiply,
       .compress = weight_format::SIMD::compress,
       .int8_quantize = int8_matmul::SIMD::quantize,
       .int8_multiply = int8_multiply,

@@ -24,17 +24,27 @@ class PanelEpilogue {
                        int64_t panel, float* y)
       : rows_(rows),
         activation_(epilogue.activation),
-        stride_(epilogue.width_of(num_outputs)) {
+        stride_(epilogue.width_of(num_outputs)),
+        changes_stride_(epilogue.changes.stride) {
     const int64_t panel_width = epilogue.is_gated() ? kPanelWidth / 2 : kPanelWidth;
     const int64_t column = panel * panel_width;
     y_ = y + column;
     residual_ = epilogue.residual ? epilogue.residual + column : nullptr;
     bias_ = epilogue.bias ? epilogue.bias + panel * kPanelWidth : nullptr;
+    const Changes& changes = epilogue.changes;
+    changes_ = changes.data;
+    if (changes_) {
+      changes_ += (rows.first - changes.first_row) * changes_stride_;
+      changes_ += (panel - changes.first_panel) * kPanelWidth;
+    }
     width_ = stride_ - column < panel_width ? stride_ - column : panel_width;
   }
 
   // Skips `num_rows` rows.
-  INLINE void advance(int64_t num_rows) { rows_.first += num_rows; }
+  INLINE void advance(int64_t num_rows) {
+    rows_.first += num_rows;
+    if (changes_) changes_ += num_rows * changes_stride_;
+  }
   INLINE void prefetch(int64_t row) const {
     const int64_t at = offset(row);
     __builtin_prefetch(y_ + at, 1);
@@ -45,6 +55,7 @@ class PanelEpilogue {
   // activation, and with gates, the sums go from registers straight to y.
   template <int R>
   INLINE void apply(Floats* sums, int64_t stride) const {
+    if (changes_) add_changes<R>(sums, stride);
     add_bias<R>(sums, stride);
     if (activation_ == Activation::kSiluGate) {
       if (width_ < kPanelWidth / 2) return gate_and_store<R, true>(sums, stride);
@@ -79,6 +90,17 @@ class PanelEpilogue {
     for (int r = 0; r < R; r++) {
 #pragma unroll
       for (int v = 0; v < kPanelVectors; v++) sums[r * stride + v] += bias[v];
+    }
+  }
+
+  template <int R>
+  INLINE void add_changes(Floats* sums, int64_t stride) const {
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+#pragma unroll
+      for (int v = 0; v < kPanelVectors; v++) {
+        sums[r * stride + v] += load(changes_ + r * changes_stride_ + v * kLanes);
+      }
     }
   }
 
@@ -158,9 +180,9 @@ class PanelEpilogue {
 
   Rows rows_;
   float* y_;
-  const float *residual_, *bias_;
+  const float *residual_, *bias_, *changes_;  // changes_: of the next row
   Activation activation_;
-  int64_t stride_, width_;
+  int64_t stride_, width_, changes_stride_;
 };
 
 }  // namespace SIMD

@@ -49,7 +49,7 @@ def fuse_block_matmul(graph: GraphIndex) -> Iterator[Rewrite]:
             if not largest <= _MAX_NUMBER:  # also NaN
                 continue
             max_sum = _max_sum(largest)
-        epilogue = find_epilogue(graph, node, num_outputs)
+        epilogue = find_epilogue(graph, node, x, num_outputs)
         packed = pack(matrix, epilogue)
         yield epilogue.rewrite(
             graph,

@@ -8,13 +8,13 @@ leave out the outputs of other tokens.
 import onnx
 
 from server.runtime.kernels import attention, blocks, int8, matmul
+from server.runtime.kernels.adapters import FIRST_INPUT
 from server.runtime.rewriting.graph_index import GraphIndex
 from server.runtime.rewriting.graph_inputs import LOGIT_POSITIONS
 from server.runtime.rewriting.nodes import attributes_of
 
-_PRODUCTS = (int8.OPERATOR, blocks.OPERATOR, matmul.OPERATOR)
-# Inputs of a product without norms, counted from the end: server/runtime/kernels/epilogue.py.
-_LENGTHS, _RESIDUAL = -1, -2
+# The index of the bias of products; residual and lengths follow it: native/matmul_call.h.
+_BIAS = {int8.OPERATOR: 6, blocks.OPERATOR: 2, matmul.OPERATOR: 2}
 
 
 def choose_tokens_early(graph: onnx.GraphProto, index: GraphIndex) -> None:
@@ -27,7 +27,7 @@ def choose_tokens_early(graph: onnx.GraphProto, index: GraphIndex) -> None:
     for gather in index.nodes:
         reshape = index.producer(gather, 0, "Reshape") if _gathers_rows(gather) else None
         product = None if reshape is None else index.producers.get(reshape.input[0])
-        if reshape is None or product is None or product.op_type not in _PRODUCTS:
+        if reshape is None or product is None or product.op_type not in _BIAS:
             continue
         if index.only_consumer(product) is None or index.only_consumer(reshape) is None:
             continue
@@ -64,18 +64,37 @@ def _gather_operands(
     graph.initializer.append(
         onnx.helper.make_tensor(shape, onnx.TensorProto.INT64, [2], [-1, width])
     )
-    new_nodes = []
-    for operand, rows, label in ((0, shape, "x"), (_RESIDUAL, reshape.input[1], "residual")):
+    new_nodes: list[onnx.NodeProto] = []
+    residual = _BIAS[product.op_type] + 1
+    if adapters := product.input[FIRST_INPUT[product.op_type] :]:
+        new_nodes += _choose_adapters(y, adapters[0], product.input[0], gather.input[1])
+        product.input[FIRST_INPUT[product.op_type]] = new_nodes[-1].output[0]
+    for operand, rows, label in ((0, shape, "x"), (residual, reshape.input[1], "residual")):
         if name := product.input[operand]:
             flat, chosen = f"{y}.{label}", f"{y}.chosen_{label}"
             chosen_inputs = [flat, gather.input[1]]
             new_nodes.append(onnx.helper.make_node("Reshape", [name, rows], [flat]))
             new_nodes.append(onnx.helper.make_node("Gather", chosen_inputs, [chosen], axis=0))
             product.input[operand] = chosen
-    product.input[_LENGTHS] = ""  # no row is padding
+    product.input[residual + 1] = ""  # no row is padding
     product.output[0] = gather.output[0]
     nodes = [node for node in graph.node if node not in (product, reshape)]
     position = nodes.index(gather)
     nodes[position : position + 1] = [*new_nodes, product]
     del graph.node[:]
     graph.node.extend(nodes)
+
+
+def _choose_adapters(y: str, adapters: str, x: str, positions: str) -> list[onnx.NodeProto]:
+    """Nodes of the adapter of each of ``positions``, ``row * length + index``; the last has it.
+
+    ``x``: ``[rows, length, width]``.
+    """
+    length, row, chosen = (f"{y}.adapters.{name}" for name in ("length", "row", "chosen"))
+    wide = f"{y}.adapters.positions"
+    return [
+        onnx.helper.make_node("Shape", [x], [length], start=1, end=2),
+        onnx.helper.make_node("Cast", [positions], [wide], to=onnx.TensorProto.INT64),
+        onnx.helper.make_node("Div", [wide, length], [row]),
+        onnx.helper.make_node("Gather", [adapters, row], [chosen], axis=0),
+    ]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from server.runtime.kernels.adapters import FIRST_INPUT, NO_ADAPTERS, Adapters, find_adapters
 from server.runtime.memory import Array
 from server.runtime.rewriting.graph_index import GraphIndex
 from server.runtime.rewriting.nodes import native_node, other_operand
@@ -29,7 +30,7 @@ class Activation(IntEnum):
 class Epilogue:
     """``activation(product + bias) + residual``, whose last node is ``last``.
 
-    ``bias`` and ``residual`` are names of values, or "".
+    ``bias`` and ``residual`` are names of values, or "". ``adapters`` belong to the product.
     """
 
     last: onnx.NodeProto
@@ -37,6 +38,7 @@ class Epilogue:
     bias: str = ""
     activation: Activation = Activation.NONE
     residual: str = ""
+    adapters: Adapters | None = None
 
     def panels(self, columns: Array) -> Array:
         """Arranges ``[..., outputs]`` as panels ``[..., panels, 16]``, padded with zeros.
@@ -79,6 +81,12 @@ class Epilogue:
         if self.bias:
             constants[f"{y}.bias"] = self.panels(graph.array(self.bias)).reshape(-1)
         inputs += [f"{y}.bias" if self.bias else "", self.residual, graph.lengths_of(x)]
+        attributes |= NO_ADAPTERS
+        if self.adapters is not None:
+            names, added, of_adapters = self.adapters.inputs(y, self.panels)
+            inputs += [""] * (FIRST_INPUT[operator] - len(inputs)) + names
+            constants |= added
+            attributes |= of_adapters
         new_node = native_node(
             operator,
             inputs,
@@ -90,12 +98,16 @@ class Epilogue:
         return Rewrite(self.last, (new_node,), constants)
 
 
-def find_epilogue(graph: GraphIndex, product: onnx.NodeProto, num_outputs: int) -> Epilogue:
-    """The longest epilogue of ``product`` whose intermediate values nothing else reads."""
-    last, bias = _bias(graph, product, num_outputs)
+def find_epilogue(graph: GraphIndex, product: onnx.NodeProto, x: str, num_outputs: int) -> Epilogue:
+    """The longest epilogue of ``product`` whose intermediate values nothing else reads.
+
+    ``x``: the value that the native operator multiplies.
+    """
+    adapters = find_adapters(graph, product, x)
+    last, bias = _bias(graph, product if adapters is None else adapters.last, num_outputs)
     last, activation = _activation(graph, last)
     last, residual = _residual(graph, last)
-    return Epilogue(last, num_outputs, bias, activation, residual)
+    return Epilogue(last, num_outputs, bias, activation, residual, adapters)
 
 
 def _bias(

@@ -53,9 +53,9 @@ def fuse_int8_matmul(graph: GraphIndex, *, takes_candidates: bool = False) -> It
             continue
         if list(graph.initializers[product.scales].dims) != [weights.shape[1]]:
             continue
-        epilogue = find_epilogue(graph, product.last, weights.shape[1])
-        matrix = pack(weights, graph.array(product.scales), epilogue)
         x, factors = _input_factors(graph, product.x, len(weights))
+        epilogue = find_epilogue(graph, product.last, x, weights.shape[1])
+        matrix = pack(weights, graph.array(product.scales), epilogue)
         rewrite = epilogue.rewrite(graph, OPERATOR, x, matrix, factors, num_inputs=len(weights))
         yield with_candidates(rewrite, weights) if takes_candidates else rewrite
 

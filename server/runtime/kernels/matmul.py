@@ -21,7 +21,7 @@ def fuse_matmul(graph: GraphIndex) -> Iterator[Rewrite]:
     for node in graph.nodes:
         if (matrix := _constant_matrix(graph, node)) is None:
             continue
-        epilogue = find_epilogue(graph, node, matrix.shape[1])
+        epilogue = find_epilogue(graph, node, node.input[0], matrix.shape[1])
         weight_format, packed = pack(matrix, epilogue)
         yield epilogue.rewrite(
             graph,

@@ -5,6 +5,7 @@ bandwidth as in its own format; its products are those of fp32, bit for bit.
 """
 
 import ctypes
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -33,15 +34,21 @@ _SMALLEST_FIRST = (
 )
 
 
-def compress(panels: Array) -> tuple[WeightFormat, Array]:
+WITHOUT_BLOCKS = (WeightFormat.BFLOAT16, WeightFormat.FLOAT16)
+
+
+def compress(
+    panels: Array, formats: Sequence[WeightFormat] = _SMALLEST_FIRST
+) -> tuple[WeightFormat, Array]:
     """Compresses fp32 panels ``[panels, inputs, 16]``, contiguous, without changing a weight.
 
     Returns:
-        The smallest format that holds every weight exactly, and the uint8 bytes ``[n]``.
+        The first of ``formats`` that holds every weight exactly, or fp32; and the uint8 bytes
+        ``[n]``.
     """
     num_panels, num_inputs, _ = panels.shape
     if _PANEL_BYTES is not None and _COMPRESS is not None:
-        for weight_format in _SMALLEST_FIRST:
+        for weight_format in formats:
             num_bytes = _PANEL_BYTES.holding_gil(weight_format, num_inputs)
             out = np.empty(num_panels * num_bytes, np.uint8)
             arguments = (panels.ctypes.data, num_panels, num_inputs, out.ctypes.data)
