@@ -20,6 +20,7 @@ from export.errors import SourceError, UnsupportedError
 from export.hub import PREFIX, Pulled, pull
 from export.importers.registry import import_adapted
 from export.readers.lora import ADAPTER_FILE, is_adapter
+from export.scratch import few_threads
 from export.smooth_quant import ChannelScales
 from export.sources import DEFAULT_SOURCES, SHIPPED_SOURCES
 from export.tokenization.hugging_face import read_fields
@@ -127,7 +128,9 @@ def read_adapters(
             source=found.source or None,
             chat_template=adapted.chat_template if own_template else None,
         )
-        adapters.append(ServedAdapter(spec, _factors(name, base, adapted, rank), load))
+        with few_threads(base.weights):
+            factors = _factors(name, base, adapted, rank)
+        adapters.append(ServedAdapter(spec, factors, load))
     return tuple(adapters)
 
 
