@@ -197,7 +197,7 @@ class Model:
     quality: tuple[Quality, ...] = ()
     """Empty if the export measured none."""
     memory: MemoryInfo | None = None
-    """The memory that the model uses; ``None`` while it is not loaded."""
+    """The memory that the model uses; ``None`` while it is not loaded, and for adapters."""
     kernel_nodes: tuple[KernelNodes, ...] = ()
     """One entry per graph that is loaded on a CPU; empty from older servers."""
     image: ImageInfo | None = None

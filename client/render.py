@@ -172,6 +172,7 @@ def _details(model: types.Model) -> dict[str, str]:
     size = f"{model.parameters:,} parameters" if model.parameters else ""
     return {
         "architecture": ", ".join(filter(None, (model.kind, model.architecture, size))),
+        "adapter of": model.base_model,
         "fidelity to fp32": _fidelity(model),
         "quality": _quality(model),
         "native nodes": _native_nodes(model),

@@ -94,3 +94,16 @@ class Parity(Record, frozen=True, kw_only=True):
     shortlist: ShortlistLoss | None = None
     fidelity: Fidelity | None = None
     adapters: tuple[AdapterParity, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    def of_adapter(self, name: str) -> "Parity":
+        """The record of one of :attr:`adapters`, without what is measured of the base only."""
+        (found,) = (one for one in self.adapters or () if one.name == name)
+        return Parity(
+            max_absolute_error=found.max_absolute_error,
+            greedy_tokens_compared=found.greedy_tokens_compared,
+            greedy_tokens_equal=found.greedy_tokens_equal,
+            min_cosine=found.min_cosine,
+            tolerance=self.tolerance,
+            onnxruntime=self.onnxruntime,
+            torch=self.torch,
+        )

@@ -14,6 +14,7 @@ from model.adapters import AdapterSpec, adapter_label, bundle_of
 from model.bundle import (
     ATTEND,
     ATTEND_ENCODE,
+    PARITY_FILE,
     TOKENIZER_FILE,
     BundleError,
     Manifest,
@@ -93,7 +94,10 @@ class Model:
     adapter: int = 0
 
     def with_adapter(self, index: int, spec: AdapterSpec) -> "Model":
-        """The model that is adapter ``index`` of the bundle, counted from 1."""
+        """The model that is adapter ``index`` of the bundle, counted from 1.
+
+        Quality, perplexity and fidelity are measured of the base only.
+        """
         manifest, template = self.manifest, self.chat_template
         if spec.chat_template is not None:
             manifest = msgspec.structs.replace(manifest, chat_template=spec.chat_template)
@@ -101,7 +105,14 @@ class Model:
         manifest = msgspec.structs.replace(
             manifest, name=adapter_label(manifest.name, spec.name), license=spec.license
         )
-        return replace(self, manifest=manifest, chat_template=template, adapter=index)
+        return replace(
+            self,
+            manifest=manifest,
+            parity=self.parity.of_adapter(spec.name),
+            quality=None,
+            chat_template=template,
+            adapter=index,
+        )
 
     def shortened(self, max_length: int) -> "Model":
         """This model for texts of up to ``max_length`` tokens."""
@@ -280,6 +291,8 @@ def load_bundle(
         changes=changes,
     )
     for spec in manifest.adapters or ():
+        if spec.name not in {one.name for one in model.parity.adapters or ()}:
+            raise BundleError(f"{manifest.label}: {PARITY_FILE} lacks the adapter {spec.name}")
         model.with_adapter(1, spec)  # refuses a template that does not compile
     return replicated(model, [backend])
 

@@ -151,7 +151,7 @@ def model_info(entry: Entry, config: ServerConfig) -> ModelInfo:
         native_kernels=tuple(sorted({kernel for each in nodes for kernel in each.num_native})),
         kernel_nodes=nodes,
         quality=() if model.quality is None else model.quality.measurements,
-        memory=_memory_info(model),
+        memory=None if model.adapter else _memory_info(model),
         base_model=bundle_of(manifest.name) if model.adapter else "",
         adapters=()
         if model.adapter

@@ -1,7 +1,10 @@
 """LoRA adapters as models of a server, through all protocols."""
 
+import asyncio
+import json
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,13 +17,29 @@ import pytest
 from client.admin import AdminClient
 from client.errors import TriuneError
 from client.sync import Client
+from model.bundle import BundleError
+from model.bundle_files import read_manifest
 from tests.adapter_models import ADAPTERS, AdaptedModel, adapted_model
+from tests.server.in_process_service import service_context
 from tests.serving import ServerProcess, server_process
 
 PROMPT = "w7 w9 w11 w13"
 LONG = " ".join(f"w{index}" for index in range(50))
 OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "token_ids": True}
 KINDS = ("llama", "bert")
+
+
+def _rename(content: dict[str, Any], name: str) -> None:
+    content["adapters"][1]["name"] = name
+
+
+# Changes of a manifest, by a part of the message.
+EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "does not fit 0 adapters": lambda content: content.pop("adapters"),
+    "does not fit 2 adapters": lambda content: content["graphs"]["decode"]["inputs"].pop(),
+    "two adapters have the same name": lambda content: _rename(content, "one"),
+    "does not match": lambda content: _rename(content, "a:b"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +133,12 @@ def test_models_name_their_adapters_and_adapters_their_model(client: Client) -> 
         for name in names:
             assert (listed[name].adapters, listed[name].base_model) == ((), kind)
             assert listed[name].tasks == listed[kind].tasks
+            assert listed[name].memory is None
+            adapted, base = listed[name].parity, listed[kind].parity
+            assert adapted is not None
+            assert base is not None
+            assert (adapted.perplexity, base.perplexity > 0) == (0, kind == "llama")
+            assert adapted.max_absolute_error != base.max_absolute_error
             assert client.get_model(name) == listed[name]
     assert listed["llama-one"].adapters == ()
 
@@ -207,3 +232,29 @@ def test_an_adapter_is_loaded_and_unloaded_with_its_bundle(server: ServerProcess
                 call("llama:one")
             assert error.value.code == grpc.StatusCode.INVALID_ARGUMENT
             assert [one.field for one in error.value.violations] == ["model"]
+
+
+@pytest.mark.parametrize("message", EDITS)
+def test_a_manifest_that_does_not_fit_its_graphs_is_refused(
+    bundles: Path, tmp_path: Path, message: str
+) -> None:
+    folder = tmp_path / "llama" / "1"
+    shutil.copytree(bundles / "llama" / "1", folder)
+    content = json.loads((folder / "bundle.json").read_text())
+    EDITS[message](content)
+    (folder / "bundle.json").write_text(json.dumps(content))
+    with pytest.raises(BundleError, match=message):
+        read_manifest(folder)
+
+
+def test_a_server_with_devices_refuses_adapters(bundles: Path, tmp_path: Path) -> None:
+    shutil.copytree(bundles / "llama", tmp_path / "llama")
+    failures: list[str] = []
+
+    async def load() -> None:
+        options: Any = {"has_device_memory": True}
+        async with service_context(tmp_path, **options) as context:
+            failures.extend(entry.failure for entry in context.registry.entries)
+
+    asyncio.run(load())
+    assert failures == ["llama/1: LoRA adapters are served on CPUs only"]

@@ -507,7 +507,7 @@ class Model(_message.Message):
 
     @_builtins.property
     def memory(self) -> Global___MemoryInfo:
-        """Memory of the host that the model takes. Not set while it is not loaded."""
+        """Memory of the host that the model takes. Not set while it is not loaded, and for adapters."""
 
     @_builtins.property
     def kernel_nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___KernelNodes]:
