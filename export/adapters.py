@@ -108,8 +108,13 @@ def read_adapters(
 
     Raises:
         SourceError: an adapter is missing or damaged, or does not fit the base.
-        UnsupportedError: an adapter changes more than linear maps.
+        UnsupportedError: an adapter changes more than linear maps, or the base reads images.
     """
+    if sources and base.config.vision is not None:
+        raise UnsupportedError(
+            "--adapter: adapters beside a decoder that reads images are not supported: "
+            "export each alone, merged"
+        )
     adapters = []
     for name, source in sources.items():
         found = _find(name, source)
