@@ -26,7 +26,7 @@ class ImageEncoder:
 
     def encode(self, image: PromptImage) -> Floats:
         """Returns the vectors of an image, ``[tokens, size]``."""
-        self._progress.begin(image.num_tokens)
+        self._progress.begin()  # it tells nothing about the duration of other runs
         vectors: Floats = self._graph.run({PIXELS: image.pixels[None]})[IMAGE_VECTORS][0]
         return vectors.copy()  # the next run overwrites them
 

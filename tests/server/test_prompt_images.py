@@ -60,7 +60,14 @@ class FailingEncoder(ImageEncoder):
 class Lane:
     """A worker, and its updates."""
 
-    def __init__(self, model: Model, max_batched_tokens: int = 64, prefix_slots: int = 4) -> None:
+    def __init__(
+        self,
+        model: Model,
+        max_batched_tokens: int = 64,
+        prefix_slots: int = 4,
+        *,
+        allows_drafts: bool = True,
+    ) -> None:
         replica, self.runs = model.replicas[0], Runs()
         capacity = Capacity(NUM_SLOTS, MAX_LENGTH, 1, prefix_slots)
         runner = ModelRunner(
@@ -76,6 +83,7 @@ class Lane:
             *("vision", runner, capacity, StepLimits(NUM_SLOTS, max_batched_tokens, min_chunk=4)),
             lambda: float(next(clock)),
             self.runs,
+            allows_drafts=allows_drafts,
         )
         self.updates: list[JobUpdate] = []
 
@@ -146,20 +154,19 @@ def test_chunks_of_the_prompt_do_not_change_tokens(model: Model, max_batched_tok
     assert lane.runs.count("encode") == 2
 
 
+@pytest.mark.parametrize("allows_drafts", [False, True])
 @pytest.mark.parametrize("delivery", Delivery)
-def test_a_prompt_may_end_with_an_image(model: Model, delivery: Delivery) -> None:
-    """Its last token runs in the graph of decode steps, but takes a vector."""
-    submitted = job(model, 3, picture(model, 1))
-    followed = job(model, 3, picture(model, 1), 1)
-    lane = Lane(model)
-    lane.worker.submit(0, replace(submitted, delivery=delivery, max_new_tokens=5))
+def test_a_prompt_may_end_with_an_image(
+    model: Model, delivery: Delivery, allows_drafts: bool
+) -> None:
+    """Its last token runs alone, as in a decode step, but takes a vector."""
+    submitted = replace(job(model, 3, picture(model, 1)), delivery=delivery)
+    lane = Lane(model, len(submitted.prompt) - 1, allows_drafts=allows_drafts)
+    lane.worker.submit(0, submitted)
     while lane.worker.has_work:
         lane.step(lambda: True)
-    chunked = Lane(model, max_batched_tokens=4)
-    chunked.worker.submit(0, replace(submitted, max_new_tokens=5))
-    chunked.run()
-    assert lane.tokens(0) == chunked.tokens(0)
-    assert lane.tokens(0) != [tokens[:5] for tokens in alone(model, followed)]
+    assert lane.tokens(0) == alone(model, submitted)
+    assert [report.num_tokens for report in lane.runs.reports if report.phase == "prefill"] == [11]
 
 
 def random_job(model: Model, rng: random.Random) -> GenerationJob:

@@ -32,7 +32,11 @@ GREEDY: dict[str, Any] = {"model": DECODER, "max_tokens": 6, "temperature": 0}
         ({"seed": 2**70}, "seed"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, None),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, None),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content[0].image_url",
+        ),
         ({"extra_body": {"nothing": 1}}, "nothing"),
         ({"extra_body": {"guided_json": "{"}}, "guided_json"),
         ({"extra_body": {"structured_outputs": {"regex": "("}}}, "structured_outputs.regex"),
