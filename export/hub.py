@@ -19,6 +19,7 @@ from export.readers.ctranslate2 import MODEL_FILE
 from export.readers.hugging_face import (
     CONFIG_FILE,
     INDEX_FILE,
+    PROCESSOR_TEMPLATE_FILE,
     WEIGHTS_FILE,
     has_safetensors,
 )
@@ -31,7 +32,8 @@ PREFIX = "hf:"
 _NAME = re.compile(r"(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(@(?P<revision>[^:@]+))?(:(?P<file>.+))?")
 
 TEXTS = (
-    *(CONFIG_FILE, "generation_config.json", "README.md", "chat_template.jinja"),
+    *(CONFIG_FILE, "generation_config.json", "README.md"),
+    *("chat_template.jinja", PROCESSOR_TEMPLATE_FILE),
     *(TOKENIZER_FILE, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "merges.txt", "vocab.txt", *SENTENCE_PIECES, TARGET_PIECES),
     *(MODULES_FILE, SENTENCE_TRANSFORMERS_FILE, *LIMITS_FILES, METADATA_FILE, QUERY_WEIGHTS_FILE),

@@ -18,6 +18,7 @@ from export.readers.yaml_text import read_yaml
 from export.tokenization.hugging_face import parse_tokenizer, read_fields, read_text, read_tokenizer
 from model.bundle import EmbeddingKind
 
+PROCESSOR_TEMPLATE_FILE = "chat_template.json"
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -150,10 +151,16 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _read_chat_template(folder: Path) -> str | None:
-    """``chat_template.jinja``, or the default template of the tokenizer's configuration."""
+    """``chat_template.jinja``, or the default template of the tokenizer's configuration.
+
+    Older processors of texts and images have a template of their own, in a JSON file.
+    """
     path = folder / "chat_template.jinja"
     if path.is_file():
         return read_text(path)
+    value = _read_optional_fields(folder / PROCESSOR_TEMPLATE_FILE).get("chat_template")
+    if isinstance(value, str):
+        return value
     value = _read_optional_fields(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(value, list):
         named = [Fields(item, "tokenizer_config.json") for item in value if isinstance(item, dict)]

@@ -138,3 +138,12 @@ def test_other_configurations_are_refused(
     edit_json(tmp_path / file, **changes)
     with pytest.raises(error, match=message):
         load_checkpoint(str(tmp_path))
+
+
+def test_templates_of_older_processors_are_read(tmp_path: Path) -> None:
+    save(smolvlm(), tmp_path)
+    processor().save_pretrained(tmp_path)
+    template = "{% for part in messages[0].content %}{{ part.text }}{% endfor %}"
+    edit_json(tmp_path / "tokenizer_config.json", chat_template="{{ messages[0].content }}")
+    edit_json(tmp_path / "chat_template.json", chat_template=template)
+    assert load_checkpoint(str(tmp_path)).chat_template == template
