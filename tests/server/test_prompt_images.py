@@ -26,7 +26,8 @@ from server.models.registry import Model, load_bundle
 from server.runtime.ort.backend import OrtBackend
 
 NUM_SLOTS, MAX_LENGTH, NUM_NEW = 4, 256, 12
-FAILING = 255  # the value of all pixels of an image whose run fails
+# Values of all pixels of an image whose run fails, or whose vectors are not finite.
+FAILING, POISON = 255, 254
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +50,13 @@ class Runs(Unobserved):
 
 
 class FailingEncoder(ImageEncoder):
-    """Fails for white images."""
+    """Fails for images of one value."""
 
     def encode(self, image: PromptImage) -> Any:
         if image.pixels.min() == FAILING:
             raise RuntimeError("a white image")
-        return super().encode(image)
+        vectors = super().encode(image)
+        return vectors * np.nan if image.pixels.min() == POISON else vectors
 
 
 class Lane:
@@ -277,13 +279,16 @@ def test_cancelling_loses_nothing_of_others(model: Model, num_steps: int) -> Non
     assert lane.tokens(1) == alone(model, other)
 
 
-def test_a_failed_image_ends_its_job_only(model: Model) -> None:
+@pytest.mark.parametrize("value", [FAILING, POISON])
+def test_a_failed_image_ends_its_job_only(model: Model, value: int) -> None:
     lane, image = Lane(model), picture(model, 1)
-    white = np.full_like(image, FAILING)
-    jobs = {0: job(model, 4, image, 4), 1: job(model, 4, white, 4), 2: job(model, 4, image, 7)}
+    bad = job(model, 40, np.full_like(image, value), 4)
+    jobs = {0: job(model, 40, image, 4), 1: bad, 2: job(model, 40, image, 7), 3: bad}
     for id_, submitted in jobs.items():
         lane.worker.submit(id_, submitted)
     lane.run()
-    assert lane.completion(1).outcome is Outcome.FAILED
-    for id_ in (0, 2):
-        assert lane.tokens(id_) == alone(model, jobs[id_])
+    for id_, submitted in jobs.items():
+        if submitted is bad:
+            assert lane.completion(id_).outcome is Outcome.FAILED
+        else:
+            assert lane.tokens(id_) == alone(model, submitted)

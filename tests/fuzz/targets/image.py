@@ -1,14 +1,16 @@
-"""Pictures: headers, EXIF data and pixels."""
+"""Pictures: headers, EXIF data, pixels and tiles."""
 
 import io
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from PIL import Image
 
-from model.image_config import ImageSpec, Resampling
-from model.images import ImageError, decode_image
+from model.image_config import ImageSpec, Resampling, Tiling
+from model.images import ImageError, decode_image, open_image
+from model.tiles import grid_of, to_tiles
 
 SIZE = 4096
 SPEC = ImageSpec(
@@ -16,14 +18,22 @@ SPEC = ImageSpec(
 )
 
 
+TILES = structs.replace(SPEC, tiling=Tiling(longest_edge=30))
+
+
 def run(data: bytes) -> None:
     """``data``: a file."""
     try:
         pixels = decode_image(data, SPEC)
+        opened = open_image(data)
+        grid, tiles = to_tiles(opened, TILES)
     except ImageError as error:
         str(error).encode()
         return
     assert pixels.shape == (8, 8, 3)
+    assert {tile.shape for tile in tiles} == {(8, 8, 3)}
+    # Their memory is reserved by the size in the header.
+    assert len(tiles) == grid.num_images == grid_of(*opened.size, TILES).num_images
 
 
 def seeds() -> Iterator[bytes]:
