@@ -5,7 +5,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from model.bundle import ATTEND, ATTEND_ENCODE, ENCODE_IMAGES, EmbeddingKind, Manifest
+from model.bundle import (
+    ATTEND,
+    ATTEND_ENCODE,
+    ENCODE_IMAGES,
+    BundleError,
+    EmbeddingKind,
+    Manifest,
+)
 from model.config import Kind
 from server.config import ServerConfig
 from server.engine.cache.slot_tensors import Capacity, SlotTensors, can_hold_prefixes
@@ -83,10 +90,16 @@ def make_workers(model: Model, config: ServerConfig, observer: Observer) -> list
 def make_worker(
     model: Model, replica: Replica, config: ServerConfig, observer: Observer
 ) -> Worker[Any]:
-    """Makes a model's worker for one lane of the replica's device, with its own slots."""
+    """Makes a model's worker for one lane of the replica's device, with its own slots.
+
+    Raises:
+        BundleError: the model reads images in prompts, and the device is not a CPU.
+    """
     if model.manifest.kind == Kind.ENCODER:
         return _encoder_worker(model, replica, config, observer)
     manifest, graphs = model.manifest, replica.graphs
+    if manifest.image_prompt is not None and config.has_separate_memory:
+        raise BundleError(f"{manifest.label}: images in prompts are supported on CPUs only")
     spec = manifest.graphs["decode"]
     capacity = Capacity(
         config.num_slots,

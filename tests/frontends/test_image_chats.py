@@ -24,6 +24,8 @@ from tests.server.chat_models import chat_bundles
 from tests.serving import ServerProcess, server_process
 from tests.vision_models import IMAGE, SAVE, tokenizer
 
+pytestmark = pytest.mark.slow  # the models' export takes long
+
 NUM_NEW = 24
 QUESTION = "What is it?"
 NAMES = tuple(SAVE)

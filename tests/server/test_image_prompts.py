@@ -11,8 +11,16 @@ import pytest
 from client.aio import AsyncClient
 from client.errors import TriuneError
 from client.types import Message
-from model.bundle import BundleError
+from export.errors import UnsupportedError
+from export.sources import load_checkpoint
+from export.supported import check_device_supported
+from model.bundle import BundleError, Device, Precision
 from model.bundle_files import read_manifest
+from server.config import ServerConfig
+from server.engine.observer import Unobserved
+from server.models.registry import load_bundle
+from server.models.workers import make_worker
+from server.runtime.ort.backend import OrtBackend
 from server.service.context import ServiceContext
 from server.service.decoded_memory import DecodedMemory
 from tests.pictures import picture
@@ -56,6 +64,17 @@ def test_damaged_manifests_are_refused(
     (bundle / "bundle.json").write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match=reason):
         read_manifest(bundle)
+
+
+def test_devices_with_their_own_memory_are_refused(vision_models: Path) -> None:
+    bundles = vision_models / "bundles"
+    model = load_bundle(bundles / "llava" / "1", OrtBackend("cpu", 1), 256)
+    config = ServerConfig(bundles=bundles, has_device_memory=True)
+    with pytest.raises(BundleError, match="on CPUs only"):
+        make_worker(model, model.replicas[0], config, Unobserved())
+    source = load_checkpoint(str(vision_models / "sources" / "llava"))
+    with pytest.raises(UnsupportedError, match="on CPUs only"):
+        check_device_supported(source.config, Device.CUDA, Precision.FP16)
 
 
 async def test_memory_of_images_is_reserved_until_the_call_ends(
