@@ -23,7 +23,7 @@ class LatentProjection(nn.Module):
         if config.num_kv_heads != config.num_heads:
             raise ValueError("latent attention has as many key-value heads as heads")
         query_size = config.num_heads * config.head_size
-        self.widths = (latent.query_size or query_size, latent.size, latent.rotated_size)
+        self.widths = [latent.query_size or query_size, latent.size, latent.rotated_size]
         self.down = Linear(hidden_size, sum(self.widths), bias=config.input_bias)
         if latent.query_size is not None:
             self.query_norm = make_norm(latent.query_size, latent.norm)
@@ -49,11 +49,12 @@ class LatentProjection(nn.Module):
 
     def values_of(self, context: Tensor) -> Tensor:
         """``context [batch, length, heads * head_size]`` without the dimensions that are 0."""
-        by_head = context.unflatten(-1, (self.config.num_heads, self.config.head_size))
-        return by_head[..., : self.latent.value_size].flatten(2)
+        by_head = context.reshape(*context.shape[:2], self.config.num_heads, -1)
+        values: Tensor = by_head[..., : self.latent.value_size].flatten(2)
+        return values
 
     def _padded(self, x: Tensor, size: int) -> Tensor:
         """``x [batch, length, heads * any]`` as ``[batch, length, heads, size]``."""
-        by_head = x.unflatten(-1, (self.config.num_heads, -1))
+        by_head = x.reshape(*x.shape[:2], self.config.num_heads, -1)
         missing = size - by_head.shape[-1]
         return functional.pad(by_head, (0, missing)) if missing else by_head

@@ -114,7 +114,7 @@ class SelfAttention(nn.Module):
     def project_context(self, context: Tensor, x: Tensor) -> Tensor:
         """``context [batch, length, heads * head_size]`` to the output for the input ``x``."""
         if self.gate is not None:
-            by_head = context.unflatten(-1, (self.config.num_heads, -1))
+            by_head = context.reshape(*context.shape[:2], self.config.num_heads, -1)
             context = (torch.sigmoid(self.gate(x))[..., None] * by_head).flatten(2)
         if isinstance(self.qkv, LatentProjection):
             context = self.qkv.values_of(context)

@@ -1,6 +1,7 @@
 """DeepSeek-V2 and V3 (DeepSeek-AI 2024), and families with their latent attention.
 
-Most layers are mixtures of experts. Moonlight and Kimi K2 are of the family DeepSeek-V3.
+Most layers are mixtures of experts. Layers after the last one, which predict further tokens, are
+left out.
 """
 
 from collections.abc import Callable
@@ -43,6 +44,7 @@ _V3: dict[str, object] = {
     "n_shared_experts": 1,
     "norm_topk_prob": True,
     "num_experts_per_tok": 8,
+    "num_nextn_predict_layers": 1,
     "routed_scaling_factor": 2.5,
     "topk_group": 4,
 }
@@ -53,6 +55,7 @@ _GLM: dict[str, object] = {
     "n_shared_experts": 1,
     "norm_topk_prob": True,
     "num_experts_per_tok": 4,
+    "num_nextn_predict_layers": 1,
     "qk_nope_head_dim": 192,
     "routed_scaling_factor": 1.8,
     "v_head_dim": 256,
@@ -168,7 +171,7 @@ def _import(
         layers(config, sizes, (attention,) * sizes.num_layers), positions.max_positions
     )
     mixer = latent_table(attention, interleaved=config.flag("rope_interleave", True))
-    last = sizes.num_layers + config.integer("num_nextn_predict_layers", 1)
+    last = sizes.num_layers + config.integer("num_nextn_predict_layers", 0)
     predictors = tuple(f"model.layers.{n}." for n in range(sizes.num_layers, last))
     return causal_checkpoint(
         folder,

@@ -87,6 +87,11 @@ def _magnitude(config: Fields) -> float:
     return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
 
+def _by_head(weight: Tensor, num_heads: int, size: int) -> Tensor:
+    """``[heads * size, ...]`` to ``[heads, size, ...]``."""
+    return weight.reshape(num_heads, size, *weight.shape[1:])
+
+
 def latent_table(
     attention: AttentionConfig, *, interleaved: bool, output: Transform = stack_rows
 ) -> list[Rename]:
@@ -105,7 +110,7 @@ def latent_table(
 
     def query_rows(weight: Tensor) -> Tensor:
         """Heads ``[plain, rotated]`` to those of the model."""
-        by_head = weight.unflatten(0, (heads, latent.plain_size + latent.rotated_size))
+        by_head = _by_head(weight, heads, latent.plain_size + latent.rotated_size)
         plain = by_head[:, : latent.plain_size]
         missing = attention.head_size - latent.plain_size - latent.rotated_size
         zeros = plain.new_zeros(heads, missing, *plain.shape[2:])
@@ -118,8 +123,8 @@ def latent_table(
         return torch.cat([query, vector[: latent.size], vector[shared]])
 
     def up_rows(weight: Tensor) -> Tensor:
-        by_head = weight.unflatten(0, (heads, latent.plain_size + latent.value_size))
-        parts = by_head.split([latent.plain_size, latent.value_size], 1)
+        by_head = _by_head(weight, heads, latent.plain_size + latent.value_size)
+        parts = torch.split(by_head, [latent.plain_size, latent.value_size], 1)
         return torch.cat([part.flatten(0, 1) for part in parts])
 
     def down_bias(*biases: Tensor) -> Tensor:

@@ -166,12 +166,14 @@ def _import(
     convolution = convolution_of(config, 3)
     types = checked_types(config, sizes.num_layers, (FULL, CONVOLUTION))
 
+    expert_size = config.positive("moe_intermediate_size", 1792)
+
     def layer(index: int) -> LayerConfig:
         experts = experts_of(index)
         return sizes.layer(
             attention if types[index] == FULL else convolution,
             experts=experts,
-            expert_size=experts and config.positive("moe_intermediate_size", 1792),
+            expert_size=None if experts is None else expert_size,
         )
 
     layers = tuple(map(layer, range(sizes.num_layers)))

@@ -18,7 +18,7 @@ from export.importers.norms import rms_norm
 from export.importers.rotary import Rotary, rotary
 from export.readers.fields import Fields
 from export.readers.hugging_face import HuggingFaceFolder
-from model.config import NormOrder
+from model.config import AttentionConfig, NormOrder, ShortConvolutionConfig
 
 _SOURCE = "model.layers.{n}"
 _ATTENTION = f"{_SOURCE}.self_attn"
@@ -72,6 +72,7 @@ def import_lfm3(folder: HuggingFaceFolder) -> Checkpoint:
     window = config.optional_integer("sliding_window", absent=256)
     near = structs.replace(attention, rotary=positions[SLIDING].config, window=window)
     convolution = convolution_of(config, 7)
+    mixers: dict[str, AttentionConfig | ShortConvolutionConfig]
     mixers = {FULL: attention, SLIDING: near, CONVOLUTION: convolution}
     is_sandwich = config.flag("use_sandwich_norm", True)
     order = NormOrder.SANDWICH if is_sandwich else NormOrder.PRE

@@ -20,9 +20,9 @@ from transformers import (
     YoutuForCausalLM,
 )
 
-from export.errors import SourceError, UnsupportedError
+from export.errors import SourceError, UnsupportedError, WeightsError
 from export.sources import load_checkpoint
-from tests.export.importers.support import edit_json, save
+from tests.export.importers.support import edit_json, edit_weights, save
 from tests.families.gated import SMALL, with_choice_bias
 from tests.families.harness import check_eager, check_graphs
 
@@ -173,6 +173,24 @@ def test_other_attentions_and_experts_are_refused(
     save(DeepseekV3ForCausalLM(DeepseekV3Config(**DEEPSEEK_V3)), tmp_path)
     edit_json(tmp_path / "config.json", **changes)
     with pytest.raises(error, match=message):
+        load_checkpoint(str(tmp_path))
+
+
+PREDICTOR = (
+    f"model.layers.{LATENT['num_hidden_layers']}.enorm.weight"  # of the layer after the last
+)
+
+
+def test_layers_that_predict_further_tokens_are_left_out(tmp_path: Path) -> None:
+    save(DeepseekV3ForCausalLM(DeepseekV3Config(**DEEPSEEK_V3)), tmp_path)
+    edit_weights(tmp_path, add=(PREDICTOR,))
+    assert load_checkpoint(str(tmp_path)).architecture == "DeepseekV3ForCausalLM"
+
+
+def test_more_layers_than_the_configuration_has_are_refused(tmp_path: Path) -> None:
+    save(DeepseekV2ForCausalLM(DeepseekV2Config(**DEEPSEEK_V2)), tmp_path)
+    edit_weights(tmp_path, add=(PREDICTOR,))
+    with pytest.raises(WeightsError, match=f"unexpected: {PREDICTOR}"):
         load_checkpoint(str(tmp_path))
 
 

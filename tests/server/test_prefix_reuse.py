@@ -48,7 +48,8 @@ def test_prefix_reuse_does_not_change_tokens(
         max_batched_tokens=max_batched_tokens,
         is_recurrent=is_recurrent,
     )
-    prompts, cancelled = [], set()
+    prompts: list[list[int]] = []
+    cancelled = set()
     for id_, request in enumerate(requests):
         family, cut, suffix, steps, kind, scope, is_cancelled, continues = request
         start = shared_prefixes[family][: 44 - cut]
