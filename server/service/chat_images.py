@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from model.bundle import ImagePrompt, ImageSpec
 from model.images import Pixels
 from model.tiles import grid_of, text_of, to_tiles
-from server.bounds import MAX_IMAGE_BYTES, MAX_IMAGES
+from server.bounds import MAX_IMAGES
 from server.engine.requests.job import PromptImage
 from server.errors import ContextLengthError, InvalidArgumentError
 from server.models.registry import Model
 from server.printable import counted, quoted
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.images import check_pixels, header_slices, in_order, pixel_slices
+from server.service.images import check_pixels, check_sizes, header_slices, in_order, pixel_slices
 from server.text.chat import Message
 
 
@@ -68,9 +68,7 @@ async def read_images(
         raise InvalidArgumentError("messages", f"have {len(files)} images, at most {MAX_IMAGES}")
     token = model.tokenizer.tokens([prompt.token])[0]
     _check_texts(messages, (prompt.placeholder, token))
-    for path, data in files.items():
-        if len(data) > MAX_IMAGE_BYTES:
-            raise InvalidArgumentError(path, f"has more than {MAX_IMAGE_BYTES} bytes")
+    check_sizes(files)
     opened = in_order(await context.run_slices(header_slices(files), caller))
     check_pixels(opened, "messages")
     num_images = sum(grid_of(*image.size, spec).num_images for image in opened)

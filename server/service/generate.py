@@ -22,7 +22,7 @@ from server.service.chat_images import (
 )
 from server.service.context import ServiceContext
 from server.service.generation_request import GenerateRequest
-from server.service.image_sources import prepare_images
+from server.service.image_sources import prepare_images, source_files
 from server.service.languages import target_start
 from server.service.prepare import job_template, prepared_request, target_jobs
 from server.service.prepared_request import PreparedRequest
@@ -61,9 +61,10 @@ async def prepare_generate(
             raise InvalidArgumentError("tools", error.description) from error
         raise
     model = template.model
-    field = _given_field(request, model)
-    if field == "images":
-        return await prepare_images(request, template, context, caller, started, memory)
+    field = _given_field(request)
+    if files := source_files(request, model):
+        return await prepare_images(files, request, template, context, caller, started, memory)
+    validation.check_takes_texts(model, field)
     images = NO_IMAGES
     if field == "messages":
         prompts, images = await _chat_prompt(request, model, context, caller, memory)
@@ -112,12 +113,8 @@ async def prepare_generate(
     )
 
 
-def _given_field(request: GenerateRequest, model: Model) -> str:
-    """The name of the input field that is set.
-
-    Raises:
-        InvalidArgumentError: none or several are set, or it is one that the model does not take.
-    """
+def _given_field(request: GenerateRequest) -> str:
+    """The name of the input field that is set. Raises ``InvalidArgumentError`` unless one is."""
     given = [name for name in _INPUT_FIELDS if getattr(request, name)]
     if len(given) != 1:
         raise InvalidArgumentError(
@@ -127,8 +124,6 @@ def _given_field(request: GenerateRequest, model: Model) -> str:
     (field,) = given
     if request.chat != NO_OPTIONS and field != "messages":
         raise InvalidArgumentError("chat", "needs messages")
-    if field != "images":
-        validation.check_takes_texts(model, field)
     return field
 
 

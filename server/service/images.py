@@ -13,7 +13,7 @@ from PIL.Image import Image
 
 from model.bundle import ImageSpec
 from model.images import ImageError, Pixels, open_image, to_pixels
-from server.bounds import MAX_IMAGE_PIXELS, MAX_REQUEST_PIXELS
+from server.bounds import MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS, MAX_REQUEST_PIXELS
 from server.engine.requests.job import EncodingJob
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
@@ -102,6 +102,13 @@ async def decode_images(images: Sequence[bytes], call: EncoderCall) -> list[Pixe
 def image_paths(images: Sequence[bytes]) -> dict[str, bytes]:
     """The files of the field ``images`` by their paths, for errors."""
     return {f"images[{index}]": data for index, data in enumerate(images)}
+
+
+def check_sizes(files: Mapping[str, bytes]) -> None:
+    """Rejects files, by path, that are too large; ``check_fields`` does so for ``images``."""
+    for path, data in files.items():
+        if len(data) > MAX_IMAGE_BYTES:
+            raise InvalidArgumentError(path, f"has more than {MAX_IMAGE_BYTES} bytes")
 
 
 def header_slices(files: Mapping[str, bytes]) -> list[Slice[Sequence[Image]]]:
