@@ -50,12 +50,15 @@ CAPTIONER = ModelConfig(
 )
 
 
-def checkpoint(seed: int = 0) -> Checkpoint:
-    """A random model of :data:`CAPTIONER`; its texts depend on the image."""
+def checkpoint(seed: int = 0, strength: float = 3.0) -> Checkpoint:
+    """A random model of :data:`CAPTIONER`.
+
+    ``strength``: multiplies the weights that read the image; with the default, texts depend on it.
+    """
     weights = random_weights(CAPTIONER, seed)
     for name, weight in weights.items():
         if name.startswith("images.") or "cross_attention" in name:
-            weights[name] = 3 * weight
+            weights[name] = strength * weight
     return Checkpoint(
         config=CAPTIONER,
         weights=weights,

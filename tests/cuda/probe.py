@@ -262,6 +262,10 @@ def _job(model: Model, number: int, kind: str) -> Any:
         samples = random.integers(-(2**12), 2**12, int(inputs[SAMPLES].shape[1]))
         given = {"samples": samples.astype(np.int16)}
         given["num_audio_tokens"] = model.max_source_length
+    elif PIXELS in inputs:
+        shape = tuple(map(int, inputs[PIXELS].shape[1:]))
+        given = {"image": random.integers(0, 256, shape).astype(np.uint8)}
+        given["num_image_tokens"] = model.max_source_length
     elif encode is not None:
         given = {"source": tokens}
     if kind == _ATTENTION:

@@ -30,7 +30,7 @@ from transformers import (
 from export.bundle_writer import write_bundle
 from export.checkpoint import Checkpoint
 from model.bundle import Device, Precision
-from tests import architectures, image_models, speech_models
+from tests import architectures, caption_models, image_models, speech_models
 from tests.cuda.conftest import Probe
 from tests.cuda.probe import Output, Reply, Request
 from tests.cuda.test_dry_runs import assert_clean, captures
@@ -78,6 +78,7 @@ def roformer(_: Path) -> AbstractContextManager[Checkpoint]:
 NOT_REPLAYED = "runs are not recorded, as one may not be replayed: the run copies from the host"
 GENERATION: dict[str, Open] = {
     "whisper": lambda folder: nullcontext(speech_models.checkpoint(folder)),
+    "captioner": lambda _: nullcontext(caption_models.checkpoint(strength=1.0)),
     "gru": lambda _: nullcontext(architectures.checkpoint("gru-fixed")),
     "lstm": lambda _: nullcontext(architectures.checkpoint("lstm-general")),
     "t5": of(T5ForConditionalGeneration, T5Config, test_t5.SMALL),
