@@ -152,6 +152,13 @@ const IMAGE_FIELDS = { image_input: pictures("Picture"), top_k: number("Labels",
 
 /** The tasks of models of images, as above. */
 const IMAGE_TASKS = {
+  generate: {
+    title: "Generate",
+    fields: { image_input: pictures("Picture"), max_new_tokens: number("Tokens", 64) },
+    request: (model, { image_input, max_new_tokens }) => (
+      inferRequest(model.id, { image_input }, { max_new_tokens })),
+    show: ({ text_output }) => [element("p", {}, text_output.data[0])],
+  },
   embed: {
     title: "Embed",
     fields: { image_input: pictures("Pictures", { multiple: true }) },

@@ -26,7 +26,7 @@ from tests.serving import ServerProcess, server_process
 
 SELENIUM = "selenium==4.51.0"
 OTHERS = ("tagger", "filler", "answerer", "corrector", "entailer")
-IMAGE_MODELS = ("vit", "vit-embed", "vilbert")
+IMAGE_MODELS, CAPTIONER = ("vit", "vit-embed", "vilbert"), "captioner"
 # Names that a shell would change without quotes; and widths in pixels.
 PICTURES = {"a cat's $1.png": 30, "`dog`.jpg": 50}
 SPEECH_MODEL = "speech"
@@ -46,6 +46,7 @@ def server(
     every_task: Path,
     head_bundles: Path,
     image_bundles: Path,
+    caption_bundles: Path,
     speech_bundles: Path,
     retrieval_bundles: Path,
     tmp_path_factory: pytest.TempPathFactory,
@@ -55,6 +56,7 @@ def server(
     for root, names in (
         (head_bundles, OTHERS),
         (image_bundles, IMAGE_MODELS),
+        (caption_bundles, (CAPTIONER,)),
         (speech_bundles, (SPEECH_MODEL,)),
         (retrieval_bundles, (SPARSE, MULTI_VECTOR)),
     ):
@@ -101,7 +103,7 @@ def test_models_need_a_token(seen: Any) -> None:
 
 def test_every_task_has_an_answer(seen: Any) -> None:
     answers = [answer for model in seen["answers"].values() for answer in model.values()]
-    assert len(seen["answers"]) == 16
+    assert len(seen["answers"]) == 17
     assert all(answer and not answer.startswith("error") for answer in answers)
 
 
@@ -164,7 +166,7 @@ def test_late_interaction_is_the_rerank_score(seen: Any, client: Client) -> None
 
 def test_pictures_have_previews_and_results(seen: Any, client: Client, pictures: Path) -> None:
     widths = {name: found for name, found in seen["widths"].items() if found}
-    assert widths == {"vit": [30], "vit-embed": [30, 50], "vilbert": [30]}
+    assert widths == {"vit": [30], "vit-embed": [30, 50], "vilbert": [30], CAPTIONER: [30]}
     files = [(pictures / name).read_bytes() for name in PICTURES]
     for name, output in (
         ("vit", client.classify("vit", files[0])),
@@ -172,6 +174,8 @@ def test_pictures_have_previews_and_results(seen: Any, client: Client, pictures:
     ):
         best = output.outputs[0].labels[0]
         assert f"{best.label} {best.score:.3f}" in seen["answers"][name][""]
+    (described,) = client.generate(CAPTIONER, images=files[0], max_new_tokens=64).outputs
+    assert " ".join(seen["answers"][CAPTIONER][""].split()) == " ".join(described.text.split())
     one, other = (np.array(x.values) for x in client.embed("vit-embed", files).outputs)
     cosine = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
     assert f"`dog`.jpg {cosine:.3f} 1.000" in seen["answers"]["vit-embed"][""]
