@@ -7,6 +7,8 @@ from export.errors import SourceError, UnsupportedError
 from export.importers.native import read_held_out
 from export.quality.measure import MEASURES
 from export.shortlists import OFF
+from model.bundle import Task
+from model.config import Kind
 from model.quality import Quality
 
 AUTO = "auto"
@@ -25,6 +27,11 @@ def choose_held_out(checkpoint: Checkpoint, choice: str) -> HeldOutSet | None:
     if task not in MEASURES:
         raise UnsupportedError(
             f"--evaluate: no quality is measured for {task}; supported: {', '.join(MEASURES)}"
+        )
+    if task == Task.GENERATE and checkpoint.config.kind != Kind.DECODER:
+        raise UnsupportedError(
+            f"--evaluate: no quality is measured for {task} of an {checkpoint.config.kind}: "
+            "examples of it have no source"
         )
     try:
         return read_held_out(Path(choice), task, Path(choice).name)

@@ -9,6 +9,7 @@ from export.bundle_writer import write_bundle
 from export.errors import UnsupportedError
 from export.fidelity.subject import Subject
 from export.image_sources import ImageSource
+from export.quality.choice import choose_held_out
 from export.runtime import Session
 from export.sample_images import sample_images
 from model.bundle import AttentionKind, Device, KvCache, Precision, Task
@@ -73,3 +74,10 @@ def test_the_measured_sources_are_images() -> None:
 def test_an_int8_cache_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="texts about images"):
         write_bundle(checkpoint(), tmp_path, kv_cache=KvCache.INT8)
+
+
+def test_texts_alone_measure_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "texts.jsonl"
+    file.write_text('{"text": "A", "prompt": "B"}\n')
+    with pytest.raises(UnsupportedError, match="--evaluate: no quality is measured for generate"):
+        choose_held_out(checkpoint(), str(file))
