@@ -3,7 +3,7 @@
 TrOCR (Li et al. 2021) reads a line of text, ViT-GPT2 describes a picture.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from export.supported import lookup
 
 Reader = TypeVar("Reader")
 
+TABLE = "embedding.tokens.weight"
 PROJECTION = "enc_to_dec_proj"  # of the encoder's vectors, if no matrix of the decoder reads them
 # Fields that are read from the whole configuration if it has them, else from the decoder's.
 TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
@@ -65,6 +66,9 @@ def import_vision_encoder_decoder(folder: HuggingFaceFolder) -> Checkpoint:
     processor = read_image_processor(image_folder, encoder_config.positive("num_channels", 3))
     encoder = read_encoder(encoder_config, processor)
     decoder = read_decoder(decoder_config, encoder.hidden_size)
+    if _has_own_output(decoder, folder.weights):
+        untied = Fields({**decoder_config, "tie_word_embeddings": False}, decoder_config.origin)
+        decoder = read_decoder(untied, encoder.hidden_size)
     table = prefixed(decoder.table, "decoder.")
     if _is_projected(decoder_config, encoder.hidden_size, decoder.hidden_size):
         table = list(after_projection(table))
@@ -82,6 +86,20 @@ def import_vision_encoder_decoder(folder: HuggingFaceFolder) -> Checkpoint:
 
 def _reader(table: dict[str, Reader], config: Fields) -> Reader:
     return lookup(table, config.text("model_type", ""), f"{config.origin}: model_type")
+
+
+def _has_own_output(decoder: TextDecoder, weights: Mapping[str, Tensor]) -> bool:
+    """Whether a tied output matrix is saved too, and is not the token table.
+
+    ``transformers`` then uses the saved one, whatever the configuration says.
+    """
+    (table,) = (entry.sources[0] for entry in decoder.table if entry.target == TABLE)
+    copies = (f"decoder.{name}" for name, target in decoder.copies.items() if target == TABLE)
+    return any(
+        name in weights and not torch.equal(weights[name], weights[f"decoder.{table}"])
+        for name in copies
+        if f"decoder.{table}" in weights
+    )
 
 
 def _is_projected(decoder: Fields, encoder_size: int, decoder_size: int) -> bool:

@@ -259,6 +259,17 @@ def test_buffers_and_copies_of_older_versions_are_left_out(tmp_path: Path) -> No
     values = {"decoder.lm_head.weight": table, buffer: torch.ones(1, 1, 4, 4)}
     edit_weights(folder, values=values)
     assert torch.equal(load_checkpoint(str(folder)).weights["embedding.tokens.weight"], table)
-    edit_weights(folder, values={"decoder.lm_head.weight": table + 1})
-    with pytest.raises(WeightsError, match=r"decoder\.lm_head\.weight"):
-        load_checkpoint(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("decoder", "name"), [("gpt2", "lm_head.weight"), ("trocr", "output_projection.weight")]
+)
+def test_a_saved_output_matrix_is_used(tmp_path: Path, decoder: str, name: str) -> None:
+    folder = save(model_of(decoder=decoder), tmp_path)
+    own = torch.randn(VOCABULARY_SIZE, 64, generator=torch.Generator().manual_seed(1))
+    edit_weights(folder, values={f"decoder.{name}": own})
+    loaded = VisionEncoderDecoderModel.from_pretrained(folder)
+    assert torch.equal(loaded.get_output_embeddings().weight, own)
+    checkpoint = load_checkpoint(str(folder))
+    assert not checkpoint.config.head.tied
+    assert torch.equal(checkpoint.weights["head.output.weight"], own.T)
