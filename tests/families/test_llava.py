@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from transformers import LlavaConfig, LlavaForConditionalGeneration
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
@@ -98,3 +100,30 @@ def test_a_tower_without_a_class_token_has_none_to_drop(tmp_path: Path) -> None:
     SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE}).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedError, match="'default' is for towers with a class token"):
         load_checkpoint(str(tmp_path))
+
+
+# Names of weights before transformers 4.52, and those that its models have in memory.
+OLDER = {"vision_tower.": "vision_tower.vision_model."}
+LATER = {
+    "language_model.lm_head.": "lm_head.",
+    "language_model.model.": "model.language_model.",
+    "vision_tower.": "model.vision_tower.",
+    "multi_modal_projector.": "model.multi_modal_projector.",
+}
+
+
+@pytest.mark.parametrize("names", [OLDER, LATER])
+def test_names_of_all_versions_are_read(names: dict[str, str], tmp_path: Path) -> None:
+    save(model(), tmp_path)
+    processor().save_pretrained(tmp_path)
+    before = load_checkpoint(str(tmp_path)).weights
+    path = tmp_path / "model.safetensors"
+    renamed = {}
+    for name, weight in load_file(path).items():
+        start = next((start for start in names if name.startswith(start)), "")
+        renamed[names.get(start, "") + name.removeprefix(start)] = weight
+    renamed["vision_tower.vision_model.embeddings.position_ids"] = torch.zeros(1, 10)
+    save_file(renamed, path)
+    after = load_checkpoint(str(tmp_path)).weights
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
