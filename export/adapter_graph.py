@@ -217,7 +217,11 @@ class _Editor:
             raise ValueError(f"{product.y} has no known producer or type")
         tape = Tape()
         if product.matrix not in self._factors:
-            self._factors[product.matrix] = self._constants(tape, product.matrix)
+            self._factors[product.matrix] = self._constants(
+                tape,
+                product.matrix,
+                int(y.shape[-1]),  # type: ignore[arg-type]
+            )
         a, b = (
             tape.op("Gather", [factor, index], {"axis": 0})  # [rows, ...]
             for factor in self._factors[product.matrix]
@@ -235,8 +239,8 @@ class _Editor:
                 use.node.replace_input_with(use.idx, total)
         self._insert(tape, producer, before=False)
 
-    def _constants(self, tape: Tape, matrix: str) -> tuple[ir.Value, ir.Value]:
-        a, b = stacked([adapter.factors.get(matrix) for adapter in self._adapters])
+    def _constants(self, tape: Tape, matrix: str, num_outputs: int) -> tuple[ir.Value, ir.Value]:
+        a, b = stacked([one.factors.get(matrix, ()) for one in self._adapters], num_outputs)
         return (
             self._constant(tape, f"{TRACED}{matrix}.adapters.a", a),
             self._constant(tape, f"{TRACED}{matrix}.adapters.b", b),
@@ -258,18 +262,26 @@ class _Editor:
 
 
 def stacked(
-    factors: Sequence[Factors | None],
+    factors: Sequence[Sequence[Factors]], num_outputs: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """The factors of one matrix, ``[adapters + 1, inputs, rank]`` and ``[.., rank, outputs]``.
 
-    Index 0, adapters without a change, and ranks beyond an adapter's own are zeros.
+    Ranks of the same columns are adjacent. Index 0, adapters without a change, ranks beyond an
+    adapter's own, and other columns are zeros.
     """
-    given = [each for each in factors if each is not None]
-    rank = max(each.a.shape[1] for each in given)
-    a = np.zeros((len(factors) + 1, len(given[0].a), rank), np.float32)
-    b = np.zeros((len(factors) + 1, rank, given[0].b.shape[1]), np.float32)
-    for index, each in enumerate(factors, 1):
-        if each is not None:
-            a[index, :, : each.a.shape[1]] = each.a.numpy()
-            b[index, : len(each.b)] = each.b.numpy()
+    ranks: dict[tuple[int, int], int] = {}  # by the first column and the number of columns
+    for each in (each for of_adapter in factors for each in of_adapter):
+        key = (each.start, each.b.shape[1])
+        ranks[key] = max(ranks.get(key, 0), each.a.shape[1])
+    keys = sorted(ranks)
+    ends = np.cumsum([ranks[key] for key in keys])
+    first = {key: int(end) - ranks[key] for key, end in zip(keys, ends, strict=True)}
+    num_inputs = next(len(each.a) for of_adapter in factors for each in of_adapter)
+    a = np.zeros((len(factors) + 1, num_inputs, ends[-1]), np.float32)
+    b = np.zeros((len(factors) + 1, ends[-1], num_outputs), np.float32)
+    for index, of_adapter in enumerate(factors, 1):
+        for each in of_adapter:
+            row, (rank, width) = first[each.start, each.b.shape[1]], each.b.shape
+            a[index, :, row : row + rank] = each.a.numpy()
+            b[index, row : row + rank, each.start : each.start + width] = each.b.numpy()
     return a, b

@@ -5,6 +5,7 @@ difference of the imported weights, with and without the adapter (Halko et al. 2
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -26,6 +27,7 @@ from export.sources import DEFAULT_SOURCES, SHIPPED_SOURCES
 from export.tokenization.hugging_face import read_fields
 from model.adapters import AdapterSpec
 from model.bundle import NAME_PATTERN, EmbeddingKind
+from model.config import ModelConfig
 
 # Importers concatenate at most this many linear maps: queries, keys and values.
 _MAX_CONCATENATED = 3
@@ -38,19 +40,27 @@ ALONE = "export the adapter alone, which merges it"
 
 @dataclass(frozen=True)
 class Factors:
-    """What an adapter adds to a matrix ``[inputs, outputs]``: ``a [inputs, rank] b``."""
+    """What an adapter adds to columns from ``start`` on of a matrix: ``a [inputs, rank] b``."""
 
     a: Tensor
     b: Tensor
+    start: int = 0
+
+    @property
+    def num_numbers(self) -> int:
+        """The size of both factors."""
+        return self.a.numel() + self.b.numel()
 
     def scaled(self, scales: ChannelScales) -> "Factors":
         """The same for a matrix whose channels were scaled."""
         factors = scales.factors
         if scales.are_inputs:
-            return Factors(self.a * factors[:, None], self.b)
-        b = self.b.clone()
-        b[:, scales.start : scales.start + len(factors)] *= factors
-        return Factors(self.a, b)
+            return dataclasses.replace(self, a=self.a * factors[:, None])
+        every = torch.ones(max(self.start + self.b.shape[1], scales.start + len(factors)))
+        every[scales.start : scales.start + len(factors)] = factors
+        return dataclasses.replace(
+            self, b=self.b * every[self.start : self.start + self.b.shape[1]]
+        )
 
 
 @dataclass(frozen=True)
@@ -58,12 +68,13 @@ class ServedAdapter:
     """An adapter of a bundle.
 
     Attributes:
-        factors: by the names of the matrices that it changes.
+        factors: by the names of the matrices that it changes; those of one matrix change other
+            columns, or are a single one.
         load: reads the checkpoint with merged weights, for the parity check.
     """
 
     spec: AdapterSpec
-    factors: Mapping[str, Factors]
+    factors: Mapping[str, tuple[Factors, ...]]
     load: Callable[[], Checkpoint]
 
     def scaled(self, scales: ChannelScales) -> "ServedAdapter":
@@ -71,7 +82,8 @@ class ServedAdapter:
         factors = self.factors.get(scales.matrix)
         if factors is None:
             return self
-        changed = {**self.factors, scales.matrix: factors.scaled(scales)}
+        scaled = tuple(each.scaled(scales) for each in factors)
+        changed = {**self.factors, scales.matrix: scaled}
         return dataclasses.replace(self, factors=changed)
 
 
@@ -186,7 +198,9 @@ def _rank(path: Path) -> int:
     return max([config.integer("r", 8), *(patterns.integer(name) for name in patterns)])
 
 
-def _factors(name: str, base: Checkpoint, adapted: Checkpoint, rank: int) -> dict[str, Factors]:
+def _factors(
+    name: str, base: Checkpoint, adapted: Checkpoint, rank: int
+) -> dict[str, tuple[Factors, ...]]:
     factors = {}
     for matrix, weight in base.weights.items():
         merged = adapted.weights[matrix]
@@ -194,8 +208,9 @@ def _factors(name: str, base: Checkpoint, adapted: Checkpoint, rank: int) -> dic
             continue
         if weight.dim() != 2 or ".layers." not in matrix:
             raise UnsupportedError(f"--adapter {name}: it changes {matrix}: {ALONE}")
-        found = low_rank(weight.float(), merged.float(), _MAX_CONCATENATED * rank)
-        if found is None:
+        starts = _starts(base.config, matrix, weight.shape[1])
+        found = factors_of(weight.float(), merged.float(), starts, rank)
+        if not found:
             raise UnsupportedError(
                 f"--adapter {name}: its change of {matrix} is not of a low rank (DoRA): {ALONE}"
             )
@@ -203,6 +218,51 @@ def _factors(name: str, base: Checkpoint, adapted: Checkpoint, rank: int) -> dic
     if not factors:
         raise SourceError(f"--adapter {name}: it changes nothing")
     return factors
+
+
+def _starts(config: ModelConfig, matrix: str, num_outputs: int) -> tuple[int, ...]:
+    """Where the matrices begin that are concatenated as ``matrix``, which is of a layer."""
+    name, _, index, *rest = matrix.split(".")
+    stack = config.encoder if name == "encoder" else config.decoder
+    if stack is None or not index.isdecimal() or int(index) >= len(stack.layers):
+        return (0,)
+    layer, part = stack.layers[int(index)], ".".join(rest)
+    if part == "mixer.qkv.weight" and layer.attention is not None:
+        size = layer.attention.head_size
+        keys, values = layer.attention.num_heads * size, layer.attention.num_kv_heads * size
+        is_whole = num_outputs == keys + 2 * values
+        return (0, keys, keys + values) if is_whole else (0,)
+    is_gated = layer.feed_forward is not None and layer.feed_forward.gated
+    is_half = part == "cross_attention.key_value.weight"
+    is_half |= part == "feed_forward.input.weight" and is_gated
+    return (0, num_outputs // 2) if is_half else (0,)
+
+
+def factors_of(
+    weight: Tensor, merged: Tensor, starts: Sequence[int], rank: int
+) -> tuple[Factors, ...]:
+    """The smallest factors of ``merged - weight``; empty if its rank is too high.
+
+    Args:
+        weight: ``[inputs, outputs]`` in fp32; ``merged`` likewise.
+        starts: the first columns of concatenated matrices.
+        rank: that of the change of a matrix.
+    """
+    whole = low_rank(weight, merged, _MAX_CONCATENATED * rank)
+    if whole is None:
+        return ()
+    parts = []
+    for start, stop in itertools.pairwise((*starts, weight.shape[1])):
+        columns = slice(start, stop)
+        if torch.equal(weight[:, columns], merged[:, columns]):
+            continue
+        part = low_rank(weight[:, columns], merged[:, columns], rank)
+        if part is None:
+            return (whole,)
+        parts.append(dataclasses.replace(part, start=start))
+    # An adapter of the concatenated matrix has one factor A for all of its parts.
+    is_smaller = sum(part.num_numbers for part in parts) < whole.num_numbers
+    return tuple(parts) if is_smaller else (whole,)
 
 
 def low_rank(weight: Tensor, merged: Tensor, max_rank: int) -> Factors | None:

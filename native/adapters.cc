@@ -39,10 +39,11 @@ Status* Adapters::read(const Api& api, const KernelContext* context,
                        const norm::Norm* x_norm) {
   num_groups_ = 0;
   if (!attributes.rank) return nullptr;
-  const Value* inputs[3];
-  Dimensions shapes[3];
+  constexpr size_t kNumInputs = 4;
+  const Value* inputs[kNumInputs];
+  Dimensions shapes[kNumInputs];
   const int32_t* adapters = nullptr;
-  for (size_t i = 0; i < 3; i++) {
+  for (size_t i = 0; i < kNumInputs; i++) {
     RETURN_IF_FAILED(api.Input(context, first + i, &inputs[i]));
     if (!inputs[i]) return api.CreateStatus(kInvalidArgument, "an input of the adapters is missing");
     RETURN_IF_FAILED(dimensions(api, inputs[i], shapes[i]));
@@ -52,17 +53,41 @@ Status* Adapters::read(const Api& api, const KernelContext* context,
   }
   RETURN_IF_FAILED(data_of(api, inputs[1], a_));
   RETURN_IF_FAILED(data_of(api, inputs[2], b_));
+  const int32_t* blocks = nullptr;
+  RETURN_IF_FAILED(data_of(api, inputs[3], blocks));
+  blocks_ = reinterpret_cast<const AdapterBlock*>(blocks);
   call_ = &call, x_norm_ = x_norm && x_norm->scale ? x_norm : nullptr, attributes_ = attributes;
   const int64_t num_adapters = shapes[1].sizes[0];
-  const int64_t num_panels = div_ceil(call.num_outputs, kPanelWidth);
+  constexpr int64_t kBlockFields = sizeof(AdapterBlock) / sizeof(int32_t);
   const bool fits =
       shapes[0].rank == 1 && shapes[1].rank == 2 && shapes[2].rank == 2 &&
-      shapes[2].sizes[0] == num_adapters &&
+      shapes[2].sizes[0] == num_adapters && shapes[3].rank == 2 &&
+      shapes[3].last() == kBlockFields &&
       shapes[1].last() == weight_format::panel_bytes(attributes.a_format, call.num_inputs) *
-                              attributes.rank / kPanelWidth &&
-      shapes[2].last() == weight_format::panel_bytes(attributes.b_format, attributes.rank) * num_panels;
+                              attributes.rank / kPanelWidth;
   if (!fits) return api.CreateStatus(kInvalidArgument, "the adapters do not fit the matrix");
+  num_blocks_ = shapes[3].sizes[0], b_bytes_ = shapes[2].last();
+  RETURN_IF_FAILED(check_blocks(api, b_bytes_));
   return find_groups(api, adapters, shapes[0].sizes[0], num_adapters);
+}
+
+Status* Adapters::check_blocks(const Api& api, int64_t num_bytes) const {
+  const bool is_gated = call_->epilogue.is_gated();
+  const int64_t num_panels = div_ceil(call_->num_outputs, kPanelWidth);
+  bool fits = true;
+  for (int64_t i = 0; i < num_blocks_ && fits; i++) {
+    const AdapterBlock& block = blocks_[i];
+    const bool is_half = block.placement != adapters::Placement::kPanels;
+    const bool has_placement = !is_half || (is_gated && block.placement <= adapters::Placement::kGated &&
+                                            block.placement >= adapters::Placement::kPanels);
+    fits = has_placement && block.first_rank >= 0 && block.num_ranks > 0 &&
+           int64_t{block.first_rank} + block.num_ranks <= attributes_.rank &&
+           block.first_panel >= 0 && block.num_panels >= 0 &&
+           (int64_t{block.first_panel} + block.num_panels) * (is_half ? 2 : 1) <= num_panels;
+    num_bytes -= weight_format::panel_bytes(attributes_.b_format, block.num_ranks) * block.num_panels;
+  }
+  if (fits && !num_bytes) return nullptr;
+  return api.CreateStatus(kInvalidArgument, "the blocks of the adapters do not fit the matrix");
 }
 
 Status* Adapters::find_groups(const Api& api, const int32_t* adapters, int64_t count,
@@ -146,7 +171,10 @@ bool Adapters::run_task(int64_t index) const {
       memcpy(x + i * num_inputs, row, num_inputs * sizeof(float));
     }
   }
-  kernels().adapter_multiply(x, Rows{nullptr, 0, count}, matrix, begin, end, y);
+  memset(y, 0, count * rank * sizeof(float));
+  kernels().adapter_multiply({x, num_inputs, y + begin * kPanelWidth, rank},
+                             Rows{nullptr, 0, count}, matrix, begin, end,
+                             adapters::Placement::kPanels);
   const int64_t column = begin * kPanelWidth, width = (end - begin) * kPanelWidth;
   for (int64_t i = 0; i < count; i++) {
     memcpy(products_ + positions_[first + i] * rank + column, y + i * rank + column,
@@ -170,12 +198,24 @@ bool Adapters::add(const Rows& rows, int64_t first_panel, int64_t last_panel, Sc
     int64_t end = begin;
     while (end < group.end && positions_[end] < rows.first + rows.count) end++;
     if (begin == end) continue;
-    auto matrix = matrix_of(b_, attributes_.b_format, rank, call_->num_outputs, group.adapter);
-    matrix.data = matrix.panel(first_panel);
-    matrix.num_outputs = width;
-    // Row `position` of the products, and of the changes that begin with rows.first.
-    kernels().adapter_multiply(products_, Rows{positions_, begin, end - begin}, matrix, 0,
-                               last_panel - first_panel, changes - rows.first * width);
+    const uint8_t* data = b_ + group.adapter * b_bytes_;
+    for (int64_t i = 0; i < num_blocks_; i++) {
+      const AdapterBlock& block = blocks_[i];
+      const matmul::PackedMatrix matrix{data, attributes_.b_format, block.num_ranks,
+                                        block.num_panels * kPanelWidth};
+      data = matrix.panel(block.num_panels);
+      // Panels of W in a panel of the block. The first panel of a task is even.
+      const int64_t scale = block.placement == adapters::Placement::kPanels ? 1 : 2;
+      const int64_t first = max(first_panel / scale, block.first_panel);
+      const int64_t last = min(last_panel / scale, block.first_panel + block.num_panels);
+      if (first >= last) continue;
+      // Row `position` of the products, and of the changes that begin with rows.first.
+      float* const y = changes - rows.first * width + (first * scale - first_panel) * kPanelWidth;
+      kernels().adapter_multiply({products_ + block.first_rank, rank, y, width},
+                                 Rows{positions_, begin, end - begin}, matrix,
+                                 first - block.first_panel, last - block.first_panel,
+                                 block.placement);
+    }
   }
   epilogue.changes = {changes, rows.first, first_panel, width};
   return true;

@@ -50,7 +50,7 @@ struct MatMulCall {
                size_t first);
   // The last step: normalizes y, padding included, if there is a norm.
   Status* normalize(const Api& api, const KernelContext* context) const;
-  // Of x and y, with padding.
+  // The rows of x and y, with padding.
   int64_t num_rows() const { return num_rows_; }
 
  private:

@@ -11,7 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from export.adapter_graph import stacked
-from export.adapters import Factors, low_rank, parse_adapters, read_adapters
+from export.adapters import Factors, factors_of, low_rank, parse_adapters, read_adapters
 from export.bundle_writer import write_bundle
 from export.errors import ExportError, SourceError, UnsupportedError
 from export.sources import load_checkpoint
@@ -81,12 +81,43 @@ def test_low_rank_finds_the_factors_of_a_change() -> None:
 def test_factors_are_padded_to_the_largest_rank() -> None:
     small = Factors(torch.ones(3, 1), torch.ones(1, 2))
     large = Factors(torch.full((3, 2), 2.0), torch.full((2, 2), 2.0))
-    a, b = stacked([small, None, large])
+    a, b = stacked([(small,), (), (large,)], 2)
     assert (a.shape, b.shape) == ((4, 3, 2), (4, 2, 2))
     products = a @ b
     assert not products[[0, 2]].any()
     np.testing.assert_array_equal(products[1], np.ones((3, 2)))
     np.testing.assert_array_equal(products[3], np.full((3, 2), 8.0))
+
+
+def test_factors_of_the_same_columns_have_adjacent_ranks() -> None:
+    def factors(start: int, rank: int, width: int, value: float) -> Factors:
+        return Factors(torch.ones(3, rank), torch.full((rank, width), value), start)
+
+    first = (factors(0, 1, 2, 1.0), factors(2, 2, 3, 2.0))
+    second = (factors(0, 2, 2, 3.0),)
+    a, b = stacked([first, second], 5)
+    assert (a.shape, b.shape) == ((3, 3, 4), (3, 4, 5))
+    products = (a @ b)[:, 0]
+    np.testing.assert_array_equal(products, [[0] * 5, [1, 1, 4, 4, 4], [6, 6, 0, 0, 0]])
+    assert not b[:, :2, 2:].any()
+    assert not b[:, 2:, :2].any()
+
+
+@pytest.mark.parametrize(("is_shared", "num_parts"), [(False, 3), (True, 1)])
+def test_parts_of_a_matrix_have_factors_of_their_own_if_those_are_smaller(
+    is_shared: bool, num_parts: int
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(64, 96, generator=generator)
+    a = torch.randn(3, 64, 4, generator=generator)
+    b = torch.randn(3, 4, 32, generator=generator)
+    change = torch.cat([(a[0] if is_shared else a[i]) @ b[i] for i in range(3)], dim=1)
+    found = factors_of(weight, weight + change, (0, 32, 64), 4)
+    assert len(found) == num_parts
+    whole = torch.zeros(64, 96)
+    for each in found:
+        whole[:, each.start : each.start + each.b.shape[1]] += each.a @ each.b
+    torch.testing.assert_close(whole, change, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

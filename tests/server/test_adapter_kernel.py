@@ -193,3 +193,52 @@ def test_indices_that_do_not_divide_the_rows_are_refused(tmp_path: Path) -> None
     inputs = inputs_of(32, [1, 1])
     with pytest.raises(Exception, match="dividing the rows"):
         native.run({**inputs, "adapters": np.array([1, 1, 1, 1, 1], np.int32)})
+
+
+# Columns of concatenated matrices and their ranks; and the columns of the blocks that are stored.
+BLOCKS = {
+    "queries, keys and values": (
+        "",
+        [(0, 64, 3), (64, 80, 4), (80, 96, 5)],
+        [(0, 3, 0, 4, 0), (3, 4, 4, 1, 0), (7, 5, 5, 1, 0)],
+    ),
+    "columns that end in a panel": (
+        "Gelu",
+        [(0, 24, 3), (24, 50, 2)],
+        [(0, 3, 0, 2, 0), (3, 2, 1, 3, 0)],
+    ),
+    "halves of a gated matrix": (
+        "SiluGate",
+        [(0, 48, 4), (48, 96, 6)],
+        [(0, 4, 0, 3, 1), (4, 6, 0, 3, 2)],
+    ),
+    "one half of a gated matrix": ("SiluGate", [(48, 96, 6)], [(0, 6, 0, 3, 2)]),
+    "small halves": ("SiluGate", [(0, 20, 4), (20, 40, 4)], [(0, 8, 0, 3, 0)]),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_only_the_blocks_of_concatenated_matrices_are_stored(
+    tmp_path: Path, name: str, dtype: Any
+) -> None:
+    activation, parts, stored = BLOCKS[name]
+    num_inputs, num_outputs = 40, max(stop for _, stop, _ in parts)
+    a, b = factors(num_inputs, sum(rank for *_, rank in parts), num_outputs, dtype)
+    rows = np.repeat(np.arange(len(parts)), [rank for *_, rank in parts])
+    for row, part in enumerate(rows):
+        start, stop, _ = parts[part]
+        b[:, row, :start], b[:, row, stop:] = 0, 0
+    weight = np.random.default_rng(8).normal(size=(num_inputs, num_outputs)).astype(np.float32)
+    file = graph(tmp_path, "fp32", weight, a, b, activation=activation)
+    rewritten = rewrite(file, Kernels.MATMUL)
+    assert rewritten is not None
+    (blocks,) = (x for key, x in rewritten.packed.items() if key.endswith(".blocks"))
+    assert blocks.tolist() == [list(block) for block in stored]
+    native = load_native(file)
+    for adapters in ([1], [3, 0, 1, 1, 2, 3, 1]):
+        inputs = inputs_of(num_inputs, adapters, length=4)
+        expected = standard(file, inputs)
+        np.testing.assert_allclose(
+            native.run(inputs)["y"], expected, rtol=1e-4, atol=3e-6 * np.abs(expected).max()
+        )

@@ -83,7 +83,9 @@ class Epilogue:
         inputs += [f"{y}.bias" if self.bias else "", self.residual, graph.lengths_of(x)]
         attributes |= NO_ADAPTERS
         if self.adapters is not None:
-            names, added, of_adapters = self.adapters.inputs(y, self.panels)
+            names, added, of_adapters = self.adapters.inputs(
+                y, self.panels, is_gated=self.activation == Activation.SILU_GATE
+            )
             inputs += [""] * (FIRST_INPUT[operator] - len(inputs)) + names
             constants |= added
             attributes |= of_adapters
