@@ -15,7 +15,7 @@ from onnx_ir.tape import Tape
 from export.block_matmul import block_matmul
 from export.quantized_matmul import constant, row_int8
 from server.runtime.contract import BoundGraph
-from server.runtime.kernels.adapters import FIRST_INPUT
+from server.runtime.kernels.adapters import ADAPTER_PART, FIRST_INPUT
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.kernels.rewrite import rewrite
 from server.runtime.memory import Array
@@ -235,6 +235,9 @@ def test_only_the_blocks_of_concatenated_matrices_are_stored(
     assert rewritten is not None
     (blocks,) = (x for key, x in rewritten.packed.items() if key.endswith(".blocks"))
     assert blocks.tolist() == [list(block) for block in stored]
+    of_adapters = [x.nbytes for key, x in rewritten.packed.items() if ADAPTER_PART in key]
+    every = sum(array.nbytes for array in rewritten.packed.values())
+    assert rewritten.weight_bytes == every - sum(of_adapters) > 0
     native = load_native(file)
     for adapters in ([1], [3, 0, 1, 1, 2, 3, 1]):
         inputs = inputs_of(num_inputs, adapters, length=4)

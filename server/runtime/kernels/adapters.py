@@ -18,6 +18,7 @@ from server.runtime.rewriting.nodes import other_operand
 
 # The index of the first of the four inputs, by operator.
 FIRST_INPUT = {"DynamicInt8MatMul": 15, "DynamicBlockMatMul": 9, "PackedMatMul": 7}
+ADAPTER_PART = ".adapters."  # of the names of constants
 _PANEL_WIDTH = 16
 _GATES, _GATED = 1, 2  # native/adapter_products.h
 _MAX_BLOCKS = 8
@@ -58,9 +59,9 @@ class Adapters:
         a_format, packed_a = _packed([a.reshape(*a.shape[:2], -1, _PANEL_WIDTH)])
         b_format, packed_b = _packed([block.panels(self.b, panels) for block in blocks])
         constants = {
-            f"{name}.adapters.a": packed_a,
-            f"{name}.adapters.b": packed_b,
-            f"{name}.adapters.blocks": np.array([block.fields for block in blocks], np.int32),
+            f"{name}{ADAPTER_PART}a": packed_a,
+            f"{name}{ADAPTER_PART}b": packed_b,
+            f"{name}{ADAPTER_PART}blocks": np.array([block.fields for block in blocks], np.int32),
         }
         attributes = {
             "adapter_rank": a.shape[2],

@@ -16,6 +16,7 @@ import onnx
 
 from server.runtime.contract import CANDIDATES, KernelNodes
 from server.runtime.kernels import attention, blocks, embeddings, int8, matmul, norms, pooling, ssru
+from server.runtime.kernels.adapters import ADAPTER_PART
 from server.runtime.kernels.candidates import make_width_dynamic
 from server.runtime.kernels.chosen_tokens import choose_tokens_early
 from server.runtime.kernels.constants import shared
@@ -136,13 +137,17 @@ def rewrite(
 
 
 def _weight_bytes(rewrites: Iterable[Rewrite]) -> int:
-    """Bytes of the weights of all products, but of the one that computes candidates only."""
+    """Bytes of the weights of all products, but of the one that computes candidates only.
+
+    Adapters do not count: few tokens are multiplied by each.
+    """
     return sum(
         array.nbytes
         for found in rewrites
         for node in found.new_nodes
         if CANDIDATES not in node.input and node.op_type not in embeddings.OPERATORS
-        for array in found.initializers.values()
+        for name, array in found.initializers.items()
+        if ADAPTER_PART not in name
     )
 
 
