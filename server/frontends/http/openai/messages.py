@@ -73,6 +73,8 @@ async def image_files(
             if part.type in _IMAGE_TYPES:
                 path = f"{field}[{index}].content[{place}]"
                 found[path] = _address(part, path)
+    if not found:
+        return {}
     addresses = [f"{path}.image_url" for path in found]
     files = await Images(images=list(found.values()), field=field, path=addresses).files(call)
     return dict(zip(found, files, strict=True))
