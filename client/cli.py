@@ -1,7 +1,6 @@
 """The command line: ``python -m client [--target HOST:PORT] COMMAND ...``."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +22,7 @@ from client.admin import AdminClient
 from client.channel import DEFAULT_TARGET, Security
 from client.errors import TriuneError
 from client.option_flags import takes_options
+from client.prompts import prompts_of
 from client.sync import Client
 
 _HEALTH_TIMEOUT_SECONDS = 5.0
@@ -146,15 +146,7 @@ def generate(
             not raw
             and client.get_model(model, version=options.get("version", "")).has_chat_template
         )
-        if system is not None and not is_chat:
-            raise typer.BadParameter("--system needs a model with a chat template, without --raw")
-        if images and texts and not is_chat:
-            raise typer.BadParameter(
-                "TEXT with --image needs a model with a chat template, without --raw"
-            )
-        prompts = [_Prompt(messages=_chat_messages(text, system, images)) for text in texts or [""]]
-        if not is_chat:
-            prompts = [_Prompt(inputs=texts, images=images)]
+        prompts = prompts_of(texts, images, system, is_chat=is_chat)
         if json:
             results = [
                 client.generate(
@@ -175,20 +167,6 @@ def generate(
             render.write_pieces(
                 pieces, sys.stdout, hypotheses_per_input=options.get("num_hypotheses") or 1
             )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Prompt:
-    """The input of one request: texts, one conversation, or the contents of image files."""
-
-    inputs: Sequence[str] = ()
-    messages: Sequence[types.Message] = ()
-    images: Sequence[bytes] = ()
-
-
-def _chat_messages(text: str, system: str | None, images: Sequence[bytes]) -> list[types.Message]:
-    first = [] if system is None else [types.Message("system", system)]
-    return [*first, types.Message("user", [*images, text] if images else text)]
 
 
 @app.command()
