@@ -34,7 +34,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> AdaptedModel:
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.INT8])
-@pytest.mark.parametrize("kind", ["llama", "t5", "bert"])
+@pytest.mark.parametrize(
+    "kind", ["llama", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("t5", "bert"))]
+)
 def test_graphs_with_an_adapter_equal_its_merged_model(
     kind: str, precision: Precision, tmp_path: Path
 ) -> None:

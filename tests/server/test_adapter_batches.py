@@ -27,7 +27,7 @@ NUM_SLOTS, NUM_PREFIX_SLOTS, NUM_MIXES = 6, 4, 60
 NUM_TOKENS = 10
 
 
-@pytest.fixture(scope="module", params=["llama", "t5"])
+@pytest.fixture(scope="module", params=["llama", pytest.param("t5", marks=pytest.mark.slow)])
 def adapted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> "Bundles":
     root = tmp_path_factory.mktemp("adapted")
     model = adapted_model(root, request.param)
