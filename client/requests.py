@@ -61,11 +61,11 @@ def generate(
 
 
 def _chat_message(turn: Message) -> wire.ChatMessage:
-    is_text = isinstance(turn.content, str)
+    content, parts = (turn.content, ()) if isinstance(turn.content, str) else ("", turn.content)
     return wire.ChatMessage(
         role=turn.role,
-        content=turn.content if isinstance(turn.content, str) else "",
-        parts=[] if is_text else map(_content_part, turn.content),
+        content=content,
+        parts=map(_content_part, parts),
         tool_calls=[
             wire.ToolCall(id=call.id, name=call.name, arguments=call.arguments)
             for call in turn.tool_calls

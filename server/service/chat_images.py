@@ -134,7 +134,10 @@ def _key(pixels: Pixels) -> int:
 def _check_texts(messages: Sequence[Message], reserved: Sequence[str]) -> None:
     """Rejects texts that the prompt could not tell from an image."""
     for index, message in enumerate(messages):
-        texts = {f"messages[{index}].content": message.content}
+        texts = {
+            f"messages[{index}].content": message.content,
+            f"messages[{index}].reasoning": message.reasoning,
+        }
         for place, part in enumerate(message.parts):
             texts[f"messages[{index}].parts[{place}].text"] = part.text or ""
         for place, call in enumerate(message.tool_calls):

@@ -105,12 +105,10 @@ async def prepare_generate(
     if field != "messages" and template.base.constraint is None:  # else the text stands alone
         previous = list(map(model.tokenizer.last_with_text, prompts))
     prepared = prepared_request(request, model, caller, jobs, prefixes, started, echoes, previous)
-    end = model.tokenizer.decode(prompts[0][-_TAG_TOKENS:])
-    return replace(
-        prepared,
-        chat=request.chat,
-        begins_with_reasoning=opens_reasoning(end),
-    )
+    is_open = False
+    if request.chat.separate_reasoning:
+        is_open = opens_reasoning(model.tokenizer.decode(prompts[0][-_TAG_TOKENS:]))
+    return replace(prepared, chat=request.chat, begins_with_reasoning=is_open)
 
 
 def _given_field(request: GenerateRequest) -> str:

@@ -25,6 +25,7 @@ from server.service.languages import target_start
 from server.service.prepare import JobTemplate, prepared_request, target_jobs
 from server.service.prepared_request import PreparedRequest
 from server.service.target_prefixes import after_prefixes, target_prefix_ids
+from server.service.validation import check_messages
 
 
 def source_files(request: GenerateRequest, model: Model) -> dict[str, bytes]:
@@ -79,6 +80,8 @@ async def prepare_images(
     """
     model = template.model
     _check_options(request)
+    if request.messages:
+        check_messages(request.messages, context.config.max_input_bytes)
     field = "images" if request.images else "messages"
     num_bytes = len(files) * image_spec(model).num_bytes
     memory.enter_context(context.decoded_memory.reserve(num_bytes, caller.client, field))

@@ -94,10 +94,12 @@ async def separate_reasoning(
     parsers: dict[int, ReasoningParser] = {}
     async with aclosing(chunks):
         async for chunk in chunks:
-            parser = parsers.setdefault(chunk.hypothesis, ReasoningParser(is_open=is_open))
-            reasoning, text = parser.push(chunk.text)
+            number = chunk.hypothesis
+            if number not in parsers:
+                parsers[number] = ReasoningParser(is_open=is_open)
+            reasoning, text = parsers[number].push(chunk.text)
             if chunk.finish is not None:
-                rest = parser.finish()
+                rest = parsers[number].finish()
                 reasoning, text = reasoning + rest.reasoning, text + rest.text
             is_same = text == chunk.text and not reasoning
             yield chunk if is_same else replace(chunk, text=text, reasoning=reasoning)

@@ -134,8 +134,7 @@ def check_messages(messages: Sequence[Message], max_bytes: int) -> None:
                 f"messages[{index}].role",
                 f"{quoted(message.role)} is not one of {', '.join(ROLES)}",
             )
-    for index, message in enumerate(messages):
-        check_parts(message, f"messages[{index}]")
+        _check_parts(message, f"messages[{index}]")
     if not any(message.content or message.parts or message.tool_calls for message in messages):
         raise InvalidArgumentError(f"messages[{len(messages) - 1}].content", "is empty")
     arguments = [call.arguments for message in messages for call in message.tool_calls]
@@ -145,7 +144,7 @@ def check_messages(messages: Sequence[Message], max_bytes: int) -> None:
         raise InvalidArgumentError("messages", f"have more than {max_bytes} bytes")
 
 
-def check_parts(message: Message, path: str) -> None:
+def _check_parts(message: Message, path: str) -> None:
     """Rejects parts beside ``content``, and parts that are neither a text nor an image."""
     if message.parts and message.content:
         raise InvalidArgumentError(f"{path}.parts", "cannot be combined with content")

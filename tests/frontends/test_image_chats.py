@@ -237,6 +237,13 @@ def test_bad_images_are_refused(
     assert client.generate(name, messages=CONVERSATIONS["image"], max_new_tokens=2).outputs
 
 
+def test_reasoning_has_no_placeholder_beside_an_image(client: Client, name: str) -> None:
+    turns = [Message("user", [picture(1)]), Message("assistant", "A", reasoning=IMAGE)]
+    with pytest.raises(TriuneError) as caught:
+        client.generate(name, messages=turns, max_new_tokens=2)
+    assert "messages[1].reasoning: " in str(caught.value)
+
+
 def test_the_placeholder_alone_is_a_text(client: Client, name: str) -> None:
     """Without images, it stands for none."""
     answer = client.generate(name, messages=[Message("user", IMAGE)], max_new_tokens=2)

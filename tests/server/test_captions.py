@@ -218,6 +218,10 @@ def test_what_does_not_apply_is_refused_by_name(client: Client) -> None:
             lambda: client.generate(MODEL, "A", images=ONE),
             lambda: client.generate(MODEL, images=ONE, messages=[Message("user", "A")]),
         ],
+        "messages[0].role": [lambda: client.generate(MODEL, messages=[Message("nobody", [ONE])])],
+        "messages[0].parts[1].text": [
+            lambda: client.generate(MODEL, messages=[Message("user", [ONE, "A"])])
+        ],
         "chat": [lambda: client.generate(MODEL, images=ONE, template_variables='{"a": 1}')],
         "decoding.encoder_no_repeat_ngram_size": [
             lambda: client.generate(MODEL, images=ONE, encoder_no_repeat_ngram_size=2)

@@ -20,6 +20,7 @@ from server.engine.observer import RunReport, Unobserved
 from server.engine.prompt_images import ImageEncoder
 from server.engine.requests.job import Delivery, GenerationJob, PromptImage
 from server.engine.requests.lifecycle import Outcome
+from server.engine.requests.placement import Placement
 from server.engine.requests.update import Completion, JobUpdate
 from server.engine.scheduler import StepLimits
 from server.models.registry import Model, load_bundle
@@ -226,6 +227,20 @@ def test_another_image_is_never_reused(model: Model) -> None:
     assert lane.completion(1).num_reused_tokens == 40
     assert lane.runs.count("encode") == 2
     assert lane.tokens(1) == alone(model, other)
+
+
+def test_lanes_with_another_image_are_no_better(model: Model) -> None:
+    def of(seed: int) -> GenerationJob:
+        return job(model, picture(model, seed), 64)
+
+    assert of(1).prompt == of(2).prompt
+    placement = Placement(2, 1, 0)
+    assert placement.place(0, GenerationJob((1,), 1), 1) == 0
+    assert placement.place(0, of(1), 1) == 1
+    for lane in (0, 1):
+        placement.release(lane, 1)
+    assert placement.place(0, of(2), 0) == 0
+    assert placement.place(0, of(1), 0) == 1
 
 
 def test_a_text_of_image_tokens_does_not_reuse_an_image(model: Model) -> None:

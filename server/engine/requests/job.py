@@ -204,8 +204,10 @@ class GenerationJob:
         return self.logprob_options.prompt_logprobs is not None or self.attention is not None
 
     @property
-    def prefix_keys(self) -> list[int]:
+    def prefix_keys(self) -> Sequence[int]:
         """The prompt as the prefix cache compares it: images have their keys, not their tokens."""
+        if not self.images:
+            return self.prompt
         keys = list(self.prompt)
         for image in self.images:
             keys[image.start : image.stop] = [image.key] * image.num_tokens

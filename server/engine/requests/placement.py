@@ -53,7 +53,7 @@ class Placement:
         """Chooses a lane for ``job`` and others like it, and adds ``num_sequences`` to its load."""
         blocks, preferred = [], None
         if self._prefix_lanes is not None and isinstance(job, GenerationJob):
-            blocks = block_hashes(model_id, job.prefix_scope, job.prompt)
+            blocks = block_hashes(model_id, job.prefix_scope, job.prefix_keys)
             preferred = self._prefix_lanes.find(blocks)
         lane = choose_lane(
             self._loads,

@@ -96,7 +96,7 @@ class DecodingSequence:
     num_cached_tokens: int = 0
     num_reserved_slots: int = 0
     image_vectors: dict[int, Floats] = field(default_factory=dict)
-    prompt_keys: list[int] | None = None
+    prompt_keys: Sequence[int] | None = None
     unpublished: Unpublished = field(default_factory=Unpublished)
     last_published: float = -math.inf
 

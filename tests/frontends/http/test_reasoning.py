@@ -183,6 +183,13 @@ def test_responses_read_the_reasoning_of_earlier_answers(reasoning: openai.OpenA
     assert found == num_tokens(prompt + "<think></think>")
 
 
+def test_a_message_has_no_parts_of_reasoning(reasoning: openai.OpenAI) -> None:
+    part = {"type": "reasoning_text", "text": "Rome?"}
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(reasoning, [{"role": "user", "content": [part]}])
+    assert caught.value.param == "messages[0].content[0].type"
+
+
 def test_grpc_separates_reasoning_if_asked(grpc_client: Client) -> None:
     options: Any = {
         "messages": [types.Message("user", "How is the weather?")],

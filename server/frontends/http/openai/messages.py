@@ -18,7 +18,7 @@ from server.service.generation_request import Message
 from server.service.validation import check_arguments
 
 _ROLES = {"developer": "system"}
-_TEXT_TYPES = ("text", "input_text", "output_text", "reasoning_text")
+_TEXT_TYPES = ("text", "input_text", "output_text")
 _IMAGE_TYPES = ("image_url", "input_image")
 
 
@@ -115,14 +115,14 @@ def service_message(message: ChatMessage, files: Files, path: str) -> Message:
         raise InvalidArgumentError(f"{path}.{error.field}", error.description) from None
     role = _ROLES.get(message.role, message.role)
     calls = sent_calls(message.tool_calls or (), f"{path}.tool_calls")
-    place, call_id = f"{path}.content", message.tool_call_id or ""
-    has_images = any(part.type in _IMAGE_TYPES for part in _parts(message.content))
-    if has_images and files is not None:
-        return Message(
-            role, "", calls, call_id, parts=_service_parts(message.content, files, place)
-        )
+    place, content = f"{path}.content", ""
+    parts: tuple[Part, ...] = ()
+    if files is not None and any(part.type in _IMAGE_TYPES for part in _parts(message.content)):
+        parts = _service_parts(message.content, files, place)
+    else:
+        content = text_of(message.content, place)
     reasoning = message.reasoning_content or message.reasoning or ""
-    return Message(role, text_of(message.content, place), calls, call_id, reasoning=reasoning)
+    return Message(role, content, calls, message.tool_call_id or "", parts, reasoning)
 
 
 def _parts(content: str | list[ContentPart] | None) -> Sequence[ContentPart]:
@@ -149,15 +149,22 @@ def _service_parts(
     )
 
 
-def text_of(content: str | list[ContentPart] | None, path: str, first: int = 0) -> str:
+def text_of(
+    content: str | list[ContentPart] | None,
+    path: str,
+    first: int = 0,
+    types: Sequence[str] = _TEXT_TYPES,
+) -> str:
     """Joins the text parts of a content. Raises ``InvalidArgumentError`` for other parts.
 
-    ``first``: the index of the first part, for errors.
+    Args:
+        first: the index of the first part, for errors.
+        types: those of texts.
     """
     if content is None or isinstance(content, str):
         return content or ""
     for index, part in enumerate(content, first):
-        if part.type not in _TEXT_TYPES:
+        if part.type not in types:
             raise InvalidArgumentError(
                 f"{path}[{index}].type", f"{quoted(part.type)} is not supported, only text"
             )

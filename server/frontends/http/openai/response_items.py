@@ -131,7 +131,7 @@ def input_messages(items: Sequence[InputItem], files: Files, field: str) -> tupl
             result = text_of(item.output, f"{path}.output")
             messages.append(Message("tool", result, tool_call_id=item.call_id))
         elif item.type == "reasoning":
-            reasoning += text_of(item.content, f"{path}.content")
+            reasoning += text_of(item.content, f"{path}.content", types=("reasoning_text",))
         elif item.type != "function_call":
             message = service_message(item, files, path)
             if message.role == "assistant":
