@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import random
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from server.engine.scheduler import StepLimits
 from server.models.registry import Model, load_bundle
 from server.runtime.ort.backend import OrtBackend
 from tests.adapter_models import ADAPTERS, MAX_POSITIONS, AdaptedModel, adapted_model
+from tests.server.test_batch_invariance import run, tokens_by_output
 
 NUM_SLOTS, NUM_PREFIX_SLOTS, NUM_MIXES = 6, 4, 60
 NUM_TOKENS = 10
@@ -92,22 +92,6 @@ def make_worker(model: Model) -> GenerationWorker:
     clock = itertools.count().__next__
     limits = StepLimits(NUM_SLOTS, 64, min_chunk=8)
     return GenerationWorker("model", runner, capacity, limits, lambda: float(clock()), Unobserved())
-
-
-def run(worker: GenerationWorker, may_continue: Callable[[], bool] = never) -> list[JobUpdate]:
-    updates: list[JobUpdate] = []
-    while worker.has_work:
-        updates += worker.step(may_continue)
-    return updates
-
-
-def tokens_by_output(updates: list[JobUpdate], id_: int) -> dict[int, list[int]]:
-    outputs: dict[int, list[int]] = {}
-    for update in updates:
-        if update.id == id_:
-            assert update.completion is None or update.completion.is_success
-            outputs.setdefault(update.output, []).extend(update.tokens)
-    return outputs
 
 
 def test_a_job_has_the_same_tokens_whatever_shares_its_batch(adapted: Bundles) -> None:

@@ -108,6 +108,7 @@ def tokens_by_output(updates: list[JobUpdate], id_: int) -> dict[int, list[int]]
     outputs: dict[int, list[int]] = {}
     for update in updates:
         if update.id == id_:
+            assert update.completion is None or update.completion.is_success
             outputs.setdefault(update.output, []).extend(update.tokens)
     return outputs
 
