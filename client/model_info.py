@@ -69,7 +69,8 @@ class Parity:
 class Quality:
     """Task quality on a held-out set, measured by the export through the served graph.
 
-    ``bleu`` and ``chrf`` are in percent; ``accuracy``, ``f1`` and ``exact_match`` are shares.
+    ``bleu`` and ``chrf`` are in percent; ``accuracy``, ``f1``, ``exact_match`` and
+    ``character_error_rate`` are shares.
     """
 
     task: str

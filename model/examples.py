@@ -18,10 +18,23 @@ class TranslationExample(Record, frozen=True, kw_only=True):
 
 
 class TextExample(Record, frozen=True, kw_only=True):
-    """A text for a decoder; with a ``prompt``, ``text`` is what follows it."""
+    """A text for a decoder.
+
+    Attributes:
+        prompt: what ``text`` follows.
+        image: a PNG file that ``text`` is about.
+
+    Raises:
+        ValueError: there are a prompt and an image.
+    """
 
     text: str
     prompt: str = ""
+    image: bytes | msgspec.UnsetType = msgspec.UNSET  # unset: JSON omits the field
+
+    def __post_init__(self) -> None:
+        if self.image and self.prompt:
+            raise ValueError("an image has no prompt")
 
 
 class MaskedExample(Record, frozen=True, kw_only=True):

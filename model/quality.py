@@ -15,8 +15,8 @@ class Measurement(Record, frozen=True, kw_only=True):
         dataset: the name of the held-out set.
         sha256: the hash of its file (JSON lines of :mod:`model.examples`).
         decoding: how outputs were generated; empty for an encoder.
-        metrics: those of the bundle's graphs. BLEU and chrF are in percent; accuracy, F1 and exact
-            match are shares.
+        metrics: those of the bundle's graphs. BLEU and chrF are in percent; accuracy, F1, exact
+            match and character error rate are shares.
         fp32_metrics: those of the fp32 graphs.
     """
 

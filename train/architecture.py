@@ -51,6 +51,7 @@ EPSILON = 1e-5
 KINDS = {
     ObjectiveKind.NEXT_TOKEN: Kind.DECODER,
     ObjectiveKind.SEQUENCE_TO_SEQUENCE: Kind.ENCODER_DECODER,
+    ObjectiveKind.IMAGE_TO_TEXT: Kind.ENCODER_DECODER,
     ObjectiveKind.MASKED: Kind.ENCODER,
     ObjectiveKind.CLASSIFICATION: Kind.ENCODER,
     ObjectiveKind.TOKEN_CLASSIFICATION: Kind.ENCODER,
@@ -79,17 +80,18 @@ def model_config(
     """
     if recipe.recurrent is not None:
         return _recurrent_model(recipe, recipe.recurrent, vocabulary_size)
-    if recipe.patches is not None and recipe.image_stream is None:
-        return _image_model(recipe, recipe.patches.config, num_labels)
-    kind = KINDS[objective]
+    kind, patches = KINDS[objective], None if recipe.patches is None else recipe.patches.config
+    if patches is not None and recipe.image_stream is None and kind == Kind.ENCODER:
+        return _image_model(recipe, patches, num_labels)
     norm = NormConfig(kind=recipe.norm, epsilon=EPSILON)
     encoder, decoder = None, None
     if kind != Kind.DECODER:
-        encoder = _stack(recipe, norm, recipe.num_layers, cross=False)
+        reader = recipe if kind == Kind.ENCODER or patches is None else _image_reader(recipe)
+        encoder = _stack(reader, norm, recipe.num_layers, cross=False)
     if kind != Kind.ENCODER:
-        is_translation = kind == Kind.ENCODER_DECODER
-        num_layers = recipe.num_decoder_layers if is_translation else None
-        decoder = _stack(recipe, norm, num_layers or recipe.num_layers, cross=is_translation)
+        has_source = kind == Kind.ENCODER_DECODER
+        num_layers = recipe.num_decoder_layers if has_source else None
+        decoder = _stack(recipe, norm, num_layers or recipe.num_layers, cross=has_source)
     if encoder is not None and recipe.global_tokens == GlobalTokens.QUESTION:
         if separator is None:
             raise RecipeError("model.global_tokens: the tokenizer puts no token after a question")
@@ -107,21 +109,28 @@ def model_config(
         ),
         encoder=encoder,
         decoder=decoder,
+        patches=patches if kind == Kind.ENCODER_DECODER else None,
         head=_head(recipe.hidden_size, recipe.tied, objective, norm, num_labels),
     )
-    if recipe.patches is None or recipe.image_stream is None:
+    stream = recipe.image_stream
+    if patches is None or stream is None:
         return model
-    stream, patches = recipe.image_stream, recipe.patches.config
     image = msgspec.structs.replace(
-        recipe,
+        _image_reader(recipe),
         hidden_size=stream.hidden_size,
         num_heads=stream.num_heads,
         num_kv_heads=None,
         inner_size=stream.inner_size,
-        positions=Positions.LEARNED,
     )
     layers = _stack(image, norm, stream.num_layers, cross=False)
     return with_image_stream(model, layers, stream, patches, num_labels)
+
+
+def _image_reader(recipe: ModelRecipe) -> ModelRecipe:
+    """``recipe`` for a stack of patches, whose positions are learned and added once."""
+    return msgspec.structs.replace(
+        recipe, positions=Positions.LEARNED, placement=Placement.ADDED, targets=()
+    )
 
 
 def _positions(recipe: ModelRecipe) -> PositionConfig:
@@ -187,7 +196,7 @@ def with_new_head(model: ModelConfig, objective: ObjectiveKind, num_labels: int)
     A language model keeps its own head, and so does a sparse embedding model for retrieval.
     """
     norm = NormConfig(kind=NormKind.LAYER, epsilon=EPSILON)
-    if model.patches is not None:
+    if model.patches is not None and model.kind == Kind.ENCODER:
         return msgspec.structs.replace(model, head=image_head(num_labels))
     tied = model.embedding.size is None
     if model.head.kind == HeadKind.LANGUAGE_MODEL:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from export.checkpoint import Checkpoint
 from model.bundle import ImageSpec, MultiVector
-from model.examples import ClassificationExample, Example
+from model.examples import ClassificationExample, Example, TextExample
 from model.image_config import image_spec
 from model.images import ImageError, Pixels, decode_image
 from train.batches import Row
@@ -21,6 +21,7 @@ from train.errors import RecipeError
 from train.image_recipe import AugmentationRecipe
 from train.objectives import TextRowEncoder
 from train.recipe import ObjectiveKind, Recipe
+from train.tokenizer import BOS
 
 NUM_SAMPLES = 32
 MAX_SAMPLE_BYTES = 1 << 20
@@ -89,10 +90,30 @@ class TextImageRowEncoder:
         return [replace(row, pixels=pixels, num_image_tokens=self.spec.num_tokens)]
 
 
-RowEncoder = TextRowEncoder | ImageRowEncoder | TextImageRowEncoder
+@dataclass(frozen=True)
+class ImageToTextRowEncoder:
+    """Turns images and the texts about them into rows, with the tokenizer of the texts."""
+
+    tokenizer: Tokenizer
+    spec: ImageSpec
+
+    def encode(self, _objective: ObjectiveKind, example: Any) -> list[Row]:
+        """Turns ``example`` into a row: teacher forcing, as for a translation.
+
+        Raises:
+            ValueError: it has no image, or a damaged one.
+        """
+        pixels = _pixels(example, self.spec)
+        target = self.tokenizer.encode(example.text).ids  # ends with EOS
+        row = Row(inputs=[BOS, *target[:-1]], targets=target, pixels=pixels)
+        return [replace(row, num_image_tokens=self.spec.num_tokens)]
+
+
+RowEncoder = TextRowEncoder | ImageRowEncoder | TextImageRowEncoder | ImageToTextRowEncoder
 
 
 def encoder_of(
+    objective: ObjectiveKind,
     tokenizer: Tokenizer | None,
     image: ImageSpec | None,
     labels: tuple[str, ...],
@@ -109,13 +130,16 @@ def encoder_of(
         return ImageRowEncoder(image, labels)
     if tokenizer is None:
         raise ValueError("neither texts nor images")
+    if objective == ObjectiveKind.IMAGE_TO_TEXT and image is not None:
+        return ImageToTextRowEncoder(tokenizer, image)
     texts = TextRowEncoder(tokenizer, labels, reading)
     return texts if image is None else TextImageRowEncoder(texts, image)
 
 
 def _pixels(example: Any, spec: ImageSpec) -> Pixels:
     """The pixels of ``example``. Raises ``ValueError`` if its image is missing or damaged."""
-    if not isinstance(example, ClassificationExample) or not isinstance(example.image, bytes):
+    with_image = isinstance(example, ClassificationExample | TextExample)
+    if not with_image or not isinstance(example.image, bytes):
         raise ValueError("the model reads images, and it has none")
     try:
         return decode_image(example.image, spec)

@@ -123,6 +123,7 @@ def write_checkpoint(
     write_examples(folder / HELD_OUT_FILE, dataset.held_out)
     (folder / TRAINING_FILE).write_bytes(_json(record))
     is_translation = recipe.objective == ObjectiveKind.SEQUENCE_TO_SEQUENCE
+    reads_texts = inputs.tokenizer is not None and config.reads_texts
     native = NativeConfig(
         name=recipe.name,
         license=recipe.license,
@@ -136,7 +137,7 @@ def write_checkpoint(
         else None,
         source_language=recipe.source_language,
         target_language=recipe.target_language,
-        max_input_tokens=recipe.data.max_length if inputs.tokenizer else None,
+        max_input_tokens=recipe.data.max_length if reads_texts else None,
         max_length_factor=recipe.max_length_factor if is_translation else None,
         image=inputs.image,
         sample_inputs=_samples(dataset.held_out) if inputs.tokenizer else (),

@@ -49,6 +49,8 @@ class TextRowEncoder:
 
     def next_token(self, example: TextExample) -> Row:
         """Each id after the prompt is predicted from the ids before it."""
+        if example.image:
+            raise ValueError("the model reads texts, and it has an image")
         prompt = self.tokenizer.encode(example.prompt).ids  # begins with BOS
         text = self.tokenizer.encode(example.text, add_special_tokens=False).ids
         ids = [*prompt, *text, EOS]
@@ -260,6 +262,11 @@ class TrainingModule(nn.Module):
                 return model.encode_images(batch.pixels)
             return model.encode(batch.inputs, batch.lengths, batch.segments)
         states, step = None, Step.whole(batch.lengths)
+        if batch.pixels is not None and model.config.patches is not None:
+            source_lengths = torch.full_like(batch.lengths, model.config.patches.num_tokens)
+            self.kernels.begin(source_lengths, model.config.patches.num_tokens)
+            states = model.encode_image_source(batch.pixels)
+            step = Step.whole(batch.lengths, source_lengths)
         if batch.sources is not None and batch.source_lengths is not None:
             self.kernels.begin(batch.source_lengths, batch.sources.shape[1])
             states = model.encode_source(batch.sources, batch.source_lengths)

@@ -21,6 +21,7 @@ from train.recipe import (
     Recipe,
     RecurrentRecipe,
     TokenizerKind,
+    has_source,
 )
 from train.retrieval_recipe import MIN_LENGTH, conflicts
 
@@ -98,7 +99,7 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
     training, objective = recipe.training, recipe.objective
     patches = None if recipe.model is None else recipe.model.patches
     if recipe.start_from is None:
-        needed = ("tokenizer", "model") if reads_texts(recipe) else ("model",)
+        needed = ("tokenizer", "model") if has_texts(recipe) else ("model",)
         for name in needed:
             if getattr(recipe, name) is None:
                 yield f"{name}: missing; only a recipe with start_from can do without"
@@ -108,7 +109,7 @@ def _conflicts(recipe: Recipe) -> Iterator[str]:
         yield from _model_conflicts(recipe, recipe.model)
     if patches is not None and recipe.model is not None:
         yield from _image_conflicts(recipe, recipe.model, patches)
-    if reads_texts(recipe) and training.batch_tokens < recipe.data.max_length:
+    if has_texts(recipe) and training.batch_tokens < recipe.data.max_length:
         yield f"training.batch_tokens: less than data.max_length, {recipe.data.max_length}"
     if training.next_sentence and objective != ObjectiveKind.MASKED:
         yield f"training.next_sentence: not for objective {objective}"
@@ -153,14 +154,15 @@ def _image_conflicts(recipe: Recipe, model: ModelRecipe, patches: PatchesRecipe)
         yield f"model.patches.size: an image would have {num_tokens} tokens, more than {MAX_TOKENS}"
     if recipe.training.batch_tokens < num_tokens:
         yield f"training.batch_tokens: less than the {num_tokens} tokens of an image"
-    if recipe.objective != ObjectiveKind.CLASSIFICATION:
+    writes = recipe.objective == ObjectiveKind.IMAGE_TO_TEXT
+    if not writes and recipe.objective != ObjectiveKind.CLASSIFICATION:
         yield f"model.patches: not for objective {recipe.objective}"
-    for field in ("window", "recurrent"):
+    for field in ("window", "recurrent", *(("image_stream", "universal") if writes else ())):
         if getattr(model, field) is not None:
             yield f"model.{field}: not in a model of images"
     if model.image_stream is not None:
         yield from _stream_conflicts(model, model.image_stream)
-    else:
+    elif not writes:
         yield from _alone_conflicts(recipe, model)
 
 
@@ -184,10 +186,12 @@ def _stream_conflicts(model: ModelRecipe, stream: ImageStreamRecipe) -> Iterator
             yield f"model.{field}: not beside an image_stream"
 
 
-def reads_texts(recipe: Recipe) -> bool:
-    """Whether the model of ``recipe`` takes texts; True without a model."""
+def has_texts(recipe: Recipe) -> bool:
+    """Whether the model of ``recipe`` reads or writes texts; True without a model."""
     model = recipe.model
-    return model is None or model.patches is None or model.image_stream is not None
+    if model is None or model.patches is None or model.image_stream is not None:
+        return True
+    return recipe.objective == ObjectiveKind.IMAGE_TO_TEXT
 
 
 def _model_conflicts(recipe: Recipe, model: ModelRecipe) -> Iterator[str]:
@@ -195,18 +199,20 @@ def _model_conflicts(recipe: Recipe, model: ModelRecipe) -> Iterator[str]:
         yield "training.augmentation: only in a model of images"
     if model.patches is None and model.image_stream is not None:
         yield "model.image_stream: needs model.patches"
-    if reads_texts(recipe) and recipe.data.max_length > model.max_positions:
+    if model.patches is None and recipe.objective == ObjectiveKind.IMAGE_TO_TEXT:
+        yield "model.patches: missing; objective image_to_text reads images"
+    if has_texts(recipe) and recipe.data.max_length > model.max_positions:
         yield f"data.max_length: more than model.max_positions, {model.max_positions}"
-    is_translation = recipe.objective == ObjectiveKind.SEQUENCE_TO_SEQUENCE
-    if model.num_decoder_layers is not None and not is_translation:
+    has_decoder = has_source(recipe.objective)
+    if model.num_decoder_layers is not None and not has_decoder:
         yield f"model.num_decoder_layers: objective {recipe.objective} has one stack"
     if model.recurrent is None:
         yield from _transformer_conflicts(recipe, model)
     else:
         yield from _recurrent_conflicts(recipe, model, model.recurrent)
-    if model.decoder_sublayers is not None and not is_translation:
+    if model.decoder_sublayers is not None and not has_decoder:
         yield f"model.decoder_sublayers: objective {recipe.objective} has one stack"
-    is_encoder = not is_translation and recipe.objective != ObjectiveKind.NEXT_TOKEN
+    is_encoder = not has_decoder and recipe.objective != ObjectiveKind.NEXT_TOKEN
     if model.global_tokens is not None and not (is_encoder and (model.window or 0) > 1):
         yield "model.global_tokens: only in an encoder with a window of at least 2"
     if model.global_tokens is not None and model.score != ScoreKind.SCALED_DOT:

@@ -24,11 +24,17 @@ class ObjectiveKind(StrEnum):
     NEXT_TOKEN = "next_token"
     MASKED = "masked"  # Devlin et al. 2018, section 3.1
     SEQUENCE_TO_SEQUENCE = "sequence_to_sequence"
+    IMAGE_TO_TEXT = "image_to_text"
     CLASSIFICATION = "classification"
     TOKEN_CLASSIFICATION = "token_classification"
     SPAN = "span"
     RELEVANCE = "relevance"  # the score of a query and a document by a cross-encoder
     RETRIEVAL = "retrieval"  # vectors of queries and documents
+
+
+def has_source(objective: ObjectiveKind) -> bool:
+    """Whether a decoder writes from a source: an encoder reads a text or an image."""
+    return objective in (ObjectiveKind.SEQUENCE_TO_SEQUENCE, ObjectiveKind.IMAGE_TO_TEXT)
 
 
 class StoredPrecision(StrEnum):
@@ -167,7 +173,8 @@ class ModelRecipe(Section, frozen=True, kw_only=True):
     """The size and variant of the Transformer, or of a recurrent encoder-decoder.
 
     With ``recurrent``, only sizes, numbers of layers, ``max_positions`` and ``tied`` matter; with
-    ``patches``, ``max_positions`` does not.
+    ``patches``, ``max_positions`` does not matter, unless there is a decoder: the positions and
+    sizes of texts are then the decoder's.
 
     Attributes:
         num_heads, inner_size: default: the base model of Vaswani et al. 2017, table 3.

@@ -32,7 +32,7 @@ from train.native import (
 )
 from train.objectives import TrainingModule
 from train.preparation import Preparation
-from train.read_recipe import read_recipe, reads_texts
+from train.read_recipe import has_texts, read_recipe
 from train.recipe import GlobalTokens, ModelRecipe, ObjectiveKind, Recipe
 from train.regularization import TrainingKernels, add_dropout
 from train.report import TrainingReport
@@ -72,8 +72,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
         (out / CONFIG_FILE).unlink(missing_ok=True)
     barrier()
     image = image_to_read(recipe, start)
-    has_texts = image is None or (recipe.model is not None and reads_texts(recipe))
-    tokenizer = _tokenizer(recipe, start, out, dataset) if has_texts else None
+    tokenizer = _tokenizer(recipe, start, out, dataset) if _has_texts(recipe, start) else None
     vocabulary_size = 0 if tokenizer is None else tokenizer.get_vocab_size()
     labels = () if recipe.retrieval is not None else labels_of(dataset.train)
     config = _model_config(recipe, vocabulary_size, labels, start)
@@ -83,7 +82,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     reading = None
     if recipe.retrieval is not None and tokenizer is not None:
         reading = reading_of(recipe.retrieval, recipe.data.max_length, tokenizer, tokens)
-    encoder = encoder_of(tokenizer, image, labels, reading)
+    encoder = encoder_of(recipe.objective, tokenizer, image, labels, reading)
     rows = _encode(recipe, encoder, vocabulary_size, dataset)
     kernels = TrainingKernels(recipe.training.attention_dropout)
     model = Transformer(config, kernels)
@@ -111,6 +110,12 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
         shutil.rmtree(out / STATE_FOLDER)
         report.say(f"{out}: validation loss {result.validation_loss:.4f}")
     return out
+
+
+def _has_texts(recipe: Recipe, start: Checkpoint | None) -> bool:
+    if recipe.model is not None or start is None:
+        return has_texts(recipe)
+    return start.config.vocabulary_size > 0
 
 
 def _is_finished(out: Path, recipe: Recipe, *, restart: bool) -> bool:

@@ -114,7 +114,7 @@ def read_held_out(path: Path, task: Task, name: str) -> HeldOutSet:
 
 
 def _tokenizer(path: Path, native: NativeConfig) -> str:
-    if not native.model.reads_texts:
+    if not native.model.vocabulary_size:
         return NO_TOKENIZER
     return _read(path / TOKENIZER_FILE).decode("utf-8")
 

@@ -28,7 +28,8 @@ def choose_held_out(checkpoint: Checkpoint, choice: str) -> HeldOutSet | None:
         raise UnsupportedError(
             f"--evaluate: no quality is measured for {task}; supported: {', '.join(MEASURES)}"
         )
-    if task == Task.GENERATE and checkpoint.config.kind != Kind.DECODER:
+    of_images = checkpoint.image is not None
+    if task == Task.GENERATE and checkpoint.config.kind != Kind.DECODER and not of_images:
         raise UnsupportedError(
             f"--evaluate: no quality is measured for {task} of an {checkpoint.config.kind}: "
             "examples of it have no source"

@@ -18,9 +18,11 @@ from export.decoding import (
 )
 from export.fidelity.figures import log_softmax
 from export.fidelity.subject import GraphFolder, Subject
+from export.image_sources import ImageSource
 from export.quality.entities import decode_entities
 from export.quality.images import images_of
 from export.quality.metrics import (
+    character_error_rate,
     entity_f1,
     exact_match,
     macro_f1,
@@ -30,8 +32,10 @@ from export.quality.metrics import (
 from export.quality.model import BATCH, Metrics, Model, encode, ids_of
 from export.quality.ponder import ponder_metrics
 from export.quality.retrieval import ranking, retrieval
+from export.speech import Source
 from model.bundle import Task
 from model.bundle_files import to_json
+from model.config import Kind
 from model.examples import (
     AnswerExample,
     ClassificationExample,
@@ -108,6 +112,8 @@ def translation(model: Model, examples: Sequence[TranslationExample]) -> Metrics
 
 def generation(model: Model, examples: Sequence[TextExample]) -> Metrics:
     """The perplexity of texts after their prompts; exact match for texts with a prompt."""
+    if model.subject.kind == Kind.ENCODER_DECODER:
+        return image_to_text(model, examples)
     subject, total, count = model.subject, 0.0, 0
     prompts, texts = [], []
     for example in examples:
@@ -132,7 +138,23 @@ def generation(model: Model, examples: Sequence[TextExample]) -> Metrics:
     return metrics
 
 
-def _generate(model: Model, prompts: list[list[int]], sources: list[list[int]] | None) -> list[str]:
+def image_to_text(model: Model, examples: Sequence[TextExample]) -> Metrics:
+    """Exact match and character error rate of greedy texts about images."""
+    spec = model.subject.image
+    images = images_of(examples, spec, has_texts=True)
+    size = 0 if spec is None else spec.num_tokens
+    sources = [ImageSource(image, size, []) for image in images]
+    outputs = _generate(model, [model.subject.target_start] * len(sources), sources)
+    references = [example.text for example in examples]
+    return {
+        "exact_match": exact_match(outputs, references),
+        "character_error_rate": character_error_rate(outputs, references),
+    }
+
+
+def _generate(
+    model: Model, prompts: list[list[int]], sources: Sequence[Source] | None
+) -> list[str]:
     """Greedy outputs; rows of similar length share a batch."""
     subject = model.subject
     keys = prompts if sources is None else sources
@@ -144,6 +166,8 @@ def _generate(model: Model, prompts: list[list[int]], sources: list[list[int]] |
         longest = max(len(keys[index]) for index in chosen)
         limit = subject.max_positions - max(len(prompts[index]) for index in chosen)
         num_steps = max(MIN_NEW_TOKENS, math.ceil(model.max_length_factor * longest))
+        if subject.image is not None:  # its size says nothing about the text
+            num_steps = MAX_NEW_TOKENS
         inputs = DecodingInputs(
             prompts=[prompts[index] for index in chosen],
             num_steps=max(1, min(num_steps, limit, MAX_NEW_TOKENS)),
@@ -187,7 +211,7 @@ def fill_mask(model: Model, examples: Sequence[MaskedExample]) -> Metrics:
 def classification(model: Model, examples: Sequence[ClassificationExample]) -> Metrics:
     """Accuracy, and macro F1 over labels."""
     subject = model.subject
-    images = images_of(examples, subject.image, reads_texts=subject.vocabulary_size > 0)
+    images = images_of(examples, subject.image, has_texts=subject.vocabulary_size > 0)
     rows = [ids_of(subject.encode_pair(e.text, e.pair)) for e in examples if e.text]
     outputs = [model.labels[int(logits.argmax())] for logits in encode(model, rows, images)]
     references = [example.label for example in examples]

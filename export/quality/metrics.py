@@ -35,6 +35,25 @@ def exact_match(outputs: Sequence[Hashable], references: Sequence[Hashable]) -> 
     return sum(output == reference for output, reference in pairs) / len(pairs)
 
 
+def edit_distance(output: Sequence[str], target: Sequence[str]) -> int:
+    """Insertions, deletions and substitutions from one to the other (Levenshtein 1966)."""
+    row = list(range(len(target) + 1))
+    for index, symbol in enumerate(output, 1):
+        diagonal, row[0] = row[0], index
+        for column, expected in enumerate(target, 1):
+            diagonal, row[column] = (
+                row[column],
+                min(row[column] + 1, row[column - 1] + 1, diagonal + (symbol != expected)),
+            )
+    return row[-1]
+
+
+def character_error_rate(outputs: Sequence[str], references: Sequence[str]) -> float:
+    """The edit distances of all outputs, divided by the number of characters of the references."""
+    errors = sum(map(edit_distance, outputs, references))
+    return errors / max(1, sum(map(len, references)))
+
+
 def macro_f1(outputs: Sequence[str], references: Sequence[str]) -> float:
     """The mean F1 over the labels that occur in ``references``."""
     scores = []

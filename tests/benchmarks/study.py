@@ -22,13 +22,13 @@ from tokenizers import Tokenizer
 
 from client.sync import Client
 from client.types import SentenceSplit
-from export.quality.metrics import translation_metrics
+from export.quality.metrics import edit_distance, translation_metrics
 from loadtest.machine import machine
 from model.bundle import Task
 from model.examples import TranslationExample, parse_examples
 from model.native_checkpoint import CONFIG_FILE, HELD_OUT_FILE, TOKENIZER_FILE, TRAINING_FILE
 from tests.benchmarks import reports
-from tests.benchmarks.study_quality import edit_distance, phonemes
+from tests.benchmarks.study_quality import phonemes
 from tests.benchmarks.translation import (
     ROOT,
     export_bundle,

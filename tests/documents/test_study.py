@@ -8,7 +8,6 @@ import pytest
 from model.examples import TranslationExample
 from scripts import study
 from tests.benchmarks.study import TASKS, groups, quality
-from tests.benchmarks.study_quality import edit_distance
 
 SOUND, TRANSLATION = TASKS
 
@@ -37,14 +36,6 @@ def test_a_plot_of_another_report_is_found(tmp_path: Path, monkeypatch: pytest.M
     assert study.outdated_plots() == []
     copy.write_bytes(copy.read_bytes() + b"\n")
     assert study.outdated_plots() == study.plots()
-
-
-@pytest.mark.parametrize(
-    ("output", "target", "distance"),
-    [("", "", 0), ("", "A B", 2), ("A B", "", 2), ("A B C", "A C", 1), ("B A", "A B", 2)],
-)
-def test_edit_distance(output: str, target: str, distance: int) -> None:
-    assert edit_distance(output.split(), target.split()) == distance
 
 
 def test_groups_and_quality_of_sounds() -> None:

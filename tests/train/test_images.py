@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,28 @@ from export.errors import SourceError
 from export.importers.native import import_native
 from export.quality.images import images_of
 from model.bundle import Task
-from model.examples import ClassificationExample, parse_examples
+from model.config import Kind
+from model.examples import ClassificationExample, TextExample, parse_examples
 from model.image_config import ImageSpec, Resampling
 from model.images import Pixels, encode_png
 from tests.train.support import RECIPES, shortened
-from train.architecture import with_new_head
-from train.batches import Row, make_batch
+from train.architecture import model_config, with_new_head
+from train.batches import IGNORED, Row, make_batch
 from train.data.shapes import shapes
 from train.errors import DataError, RecipeError
 from train.image_recipe import AugmentationRecipe
-from train.images import ImageRowEncoder, augment_row, sample_images, transform
+from train.images import (
+    ImageRowEncoder,
+    ImageToTextRowEncoder,
+    augment_row,
+    sample_images,
+    transform,
+)
+from train.objectives import TextRowEncoder
 from train.read_recipe import parse_recipe
-from train.recipe import ObjectiveKind
+from train.recipe import ObjectiveKind, TokenizerKind, TokenizerRecipe
 from train.run import run_training
+from train.tokenizer import BOS, EOS, train_tokenizer
 
 GREY = ImageSpec(
     height=8, width=4, num_channels=1, resize=(8, 4), resampling=Resampling.BILINEAR, num_tokens=3
@@ -53,6 +63,38 @@ def test_an_example_has_a_text_or_an_image(fields: dict[str, str]) -> None:
     line = json.dumps({"label": "x", **fields}).encode()
     with pytest.raises(ValueError, match=r"file: line 1: (needs a text or|an image has no pair)"):
         parse_examples(line, Task.CLASSIFY, "file")
+
+
+def test_a_text_is_about_an_image_or_follows_a_prompt() -> None:
+    example = TextExample(text="x", image=PICTURE)
+    line = msgspec.json.encode(example)
+    assert parse_examples(line, Task.GENERATE, "file") == [example]
+    assert b"image" not in msgspec.json.encode(TextExample(text="x"))
+    both = json.dumps({"text": "x", "prompt": "a", "image": "AA=="}).encode()
+    with pytest.raises(ValueError, match=r"file: line 1: an image has no prompt"):
+        parse_examples(both, Task.GENERATE, "file")
+
+
+def test_a_text_about_an_image_is_a_target() -> None:
+    tokenizer = train_tokenizer(
+        TokenizerRecipe(kind=TokenizerKind.CHARACTERS), Kind.ENCODER_DECODER, ["ab"]
+    )
+    encoder = ImageToTextRowEncoder(tokenizer, GREY)
+    first, second = (
+        encoder.encode(ObjectiveKind.IMAGE_TO_TEXT, TextExample(text=text, image=PICTURE))[0]
+        for text in ("ab", "b")
+    )
+    a, b = (tokenizer.token_to_id(letter) for letter in "ab")
+    assert (first.inputs, first.targets) == ([BOS, a, b], [a, b, EOS])
+    assert first.length == 3 + GREY.num_tokens
+    batch = make_batch([first, second])
+    assert batch.targets.tolist() == [[a, b, EOS], [b, EOS, IGNORED]]
+    assert batch.pixels is not None
+    assert batch.pixels.shape == (2, 8, 4, 1)
+    with pytest.raises(ValueError, match="the model reads images, and it has none"):
+        encoder.encode(ObjectiveKind.IMAGE_TO_TEXT, TextExample(text="a"))
+    with pytest.raises(ValueError, match="the model reads texts, and it has an image"):
+        TextRowEncoder(tokenizer, ()).next_token(TextExample(text="a", image=PICTURE))
 
 
 def test_rows_have_the_tokens_of_their_image() -> None:
@@ -164,6 +206,78 @@ def test_conflicts_name_a_field(section: str, changes: dict[str, object], expect
         parse_recipe(values, "bad.toml")
 
 
+@pytest.mark.parametrize(
+    ("section", "name", "value"),
+    [
+        ("model", "patches", None),
+        ("model", "window", 4),
+        ("model", "recurrent", {"cell": "gru"}),
+        ("model", "universal", {}),
+        (
+            "model",
+            "image_stream",
+            {
+                **dict.fromkeys(("hidden_size", "num_heads", "inner_size"), 8),
+                **dict.fromkeys(("num_layers", "num_connections"), 1),
+            },
+        ),
+        ("recipe", "tokenizer", None),
+        ("data", "max_length", 17),
+    ],
+)
+def test_conflicts_of_texts_about_images_name_a_field(
+    section: str, name: str, value: object
+) -> None:
+    values = tomllib.loads((RECIPES / "tiny-captions.toml").read_text("utf-8"))
+    changed = values if section == "recipe" else values[section]
+    changed.pop(name, None)
+    if value is not None:
+        changed[name] = value
+    field = name if section == "recipe" else f"{section}.{name}"
+    with pytest.raises(RecipeError, match=rf"\n  {re.escape(field)}: "):
+        parse_recipe(values, "bad.toml")
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "relative"])
+def test_a_decoder_of_images_has_positions_of_its_own(positions: str) -> None:
+    values = tomllib.loads((RECIPES / "tiny-captions.toml").read_text("utf-8"))
+    values["model"]["positions"] = positions
+    recipe = parse_recipe(values, "tiny-captions.toml")
+    assert recipe.model is not None
+    config = model_config(recipe.model, recipe.objective, 20, 0)
+    encoder, decoder = config.encoder, config.decoder
+    assert encoder is not None
+    assert decoder is not None
+    read, written = encoder.layers[0].attention, decoder.layers[0].attention
+    assert read is not None
+    assert written is not None
+    assert (read.rotary, read.relative) == (None, None)
+    assert (written.rotary is not None) == (positions == "rotary")
+    assert (written.relative is not None) == (positions == "relative")
+    assert not config.reads_texts
+
+
+def test_a_checkpoint_that_writes_about_images(tmp_path: Path) -> None:
+    recipe = shortened("tiny-captions", tmp_path, num_steps=2)
+    imported = import_native(run_training(recipe, tmp_path / "out"))
+    assert imported.tasks == (Task.GENERATE,)
+    assert imported.max_input_tokens is None
+    assert imported.image is not None
+    assert len(imported.images(64, 0)) == 32
+    assert imported.held_out is not None
+    examples: Any = imported.held_out.examples
+    assert len(images_of(examples, imported.image, has_texts=True)) == 200
+    again = tmp_path / "again"
+    again.mkdir()
+    short = shortened("tiny-captions", again, num_steps=1)
+    text = re.sub(r"(?s)\[tokenizer\].*?\[training\]", "[training]", short.read_text("utf-8"))
+    start = f'start_from = "{tmp_path / "out"}"\n[data]'
+    short.write_text(text.replace("[data]", start), "utf-8")
+    continued = import_native(run_training(short, again / "out"))
+    assert continued.config == imported.config
+    assert continued.tokenizer_json == imported.tokenizer_json
+
+
 def test_texts_are_not_augmented() -> None:
     values = tomllib.loads((RECIPES / "tiny-majority.toml").read_text("utf-8"))
     values["training"]["augmentation"] = {"shift": 1}
@@ -186,9 +300,9 @@ def test_a_checkpoint_has_images_and_no_tokenizer(checkpoint: Path) -> None:
     assert len(imported.images(64, 0)) == 32
     assert imported.held_out is not None
     examples: Any = imported.held_out.examples
-    assert len(images_of(examples, imported.image, reads_texts=False)) == 200
-    with pytest.raises(SourceError, match="held-out example 1: the model reads a text"):
-        images_of(examples, None, reads_texts=True)
+    assert len(images_of(examples, imported.image, has_texts=False)) == 200
+    with pytest.raises(SourceError, match="held-out example 1: the model needs a text"):
+        images_of(examples, None, has_texts=True)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,12 @@ def _translate(client: Client, model: str, examples: list[TranslationExample]) -
 
 
 def _generate(client: Client, model: str, examples: list[TextExample]) -> int:
-    outputs = client.generate(model, [example.prompt for example in examples]).outputs
+    """Texts after prompts, or about images."""
+    images = [example.image for example in examples if isinstance(example.image, bytes)]
+    if images:
+        outputs = client.generate(model, images=images).outputs
+    else:
+        outputs = client.generate(model, [example.prompt for example in examples]).outputs
     return sum(o.text == e.text for o, e in zip(outputs, examples, strict=True))
 
 

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import numpy.typing as npt
 
-from model.examples import ClassificationExample, Example
+from model.examples import ClassificationExample, Example, TextExample
 from model.images import encode_png
 
 SIDE = 16  # pixels
@@ -14,6 +14,8 @@ LIGHT, DARK = (180.0, 255.0), (0.0, 50.0)  # brightness of a shape and of its ba
 NOISE = 8.0  # standard deviation
 PLACE_SIDE, PLACE_RADII = 12, (4.5, 5.5)  # for each of two shapes
 PLACES = ("left", "right")
+# The row and column of a second shape in the image's quarters, and how the first one lies to it.
+SECOND_PLACES = ((0, 1, "left of"), (1, 0, "above"))
 QUESTIONS = ("what is on the {} ?", "which shape is on the {} side ?", "{} ?")
 Floats = npt.NDArray[np.float64]
 
@@ -31,6 +33,19 @@ def questions(rng: random.Random) -> Example:
     place = rng.randrange(len(PLACES))
     text = rng.choice(QUESTIONS).format(PLACES[place])
     return ClassificationExample(text=text, label=labels[place], image=_png(values, rng))
+
+
+def captions(rng: random.Random) -> Example:
+    """One or two shapes in an image of 24 by 24, grey, and a text that says which and where."""
+    labels = rng.choices(sorted(INSIDE), k=rng.choice((1, 2, 2, 2)))
+    *second, relation = rng.choice(SECOND_PLACES)
+    values = np.full((2 * PLACE_SIDE, 2 * PLACE_SIDE), rng.uniform(*DARK))
+    for label, (row, column) in zip(labels, ((0, 0), second), strict=False):
+        top, left = row * PLACE_SIDE, column * PLACE_SIDE
+        place = values[top : top + PLACE_SIDE, left : left + PLACE_SIDE]
+        place[:] = _drawn(label, PLACE_SIDE, PLACE_RADII, rng)
+    text = f" {relation} ".join(f"a {label}" for label in labels)
+    return TextExample(text=text, image=_png(values, rng))
 
 
 def _drawn(label: str, side: int, radii: tuple[float, float], rng: random.Random) -> Floats:

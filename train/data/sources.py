@@ -22,6 +22,7 @@ OBJECTIVE_TASKS = {
     ObjectiveKind.NEXT_TOKEN: Task.GENERATE,
     ObjectiveKind.MASKED: Task.FILL_MASK,
     ObjectiveKind.SEQUENCE_TO_SEQUENCE: Task.TRANSLATE,
+    ObjectiveKind.IMAGE_TO_TEXT: Task.GENERATE,
     ObjectiveKind.CLASSIFICATION: Task.CLASSIFY,
     ObjectiveKind.TOKEN_CLASSIFICATION: Task.TAG,
     ObjectiveKind.SPAN: Task.ANSWER,

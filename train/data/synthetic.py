@@ -15,7 +15,7 @@ from model.examples import (
     TextExample,
     TranslationExample,
 )
-from train.data.shapes import questions, shapes
+from train.data.shapes import captions, questions, shapes
 
 LETTERS = "abcdefghij"
 CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">"}
@@ -147,4 +147,5 @@ TASKS: dict[str, Callable[[random.Random], Example]] = {
     "capitals": capitals,
     "shapes": shapes,
     "questions": questions,
+    "captions": captions,
 }
