@@ -12,7 +12,7 @@ from export.graphs import ponder_outputs
 from export.runtime import Array, Floats, Session
 from model.adaptive import record_ponder
 from model.config import HeadKind, ModelConfig
-from model.graph_spec import ATTENDED_LENGTHS, PIXELS, REMAINDERS, UPDATES
+from model.graph_spec import ATTENDED_LENGTHS, PIXELS, REMAINDERS, SPARSE_WEIGHTS, UPDATES
 from model.images import Pixels
 from model.layers import full_lengths
 from model.transformer import Transformer
@@ -77,13 +77,10 @@ def encode_eagerly(model: Transformer, inputs: EncoderInputs) -> list[list[Float
         part = inputs.part(index, index + 1)
         with record_ponder(model) as ponders:
             hidden = _hidden(model, part)
-        kind, lengths = model.config.head.kind, full_lengths(hidden)
-        if kind == HeadKind.LANGUAGE_MODEL:
+        if model.config.head.kind == HeadKind.LANGUAGE_MODEL:
             outputs = [model.logits(hidden)]
-        elif kind == HeadKind.EMBEDDING:
-            outputs = [model.pool(hidden, lengths), hidden]
         else:
-            outputs = [model.pool(hidden, lengths)]
+            outputs = model.head_outputs(hidden, full_lengths(hidden))
         outputs += ponder_outputs(ponders)
         results.append([output[0].numpy() for output in outputs])
     return results
@@ -126,7 +123,7 @@ def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats
     if fills_masks:
         outputs[0] = outputs[0].reshape(num_rows, longest, -1)
     has_length = [
-        output.ndim > 2 or name in (UPDATES, REMAINDERS)
+        output.ndim > 2 or name in (SPARSE_WEIGHTS, UPDATES, REMAINDERS)
         for name, output in zip(named, outputs, strict=True)
     ]
     return [

@@ -70,8 +70,7 @@ class HeadedEncoder(nn.Module):
             (positions,) = inputs
             outputs = [self.model.logits(select_tokens(hidden, positions))]
         else:
-            outputs = [self.model.pool(hidden, lengths)]
-            outputs += [hidden] if config.head.kind == HeadKind.EMBEDDING else []
+            outputs = self.model.head_outputs(hidden, lengths)
         return outputs + ponder_outputs(ponders)
 
 
@@ -84,8 +83,7 @@ class ImageEncoder(nn.Module):
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
         hidden = self.model.encode_images(pixels)
-        outputs = [self.model.pool(hidden, full_lengths(hidden))]
-        return outputs + ([hidden] if self.model.config.head.kind == HeadKind.EMBEDDING else [])
+        return self.model.head_outputs(hidden, full_lengths(hidden))
 
 
 class PromptImageEncoder(nn.Module):

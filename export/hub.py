@@ -1,7 +1,7 @@
 """Checkpoints by name from the Hugging Face Hub: ``hf:OWNER/NAME[@REVISION][:FILE]``.
 
 ``HF_HOME``, ``HF_TOKEN``, ``HF_ENDPOINT`` and ``HF_HUB_OFFLINE`` work as in *huggingface-hub*.
-Pickles are never fetched.
+Of pickles, only the small ones that are read are fetched (:mod:`export.readers.pickles`).
 """
 
 import os
@@ -25,7 +25,7 @@ from export.readers.hugging_face import (
 )
 from export.readers.image_processor import PROCESSOR_FILE, WHOLE_PROCESSOR_FILE
 from export.readers.lora import ADAPTER_FILE, ADAPTER_WEIGHTS_FILE, is_adapter
-from export.readers.pickles import SUFFIXES
+from export.readers.pickles import LINEAR_FILES, SUFFIXES
 from export.tokenization.hugging_face import SENTENCE_PIECES, TARGET_PIECES, TOKENIZER_FILE
 
 PREFIX = "hf:"
@@ -45,7 +45,7 @@ WEIGHTS = (WEIGHTS_FILE, INDEX_FILE, "model-*-of-*.safetensors", ADAPTER_WEIGHTS
 # Files in every CTranslate2 folder, beside the model file.
 VOCABULARIES = ("vocabulary.json", "vocabulary.txt")
 # Modules of sentence-transformers: 1_Pooling, 2_Dense, …
-MODULES = ("[0-9]_*/config.json", "[0-9]_*/model.safetensors")
+MODULES = ("[0-9]_*/config.json", "[0-9]_*/model.safetensors", *LINEAR_FILES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ def _other_weights(name: HubName, folder: Path) -> Path:
         raise SourceError(f"several GGUF files, name one, as in {example}: {', '.join(gguf)}")
     if MODEL_FILE in files and any(file in VOCABULARIES for file in files):
         return _snapshot(name, [MODEL_FILE])
-    pickles = [file for file in files if file.endswith(SUFFIXES)]
+    pickles = [file for file in files if file.endswith(SUFFIXES) and file not in LINEAR_FILES]
     if pickles:
         raise UnsupportedError(
             f"{name.repository}: no {WEIGHTS_FILE}, only pickles, which can run code when they are "

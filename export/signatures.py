@@ -20,9 +20,11 @@ from model.graph_spec import (
     ENCODE_IMAGES,
     IMAGE_POSITIONS,
     IMAGE_VECTORS,
+    MULTI_VECTORS,
     PIXELS,
     REMAINDERS,
     SAMPLES,
+    SPARSE_WEIGHTS,
     UPDATES,
 )
 from model.image_config import PatchConfig
@@ -153,27 +155,27 @@ def _pixels(patches: PatchConfig) -> TensorSpec:
 
 
 def _chosen_logits(config: ModelConfig) -> TensorSpec:
-    shape = ("chosen", config.vocabulary_size)
-    return TensorSpec(name="logits", dtype=Dtype.FLOAT32, shape=shape)
+    return TensorSpec(name="logits", dtype=Dtype.FLOAT32, shape=("chosen", config.vocabulary_size))
+
+
+def _vector_size(config: ModelConfig) -> int:
+    return config.head.dense[-1].size if config.head.dense else config.hidden_size
 
 
 def _embeddings(config: ModelConfig) -> list[TensorSpec]:
-    dense = config.head.dense
+    vectors = config.head.multi_vector
     return [
-        _floats("embeddings", dense[-1].size if dense else config.hidden_size),
+        _floats("embeddings", _vector_size(config)),
         _floats("token_embeddings", "length", config.hidden_size),
+        *([_floats(SPARSE_WEIGHTS, "length")] if config.head.sparse else []),
+        *([] if vectors is None else [_floats(MULTI_VECTORS, "length", vectors.size)]),
     ]
-
-
-def _token_vectors(config: ModelConfig) -> list[TensorSpec]:
-    dense = config.head.dense
-    return [_floats("embeddings", "length", dense[-1].size if dense else config.hidden_size)]
 
 
 HEAD_OUTPUTS: dict[HeadKind, Callable[[ModelConfig], list[TensorSpec]]] = {
     HeadKind.EMBEDDING: _embeddings,
     HeadKind.SPARSE_EMBEDDING: lambda config: [_floats("embeddings", config.vocabulary_size)],
-    HeadKind.MULTI_VECTOR_EMBEDDING: _token_vectors,
+    HeadKind.MULTI_VECTOR_EMBEDDING: lambda x: [_floats("embeddings", "length", _vector_size(x))],
     HeadKind.CLASSIFICATION: lambda config: [_floats("logits", config.head.num_labels)],
     HeadKind.TOKEN_CLASSIFICATION: lambda config: [
         _floats("logits", "length", config.head.num_labels)

@@ -14,7 +14,13 @@ from model.adapters import AdapterSpec
 from model.audio_config import AudioSpec, TranscriptionTokens
 from model.config import Kind
 from model.edits import Edit, EditKind, EditVocabulary
-from model.embedding_spec import Embedding, EmbeddingKind, MultiVector
+from model.embedding_spec import (
+    Embedding,
+    EmbeddingKind,
+    MultiVector,
+    TokenVectors,
+    TokenWeights,
+)
 from model.graph_spec import (
     ATTEND,
     ATTEND_ENCODE,
@@ -92,6 +98,8 @@ __all__ = [
     "StateSpec",
     "Task",
     "TensorSpec",
+    "TokenVectors",
+    "TokenWeights",
     "TranscriptionTokens",
 ]
 

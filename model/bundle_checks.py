@@ -1,5 +1,7 @@
 """Checks of a manifest's parts against its graphs. Imports no torch."""
 
+from collections.abc import Sequence
+
 from model.bundle import (
     ATTENDED_LENGTHS,
     ENCODE_IMAGES,
@@ -12,8 +14,11 @@ from model.bundle import (
     ImagePrompt,
     ImageSpec,
     Manifest,
+    Shape,
+    TensorSpec,
 )
 from model.config import Kind
+from model.graph_spec import MULTI_VECTORS, SPARSE_WEIGHTS
 from model.image_config import MAX_IMAGE_TOKENS
 
 
@@ -29,6 +34,7 @@ def check_embedding(manifest: Manifest, embedding: Embedding, label: str) -> Non
     graph = manifest.graphs.get("encode")
     inputs = () if graph is None else tuple(tensor.name for tensor in graph.inputs)
     outputs = () if graph is None else tuple(tensor.shape for tensor in graph.outputs)
+    _check_other_kinds(embedding, size, () if graph is None else graph.outputs, label)
     expected = ("batch", *(() if spec is None else ("length",)), embedding.size)
     if kind != EmbeddingKind.DENSE and outputs[:1] != (expected,):
         raise BundleError(f"{label}: the graph encode does not return {kind} vectors")
@@ -42,6 +48,26 @@ def check_embedding(manifest: Manifest, embedding: Embedding, label: str) -> Non
     for id_ in (spec.query_marker, spec.document_marker, spec.filler, *spec.skipped):
         if id_ is not None and not 0 <= id_ < size:
             raise BundleError(f"{label}: token {id_} is beyond the vocabulary of {size}")
+
+
+def _check_other_kinds(
+    embedding: Embedding, vocabulary_size: int, outputs: Sequence[TensorSpec], label: str
+) -> None:
+    """Rejects kinds of vectors beside the first one that the graph does not return."""
+    weights, vectors = embedding.token_weights or None, embedding.token_vectors or None
+    if embedding.kind != EmbeddingKind.DENSE and len(embedding.kinds) > 1:
+        raise BundleError(f"{label}: {embedding.kind} vectors have no others beside them")
+    expected: dict[str, Shape] = {}
+    if weights is not None:
+        expected[SPARSE_WEIGHTS] = ("batch", "length")
+        if any(id_ >= vocabulary_size for id_ in weights.excluded):
+            raise BundleError(f"{label}: token_weights: a token is beyond the vocabulary")
+    if vectors is not None:
+        expected[MULTI_VECTORS] = ("batch", "length", vectors.size)
+    names = (SPARSE_WEIGHTS, MULTI_VECTORS)
+    returned = {x.name: x.shape for x in outputs if x.name in names and x.dtype == Dtype.FLOAT32}
+    if returned != expected:
+        raise BundleError(f"{label}: the graph encode does not return {', '.join(names)} as stated")
 
 
 def check_image(manifest: Manifest, image: ImageSpec, label: str) -> None:

@@ -40,10 +40,35 @@ class MultiVector(Record, frozen=True, kw_only=True):
     skipped: tuple[TokenId, ...] = ()
 
 
+class TokenWeights(Record, frozen=True, kw_only=True):
+    """Sparse vectors from a weight of each token of a text (Chen et al. 2024, M3-Embedding).
+
+    The weight of a vocabulary token is the largest of its occurrences.
+
+    Attributes:
+        excluded: tokens without a weight, such as special tokens.
+    """
+
+    excluded: tuple[TokenId, ...] = ()
+
+
+class TokenVectors(Record, frozen=True, kw_only=True):
+    """A vector with L2 norm 1 for each token of a text but the first (M3-Embedding).
+
+    Queries and documents are read alike. The similarity is the mean, not the sum, of each query
+    vector's highest dot product (section 3.2).
+    """
+
+    size: Size
+
+
 class Embedding(Record, frozen=True, kw_only=True):
     """The vectors of an embedding model.
 
+    A model with dense vectors may have others too, from the same run of the graph.
+
     Attributes:
+        kind: that of the vectors, or of those that a request gets by default.
         size: size of a vector; for sparse vectors, that of the vocabulary.
         pooling: for dense vectors.
         multi_vector: for models with a vector per token.
@@ -57,6 +82,18 @@ class Embedding(Record, frozen=True, kw_only=True):
     pooling: PoolingKind | None = None
     is_normalized: bool
     multi_vector: MultiVector | None = None
+    # Of models with several kinds; older servers lack the fields.
+    token_weights: TokenWeights | msgspec.UnsetType = msgspec.UNSET
+    token_vectors: TokenVectors | msgspec.UnsetType = msgspec.UNSET
     truncations: tuple[Size, ...] = ()
     prompts: dict[str, str] = msgspec.field(default_factory=dict)
     default_prompt: str | None = None
+
+    @property
+    def kinds(self) -> tuple[EmbeddingKind, ...]:
+        """The kinds of vectors that a request may choose; the default first."""
+        others = (
+            (EmbeddingKind.SPARSE, self.token_weights),
+            (EmbeddingKind.MULTI_VECTOR, self.token_vectors),
+        )
+        return (self.kind, *(kind for kind, spec in others if spec is not msgspec.UNSET))

@@ -12,7 +12,10 @@ Signatures (``batch`` and ``length`` are dynamic; all lengths int32, ids int64):
                           ``pixels [batch, height, width, channels]``, uint8; without
                           the others, or one for each text.
                           out: ``embeddings [batch, size]`` and ``token_embeddings
-                          [batch, length, hidden]``; sparse ``embeddings [batch,
+                          [batch, length, hidden]``, and if the model has several kinds
+                          of vectors ``sparse_weights [batch, length]`` (of each token, at
+                          least 0) and ``multi_vectors [batch, length, size]``; sparse
+                          ``embeddings [batch,
                           vocabulary]``; for each token ``embeddings [batch, length,
                           size]``; or ``logits``: of texts ``[batch,
                           labels]``, of tokens ``[batch, length, labels]``, of an
@@ -82,6 +85,8 @@ PIXELS, SAMPLES = "pixels", "samples"  # inputs of the encoder
 ENCODE_IMAGES = "encode_images"
 IMAGE_VECTORS, IMAGE_POSITIONS = "image_vectors", "image_positions"
 ATTENDED_LENGTHS = "attended_lengths"
+# Outputs of models with several kinds of vectors.
+SPARSE_WEIGHTS, MULTI_VECTORS = "sparse_weights", "multi_vectors"
 # Outputs with adaptive computation time.
 UPDATES, REMAINDERS = "updates", "remainders"
 

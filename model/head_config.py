@@ -25,5 +25,8 @@ class HeadConfig(ConfigStruct, frozen=True, kw_only=True):
     normalize: bool = False
     dense: tuple[DenseConfig, ...] = ()
     num_labels: int = 0
+    # Beside an embedding, of each token: its weight as a sparse vector has it, and its own vector.
+    sparse: bool = False
+    multi_vector: DenseConfig | None = None
     log_twice: bool = False  # log(1 + log(1 + relu(x))): Shen et al. 2025, arXiv 2504.14839
     soft_cap: float | None = None  # logits become cap * tanh(logits / cap) (Gemma 2)

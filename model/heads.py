@@ -60,15 +60,33 @@ class _PooledHead(_Head):
 
 
 class EmbeddingHead(_PooledHead):
-    """The pooled vector, with L2 norm 1 if ``normalize``."""
+    """The pooled vector, with L2 norm 1 if ``normalize``; and what the model has for each token."""
 
     def __init__(self, model: ModelConfig) -> None:
         super().__init__(model)
-        self.normalize = model.head.normalize
+        config, size = model.head, model.hidden_size
+        self.normalize = config.normalize
+        self.sparse = Linear(size, 1, bias=True) if config.sparse else None
+        self.multi_vector = None
+        if config.multi_vector is not None:
+            self.multi_vector = Dense(size, config.multi_vector)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         pooled = self.vectors(hidden, lengths)
         return functional.normalize(pooled, dim=-1) if self.normalize else pooled
+
+    def of_tokens(self, hidden: Tensor) -> list[Tensor]:
+        """The outputs for each token (Chen et al. 2024, M3-Embedding, section 3.2), if any.
+
+        From ``hidden [batch, length, size]``: the weight of each token in a sparse vector,
+        ``[batch, length]``, at least 0; and its vector with L2 norm 1, ``[batch, length, n]``.
+        """
+        outputs: list[Tensor] = []
+        if self.sparse is not None:
+            outputs.append(self.sparse(hidden).squeeze(-1).relu())
+        if self.multi_vector is not None:
+            outputs.append(functional.normalize(self.multi_vector(hidden), dim=-1))
+        return outputs
 
 
 class MultiVectorHead(_Head):

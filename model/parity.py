@@ -13,6 +13,14 @@ class MatrixError(Record, frozen=True, kw_only=True):
     relative_error: float
 
 
+class VectorFidelity(Record, frozen=True, kw_only=True):
+    """The figures of :class:`Fidelity` with the same names."""
+
+    min_cosine: float
+    mean_cosine: float
+    retrieval_agreement: float
+
+
 class Fidelity(Record, frozen=True, kw_only=True):
     """The difference between the bundle's graphs and the fp32 graphs, in figures of the task.
 
@@ -28,6 +36,8 @@ class Fidelity(Record, frozen=True, kw_only=True):
         min_cosine: lowest cosine of a text's vectors in both.
         mean_cosine: mean cosine over all texts.
         retrieval_agreement: share of texts with the same nearest other text.
+        other_vectors: of a model with several kinds of vectors, by kind, those of all but the
+            first; other bundles lack the field.
         max_probability_difference: largest difference of a probability of a label or answer token.
         worst_matrices: linear maps with the largest errors, the largest first.
         matrix_errors: root mean square error of each kind of linear map.
@@ -49,6 +59,7 @@ class Fidelity(Record, frozen=True, kw_only=True):
     worst_matrices: tuple[MatrixError, ...] = ()
     matrix_errors: dict[str, float] = msgspec.field(default_factory=dict)
     exceeded_limits: tuple[str, ...] = ()
+    other_vectors: dict[str, VectorFidelity] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AdapterParity(Record, frozen=True, kw_only=True):

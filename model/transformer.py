@@ -17,7 +17,7 @@ from model.embeddings import (
     TokenEmbedding,
     images_config,
 )
-from model.heads import HEADS, SparseHead
+from model.heads import HEADS, EmbeddingHead, SparseHead
 from model.image_stream import ImageStream
 from model.kernels import ModelKernels, Step
 from model.layers import full_lengths
@@ -185,6 +185,13 @@ class Transformer(nn.Module):
             return self.head.weights(hidden, lengths, self.embedding.tokens.weight)
         pooled: Tensor = self.head(hidden, lengths)
         return pooled
+
+    def head_outputs(self, hidden: Tensor, lengths: Tensor) -> list[Tensor]:
+        """All outputs of the encoder's head; of an embedding head the hidden vectors second."""
+        outputs = [self.pool(hidden, lengths)]
+        if isinstance(self.head, EmbeddingHead):
+            outputs += [hidden, *self.head.of_tokens(hidden)]
+        return outputs
 
     def decode(
         self,

@@ -168,6 +168,14 @@ def retrieval_bundles() -> Path:
     return _cached(f"retrieval-{key}", retrieval_models.NAMES, retrieval_models.write_bundle_of)
 
 
+def m3_bundles() -> Path:
+    """Random models with several kinds of vectors: ``tests.m3_models.NAMES``."""
+    from tests import m3_models  # noqa: PLC0415  (imports torch)
+
+    key = _key("model", "export", "tests/heads.py", "tests/m3_models.py")
+    return _cached(f"m3-{key}", m3_models.NAMES, m3_models.write_bundle_of)
+
+
 def image_bundles() -> Path:
     """Random models of images, and of texts with images: ``tests.image_models.CHECKPOINTS``."""
     from tests.image_models import CHECKPOINTS  # noqa: PLC0415  (imports torch)

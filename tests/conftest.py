@@ -138,6 +138,12 @@ def head_bundles() -> Path:
 
 
 @pytest.fixture(scope="session")
+def m3_bundles() -> Path:
+    """``tests.bundles.m3_bundles``."""
+    return bundles.m3_bundles()
+
+
+@pytest.fixture(scope="session")
 def retrieval_bundles() -> Path:
     """Random embedding models: ``splade``, ``colbert``, ``colbert-unfilled``."""
     return bundles.retrieval_bundles()

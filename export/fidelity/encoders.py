@@ -1,7 +1,7 @@
 """Fidelity of encoders: vectors, decisions of heads, and predictions for masks."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from export.fidelity.figures import (
 from export.fidelity.subject import GraphFolder, Subject
 from export.fidelity.texts import QUESTIONS, mixed_texts
 from export.runtime import Floats, Session
-from model.bundle import EmbeddingKind, MultiVector, ScoreFunction, Task
+from model.bundle import Embedding, EmbeddingKind, MultiVector, ScoreFunction, Task
+from model.graph_spec import MULTI_VECTORS, SPARSE_WEIGHTS
 from model.late_interaction import document_ids, kept_tokens, query_ids
 
 BATCH = 8
@@ -33,11 +34,15 @@ MASK_EVERY = 6  # masks every sixth token of a text, for masked language models
 
 @dataclass(frozen=True)
 class EncoderComparison:
-    """The figures for the model's task. ``inputs``: the first batch."""
+    """The figures for the model's task.
+
+    ``inputs``: the first batch. ``other_vectors``: by kind, those beside ``vectors``.
+    """
 
     num_texts: int
     inputs: EncoderInputs
     vectors: VectorComparison | None = None
+    other_vectors: Mapping[EmbeddingKind, VectorComparison] = field(default_factory=dict)
     decisions: DecisionComparison | None = None
     logits: LogitComparison | None = None
 
@@ -57,11 +62,36 @@ def _vectors(subject: Subject, sessions: list[Session]) -> EncoderComparison | N
         return None
     if embedding is not None and embedding.multi_vector is not None:
         return _token_vectors(inputs, sessions, embedding.multi_vector)
+    if embedding is not None and len(embedding.kinds) > 1:
+        return _several_kinds(inputs, sessions, embedding, subject.vocabulary_size)
     is_sparse = embedding is not None and embedding.kind == EmbeddingKind.SPARSE
     batch = SPARSE_BATCH if is_sparse else BATCH
     expected, actual = (np.stack(_encode(session, inputs, batch)) for session in sessions)
     vectors = compare_vectors(expected, actual, by_dot_product=is_sparse)
     return EncoderComparison(len(inputs), inputs.part(0, batch), vectors=vectors)
+
+
+def _several_kinds(
+    texts: EncoderInputs, sessions: list[Session], embedding: Embedding, vocabulary_size: int
+) -> EncoderComparison:
+    """Compares each kind of vectors of the same runs."""
+    runs = [_outputs(session, texts) for session in sessions]
+    dense = compare_vectors(*(np.stack(run["embeddings"]) for run in runs))
+    others = {}
+    if embedding.token_weights:
+        excluded = list(embedding.token_weights.excluded)
+        whole = [np.zeros((len(texts), vocabulary_size), np.float32) for _ in runs]
+        for run, vectors in zip(runs, whole, strict=True):
+            for vector, ids, weights in zip(vectors, texts.rows, run[SPARSE_WEIGHTS], strict=True):
+                np.maximum.at(vector, ids, weights)
+            vectors[:, excluded] = 0
+        others[EmbeddingKind.SPARSE] = compare_vectors(*whole, by_dot_product=True)
+    if embedding.token_vectors:
+        tokens = [[vectors[1:] for vectors in run[MULTI_VECTORS]] for run in runs]
+        others[EmbeddingKind.MULTI_VECTOR] = compare_token_vectors(
+            *(TokenVectors(vectors, vectors) for vectors in tokens)
+        )
+    return EncoderComparison(len(texts), texts.part(0, BATCH), dense, other_vectors=others)
 
 
 def _token_vectors(
@@ -170,6 +200,17 @@ def _decisions(
     )
     decisions = compare_decisions(expected, actual, multiple=multiple)
     return EncoderComparison(len(inputs), inputs.part(0, BATCH), decisions=decisions)
+
+
+def _outputs(session: Session, inputs: EncoderInputs) -> dict[str, list[Floats]]:
+    """All outputs of each row, by name."""
+    rows = [
+        outputs
+        for start in range(0, len(inputs), BATCH)
+        for outputs in encode_in_graph(session, inputs.part(start, start + BATCH))
+    ]
+    names = (tensor.name for tensor in session.graph.outputs)
+    return {name: [row[index] for row in rows] for index, name in enumerate(names)}
 
 
 def _encode(session: Session, inputs: EncoderInputs, batch: int = BATCH) -> list[Floats]:

@@ -88,6 +88,9 @@ def _exceeded(fidelity: Fidelity, limits: Limits) -> Iterator[str]:
         value, limit = getattr(fidelity, name), getattr(limits, name)
         if value is not None and not value >= limit:
             yield f"{name} is {value:.4f}, below {limit}"
+    for kind, figures in (fidelity.other_vectors or {}).items():
+        if not figures.mean_cosine >= limits.mean_cosine:
+            yield f"mean_cosine of {kind} is {figures.mean_cosine:.4f}, below {limits.mean_cosine}"
     for name in ("kl_divergence", "rms_logprob_difference", "max_probability_difference"):
         value, limit = getattr(fidelity, name), getattr(limits, name)
         if value is not None and not value <= limit:

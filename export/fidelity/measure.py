@@ -6,7 +6,9 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import asdict
 
+import msgspec
 import numpy as np
 
 from export.fidelity.encoders import compare_encoders
@@ -15,9 +17,10 @@ from export.fidelity.matrices import decoder_errors, encoder_errors, kind_of
 from export.fidelity.subject import GraphFolder, Subject
 from model.bundle import Fidelity, MatrixError, ScoreFunction
 from model.config import Kind
+from model.parity import VectorFidelity
 
 NUM_WORST = 5
-_DETAILS = ("worst_matrices", "matrix_errors", "exceeded_limits")
+_DETAILS = ("worst_matrices", "matrix_errors", "exceeded_limits", "other_vectors")
 
 
 def measure_fidelity(
@@ -41,6 +44,8 @@ def figures(fidelity: Fidelity) -> dict[str, str]:
     """The measured figures as text, by name."""
     names = (name for name in fidelity.__struct_fields__ if name not in _DETAILS)
     values = {name: getattr(fidelity, name) for name in names}
+    for kind, others in (fidelity.other_vectors or {}).items():
+        values |= {f"{name} of {kind}": x for name, x in msgspec.structs.asdict(others).items()}
     return {
         name: f"{value:.4f}" if isinstance(value, float) else str(value)
         for name, value in values.items()
@@ -94,6 +99,11 @@ def _encoder(
         min_cosine=None if vectors is None else vectors.min_cosine,
         mean_cosine=None if vectors is None else vectors.mean_cosine,
         retrieval_agreement=None if vectors is None else vectors.retrieval_agreement,
+        other_vectors={
+            kind.value: VectorFidelity(**asdict(figures))
+            for kind, figures in found.other_vectors.items()
+        }
+        or msgspec.UNSET,
         max_probability_difference=difference,
         worst_matrices=_worst(errors),
         matrix_errors=_by_kind(errors),

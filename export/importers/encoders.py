@@ -12,6 +12,7 @@ from torch import Tensor
 from export.checkpoint import Checkpoint, check_weights
 from export.errors import SourceError, UnsupportedError
 from export.importers.heads import Head, HeadReader
+from export.importers.m3 import is_m3, m3_embedder
 from export.importers.multi_vector import is_multi_vector, multi_vector_embedder
 from export.importers.renaming import Rename, prefixed, rename
 from export.importers.samples import ENGLISH_TEXTS
@@ -71,6 +72,8 @@ def read_head(
     read = lookup(heads, architecture, f"{folder.config.origin}: architectures")
     if is_sparse(folder):
         return architecture, sparse_embedder(folder, read)
+    if is_m3(folder):
+        return architecture, m3_embedder(folder)
     return architecture, (embedder if is_embedder(folder) else read)(folder)
 
 

@@ -1,4 +1,7 @@
-"""Detects pickled PyTorch weights. They are never read: unpickling can run arbitrary code."""
+"""Detects pickled PyTorch weights, which are not read: unpickling can run arbitrary code.
+
+Only :data:`LINEAR_FILES` are read, by :mod:`export.importers.m3`.
+"""
 
 import zipfile
 from pathlib import Path
@@ -6,6 +9,9 @@ from pathlib import Path
 from export.errors import UnsupportedError
 
 SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+# M3-Embedding's linear maps. Their publishers have no other format of them.
+SPARSE_FILE, MULTI_VECTOR_FILE = "sparse_linear.pt", "colbert_linear.pt"
+LINEAR_FILES = (SPARSE_FILE, MULTI_VECTOR_FILE)
 _PROTOCOL = b"\x80"  # the first byte of every pickle from protocol 2 on
 
 # Uses only PyTorch and safetensors, in one process; weights_only rejects all but tensors.
@@ -30,8 +36,9 @@ def is_pickle(path: Path) -> bool:
 
 
 def pickles_in(folder: Path) -> list[Path]:
-    """Every pickle in ``folder``, sorted by name."""
-    return [path for path in sorted(folder.iterdir()) if is_pickle(path)]
+    """Every pickle in ``folder`` that is not read, sorted by name."""
+    paths = (path for path in sorted(folder.iterdir()) if path.name not in LINEAR_FILES)
+    return [path for path in paths if is_pickle(path)]
 
 
 def refusal(paths: list[Path], target: Path) -> UnsupportedError:

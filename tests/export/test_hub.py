@@ -18,6 +18,7 @@ from export.hub import HubName, parse, pull
 from export.readers.lora import ADAPTER_FILE, ADAPTER_WEIGHTS_FILE
 from export.sources import load_checkpoint
 from model.bundle_files import read_manifest
+from tests import m3_models
 from tests.export.hub_server import BRANCH, COMMIT, GATED, NAME, PRIVATE, TOKEN, Hub, hub_server
 from tests.export.importers.ctranslate2_files import variables_of, whisper, write_folder
 from tests.export.importers.support import edit_json, randomise, save
@@ -183,6 +184,14 @@ def test_pickles_are_not_fetched(hub: Hub, files: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"only pickles.*not fetched: pytorch_model\.bin"):
         pull(f"hf:{NAME}")
     assert not {"pytorch_model.bin", *UNUSED} & {*hub.fetched}
+
+
+def test_fetches_the_maps_of_m3_embedding_alone(hub: Hub, files: Path) -> None:
+    m3_models.save_source(files)
+    add_unused(files)
+    assert load_checkpoint(f"hf:{NAME}").config.head.sparse
+    pickles = [name for name in hub.fetched if name.endswith((".pt", ".bin"))]
+    assert sorted(pickles) == ["colbert_linear.pt", "sparse_linear.pt"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from model.bundle import MANIFEST_FILE, BundleError
 from model.bundle_files import read_manifest
+from tests.m3_models import M3
 from tests.retrieval_models import MULTI_VECTOR, NAMES, SPARSE
 
 
@@ -53,6 +54,39 @@ def test_refuses_vectors_of_another_kind(
     manifest = json.loads(source.read_text())
     change(manifest)
     directory = tmp_path / name / "1"
+    directory.mkdir(parents=True)
+    (directory / MANIFEST_FILE).write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match=reason):
+        read_manifest(directory)
+
+
+def _without_output(name: str) -> Callable[[Any], None]:
+    def change(manifest: Any) -> None:
+        outputs = manifest["graphs"]["encode"]["outputs"]
+        outputs[:] = [tensor for tensor in outputs if tensor["name"] != name]
+
+    return change
+
+
+SEVERAL: dict[str, tuple[Callable[[Any], None], str]] = {
+    "weights": (_without_output("sparse_weights"), "does not return sparse_weights"),
+    "vectors": (_without_output("multi_vectors"), "does not return .* multi_vectors as stated"),
+    "size": (_embedding(token_vectors={"size": 25}), "multi_vectors as stated"),
+    "unstated": (lambda manifest: manifest["embedding"].pop("token_weights"), "as stated"),
+    "excluded": (_embedding(token_weights={"excluded": [40_000]}), "beyond the vocabulary"),
+    "negative": (_embedding(token_weights={"excluded": [-1]}), "excluded"),
+    "first kind": (_embedding(kind="sparse", size=30_522), "sparse vectors have no others"),
+}
+
+
+@pytest.mark.parametrize("damage", SEVERAL)
+def test_refuses_other_kinds_than_the_graph_returns(
+    m3_bundles: Path, tmp_path: Path, damage: str
+) -> None:
+    change, reason = SEVERAL[damage]
+    manifest = json.loads((m3_bundles / M3 / "1" / MANIFEST_FILE).read_text())
+    change(manifest)
+    directory = tmp_path / M3 / "1"
     directory.mkdir(parents=True)
     (directory / MANIFEST_FILE).write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match=reason):
