@@ -1,12 +1,12 @@
 """Runs an encoder over batches of texts, and splits the outputs by text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from model.adapters import ADAPTERS
-from model.bundle import ATTENDED_LENGTHS, PIXELS, GraphSpec
+from model.bundle import ATTENDED_LENGTHS, MULTI_VECTORS, PIXELS, SPARSE_WEIGHTS, GraphSpec
 from server.engine.encoder_attention import EncoderAttention
 from server.engine.gpu.buckets import TextBuckets
 from server.engine.gpu.padded_encoder import PaddedEncoder
@@ -18,6 +18,8 @@ from server.runtime.contract import BoundGraph, Graph
 from server.runtime.memory import Array
 
 TOKEN_VECTORS = "token_embeddings"
+# The outputs with a row for each token. Only those that a job of the batch wants reach the host.
+TOKEN_OUTPUTS = (TOKEN_VECTORS, SPARSE_WEIGHTS, MULTI_VECTORS)
 
 
 Outputs = list[EncoderOutput | None]
@@ -49,10 +51,9 @@ class EncoderRunner:
     ) -> None:
         self._inputs = {tensor.name for tensor in spec.inputs}
         self._output = spec.outputs[0]
-        self._graph = graph.bind({}, (self._output.name,))
-        self._graph_with_tokens: BoundGraph | None = None
-        if any(tensor.name == TOKEN_VECTORS for tensor in spec.outputs):
-            self._graph_with_tokens = graph.bind({}, (self._output.name, TOKEN_VECTORS))
+        self._token_outputs = [x.name for x in spec.outputs if x.name in TOKEN_OUTPUTS]
+        self._graph = graph
+        self._bound: dict[tuple[str, ...], BoundGraph] = {}
         self._attention = attention
         self._padded = padded
         self._is_sparse = is_sparse
@@ -91,13 +92,13 @@ class EncoderRunner:
         Raises:
             Exception: the run cannot be started.
         """
-        if self._padded is None or any(job.wants_tokens or job.attention for job in jobs):
+        if self._padded is None or any(job.token_outputs or job.attention for job in jobs):
             return None
         bucket = self._padded.buckets.find(len(jobs), max(job.num_tokens for job in jobs))
         if bucket is None:
             return None
         started = self._padded.start(bucket, self._inputs_of(jobs))
-        return lambda: self._split(jobs, started.wait(), None)
+        return lambda: self._split(jobs, started.wait(), {})
 
     def run(self, jobs: Sequence[EncodingJob]) -> Outputs:
         """Runs the graph over a batch."""
@@ -107,15 +108,22 @@ class EncoderRunner:
             if self._attention is None:
                 raise ValueError("this model has no graph with attention weights")
             weights, outputs = self._attention.run(inputs, selection, {self._output.name})
-            (output,) = self._split(jobs, outputs[self._output.name], None)
+            (output,) = self._split(jobs, outputs[self._output.name], {})
             if output is None or not np.isfinite(weights).all():
                 return [None]
             return [replace(output, attention=weights)]
-        graph = self._graph
-        if self._graph_with_tokens is not None and any(job.wants_tokens for job in jobs):
-            graph = self._graph_with_tokens
-        outputs = graph.run(inputs)
-        return self._split(jobs, outputs[self._output.name], outputs.get(TOKEN_VECTORS))
+        wanted = {name for job in jobs for name in job.token_outputs}
+        names = tuple(name for name in self._token_outputs if name in wanted)
+        outputs = self._graph_with(names).run(inputs)
+        return self._split(
+            jobs, outputs[self._output.name], {name: outputs[name] for name in names}
+        )
+
+    def _graph_with(self, names: tuple[str, ...]) -> BoundGraph:
+        """The graph that returns only its first output and the outputs ``names``."""
+        if names not in self._bound:
+            self._bound[names] = self._graph.bind({}, (self._output.name, *names))
+        return self._bound[names]
 
     def _inputs_of(self, jobs: Sequence[EncodingJob]) -> dict[str, Array]:
         """Builds the graph's inputs, one row for each job."""
@@ -147,29 +155,36 @@ class EncoderRunner:
             inputs["logit_positions"] = np.array(positions, np.int32)
         return inputs
 
-    def _split(self, jobs: Sequence[EncodingJob], output: Array, tokens: Array | None) -> Outputs:
-        """Splits the outputs by text, and copies them: a later run overwrites their memory."""
+    def _split(
+        self, jobs: Sequence[EncodingJob], output: Array, tokens: Mapping[str, Array]
+    ) -> Outputs:
+        """Splits the outputs by text, and copies them: a later run overwrites their memory.
+
+        ``tokens``: the outputs with a row for each token, by name.
+        """
         outputs: Outputs = []
         start = 0
-        are_finite = _are_finite(output, tokens)
+        are_finite = _are_finite(output, *tokens.values())
         for row, job in enumerate(jobs):
             if "logit_positions" in self._inputs:
                 vector = output[start : start + len(job.logit_positions)]
                 start += len(job.logit_positions)
             else:
                 vector = output[row, : job.num_tokens] if output.ndim > 2 else output[row]
-            token_vectors = None
-            if tokens is not None and job.wants_tokens:
-                token_vectors = tokens[row, : job.num_tokens].copy()
-            if not (are_finite or _are_finite(vector, token_vectors)):
+            of_tokens = {
+                name: tokens[name][row, : job.num_tokens].copy()
+                for name in job.token_outputs
+                if name in tokens
+            }
+            if not (are_finite or _are_finite(vector, *of_tokens.values())):
                 outputs.append(None)
             elif self._is_sparse:
                 weights = largest_weights(vector, job.max_active_dims)
                 outputs.append(EncoderOutput(weights.values, indices=weights.indices))
             else:
-                outputs.append(EncoderOutput(vector.copy(), token_vectors))
+                outputs.append(EncoderOutput(vector.copy(), of_tokens))
         return outputs
 
 
-def _are_finite(*arrays: Array | None) -> bool:
-    return all(array is None or bool(np.isfinite(array).all()) for array in arrays)
+def _are_finite(*arrays: Array) -> bool:
+    return all(bool(np.isfinite(array).all()) for array in arrays)

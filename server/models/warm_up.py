@@ -19,7 +19,7 @@ from model.config import Kind
 from model.images import Pixels
 from server.config import ServerConfig
 from server.engine.decoding.options import GREEDY, Sampling
-from server.engine.encoder_runner import TOKEN_VECTORS
+from server.engine.encoder_runner import TOKEN_OUTPUTS
 from server.engine.lane import Worker
 from server.engine.observer import Unobserved
 from server.engine.requests.job import EncodingJob, GenerationJob, Job, PromptImage
@@ -185,8 +185,8 @@ def _jobs(model: Model, config: ServerConfig) -> list[Job]:
     job, adapters = _job(model, _MIN_PROMPT), range(len(model.manifest.adapters or ()) + 1)
     if isinstance(job, EncodingJob):
         outputs = model.manifest.graphs["encode"].outputs
-        wants_tokens = any(tensor.name == TOKEN_VECTORS for tensor in outputs)
-        job = msgspec.structs.replace(job, wants_tokens=wants_tokens)
+        names = tuple(tensor.name for tensor in outputs if tensor.name in TOKEN_OUTPUTS)
+        job = msgspec.structs.replace(job, token_outputs=names)
         return [msgspec.structs.replace(job, adapter=adapter) for adapter in adapters]
     image = model.manifest.image
     if image is not None and image.prompt is not None:

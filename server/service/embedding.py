@@ -1,10 +1,11 @@
-"""The request of Embed, and its results: dense vectors, sparse vectors, or token vectors."""
+"""The request of Embed, and its results: dense vectors, sparse vectors and token vectors."""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from model.bundle import EmbeddingKind
 from server.bounds import (
     INPUT_BYTES,
     MAX_ACTIVE_DIMS,
@@ -36,6 +37,7 @@ class EmbedRequest(ModelRequest):
     prompt is used. ``input_type`` selects the prompt for queries or documents, and the encoding by
     a multi-vector (late-interaction) model. ``token_embeddings`` also returns the vector of each
     token; not allowed with windows. ``max_active_dims`` limits the weights of sparse vectors.
+    ``vectors`` are the kinds to return of a model with several; by default the model's first.
     """
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
@@ -47,6 +49,7 @@ class EmbedRequest(ModelRequest):
     input_type: InputType | None = None
     token_embeddings: bool = False
     max_active_dims: int | None = bounded(None, 1, MAX_ACTIVE_DIMS)
+    vectors: tuple[EmbeddingKind, ...] = sized((), max_items=len(EmbeddingKind))
     length: LengthOptions = field(default_factory=LengthOptions)
 
 
@@ -78,9 +81,9 @@ class SparseVector:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """One input's ``vector`` of shape ``[size]``; ``None`` for sparse and multi-vector models.
+    """One input's ``vector`` of shape ``[size]``; ``None`` if the request wants other kinds.
 
-    ``tokens`` is set if the request asks for it, and always for multi-vector models.
+    ``tokens`` is set if the request asks for it, and for multi-vector embeddings.
     """
 
     vector: Floats | None

@@ -198,7 +198,7 @@ class EncoderCall:
         num_texts: int,
         *,
         logit_positions: tuple[int, ...] = (),
-        wants_tokens: bool = False,
+        token_outputs: tuple[str, ...] = (),
         max_active_dims: int = MAX_ACTIVE_DIMS,
         attention: AttentionSelection | None = None,
     ) -> EncodingJob:
@@ -211,7 +211,7 @@ class EncoderCall:
             segment_ids=window.segment_ids,
             num_attended=window.num_attended,
             logit_positions=logit_positions,
-            wants_tokens=wants_tokens,
+            token_outputs=token_outputs,
             max_active_dims=max_active_dims,
             attention=attention,
             is_bulk=self.is_bulk,
@@ -224,7 +224,7 @@ class EncoderCall:
         self,
         tokenized: Sequence[TokenizedText],
         *,
-        wants_tokens: bool = False,
+        token_outputs: tuple[str, ...] = (),
         max_active_dims: int = MAX_ACTIVE_DIMS,
         attention: AttentionSelection | None = None,
     ) -> list[list[EncodingJob]]:
@@ -235,7 +235,7 @@ class EncoderCall:
                 [
                     self.job(
                         *(window, num_jobs),
-                        wants_tokens=wants_tokens,
+                        token_outputs=token_outputs,
                         max_active_dims=max_active_dims,
                         attention=attention,
                     )

@@ -90,7 +90,8 @@ class EmbeddingInfo:
 
     ``pooling`` is empty unless they are dense. ``truncations`` are the sizes to which they may be
     truncated. ``query_length`` and ``document_length`` are the maximum tokens of queries and
-    documents; 0 unless the model is multi-vector.
+    documents; 0 unless the model is multi-vector. Only a model with several kinds of vectors has
+    ``kinds``, all of them with the default first, and ``token_vector_size``.
     """
 
     kind: EmbeddingKind
@@ -102,6 +103,8 @@ class EmbeddingInfo:
     default_prompt: str = ""
     query_length: int = 0
     document_length: int = 0
+    kinds: tuple[EmbeddingKind, ...] = ()
+    token_vector_size: int = 0
 
 
 def _max_source_length(model: Model) -> int:
@@ -193,4 +196,6 @@ def _embedding_info(embedding: Embedding | None) -> EmbeddingInfo | None:
         default_prompt=embedding.default_prompt or "",
         query_length=0 if lengths is None else lengths.query_length,
         document_length=0 if lengths is None else lengths.document_length,
+        kinds=embedding.kinds if len(embedding.kinds) > 1 else (),
+        token_vector_size=embedding.token_vectors.size if embedding.token_vectors else 0,
     )

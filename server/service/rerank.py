@@ -5,11 +5,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from model.bundle import Embedding, ScoreFunction, Task
+from model.bundle import Embedding, EmbeddingKind, ScoreFunction, Task
 from server.bounds import INPUT_BYTES, MAX_INTEGER, MAX_NAME_BYTES, MAX_TEXTS, bounded, ruled, sized
+from server.errors import InvalidArgumentError
+from server.models.registry import Model
 from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
+from server.service.embedding_kinds import kinds_of, token_outputs
 from server.service.encoder_call import EncoderCall
 from server.service.encoder_options import (
     LengthOptions,
@@ -19,7 +22,7 @@ from server.service.encoder_options import (
 )
 from server.service.input_types import InputType, reader_of, typed_prompt
 from server.service.requests import ModelRequest
-from server.service.similarity import check_similarity_size, similarity, similarity_cost
+from server.service.similarity import Query, check_similarity_size, similarity, similarity_cost
 from server.service.threads import MAX_SLICE_COST, Slice, slices_of
 from server.service.truncation import Truncation, truncation_of
 from server.service.usage import Timing, Usage
@@ -33,7 +36,9 @@ class RerankRequest(ModelRequest):
     ``top_n`` limits the documents to the n best; ``None`` returns all. ``score_function`` applies
     to cross-encoders; ``None`` means the function that the model was trained with.
     ``query_prompt_name`` and ``document_prompt_name`` apply to embedding models; ``None`` means the
-    model's prompt for queries or documents, or its default prompt.
+    model's prompt for queries or documents, or its default prompt. ``vectors`` are the kinds of an
+    embedding model with several to compare; by default the model's first. The score is then the
+    mean of theirs with ``weights``, one for each of ``vectors``; by default all are equal.
     """
 
     query: str = ruled(INPUT_BYTES, "")
@@ -43,6 +48,8 @@ class RerankRequest(ModelRequest):
     score_function: ScoreFunction | None = None
     query_prompt_name: str | None = sized(None, max_bytes=MAX_NAME_BYTES)
     document_prompt_name: str | None = sized(None, max_bytes=MAX_NAME_BYTES)
+    vectors: tuple[EmbeddingKind, ...] = sized((), max_items=len(EmbeddingKind))
+    weights: tuple[float, ...] = sized((), max_items=len(EmbeddingKind))
     length: LengthOptions = field(default_factory=LengthOptions)
 
 
@@ -86,7 +93,8 @@ async def rerank(request: RerankRequest, context: ServiceContext, caller: Caller
     """Ranks documents by a cross-encoder's scores, or by the similarity of embeddings.
 
     The similarity is the cosine for dense vectors, the dot product for sparse vectors, and for
-    multi-vector models the sum of each query vector's highest dot product (MaxSim).
+    multi-vector models the sum of each query vector's highest dot product (MaxSim), or its mean if
+    the model has several kinds of vectors. Scores of several kinds are a weighted mean.
 
     A document in several windows gets the score of its best window (Dai and Callan 2019).
 
@@ -121,6 +129,9 @@ async def rerank(request: RerankRequest, context: ServiceContext, caller: Caller
 
 async def _cross_encoder_scores(request: RerankRequest, call: EncoderCall) -> _Scores:
     """Scores (query, document) pairs with a cross-encoder."""
+    for name in ("vectors", "weights"):
+        if getattr(request, name):
+            raise InvalidArgumentError(name, f"{call.model.manifest.name!r} has no vectors")
     limit = length_limit(request.length, call.model, LongInput.ERROR)
     to_scores = score_function(request.score_function, call.model)
     documents = request.documents
@@ -140,6 +151,7 @@ async def _cross_encoder_scores(request: RerankRequest, call: EncoderCall) -> _S
 async def _similarities(request: RerankRequest, call: EncoderCall) -> _Scores:
     """Scores documents by the similarity of their embeddings to the query's."""
     model = call.model
+    weights = _weights(request, model)
     readers = [reader_of(model, input_type) for input_type in (InputType.QUERY, InputType.DOCUMENT)]
     query_limit, limit = (
         length_limit(request.length, model, LongInput.ERROR, reader=reader) for reader in readers
@@ -153,9 +165,10 @@ async def _similarities(request: RerankRequest, call: EncoderCall) -> _Scores:
     )
     documents = [document_prompt + document for document in request.documents]
     tokenized = await call.tokenize(documents, limit, reader=readers[1], path="documents[{}]")
-    check_similarity_size(query, tokenized, model)
-    (query_output,), *outputs = await call.run(await call.jobs([query, *tokenized]))
-    score = similarity(model, query_output, readers[1])
+    check_similarity_size(query, tokenized, tuple(weights), model)
+    jobs = await call.jobs([query, *tokenized], token_outputs=token_outputs(tuple(weights), model))
+    (query_output,), *outputs = await call.run(jobs)
+    score = similarity(Query(query.windows[0], query_output, model, readers[1]), weights)
     costs = [sum(similarity_cost(query_output, output) for output in each) for each in outputs]
 
     def best_windows(start: int, stop: int) -> list[float]:
@@ -168,6 +181,23 @@ async def _similarities(request: RerankRequest, call: EncoderCall) -> _Scores:
     slices = slices_of(costs, best_windows) if whole.cost > MAX_SLICE_COST else [whole]
     parts = await call.context.run_slices(slices, call.caller, is_admitted=True)
     return _Scores(tokenized, [one for part in parts for one in part])
+
+
+def _weights(request: RerankRequest, model: Model) -> dict[EmbeddingKind, float]:
+    """The weight of each kind of vectors to compare."""
+    kinds = kinds_of(request.vectors, model)
+    if not request.weights:
+        return dict.fromkeys(kinds, 1.0)
+    if len(request.weights) != len(request.vectors):
+        raise InvalidArgumentError(
+            "weights", f"{len(request.weights)} given for {len(request.vectors)} in vectors"
+        )
+    for index, weight in enumerate(request.weights):
+        if not 0 <= weight <= MAX_INTEGER:  # NaN is out of bounds
+            raise InvalidArgumentError(f"weights[{index}]", f"{weight} is not in 0 … {MAX_INTEGER}")
+    if not sum(request.weights):
+        raise InvalidArgumentError("weights", "are all 0")
+    return dict(zip(kinds, request.weights, strict=True))
 
 
 def _prompts(request: RerankRequest, embedding: Embedding | None) -> tuple[str, str]:

@@ -1,16 +1,19 @@
 """Scores documents for a query by the vectors of an embedding model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from model.bundle import EmbeddingKind
 from server.bounds import MAX_SIMILARITY_PRODUCTS, MAX_VECTOR_NUMBERS
 from server.engine.requests.update import EncoderOutput
+from server.engine.sparse_vectors import SparseWeights
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
+from server.service.embedding_kinds import token_vector_size, token_vectors_of, weights_of
 from server.service.encoder_options import Floats
-from server.service.vectors import normalized, weights_of
+from server.service.vectors import normalized
 from server.text.late_interaction import LateInteraction
 from server.text.windows import TokenizedText, Window
 
@@ -25,42 +28,83 @@ Score = Callable[[Window, EncoderOutput], float]
 """Maps a document's window and the model's output for it to a score."""
 
 
-def similarity(
-    model: Model, query: EncoderOutput, documents_reader: LateInteraction | None
-) -> Score:
-    """The similarity to a query with output ``query``; the model's kind of vectors selects it.
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query, the model and its output for it.
 
     ``documents_reader`` is the reader of a multi-vector (late-interaction) model, else ``None``.
     """
-    if model.manifest.embedding_kind == EmbeddingKind.SPARSE:
-        return _dot_product(query, model.manifest.dimensions.vocabulary_size)
-    if documents_reader is not None:
-        return _max_sim(query.vector, documents_reader)
-    unit = normalized(query.vector)
+
+    window: Window
+    output: EncoderOutput
+    model: Model
+    documents_reader: LateInteraction | None
+
+
+def similarity(query: Query, weights: Mapping[EmbeddingKind, float]) -> Score:
+    """The similarity to a query: the mean of those by the kinds in ``weights``, so weighted."""
+    scores = [(_SCORES[kind](query), weight) for kind, weight in weights.items()]
+    if len(scores) == 1:
+        return scores[0][0]
+    total = sum(weights.values())
+
+    def score(window: Window, output: EncoderOutput) -> float:
+        return sum(weight * one(window, output) for one, weight in scores) / total
+
+    return score
+
+
+def _cosine(query: Query) -> Score:
+    unit = normalized(query.output.vector)
     return lambda _, output: float(normalized(output.vector) @ unit)
 
 
-def _dot_product(query: EncoderOutput, vocabulary_size: int) -> Score:
+def _dot_product(query: Query) -> Score:
     """The dot product of sparse vectors."""
-    whole = np.zeros(vocabulary_size, np.float32)
-    weights = weights_of(query)
+    model = query.model
+    whole = np.zeros(model.manifest.dimensions.vocabulary_size, np.float32)
+
+    def of(window: Window, output: EncoderOutput) -> SparseWeights:
+        return weights_of(window, output, model, len(window.token_ids))
+
+    weights = of(query.window, query.output)
     whole[weights.indices] = weights.values
-    return lambda _, output: float(whole[weights_of(output).indices] @ output.vector)
+
+    def score(window: Window, output: EncoderOutput) -> float:
+        weights = of(window, output)
+        return float(whole[weights.indices] @ weights.values)
+
+    return score
 
 
-def _max_sim(query: Floats, reader: LateInteraction) -> Score:
+def _max_sim(query: Query) -> Score:
     """Sums each query vector's highest dot product with a vector of the document (MaxSim).
 
     Source: Khattab and Zaharia 2020, ColBERT, equation 3. A document without token vectors gets the
-    lowest score that a document with vectors of length 1 could have.
+    lowest score that a document with vectors of length 1 could have. Of a model with several kinds,
+    the mean of the highest products (Chen et al. 2024, M3-Embedding, section 3.2).
     """
-    lowest = -float(np.linalg.norm(query, axis=1).sum())
+    reader = query.documents_reader
+    vectors = query.output.vector if reader is not None else token_vectors_of(query.output)
+    lowest, divisor = -float(np.linalg.norm(vectors, axis=1).sum()), 1
+    if reader is None:
+        divisor = max(1, len(vectors))
 
     def score(window: Window, output: EncoderOutput) -> float:
-        vectors = output.vector[reader.kept(window.token_ids)]
-        return _sum_of_highest(query, vectors) if len(vectors) else lowest
+        if reader is None:
+            others = token_vectors_of(output)
+        else:
+            others = output.vector[reader.kept(window.token_ids)]
+        return (_sum_of_highest(vectors, others) if len(others) else lowest) / divisor
 
     return score
+
+
+_SCORES: dict[EmbeddingKind, Callable[[Query], Score]] = {
+    EmbeddingKind.DENSE: _cosine,
+    EmbeddingKind.SPARSE: _dot_product,
+    EmbeddingKind.MULTI_VECTOR: _max_sim,
+}
 
 
 def _sum_of_highest(query: Floats, vectors: Floats) -> float:
@@ -76,7 +120,10 @@ def _sum_of_highest(query: Floats, vectors: Floats) -> float:
 
 
 def check_similarity_size(
-    query: TokenizedText, documents: Sequence[TokenizedText], model: Model
+    query: TokenizedText,
+    documents: Sequence[TokenizedText],
+    kinds: Sequence[EmbeddingKind],
+    model: Model,
 ) -> None:
     """Checks the cost and the memory of comparing token vectors.
 
@@ -84,10 +131,10 @@ def check_similarity_size(
         InvalidArgumentError: the documents' vectors have more than :data:`MAX_VECTOR_NUMBERS`
             numbers, or the comparison needs more than :data:`MAX_SIMILARITY_PRODUCTS` products.
     """
-    embedding = model.manifest.embedding
-    if embedding is None or embedding.kind != EmbeddingKind.MULTI_VECTOR:
+    size = token_vector_size(kinds, model)
+    if size is None:
         return
-    num_numbers = embedding.size * sum(document.num_tokens for document in documents)
+    num_numbers = size * sum(document.num_tokens for document in documents)
     for count, limit, unit in (
         (num_numbers, MAX_VECTOR_NUMBERS, "numbers in vectors of tokens"),
         (num_numbers * query.num_tokens, MAX_SIMILARITY_PRODUCTS, "products of such numbers"),
@@ -101,4 +148,8 @@ def check_similarity_size(
 def similarity_cost(query: EncoderOutput, output: EncoderOutput) -> int:
     """The cost of comparing a query with a window."""
     num_queries = len(query.vector) if query.vector.ndim > 1 else 1
-    return 8 + num_queries * output.vector.size // _PRODUCTS_PER_UNIT
+    num_products = num_queries * output.vector.size
+    for name, vectors in output.of_tokens.items():
+        num_queries = len(query.of_tokens[name]) if vectors.ndim > 1 else 1
+        num_products += num_queries * vectors.size
+    return 8 + num_products // _PRODUCTS_PER_UNIT

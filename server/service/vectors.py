@@ -1,16 +1,19 @@
 """Computes the vectors of texts and images from the model's outputs for their windows."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from model.bundle import EmbeddingKind
 from server.bounds import MAX_ACTIVE_DIMS
+from server.engine.encoder_runner import TOKEN_VECTORS
 from server.engine.requests.update import EncoderOutput
 from server.engine.sparse_vectors import SparseWeights, largest_weights
 from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.service.embedding import Embedding, EmbedRequest, SparseVector, TokenEmbeddings
+from server.service.embedding_kinds import kinds_of, token_vectors_of, weights_of
 from server.service.encoder_options import Floats
 from server.service.input_types import reader_of
 from server.service.truncation import truncation_of, usage_of
@@ -46,33 +49,29 @@ def mean_vector(text: TokenizedText, outputs: Sequence[EncoderOutput]) -> Floats
 
 
 def sparse_weights(
-    outputs: Sequence[EncoderOutput], vocabulary_size: int, max_active_dims: int
+    text: TokenizedText, outputs: Sequence[EncoderOutput], model: Model, max_active_dims: int
 ) -> SparseWeights:
     """The highest weight of each token over all windows; keeps the largest ``max_active_dims``."""
-    windows = [weights_of(output) for output in outputs]
+    windows = [
+        weights_of(window, output, model, max_active_dims)
+        for window, output in zip(text.windows, outputs, strict=True)
+    ]
     if len(windows) == 1:
         return windows[0]
-    whole = np.zeros(vocabulary_size, np.float32)
+    whole = np.zeros(model.manifest.dimensions.vocabulary_size, np.float32)
     for window in windows:
         whole[window.indices] = np.maximum(whole[window.indices], window.values)
     return largest_weights(whole, max_active_dims)
 
 
-def weights_of(output: EncoderOutput) -> SparseWeights:
-    """The sparse vector of one window."""
-    if output.indices is None:
-        raise ValueError("the model's vectors are not sparse")
-    return SparseWeights(output.indices, output.vector)
-
-
 def finished(
-    vectors: Floats, request: EmbedRequest, model: Model, *, is_mean: bool = False
+    vectors: Floats, request: EmbedRequest, is_unit: bool, *, is_mean: bool = False
 ) -> Floats:
     """Truncates and normalizes a vector, or each row of a matrix, as the request asks.
 
-    ``is_mean`` means that it is a mean of the model's vectors, so its length may not be 1.
+    ``is_unit`` means that the model's vectors have length 1; ``is_mean`` that this is a mean of
+    them, so its length may not be 1.
     """
-    is_unit = is_normalized(model)
     is_changed = request.dimensions is not None or is_mean
     vectors = vectors[..., : request.dimensions]
     if (is_unit and is_changed) or (request.normalize and not is_unit):
@@ -85,10 +84,10 @@ def _dense(
 ) -> Iterator[Embedding]:
     for text, windows in zip(texts, outputs, strict=True):
         vector = mean_vector(text, windows)
-        vector = finished(vector, request, model, is_mean=len(windows) > 1)
+        vector = finished(vector, request, is_normalized(model), is_mean=len(windows) > 1)
         tokens = None
         if request.token_embeddings:
-            vectors = windows[0].token_vectors
+            vectors = windows[0].of_tokens.get(TOKEN_VECTORS)
             if vectors is None:
                 raise InvalidArgumentError(
                     "token_embeddings", "the model's bundle does not return them: export it again"
@@ -102,7 +101,10 @@ def _sparse(
 ) -> Iterator[Embedding]:
     size = model.manifest.dimensions.vocabulary_size
     limit = request.max_active_dims or MAX_ACTIVE_DIMS
-    vectors = [sparse_weights(windows, size, limit) for windows in outputs]
+    vectors = [
+        sparse_weights(text, windows, model, limit)
+        for text, windows in zip(texts, outputs, strict=True)
+    ]
     is_used = np.zeros(size, bool)
     for vector in vectors:
         is_used[vector.indices] = True
@@ -118,11 +120,13 @@ def _multi_vector(
     texts: Sequence[TokenizedText], outputs: Outputs, request: EmbedRequest, model: Model
 ) -> Iterator[Embedding]:
     reader = reader_of(model, request.input_type)
-    if reader is None:
-        raise ValueError("the model has one vector for each text")
     for text, (output,) in zip(texts, outputs, strict=True):
-        kept = reader.kept(text.windows[0].token_ids)
-        vectors = finished(output.vector[kept], request, model)
+        if reader is None:
+            kept: Sequence[int] = range(1, len(text.windows[0].token_ids))
+            vectors = finished(token_vectors_of(output), request, True)
+        else:
+            kept = reader.kept(text.windows[0].token_ids)
+            vectors = finished(output.vector[kept], request, is_normalized(model))
         tokens = _token_embeddings(text, kept, vectors, model)
         yield Embedding(None, usage_of(text), truncation_of(text), tokens)
 
@@ -160,5 +164,19 @@ def embeddings_of(
     Raises:
         InvalidArgumentError: the request asks for token vectors that the bundle does not return.
     """
-    kind = model.manifest.embedding_kind or EmbeddingKind.DENSE
-    yield from _EMBEDDINGS[kind](texts, outputs, request, model)
+    kinds = kinds_of(request.vectors, model)
+    parts = [_EMBEDDINGS[kind](texts, outputs, request, model) for kind in kinds]
+    if len(parts) == 1:
+        yield from parts[0]
+        return
+    for embeddings in zip(*parts, strict=True):
+        by_kind = dict(zip(kinds, embeddings, strict=True))
+        vector = by_kind.get(EmbeddingKind.DENSE)
+        sparse = by_kind.get(EmbeddingKind.SPARSE)
+        tokens = by_kind.get(EmbeddingKind.MULTI_VECTOR)
+        yield replace(
+            embeddings[0],
+            vector=None if vector is None else vector.vector,
+            tokens=None if tokens is None else tokens.tokens,
+            sparse=None if sparse is None else sparse.sparse,
+        )

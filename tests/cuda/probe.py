@@ -21,6 +21,7 @@ from server.app import make_backends
 from server.config import ServerConfig
 from server.config_defaults import BATCHED_TOKENS, PADDED_TOKENS
 from server.engine.decoding.options import AttentionSelection, Beams, LogprobOptions, Sampling
+from server.engine.encoder_runner import TOKEN_VECTORS
 from server.engine.lane import Worker
 from server.engine.observer import Unobserved
 from server.engine.requests.busy_lanes import BusyLanes
@@ -47,7 +48,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "logprobs": {"logprob_options": LogprobOptions(top_logprobs=2)},
     "beams": {"beams": Beams(3)},
     "scores": {"logprob_options": LogprobOptions(prompt_logprobs=2)},
-    "tokens": {"wants_tokens": True},
+    "tokens": {"token_outputs": (TOKEN_VECTORS,)},
     "attention": {},
 }
 _ATTENTION = "attention"
@@ -304,7 +305,7 @@ def _add(update: JobUpdate, output: Output) -> None:
     attention = update.prompt.attention
     if update.encoded is not None:
         encoded, attention = update.encoded, update.encoded.attention
-        vector = encoded.vector if encoded.token_vectors is None else encoded.token_vectors
+        vector = encoded.of_tokens.get(TOKEN_VECTORS, encoded.vector)
         output.vector.extend(vector.ravel().tolist())
     if attention is not None:
         output.attention.extend(attention.ravel().tolist())

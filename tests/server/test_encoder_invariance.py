@@ -10,14 +10,14 @@ import pytest
 from model.bundle import ATTENDED_LENGTHS, EmbeddingKind
 from model.bundle_files import read_manifest
 from server.engine.encoder_batch import BatchLimits
-from server.engine.encoder_runner import TOKEN_VECTORS, EncoderRunner
+from server.engine.encoder_runner import TOKEN_OUTPUTS, EncoderRunner
 from server.engine.encoder_worker import EncoderWorker
 from server.engine.observer import Unobserved
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.update import JobUpdate
 from server.runtime.kernels.library import Kernels, supported_kernels
 from server.runtime.ort.backend import OrtBackend
-from tests import heads, retrieval_models
+from tests import heads, m3_models, retrieval_models
 from tests.faults.record import record
 from tests.literature import LITERATURE
 
@@ -42,7 +42,8 @@ class Encoder:
         ]
         self._vocabulary_size = manifest.dimensions.vocabulary_size
         self._max_length = min(manifest.dimensions.max_positions, 200)
-        self._wants_tokens = any(tensor.name == TOKEN_VECTORS for tensor in self._spec.outputs)
+        names = (tensor.name for tensor in self._spec.outputs)
+        self._token_outputs = [name for name in names if name in TOKEN_OUTPUTS]
         inputs = {tensor.name for tensor in self._spec.inputs}
         self._fills_masks = "logit_positions" in inputs
         self._has_unattended = ATTENDED_LENGTHS in inputs
@@ -56,7 +57,7 @@ class Encoder:
             ids,
             num_attended=rng.randrange(1, length + 1) if self._has_unattended else None,
             logit_positions=positions if self._fills_masks else (),
-            wants_tokens=self._wants_tokens and rng.random() < 0.5,
+            token_outputs=tuple(x for x in self._token_outputs if rng.random() < 0.5),
         )
 
     def run(self, jobs: Sequence[EncodingJob], num_threads: int) -> list[JobUpdate]:
@@ -85,9 +86,9 @@ def assert_invariant(encoder: Encoder, name: str) -> None:
             assert alone is not None
             np.testing.assert_array_equal(ours.vector, alone.vector, strict=True)
             np.testing.assert_array_equal(ours.indices, alone.indices)
-            if job.wants_tokens:
-                assert alone.token_vectors is not None
-                np.testing.assert_array_equal(ours.token_vectors, alone.token_vectors)
+            assert tuple(ours.of_tokens) == job.token_outputs
+            for name_, rows in alone.of_tokens.items():
+                np.testing.assert_array_equal(ours.of_tokens[name_], rows, strict=True)
             num_texts += 1
     record(
         15,
@@ -108,6 +109,13 @@ def test_batch_does_not_change_results(head_bundles: Path, name: str) -> None:
 @pytest.mark.parametrize("name", retrieval_models.NAMES)
 def test_batch_does_not_change_retrieval(retrieval_bundles: Path, name: str) -> None:
     assert_invariant(Encoder(retrieval_bundles / name / "1"), f"{name} in fp32")
+
+
+@pytest.mark.usefixtures("register_bits")
+@pytest.mark.parametrize("name", m3_models.NAMES)
+def test_batch_does_not_change_several_kinds_of_vectors(m3_bundles: Path, name: str) -> None:
+    precision = "int8" if name == m3_models.M3_INT8 else "fp32"
+    assert_invariant(Encoder(m3_bundles / name / "1"), f"M3-Embedding in {precision}")
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from server.constraint import Constraint, ConstraintError, Floats
 from server.engine.decoding.options import Beams, Sampling
 from server.engine.encoder_batch import BatchLimits
+from server.engine.encoder_runner import TOKEN_VECTORS
 from server.engine.failures import RUN_FAILED, run_with_isolation
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.lifecycle import Outcome
@@ -135,7 +136,7 @@ def test_encoder_batch_fails_only_the_failing_texts() -> None:
     encoder = make_encoder_worker(graph, BatchLimits(100))
     texts = [(2, 4), (2, FAIL), (2, 6), (2, POISON), (2, 8)]
     for id_, text in enumerate(texts):
-        encoder.submit(id_, EncodingJob(text, wants_tokens=True))
+        encoder.submit(id_, EncodingJob(text, token_outputs=(TOKEN_VECTORS,)))
     updates = {update.id: update for update in encoder.step()}
     assert graph.num_runs == 1 + len(texts)
     for id_, text in enumerate(texts):

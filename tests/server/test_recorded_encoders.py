@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from model.bundle import Manifest
 from model.bundle_files import read_manifest
 from server.engine.encoder_batch import BatchLimits
-from server.engine.encoder_runner import EncoderRunner
+from server.engine.encoder_runner import TOKEN_VECTORS, EncoderRunner
 from server.engine.encoder_worker import EncoderWorker
 from server.engine.gpu.buckets import TextBuckets
 from server.engine.gpu.padded_encoder import PaddedEncoder, can_be_padded
@@ -177,14 +177,17 @@ def test_a_text_longer_than_all_buckets_is_not_padded(embedder: Encoder) -> None
 
 def test_vectors_of_tokens_are_not_recorded(embedder: Encoder) -> None:
     worker, rng = embedder.worker(), random.Random(3)
-    jobs = [embedder.job(rng, wants_tokens=index % 5 == 0) for index in range(30)]
+    jobs = [
+        embedder.job(rng, token_outputs=(TOKEN_VECTORS,) if index % 5 == 0 else ())
+        for index in range(30)
+    ]
     submit(worker, jobs)
     updates, _ = finish(worker)
     assert_right(embedder, jobs, updates)
     for id_, job in enumerate(jobs):
         encoded = updates[id_].encoded
         assert encoded is not None
-        assert (encoded.token_vectors is not None) == job.wants_tokens
+        assert tuple(encoded.of_tokens) == job.token_outputs
 
 
 @pytest.mark.parametrize("function", ["GraphLaunch", "MemcpyAsync:in", "EventSynchronize"])

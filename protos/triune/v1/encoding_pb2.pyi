@@ -113,6 +113,26 @@ INPUT_TYPE_QUERY: InputType.ValueType  # 1
 INPUT_TYPE_DOCUMENT: InputType.ValueType  # 2
 Global___InputType: _TypeAlias = InputType  # noqa: Y015
 
+class _EmbeddingKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EmbeddingKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EmbeddingKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EMBEDDING_KIND_UNSPECIFIED: _EmbeddingKind.ValueType  # 0
+    EMBEDDING_KIND_DENSE: _EmbeddingKind.ValueType  # 1
+    EMBEDDING_KIND_SPARSE: _EmbeddingKind.ValueType  # 2
+    EMBEDDING_KIND_MULTI_VECTOR: _EmbeddingKind.ValueType  # 3
+
+class EmbeddingKind(_EmbeddingKind, metaclass=_EmbeddingKindEnumTypeWrapper):
+    """A kind of vectors: one for a text, weights of tokens of the vocabulary, or one for each token."""
+
+EMBEDDING_KIND_UNSPECIFIED: EmbeddingKind.ValueType  # 0
+EMBEDDING_KIND_DENSE: EmbeddingKind.ValueType  # 1
+EMBEDDING_KIND_SPARSE: EmbeddingKind.ValueType  # 2
+EMBEDDING_KIND_MULTI_VECTOR: EmbeddingKind.ValueType  # 3
+Global___EmbeddingKind: _TypeAlias = EmbeddingKind  # noqa: Y015
+
 class _ScoreFunction:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -271,6 +291,7 @@ class EmbedOptions(_message.Message):
     TOKEN_EMBEDDINGS_FIELD_NUMBER: _builtins.int
     INPUT_TYPE_FIELD_NUMBER: _builtins.int
     MAX_ACTIVE_DIMS_FIELD_NUMBER: _builtins.int
+    VECTORS_FIELD_NUMBER: _builtins.int
     encoding_format: Global___EncodingFormat.ValueType
     dimensions: _builtins.int
     """Truncates vectors to this many dimensions, for Matryoshka models: one of the model's
@@ -292,6 +313,12 @@ class EmbedOptions(_message.Message):
     """
     max_active_dims: _builtins.int
     """For sparse vectors: keeps at most this many weights, the largest. Default and maximum: 1024."""
+    @_builtins.property
+    def vectors(self) -> _containers.RepeatedScalarFieldContainer[Global___EmbeddingKind.ValueType]:
+        """The kinds of vectors to return, all from one run of the model: values of EmbeddingInfo.kinds.
+        Default: EmbeddingInfo.kind.
+        """
+
     def __init__(
         self,
         *,
@@ -303,10 +330,11 @@ class EmbedOptions(_message.Message):
         token_embeddings: _builtins.bool | None = ...,
         input_type: Global___InputType.ValueType = ...,
         max_active_dims: _builtins.int | None = ...,
+        vectors: _abc.Iterable[Global___EmbeddingKind.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_dimensions", b"_dimensions", "_max_active_dims", b"_max_active_dims", "_normalize", b"_normalize", "_prompt", b"_prompt", "_prompt_name", b"_prompt_name", "_token_embeddings", b"_token_embeddings", "dimensions", b"dimensions", "max_active_dims", b"max_active_dims", "normalize", b"normalize", "prompt", b"prompt", "prompt_name", b"prompt_name", "token_embeddings", b"token_embeddings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dimensions", b"_dimensions", "_max_active_dims", b"_max_active_dims", "_normalize", b"_normalize", "_prompt", b"_prompt", "_prompt_name", b"_prompt_name", "_token_embeddings", b"_token_embeddings", "dimensions", b"dimensions", "encoding_format", b"encoding_format", "input_type", b"input_type", "max_active_dims", b"max_active_dims", "normalize", b"normalize", "prompt", b"prompt", "prompt_name", b"prompt_name", "token_embeddings", b"token_embeddings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dimensions", b"_dimensions", "_max_active_dims", b"_max_active_dims", "_normalize", b"_normalize", "_prompt", b"_prompt", "_prompt_name", b"_prompt_name", "_token_embeddings", b"_token_embeddings", "dimensions", b"dimensions", "encoding_format", b"encoding_format", "input_type", b"input_type", "max_active_dims", b"max_active_dims", "normalize", b"normalize", "prompt", b"prompt", "prompt_name", b"prompt_name", "token_embeddings", b"token_embeddings", "vectors", b"vectors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dimensions: _TypeAlias = _typing.Literal["dimensions"]  # noqa: Y015
     _WhichOneofArgType__dimensions: _TypeAlias = _typing.Literal["_dimensions", b"_dimensions"]  # noqa: Y015
@@ -464,7 +492,7 @@ class Embedding(_message.Message):
     encoding_format: Global___EncodingFormat.ValueType
     @_builtins.property
     def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Empty for models with sparse vectors, and for those with a vector for each token."""
+        """The dense vector; empty if the model has none or options.vectors leaves it out."""
 
     @_builtins.property
     def usage(self) -> _common_pb2.Usage: ...
@@ -473,7 +501,8 @@ class Embedding(_message.Message):
     @_builtins.property
     def tokens(self) -> Global___TokenEmbeddings:
         """If options.token_embeddings was set, and for models with a vector for each token. Those leave
-        out the tokens of documents that they skip, such as punctuation.
+        out the tokens of documents that they skip, such as punctuation; models with several kinds of
+        vectors leave out each text's first token.
         """
 
     @_builtins.property
@@ -1341,6 +1370,8 @@ class RerankOptions(_message.Message):
     SCORE_FUNCTION_FIELD_NUMBER: _builtins.int
     QUERY_PROMPT_NAME_FIELD_NUMBER: _builtins.int
     DOCUMENT_PROMPT_NAME_FIELD_NUMBER: _builtins.int
+    VECTORS_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
     top_n: _builtins.int
     """Returns the best n documents. Default: all."""
     return_documents: _builtins.bool
@@ -1352,6 +1383,16 @@ class RerankOptions(_message.Message):
     EmbedOptions.input_type.
     """
     document_prompt_name: _builtins.str
+    @_builtins.property
+    def vectors(self) -> _containers.RepeatedScalarFieldContainer[Global___EmbeddingKind.ValueType]:
+        """For embedding models: the kinds of vectors to compare, values of EmbeddingInfo.kinds. Default:
+        EmbeddingInfo.kind. The score is the mean of theirs, weighted.
+        """
+
+    @_builtins.property
+    def weights(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """One for each of vectors, at least 0. Default: all are equal."""
+
     def __init__(
         self,
         *,
@@ -1360,10 +1401,12 @@ class RerankOptions(_message.Message):
         score_function: Global___ScoreFunction.ValueType = ...,
         query_prompt_name: _builtins.str | None = ...,
         document_prompt_name: _builtins.str | None = ...,
+        vectors: _abc.Iterable[Global___EmbeddingKind.ValueType] | None = ...,
+        weights: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_document_prompt_name", b"_document_prompt_name", "_query_prompt_name", b"_query_prompt_name", "_return_documents", b"_return_documents", "_top_n", b"_top_n", "document_prompt_name", b"document_prompt_name", "query_prompt_name", b"query_prompt_name", "return_documents", b"return_documents", "top_n", b"top_n"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_document_prompt_name", b"_document_prompt_name", "_query_prompt_name", b"_query_prompt_name", "_return_documents", b"_return_documents", "_top_n", b"_top_n", "document_prompt_name", b"document_prompt_name", "query_prompt_name", b"query_prompt_name", "return_documents", b"return_documents", "score_function", b"score_function", "top_n", b"top_n"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_document_prompt_name", b"_document_prompt_name", "_query_prompt_name", b"_query_prompt_name", "_return_documents", b"_return_documents", "_top_n", b"_top_n", "document_prompt_name", b"document_prompt_name", "query_prompt_name", b"query_prompt_name", "return_documents", b"return_documents", "score_function", b"score_function", "top_n", b"top_n", "vectors", b"vectors", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__document_prompt_name: _TypeAlias = _typing.Literal["document_prompt_name"]  # noqa: Y015
     _WhichOneofArgType__document_prompt_name: _TypeAlias = _typing.Literal["_document_prompt_name", b"_document_prompt_name"]  # noqa: Y015
@@ -1433,7 +1476,8 @@ class RankedDocument(_message.Message):
     """Index of the document in the request."""
     score: _builtins.float
     """The cross-encoder's score; of embedding models the cosine to the query, of sparse vectors the dot
-    product, of a vector for each token the sum of each query token's highest dot product.
+    product, of a vector for each token the sum of each query token's highest dot product (the mean
+    in models with several kinds of vectors).
     """
     document: _builtins.str
     """Only if options.return_documents was set."""

@@ -34,6 +34,10 @@ from protos.triune.v1.encoding_pb2 import CorrectOptions as CorrectOptions
 from protos.triune.v1.encoding_pb2 import CorrectRequest as CorrectRequest
 from protos.triune.v1.encoding_pb2 import CorrectResponse as CorrectResponse
 from protos.triune.v1.encoding_pb2 import Correction as Correction
+from protos.triune.v1.encoding_pb2 import EMBEDDING_KIND_DENSE as EMBEDDING_KIND_DENSE
+from protos.triune.v1.encoding_pb2 import EMBEDDING_KIND_MULTI_VECTOR as EMBEDDING_KIND_MULTI_VECTOR
+from protos.triune.v1.encoding_pb2 import EMBEDDING_KIND_SPARSE as EMBEDDING_KIND_SPARSE
+from protos.triune.v1.encoding_pb2 import EMBEDDING_KIND_UNSPECIFIED as EMBEDDING_KIND_UNSPECIFIED
 from protos.triune.v1.encoding_pb2 import ENCODING_FORMAT_FLOAT as ENCODING_FORMAT_FLOAT
 from protos.triune.v1.encoding_pb2 import ENCODING_FORMAT_FLOAT16_BYTES as ENCODING_FORMAT_FLOAT16_BYTES
 from protos.triune.v1.encoding_pb2 import ENCODING_FORMAT_FLOAT32_BYTES as ENCODING_FORMAT_FLOAT32_BYTES
@@ -44,6 +48,7 @@ from protos.triune.v1.encoding_pb2 import EmbedResponse as EmbedResponse
 from protos.triune.v1.encoding_pb2 import EmbedStreamRequest as EmbedStreamRequest
 from protos.triune.v1.encoding_pb2 import EmbedStreamResponse as EmbedStreamResponse
 from protos.triune.v1.encoding_pb2 import Embedding as Embedding
+from protos.triune.v1.encoding_pb2 import EmbeddingKind as EmbeddingKind
 from protos.triune.v1.encoding_pb2 import EncodingFormat as EncodingFormat
 from protos.triune.v1.encoding_pb2 import Entity as Entity
 from protos.triune.v1.encoding_pb2 import FillMaskOptions as FillMaskOptions

@@ -774,6 +774,8 @@ class EmbeddingInfo(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     QUERY_LENGTH_FIELD_NUMBER: _builtins.int
     DOCUMENT_LENGTH_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
+    TOKEN_VECTOR_SIZE_FIELD_NUMBER: _builtins.int
     size: _builtins.int
     is_normalized: _builtins.bool
     pooling: _builtins.str
@@ -786,6 +788,8 @@ class EmbeddingInfo(_message.Message):
     tokens included.
     """
     document_length: _builtins.int
+    token_vector_size: _builtins.int
+    """Of such models: the size of the vectors of tokens."""
     @_builtins.property
     def truncations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Sizes that vectors may be truncated to; empty: any."""
@@ -793,6 +797,10 @@ class EmbeddingInfo(_message.Message):
     @_builtins.property
     def prompts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Prompts by name; a prompt is prepended to each text."""
+
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of models with several kinds of vectors: all kinds, the default first. size is that of kind."""
 
     def __init__(
         self,
@@ -806,10 +814,12 @@ class EmbeddingInfo(_message.Message):
         kind: _builtins.str = ...,
         query_length: _builtins.int = ...,
         document_length: _builtins.int = ...,
+        kinds: _abc.Iterable[_builtins.str] | None = ...,
+        token_vector_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_prompt", b"default_prompt", "document_length", b"document_length", "is_normalized", b"is_normalized", "kind", b"kind", "pooling", b"pooling", "prompts", b"prompts", "query_length", b"query_length", "size", b"size", "truncations", b"truncations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_prompt", b"default_prompt", "document_length", b"document_length", "is_normalized", b"is_normalized", "kind", b"kind", "kinds", b"kinds", "pooling", b"pooling", "prompts", b"prompts", "query_length", b"query_length", "size", b"size", "token_vector_size", b"token_vector_size", "truncations", b"truncations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -234,7 +234,8 @@ class EncodingJob(msgspec.Struct, frozen=True, eq=False):
             the input ``attended_lengths``.
         logit_positions: indices of the tokens to predict, for a masked language model.
         max_active_dims: how many of a sparse vector's largest weights to return.
-        wants_tokens: whether to return each token's vector too, from an embedding model.
+        token_outputs: names of outputs with a row for each token to return too, from an embedding
+            model.
         attention: attention weights to return too; None for none. With them, the text runs alone.
         is_bulk: whether it is background work, which other texts may overtake.
         deadline: the client's timeout, in the engine's clock (seconds).
@@ -249,7 +250,7 @@ class EncodingJob(msgspec.Struct, frozen=True, eq=False):
     num_attended: int | None = None
     logit_positions: tuple[int, ...] = ()
     max_active_dims: int = MAX_ACTIVE_DIMS
-    wants_tokens: bool = False
+    token_outputs: tuple[str, ...] = ()
     attention: AttentionSelection | None = None
     is_bulk: bool = False
     deadline: float | None = None

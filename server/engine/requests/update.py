@@ -1,5 +1,6 @@
 """Updates of a job's outputs, and how each output ended."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -34,13 +35,14 @@ class EncoderOutput(msgspec.Struct, frozen=True, eq=False):
         vector: ``[width]``; ``[length, width]`` from a model with one vector per token; or
             ``[positions, vocabulary]`` from a masked language model. A sparse vector has its
             largest weights only.
-        token_vectors: each token's vector ``[length, width]``, if the job wants them.
+        of_tokens: by name, the outputs with a row for each token that the job wants, ``[length]``
+            or ``[length, width]``; those that the graph has.
         indices: for a sparse vector, the token ids of the weights in ``vector``, ascending.
         attention: weights ``[tokens, layers, heads, tokens]``, if the job wants them.
     """
 
     vector: Floats
-    token_vectors: Floats | None = None
+    of_tokens: Mapping[str, Floats] = {}
     indices: npt.NDArray[np.int32] | None = None
     attention: Floats | None = None
 

@@ -112,7 +112,10 @@ def _is_set(source: FieldDescriptor) -> Callable[[Any], bool]:
 def _decoder(source: FieldDescriptor, hint: Any) -> FieldDecoder:
     item = _item(hint)
     if source.enum_type is not None:
-        return _enum_decoder(source.enum_type, item)
+        one = _enum_decoder(source.enum_type, item)
+        if not source.is_repeated:
+            return one
+        return lambda value, name: tuple(one(x, f"{name}[{i}]") for i, x in enumerate(value))
     if source.message_type is None:
         return (lambda value, _: tuple(value)) if source.is_repeated else _as_is
     if source.message_type.GetOptions().map_entry:

@@ -47,7 +47,7 @@ _INTERNAL = frozenset(
         "candidate_labels",
         *("documents", "messages", "chat", "token_inputs", "priority", "bad_word_ids", "attention"),
         *("token_embeddings", "top_n", "return_documents", "token_ids", "logprobs"),
-        *("top_logprobs", "prompt_logprobs", "word_timestamps"),
+        *("top_logprobs", "prompt_logprobs", "word_timestamps", "vectors", "weights"),
     }
 )
 _UNUSED = {(ScoreRequest, "response")}
