@@ -135,6 +135,7 @@ def test_options_of_kinds(stub: Any) -> None:
     assert len(plain.tokens.tokens) == len(ids_of(TEXTS[0]))
     packed = pb.ENCODING_FORMAT_FLOAT16_BYTES
     (half,) = embed(stub, M3, TEXTS[:1], vectors=ALL, encoding_format=packed)
+    assert half.encoding_format == packed
     np.testing.assert_allclose(np.frombuffer(half.packed, "<f2"), expected.dense, atol=1e-3)
     np.testing.assert_allclose(token_vectors(half, "<f2"), expected.vectors, atol=1e-3)
 

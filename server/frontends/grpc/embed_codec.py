@@ -127,7 +127,8 @@ class EmbedStreamCodec:
 
 def _embedding(output: Embedding, encoding: EncodingFormat) -> pb.Embedding:
     message = pb.Embedding(usage=usage(output.usage), reading=reading(output.truncation))
-    if encoding is not EncodingFormat.FLOAT and output.sparse is None:
+    is_packed = output.vector is not None or output.tokens is not None
+    if encoding is not EncodingFormat.FLOAT and is_packed:
         message.encoding_format = encoding.value
     if output.vector is not None and encoding is EncodingFormat.FLOAT:
         message.values.extend(output.vector.tolist())

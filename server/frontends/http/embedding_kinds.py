@@ -64,20 +64,21 @@ def input_type_of(name: str | None) -> InputType | None:
 
 
 def check_kind(model: ModelInfo, *kinds: EmbeddingKind) -> EmbeddingKind:
-    """Returns the kind of a model's embeddings, which must be one of ``kinds``.
+    """Returns the first of a model's kinds of embeddings that is one of ``kinds``.
 
     A model without embeddings passes, because the service rejects it.
 
     Raises:
-        InvalidArgumentError: the kind is another one; the error names the path to use.
+        InvalidArgumentError: it has only other kinds; the error names the path to use.
     """
     if model.embedding is None:
         return kinds[0]
-    kind = model.embedding.kind
-    if kind not in kinds:
-        advice = _ADVICE_IMAGES if model.image else _ADVICE[kind].format(model.name)
+    first = model.embedding.kind
+    found = next((kind for kind in model.embedding.kinds or (first,) if kind in kinds), None)
+    if found is None:
+        advice = _ADVICE_IMAGES if model.image else _ADVICE[first].format(model.name)
         raise InvalidArgumentError("model", f"{model.name!r} {advice}")
-    return kind
+    return found
 
 
 def required(part: T | None) -> T:

@@ -45,8 +45,9 @@ async def embed_all(model: str, call: Call[bodies.EmbedAllBody]) -> Response:
 
 async def embed_sparse(model: str, call: Call[bodies.EmbedSparseBody]) -> Response:
     """Answers with the non-zero weights of each text and their token ids."""
-    check_kind(call.service.get_model(model), EmbeddingKind.SPARSE)
-    result = await _embedded(model, call, max_active_dims=call.body.max_active_dims)
+    kind = check_kind(call.service.get_model(model), EmbeddingKind.SPARSE)
+    options = {"max_active_dims": call.body.max_active_dims, "vectors": (kind,)}
+    result = await _embedded(model, call, **options)
     return await _built(call, result, lambda output: _weights(required(output.sparse)))
 
 

@@ -63,14 +63,15 @@ def routes(context: Context) -> list[BaseRoute]:
 
 
 async def _multi_vector(call: Call[MultiVectorBody]) -> Response:
-    """Answers with the token vectors of each text. Only for multi-vector models."""
+    """Answers with the token vectors of each text. Only for models with such vectors."""
     body = call.body
-    check_kind(call.service.get_model(body.model), EmbeddingKind.MULTI_VECTOR)
+    kind = check_kind(call.service.get_model(body.model), EmbeddingKind.MULTI_VECTOR)
     request = EmbedRequest(
         model=body.model,
         inputs=(body.input,) if isinstance(body.input, str) else tuple(body.input),
         input_type=body.input_type,
         dimensions=body.dimensions,
+        vectors=(kind,),
         length=truncation(-1 if body.truncate else None),
     )
     result = await call.service.embed(request, call.caller)

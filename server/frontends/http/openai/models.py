@@ -48,6 +48,8 @@ def _model(info: ModelInfo, call: Call[None]) -> dict[str, Any]:
         described |= {"root": info.base_model, "parent": info.base_model}
     if info.embedding is not None:
         described["embedding"] = {"kind": info.embedding.kind, "size": info.embedding.size}
+        if info.embedding.kinds:
+            described["embedding"]["kinds"] = info.embedding.kinds
     if info.image is not None:
         described["image"] = {
             "height": info.image.height,
