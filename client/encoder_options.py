@@ -35,6 +35,17 @@ class InputType(StrEnum):
     DOCUMENT = "document"
 
 
+class EmbeddingKind(StrEnum):
+    """A kind of vectors of a text."""
+
+    DENSE = "dense"
+    """One vector."""
+    SPARSE = "sparse"
+    """Weights of tokens of the vocabulary."""
+    MULTI_VECTOR = "multi_vector"
+    """A vector for each token."""
+
+
 class Aggregation(StrEnum):
     """How tokens are merged into entities."""
 
@@ -103,6 +114,10 @@ class EmbedOptions(LengthOptions, total=False):
     ]
     max_active_dims: Annotated[
         int | None, Flag(help="Of a sparse vector, keep the k largest weights; 1024 by default.")
+    ]
+    vectors: Annotated[
+        Sequence[EmbeddingKind],
+        Flag(help="Kind of vectors to return of a model with several; by default its first."),
     ]
 
 
@@ -180,3 +195,11 @@ class RerankOptions(LengthOptions, total=False):
     """Name of the model's prompt to prepend to the query."""
     document_prompt_name: str | None
     """Name of the model's prompt to prepend to each document."""
+    vectors: Annotated[
+        Sequence[EmbeddingKind],
+        Flag(help="Kind of vectors to compare of a model with several; by default its first."),
+    ]
+    weights: Annotated[
+        Sequence[float],
+        Flag(name="weight", help="Weight of a kind's score in their mean; once for each."),
+    ]

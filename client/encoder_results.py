@@ -47,16 +47,16 @@ class SparseVector:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Embedding:
-    """The vector, sparse vector or token vectors of one input; see ``client.similarity``."""
+    """The vector, sparse vector and token vectors of one input; see ``client.similarity``."""
 
     values: tuple[float, ...]
-    """Empty for sparse and for multi-vector (late-interaction) models."""
+    """Empty if the request wants no dense vector, or the model has none."""
     usage: Usage
     reading: Reading
     tokens: tuple[TokenEmbedding, ...] = ()
-    """Empty unless ``token_embeddings`` was set or the model is multi-vector."""
+    """Empty unless ``token_embeddings`` was set or the vectors are multi-vector."""
     sparse: SparseVector | None = None
-    """``None`` unless the model returns sparse vectors."""
+    """``None`` unless the vectors are sparse."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,9 @@ def _fields(message: Message | type[Message]) -> Any:
 def _to_wire(field: Any, value: Any) -> Any:
     """Converts ``value`` to what the constructor of the field's message accepts."""
     if isinstance(value, str) and field.is_repeated:
-        return [value]  # one text, not its characters
+        value = [value]  # one text, not its characters
+    if field.enum_type is not None and field.is_repeated:
+        return [f"{_prefix(field.enum_type)}{str(item).upper()}" for item in value]
     if field.enum_type is not None:
         return f"{_prefix(field.enum_type)}{str(value).upper()}"
     if field.is_repeated and isinstance(value, Sequence):

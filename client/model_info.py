@@ -128,6 +128,10 @@ class EmbeddingInfo:
     """Maximum tokens of a query; 0 unless ``kind`` is ``multi_vector``."""
     document_length: int = 0
     """Maximum tokens of a document; 0 unless ``kind`` is ``multi_vector``."""
+    kinds: tuple[str, ...] = ()
+    """All kinds of vectors of a model with several, ``kind`` first; empty for other models."""
+    token_vector_size: int = 0
+    """The size of the vectors of tokens in such a model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -187,6 +187,8 @@ def write_models_json(models: Sequence[types.Model]) -> None:
 def _task(model: types.Model, task: str) -> str:
     """The task's name, followed by the kind of embedding if that is not dense."""
     kind = "dense" if model.embedding is None else model.embedding.kind
+    if task == "embed" and model.embedding is not None and model.embedding.kinds:
+        return f"{task} ({', '.join(model.embedding.kinds)})"
     return f"{task} ({kind})" if task == "embed" and kind != "dense" else task
 
 

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from client.encoder_types import Embedding, EmbedResult
+from client.encoder_types import Embedding, EmbeddingKind, EmbedResult
 from client.render import counted, write_json
-from client.similarity import similarity
+from client.similarity import kinds_of, only, similarity
 
 _MAX_ROWS = 16
 """Most texts in the similarity matrix; a larger one does not fit a terminal."""
@@ -16,8 +16,23 @@ _MAX_TOKENS = 12
 
 
 def write_embeddings(result: EmbedResult, texts: Sequence[str]) -> None:
-    """Prints a line per text, and the similarity of each pair of up to 16 texts."""
-    outputs = result.outputs
+    """Prints a line per text, and the similarity of each pair of up to 16 texts.
+
+    If the embeddings have several kinds of vectors, all of it for each kind.
+    """
+    for kind in _shared_kinds(result):
+        outputs = [only(output, kind) for output in result.outputs]
+        _write_kind(result, outputs, texts)
+
+
+def _shared_kinds(result: EmbedResult) -> tuple[EmbeddingKind, ...]:
+    """The kinds that an output has. Only texts whose tokens are all skipped have none."""
+    found = {kind for output in result.outputs for kind in kinds_of(output)}
+    kinds = tuple(kind for kind in EmbeddingKind if kind in found)
+    return kinds or (EmbeddingKind.MULTI_VECTOR,)
+
+
+def _write_kind(result: EmbedResult, outputs: Sequence[Embedding], texts: Sequence[str]) -> None:
     print(
         f"{result.model}: {_size(outputs)}, {counted(result.usage.input_tokens, 'token')}, "
         f"{result.timing.total_seconds * 1000:.1f} ms"
@@ -29,12 +44,18 @@ def write_embeddings(result: EmbedResult, texts: Sequence[str]) -> None:
 
 
 def write_embeddings_json(result: EmbedResult) -> None:
-    """Prints one JSON object. Outputs are dense vectors, sparse vectors or token vectors."""
+    """Prints one JSON object. Outputs are dense vectors, sparse vectors or token vectors.
+
+    An output with several kinds is an object of them by kind.
+    """
     outputs = [_plain(output) for output in result.outputs]
     write_json(result.model, outputs, result.usage, result.timing)
 
 
 def _plain(output: Embedding) -> object:
+    kinds = kinds_of(output)
+    if len(kinds) > 1:
+        return {kind.value: _plain(only(output, kind)) for kind in kinds}
     if output.sparse is not None:
         return asdict(output.sparse)
     return output.values or [asdict(token) for token in output.tokens]

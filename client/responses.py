@@ -168,6 +168,8 @@ def _embedding_info(message: models_pb2.EmbeddingInfo) -> types.EmbeddingInfo:
         kind=message.kind or "dense",
         query_length=message.query_length,
         document_length=message.document_length,
+        kinds=tuple(message.kinds),
+        token_vector_size=message.token_vector_size,
     )
 
 

@@ -15,7 +15,7 @@ ENCODER_TYPES = {
     *("Aggregation", "AnswerOptions", "AnswerResult", "AnswerSpan", "Answers", "Classification"),
     *("ClassifyOptions", "ClassifyResult", "EmbedBatch", "EmbedOptions", "EmbedResult"),
     *("Embedding", "EncodingFormat", "Entity", "FillMaskOptions", "FillMaskResult", "FilledMask"),
-    *("InputType", "SparseVector"),
+    *("InputType", "SparseVector", "EmbeddingKind"),
     *("LabelScore", "LengthOptions", "LongInput", "MaskCandidate", "MaskFilling", "Question"),
     *("RankedDocument", "Reading", "RerankOptions", "RerankResult", "ScoreFunction"),
     *("TagOptions", "TagResult", "Tagging", "TokenEmbedding"),
