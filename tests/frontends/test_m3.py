@@ -80,6 +80,33 @@ def test_models_tell_their_kinds(http: httpx2.Client) -> None:
     assert described == {"embedding": {"pooling": "cls"}}
 
 
+def infer(http: httpx2.Client, *outputs: str) -> dict[str, Any]:
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [2], "data": TEXTS}
+    body = {"inputs": [tensor], "outputs": [{"name": name} for name in outputs]}
+    found = post(http, f"/v2/models/{M3}/infer", **body)["outputs"]
+    return {each["name"]: np.reshape(each["data"], each["shape"]) for each in found}
+
+
+def test_outputs_of_the_open_inference_protocol_choose_kinds(http: httpx2.Client) -> None:
+    described = http.get(f"/v2/models/{M3}").json()["outputs"]
+    names = [each["name"] for each in described]
+    found = infer(http, "indices", "values", "embedding_output", "token_embeddings", "spans")
+    assert set(found) == {*names} - {"tokens", "scores"}
+    check_dense(found["embedding_output"])
+    for index, text in enumerate(TEXTS):
+        expected, rows = reference(text), found["indices"][:, 0] == index
+        ids = found["indices"][rows, 1].tolist()
+        assert ids == np.flatnonzero(expected.weights).tolist()
+        weights = expected.weights[ids]
+        np.testing.assert_allclose(found["values"][rows], weights, atol=2e-5)
+        vectors = found["token_embeddings"][found["spans"][:, 0] == index]
+        np.testing.assert_allclose(vectors, expected.vectors, atol=2e-5)
+    alone = infer(http, "tokens")
+    assert alone.keys() == {"tokens"}
+    assert len(alone["tokens"]) == len(found["spans"])
+    assert set(infer(http)) == {"embedding_output"}
+
+
 def test_kinds_of_the_open_inference_protocol_are_no_parameters(http: httpx2.Client) -> None:
     tensor = {"name": "text_input", "datatype": "BYTES", "shape": [2], "data": TEXTS}
     body: dict[str, Any] = {"inputs": [tensor]}

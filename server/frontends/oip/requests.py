@@ -12,6 +12,7 @@ from server.frontends.oip.signatures import (
     AUDIO_INPUT,
     GENERATIVE,
     IMAGE_INPUT,
+    OUTPUT_KINDS,
     Task,
     check_inputs_of,
     outputs_of,
@@ -85,6 +86,9 @@ def decode_request(infer: InferRequest, manifest: Manifest) -> DecodedRequest:
         given["priority"] = infer.priority
     if not _WORDS.isdisjoint(outputs):
         given["word_timestamps"] = True
+    if task == Task.EMBED and manifest.embedding is not None and manifest.embedding.kinds[1:]:
+        kinds = {OUTPUT_KINDS[name] for name in outputs}
+        given["vectors"] = tuple(each for each in manifest.embedding.kinds if each in kinds)
     request = build_request(kind, given, infer.options)
     place = main if main in tensors else IMAGE_INPUT
     return DecodedRequest(task, request, outputs, tensors[place].shape)

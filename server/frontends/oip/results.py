@@ -107,17 +107,19 @@ def _generation(decoded: DecodedRequest, result: GenerationResult) -> Makers:
 
 
 def _embed(_: DecodedRequest, result: EmbedResult) -> Makers:
+    makers: Makers = {}
     vectors = [output.vector for output in result.outputs if output.vector is not None]
     if vectors:
-        return {
-            "embedding_output": lambda: numbers_tensor(
-                "embedding_output", "FP32", np.stack(vectors)
-            )
-        }
+        makers["embedding_output"] = lambda: numbers_tensor(
+            "embedding_output", "FP32", np.stack(vectors)
+        )
     sparse = [output.sparse for output in result.outputs if output.sparse is not None]
     if sparse:
-        return _sparse_vectors(sparse)
-    return _token_vectors([output.tokens for output in result.outputs if output.tokens is not None])
+        makers |= _sparse_vectors(sparse)
+    tokens = [output.tokens for output in result.outputs if output.tokens is not None]
+    if tokens:
+        makers |= _token_vectors(tokens)
+    return makers
 
 
 def _sparse_vectors(vectors: Sequence[SparseVector]) -> Makers:

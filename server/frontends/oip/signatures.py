@@ -181,6 +181,12 @@ _EMBEDDINGS = {
         _SPANS,
     ),
 }
+# The kinds whose outputs a request of a model with several kinds names. Tokens are those of spans.
+OUTPUT_KINDS = {
+    "embedding_output": EmbeddingKind.DENSE,
+    **dict.fromkeys(("indices", "values"), EmbeddingKind.SPARSE),
+    **dict.fromkeys(("token_embeddings", "tokens", "spans"), EmbeddingKind.MULTI_VECTOR),
+}
 # Tasks whose inputs may be images, and their inputs by whether the model also takes texts.
 _IMAGE_TASKS = frozenset({Task.CLASSIFY, Task.EMBED, Task.GENERATE})
 _IMAGE_INPUTS = {False: (_IMAGE,), True: (_TEXT, _IMAGE)}
@@ -219,6 +225,11 @@ def signature_of(task: Task, manifest: Manifest) -> Signature:
     kind = manifest.embedding_kind
     if task == Task.EMBED and kind in _EMBEDDINGS:
         signature = Signature(signature.inputs, _EMBEDDINGS[kind])
+    embedding = manifest.embedding
+    if task == Task.EMBED and embedding is not None and embedding.kinds[1:]:
+        others = (_EMBEDDINGS[kind] for kind in embedding.kinds[1:])
+        more = {spec.name: replace(spec, is_optional=True) for each in others for spec in each}
+        signature = replace(signature, outputs=(*signature.outputs, *more.values()))
     if manifest.image is None or task not in _IMAGE_TASKS:
         return signature
     options = _GENERATION_OPTIONS if task == Task.GENERATE else ()
