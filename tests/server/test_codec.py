@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from model.bundle import ScoreFunction
+from model.bundle import EmbeddingKind, ScoreFunction
 from protos.triune.v1 import encoding_pb2 as pb
 from server.errors import InvalidArgumentError
 from server.frontends.grpc.codec import decode, wire_path
@@ -39,6 +39,7 @@ REQUESTS: tuple[tuple[type[Message], Any], ...] = (
             input_type=InputType.QUERY,
             token_embeddings=True,
             max_active_dims=9,
+            vectors=(EmbeddingKind.SPARSE, EmbeddingKind.MULTI_VECTOR),
             length=LengthOptions(long_input=LongInput.TRUNCATE_RIGHT, max_tokens=9, stride=3),
         ),
     ),
@@ -105,6 +106,8 @@ REQUESTS: tuple[tuple[type[Message], Any], ...] = (
             score_function=ScoreFunction.IDENTITY,
             query_prompt_name="query",
             document_prompt_name="",
+            vectors=(EmbeddingKind.MULTI_VECTOR, EmbeddingKind.DENSE),
+            weights=(0.5, 2.0),
             length=LengthOptions(long_input=LongInput.WINDOWS, max_tokens=9, stride=3),
         ),
     ),
@@ -175,7 +178,7 @@ def encode_message(kind: type[Message], request: Any) -> Message:
             if is_dataclass(item):
                 getattr(owner, name).add(**dict(flattened_fields(item)))
             else:
-                getattr(owner, name).append(item)
+                getattr(owner, name).append(protobuf_value(owner, name, item))
     return message
 
 
