@@ -15,6 +15,7 @@ from model.config import Kind, ModelConfig
 from model.images import Pixels
 from model.kernels import Step
 from model.transformer import Transformer, from_weights
+from model.waveform import Waveforms
 
 # Called with the name of a linear map and its inputs [..., channels].
 Observer = Callable[[str, Tensor], None]
@@ -51,6 +52,8 @@ def observe_inputs(
             elif isinstance(sample, tuple):
                 ids, lengths, segments = _texts(model, sample[0])
                 model.encode_pairs(ids, lengths, torch.from_numpy(sample[1][None]), segments)
+            elif isinstance(sample, SpeechWindow) and config.kind == Kind.ENCODER:
+                model.encode_waveforms(Waveforms.whole(torch.from_numpy(sample.samples[None])))
             elif isinstance(sample, list) and config.kind == Kind.ENCODER:
                 model.encode(*_texts(model, sample))
             else:

@@ -309,6 +309,7 @@ def _write_records(
         image=checkpoint.image,
         audio=checkpoint.audio,
         transcription=checkpoint.transcription,
+        ctc=checkpoint.ctc or msgspec.UNSET,
         max_input_tokens=checkpoint.max_input_tokens,
         chat_template=checkpoint.chat_template,
         max_length_factor=checkpoint.max_length_factor,

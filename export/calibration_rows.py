@@ -8,7 +8,7 @@ from export.calibration_texts import calibration_texts
 from export.checkpoint import Checkpoint
 from export.fidelity.subject import Subject
 from export.image_sources import ImageReader
-from export.speech import CARDS, Source, SpeechReader
+from export.speech import CARDS, Source, SpeechReader, encoder_windows
 from model.config import Kind
 from model.images import Pixels
 
@@ -26,7 +26,7 @@ def calibration_samples(checkpoint: Checkpoint, max_tokens: float = math.inf) ->
 
 
 def calibration_sources(checkpoint: Checkpoint) -> Sequence[Source]:
-    """Speech or images as an encoder-decoder's sources, on which no bundle is measured.
+    """Speech, or images as an encoder-decoder's sources, on which no bundle is measured.
 
     Empty for other models.
     """
@@ -36,7 +36,7 @@ def calibration_sources(checkpoint: Checkpoint) -> Sequence[Source]:
     images = ImageReader.of(checkpoint, checkpoint.config.position.max_positions)
     if images is not None:
         return images.sources(calibration_texts("en"), NUM_IMAGE_SOURCES, IMAGE_SEED)
-    return []
+    return encoder_windows(checkpoint.audio, reversed(CARDS), NUM_WINDOWS)
 
 
 def with_images(

@@ -11,6 +11,7 @@ from export.errors import SourceError, WeightsError
 from export.sample_images import images_of
 from model.bundle import (
     AudioSpec,
+    CtcTokens,
     EditVocabulary,
     Embedding,
     ImageSpec,
@@ -80,6 +81,7 @@ class Checkpoint:
     image: ImageSpec | None = None
     audio: AudioSpec | None = None
     transcription: TranscriptionTokens | None = None
+    ctc: CtcTokens | None = None
     sample_inputs: tuple[str, ...] = ()
     samples: tuple[Pixels, ...] = ()
     held_out: HeldOutSet | None = None

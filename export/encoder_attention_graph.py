@@ -16,7 +16,15 @@ from export.attention_graph import OPERATOR, SOFTMAX, num_heads_of, operator_wei
 from export.graph_files import load_graph
 from export.quantized_matmul import constant
 from export.window_weights import WINDOWED, WindowWeights, weights_values
-from model.bundle import ATTEND_ENCODE, PIXELS, AttentionKind, Dtype, GraphSpec, TensorSpec
+from model.bundle import (
+    ATTEND_ENCODE,
+    PIXELS,
+    SAMPLES,
+    AttentionKind,
+    Dtype,
+    GraphSpec,
+    TensorSpec,
+)
 from model.config import ModelConfig
 
 FILE = "attend_encode.onnx"
@@ -32,7 +40,7 @@ def add_encoder_attention_graph(
     no such call, if it has no attention, or if its layers have different numbers of heads.
     """
     encode = graphs.get("encode")
-    if encode is None or any(spec.name == PIXELS for spec in encode.inputs):
+    if encode is None or any(spec.name in (PIXELS, SAMPLES) for spec in encode.inputs):
         return graphs
     model = load_graph(directory / encode.file)
     nodes = [node for node in model.graph if _is_attention(node)]

@@ -10,17 +10,27 @@ from numpy.typing import NDArray
 from export.decoding import lengths_of, padded
 from export.graphs import ponder_outputs
 from export.runtime import Array, Floats, Session
+from export.speech import SpeechWindow
 from model.adaptive import record_ponder
 from model.config import HeadKind, ModelConfig
-from model.graph_spec import ATTENDED_LENGTHS, PIXELS, REMAINDERS, SPARSE_WEIGHTS, UPDATES
+from model.graph_spec import (
+    ATTENDED_LENGTHS,
+    NUM_SAMPLES,
+    PIXELS,
+    REMAINDERS,
+    SAMPLES,
+    SPARSE_WEIGHTS,
+    UPDATES,
+)
 from model.images import Pixels
 from model.layers import full_lengths
 from model.transformer import Transformer
+from model.waveform import Waveforms
 
 
 @dataclass(frozen=True)
 class EncoderInputs:
-    """Rows of token ids, and their segment ids if the model has segments; images; or both.
+    """Rows of token ids, and their segment ids if the model has segments; images; both; speech.
 
     ``attended``: in a model with unattended tokens, number of each row's tokens that are attended
     to; None: all.
@@ -30,6 +40,7 @@ class EncoderInputs:
     segments: list[list[int]] | None
     images: Sequence[Pixels] = ()
     attended: list[int] | None = None
+    speech: Sequence[SpeechWindow] = ()
 
     @classmethod
     def of(
@@ -50,14 +61,16 @@ class EncoderInputs:
         return cls(rows, segments if num_segments else None, images, attended)
 
     def __len__(self) -> int:
-        return len(self.rows) or len(self.images)
+        return len(self.rows) or len(self.images) or len(self.speech)
 
     def part(self, start: int, stop: int) -> "EncoderInputs":
         """The inputs from ``start`` to before ``stop``."""
         chosen = slice(start, stop)
         segments = None if self.segments is None else self.segments[chosen]
         attended = None if self.attended is None else self.attended[chosen]
-        return EncoderInputs(self.rows[chosen], segments, self.images[chosen], attended)
+        return EncoderInputs(
+            self.rows[chosen], segments, self.images[chosen], attended, self.speech[chosen]
+        )
 
     def attended_lengths(self) -> NDArray[np.int32]:
         """Number of tokens that are attended to, ``[rows]``."""
@@ -88,6 +101,9 @@ def encode_eagerly(model: Transformer, inputs: EncoderInputs) -> list[list[Float
 
 def _hidden(model: Transformer, inputs: EncoderInputs) -> torch.Tensor:
     """Hidden vectors of rows of equal length."""
+    if inputs.speech:
+        samples = torch.from_numpy(np.stack([window.samples for window in inputs.speech]))
+        return model.encode_waveforms(Waveforms.whole(samples)).hidden
     pixels = torch.from_numpy(np.stack(inputs.images)) if inputs.images else None
     if pixels is not None and not inputs.rows:
         return model.encode_images(pixels)
@@ -100,6 +116,8 @@ def _hidden(model: Transformer, inputs: EncoderInputs) -> torch.Tensor:
 
 def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats]]:
     """Each row's outputs of the graph, without those of padding."""
+    if inputs.speech:
+        return _encode_speech(session, inputs.speech)
     if not inputs.rows:
         results = session.run(pixels=np.stack(inputs.images)).values()
         return [[result[row] for result in results] for row in range(len(inputs))]
@@ -133,3 +151,13 @@ def encode_in_graph(session: Session, inputs: EncoderInputs) -> list[list[Floats
         ]
         for row, ids in enumerate(inputs.rows)
     ]
+
+
+def _encode_speech(session: Session, windows: Sequence[SpeechWindow]) -> list[list[Floats]]:
+    """Each window's outputs, without the frames of padding."""
+    lengths = np.array([len(window.samples) for window in windows], np.int32)
+    samples = np.zeros((len(windows), lengths.max()), np.int16)
+    for row, window in zip(samples, windows, strict=True):
+        row[: len(window.samples)] = window.samples
+    (output,) = session.run(**{SAMPLES: samples, NUM_SAMPLES: lengths}).values()
+    return [[row[: len(window)]] for row, window in zip(output, windows, strict=True)]

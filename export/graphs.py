@@ -17,7 +17,7 @@ from export.graph_files import save_graph
 from export.signatures import signatures
 from model.adaptive import Ponder, record_ponder
 from model.bundle import Dtype, GraphSpec, Shape, StateSpec
-from model.config import HeadKind, Kind, ModelConfig
+from model.config import HeadKind, Kind, ModelConfig, WaveformConfig
 from model.fused import FusedKernels
 from model.graph_spec import ENCODE_IMAGES
 from model.kernels import Step
@@ -25,6 +25,7 @@ from model.layers import full_lengths, select_tokens
 from model.mixer_state import State
 from model.transformer import Transformer, from_weights
 from model.vision import ImageVectors
+from model.waveform import Waveforms
 
 OPSET = 23
 DTYPES = {
@@ -40,6 +41,7 @@ DTYPES = {
 # Sizes of the example inputs for tracing: all different and none 1, so that none becomes static.
 EXAMPLE_SIZES = {"batch": 2, "length": 3, "source_length": 5, "chosen": 4, "vectors": 6}
 EXAMPLE_CAPACITY = 7
+EXAMPLE_HOPS = 10  # of speech
 
 
 def ponder_outputs(ponders: list[Ponder]) -> list[Tensor]:
@@ -84,6 +86,18 @@ class ImageEncoder(nn.Module):
     def forward(self, pixels: Tensor) -> list[Tensor]:
         hidden = self.model.encode_images(pixels)
         return self.model.head_outputs(hidden, full_lengths(hidden))
+
+
+class WaveformEncoder(nn.Module):
+    """``encode`` of a model of speech; returns the head's output."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, samples: Tensor, num_samples: Tensor) -> list[Tensor]:
+        encoded = self.model.encode_waveforms(Waveforms(samples, num_samples))
+        return [self.model.pool(encoded.hidden, encoded.lengths)]
 
 
 class PromptImageEncoder(nn.Module):
@@ -187,18 +201,24 @@ def _wrapper(name: str, graph: GraphSpec, model: Transformer) -> nn.Module:
     if model.config.image_stream is not None:
         return PairEncoder(model)
     if model.config.patches is not None:
-        is_encoder = model.config.kind == Kind.ENCODER
-        return ImageEncoder(model) if is_encoder else ImageSourceEncoder(model)
-    if model.config.audio is not None:
-        return SpeechEncoder(model)
-    if model.config.kind == Kind.ENCODER:
-        return HeadedEncoder(model)
-    return SourceEncoder(model)
+        writes_text = model.config.kind == Kind.ENCODER_DECODER
+        return ImageSourceEncoder(model) if writes_text else ImageEncoder(model)
+    is_encoder = model.config.kind == Kind.ENCODER
+    if model.config.audio is not None or model.config.waveform is not None:
+        return WaveformEncoder(model) if is_encoder else SpeechEncoder(model)
+    return HeadedEncoder(model) if is_encoder else SourceEncoder(model)
 
 
 def _example(dtype: Dtype, shape: Shape, sizes: dict[str, int]) -> Tensor:
     dimensions = [sizes[d] if isinstance(d, str) else d for d in shape]
     return torch.ones(dimensions, dtype=DTYPES[dtype])
+
+
+def _example_sizes(waveform: WaveformConfig | None) -> dict[str, int]:
+    """:data:`EXAMPLE_SIZES`, and samples for several frames."""
+    if waveform is None:
+        return EXAMPLE_SIZES
+    return EXAMPLE_SIZES | {"samples": waveform.frame_size + EXAMPLE_HOPS * waveform.hop_size}
 
 
 def _dynamic(shape: Shape) -> dict[int, object]:
@@ -222,7 +242,8 @@ def _quiet() -> Iterator[None]:
 def trace(name: str, graph: GraphSpec, model: Transformer) -> onnx_ir.Model:
     """``model`` as the ONNX graph ``name``, with the input and output names of ``graph``."""
     shapes: list[Shape] = [spec.shape for spec in graph.inputs]
-    example = [_example(spec.dtype, spec.shape, EXAMPLE_SIZES) for spec in graph.inputs]
+    sizes = _example_sizes(model.config.waveform)
+    example = [_example(spec.dtype, spec.shape, sizes) for spec in graph.inputs]
     for state in graph.states:
         shape = ("batch", *state.shape)
         shapes.append(shape)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from export.quantize import SPECTROGRAM
+from export.quantize import SIGNAL
 from model.bundle import Dtype
 
 FLOAT = ir.DataType.FLOAT
@@ -35,7 +35,7 @@ def store_weights_as(model: ir.Model, stored: Dtype) -> None:
         is_weight = any(use.node.op_type in _WEIGHT_OPERATORS for use in uses)
         if value.dtype != FLOAT or value.shape is None or len(value.shape) < 2 or not is_weight:
             continue
-        if SPECTROGRAM in (value.name or ""):
+        if any(part in (value.name or "") for part in SIGNAL):
             continue
         cast = _cast_node(_to_half(graph, value, dtype), FLOAT)
         _insert_first(graph, cast)

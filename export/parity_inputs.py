@@ -12,9 +12,9 @@ from export.errors import ParityError
 from export.image_sources import ImageReader, ImageSource
 from export.importers.samples import ENGLISH_TEXTS
 from export.prompt_images import PlacedImage
-from export.speech import SENTENCES, Source, SpeechReader
+from export.speech import SENTENCES, Source, SpeechReader, SpeechWindow, encoder_windows
 from model.bundle import SpecialTokens
-from model.config import Kind
+from model.config import Kind, WaveformConfig
 
 NUM_STEPS = 32
 # For a large model: every step, and every row in the eager module, reads gigabytes.
@@ -24,6 +24,7 @@ RANDOM_LENGTHS = (13, 1, 7, 4)
 NUM_IMAGES = 6
 NUM_IMAGE_SOURCES = 4  # images of an encoder-decoder
 NUM_FORCED = 3
+NUM_SENTENCES = 3  # windows of speech for an encoder
 NUM_WINDOWS = 2  # windows of speech; there is also a silent one
 SEED = 20170612
 
@@ -41,8 +42,10 @@ def parity_rows(checkpoint: Checkpoint) -> list[list[int]]:
 
 
 def encoder_inputs(checkpoint: Checkpoint) -> EncoderInputs:
-    """:func:`parity_rows` for an encoder; images, one of them black; or rows with images."""
+    """:func:`parity_rows` for an encoder; images, one of them black; rows with images; speech."""
     config = checkpoint.config
+    if config.waveform is not None:
+        return EncoderInputs([], None, speech=_speech(checkpoint, config.waveform))
     if config.patches is None:
         return EncoderInputs.of(config, parity_rows(checkpoint))
     images = checkpoint.images(NUM_IMAGES, SEED)
@@ -53,6 +56,16 @@ def encoder_inputs(checkpoint: Checkpoint) -> EncoderInputs:
     return EncoderInputs.of(
         config, rows, [images[index % len(images)] for index in range(len(rows))]
     )
+
+
+def _speech(checkpoint: Checkpoint, config: WaveformConfig) -> list[SpeechWindow]:
+    """Windows of several lengths: one of a single frame, speech, and one that ends in silence."""
+    windows = encoder_windows(checkpoint.audio, SENTENCES, NUM_SENTENCES)
+    samples = windows[0].samples
+    short = SpeechWindow(samples[config.frame_size : 2 * config.frame_size], 1, [])
+    silenced = samples.copy()
+    silenced[len(samples) // 2 :] = 0
+    return [*windows, short, SpeechWindow(silenced, len(windows[0]), [])]
 
 
 def tokenize_samples(checkpoint: Checkpoint) -> list[list[int]]:

@@ -33,7 +33,8 @@ ROUTERS = ("feed_forward.router.weight", "feed_forward.shared.gate.weight")
 # These lose most, the output matrix by far: measured on SmolLM2 (docs/decisions/0011).
 SENSITIVE = "feed_forward.output.weight"
 OUTPUT = "head.output.weight"
-SPECTROGRAM = "audio.spectrogram."  # small, and powers span ten orders of magnitude
+# Small, and their inputs or outputs span many orders of magnitude.
+SIGNAL = ("audio.spectrogram.", "embedding.first_convolution.")
 TOKEN_IDS = "token_ids"
 
 MATMULS: dict[WeightFormat, Callable[[Tape, ir.Value, str, Weight], ir.Value]] = {
@@ -130,7 +131,7 @@ def _format_of(
     product: ConstantMatMul, scheme: PrecisionScheme, kept: tuple[str, ...], *, is_smoothed: bool
 ) -> WeightFormat:
     """The format for a matrix; ``FLOAT`` if it is not quantized."""
-    if product.name.endswith(ROUTERS) or SPECTROGRAM in product.name:
+    if product.name.endswith(ROUTERS) or any(part in product.name for part in SIGNAL):
         return WeightFormat.FLOAT
     if scheme.embedding == WeightFormat.FLOAT and _is_embedding(product.matrix):
         return WeightFormat.FLOAT

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from model.bundle import Dtype, GraphSpec, StateRole, StateSpec, TensorSpec
+from model.bundle import Dtype, GraphSpec, Shape, StateRole, StateSpec, TensorSpec
 from model.config import (
     AttentionConfig,
     HeadKind,
@@ -21,6 +21,7 @@ from model.graph_spec import (
     IMAGE_POSITIONS,
     IMAGE_VECTORS,
     MULTI_VECTORS,
+    NUM_SAMPLES,
     PIXELS,
     REMAINDERS,
     SAMPLES,
@@ -210,8 +211,12 @@ def _encode(config: ModelConfig) -> GraphSpec:
     if config.patches is not None:
         inputs.append(_pixels(config.patches))
     if config.audio is not None:
-        shape = ("batch", config.audio.num_samples)
+        shape: Shape = ("batch", config.audio.num_samples)
         inputs.append(TensorSpec(name=SAMPLES, dtype=Dtype.INT16, shape=shape))
+    if config.waveform is not None:
+        shape = ("batch", "samples")
+        inputs.append(TensorSpec(name=SAMPLES, dtype=Dtype.INT16, shape=shape))
+        inputs.append(_lengths(NUM_SAMPLES))
     source_length = _source_length(config)
     outputs = [
         TensorSpec(

@@ -5,7 +5,7 @@ LibriVox reading of *Sense and Sensibility* (public domain), and names of playin
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -44,7 +44,7 @@ CARDS = {
 class SpeechWindow:
     """A window of speech as a source. Its length is the number of the model's vectors for it.
 
-    ``target``: the decoder's start tokens, then those of the transcript.
+    ``target``: the decoder's start tokens, then those of the transcript; empty for an encoder.
     """
 
     samples: Samples
@@ -105,12 +105,10 @@ class SpeechReader:
 
     def windows(self, texts: dict[str, str], count: int) -> list[SpeechWindow]:
         """``count`` windows: each recording of ``texts`` alone, then joined with each other one."""
-        names: list[tuple[str, ...]] = [(name,) for name in texts]
-        names += itertools.permutations(texts, 2)
-        return [self._window(texts, chosen) for chosen in names[:count]]
+        return [self._window(texts, chosen) for chosen in alone_and_joined(texts)[:count]]
 
     def _window(self, texts: dict[str, str], names: Sequence[str]) -> SpeechWindow:
-        samples = np.concatenate([recording(name, self.spec.sample_rate) for name in names])
+        samples = joined(names, self.spec.sample_rate)
         window = np.zeros(self.spec.num_samples, np.int16)
         kept = samples[: self.spec.num_samples]
         window[: len(kept)] = kept
@@ -118,6 +116,28 @@ class SpeechReader:
         ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         known = [id_ for id_ in ids if id_ < self.tokens.first_timestamp]
         return SpeechWindow(window, self.spec.num_tokens, [*self.start, *known, *self.end])
+
+
+def encoder_windows(spec: AudioSpec | None, names: Iterable[str], count: int) -> list[SpeechWindow]:
+    """``count`` windows for an encoder of speech: recordings alone, then joined, without padding.
+
+    Empty for other models.
+    """
+    if spec is None or not spec.has_frames:
+        return []
+    cut = [joined(some, spec.sample_rate)[: spec.num_samples] for some in alone_and_joined(names)]
+    return [SpeechWindow(samples, spec.tokens_of(len(samples)), []) for samples in cut[:count]]
+
+
+def alone_and_joined(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Each name alone, then with each other one."""
+    alone = list(names)
+    return [*((name,) for name in alone), *itertools.permutations(alone, 2)]
+
+
+def joined(names: Iterable[str], sample_rate: int) -> Samples:
+    """The samples of recordings, one after the other, ``[samples]``."""
+    return np.concatenate([recording(name, sample_rate) for name in names])
 
 
 def english_start(model: SpeechModel) -> list[int]:

@@ -52,6 +52,8 @@ def check_device_supported(config: ModelConfig, device: Device, precision: Preci
             "--device cuda: relative positions of values need the weights of attention, which ONNX "
             "Runtime's operator returns on CPUs only"
         )
+    if device == Device.CUDA and config.waveform is not None:
+        raise UnsupportedError("--device cuda: encoders of speech are supported on CPUs only")
     if device == Device.CUDA and config.vision is not None:
         raise UnsupportedError("--device cuda: images in prompts are supported on CPUs only")
     has_lstm = config.recurrent is not None and config.recurrent.cell == CellKind.LSTM

@@ -9,6 +9,7 @@ from model.position_config import ConfigStruct, PositionConfig, PositionKind
 
 MAX_SAMPLE_RATE = 48_000
 MAX_WINDOW_SAMPLES = 60 * MAX_SAMPLE_RATE
+FrameSamples = Annotated[int, msgspec.Meta(ge=1, le=MAX_SAMPLE_RATE)]
 
 
 class AudioConfig(ConfigStruct, frozen=True, kw_only=True):
@@ -50,19 +51,55 @@ class AudioConfig(ConfigStruct, frozen=True, kw_only=True):
 class AudioSpec(Record, frozen=True, kw_only=True):
     """One window of speech as the graph takes it: mono, int16, padded with silence.
 
+    A window of a model with frames has any length from ``frame_size`` to ``num_samples``.
+
     Attributes:
         sample_rate: samples per second.
-        num_samples: samples per window.
-        num_tokens: the model's vectors per window.
+        num_samples: samples per window, or the most.
+        num_tokens: the model's vectors per window of ``num_samples``.
+        frame_size: samples that a frame depends on. Absent: windows have one length.
+        hop_size: samples from one frame to the next.
     """
 
     sample_rate: Annotated[int, msgspec.Meta(ge=1, le=MAX_SAMPLE_RATE)]
     num_samples: Annotated[int, msgspec.Meta(ge=1, le=MAX_WINDOW_SAMPLES)]
     num_tokens: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
+    # Older servers lack these fields.
+    frame_size: FrameSamples | msgspec.UnsetType = msgspec.UNSET
+    hop_size: FrameSamples | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether windows have any length."""
+        return self.frame_size is not msgspec.UNSET
+
+    def tokens_of(self, num_samples: int) -> int:
+        """The model's vectors for a window of ``num_samples``."""
+        frame_size, hop_size = self.frame_size, self.hop_size
+        if frame_size is msgspec.UNSET or hop_size is msgspec.UNSET:
+            return self.num_tokens
+        return (num_samples - frame_size) // hop_size + 1
 
     @property
     def window_seconds(self) -> float:
         return self.num_samples / self.sample_rate
+
+
+class CtcTokens(Record, frozen=True, kw_only=True):
+    """Special tokens of connectionist temporal classification (Graves et al. 2006).
+
+    Attributes:
+        blank: of a frame without a new token.
+        word_delimiter: between words. None: the model does not divide words.
+    """
+
+    blank: TokenId
+    word_delimiter: TokenId | None = None
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        delimiter = self.word_delimiter
+        return (self.blank,) if delimiter is None else (self.blank, delimiter)
 
 
 class TranscriptionTokens(Record, frozen=True, kw_only=True):

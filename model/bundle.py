@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from model.adapters import AdapterSpec
-from model.audio_config import AudioSpec, TranscriptionTokens
+from model.audio_config import AudioSpec, CtcTokens, TranscriptionTokens
 from model.config import Kind
 from model.edits import Edit, EditKind, EditVocabulary
 from model.embedding_spec import (
@@ -29,6 +29,7 @@ from model.graph_spec import (
     IMAGE_POSITIONS,
     IMAGE_VECTORS,
     MULTI_VECTORS,
+    NUM_SAMPLES,
     PIXELS,
     SAMPLES,
     SPARSE_WEIGHTS,
@@ -63,6 +64,7 @@ __all__ = [
     "MAX_MANIFEST_BYTES",
     "MULTI_VECTORS",
     "NAME_PATTERN",
+    "NUM_SAMPLES",
     "PARITY_FILE",
     "PIXELS",
     "SAMPLES",
@@ -72,6 +74,7 @@ __all__ = [
     "AttentionKind",
     "AudioSpec",
     "BundleError",
+    "CtcTokens",
     "Device",
     "Dimensions",
     "Dtype",
@@ -239,6 +242,7 @@ class Manifest(Record, frozen=True, kw_only=True):
     image: ImageSpec | None = None  # for models of images, or of texts with images
     audio: AudioSpec | None = None  # for models of speech
     transcription: TranscriptionTokens | None = None
+    ctc: CtcTokens | msgspec.UnsetType = msgspec.UNSET  # of speech encoders; older servers lack it
     max_input_tokens: Size | None = None  # if shorter than max_positions: longest training texts
     chat_template: str | None = None  # Jinja, as Hugging Face defines it
     # The default of max_new_tokens in encoder-decoders: this factor times the source length.

@@ -6,7 +6,10 @@ from model.bundle import (
     ATTENDED_LENGTHS,
     ENCODE_IMAGES,
     IMAGE_VECTORS,
+    NUM_SAMPLES,
     PIXELS,
+    SAMPLES,
+    AudioSpec,
     BundleError,
     Dtype,
     Embedding,
@@ -82,6 +85,24 @@ def check_image(manifest: Manifest, image: ImageSpec, label: str) -> None:
         raise BundleError(f"{label}: image: the graph {name} does not take {image}")
     if image.prompt is not None:
         _check_image_prompt(manifest, image, image.prompt, label)
+
+
+def check_speech(manifest: Manifest, audio: AudioSpec, label: str) -> None:
+    """Rejects an encoder of speech whose graph takes or returns something else."""
+    if not audio.frame_size or not audio.hop_size or not manifest.ctc:
+        raise BundleError(f"{label}: an encoder of speech needs audio.hop_size and ctc")
+    if audio.num_samples < audio.frame_size:
+        raise BundleError(f"{label}: audio: a window is shorter than a frame")
+    if audio.tokens_of(audio.num_samples) != audio.num_tokens:
+        raise BundleError(f"{label}: audio: a window does not have {audio.num_tokens} frames")
+    graph = manifest.graphs.get("encode")
+    inputs = () if graph is None else tuple((x.name, x.dtype, x.shape) for x in graph.inputs)
+    samples = (SAMPLES, Dtype.INT16, ("batch", "samples"))
+    if inputs != (samples, (NUM_SAMPLES, Dtype.INT32, ("batch",))):
+        raise BundleError(f"{label}: audio: the graph encode does not take {audio}")
+    outputs = () if graph is None else tuple(x.shape for x in graph.outputs)
+    if outputs != (("batch", "length", manifest.dimensions.vocabulary_size),):
+        raise BundleError(f"{label}: ctc: the graph encode does not return tokens of frames")
 
 
 def _check_image_prompt(

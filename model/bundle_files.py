@@ -29,7 +29,7 @@ from model.bundle import (
     Parity,
     Task,
 )
-from model.bundle_checks import check_embedding, check_image
+from model.bundle_checks import check_embedding, check_image, check_speech
 from model.config import Kind
 from model.quality import QUALITY_FILE, Quality
 
@@ -188,6 +188,8 @@ def _check_counts(manifest: Manifest, label: str) -> None:
         del sizes["vocabulary_size"]
     if manifest.image is not None:
         check_image(manifest, manifest.image, label)
+    if manifest.audio is not None and manifest.kind == Kind.ENCODER:
+        check_speech(manifest, manifest.audio, label)
     for name, graph in manifest.graphs.items():
         for state in graph.states:
             for axis, size in enumerate(state.shape):

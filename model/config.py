@@ -34,6 +34,7 @@ from model.variants import (
     ScoreKind,
 )
 from model.vision_config import VisionConfig
+from model.waveform_config import WaveformConfig
 
 __all__ = [
     "LINEAR_SCORES",
@@ -66,6 +67,7 @@ __all__ = [
     "ShortConvolutionConfig",
     "StackConfig",
     "VisionConfig",
+    "WaveformConfig",
 ]
 
 
@@ -126,7 +128,8 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
 
     An encoder has a ``decoder`` only with ``rereading``. An encoder-decoder has either ``encoder``
     and ``decoder``, or ``recurrent``. An encoder with ``patches`` reads images; it has no
-    vocabulary, unless an ``image_stream`` reads them beside the text. A decoder with ``vision``
+    vocabulary, unless an ``image_stream`` reads them beside the text. An encoder with ``waveform``
+    reads speech; its vocabulary is what its head predicts for each frame. A decoder with ``vision``
     reads images in its prompts. An encoder-decoder with ``patches`` or ``audio`` reads images or
     speech and writes text.
     """
@@ -143,6 +146,7 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
     image_stream: ImageStreamConfig | None = None
     vision: VisionConfig | None = None
     audio: AudioConfig | None = None
+    waveform: WaveformConfig | None = None
     rereading: RereadingConfig | None = None
     head: HeadConfig
 
@@ -170,4 +174,4 @@ class ModelConfig(ConfigStruct, frozen=True, kw_only=True):
     def reads_texts(self) -> bool:
         """Whether the first stack takes token ids."""
         reads_images = self.patches is not None and self.image_stream is None
-        return not reads_images and self.audio is None
+        return not reads_images and self.audio is None and self.waveform is None

@@ -10,7 +10,10 @@ Signatures (``batch`` and ``length`` are dynamic; all lengths int32, ids int64):
                           be less than ``lengths``, ``logit_positions
                           [chosen]`` as below in a masked language model. Of images
                           ``pixels [batch, height, width, channels]``, uint8; without
-                          the others, or one for each text.
+                          the others, or one for each text. Of speech only ``samples
+                          [batch, samples]``, int16, and ``num_samples [batch]`` (valid
+                          ones of each right-padded row); length is then that of the
+                          frames.
                           out: ``embeddings [batch, size]`` and ``token_embeddings
                           [batch, length, hidden]``, and if the model has several kinds
                           of vectors ``sparse_weights [batch, length]`` (of each token, at
@@ -80,7 +83,8 @@ import msgspec
 # Graphs that return attention weights: of the decoder, and of the encoder.
 ATTEND_ENCODE = "attend_encode"
 ATTEND = "attend"
-PIXELS, SAMPLES = "pixels", "samples"  # inputs of the encoder
+# Inputs of the encoder.
+PIXELS, SAMPLES, NUM_SAMPLES = "pixels", "samples", "num_samples"
 # The graph of a decoder's images, its output and input of ``decode``, and the places of those.
 ENCODE_IMAGES = "encode_images"
 IMAGE_VECTORS, IMAGE_POSITIONS = "image_vectors", "image_positions"

@@ -26,6 +26,7 @@ from model.recurrent import RecurrentDecoder, RecurrentEncoder
 from model.rereading import RereadingDecoder, shifted
 from model.stacks import Decoder, Encoder
 from model.vision import ImageVectors, VisionTower
+from model.waveform import WaveformEmbedding, Waveforms
 
 EAGER = EagerKernels()
 
@@ -35,6 +36,13 @@ class DecoderOutput(NamedTuple):
 
     hidden: Tensor
     states: list[State]
+
+
+class EncodedFrames(NamedTuple):
+    """``hidden [batch, frames, size]``, right-padded to ``lengths [batch]``."""
+
+    hidden: Tensor
+    lengths: Tensor
 
 
 class Transformer(nn.Module):
@@ -53,7 +61,9 @@ class Transformer(nn.Module):
         if config.patches is not None and config.kind == Kind.ENCODER_DECODER:
             source = images_config(config, config.patches, config.encoder_size)
             self.images = ImageEmbedding(source, config.patches)
-        if config.patches is None or config.image_stream is not None or self.images is not None:
+        if config.waveform is not None:
+            self.embedding = WaveformEmbedding(config, config.waveform)
+        elif config.patches is None or config.image_stream is not None or self.images is not None:
             self.embedding = TokenEmbedding(config)
         else:
             self.embedding = ImageEmbedding(config, config.patches)
@@ -124,6 +134,14 @@ class Transformer(nn.Module):
         x = self.embedding.embed(pixels)
         hidden: Tensor = self.encoder(x, full_lengths(x))
         return hidden
+
+    def encode_waveforms(self, waveforms: Waveforms) -> EncodedFrames:
+        """Windows of speech to hidden vectors."""
+        if not isinstance(self.embedding, WaveformEmbedding):
+            raise TypeError("this model does not read waveforms")
+        lengths = self.embedding.num_frames(waveforms.lengths)
+        x = self.embedding.embed_waveforms(waveforms)
+        return EncodedFrames(self.encoder(x, lengths), lengths)
 
     def encode_pairs(
         self,

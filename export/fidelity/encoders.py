@@ -1,4 +1,4 @@
-"""Fidelity of encoders: vectors, decisions of heads, and predictions for masks."""
+"""Fidelity of encoders: vectors, decisions of heads, predictions for masks, and transcripts."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from export.fidelity.subject import GraphFolder, Subject
 from export.fidelity.texts import QUESTIONS, mixed_texts
 from export.runtime import Floats, Session
 from model.bundle import Embedding, EmbeddingKind, MultiVector, ScoreFunction, Task
+from model.ctc import token_runs
 from model.graph_spec import MULTI_VECTORS, SPARSE_WEIGHTS
 from model.late_interaction import document_ids, kept_tokens, query_ids
 
@@ -37,6 +38,7 @@ class EncoderComparison:
     """The figures for the model's task.
 
     ``inputs``: the first batch. ``other_vectors``: by kind, those beside ``vectors``.
+    ``identical``: share of equal transcripts.
     """
 
     num_texts: int
@@ -45,6 +47,7 @@ class EncoderComparison:
     other_vectors: Mapping[EmbeddingKind, VectorComparison] = field(default_factory=dict)
     decisions: DecisionComparison | None = None
     logits: LogitComparison | None = None
+    identical: float | None = None
 
 
 def compare_encoders(
@@ -169,6 +172,22 @@ def _masks(subject: Subject, sessions: list[Session]) -> EncoderComparison | Non
     return EncoderComparison(len(rows), masked.part(0, BATCH), logits=total) if rows else None
 
 
+def _frames(subject: Subject, sessions: list[Session]) -> EncoderComparison | None:
+    """Compares the tokens of each frame of speech, and the transcripts of windows."""
+    inputs = EncoderInputs([], None, speech=subject.speech)
+    if not len(inputs) or subject.ctc is None:
+        return None
+    expected, actual = (_encode(session, inputs, batch=1) for session in sessions)
+    total, num_identical = LogitComparison(), 0
+    for one, other in zip(expected, actual, strict=True):
+        total += compare_logits(one, other)
+        texts = [token_runs(logits.argmax(-1), subject.ctc.blank) for logits in (one, other)]
+        num_identical += [run.token for run in texts[0]] == [run.token for run in texts[1]]
+    return EncoderComparison(
+        len(inputs), inputs.part(0, 1), logits=total, identical=num_identical / len(inputs)
+    )
+
+
 LARGE_RERANKER = 200_000_000  # parameters
 Comparison = Callable[[Subject, list[Session]], EncoderComparison | None]
 COMPARISONS: dict[Task, Comparison] = {
@@ -179,6 +198,7 @@ COMPARISONS: dict[Task, Comparison] = {
     Task.CORRECT: _labels,
     Task.ANSWER: _answers,
     Task.FILL_MASK: _masks,
+    Task.TRANSCRIBE: _frames,
 }
 SCORES: dict[ScoreFunction, Callable[[Floats], Doubles]] = {
     ScoreFunction.SOFTMAX: lambda logits: np.exp(log_softmax(logits)),

@@ -96,6 +96,7 @@ def _encoder(
         kl_divergence=None if logits is None else logits.kl_divergence,
         rms_logprob_difference=None if logits is None else logits.rms_logprob_difference,
         mean_probability=None if logits is None else logits.mean_probability,
+        identical_outputs=found.identical,
         min_cosine=None if vectors is None else vectors.min_cosine,
         mean_cosine=None if vectors is None else vectors.mean_cosine,
         retrieval_agreement=None if vectors is None else vectors.retrieval_agreement,

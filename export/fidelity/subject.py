@@ -16,10 +16,18 @@ from export.image_sources import ImageReader
 from export.runtime import DecodeSession, Session
 from export.sample_images import images_of
 from export.signatures import Signatures
-from export.speech import SENTENCES, Source, SpeechReader, english_start
+from export.speech import (
+    SENTENCES,
+    Source,
+    SpeechReader,
+    SpeechWindow,
+    encoder_windows,
+    english_start,
+)
 from model.bundle import (
     TOKENIZER_FILE,
     AudioSpec,
+    CtcTokens,
     Embedding,
     ImageSpec,
     Manifest,
@@ -85,6 +93,7 @@ class Subject:
     samples: Sequence[Pixels]
     audio: AudioSpec | None
     transcription: TranscriptionTokens | None
+    ctc: CtcTokens | None
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> "Subject":
@@ -108,6 +117,7 @@ class Subject:
             samples=checkpoint.samples,
             audio=checkpoint.audio,
             transcription=checkpoint.transcription,
+            ctc=checkpoint.ctc,
         )
 
     @classmethod
@@ -132,6 +142,7 @@ class Subject:
             samples=(),
             audio=manifest.audio,
             transcription=manifest.transcription,
+            ctc=manifest.ctc or None,
         )
 
     @cached_property
@@ -171,6 +182,16 @@ class Subject:
         count = int(min(NUM_IMAGES, max(MIN_IMAGES, BUDGET / tokens)))
         return images_of(self.image, self.samples, count, IMAGE_SEED)
 
+    @property
+    def speech(self) -> Sequence[SpeechWindow]:
+        """Windows for an encoder of speech: as many as for an encoder-decoder."""
+        count = 0 if self.audio is None else self._num_windows(self.audio)
+        return encoder_windows(self.audio, SENTENCES, count)
+
+    def _num_windows(self, spec: AudioSpec) -> int:
+        count = BUDGET / (self.num_parameters * spec.num_tokens)
+        return int(min(MAX_WINDOWS, max(MIN_WINDOWS, count)))
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of ``text`` that the model knows, truncated to its number of positions."""
         ids = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
@@ -200,8 +221,7 @@ class Subject:
         """Sentences for an encoder-decoder, windows of speech, or images."""
         reader = SpeechReader.of(self)
         if reader is not None:
-            count = BUDGET / (self.num_parameters * reader.spec.num_tokens)
-            return reader.windows(SENTENCES, int(min(MAX_WINDOWS, max(MIN_WINDOWS, count))))
+            return reader.windows(SENTENCES, self._num_windows(reader.spec))
         texts = sentences(self.source_language or "en")
         images = ImageReader.of(self, self.max_positions)
         if images is not None:

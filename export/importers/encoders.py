@@ -27,6 +27,7 @@ from model.config import EmbeddingConfig, Kind, ModelConfig, StackConfig
 from model.image_config import PatchConfig
 from model.position_config import PositionConfig
 from model.rereading_config import RereadingConfig
+from model.waveform_config import WaveformConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,7 @@ class Body:
     decoder: StackConfig | None = None
     rereading: RereadingConfig | None = None
     patches: PatchConfig | None = None
+    waveform: WaveformConfig | None = None
     table: tuple[Rename, ...]
     ignored: tuple[str, ...] = ()
     ignored_heads: tuple[str, ...] = ()
@@ -98,6 +100,8 @@ def assemble(
 def join(folder: HuggingFaceFolder, body: Body, architecture: str, head: Head) -> Checkpoint:
     """``body`` with ``head``, ready for a bundle; errors as in :func:`assemble`."""
     config = folder.config
+    reads_texts = body.patches is None and body.waveform is None
+    has_vocabulary = reads_texts or Task.TRANSCRIBE in head.tasks
     has_unattended = _has_unattended(head)
     if has_unattended and not body.allows_unattended:
         raise UnsupportedError(
@@ -106,7 +110,7 @@ def join(folder: HuggingFaceFolder, body: Body, architecture: str, head: Head) -
         )
     model = ModelConfig(
         kind=Kind.ENCODER,
-        vocabulary_size=config.positive("vocab_size") if body.patches is None else 0,
+        vocabulary_size=config.positive("vocab_size") if has_vocabulary else 0,
         hidden_size=body.hidden_size,
         position=body.position,
         embedding=body.embedding,
@@ -114,6 +118,7 @@ def join(folder: HuggingFaceFolder, body: Body, architecture: str, head: Head) -
         decoder=body.decoder,
         rereading=body.rereading,
         patches=body.patches,
+        waveform=body.waveform,
         head=head.config,
     )
     start = f"{body.base}."
@@ -132,7 +137,7 @@ def join(folder: HuggingFaceFolder, body: Body, architecture: str, head: Head) -
     return Checkpoint(
         config=model,
         weights=weights,
-        tokenizer_json=folder.tokenizer_json if body.patches is None else NO_TOKENIZER,
+        tokenizer_json=folder.tokenizer_json if reads_texts else NO_TOKENIZER,
         architecture=architecture,
         tasks=head.tasks,
         special_tokens=SpecialTokens(

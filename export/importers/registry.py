@@ -49,6 +49,7 @@ from export.importers.t5 import import_t5
 from export.importers.t5gemma import import_t5gemma
 from export.importers.vision_encoder_decoder import import_vision_encoder_decoder
 from export.importers.vit import import_deit, import_vit
+from export.importers.wav2vec2 import import_data2vec_audio, import_hubert, import_wav2vec2
 from export.importers.whisper import import_whisper
 from export.importers.whisper_ctranslate2 import import_whisper_ctranslate2
 from export.readers.ctranslate2 import (
@@ -81,13 +82,16 @@ HUGGING_FACE: dict[str, Callable[[HuggingFaceFolder], Checkpoint]] = {
     "metaclip_2_text_model": import_metaclip_2_text,
     "metaclip_2_vision_model": import_metaclip_2_vision,
     "deit": import_deit,
+    "data2vec-audio": import_data2vec_audio,
     "dinov2": import_dinov2,
     "dinov2_with_registers": import_dinov2_with_registers,
+    "hubert": import_hubert,
     "siglip": import_siglip,
     "siglip_vision_model": import_siglip_vision,
     "smolvlm": import_smolvlm,
     "vision-encoder-decoder": import_vision_encoder_decoder,
     "vit": import_vit,
+    "wav2vec2": import_wav2vec2,
     "whisper": import_whisper,
     "gemma3": import_gemma3_language_model,
     "idefics3": import_idefics3,
@@ -232,6 +236,8 @@ def _check_tokens(checkpoint: Checkpoint, path: Path) -> None:
     special = msgspec.structs.asdict(checkpoint.special_tokens)
     if checkpoint.transcription is not None:
         special["of transcription"] = checkpoint.transcription.ids
+    if checkpoint.ctc is not None:
+        special["of transcription"] = checkpoint.ctc.ids
     for name, ids in special.items():
         for id_ in (ids,) if isinstance(ids, int) else ids or ():
             if not 0 <= id_ < size:

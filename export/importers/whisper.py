@@ -16,15 +16,11 @@ from export.importers.whisper_tables import (
     suppressed,
     transcription_tokens,
 )
-from export.readers.fields import Fields
+from export.readers.feature_extractor import read_feature_extractor
 from export.readers.hugging_face import HuggingFaceFolder
 from export.supported import check_supported
 from model.audio_config import AudioConfig
 from model.bundle import SpecialTokens, Task
-
-PROCESSOR_FILE = "preprocessor_config.json"
-# Newer processors are saved in one file, with the feature extractor in a field.
-WHOLE_PROCESSOR_FILE, FEATURE_EXTRACTOR = "processor_config.json", "feature_extractor"
 
 
 def import_whisper(folder: HuggingFaceFolder) -> Checkpoint:
@@ -80,13 +76,8 @@ def import_whisper(folder: HuggingFaceFolder) -> Checkpoint:
 
 
 def _audio(folder: HuggingFaceFolder) -> AudioConfig:
-    """The spectrogram of preprocessor_config.json, for the encoder's positions."""
-    whole = folder.read_json(WHOLE_PROCESSOR_FILE)
-    if isinstance(whole, dict) and FEATURE_EXTRACTOR in whole:
-        file = Fields(whole, WHOLE_PROCESSOR_FILE).fields(FEATURE_EXTRACTOR)
-    else:
-        value = folder.read_json(PROCESSOR_FILE)
-        file = Fields(value if isinstance(value, dict) else {}, PROCESSOR_FILE)
+    """The spectrogram of the feature extractor, for the encoder's positions."""
+    file = read_feature_extractor(folder)
     check_supported(
         file,
         sampling_rate=(16_000,),

@@ -29,6 +29,7 @@ UNKNOWN_LICENSE = "unknown"
 class HuggingFaceFolder:
     """The files of a folder. The tokenizer is read on access: models of images have none.
 
+    ``language``: the model card's only language, such as "en"; None: none, or several.
     ``tower``: the part to read of a model of images and texts, "image" or "text". ``vectors``: the
     kind of vectors, if the model's files do not say which it returns.
     """
@@ -39,6 +40,7 @@ class HuggingFaceFolder:
     weights: Mapping[str, Tensor]
     chat_template: str | None
     license: str
+    language: str | None = None
     tower: str | None = None
     vectors: EmbeddingKind | None = None
 
@@ -100,6 +102,7 @@ def read_folder(path: Path) -> HuggingFaceFolder:
         weights=_read_weights(path),
         chat_template=_read_chat_template(path),
         license=read_license(path / "README.md"),
+        language=read_language(path / "README.md"),
     )
 
 
@@ -173,14 +176,26 @@ def _read_chat_template(folder: Path) -> str | None:
 
 
 def read_license(path: Path) -> str:
-    """``license`` in the model card's front matter (YAML between two lines of dashes)."""
+    """``license`` in the model card's front matter."""
+    name = _read_card(path).get("license")
+    return name if isinstance(name, str) else UNKNOWN_LICENSE
+
+
+def read_language(path: Path) -> str | None:
+    """``language`` there, if it is a single one."""
+    value = _read_card(path).get("language")
+    names = value if isinstance(value, list) else [value]
+    return names[0] if len(names) == 1 and isinstance(names[0], str) else None
+
+
+def _read_card(path: Path) -> dict[str, object]:
+    """The model card's front matter, YAML between two lines of dashes; empty without any."""
     text = path.read_text("utf-8", errors="replace") if path.is_file() else ""
     parts = text.split("---\n", 2)
     if len(parts) < 3 or parts[0].strip():
-        return UNKNOWN_LICENSE
+        return {}
     try:
         card = read_yaml(parts[1], path.name)
     except SourceError:
-        return UNKNOWN_LICENSE
-    name = card.get("license") if isinstance(card, dict) else None
-    return name if isinstance(name, str) else UNKNOWN_LICENSE
+        return {}
+    return card if isinstance(card, dict) else {}

@@ -1,4 +1,4 @@
-"""Runs an encoder over batches of texts, and splits the outputs by text."""
+"""Runs an encoder over batches of texts, images or speech, and splits the outputs by input."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,13 +6,20 @@ import numpy as np
 from msgspec.structs import replace
 
 from model.adapters import ADAPTERS
-from model.bundle import ATTENDED_LENGTHS, MULTI_VECTORS, PIXELS, SPARSE_WEIGHTS, GraphSpec
+from model.bundle import (
+    ATTENDED_LENGTHS,
+    MULTI_VECTORS,
+    PIXELS,
+    SAMPLES,
+    SPARSE_WEIGHTS,
+    GraphSpec,
+)
 from server.engine.encoder_attention import EncoderAttention
 from server.engine.gpu.buckets import TextBuckets
 from server.engine.gpu.padded_encoder import PaddedEncoder
 from server.engine.requests.job import EncodingJob
 from server.engine.requests.update import EncoderOutput
-from server.engine.run_inputs import adapters_of, pad
+from server.engine.run_inputs import adapters_of, pad, pad_samples
 from server.engine.sparse_vectors import largest_weights
 from server.runtime.contract import BoundGraph, Graph
 from server.runtime.memory import Array
@@ -132,6 +139,8 @@ class EncoderRunner:
             inputs[PIXELS] = np.stack([job.image for job in jobs if job.image is not None])
         if ADAPTERS in self._inputs:
             inputs[ADAPTERS] = adapters_of(jobs)
+        if SAMPLES in self._inputs:
+            return inputs | pad_samples([job.samples for job in jobs if job.samples is not None])
         if "token_ids" not in self._inputs:
             return inputs
         ids, lengths = pad([job.token_ids for job in jobs])

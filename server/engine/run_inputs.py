@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from model.adapters import ADAPTERS
-from model.bundle import PIXELS, SAMPLES
+from model.bundle import NUM_SAMPLES, PIXELS, SAMPLES
 from server.engine.prompt_images import ImageInputs
 from server.engine.requests.job import GenerationJob, Job
 from server.engine.requests.sequence import DecodingSequence
@@ -248,3 +248,12 @@ def pad(rows: Sequence[Sequence[int]]) -> tuple[Array, Array]:
         # This takes half the time of NumPy's conversion.
         struct.pack_into(f"{len(row)}q", memory, index * row_bytes, *row)
     return ids, lengths
+
+
+def pad_samples(windows: Sequence[Array]) -> dict[str, Array]:
+    """The inputs of an encoder of speech: windows ``[samples]``, right-padded with silence."""
+    lengths = np.array([len(samples) for samples in windows], np.int32)
+    samples = np.zeros((len(windows), int(lengths.max())), np.int16)
+    for row, window in zip(samples, windows, strict=True):
+        row[: len(window)] = window
+    return {SAMPLES: samples, NUM_SAMPLES: lengths}

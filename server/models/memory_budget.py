@@ -139,6 +139,8 @@ def plan_memory(
 
 def max_padded_tokens(manifest: Manifest, config: ServerConfig) -> int:
     """Maximum tokens of an encoder's batch, padding included. A longer text runs alone."""
+    if manifest.audio is not None:  # frames of samples, whose convolutions take much memory
+        return min(config.max_padded_tokens, manifest.audio.num_tokens)
     if manifest.embedding_kind != EmbeddingKind.SPARSE:
         return config.max_padded_tokens
     num_tokens = _MAX_LOGIT_BYTES // (4 * manifest.dimensions.vocabulary_size)
@@ -180,6 +182,9 @@ def _working_bytes(manifest: Manifest, max_length: int, config: ServerConfig) ->
         # The latest runs keep logits of 2 rows for each slot, in both copies of a graph.
         logits = 4 * 4 * config.num_slots * dimensions.vocabulary_size
     activations = 4 * num_tokens * dimensions.hidden_size * _VECTORS_PER_TOKEN
+    if manifest.audio is not None and manifest.audio.has_frames:
+        # The first convolutions have an output for every few samples.
+        activations += 4 * manifest.audio.num_samples * dimensions.hidden_size // 2
     if manifest.image is not None and manifest.image.prompt is not None:
         # A patch's vector is about as large as the patch.
         activations += 4 * manifest.image.num_bytes * _VECTORS_PER_TOKEN

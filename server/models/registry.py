@@ -339,7 +339,8 @@ def _check_vocabulary(manifest: Manifest, tokenizer: Tokenizer) -> None:
     special = manifest.special_tokens
     ids = (*special.eos, special.bos, special.decoder_start, special.mask, special.forced_first)
     transcription = () if manifest.transcription is None else manifest.transcription.ids
-    for id_ in (*ids, *special.suppressed, *manifest.languages.values(), *transcription):
+    ctc = manifest.ctc.ids if manifest.ctc else ()
+    for id_ in (*ids, *special.suppressed, *manifest.languages.values(), *transcription, *ctc):
         if id_ is not None and not 0 <= id_ < size:
             raise BundleError(
                 f"{label}: the special token {id_} is beyond the vocabulary of {size}"

@@ -209,7 +209,10 @@ def _job(model: Model, num_tokens: int) -> Job:
     manifest, tokens = model.manifest, (_ID,) * num_tokens
     if manifest.kind == Kind.ENCODER:
         spec = manifest.graphs["encode"]
-        image = manifest.image
+        image, audio = manifest.image, manifest.audio
+        if audio is not None:
+            samples = np.zeros(audio.frame_size or audio.num_samples, np.int16)
+            return EncodingJob((), samples=samples, num_audio_tokens=audio.tokens_of(len(samples)))
         has_positions = any(tensor.name == "logit_positions" for tensor in spec.inputs)
         return EncodingJob(
             tokens if manifest.reads_texts else (),

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from server.engine.requests.job import GenerationJob
+from server.engine.requests.job import Job
 from server.engine.requests.job_handle import JobHandle
 from server.errors import Limit, OverloadedError
 from server.service.context import ServiceContext
@@ -10,7 +10,7 @@ from server.service.threads import check_deadline
 
 
 async def submit_follow_up(
-    context: ServiceContext, model: str, job: GenerationJob, client: str | None
+    context: ServiceContext, model: str, job: Job, client: str | None
 ) -> JobHandle:
     """Submits a job. Waits while the engine's queue is full, so that no earlier work is lost.
 

@@ -8,11 +8,16 @@ from collections.abc import AsyncGenerator, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from model.bundle import Task
+from model.config import Kind
+from server.service import validation
 from server.service.audio import decoded_audio
 from server.service.audio_windows import windows_with_sound
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.transcription_plan import TranscriptionPlan, plan_transcription
+from server.service.ctc_plan import plan_ctc
+from server.service.ctc_window import CtcCall
+from server.service.transcription_plan import plan_transcription
 from server.service.transcription_request import (
     Segment,
     TranscribeRequest,
@@ -62,18 +67,30 @@ async def transcribe_stream(
         ServeError: see :func:`transcribe`; the generator raises the errors of the recording.
     """
     started = time.monotonic()
-    plan = await plan_transcription(request, context, caller)
-    return _chunks(request.audio, plan, context, caller, started)
+    call = await _open(request, context, caller)
+    return _chunks(request.audio, call, context, caller, started)
+
+
+async def _open(
+    request: TranscribeRequest, context: ServiceContext, caller: Caller
+) -> TranscriptionCall | CtcCall:
+    """The call, with its validated request. Encoders decode with CTC."""
+    model = context.model_of(request)
+    validation.check_task(model, Task.TRANSCRIBE)
+    if model.manifest.kind == Kind.ENCODER:
+        return CtcCall(plan_ctc(request, model, context, caller), context, caller)
+    plan = await plan_transcription(request, model, context, caller)
+    return TranscriptionCall(plan, context, caller)
 
 
 async def _chunks(
     audio: bytes,
-    plan: TranscriptionPlan,
+    call: TranscriptionCall | CtcCall,
     context: ServiceContext,
     caller: Caller,
     started: float,
 ) -> AsyncGenerator[TranscriptionChunk, None]:
-    call, name = TranscriptionCall(plan, context, caller), plan.model.manifest.name
+    plan, name = call.plan, call.plan.model.manifest.name
     async with decoded_audio(audio, plan.audio, context, caller) as samples:
         windows = await context.in_thread(
             partial(windows_with_sound, samples, plan.audio),

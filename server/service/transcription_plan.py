@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from model.audio import Samples
-from model.bundle import ATTEND, AttentionKind, AudioSpec, Task, TranscriptionTokens
+from model.bundle import ATTEND, AttentionKind, AudioSpec, TranscriptionTokens
 from server.constraint import Constraint
 from server.engine.decoding.options import (
     AttentionSelection,
@@ -19,7 +19,6 @@ from server.errors import BundleChangedError, InvalidArgumentError
 from server.models.memory_ledger import with_planned_slots
 from server.models.registry import Model
 from server.printable import counted
-from server.service import validation
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.languages import language_token
@@ -171,18 +170,15 @@ class TranscriptionPlan:
 
 
 async def plan_transcription(
-    request: TranscribeRequest, context: ServiceContext, caller: Caller
+    request: TranscribeRequest, model: Model, context: ServiceContext, caller: Caller
 ) -> TranscriptionPlan:
-    """Validates the model and all options of a request, and tokenizes its prompt.
+    """Validates all options of a request to an encoder-decoder, and tokenizes its prompt.
 
     Raises:
         InvalidArgumentError: names the invalid option.
-        ModelNotFoundError: no such model is served.
         OverloadedError: the model's queue is full.
     """
-    model, options = context.model_of(request), request.options
-    validation.check_task(model, Task.TRANSCRIBE)
-    manifest = model.manifest
+    manifest, options = model.manifest, request.options
     audio, tokens, eos = manifest.audio, manifest.transcription, manifest.special_tokens.eos
     if audio is None or tokens is None or not eos:
         raise InvalidArgumentError("model", f"the bundle of {manifest.name!r} lacks its tokens")
@@ -199,7 +195,7 @@ async def plan_transcription(
         model=model,
         audio=audio,
         tokens=tokens,
-        language=_language(options, model),
+        language=requested_language(options, model),
         task=_task(options, model, tokens),
         temperatures=FALLBACK_TEMPERATURES if temperature is None else (temperature,),
         beams=Beams(options.beam_size) if options.beam_size > 1 else None,
@@ -218,8 +214,12 @@ async def plan_transcription(
     )
 
 
-def _language(options: TranscriptionOptions, model: Model) -> str:
-    """The given language, or the only one of the model; empty if it is to be detected."""
+def requested_language(options: TranscriptionOptions, model: Model) -> str:
+    """The given language, or the only one of the model; empty if the bundle states none.
+
+    Raises:
+        InvalidArgumentError: the model does not know the language.
+    """
     manifest = model.manifest
     if options.language:
         language_token(manifest, "language", options.language, manifest.source_language)

@@ -225,10 +225,11 @@ class GenerationJob:
 
 
 class EncodingJob(msgspec.Struct, frozen=True, eq=False):
-    """One text, image, or text with an image to encode.
+    """One text, image, text with an image, or window of speech to encode.
 
     Attributes:
-        token_ids: the text's token ids, at least one; empty for an image without text.
+        token_ids: the text's token ids, at least one; empty for an image without text and for
+            speech.
         segment_ids: one for each token; empty means all 0.
         num_attended: how many leading tokens are attended to; None for all. Only for models with
             the input ``attended_lengths``.
@@ -242,6 +243,8 @@ class EncodingJob(msgspec.Struct, frozen=True, eq=False):
         num_texts: the number of texts in the request, windows of long texts included.
         image: pixels as the model's graph takes them: ``[height, width, channels]``, 0 to 255.
         num_image_tokens: the number of vectors that the model makes of the image.
+        samples: of the window: ``[samples]``.
+        num_audio_tokens: the number of vectors that the model makes of the window.
         adapter: the LoRA adapter to apply, counted from 1; 0 for none.
     """
 
@@ -257,6 +260,8 @@ class EncodingJob(msgspec.Struct, frozen=True, eq=False):
     num_texts: int = 1
     image: npt.NDArray[np.uint8] | None = None
     num_image_tokens: int = 0
+    samples: npt.NDArray[np.int16] | None = None
+    num_audio_tokens: int = 0
     adapter: int = 0
 
     @property
@@ -265,8 +270,8 @@ class EncodingJob(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def num_tokens(self) -> int:
-        """The number of vectors that the encoder computes: tokens, and those of the image."""
-        return len(self.token_ids) + self.num_image_tokens
+        """The number of vectors that the encoder computes: of tokens, the image or speech."""
+        return len(self.token_ids) + self.num_image_tokens + self.num_audio_tokens
 
     @property
     def cost(self) -> Cost:
