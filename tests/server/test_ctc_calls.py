@@ -23,6 +23,8 @@ from export.sources import load_checkpoint
 from export.speech import recording
 from model.audio import Samples
 from model.bundle_files import read_manifest
+from server.config import ServerConfig
+from server.models.memory_budget import max_padded_tokens, plan_memory
 from server.service.audio_windows import split_windows
 from tests import ctc_models
 from tests.recordings import wav
@@ -174,6 +176,16 @@ def test_options_of_other_models_are_refused(
     with pytest.raises(TriuneError) as caught:
         client.transcribe(MODEL, wav(recording("cards-4", RATE)), **options)
     assert [violation.field for violation in caught.value.violations] == [f"options.{field}"]
+
+
+def test_memory_is_planned_for_the_convolutions(bundles: Path) -> None:
+    manifest = read_manifest(bundles / MODEL / "1")
+    base = msgspec.structs.replace(manifest.dimensions, hidden_size=768)
+    config = ServerConfig(bundles=bundles, num_lanes=1, max_padded_tokens=1 << 20)
+    assert max_padded_tokens(manifest, config) == 1499
+    sized = msgspec.structs.replace(manifest, dimensions=base)
+    plan = plan_memory(sized, 1499, 1499, config, 0, None)
+    assert 0.96e9 < plan.working_bytes < 1.5e9
 
 
 def test_texts_are_refused(client: Client) -> None:
