@@ -31,7 +31,7 @@ def _read(
 ) -> tuple[npt.NDArray[np.float64], list[str]]:
     """Pixels ``[examples, values]``, and labels."""
     labelled = [example for example in examples if isinstance(example, ClassificationExample)]
-    images = np.stack(images_of(labelled, spec, reads_texts=False))
+    images = np.stack(images_of(labelled, spec, has_texts=False))
     return images.reshape(len(images), -1).astype(float), [example.label for example in labelled]
 
 
