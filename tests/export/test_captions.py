@@ -1,15 +1,17 @@
 """Bundles of models that write texts about images, in every precision."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from export.bundle_writer import write_bundle
-from export.errors import UnsupportedError
+from export.errors import SourceError, UnsupportedError
 from export.fidelity.subject import Subject
 from export.image_sources import ImageSource
 from export.quality.choice import choose_held_out
+from export.quality.images import images_of
 from export.runtime import Session
 from export.sample_images import sample_images
 from model.bundle import AttentionKind, Device, KvCache, Precision, Task
@@ -77,7 +79,8 @@ def test_an_int8_cache_is_refused(tmp_path: Path) -> None:
 
 
 def test_texts_alone_measure_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "texts.jsonl"
+    file, of_images = tmp_path / "texts.jsonl", checkpoint()
     file.write_text('{"text": "A", "prompt": "B"}\n')
-    with pytest.raises(UnsupportedError, match="--evaluate: no quality is measured for generate"):
-        choose_held_out(checkpoint(), str(file))
+    found: Any = choose_held_out(of_images, str(file))
+    with pytest.raises(SourceError, match="held-out example 1: the model needs a text with an im"):
+        images_of(found.examples, of_images.image, has_texts=True)
