@@ -119,7 +119,11 @@ def rewrite(
     rewrites = by_anchor.values()
     apply_rewrites(model.graph, rewrites)
     declared_shapes = make_width_dynamic(model.graph)
-    packed = {name: shared(array) for r in rewrites for name, array in r.initializers.items()}
+    weight_bytes = _weight_bytes(rewrites)
+    packed: dict[str, Array] = {}
+    for found in rewrites:
+        for name in list(found.initializers):  # one at a time is in memory twice
+            packed[name] = shared(found.initializers.pop(name))
     choose_tokens_early(model.graph, GraphIndex(model.graph, path.parent))
     fuse_norms(model.graph)
     counted = count_nodes(GraphIndex(model.graph, path.parent))
@@ -129,7 +133,7 @@ def rewrite(
     return RewrittenGraph(
         model.SerializeToString(),
         unpacked_bytes,
-        _weight_bytes(rewrites),
+        weight_bytes,
         packed,
         counted,
         declared_shapes,
