@@ -11,15 +11,13 @@ import numpy.typing as npt
 
 from model.audio import Samples
 from model.ctc import TokenRun, token_runs
-from server.engine.requests.job import EncodingJob
-from server.engine.requests.job_handle import JobHandle
 from server.engine.requests.update import Completion
 from server.service.audio_windows import AudioWindow
 from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.ctc_plan import CtcPlan
 from server.service.ctc_segments import MIN_PAUSE_SECONDS, Phrase, WordSpan, phrases
-from server.service.follow_up import submit_follow_up
+from server.service.follow_up import Submissions
 from server.service.segments import compression_ratio
 from server.service.transcription_request import Segment, Word
 from server.service.transcription_window import DECIMALS
@@ -42,9 +40,10 @@ class CtcCall:
     )
     completions: list[Completion] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
-    _is_accepted: bool = False
+    _submissions: Submissions = field(init=False)
 
     def __post_init__(self) -> None:
+        self._submissions = Submissions(self.context, self.plan.model.key, self.caller.client)
         self.language.set_result(self.plan.language)
 
     @property
@@ -61,7 +60,7 @@ class CtcCall:
         """
         del is_first
         job = self.plan.job_of(samples, window)
-        handle = await self._submit(job)
+        handle = await self._submissions.submit(job)
         try:
             update = await handle.next()
         finally:
@@ -72,15 +71,6 @@ class CtcCall:
         )
         self._count(completion, job.num_tokens, len(runs))
         return segments
-
-    async def _submit(self, job: EncodingJob) -> JobHandle:
-        """Submits a job. Jobs after the call's first wait while the engine's queue is full."""
-        key, client = self.plan.model.key, self.caller.client
-        if self._is_accepted:
-            return await submit_follow_up(self.context, key, job, client)
-        (handle,) = self.context.engine.submit(key, [job], client)
-        self._is_accepted = True
-        return handle
 
     def _count(self, completion: Completion, num_frames: int, num_tokens: int) -> None:
         name, metrics = self.plan.model.manifest.name, self.context.metrics

@@ -1,6 +1,7 @@
 """Submits further jobs of calls whose first jobs the engine has accepted."""
 
 import asyncio
+from dataclasses import dataclass
 
 from server.engine.requests.job import Job
 from server.engine.requests.job_handle import JobHandle
@@ -33,3 +34,28 @@ async def submit_follow_up(
             check_deadline(job.deadline)
         else:
             return handle
+
+
+@dataclass(slots=True)
+class Submissions:
+    """Submits the jobs of one call: its first at once, if the engine's queue has room.
+
+    ``model`` is the model's key, and ``client`` the one to charge.
+    """
+
+    context: ServiceContext
+    model: str
+    client: str | None
+    _is_accepted: bool = False
+
+    async def submit(self, job: Job) -> JobHandle:
+        """Submits a job. Jobs after the first wait while the queue is full.
+
+        Raises:
+            ServeError: see :func:`submit_follow_up`; of the first job, also that the queue is full.
+        """
+        if self._is_accepted:
+            return await submit_follow_up(self.context, self.model, job, self.client)
+        (handle,) = self.context.engine.submit(self.model, [job], self.client)
+        self._is_accepted = True
+        return handle

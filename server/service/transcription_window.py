@@ -15,7 +15,7 @@ from server.engine.requests.update import Completion, PromptOutput
 from server.service.audio_windows import AudioWindow, padded_window
 from server.service.caller import Caller
 from server.service.context import ServiceContext
-from server.service.follow_up import submit_follow_up
+from server.service.follow_up import Submissions
 from server.service.segments import TokenSegment, compression_ratio, divide
 from server.service.token_clock import TokenClock
 from server.service.transcription_plan import TranscriptionPlan
@@ -99,9 +99,10 @@ class TranscriptionCall:
     language_probability: float = 1.0
     completions: list[Completion] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
-    _is_accepted: bool = False
+    _submissions: Submissions = field(init=False)
 
     def __post_init__(self) -> None:
+        self._submissions = Submissions(self.context, self.plan.model.key, self.caller.client)
         if not self.plan.detects_language:
             self.language.set_result(self.plan.language)
 
@@ -195,20 +196,11 @@ class TranscriptionCall:
         return await self.context.build(weights.size // 16, align, self.caller)
 
     async def _run(self, job: GenerationJob) -> _Output:
-        handle = await self._submit(job)
+        handle = await self._submissions.submit(job)
         try:
             return await self._output(job, handle)
         finally:
             self.context.engine.cancel([handle])
-
-    async def _submit(self, job: GenerationJob) -> JobHandle:
-        """Submits a job. Jobs after the call's first wait while the engine's queue is full."""
-        key, client = self.plan.model.key, self.caller.client
-        if self._is_accepted:
-            return await submit_follow_up(self.context, key, job, client)
-        (handle,) = self.context.engine.submit(key, [job], client)
-        self._is_accepted = True
-        return handle
 
     async def _output(self, job: GenerationJob, handle: JobHandle) -> _Output:
         """Awaits the whole output. If the language is unknown, the first token sets it."""
