@@ -61,6 +61,7 @@ class EncoderRunner:
         self._token_outputs = [x.name for x in spec.outputs if x.name in TOKEN_OUTPUTS]
         self._graph = graph
         self._bound: dict[tuple[str, ...], BoundGraph] = {}
+        self._graph_with(())
         self._attention = attention
         self._padded = padded
         self._is_sparse = is_sparse
