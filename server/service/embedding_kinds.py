@@ -10,30 +10,26 @@ from server.models.registry import Model
 from server.service.encoder_options import Floats
 from server.text.windows import Window
 
-NUM_KINDS = len(EmbeddingKind)
 # Outputs with a row for each token, of models that have other kinds beside the first one.
 _OUTPUTS = {EmbeddingKind.SPARSE: SPARSE_WEIGHTS, EmbeddingKind.MULTI_VECTOR: MULTI_VECTORS}
 
 
-def kinds_of(
-    requested: Sequence[EmbeddingKind], model: Model, field: str = "vectors"
-) -> tuple[EmbeddingKind, ...]:
+def kinds_of(requested: Sequence[EmbeddingKind], model: Model) -> tuple[EmbeddingKind, ...]:
     """The kinds of vectors to return: the requested ones, by default the model's first.
 
     Raises:
-        InvalidArgumentError: the model does not have one, or one is given twice; the error names
-            ``field``.
+        InvalidArgumentError: the model does not have one, or one is given twice.
     """
     embedding = model.manifest.embedding
     known = (EmbeddingKind.DENSE,) if embedding is None else embedding.kinds
     for index, kind in enumerate(requested):
         if kind not in known:
             raise InvalidArgumentError(
-                f"{field}[{index}]",
+                f"vectors[{index}]",
                 f"{model.manifest.name!r} has no {kind} vectors; it has {', '.join(known)}",
             )
         if kind in requested[:index]:
-            raise InvalidArgumentError(f"{field}[{index}]", f"{kind} is given twice")
+            raise InvalidArgumentError(f"vectors[{index}]", f"{kind} is given twice")
     return tuple(requested) or known[:1]
 
 
