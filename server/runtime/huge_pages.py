@@ -4,19 +4,17 @@ A decode step reads every weight once. With pages of 4 KiB, the processor looks 
 each of them, and prefetches no further than their ends.
 """
 
-import contextlib
-import mmap
 import threading
 import weakref
 
 import numpy as np
 
 from server.runtime.memory import Array
+from server.runtime.pages import mapped
 
 _PAGE = 2 << 20  # bytes
 _CHUNK = 8 * _PAGE
 _ALIGNMENT = 64  # bytes of a cache line and of the widest registers
-_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 class HugePages:
@@ -44,9 +42,5 @@ class HugePages:
 
 def _mapped(num_bytes: int) -> tuple[Array, int]:
     """New memory for ``num_bytes``, and where its first page of 2 MiB begins."""
-    memory = mmap.mmap(-1, num_bytes + _PAGE, flags=_FLAGS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # Linux may have been built without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    chunk = np.frombuffer(memory, np.uint8)
+    chunk = np.frombuffer(mapped(num_bytes + _PAGE, "MADV_HUGEPAGE"), np.uint8)
     return chunk, -chunk.ctypes.data % _PAGE

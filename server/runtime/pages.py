@@ -1,5 +1,6 @@
 """Arrays over separately mapped pages, which the process can release one by one."""
 
+import contextlib
 import ctypes
 import math
 import mmap
@@ -22,10 +23,17 @@ def zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     num_bytes = math.prod(shape) * dtype.itemsize
     if not num_bytes:
         return np.zeros(shape, dtype)
-    memory = mmap.mmap(-1, num_bytes, flags=_FLAGS)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    memory = mapped(num_bytes, "MADV_NOHUGEPAGE")
     return np.frombuffer(memory, np.uint8, num_bytes).view(dtype).reshape(shape)
+
+
+def mapped(num_bytes: int, advice: str) -> mmap.mmap:
+    """Returns new memory of zeros, with advice to Linux: the name of a constant of ``mmap``."""
+    memory = mmap.mmap(-1, num_bytes, flags=_FLAGS)
+    if hasattr(mmap, advice):
+        with contextlib.suppress(OSError):  # Linux may have been built without huge pages
+            memory.madvise(getattr(mmap, advice))
+    return memory
 
 
 def resident_bytes(array: Array) -> int:
