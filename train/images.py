@@ -19,9 +19,8 @@ from model.images import ImageError, Pixels, decode_image
 from train.batches import Row
 from train.errors import RecipeError
 from train.image_recipe import AugmentationRecipe
-from train.objectives import TextRowEncoder
+from train.objectives import TextRowEncoder, target_row
 from train.recipe import ObjectiveKind, Recipe
-from train.tokenizer import BOS
 
 NUM_SAMPLES = 32
 MAX_SAMPLE_BYTES = 1 << 20
@@ -98,15 +97,14 @@ class ImageToTextRowEncoder:
     spec: ImageSpec
 
     def encode(self, _objective: ObjectiveKind, example: Any) -> list[Row]:
-        """Turns ``example`` into a row: teacher forcing, as for a translation.
+        """Turns ``example`` into a row, with the text as its targets.
 
         Raises:
             ValueError: it has no image, or a damaged one.
         """
         pixels = _pixels(example, self.spec)
-        target = self.tokenizer.encode(example.text).ids  # ends with EOS
-        row = Row(inputs=[BOS, *target[:-1]], targets=target, pixels=pixels)
-        return [replace(row, num_image_tokens=self.spec.num_tokens)]
+        row = target_row(self.tokenizer, example.text)
+        return [replace(row, pixels=pixels, num_image_tokens=self.spec.num_tokens)]
 
 
 RowEncoder = TextRowEncoder | ImageRowEncoder | TextImageRowEncoder | ImageToTextRowEncoder

@@ -58,10 +58,8 @@ class TextRowEncoder:
         return Row(inputs=ids[:-1], targets=targets)
 
     def sequence_to_sequence(self, example: TranslationExample) -> Row:
-        """Teacher forcing: the decoder's inputs are the targets shifted right, after BOS."""
-        target = self.tokenizer.encode(example.target).ids  # ends with EOS
         source = self.tokenizer.encode(example.source).ids
-        return Row(inputs=[BOS, *target[:-1]], targets=target, sources=source)
+        return replace(target_row(self.tokenizer, example.target), sources=source)
 
     def masked(self, example: MaskedExample) -> Row:
         """The text itself; :func:`mask_row` masks it differently in each epoch."""
@@ -159,6 +157,12 @@ class TextRowEncoder:
         encode: Callable[[Any], Row | list[Row]] = getattr(self, objective.value)
         rows = encode(example)
         return rows if isinstance(rows, list) else [rows]
+
+
+def target_row(tokenizer: Tokenizer, text: str) -> Row:
+    """Teacher forcing: the decoder's inputs are the targets shifted right, after BOS."""
+    targets = tokenizer.encode(text).ids  # ends with EOS
+    return Row(inputs=[BOS, *targets[:-1]], targets=targets)
 
 
 def mask_row(row: Row, share: float, vocabulary_size: int, rng: random.Random) -> Row:

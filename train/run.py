@@ -72,7 +72,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
         (out / CONFIG_FILE).unlink(missing_ok=True)
     barrier()
     image = image_to_read(recipe, start)
-    tokenizer = _tokenizer(recipe, start, out, dataset) if _has_texts(recipe, start) else None
+    tokenizer = _tokenizer(recipe, start, out, dataset) if _needs_tokenizer(recipe, start) else None
     vocabulary_size = 0 if tokenizer is None else tokenizer.get_vocab_size()
     labels = () if recipe.retrieval is not None else labels_of(dataset.train)
     config = _model_config(recipe, vocabulary_size, labels, start)
@@ -112,7 +112,7 @@ def run_training(recipe_path: Path, out: Path, *, restart: bool = False) -> Path
     return out
 
 
-def _has_texts(recipe: Recipe, start: Checkpoint | None) -> bool:
+def _needs_tokenizer(recipe: Recipe, start: Checkpoint | None) -> bool:
     if recipe.model is not None or start is None:
         return has_texts(recipe)
     return start.config.vocabulary_size > 0
