@@ -44,7 +44,9 @@ class TranscriptionOptions(_message.Message):
     plausible (Radford et al. 2022, section 4.5). A number is used for all of the recording.
     """
     beam_size: _builtins.int
-    """Number of beams, while the temperature is 0. Default: 1, no beam search."""
+    """Number of beams, while the temperature is 0. Default: 1, no beam search. Encoders with CTC
+    decode greedily: they have no beams, no temperature, no prompt and no translation.
+    """
     word_timestamps: _builtins.bool
     """Also returns when each word is said. INVALID_ARGUMENT if the model's bundle lacks the graph for
     it.
@@ -90,7 +92,7 @@ class TranscribeRequest(_message.Message):
     """
     version: _builtins.str
     priority: _builtins.int
-    """As in GenerateRequest."""
+    """As in GenerateRequest. Encoders with CTC ignore it."""
     @_builtins.property
     def options(self) -> Global___TranscriptionOptions: ...
     def __init__(
@@ -184,7 +186,7 @@ Global___Word: _TypeAlias = Word  # noqa: Y015
 
 @_typing.final
 class Segment(_message.Message):
-    """A phrase of a recording, as the model's timestamps divide it."""
+    """A phrase of a recording, as the model's timestamps divide it, or pauses with CTC."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
