@@ -1,6 +1,7 @@
 """The command line: ``python -m client [--target HOST:PORT] COMMAND ...``."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 from client import (
     admin_cli,
     attention_cli,
+    bulk,
     compare_cli,
     encoder_cli,
     flags,
@@ -19,10 +21,12 @@ from client import (
     types,
 )
 from client.admin import AdminClient
+from client.batch_calls import lines_of, results_of
 from client.channel import DEFAULT_TARGET, Security
 from client.errors import TriuneError
 from client.option_flags import takes_options
-from client.prompts import prompts_of
+from client.prompts import Prompt, prompts_of
+from client.retry import RetryPolicy
 from client.sync import Client
 
 _HEALTH_TIMEOUT_SECONDS = 5.0
@@ -42,8 +46,13 @@ class _Server:
     timeout_seconds: float | None
     security: Security
 
-    def connect(self) -> Client:
-        return Client(self.target, timeout_seconds=self.timeout_seconds, security=self.security)
+    def connect(self, retry: RetryPolicy | None = None) -> Client:
+        return Client(
+            self.target,
+            timeout_seconds=self.timeout_seconds,
+            retry=retry,
+            security=self.security,
+        )
 
     def connect_admin(self, target: str) -> AdminClient:
         return AdminClient(target, timeout_seconds=self.timeout_seconds, security=self.security)
@@ -129,7 +138,7 @@ def generate(
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue TEXT verbatim, without the chat template.")
     ] = False,
-    json: flags.Json = False,
+    json: flags.JsonOfBatches = False,
     *,
     options: types.GenerationOptions,
 ) -> None:
@@ -140,33 +149,55 @@ def generate(
     TEXTs, or describes all images.
     """
     images = [file.read() for file in image or ()]
-    texts = [] if images and not text else flags.read_texts(text, sys.stdin)
     with _server(context).connect() as client:
         is_chat = (
             not raw
             and client.get_model(model, version=options.get("version", "")).has_chat_template
         )
-        prompts = prompts_of(texts, images, system, is_chat=is_chat)
-        if json:
-            results = [
-                client.generate(
-                    model,
-                    prompt.inputs,
-                    messages=prompt.messages,
-                    images=prompt.images,
-                    **options,
-                )
-                for prompt in prompts
-            ]
-            render.write_texts_json(results, options)
+        if not flags.reads_lines(text) or images:
+            prompts = prompts_of(text or (), images, system, is_chat=is_chat)
+            _generate(client, model, prompts, options, json=json)
             return
-        for prompt in prompts:
-            pieces = client.generate_stream(
+
+    def answer(client: Client, texts: list[str]) -> types.TextResult:
+        (prompt,) = prompts_of(texts, (), system, is_chat=is_chat)
+        return client.generate(model, prompt.inputs, messages=prompt.messages, **options)
+
+    size, in_flight = (1, 64) if is_chat else (bulk.BATCH_SIZE, bulk.IN_FLIGHT)
+    answers = results_of(context, text, answer, size=size, in_flight=in_flight)
+    results = (result for _, result in answers)
+    if json:
+        for group in bulk.batches(results, bulk.BATCH_SIZE // size):
+            render.write_texts_json(group, options)
+        return
+    for output in (output for result in results for output in result.outputs):
+        print(render.text_of(output))
+
+
+def _generate(
+    client: Client,
+    model: str,
+    prompts: Sequence[Prompt],
+    options: types.GenerationOptions,
+    *,
+    json: bool,
+) -> None:
+    if json:
+        results = [
+            client.generate(
                 model, prompt.inputs, messages=prompt.messages, images=prompt.images, **options
             )
-            render.write_pieces(
-                pieces, sys.stdout, hypotheses_per_input=options.get("num_hypotheses") or 1
-            )
+            for prompt in prompts
+        ]
+        render.write_texts_json(results, options)
+        return
+    for prompt in prompts:
+        pieces = client.generate_stream(
+            model, prompt.inputs, messages=prompt.messages, images=prompt.images, **options
+        )
+        render.write_pieces(
+            pieces, sys.stdout, hypotheses_per_input=options.get("num_hypotheses") or 1
+        )
 
 
 @app.command()
@@ -175,32 +206,33 @@ def translate(
     context: typer.Context,
     text: flags.Texts = None,
     model: Annotated[str, typer.Option()] = "en-pt",
-    json: flags.Json = False,
+    json: flags.JsonOfBatches = False,
     source_language: flags.SourceLanguage = "",
     target_language: flags.TargetLanguage = "",
     *,
     options: types.TranslationOptions,
 ) -> None:
     """Translate texts with an encoder-decoder."""
-    texts = flags.read_texts(text, sys.stdin)
-    with _server(context).connect() as client:
-        if json:
-            result = client.translate(
-                model,
-                texts,
-                source_language=source_language,
-                target_language=target_language,
-                **options,
-            )
+    languages = {"source_language": source_language, "target_language": target_language}
+    if json:
+        for _, result in results_of(
+            context,
+            text,
+            lambda client, texts: client.translate(model, texts, **languages, **options),
+        ):
             render.write_texts_json([result], options)
-        else:
-            pieces = client.translate_stream(
-                model,
-                texts,
-                source_language=source_language,
-                target_language=target_language,
-                **options,
-            )
+    elif flags.reads_lines(text):
+        for line in lines_of(
+            context,
+            text,
+            lambda client, texts: map(
+                render.text_of, client.translate(model, texts, **languages, **options).outputs
+            ),
+        ):
+            print(line)
+    else:
+        with _server(context).connect() as client:
+            pieces = client.translate_stream(model, text or (), **languages, **options)
             render.write_pieces(
                 pieces, sys.stdout, hypotheses_per_input=options.get("num_hypotheses") or 1
             )
@@ -241,18 +273,20 @@ def tokenize(
             "--without-special-tokens", help="Leave out special tokens that the model adds."
         ),
     ] = False,
-    json: flags.Json = False,
+    json: flags.JsonOfBatches = False,
 ) -> None:
     """Tokenize texts as a model does."""
-    texts = flags.read_texts(text, sys.stdin)
-    with _server(context).connect() as client:
-        result = client.tokenize(
+    for _, result in results_of(
+        context,
+        text,
+        lambda client, texts: client.tokenize(
             model, texts, without_special_tokens=without_special_tokens, version=version
-        )
-    if json:
-        render.write_outputs_json(result)
-    else:
-        render.write_tokenizations(result)
+        ),
+    ):
+        if json:
+            render.write_outputs_json(result)
+        else:
+            render.write_tokenizations(result)
 
 
 @app.command()

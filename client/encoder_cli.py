@@ -7,6 +7,7 @@ import typer
 
 from client import encoder_types as types
 from client import flags, render, render_embeddings
+from client.batch_calls import lines_of, results_of
 from client.option_flags import takes_options
 from client.sync import Client
 
@@ -25,20 +26,26 @@ def embed(
     text: flags.Texts = None,
     model: Annotated[str, typer.Option()] = "minilm",
     image: flags.Images = None,
-    json: flags.Json = False,
+    json: flags.JsonOfBatches = False,
     *,
     options: types.EmbedOptions,
 ) -> None:
     """Map texts or images to vectors, or texts to weights of tokens, with an encoder."""
     if text and image:
         raise typer.BadParameter("give either texts or --image")
-    names, inputs = flags.read_texts_or_images(text, image, sys.stdin)
-    with _connect(context) as client:
-        result = client.embed(model, inputs, **options)
-    if json:
-        render_embeddings.write_embeddings_json(result)
+    if image:
+        with _connect(context) as client:
+            result = client.embed(model, [file.read() for file in image], **options)
+        results = iter([([file.name for file in image], result)])
     else:
-        render_embeddings.write_embeddings(result, names)
+        results = results_of(
+            context, text, lambda client, texts: client.embed(model, texts, **options)
+        )
+    for names, result in results:
+        if json:
+            render_embeddings.write_embeddings_json(result)
+        else:
+            render_embeddings.write_embeddings(result, names)
 
 
 @app.command()
@@ -52,21 +59,28 @@ def classify(
         typer.Option(help="The second text of a pair; once for each TEXT, in order."),
     ] = None,
     image: flags.Images = None,
-    json: flags.Json = False,
+    json: flags.JsonOfBatches = False,
     *,
     options: types.ClassifyOptions,
 ) -> None:
     """Map texts, images, or texts with a second text or an image each, to labels."""
-    names, inputs = flags.read_texts_or_images(text, image, sys.stdin)
     if pair and image:
         raise typer.BadParameter("give either --pair or --image")
-    pairs = flags.read_seconds(names, pair, image if text else None)
-    with _connect(context) as client:
-        result = client.classify(model, [] if pairs else inputs, pairs=pairs, **options)
-    if json:
-        render.write_outputs_json(result)
+    if pair or image:
+        names, inputs = flags.read_texts_or_images(text, image, sys.stdin)
+        pairs = flags.read_seconds(names, pair, image if text else None)
+        with _connect(context) as client:
+            result = client.classify(model, [] if pairs else inputs, pairs=pairs, **options)
+        results = iter([(names, result)])
     else:
-        render.write_classifications(result, names)
+        results = results_of(
+            context, text, lambda client, texts: client.classify(model, texts, **options)
+        )
+    for names, result in results:
+        if json:
+            render.write_outputs_json(result)
+        else:
+            render.write_classifications(result, names)
 
 
 @app.command()
@@ -75,19 +89,18 @@ def tag(
     context: typer.Context,
     model: Annotated[str, typer.Option()],
     text: flags.Texts = None,
-    json: flags.Json = False,
+    json: flags.JsonOfBatches = False,
     *,
     options: types.TagOptions,
 ) -> None:
     """Find entities: labelled spans of texts, such as names."""
-    texts = flags.read_texts(text, sys.stdin)
-    with _connect(context) as client:
-        result = client.tag(model, texts, **options)
-    if json:
-        render.write_outputs_json(result)
-        return
-    for output in result.outputs:
-        for entity in output.entities:
+    for _, result in results_of(
+        context, text, lambda client, texts: client.tag(model, texts, **options)
+    ):
+        if json:
+            render.write_outputs_json(result)
+            continue
+        for entity in (entity for output in result.outputs for entity in output.entities):
             print(f"{entity.label} {entity.score:.3f} {entity.start}:{entity.end} {entity.text}")
 
 
@@ -97,19 +110,18 @@ def fill_mask(
     context: typer.Context,
     model: Annotated[str, typer.Option()],
     text: flags.Texts = None,
-    json: flags.Json = False,
+    json: flags.JsonOfBatches = False,
     *,
     options: types.FillMaskOptions,
 ) -> None:
     """Predict words for the masks in texts."""
-    texts = flags.read_texts(text, sys.stdin)
-    with _connect(context) as client:
-        result = client.fill_mask(model, texts, **options)
-    if json:
-        render.write_outputs_json(result)
-        return
-    for output in result.outputs:
-        for mask in output.masks:
+    for _, result in results_of(
+        context, text, lambda client, texts: client.fill_mask(model, texts, **options)
+    ):
+        if json:
+            render.write_outputs_json(result)
+            continue
+        for mask in (mask for output in result.outputs for mask in output.masks):
             print(", ".join(f"{each.text} {each.score:.3f}" for each in mask.candidates))
 
 
@@ -166,16 +178,20 @@ def correct(
     context: typer.Context,
     text: flags.Texts = None,
     model: Annotated[str, typer.Option()] = "grammar",
-    json: flags.Json = False,
+    json: flags.JsonOfBatches = False,
     *,
     options: types.CorrectOptions,
 ) -> None:
     """Correct texts, such as their grammar, by editing words."""
-    texts = flags.read_texts(text, sys.stdin)
-    with _connect(context) as client:
-        result = client.correct(model, texts, **options)
     if json:
-        render.write_outputs_json(result)
+        for _, result in results_of(
+            context, text, lambda client, texts: client.correct(model, texts, **options)
+        ):
+            render.write_outputs_json(result)
         return
-    for output in result.outputs:
-        print(output.text)
+    for line in lines_of(
+        context,
+        text,
+        lambda client, texts: (row.text for row in client.correct(model, texts, **options).outputs),
+    ):
+        print(line)

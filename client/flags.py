@@ -1,10 +1,12 @@
 """Arguments and flags that several commands share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Annotated
 
 import typer
 
+from client import bulk
 from client.render import counted
 
 Texts = Annotated[
@@ -18,9 +20,15 @@ Images = Annotated[
     typer.Option("--image", help="A file with an image; may be repeated."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+JsonOfBatches = Annotated[
+    bool, typer.Option("--json", help=f"Print a JSON object for every {bulk.BATCH_SIZE} texts.")
+]
 SourceLanguage = Annotated[str, typer.Option(help="Source language of a multilingual model.")]
 TargetLanguage = Annotated[str, typer.Option(help="Target language of a multilingual model.")]
 Version = Annotated[str, typer.Option(help="Model version; the newest by default.")]
+
+
+_NO_TEXT = "no text: give it as arguments or on standard input"
 
 
 def read_texts(arguments: list[str] | None, stdin: Iterable[str]) -> list[str]:
@@ -28,15 +36,39 @@ def read_texts(arguments: list[str] | None, stdin: Iterable[str]) -> list[str]:
 
     Raises ``typer.BadParameter`` if there is none.
     """
-    texts: list[str] = []
+    texts = list(_texts(arguments, stdin, keeps_blank=False))
+    if not texts:
+        raise typer.BadParameter(_NO_TEXT)
+    return texts
+
+
+def reads_lines(arguments: list[str] | None) -> bool:
+    """Whether texts are lines of standard input."""
+    return not arguments or "-" in arguments
+
+
+def read_batches(
+    arguments: list[str] | None, stdin: Iterable[str], size: int, *, keeps_blank: bool = False
+) -> Iterator[list[str]]:
+    """As :func:`read_texts`, in lists of ``size``, whose lines are read when they are needed.
+
+    ``keeps_blank``: blank lines are texts too.
+    """
+    batches = bulk.batches(_texts(arguments, stdin, keeps_blank=keeps_blank), size)
+    first = next(batches, None)
+    if first is None:
+        raise typer.BadParameter(_NO_TEXT)
+    return chain([first], batches)
+
+
+def _texts(
+    arguments: list[str] | None, stdin: Iterable[str], *, keeps_blank: bool
+) -> Iterator[str]:
     for argument in arguments or ["-"]:
         if argument == "-":
-            texts += [line.rstrip("\r\n") for line in stdin if line.strip()]
+            yield from (line.rstrip("\r\n") for line in stdin if keeps_blank or line.strip())
         else:
-            texts.append(argument)
-    if not texts:
-        raise typer.BadParameter("no text: give it as arguments or on standard input")
-    return texts
+            yield argument
 
 
 def read_texts_or_images(

@@ -125,6 +125,16 @@ def write_pieces(
         write(waiting[position])
 
 
+def text_of(output: types.Text) -> str:
+    """What :func:`write_pieces` writes of an output, without the last newline."""
+    lines = []
+    for hypothesis in output.hypotheses or (output,):
+        lines.append(hypothesis.text)
+        if hypothesis.token_ids:
+            lines.append(str([*hypothesis.token_ids]))
+    return "\n".join(lines)
+
+
 def write_classifications(result: encoder_types.ClassifyResult, texts: Sequence[str]) -> None:
     """Prints a line per text with its labels, most likely first."""
     for output, text in zip(result.outputs, texts, strict=True):

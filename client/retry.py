@@ -20,9 +20,9 @@ TRANSIENT = frozenset({grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVA
 class RetryPolicy:
     """Number of attempts of a refused call, the first included, and the backoff between them.
 
-    If the server sends RetryInfo, its delay is used. Otherwise the backoff is exponential: it
-    doubles from ``initial_seconds`` up to ``longest_seconds``, with jitter: a random factor in
-    [0.5, 1).
+    The backoff is exponential: it doubles up to ``longest_seconds``, with jitter: a random factor
+    in [0.5, 1). It begins with the delay of the server's RetryInfo, which is also the shortest, or
+    else with ``initial_seconds``.
     """
 
     attempts: int = 1
@@ -51,10 +51,11 @@ class _Wait(wait_base):
     def __call__(self, retry_state: RetryCallState) -> float:
         """Seconds to wait after the attempt of ``retry_state``."""
         error = retry_state.outcome.exception() if retry_state.outcome else None
-        if isinstance(error, TriuneError) and error.retry_delay_seconds is not None:
-            return error.retry_delay_seconds
-        doubled = self._policy.initial_seconds * 2.0 ** (retry_state.attempt_number - 1)
-        return min(doubled, self._policy.longest_seconds) * random.uniform(0.5, 1.0)
+        told = error.retry_delay_seconds if isinstance(error, TriuneError) else None
+        first = self._policy.initial_seconds if told is None else told
+        doubled = first * 2.0 ** (retry_state.attempt_number - 1)
+        backoff = min(doubled, self._policy.longest_seconds) * random.uniform(0.5, 1.0)
+        return max(backoff, told or 0.0)
 
 
 def controls(policy: RetryPolicy) -> Controls:

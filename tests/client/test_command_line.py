@@ -50,7 +50,36 @@ def test_json_is_one_object_with_four_keys(run: Run) -> None:
 
 def test_texts_from_standard_input(run: Run) -> None:
     ran = run("translate", "--model", "dates", "-", stdin=f"{DATE}\n\n12 May 1987\n")
-    assert ran.stdout == "2021-03-03\n1987-05-12\n"
+    assert ran.stdout == "2021-03-03\n\n1987-05-12\n"
+
+
+def test_a_file_of_more_texts_than_one_request_may_have(run: Run) -> None:
+    lines = [f"{1 + day % 28} May 1987" if day % 10 else "" for day in range(5000)]
+    ran = run("translate", "--model", "dates", stdin="\n".join(lines))
+    expected = [f"1987-05-{1 + day % 28:02}" if day % 10 else "" for day in range(5000)]
+    assert (ran.returncode, ran.stdout.splitlines()) == (0, expected)
+
+
+def test_json_of_a_file_has_an_object_for_each_request(run: Run) -> None:
+    ran = run("tokenize", "--model", "dates", "--json", stdin="\n".join(["12 May", ""] * 40))
+    counts = [len(json.loads(line)["outputs"]) for line in ran.stdout.splitlines()]
+    assert counts == [32, 8]
+
+
+@pytest.mark.parametrize("raw", [["--raw"], []])
+def test_generated_lines(run: Run, raw: list[str]) -> None:
+    command = ["generate", "--model", "tiny-decoder", *raw]
+    ran = run(*command, stdin="7,\n\n98,\n" * 20)
+    assert ran.stdout == "8,9,10,11.\n99,100,101,102.\n" * 20
+
+
+def test_an_error_says_how_many_results_are_before_it(run: Run) -> None:
+    texts = ["12 May 1987"] * 70 + ["1" * (1 << 20)]
+    ran = run("translate", "--model", "dates", stdin="\n".join(texts))
+    assert ran.returncode == 1
+    assert ran.stdout.splitlines() == ["1987-05-12"] * 64
+    assert ran.stderr.startswith("error: INVALID_ARGUMENT: after 64 results: inputs[6]: ")
+    assert ran.stderr.count("\n") == 1
 
 
 def test_flags_mirror_the_requests_fields(run: Run) -> None:

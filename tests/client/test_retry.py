@@ -94,9 +94,14 @@ async def test_a_stream_is_not_retried_after_its_first_piece() -> None:
     assert server.num_calls == 1
 
 
-def test_the_server_decides_the_wait() -> None:
+def test_the_server_decides_the_first_and_shortest_wait() -> None:
     full = TriuneError(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", retry_delay_seconds=1.5)
-    assert _waits(RetryPolicy(attempts=3), full) == [1.5, 1.5]
+    waits = _waits(RetryPolicy(attempts=5), full)
+    assert waits[0] == 1.5
+    for wait, longest in zip(waits[1:], [3.0, 5.0, 5.0], strict=True):
+        assert max(1.5, longest / 2) <= wait <= longest
+    slow = TriuneError(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", retry_delay_seconds=60.0)
+    assert _waits(RetryPolicy(attempts=3), slow) == [60.0, 60.0]
 
 
 def test_without_a_delay_of_the_server_the_wait_doubles() -> None:
