@@ -11,6 +11,7 @@ import typer
 from client import (
     admin_cli,
     attention_cli,
+    batch_cli,
     bulk,
     compare_cli,
     encoder_cli,
@@ -58,7 +59,14 @@ class _Server:
         return AdminClient(target, timeout_seconds=self.timeout_seconds, security=self.security)
 
 
-for commands in (encoder_cli, transcription_cli, attention_cli, compare_cli, admin_cli):
+for commands in (
+    encoder_cli,
+    transcription_cli,
+    batch_cli,
+    attention_cli,
+    compare_cli,
+    admin_cli,
+):
     app.add_typer(commands.app)  # without a name, so its commands are on the top level
 
 

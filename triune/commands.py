@@ -47,6 +47,7 @@ COMMANDS: dict[str, tuple[Program, str]] = {
     "correct": (CLIENT, "Correct the grammar of texts."),
     "rerank": (CLIENT, "Sort passages by relevance to a query."),
     "transcribe": (CLIENT, "Transcribe a recording."),
+    "batch": (CLIENT, "Send a file of requests, as OpenAI's batches have them."),
     "score": (CLIENT, "Score how likely texts are after a prompt."),
     "attention": (CLIENT, "Draw the attention weights of a generated text as a heat map."),
     "compare": (CLIENT, "Run texts through several models or decodings, in one table."),

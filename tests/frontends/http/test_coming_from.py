@@ -78,6 +78,7 @@ def test_every_tool_has_a_command() -> None:
         "/score",
         "/v2/",
         "translate",
+        "batch",
     )
     assert all(any(place in command for command in COMMANDS) for place in places)
     assert len(COMMANDS) >= 8
@@ -86,12 +87,16 @@ def test_every_tool_has_a_command() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_runs(server: ServerProcess, tmp_path: Path, command: str) -> None:
     (tmp_path / "recording.mp3").write_bytes(wav(tone(1.0, 16_000)))
+    body = {"model": "smollm2", "prompt": "7,", "max_tokens": 5}
+    row = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body}
+    (tmp_path / "requests.jsonl").write_text(json.dumps(row), encoding="utf-8")
     words = shlex.split(command.replace("localhost:8080", f"127.0.0.1:{server.http_port}"))
     if words[0] == "curl":
         words[1:1] = ["--silent", "--show-error", "--fail-with-body"]
     else:
         words[:1] = [sys.executable, "-m", "triune"]
-    variables = {**os.environ, "TRIUNE_TARGET": server.target, "PYTHONPATH": str(ROOT)}
+    addresses = {"TRIUNE_TARGET": server.target, "TRIUNE_URL": server.http_url}
+    variables = {**os.environ, **addresses, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(
         words, capture_output=True, text=True, check=False, timeout=60, env=variables, cwd=tmp_path
     )
