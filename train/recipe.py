@@ -92,8 +92,8 @@ class DataRecipe(Section, frozen=True, kw_only=True):
 
     Attributes:
         source: ``synthetic:TASK``, ``debian:LANGUAGE``, ``debian:sections``,
-            ``debian:relevance``, ``debian:summaries``, ``lexicon:cmudict``, ``images:mnist`` or
-            ``folder:PATH`` (relative to the recipe).
+            ``debian:relevance``, ``debian:summaries``, ``lexicon:cmudict``, ``images:mnist``,
+            ``folder:PATH`` or ``file:PATH`` (relative to the recipe).
         labels: for ``debian:sections``, the sections to distinguish.
         num_train: for a synthetic task, number of examples to draw.
         num_validation, num_held_out: numbers of examples for validation during training, and for
@@ -101,7 +101,9 @@ class DataRecipe(Section, frozen=True, kw_only=True):
         max_length: longer rows, in tokens, are left out; documents for retrieval are cut.
     """
 
-    source: Annotated[str, msgspec.Meta(pattern=r"^(synthetic|debian|lexicon|images|folder):.+$")]
+    source: Annotated[
+        str, msgspec.Meta(pattern=r"^(synthetic|debian|lexicon|images|folder|file):.+$")
+    ]
     num_train: Positive = 20_000
     num_validation: Positive = 200
     num_held_out: Positive = 200

@@ -14,6 +14,7 @@ from train.data.debian import debian_corpus
 from train.data.debian_packages import CORPORA
 from train.data.lexicons import lexicon_corpus
 from train.data.mnist import mnist_corpus
+from train.data.one_file import file_dataset
 from train.data.synthetic import TASKS
 from train.errors import DataError, RecipeError
 from train.recipe import ObjectiveKind, Recipe
@@ -131,6 +132,10 @@ def _folder(name: str, recipe: Recipe, folder: Path) -> Dataset:
     )
 
 
+def _file(name: str, recipe: Recipe, folder: Path) -> Dataset:
+    return file_dataset(folder / name, OBJECTIVE_TASKS[recipe.objective], recipe)
+
+
 def _part(path: Path, part: CorpusPart, recipe: Recipe) -> list[Example]:
     data = (path / part.file).read_bytes()
     digest = hashlib.sha256(data).hexdigest()
@@ -158,6 +163,7 @@ def _images(name: str, recipe: Recipe, _folder: Path) -> Dataset:
 SOURCES: dict[str, Callable[[str, Recipe, Path], Dataset]] = {
     "synthetic": _synthetic,
     "folder": _folder,
+    "file": _file,
     "debian": _debian,
     "lexicon": _lexicon,
     "images": _images,
