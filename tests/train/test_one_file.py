@@ -65,7 +65,7 @@ def test_a_table_has_the_examples_of_json_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("objective", "table", "expected"),
     [
-        ("next_token", "id\ttext\n7\t{}", TextExample(text="0")),
+        ("next_token", "text\n{}", TextExample(text="0")),
         (
             "sequence_to_sequence",
             "source\ttarget\n{}\tx",
@@ -123,6 +123,7 @@ def test_equal_examples_are_in_one_part_and_a_rare_label_trains(tmp_path: Path) 
             "text,label\n" + "\n".join(f"a,{number}" for number in range(20)),
             r"a\.csv has too few examples of each label",
         ),
+        ("text,label,id\na,b,1\n", r"a\.csv: line 2: .*unknown field `id`"),
         ("", r"a\.csv needs 10 different examples, and has 0"),
     ],
 )
