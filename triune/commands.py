@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[Program, str]] = {
     "export": (EXPORT, "Export a trained checkpoint to a bundle."),
     "train": (TRAIN, "Train a model."),
     "generate": (CLIENT, "Continue texts with a decoder."),
+    "chat": (CLIENT, "Talk with a model."),
     "translate": (CLIENT, "Translate texts with an encoder-decoder."),
     "embed": (CLIENT, "Embed texts."),
     "classify": (CLIENT, "Classify texts."),
