@@ -21,6 +21,11 @@ class FileChanges:
         """Whether :meth:`detected` would return true, without resetting the comparison."""
         return self._seen != [_state(path) for path in self._paths]
 
+    @property
+    def newest_seconds(self) -> float:
+        """When the last of the files was written, at the previous check; 0 without any."""
+        return max((state[2] for state in self._seen if state is not None), default=0) / 1e9
+
     def detected(self) -> bool:
         """Whether any file was created, written, replaced or removed since the previous call."""
         before, self._seen = self._seen, [_state(path) for path in self._paths]

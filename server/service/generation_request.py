@@ -33,6 +33,7 @@ from server.text.chat import NO_OPTIONS
 from server.text.chat import ChatOptions as ChatOptions  # noqa: PLC0414
 from server.text.chat import ContentPart as ContentPart  # noqa: PLC0414
 from server.text.chat import Message as Message  # noqa: PLC0414
+from server.text.chat import ReasoningSupport as ReasoningSupport  # noqa: PLC0414
 from server.text.chat import Tool as Tool  # noqa: PLC0414
 from server.text.chat import ToolCall as ToolCall  # noqa: PLC0414
 from server.text.chat import ToolChoice as ToolChoice  # noqa: PLC0414

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from model.adapters import adapter_label, bundle_of
-from model.bundle import AudioSpec, Embedding, EmbeddingKind, ImageSpec, Parity
+from model.bundle import AudioSpec, Embedding, EmbeddingKind, ImageSpec, Manifest, Parity
 from model.config import Kind
 from model.quality import Measurement
 from server.config import ServerConfig
 from server.models.memory_ledger import with_planned_slots
 from server.models.registry import Entry, Model
 from server.models.registry import State as State  # noqa: PLC0414
+from server.text.chat import ChatTemplate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,22 @@ class EmbeddingInfo:
     document_length: int = 0
     kinds: tuple[EmbeddingKind, ...] = ()
     token_vector_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BundleInfo:
+    """What a served model's bundle has. Its files were written at ``written_seconds``, a time of
+    ``time.time``.
+    """
+
+    manifest: Manifest
+    chat_template: ChatTemplate | None
+    written_seconds: float
+
+
+def bundle_info(model: Model) -> BundleInfo:
+    """Describes the bundle of a model."""
+    return BundleInfo(model.manifest, model.chat_template, model.changes.newest_seconds)
 
 
 def _max_source_length(model: Model) -> int:

@@ -37,7 +37,7 @@ from server.service.generation_request import (
     TextChunk,
     TranslateRequest,
 )
-from server.service.model_info import ModelInfo, model_info
+from server.service.model_info import BundleInfo, ModelInfo, bundle_info, model_info
 from server.service.rerank import RerankRequest, RerankResult
 from server.service.rerank import rerank as rerank_documents
 from server.service.score import ScoreRequest, ScoreResult
@@ -270,6 +270,10 @@ class Service:
     def manifest(self, name: str, version: str = "") -> Manifest:
         """The manifest of a served model; the newest version's if ``version`` is empty."""
         return self._context.registry.get(name, version).manifest
+
+    def bundle(self, name: str) -> BundleInfo:
+        """What the bundle of a served model has, of its newest version."""
+        return bundle_info(self._context.registry.get(name, ""))
 
     def statistics(self, name: str) -> ModelStatistics:
         """Counts and durations of a model's calls since startup, over all of its versions."""

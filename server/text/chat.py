@@ -107,6 +107,19 @@ class ChatOptions:
 
 
 NO_OPTIONS = ChatOptions()
+_REASONING_TAG = "</think>"
+
+
+class ReasoningSupport(StrEnum):
+    """Whether a model thinks before its answers, as its chat template tells.
+
+    ``OPTIONAL``: the template reads ``reasoning_effort`` or ``enable_thinking``. ``ALWAYS``: it
+    only has the tags of reasoning.
+    """
+
+    NEVER = "never"
+    OPTIONAL = "optional"
+    ALWAYS = "always"
 
 
 class ChatTemplate:
@@ -132,6 +145,11 @@ class ChatTemplate:
         """Whether prompts tell the model about tools."""
         self._reads_effort = reads_variable(template, "reasoning_effort")
         self._reads_switch = reads_variable(template, "enable_thinking")
+        self.reasoning = ReasoningSupport.NEVER
+        if self._reads_effort or self._reads_switch:
+            self.reasoning = ReasoningSupport.OPTIONAL
+        elif _REASONING_TAG in template:
+            self.reasoning = ReasoningSupport.ALWAYS
 
     def render(self, messages: Sequence[Message], options: ChatOptions = NO_OPTIONS) -> str:
         """Renders a prompt.

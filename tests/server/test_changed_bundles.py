@@ -1,6 +1,7 @@
 """Attention graphs are loaded on first use: they need the files that the served model has."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -84,3 +85,12 @@ def test_changes_are_pending_until_they_are_detected(tmp_path: Path) -> None:
     assert changes.are_pending
     assert changes.detected()
     assert not changes.are_pending
+
+
+def test_the_newest_file_tells_when_all_were_written(tmp_path: Path) -> None:
+    assert FileChanges(tmp_path / "none").newest_seconds == 0
+    paths = [tmp_path / name for name in "ab"]
+    for seconds, path in zip((2000, 1000), paths, strict=True):
+        path.touch()
+        os.utime(path, (seconds, seconds))
+    assert FileChanges(*paths, tmp_path / "none").newest_seconds == 2000

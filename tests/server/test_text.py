@@ -12,7 +12,14 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from server.errors import InvalidArgumentError
-from server.text.chat import ChatOptions, ChatTemplate, Message, Tool, ToolCall
+from server.text.chat import (
+    ChatOptions,
+    ChatTemplate,
+    Message,
+    ReasoningSupport,
+    Tool,
+    ToolCall,
+)
 from server.text.stop_strings import StopStrings
 from server.text.tokenizer import Tokenizer
 
@@ -190,6 +197,20 @@ def test_tools_and_their_calls_render_as_in_transformers() -> None:
     options = ChatOptions(offered, template_variables='{"enable_thinking": true}')
     assert template.render(messages, options) == expected
     assert not ChatTemplate("{{ messages[0].tools }} tools", {}).describes_tools
+
+
+@pytest.mark.parametrize(
+    ("source", "support"),
+    [
+        ("{{ messages[0].content }}", ReasoningSupport.NEVER),
+        ("{{ messages[0].enable_thinking }}", ReasoningSupport.NEVER),
+        ("{% if enable_thinking %}<think></think>{% endif %}", ReasoningSupport.OPTIONAL),
+        ("Reasoning: {{ reasoning_effort }}", ReasoningSupport.OPTIONAL),
+        ("{{ messages[0].content.split('</think>')[-1] }}<think>", ReasoningSupport.ALWAYS),
+    ],
+)
+def test_templates_tell_whether_a_model_thinks(source: str, support: ReasoningSupport) -> None:
+    assert ChatTemplate(source, {}).reasoning is support
 
 
 def test_template_cannot_access_the_interpreter() -> None:
