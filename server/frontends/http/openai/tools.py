@@ -96,7 +96,7 @@ def chat_options(
         tool_choice=ToolChoice(choice or ToolChoice.AUTO),
         tool_name=name,
         parallel_tool_calls=parallel is not False,
-        template_variables=_json("chat_template_kwargs", variables),
+        template_variables=json_text("chat_template_kwargs", variables),
         reasoning_effort=effort or "",
         separate_reasoning=True,
     )
@@ -110,12 +110,16 @@ def _tool(definition: ToolDefinition, path: str) -> Tool:
         )
     if function is None:
         raise InvalidArgumentError(f"{path}.function", "is required")
-    parameters = _json(f"{path}.function.parameters", function.parameters)
+    parameters = json_text(f"{path}.function.parameters", function.parameters)
     return Tool(function.name, function.description or "", parameters)
 
 
-def _json(path: str, value: dict[str, Any] | None) -> str:
-    """``value`` as JSON; empty without any fields."""
+def json_text(path: str, value: dict[str, Any] | None) -> str:
+    """``value`` as JSON; empty without any fields.
+
+    Raises:
+        InvalidArgumentError: it is nested too deeply; the error names ``path``.
+    """
     if not value:
         return ""
     try:
