@@ -20,11 +20,13 @@ from server.frontends.http import (
     vllm,
 )
 from server.frontends.http.endpoint import Context
+from server.frontends.http.ollama.routes import routes as ollama_routes
 from server.frontends.http.openai.routes import routes as openai_routes
 
 PROTOCOLS: Sequence[Callable[[Context], list[BaseRoute]]] = (
     console.routes,
     openai_routes,
+    ollama_routes,
     libretranslate.routes,
     rerank.routes,
     cohere_embed.routes,

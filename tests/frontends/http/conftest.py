@@ -1,9 +1,10 @@
-"""OpenAI's own clients of the server with a model for each task, and a listener without models."""
+"""Clients of the server with a model for each task, and a listener without models."""
 
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
+import ollama
 import openai
 import pytest
 
@@ -21,6 +22,12 @@ def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
 async def async_client(server: ServerProcess) -> AsyncIterator[openai.AsyncOpenAI]:
     url = f"{server.http_url}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def ollamas(server: ServerProcess) -> Iterator[ollama.Client]:
+    with ollama.Client(host=server.http_url) as client:
         yield client
 
 
