@@ -159,7 +159,12 @@ async def _post(route: Route, body: bytes, model: str, content_type: str) -> tup
     scope = {"type": "http", "method": "POST", "headers": headers, "client": ("127.0.0.1", 1)}
     suitable = {"generate": "tiny-decoder", "sparse": "splade"}
     found = (name for part, name in suitable.items() if part in route.path)
-    given = {"model": model or next(found, "embedder"), "version": "1", "call": "status"}
+    given = {
+        "model": model or next(found, "embedder"),
+        "version": "1",
+        "call": "status",
+        "digest": "1",
+    }
     parameters = {name: given[name] for name in route.param_convertors}
     await route.endpoint({**scope, "path": route.path, "path_params": parameters}, receive, send)
     return sent[0]["status"], b"".join(message["body"] for message in sent[1:])

@@ -12,7 +12,14 @@ import pytest
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from server.bounds import MAX_ENTRIES, MAX_MESSAGES, MAX_TEXTS, MAX_TOKEN_IDS
+from server.bounds import (
+    MAX_ENTRIES,
+    MAX_IMAGES,
+    MAX_MESSAGES,
+    MAX_TEXTS,
+    MAX_TOKEN_IDS,
+    MAX_TOOLS,
+)
 from server.config import ServerConfig
 from server.errors import InvalidArgumentError
 from server.frontends.http import libretranslate, oip_codec, rerank, tei_bodies, vllm
@@ -28,6 +35,9 @@ from server.frontends.http.endpoint import (
 )
 from server.frontends.http.form import decode_form
 from server.frontends.http.listener import Listener, bound_socket
+from server.frontends.http.ollama import embeddings as ollama_embeddings
+from server.frontends.http.ollama import generation as ollama
+from server.frontends.http.ollama.messages import OllamaMessage, SentCall, SentFunction
 from server.frontends.http.openai.chat import ChatBody, chat_completions
 from server.frontends.http.openai.completions import CompletionBody
 from server.frontends.http.openai.decisions import (
@@ -98,6 +108,9 @@ class SealedDict(dict[str, float]):
 TEXTS = Sealed(["a"] * (MAX_TEXTS + 1))
 MESSAGES = Sealed([ChatMessage(role="user", content="a")] * (MAX_MESSAGES + 1))
 BIASES = SealedDict({str(id_): 1.0 for id_ in range(MAX_ENTRIES + 1)})
+TURNS = Sealed([OllamaMessage(role="user", content="a")] * (MAX_MESSAGES + 1))
+PICTURES = Sealed(["eA=="] * (MAX_IMAGES + 1))
+CALLS = Sealed([SentCall(function=SentFunction(name="f"))] * (MAX_TOOLS + 1))
 IDS = Sealed([1] * (MAX_TOKEN_IDS + 1))
 ROWS: list[Any] = [[1] * (MAX_TOKEN_IDS // 2)] * 3
 
@@ -116,6 +129,20 @@ ROWS: list[Any] = [[1] * (MAX_TOKEN_IDS // 2)] * 3
         ("/v1/completions", CompletionBody(model="m", prompt=ROWS), "prompt"),
         ("/v1/responses", ResponseBody(model="m", input=MESSAGES), "input"),
         ("/v1/embeddings", EmbeddingsBody(model="m", input=TEXTS), "input"),
+        ("/api/chat", ollama.ChatBody(model="m", messages=TURNS), "messages"),
+        (
+            "/api/chat",
+            ollama.ChatBody(
+                model="m", messages=[OllamaMessage(role="assistant", tool_calls=CALLS)]
+            ),
+            "messages[0].tool_calls",
+        ),
+        (
+            "/api/chat",
+            ollama.ChatBody(model="m", messages=[OllamaMessage(role="user", images=PICTURES)]),
+            "messages[0].images",
+        ),
+        ("/api/embed", ollama_embeddings.EmbedBody(model="m", input=TEXTS), "input"),
         ("/classify", vllm.ClassifyBody(model="m", input=TEXTS), "input"),
         ("/score", vllm.ScoreBody(model="m", text_1="a", text_2=TEXTS), "text_2"),
         ("/score", vllm.ScoreBody(model="m", text_1=TEXTS, text_2=TEXTS), "text_1"),

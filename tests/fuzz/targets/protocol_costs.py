@@ -20,6 +20,10 @@ _TEXT_FIELDS = ("prompt", "input", "inputs", "q", "texts", "query", "documents",
 # Makes a valid body of a route from two long values. A path that ends with the name has it.
 _Body = Callable[[Any, Any], dict[str, Any]]
 _BODIES: tuple[tuple[str, _Body], ...] = (
+    ("api/generate", lambda a, b: _ollama() | {"prompt": _one(a), "system": _one(b)}),
+    ("api/chat", lambda a, _: _ollama() | {"messages": [_turn(text) for text in _several(a)]}),
+    ("api/embed", lambda a, _: {"model": "embedder", "input": a}),
+    ("api/embeddings", lambda a, _: {"model": "embedder", "prompt": _one(a)}),
     ("v1/completions", lambda a, _: {"model": "tiny-decoder", "prompt": a, "max_tokens": 4}),
     ("responses", lambda a, _: {"model": "tiny-decoder", "input": a, "max_output_tokens": 4}),
     ("embeddings", lambda a, _: {"model": "embedder", "input": a}),
@@ -50,6 +54,14 @@ def _one(value: Any) -> str:
 
 def _several(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else value
+
+
+def _ollama() -> dict[str, Any]:
+    return {"model": "tiny-decoder", "options": {"num_predict": 4}}
+
+
+def _turn(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
 
 
 def _tensor(texts: list[str]) -> dict[str, Any]:

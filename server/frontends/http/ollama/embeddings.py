@@ -40,10 +40,10 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 async def embed(call: Call[EmbedBody]) -> Response:
     """Embeds texts: vectors of length 1, of texts that are cut unless ``truncate`` is false."""
     body, model = call.body, model_of(call)
-    check_options(body.options or Options())
-    check_kind(call.service.get_model(model), EmbeddingKind.DENSE)
     texts = [body.input] if isinstance(body.input, str) else body.input or []
     Size(MAX_TEXTS).check_count("input", texts)
+    check_options(body.options or Options())
+    check_kind(call.service.get_model(model), EmbeddingKind.DENSE)
     head = {"model": body.model}
     if not any(texts):
         return json_response({**head, "embeddings": []})

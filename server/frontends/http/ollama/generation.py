@@ -143,9 +143,9 @@ async def _chat(
     at: str = "",
 ) -> Response | EventStream:
     body, model = call.body, model_of(call)
-    messages = service_messages(turns, await image_files(turns, call, at))
     effort = effort_of(body.think, model, call.service)
     options = chat_options(tools, None, None, effort=effort)
+    messages = service_messages(turns, await image_files(turns, call, at))
     request = generate_request(body, model, messages=messages, chat=options)
     return await answer(call, request, fields, has_thinking=body.think is not False)
 
