@@ -56,7 +56,7 @@ async def running(call: Call[None]) -> Response:
             entry = _listed(info, bundle, listed_name(info, names))
             del entry["modified_at"], entry["capabilities"]
             memory = info.memory or service.get_model(info.base_model).memory
-            size = 0 if memory is None else memory.weight_bytes + memory.cache_bytes
+            size = 0 if memory is None else memory.weight_bytes + memory.cache_resident_bytes
             context = {"expires_at": _NEVER, "context_length": info.max_length}
             listed.append({**entry, "size": size, **context})
     return json_response({"models": listed})
