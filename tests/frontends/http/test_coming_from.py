@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cohere
+import ollama
 import openai
 import pytest
 
@@ -77,6 +78,7 @@ def test_every_tool_has_a_command() -> None:
         "/v1/completions",
         "/score",
         "/v2/",
+        "/api/generate",
         "translate",
         "batch",
     )
@@ -127,3 +129,13 @@ def test_openais_client(server: ServerProcess) -> None:
     answer = client.completions.create(model="smollm2", prompt="7,", max_tokens=5)
     assert answer.usage is not None
     assert 0 < answer.usage.completion_tokens <= 5
+
+
+def test_ollamas_client(server: ServerProcess) -> None:
+    (code,) = (span for span in _here() if span.startswith("Client(host="))
+    (host,) = re.findall(r'="([^"]*)"', code)
+    client = ollama.Client(host.replace("localhost:8080", f"127.0.0.1:{server.http_port}"))
+    turn = {"role": "user", "content": "7,"}
+    answer = client.chat("smollm2", [turn], options={"num_predict": 5})
+    assert answer.eval_count is not None
+    assert 0 < answer.eval_count <= 5
