@@ -127,18 +127,21 @@ def test_the_template_gets_tools_calls_and_results(ollamas: ollama.Client) -> No
 
 def test_results_are_joined_to_calls_by_name_and_id(running: ServerProcess) -> None:
     calls: list[Any] = [{"function": {"name": name, "arguments": {}}} for name in ("one", "two")]
-    calls.append({"function": {"name": "one"}, "id": "abc"})
+    calls += [{"function": {"name": "one"}, "id": id_} for id_ in ("abc", "def")]
     messages = [
         *ASK,
         {"role": "assistant", "tool_calls": calls},
         {"role": "tool", "tool_name": "two", "content": "2"},
         {"role": "tool", "tool_call_id": "abc", "content": "3"},
         {"role": "tool", "content": "1"},
+        {"role": "tool", "tool_name": "one", "content": "4"},
         {"role": "tool", "tool_name": "three", "content": "none"},
+        {"role": "tool", "content": "none"},
     ]
     expected = (
-        f"{ASKED}assistant: [000000001 one {{}}][000000002 two {{}}][abc one {{}}]\n"
-        "tool: 2(000000002)\ntool: 3(abc)\ntool: 1(000000001)\ntool: none\nassistant:"
+        f"{ASKED}assistant: [000000001 one {{}}][000000002 two {{}}][abc one {{}}][def one {{}}]\n"
+        "tool: 2(000000002)\ntool: 3(abc)\ntool: 1(000000001)\ntool: 4(def)\ntool: none\n"
+        "tool: none\nassistant:"
     )
     body = {"model": MODEL, "messages": messages, "stream": False, "options": {"num_predict": 1}}
     answer = httpx2.post(f"{running.http_url}/api/chat", json=body, timeout=60).json()

@@ -37,7 +37,12 @@ from server.frontends.http.form import decode_form
 from server.frontends.http.listener import Listener, bound_socket
 from server.frontends.http.ollama import embeddings as ollama_embeddings
 from server.frontends.http.ollama import generation as ollama
-from server.frontends.http.ollama.messages import OllamaMessage, SentCall, SentFunction
+from server.frontends.http.ollama.messages import (
+    OllamaMessage,
+    SentCall,
+    SentFunction,
+    service_messages,
+)
 from server.frontends.http.openai.chat import ChatBody, chat_completions
 from server.frontends.http.openai.completions import CompletionBody
 from server.frontends.http.openai.decisions import (
@@ -157,6 +162,27 @@ async def test_lists_are_counted_before_they_are_read(path: str, body: Any, fiel
     with pytest.raises(InvalidArgumentError, match=r"at most \d+$") as caught:
         await handlers()[path](call_of(body))
     assert caught.value.field == field
+
+
+def test_results_are_joined_to_calls_in_one_pass() -> None:
+    """Results that name no call are not compared with all calls."""
+    calls = [SentCall(function=SentFunction(name="f"))] * MAX_TOOLS
+    num_each = MAX_MESSAGES // 8
+    messages = [OllamaMessage(role="assistant", tool_calls=calls)] * num_each
+    messages += [OllamaMessage(role="tool", content="x", tool_name="g")] * num_each
+    num_lines = 0
+
+    def count(_: Any, event: str, __: Any) -> Any:
+        nonlocal num_lines
+        num_lines += event == "line"
+        return count
+
+    sys.settrace(count)
+    try:
+        service_messages(messages, iter(()))
+    finally:
+        sys.settrace(None)
+    assert num_lines < 30 * num_each * MAX_TOOLS
 
 
 def test_mixed_inputs_are_named() -> None:

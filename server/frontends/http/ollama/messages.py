@@ -1,16 +1,17 @@
 """Converts Ollama's messages and images to those of the service."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from server.bounds import MAX_IMAGES, MAX_MESSAGES, MAX_TOOLS, Size
+from server.bounds import MAX_ARGUMENTS_BYTES, MAX_IMAGES, MAX_MESSAGES, MAX_TOOLS, Size
 from server.frontends.http.endpoint import Call
 from server.frontends.http.images import Images
 from server.frontends.http.openai.tools import json_text
 from server.service.generation_request import ContentPart as Part
-from server.service.generation_request import Message, ToolCall, json_object
+from server.service.generation_request import Message, ToolCall
 from server.service.validation import check_arguments
 
 _ID_DIGITS = 9  # the ids of Mistral's templates have as many characters
@@ -98,56 +99,60 @@ def service_messages(
     Raises:
         InvalidArgumentError: a tool call is malformed; the error names the field.
     """
-    ids = _CallIds()
+    calls = _Calls()
     converted = []
     for index, message in enumerate(messages):
-        calls = _calls(message.tool_calls or (), f"messages[{index}].tool_calls", ids)
+        called = calls.add(message.tool_calls or (), f"messages[{index}].tool_calls")
         parts = tuple(Part(image=next(files)) for _ in message.images or ())
         content = message.content or ""
         if parts and content:
             parts, content = (*parts, Part(text=content)), ""
         result = message.tool_call_id or ""
-        if message.role == "tool" and not result:
-            result = ids.answered(message.tool_name or "")
+        if message.role == "tool":
+            result = calls.answer(result, message.tool_name or "")
         converted.append(
-            Message(message.role, content, calls, result, parts, message.thinking or "")
+            Message(message.role, content, called, result, parts, message.thinking or "")
         )
-    arguments = [call.arguments for message in converted for call in message.tool_calls]
-    check_arguments("messages", arguments)
     return tuple(converted)
 
 
-class _CallIds:
-    """The ids of the calls of a conversation."""
+class _Calls:
+    """Converts the calls of a conversation, and finds those that results belong to."""
 
     def __init__(self) -> None:
-        self._count = 0
-        self._open: dict[str, str] = {}  # names of the calls without a result, by id
+        self._arguments: list[str] = []
+        self._num_characters = 0  # of the arguments
+        self._open: set[str] = set()  # ids of calls without a result
+        # All ids in their order, by the name of the function, and by "" of all functions.
+        self._ids: dict[str, deque[str]] = {"": deque()}
 
-    def add(self, id_: str, name: str) -> str:
-        """Adds a call, and returns its id: a new one if ``id_`` is empty."""
-        self._count += 1
-        id_ = id_ or f"{self._count:0{_ID_DIGITS}}"
-        self._open[id_] = name
-        return id_
+    def add(self, sent: Sequence[SentCall], path: str) -> tuple[ToolCall, ...]:
+        """Converts the calls of the next message."""
+        Size(MAX_TOOLS).check_count(path, sent)
+        converted = []
+        for index, call in enumerate(sent):
+            function = call.function
+            arguments = json_text(f"{path}[{index}].function.arguments", function.arguments)
+            self._arguments.append(arguments)
+            self._num_characters += len(arguments)
+            if self._num_characters > MAX_ARGUMENTS_BYTES:
+                check_arguments("messages", self._arguments)
+            id_ = call.id or f"{len(self._arguments):0{_ID_DIGITS}}"
+            self._open.add(id_)
+            self._ids[""].append(id_)
+            self._ids.setdefault(function.name, deque()).append(id_)
+            converted.append(ToolCall(id_, function.name, arguments))
+        return tuple(converted)
 
-    def answered(self, name: str) -> str:
-        """The id of the first call without a result, of the function ``name`` if it is given.
+    def answer(self, id_: str, name: str) -> str:
+        """The call that a result answers: ``id_``, or the first one without a result.
 
-        Empty if there is none.
+        ``name`` is that of the function if it is known. Empty if there is no such call.
         """
-        found = next((id_ for id_, given in self._open.items() if name in ("", given)), "")
-        self._open.pop(found, None)
-        return found
-
-
-def _calls(calls: Sequence[SentCall], path: str, ids: _CallIds) -> tuple[ToolCall, ...]:
-    Size(MAX_TOOLS).check_count(path, calls)
-    converted = []
-    for index, call in enumerate(calls):
-        place, function = f"{path}[{index}].function.arguments", call.function
-        arguments = json_text(place, function.arguments)
-        json_object(arguments, place)
-        id_ = ids.add(call.id or "", function.name)
-        converted.append(ToolCall(id_, function.name, arguments))
-    return tuple(converted)
+        if not id_:
+            ids = self._ids.get(name, deque())
+            while ids and ids[0] not in self._open:
+                ids.popleft()
+            id_ = ids[0] if ids else ""
+        self._open.discard(id_)
+        return id_
