@@ -269,3 +269,21 @@ def test_bad_parts_are_refused(
     error = answer.json()["error"]
     assert error["param"] == f"messages[0].content{field}"
     assert reason in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"instructions": f"x{IMAGE}"}, "instructions"),
+        ({"instructions": "Short."}, "input[0].content[0].image_url"),
+    ],
+)
+def test_instructions_do_not_move_the_input(
+    http: httpx2.Client, name: str, fields: dict[str, str], field: str
+) -> None:
+    image = picture(1) if field == "instructions" else picture(1)[:60]
+    content = [{"type": "input_image", "image_url": data_address(image)}]
+    body = {"model": name, "input": [{"role": "user", "content": content}], **fields}
+    answer = http.post("/v1/responses", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == field

@@ -13,6 +13,8 @@ from tests.server.in_process_server import serving
 
 PROMPT = "7,8,"
 MESSAGES: Any = [{"role": "user", "content": PROMPT}]
+CALL = {"type": "function_call", "call_id": "7", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "7", "output": "7"}
 GREEDY: dict[str, Any] = {"model": DECODER, "max_tokens": 6, "temperature": 0}
 
 
@@ -89,6 +91,16 @@ def test_errors_name_the_field(
             "text.format.schema",
         ),
         ("responses", {"input": PROMPT, "response_format": {"type": "x"}}, "response_format"),
+        ("responses", {"input": "", "instructions": ""}, "input"),
+        *(
+            ("responses", {"instructions": "7,", "input": [*MESSAGES, item]}, param)
+            for item, param in (
+                ({"role": "x", "content": "7,"}, "input[1].role"),
+                ({**OUTPUT, "call_id": "7" * 257}, "input[1].call_id"),
+                ({**CALL, "call_id": "7" * 257}, "input[1].call_id"),
+                ({**CALL, "name": "7" * 257}, "input[1].name"),
+            )
+        ),
         (
             "decisions",
             {

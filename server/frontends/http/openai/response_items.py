@@ -9,6 +9,7 @@ import msgspec
 from server.bounds import MAX_MESSAGES, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.body import NOTHING
+from server.frontends.http.conversation import Conversation
 from server.frontends.http.openai.messages import (
     ChatMessage,
     ContentPart,
@@ -106,7 +107,9 @@ def flat_chat_options(
         ) from None
 
 
-def input_messages(items: Sequence[InputItem], files: Files, field: str) -> tuple[Message, ...]:
+def add_items(
+    items: Sequence[InputItem], files: Files, field: str, conversation: Conversation
+) -> None:
     """Converts items. Calls after an answer, or after other calls, are part of its message.
 
     Reasoning belongs to the answer, or the calls, after it.
@@ -115,6 +118,7 @@ def input_messages(items: Sequence[InputItem], files: Files, field: str) -> tupl
         items: messages, reasoning, tool calls and their results.
         files: from :func:`server.frontends.http.openai.messages.image_files`.
         field: their name in the body.
+        conversation: gets the messages.
 
     Raises:
         InvalidArgumentError: an item is invalid; the error names the field.
@@ -123,38 +127,41 @@ def input_messages(items: Sequence[InputItem], files: Files, field: str) -> tupl
     if not items:
         raise InvalidArgumentError(field, "must not be empty")
     check_arguments(field, [item.arguments for item in items])
-    messages: list[Message] = []
-    reasoning = ""
+    reasoning, thought_at = "", ""
     for index, item in enumerate(items):
         path = f"{field}[{index}]"
         if item.type == "function_call_output":
             result = text_of(item.output, f"{path}.output")
-            messages.append(Message("tool", result, tool_call_id=item.call_id))
+            message = Message("tool", result, tool_call_id=item.call_id)
+            names = {"content": f"{path}.output", "tool_call_id": f"{path}.call_id"}
+            conversation.add(message, path, names)
         elif item.type == "reasoning":
-            reasoning += text_of(item.content, f"{path}.content", types=("reasoning_text",))
+            thought_at = f"{path}.content"
+            reasoning += text_of(item.content, thought_at, types=("reasoning_text",))
         elif item.type != "function_call":
             message = service_message(item, files, path)
+            names = {}
+            if message.role == "assistant" and reasoning and not message.reasoning:
+                message, names = replace(message, reasoning=reasoning), {"reasoning": thought_at}
             if message.role == "assistant":
-                message = replace(message, reasoning=message.reasoning or reasoning)
                 reasoning = ""
-            messages.append(message)
+            conversation.add(message, path, names)
         else:
-            calls = _call(item, path)
-            if messages and messages[-1].role == "assistant" and not reasoning:
-                calls = messages[-1].tool_calls + calls
-                messages[-1] = replace(messages[-1], tool_calls=calls)
-            else:
-                messages.append(Message("assistant", "", calls, reasoning=reasoning))
+            call = _call(item, path)
+            if reasoning or not conversation.ends_with("assistant"):
+                message = Message("assistant", "", reasoning=reasoning)
+                conversation.add(message, path, {"reasoning": thought_at})
                 reasoning = ""
-    return tuple(messages)
+            conversation.add_call(call, path, {"id": f"{path}.call_id"})
 
 
-def _call(item: InputItem, path: str) -> tuple[ToolCall, ...]:
+def _call(item: InputItem, path: str) -> ToolCall:
     function = FunctionCall(name=item.name or "", arguments=item.arguments)
     try:
-        return sent_calls([SentToolCall(id=item.call_id, function=function)], path)
+        (call,) = sent_calls([SentToolCall(id=item.call_id, function=function)], path)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{path}.arguments", error.description) from None
+    return call
 
 
 def call_item(call: ToolCall) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from server.bounds import Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.body import NOTHING
+from server.frontends.http.conversation import Conversation
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.event_stream import EventStream
 from server.frontends.http.openai.logprobs import Spell, token_list
@@ -32,9 +33,9 @@ from server.frontends.http.openai.response_items import (
     FlatTool,
     InputItem,
     Reasoning,
+    add_items,
     call_item,
     flat_chat_options,
-    input_messages,
     message_item,
     reasoning_effort,
     reasoning_item,
@@ -121,13 +122,13 @@ async def responses(call: Call[Any]) -> Response | EventStream:
     )
     effort = reasoning_effort(body.reasoning)
     _check_metadata(body.metadata or {})
-    messages = await _messages(body, call)
+    conversation = await _conversation(body, call)
     chat = flat_chat_options(body.tools, body.tool_choice, body.parallel_tool_calls, effort)
     body.input = ""  # its messages would keep the bytes of the body
     try:
         request = generate_request(
             _with_format(body),
-            messages=messages,
+            messages=conversation.messages,
             max_new_tokens=body.max_output_tokens,
             logprobs=bool(body.include),
             top_logprobs=body.top_logprobs if body.include else None,
@@ -138,10 +139,12 @@ async def responses(call: Call[Any]) -> Response | EventStream:
     spell = call.service.token_speller(body.model)
     answer = Answer(body, call.request_id, spell)
     if body.stream:
-        chunks = await call.service.generate_stream(request, call.caller)
+        with conversation.named():
+            chunks = await call.service.generate_stream(request, call.caller)
         events = ResponseEvents()
         return EventStream(_events(chunks, events, answer, call), error_event=events.error)
-    result = await call.service.generate(request, call.caller)
+    with conversation.named():
+        result = await call.service.generate(request, call.caller)
     (hypothesis,) = result.outputs[0].hypotheses
 
     def encode() -> Response:
@@ -166,16 +169,16 @@ def _check_metadata(metadata: dict[str, str]) -> None:
                 raise InvalidArgumentError("metadata", f"a {what} has more than {limit} characters")
 
 
-async def _messages(body: ResponseFields, call: Call[Any]) -> tuple[Message, ...]:
-    given = body.input
-    if isinstance(given, str):
-        messages: tuple[Message, ...] = (Message("user", given),)
-    else:
-        files = await image_files(given, call, "input")
-        messages = input_messages(given, files, "input")
+async def _conversation(body: ResponseFields, call: Call[Any]) -> Conversation:
+    given, conversation = body.input, Conversation()
     if body.instructions:
-        return (Message("system", body.instructions), *messages)
-    return messages
+        place = "instructions"
+        conversation.add(Message("system", body.instructions), place, {"content": place})
+    if isinstance(given, str):
+        conversation.add(Message("user", given), "input", {"content": "input"})
+    else:
+        add_items(given, await image_files(given, call, "input"), "input", conversation)
+    return conversation
 
 
 def _with_format(body: Any) -> Any:
