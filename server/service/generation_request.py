@@ -147,6 +147,7 @@ class Finish:
     """The end of an output. Only the first hypothesis has ``prompt_logprobs`` and ``attention``.
 
     ``score`` is set by beam search: the summed log-probability after the length penalty.
+    ``stop_string`` is the one that ended the text, if one did.
     """
 
     reason: FinishReason
@@ -156,6 +157,7 @@ class Finish:
     score: float | None = None
     prompt_logprobs: tuple[ScoredToken, ...] = ()
     attention: Attention | None = None
+    stop_string: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,4 +282,7 @@ class _OutputText:
         if not self.is_stopped:
             reason = _FINISH_REASONS[completion.outcome]
         timing = Timing.of([completion], prepared.tokenize_seconds, prepared.started)
-        return Finish(reason, usage, timing, completion, update.score, prompt_logprobs)
+        return Finish(
+            *(reason, usage, timing, completion, update.score, prompt_logprobs),
+            stop_string=self._stops.match,
+        )

@@ -19,7 +19,13 @@ class StopStrings:
         # For each stop string, the length of its longest prefix that ends the text so far.
         self._matched = [0] * len(self._stops)
         self._held = ""
-        self.is_matched = False
+        self.match: str | None = None
+        """The stop string that ended the text; the first of those at the same place."""
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether a stop string ended the text."""
+        return self.match is not None
 
     def push(self, piece: str) -> str:
         """Adds ``piece``. Returns the text that is safe to send; after a match, always empty."""
@@ -28,11 +34,11 @@ class StopStrings:
         if not self._stops:
             return piece
         text = self._held + piece
-        matches = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        matches = {stop: at for stop in self._stops if (at := text.find(stop)) >= 0}
         if matches:
-            self.is_matched = True
+            self.match = min(matches, key=matches.__getitem__)
             self._held = ""
-            return text[: min(matches)]
+            return text[: matches[self.match]]
         for index, (stop, borders) in enumerate(zip(self._stops, self._borders, strict=True)):
             self._matched[index] = _advance(stop, borders, self._matched[index], piece)
         keep = max(self._matched, default=0)

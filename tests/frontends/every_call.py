@@ -16,6 +16,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": CHAT},
     "/v1/completions": {"prompt": "a cat"},
     "/v1/responses": {"input": "a cat"},
+    "/v1/messages": {"messages": CHAT, "max_tokens": 4},
     "/v1/embeddings": {"input": TEXTS},
     "/v1/decisions": {"input": "a cat", "questions": [QUESTION]},
     "/v1/multi-vector": {"input": TEXTS},
@@ -48,7 +49,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 # As forms, with a file.
 AUDIO = ("/v1/audio/transcriptions", "/v1/audio/translations")
-STREAMS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+STREAMS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 # They find a model by languages, and no model of images has any.
 LANGUAGES = {
     "/translate": {"q": "a cat", "source": "en", "target": "de"},
@@ -109,6 +110,9 @@ def own_message(path: str, answer: httpx2.Response) -> str:
         assert body["error_type"] in ("Validation", "Backend")
         assert answer.status_code == {"Validation": 413, "Backend": 424}[body["error_type"]]
         message = body["error"]
+    elif path.startswith("/v1/messages"):
+        assert body["error"]["type"] == "invalid_request_error"
+        message = body["error"]["message"]
     elif path.endswith("rerank") or path.endswith("/embed"):
         assert set(body) == {"message"}
         message = body["message"]

@@ -10,7 +10,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.errors import ServeError, UnauthenticatedError
 from server.frontends.http.access import Access
-from server.frontends.http.exchange import request_id_of
+from server.frontends.http.anthropic.errors import ID_HEADERS, VERSION_HEADER
+from server.frontends.http.anthropic.errors import error_response as anthropic_error
+from server.frontends.http.exchange import ID_HEADER, request_id_of
 from server.frontends.http.failures import MethodNotAllowedError, RouteNotFoundError, failure_of
 from server.frontends.http.openai.errors import error_response as openai_error
 from server.frontends.http.origins import ForeignOriginError, check_origin
@@ -59,10 +61,13 @@ class Application:
         except UnauthenticatedError as unauthenticated:
             error, headers = unauthenticated, None
         failure = failure_of(error)
+        given = Headers(scope=scope)
         shape = openai_error if scope["path"].startswith(_OPENAI) else error_response
-        response = shape(failure)
+        is_anthropics = VERSION_HEADER in given
+        response = (anthropic_error if is_anthropics else shape)(failure)
         response.status_code = failure.status
-        response.headers["x-request-id"] = request_id_of(Headers(scope=scope))
+        id_headers = ID_HEADERS if is_anthropics else (ID_HEADER,)
+        response.headers.update(dict.fromkeys(id_headers, request_id_of(given)))
         response.headers.update({**failure.headers, **(headers or {})})  # type: ignore[dict-item]
         await response(scope, receive, send)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -34,7 +34,7 @@ from server.frontends.http.body import (
 )
 from server.frontends.http.deadline import deadline_of
 from server.frontends.http.event_stream import EventStream
-from server.frontends.http.exchange import Errors, Exchange, request_id_of
+from server.frontends.http.exchange import ID_HEADER, Errors, Exchange, request_id_of
 from server.frontends.http.failures import BodyTooLargeError, Failure
 from server.frontends.http.form import with_query
 from server.frontends.http.json_size import MAX_VALUES
@@ -95,12 +95,14 @@ class Api:
     ``error`` makes the response of an error; the endpoint adds status and headers.
     ``body_token`` returns the token in a body, for protocols that send it there; such bodies are
     read before the token is checked. ``status_of`` returns the HTTP status of an error.
+    ``id_headers`` name the headers of responses with the request's id.
     """
 
     context: Context
     error: Callable[[Failure], Response]
     status_of: Callable[[Failure], int] = lambda failure: failure.status
     body_token: Callable[[Any], str | None] | None = None
+    id_headers: Sequence[str] = (ID_HEADER,)
 
     @property
     def errors(self) -> Errors:
@@ -194,7 +196,7 @@ class Endpoint:
         headers = Headers(scope=scope)
         request_id = request_id_of(headers)
         connection = scope.get("triune.connection")
-        exchange = Exchange(scope, send, request_id, self.api.errors)
+        exchange = Exchange(scope, send, request_id, self.api.errors, self.api.id_headers)
         task = asyncio.current_task()
         assert task is not None
         if connection is not None:

@@ -1,7 +1,7 @@
 """Sends the response to one request: whole, streamed, or an error."""
 
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,8 @@ from server.frontends.http.event_stream import EventStream
 from server.frontends.http.failures import Failure, failure_of
 
 _MAX_REQUEST_ID = 128
+ID_HEADER = "x-request-id"
+"""The header with the id of a request, in requests and responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,9 @@ class Exchange:
     Args:
         scope: the request's ASGI scope.
         send: sends the parts of the response.
-        request_id: the id to return in ``x-request-id``.
+        request_id: the id to return in ``id_headers``.
         errors: how the protocol sends errors.
+        id_headers: the names of the headers.
 
     Attributes:
         names: returns the protocol's names of the service's fields; set when the body is decoded.
@@ -48,12 +51,13 @@ class Exchange:
         send: Send,
         request_id: str,
         errors: Errors,
+        id_headers: Sequence[str] = (ID_HEADER,),
     ) -> None:
         self.names: Callable[[], Mapping[str, str]] = dict
         self._errors = errors
         self._scope = scope
         self._send = send
-        self._request_id = request_id
+        self._id_headers = dict.fromkeys(id_headers, request_id)
         self._connection = scope.get("triune.connection")
         self._has_started = False
         self._error_event: Callable[[Failure], bytes] = errors.event_of
@@ -88,7 +92,7 @@ class Exchange:
 
     async def _respond(self, response: Response) -> None:
         self._has_started = True
-        response.headers["x-request-id"] = self._request_id
+        response.headers.update(self._id_headers)
         # The response must not be cancelled when uvicorn closes the connection after it.
         if self._connection is not None:
             self._connection.on_lost = None
@@ -115,7 +119,7 @@ class Exchange:
             "content-type": stream.media_type,
             "cache-control": "no-cache",
             "x-accel-buffering": "no",  # nginx would buffer events
-            "x-request-id": self._request_id,
+            **self._id_headers,
             **stream.headers,
         }
         headers = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in given.items()]
@@ -131,7 +135,7 @@ async def _receive_nothing() -> Any:
 
 def request_id_of(headers: Headers) -> str:
     """The client's ``x-request-id`` if it can be repeated, else a new one."""
-    given = headers.get("x-request-id", "")
+    given = headers.get(ID_HEADER, "")
     if 0 < len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable():
         return given
     return uuid.uuid4().hex

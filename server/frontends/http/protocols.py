@@ -19,12 +19,14 @@ from server.frontends.http import (
     token_vectors,
     vllm,
 )
+from server.frontends.http.anthropic.routes import routes as anthropic_routes
 from server.frontends.http.endpoint import Context
 from server.frontends.http.ollama.routes import routes as ollama_routes
 from server.frontends.http.openai.routes import routes as openai_routes
 
 PROTOCOLS: Sequence[Callable[[Context], list[BaseRoute]]] = (
     console.routes,
+    anthropic_routes,  # before OpenAI's: its /v1/models needs a header
     openai_routes,
     ollama_routes,
     libretranslate.routes,

@@ -24,6 +24,8 @@ from server.config import ServerConfig
 from server.errors import InvalidArgumentError
 from server.frontends.http import libretranslate, oip_codec, rerank, tei_bodies, vllm
 from server.frontends.http.access import Access
+from server.frontends.http.anthropic.bodies import Block, MessagesBody, SentMessage, SentTool
+from server.frontends.http.anthropic.messages import create_message
 from server.frontends.http.application import Application
 from server.frontends.http.body import MAX_RAW_BYTES, BodyBudget, json_decoder
 from server.frontends.http.endpoint import (
@@ -32,6 +34,7 @@ from server.frontends.http.endpoint import (
     Api,
     Call,
     Context,
+    Handler,
 )
 from server.frontends.http.form import decode_form
 from server.frontends.http.listener import Listener, bound_socket
@@ -111,9 +114,12 @@ class SealedDict(dict[str, float]):
 
 
 TEXTS = Sealed(["a"] * (MAX_TEXTS + 1))
+TURNS = Sealed([SentMessage(role="user", content="a")] * (MAX_MESSAGES + 1))
+TOOLS = Sealed([SentTool(name="f")] * (MAX_TOOLS + 1))
+USES = [Block(type="tool_use", id="7", name="f", input={})] * (MAX_TOOLS + 1)
 MESSAGES = Sealed([ChatMessage(role="user", content="a")] * (MAX_MESSAGES + 1))
 BIASES = SealedDict({str(id_): 1.0 for id_ in range(MAX_ENTRIES + 1)})
-TURNS = Sealed([OllamaMessage(role="user", content="a")] * (MAX_MESSAGES + 1))
+OLLAMA_TURNS = Sealed([OllamaMessage(role="user", content="a")] * (MAX_MESSAGES + 1))
 PICTURES = Sealed(["eA=="] * (MAX_IMAGES + 1))
 CALLS = Sealed([SentCall(function=SentFunction(name="f"))] * (MAX_TOOLS + 1))
 IDS = Sealed([1] * (MAX_TOKEN_IDS + 1))
@@ -133,8 +139,23 @@ ROWS: list[Any] = [[1] * (MAX_TOKEN_IDS // 2)] * 3
         ("/v1/completions", CompletionBody(model="m", prompt=IDS), "prompt"),
         ("/v1/completions", CompletionBody(model="m", prompt=ROWS), "prompt"),
         ("/v1/responses", ResponseBody(model="m", input=MESSAGES), "input"),
+        ("/v1/messages", MessagesBody(model="m", messages=TURNS, max_tokens=1), "messages"),
+        (
+            "/v1/messages",
+            MessagesBody(model="m", messages=list(TURNS[:1]), max_tokens=1, tools=TOOLS),
+            "tools",
+        ),
+        (
+            "/v1/messages",
+            MessagesBody(
+                model="m",
+                messages=[SentMessage(role="assistant", content=USES), TURNS[0]],
+                max_tokens=1,
+            ),
+            "messages[0].content",
+        ),
         ("/v1/embeddings", EmbeddingsBody(model="m", input=TEXTS), "input"),
-        ("/api/chat", ollama.ChatBody(model="m", messages=TURNS), "messages"),
+        ("/api/chat", ollama.ChatBody(model="m", messages=OLLAMA_TURNS), "messages"),
         (
             "/api/chat",
             ollama.ChatBody(
@@ -201,6 +222,9 @@ def test_mixed_inputs_are_named() -> None:
         (MultiVectorBody, set()),
         (PoolingBody, set()),
         (ChatMessage, set()),
+        (MessagesBody, set()),
+        (SentTool, set()),
+        (Block, set()),
     ],
 )
 def test_fields_without_effect_are_not_decoded(kind: Any, decoded: set[str]) -> None:
@@ -208,15 +232,27 @@ def test_fields_without_effect_are_not_decoded(kind: Any, decoded: set[str]) -> 
     assert {field.name for field in fields if field.type is Any} == decoded
 
 
-async def test_a_call_does_not_keep_its_body(every_task: Path) -> None:
-    message = {"role": "user", "content": "7,8,", "annotations": [[]] * 1000}
+ANNOTATED = {"role": "user", "content": "7,8,", "annotations": [[]] * 1000}
+CACHED = {"type": "text", "text": "7,8,", "cache_control": [[]] * 1000}
+
+
+@pytest.mark.parametrize(
+    ("kind", "handler", "message"),
+    [
+        (ChatBody, chat_completions, ANNOTATED),
+        (MessagesBody, create_message, {"role": "user", "content": [CACHED]}),
+    ],
+)
+async def test_a_call_does_not_keep_its_body(
+    every_task: Path, kind: Any, handler: Handler, message: Any
+) -> None:
     body = {"model": DECODER, "max_tokens": 1, "messages": [message], "metadata": [[]] * 50_000}
     data = msgspec.json.encode(body)
     before = sys.getrefcount(data)
-    call = call_of(json_decoder(ChatBody)(data))
+    call = call_of(json_decoder(kind)(data))
     assert len(memoryview(call.body.metadata)) == MAX_RAW_BYTES + 1
     async with service_context(every_task) as context:
-        await chat_completions(call_of(call.body, Service(context)))
+        await handler(call_of(call.body, Service(context)))
     assert sys.getrefcount(data) == before
 
 

@@ -28,14 +28,34 @@ FIELDS: dict[str, tuple[Any, ...]] = {
             {"role": "tool", "tool_name": "f", "content": "x"},
         ],
         [{"role": "user", "content": "1,", "thinking": "x", "images": ["eA=="]}],
+        [{"role": "user", "content": [{"type": "text", "text": "1,"}]}],
+        [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1"}]}],
+        [
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {}}],
+            },
+            {"role": "user", "content": "1,"},
+        ],
+    ),
+    "system": ("1,", [{"type": "text", "text": "1,"}], [{"type": "image"}]),
+    "stop_sequences": (["1"], [""], []),
+    "thinking": ({"type": "disabled"}, {"type": "enabled", "budget_tokens": 1}, {"type": 1}),
+    "output_config": (
+        {"effort": "none"},
+        {"format": {"type": "json_schema", "schema": {"type": "integer"}}},
     ),
     "tools": (
         [{"type": "function", "function": {"name": "f"}}],
         [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
         [{"type": "function", "function": {"name": "f", "parameters": {"type": 1}}}],
+        [{"name": "f", "input_schema": {"type": "object"}}],
         [],
     ),
-    "tool_choice": ("required", "none", {"type": "function", "function": {"name": "f"}}),
+    "tool_choice": (
+        *("required", "none", {"type": "function", "function": {"name": "f"}}),
+        *({"type": "any"}, {"type": "tool", "name": "f"}),
+    ),
     "parallel_tool_calls": (False,),
     "chat_template_kwargs": ({"a": 1}, {"tools": 1}),
     "prompt": ("1,", ["1,", "2,"], [3, 4], [[3], [4, 5]], [], [1, "2"], [10**9]),
@@ -153,6 +173,13 @@ def seeds() -> Iterator[bytes]:
             "tools": [{"type": "function", "function": {"name": "f"}}],
             "tool_choice": "required",
             "max_tokens": 4,
+        },
+        {
+            "model": "tiny-decoder",
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "1,"}]}],
+            "system": "1,",
+            "max_tokens": 4,
+            "stream": True,
         },
     )
     for route in range(32):

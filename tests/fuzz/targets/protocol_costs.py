@@ -26,6 +26,7 @@ _BODIES: tuple[tuple[str, _Body], ...] = (
     ("api/embeddings", lambda a, _: {"model": "embedder", "prompt": _one(a)}),
     ("v1/completions", lambda a, _: {"model": "tiny-decoder", "prompt": a, "max_tokens": 4}),
     ("responses", lambda a, _: {"model": "tiny-decoder", "input": a, "max_output_tokens": 4}),
+    ("v1/messages", lambda a, b: {"model": "tiny-decoder", **_turns(a, b), "max_tokens": 4}),
     ("embeddings", lambda a, _: {"model": "embedder", "input": a}),
     ("}/rerank", lambda a, b: {"query": _one(a), "texts": _several(b)}),
     ("rerank", lambda a, b: {"model": "judge", "query": _one(a), "documents": _several(b)}),
@@ -62,6 +63,14 @@ def _ollama() -> dict[str, Any]:
 
 def _turn(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
+
+
+def _turns(first: Any, second: Any) -> dict[str, Any]:
+    """Anthropic's messages: one with a block for each text, and a result of a tool."""
+    blocks = [{"type": "text", "text": text} for text in _several(first)]
+    result = {"type": "tool_result", "tool_use_id": "1", "content": _one(second)}
+    turns = [{"role": "user", "content": blocks}, {"role": "user", "content": [result]}]
+    return {"messages": turns, "system": _one(second)}
 
 
 def _tensor(texts: list[str]) -> dict[str, Any]:

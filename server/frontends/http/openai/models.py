@@ -13,23 +13,33 @@ _NAME = ("owner", "model")
 
 async def list_models(call: Call[None]) -> Response:
     """Lists the served models."""
-    return json_response({"object": "list", "data": [_model(info, call) for info in _served(call)]})
+    data = [_model(info, call) for info in served_models(call)]
+    return json_response({"object": "list", "data": data})
 
 
 async def get_model(call: Call[None]) -> Response:
-    """Describes one model. Names with an owner, as those of Hugging Face, are not served."""
-    name = "/".join(call.path_params[part] for part in _NAME if part in call.path_params)
-    models = _served(call)
-    for info in models:
-        if info.name == name:
-            return json_response(_model(info, call))
-    raise ModelNotFoundError(name, [info.name for info in models])
+    """Describes one model."""
+    return json_response(_model(served_model(call), call))
 
 
-def _served(call: Call[None]) -> list[ModelInfo]:
+def served_models(call: Call[None]) -> list[ModelInfo]:
     """The newest served version of each model."""
     served = [info for info in call.service.list_models() if info.state == State.READY]
     return [call.service.get_model(name) for name in dict.fromkeys(info.name for info in served)]
+
+
+def served_model(call: Call[None]) -> ModelInfo:
+    """The model that the path names. Names with an owner, as Hugging Face's, are not served.
+
+    Raises:
+        ModelNotFoundError: it is not served.
+    """
+    name = "/".join(call.path_params[part] for part in _NAME if part in call.path_params)
+    models = served_models(call)
+    for info in models:
+        if info.name == name:
+            return info
+    raise ModelNotFoundError(name, [info.name for info in models])
 
 
 def _model(info: ModelInfo, call: Call[None]) -> dict[str, Any]:

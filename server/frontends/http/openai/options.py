@@ -114,7 +114,7 @@ class GenerationFields(VllmFields, kw_only=True, forbid_unknown_fields=True):
     session_id: msgspec.Raw = NOTHING
 
 
-Fields = TypeVar("Fields", bound=GenerationFields)
+Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 
 def body_type(fields: type[Fields]) -> type[Fields]:
