@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import anthropic
 import cohere
 import ollama
 import openai
@@ -76,6 +77,7 @@ def test_every_tool_has_a_command() -> None:
         "/rerank",
         "/translate",
         "/v1/completions",
+        "/v1/messages",
         "/score",
         "/v2/",
         "/api/generate",
@@ -139,3 +141,16 @@ def test_ollamas_client(server: ServerProcess) -> None:
     answer = client.chat("smollm2", [turn], options={"num_predict": 5})
     assert answer.eval_count is not None
     assert 0 < answer.eval_count <= 5
+
+
+def test_anthropics_client(server: ServerProcess) -> None:
+    (code,) = (span for span in _here() if span.startswith("Anthropic("))
+    (base_url, api_key) = re.findall(r'="([^"]*)"', code)
+    client = anthropic.Anthropic(
+        base_url=base_url.replace("localhost:8080", f"127.0.0.1:{server.http_port}"),
+        api_key=api_key,
+    )
+    answer = client.messages.create(
+        model="smollm2", max_tokens=5, messages=[{"role": "user", "content": "7,"}]
+    )
+    assert 0 < answer.usage.output_tokens <= 5

@@ -38,7 +38,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
             {"role": "user", "content": "1,"},
         ],
     ),
-    "system": ("1,", [{"type": "text", "text": "1,"}], [{"type": "image"}]),
+    "system": ("1,", "", [{"type": "text", "text": "1,"}], [{"type": "image"}]),
     "stop_sequences": (["1"], [""], []),
     "thinking": ({"type": "disabled"}, {"type": "enabled", "budget_tokens": 1}, {"type": 1}),
     "output_config": (
@@ -77,7 +77,6 @@ FIELDS: dict[str, tuple[Any, ...]] = {
         {"beam_size": 2, "num_ctx": 8, "logit_bias": [[3, 1], [3, 2]]},
     ),
     "think": (True, False, "low"),
-    "system": ("1,", ""),
     "raw": (True,),
     "keep_alive": (0, "0s", "5m"),
     "texts": (["a", "b"], []),
