@@ -13,13 +13,8 @@ from server.errors import InvalidArgumentError
 from server.models.registry import Model
 from server.service import validation
 from server.service.caller import Caller
-from server.service.chat_images import (
-    NO_IMAGES,
-    ChatImages,
-    placed_images,
-    read_images,
-    with_image_texts,
-)
+from server.service.chat_images import NO_IMAGES, placed_images
+from server.service.chat_prompt import chat_prompt
 from server.service.context import ServiceContext
 from server.service.generation_request import GenerateRequest
 from server.service.image_sources import prepare_images, source_files
@@ -28,7 +23,7 @@ from server.service.prepare import job_template, prepared_request, target_jobs
 from server.service.prepared_request import PreparedRequest
 from server.service.reasoning import opens_reasoning
 from server.service.target_prefixes import after_prefixes, target_prefix_ids
-from server.service.tool_calls import check_size, forces_call, with_forced_call
+from server.service.tool_calls import forces_call, with_forced_call
 from server.text.chat import NO_OPTIONS
 
 _INPUT_FIELDS = ("inputs", "token_inputs", "messages", "images")
@@ -67,7 +62,9 @@ async def prepare_generate(
     validation.check_takes_texts(model, field)
     images = NO_IMAGES
     if field == "messages":
-        prompts, images = await _chat_prompt(request, model, context, caller, memory)
+        prompts, images = await chat_prompt(
+            *(request.messages, request.chat), model, context, caller, memory
+        )
     else:
         prompts = await _prompts(field, request, model, context, caller)
     if request.response.echo and field == "messages":
@@ -142,44 +139,3 @@ async def _prompts(
     # A decoder needs room for a new token.
     encode = partial(model.tokenizer.encode, max_tokens=longest - is_decoder)
     return await context.tokenize(request.inputs, encode, caller)
-
-
-async def _chat_prompt(
-    request: GenerateRequest,
-    model: Model,
-    context: ServiceContext,
-    caller: Caller,
-    memory: ExitStack,
-) -> tuple[Sequence[tuple[int, ...]], ChatImages]:
-    """The token ids of the only prompt, and its images."""
-    template = model.chat_template
-    if template is None:
-        raise InvalidArgumentError("messages", f"{request.model!r} has no chat template")
-    validation.check_messages(request.messages, context.config.max_input_bytes)
-    if request.chat.offered and not template.describes_tools:
-        raise InvalidArgumentError("tools", "are not described by this model's chat template")
-    num_characters = check_size(request.chat)
-    num_characters += sum(
-        len(message.text) + len(message.reasoning) + 256 for message in request.messages
-    )
-    images = await read_images(request.messages, model, context, caller, memory)
-    num_characters += sum(map(len, images.texts))
-
-    def render() -> list[tuple[int, ...]]:
-        prompt = template.render(request.messages, request.chat)
-        prompt = with_image_texts(prompt, images, model.manifest.image_prompt)
-        return model.tokenizer.encode([prompt], special_tokens=_adds_special_tokens(prompt, model))
-
-    return await context.in_thread(render, caller, num_characters), images
-
-
-def _adds_special_tokens(prompt: str, model: Model) -> bool:
-    """Whether the tokenizer adds its special tokens to a chat prompt.
-
-    As in ``transformers``: tokenizers never add any, processors of texts and images do unless the
-    template wrote the first.
-    """
-    bos = model.manifest.special_tokens.bos
-    if model.manifest.image_prompt is None:
-        return False
-    return bos is None or not prompt.startswith(model.tokenizer.tokens([bos])[0])

@@ -2,25 +2,41 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
-from server.bounds import INPUT_BYTES, MAX_REPLY_VALUES, MAX_TEXTS, MAX_TOKEN_IDS, ruled, sized
+from server.bounds import (
+    INPUT_BYTES,
+    MAX_MESSAGES,
+    MAX_REPLY_VALUES,
+    MAX_TEXTS,
+    MAX_TOKEN_IDS,
+    ruled,
+    sized,
+)
 from server.errors import ContextLengthError, InvalidArgumentError
+from server.models.registry import Model
 from server.service import validation
 from server.service.caller import Caller
+from server.service.chat_prompt import chat_prompt
 from server.service.context import ServiceContext
 from server.service.requests import ModelRequest
+from server.service.tool_calls import check_tools
 from server.service.usage import Timing, Usage
+from server.text.chat import NO_OPTIONS, ChatOptions, Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeRequest(ModelRequest):
     """A request of Tokenize. ``without_special_tokens`` leaves out special tokens.
 
-    ``with_offsets`` also returns the positions of the tokens in the texts.
+    ``with_offsets`` also returns the positions of the tokens in the texts. Both are for ``inputs``;
+    ``messages`` are one text, the prompt that the model gets with the options ``chat``.
     """
 
     inputs: tuple[str, ...] = ruled(INPUT_BYTES, (), max_items=MAX_TEXTS)
+    messages: tuple[Message, ...] = sized((), max_items=MAX_MESSAGES)
+    chat: ChatOptions = NO_OPTIONS
     without_special_tokens: bool = False
     with_offsets: bool = False
 
@@ -73,13 +89,17 @@ class DetokenizeResult:
 async def tokenize(
     request: TokenizeRequest, context: ServiceContext, caller: Caller
 ) -> TokenizeResult:
-    """Tokenizes each text.
+    """Tokenizes each text, or the prompt of the messages.
 
     Raises:
-        ServeError: an input is empty or too long, or the model is unknown.
+        ServeError: an input is empty or too long, the model is unknown, or see
+            :func:`server.service.chat_prompt.chat_prompt`.
     """
     started = time.monotonic()
     model = context.model_of(request)
+    if request.messages:
+        (output,) = await _tokenized_chat(request, model, context, caller)
+        return _result(model, [output], len(output.token_ids), started)
     validation.check_takes_texts(model, "inputs", has_images=True)
     validation.check_texts(request.inputs, context.config.max_input_bytes)
     num_tokens = 0
@@ -101,6 +121,30 @@ async def tokenize(
         ]
 
     outputs = await context.tokenize(request.inputs, tokenize_some, caller)
+    return _result(model, outputs, num_tokens, started)
+
+
+async def _tokenized_chat(
+    request: TokenizeRequest, model: Model, context: ServiceContext, caller: Caller
+) -> list[Tokenization]:
+    """Tokenizes the only prompt."""
+    check_tools(request.chat)
+    with ExitStack() as memory:
+        rows, _ = await chat_prompt(
+            *(request.messages, request.chat), model, context, caller, memory
+        )
+    num_tokens = sum(map(len, rows))
+    validation.check_reply("messages", num_tokens, MAX_REPLY_VALUES, "tokens")
+
+    def spell() -> list[Tokenization]:
+        return [Tokenization(row, tuple(model.tokenizer.tokens(row))) for row in rows]
+
+    return await context.build(num_tokens, spell, caller)
+
+
+def _result(
+    model: Model, outputs: Sequence[Tokenization], num_tokens: int, started: float
+) -> TokenizeResult:
     seconds = time.monotonic() - started
     return TokenizeResult(
         model=model.manifest.name,

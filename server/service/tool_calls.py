@@ -160,7 +160,7 @@ def with_forced_call(request: GenerateRequest) -> GenerateRequest:
         InvalidArgumentError: a tool or the choice is invalid.
     """
     options = request.chat
-    _check_tools(options)
+    check_tools(options)
     chosen = options.offered
     if options.tool_name:
         chosen = tuple(tool for tool in chosen if tool.name == options.tool_name)
@@ -181,7 +181,8 @@ def forces_call(options: ChatOptions) -> bool:
     return bool(options.tool_name) or options.tool_choice is ToolChoice.REQUIRED
 
 
-def _check_tools(options: ChatOptions) -> None:
+def check_tools(options: ChatOptions) -> None:
+    """Raises ``InvalidArgumentError`` if a tool is invalid, or there are too many."""
     Size(MAX_TOOLS).check_count("tools", options.tools)
     check_size(options)
     names: set[str] = set()

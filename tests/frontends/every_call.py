@@ -17,6 +17,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "a cat"},
     "/v1/responses": {"input": "a cat"},
     "/v1/messages": {"messages": CHAT, "max_tokens": 4},
+    "/v1/messages/count_tokens": {"messages": CHAT},
     "/v1/embeddings": {"input": TEXTS},
     "/v1/decisions": {"input": "a cat", "questions": [QUESTION]},
     "/v1/multi-vector": {"input": TEXTS},

@@ -15,7 +15,10 @@ from server.frontends.http.fields import given_names
 from server.frontends.http.images import ImageItem, ImageMessage, images_of
 from server.frontends.http.json_size import MAX_ID_VALUES
 from server.frontends.http.openai.errors import error_response
+from server.frontends.http.openai.messages import ChatMessage, image_files, service_messages
+from server.frontends.http.openai.options import check_neutral
 from server.frontends.http.openai.prompts import ENCODER_NAMES, truncation
+from server.frontends.http.openai.tools import ToolDefinition, chat_option_names, chat_options
 from server.frontends.http.openai.usage import prompt_usage
 from server.frontends.oip.models import server_version
 from server.service.classify import ClassifyRequest
@@ -71,12 +74,28 @@ class ClassifyBody(msgspec.Struct, kw_only=True):
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A text to tokenize."""
+    """A text to tokenize, or messages and what the chat template reads besides them.
+
+    Fields of the last group are rejected unless their values have no effect.
+    """
 
     model: str
-    prompt: str
-    add_special_tokens: bool = True
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = None
+    add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
+    tools: list[ToolDefinition] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+
+
+def tokenize_names(body: TokenizeBody) -> dict[str, str]:
+    """The names that ``body`` uses for the service's fields."""
+    return {"inputs": "prompt", "chat": "tools", **chat_option_names(len(body.tools or ()))}
 
 
 class DetokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -93,7 +112,7 @@ def routes(context: Context) -> list[BaseRoute]:
         api.post("/score", ScoreBody, _score, names=score_names),
         api.post("/v1/score", ScoreBody, _score, names=score_names),
         api.post("/classify", ClassifyBody, _classify, names=ENCODER_NAMES),
-        api.post("/tokenize", TokenizeBody, _tokenize, names={"inputs": "prompt"}),
+        api.post("/tokenize", TokenizeBody, _tokenize, names=tokenize_names),
         api.post(
             "/detokenize",
             DetokenizeBody,
@@ -198,11 +217,16 @@ def list_response(call: Call[Any], kind: str, data: list[dict[str, Any]], usage:
 
 async def _tokenize(call: Call[TokenizeBody]) -> Response:
     body = call.body
-    request = TokenizeRequest(
-        model=body.model,
-        inputs=(body.prompt,),
-        without_special_tokens=not body.add_special_tokens,
-    )
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidArgumentError("prompt", "exactly one of prompt and messages is required")
+    if body.prompt is None:
+        request = await _chat_request(body, call)
+    else:
+        request = TokenizeRequest(
+            model=body.model,
+            inputs=(body.prompt,),
+            without_special_tokens=body.add_special_tokens is False,
+        )
     result = await call.service.tokenize(request, call.caller)
     (output,) = result.outputs
     answer = {
@@ -212,6 +236,23 @@ async def _tokenize(call: Call[TokenizeBody]) -> Response:
         "token_strs": output.tokens if body.return_token_strs else None,
     }
     return await call.service.build(result.num_values, lambda: json_response(answer), call.caller)
+
+
+async def _chat_request(body: TokenizeBody, call: Call[TokenizeBody]) -> TokenizeRequest:
+    """The request for the prompt of ``body.messages``."""
+    check_neutral(
+        body,
+        add_special_tokens=(False,),
+        add_generation_prompt=(True,),
+        continue_final_message=(False,),
+        chat_template=(),
+        mm_processor_kwargs=({},),
+    )
+    given = body.messages or []
+    messages = service_messages(given, await image_files(given, call))
+    body.messages = []  # they would keep the bytes of the body
+    chat = chat_options(body.tools, None, None, body.chat_template_kwargs)
+    return TokenizeRequest(model=body.model, messages=messages, chat=chat)
 
 
 async def _detokenize(call: Call[DetokenizeBody]) -> Response:

@@ -9,23 +9,11 @@ import httpx2
 import pytest
 from pydantic import BaseModel
 
-from tests.server.chat_models import chat_bundles
+from tests.frontends.http.chats import num_tokens
+from tests.frontends.http.chats import running as running  # noqa: PLC0414
 from tests.server.test_grammar import byte_level
-from tests.serving import ServerProcess, server_process
+from tests.serving import ServerProcess
 
-TEMPLATE = (
-    "{% if tools %}TOOLS{% for tool in tools %} {{ tool | tojson }}{% endfor %}"
-    "{{ '\n' }}{% endif %}"
-    "{% for message in messages %}{{ message.role }}: "
-    "{% if message.reasoning_content %}({{ message.reasoning_content }}){% endif %}"
-    "{{ message.content }}"
-    "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function.name }} "
-    "{{ call.function.arguments | tojson }}</tool_call>{% endfor %}"
-    "{% if message.tool_call_id %}({{ message.tool_call_id }}){% endif %}{{ '\n' }}{% endfor %}"
-    "assistant:"
-    "{% if enable_thinking is defined and not enable_thinking %}<think></think>"
-    "{% elif enable_thinking %}<think>{{ '\n' }}{% endif %}"
-)
 NUM_IDS = byte_level().get_vocab_size()
 ASK: Any = [{"role": "user", "content": "How is the weather?"}]
 WEATHER: Any = {
@@ -40,14 +28,6 @@ WEATHER: Any = {
 }
 SAID = "<think>\nRome, or Oslo?\n</think>\n\nSunny."
 THOUGHT = "Rome, or Oslo?"
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server of a random decoder whose chat template describes tools and switches thinking."""
-    root = tmp_path_factory.mktemp("anthropic")
-    with server_process(chat_bundles(root, byte_level(), TEMPLATE, 2048)) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +48,11 @@ def ask(client: anthropic.Anthropic, messages: Any = ASK, **fields: Any) -> Any:
 
 
 def num_prompt_tokens(client: anthropic.Anthropic, messages: Any = ASK, **fields: Any) -> int:
-    usage = ask(client, messages, **{"max_tokens": 1, **fields}).usage
-    return int(usage.input_tokens + usage.cache_read_input_tokens)
-
-
-def num_tokens(prompt: str) -> int:
-    return len(byte_level().encode(prompt).ids)
+    """As usage says, and as the client counts them before."""
+    usage = ask(client, messages, max_tokens=1, **fields).usage
+    counted = client.messages.count_tokens(model="model", messages=messages, **fields)
+    assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+    return counted.input_tokens
 
 
 def streamed(client: anthropic.Anthropic, **fields: Any) -> tuple[Any, list[str]]:

@@ -129,6 +129,28 @@ def test_errors_name_the_field(
         assert error["message"].startswith(f"{path}: ")
 
 
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"messages": []}, "messages"),
+        ({"system": "7,", "messages": [{"role": "x", "content": "7"}]}, "messages[0].role"),
+        ({"tools": [{"name": "f g"}]}, "tools[0].name"),
+        ({"tools": [TOOL]}, "tools"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.type"),
+        ({"speed": "fast"}, "speed"),
+        ({"max_tokens": 7}, "max_tokens"),
+        ({"messages": [{"role": "user", "content": "7" * (1 << 20)}]}, "messages"),
+    ],
+)
+def test_errors_of_counting_name_the_field(
+    client: anthropic.Anthropic, fields: dict[str, Any], path: str
+) -> None:
+    body = {"model": DECODER, "messages": MESSAGES, **fields}
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        client.post("/v1/messages/count_tokens", body=body, cast_to=object)
+    assert error_of(caught)["message"].startswith(f"{path}: ")
+
+
 def test_a_field_is_required(client: anthropic.Anthropic) -> None:
     with pytest.raises(anthropic.BadRequestError) as caught:
         client.post("/v1/messages", body={"model": DECODER, "messages": []}, cast_to=object)

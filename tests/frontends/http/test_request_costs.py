@@ -24,7 +24,13 @@ from server.config import ServerConfig
 from server.errors import InvalidArgumentError
 from server.frontends.http import libretranslate, oip_codec, rerank, tei_bodies, vllm
 from server.frontends.http.access import Access
-from server.frontends.http.anthropic.bodies import Block, MessagesBody, SentMessage, SentTool
+from server.frontends.http.anthropic.bodies import (
+    Block,
+    CountBody,
+    MessagesBody,
+    SentMessage,
+    SentTool,
+)
 from server.frontends.http.anthropic.messages import create_message
 from server.frontends.http.application import Application
 from server.frontends.http.body import MAX_RAW_BYTES, BodyBudget, json_decoder
@@ -140,6 +146,8 @@ ROWS: list[Any] = [[1] * (MAX_TOKEN_IDS // 2)] * 3
         ("/v1/completions", CompletionBody(model="m", prompt=ROWS), "prompt"),
         ("/v1/responses", ResponseBody(model="m", input=MESSAGES), "input"),
         ("/v1/messages", MessagesBody(model="m", messages=TURNS, max_tokens=1), "messages"),
+        ("/v1/messages/count_tokens", CountBody(model="m", messages=TURNS), "messages"),
+        ("/tokenize", vllm.TokenizeBody(model="m", messages=MESSAGES), "messages"),
         (
             "/v1/messages",
             MessagesBody(model="m", messages=list(TURNS[:1]), max_tokens=1, tools=TOOLS),
@@ -223,6 +231,7 @@ def test_mixed_inputs_are_named() -> None:
         (PoolingBody, set()),
         (ChatMessage, set()),
         (MessagesBody, set()),
+        (CountBody, set()),
         (SentTool, set()),
         (Block, set()),
     ],

@@ -27,6 +27,7 @@ _BODIES: tuple[tuple[str, _Body], ...] = (
     ("v1/completions", lambda a, _: {"model": "tiny-decoder", "prompt": a, "max_tokens": 4}),
     ("responses", lambda a, _: {"model": "tiny-decoder", "input": a, "max_output_tokens": 4}),
     ("v1/messages", lambda a, b: {"model": "tiny-decoder", **_turns(a, b), "max_tokens": 4}),
+    ("count_tokens", lambda a, b: {"model": "tiny-decoder", **_turns(a, b)}),
     ("embeddings", lambda a, _: {"model": "embedder", "input": a}),
     ("}/rerank", lambda a, b: {"query": _one(a), "texts": _several(b)}),
     ("rerank", lambda a, b: {"model": "judge", "query": _one(a), "documents": _several(b)}),

@@ -1,4 +1,4 @@
-"""Anthropic's ``/v1/messages``."""
+"""Anthropic's ``/v1/messages`` and ``/v1/messages/count_tokens``."""
 
 from typing import Any
 
@@ -6,10 +6,12 @@ from starlette.responses import Response
 
 from server.frontends.http.anthropic.answer import Answer
 from server.frontends.http.anthropic.blocks import conversation_of
+from server.frontends.http.anthropic.bodies import PromptFields
 from server.frontends.http.anthropic.errors import error_event
-from server.frontends.http.anthropic.options import messages_request
+from server.frontends.http.anthropic.options import chat_options, messages_request
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.event_stream import EventStream
+from server.service.tokenize import TokenizeRequest
 
 
 async def create_message(call: Call[Any]) -> Response | EventStream:
@@ -32,3 +34,16 @@ async def create_message(call: Call[Any]) -> Response | EventStream:
         return json_response(answer.whole(hypothesis))
 
     return await call.service.build(result.num_values, encode, call.caller)
+
+
+async def count_tokens(call: Call[PromptFields]) -> Response:
+    """Counts the tokens of the prompt that :func:`create_message` would make."""
+    body = call.body
+    conversation = await conversation_of(body, call)
+    body.messages, body.system = [], None  # they would keep the bytes of the body
+    request = TokenizeRequest(
+        model=body.model, messages=conversation.messages, chat=chat_options(body)
+    )
+    with conversation.named():
+        result = await call.service.tokenize(request, call.caller)
+    return json_response({"input_tokens": result.usage.input_tokens})

@@ -4,9 +4,9 @@ from starlette.datastructures import Headers
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
-from server.frontends.http.anthropic.bodies import MessagesBody
+from server.frontends.http.anthropic.bodies import CountBody, MessagesBody
 from server.frontends.http.anthropic.errors import ID_HEADERS, VERSION_HEADER, error_response
-from server.frontends.http.anthropic.messages import create_message
+from server.frontends.http.anthropic.messages import count_tokens, create_message
 from server.frontends.http.anthropic.models import get_model, list_models
 from server.frontends.http.anthropic.options import message_names
 from server.frontends.http.endpoint import Api, Context
@@ -26,6 +26,7 @@ def routes(context: Context) -> list[BaseRoute]:
     api = Api(context=context, error=error_response, id_headers=ID_HEADERS)
     return [
         api.post("/v1/messages", MessagesBody, create_message, names=message_names),
+        api.post("/v1/messages/count_tokens", CountBody, count_tokens, names=message_names),
         *(
             _VersionRoute(path, api.get(path, handler).endpoint, methods=["GET"])
             for path, handler in (
