@@ -1,11 +1,13 @@
 """Images in chats, over gRPC, HTTP and the command line: the answers are those of transformers."""
 
 import io
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import grpc
 import httpx2
 import openai
@@ -19,7 +21,7 @@ from client.cli import app
 from client.errors import TriuneError
 from client.sync import Client
 from client.types import Message
-from tests.pictures import black, data_address, picture
+from tests.pictures import black, data_address, encoded, picture
 from tests.server.chat_models import chat_bundles
 from tests.serving import ServerProcess, server_process
 from tests.vision_models import IMAGE, SAVE, tokenizer
@@ -183,6 +185,65 @@ def test_responses(openai_client: openai.OpenAI, name: str, reference: Reference
     assert answer.output_text == text
     assert answer.usage is not None
     assert answer.usage.input_tokens == size
+
+
+def anthropic_content(message: Message) -> Any:
+    if isinstance(message.content, str):
+        return message.content
+    return [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {
+            "type": "image",
+            "source": {"type": "base64", "media_type": "image/png", "data": encoded(part)},
+        }
+        for part in message.content
+    ]
+
+
+@pytest.fixture
+def anthropic_client(server: ServerProcess) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=server.http_url, api_key="-", max_retries=0)
+
+
+@pytest.mark.parametrize("messages", CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
+def test_anthropics_messages(
+    anthropic_client: anthropic.Anthropic,
+    name: str,
+    reference: Reference,
+    messages: list[Message],
+) -> None:
+    text, size = reference.answer(messages)
+    turns: Any = [{"role": each.role, "content": anthropic_content(each)} for each in messages]
+    given: Any = {"model": name, "messages": turns}
+    assert anthropic_client.messages.count_tokens(**given).input_tokens == size
+    given |= {"max_tokens": NUM_NEW, "extra_body": {"temperature": 0}}
+    answer = anthropic_client.messages.create(**given)
+    assert answer.content[0].text == text  # type: ignore[union-attr]
+    with anthropic_client.messages.stream(**given) as stream:
+        assert "".join(stream.text_stream) == text
+
+
+@pytest.mark.parametrize(
+    ("block", "field"),
+    [
+        ({"data": encoded(picture(1)[:60])}, "messages[0].content[1].source.data"),
+        ({"data": "?"}, "messages[0].content[1].source.data"),
+        ({"type": "url", "url": "https://a/b.png"}, "messages[0].content[1].source.type"),
+    ],
+)
+def test_bad_images_of_anthropics_messages(
+    anthropic_client: anthropic.Anthropic, name: str, block: dict[str, Any], field: str
+) -> None:
+    image = {"type": "image", "source": {"type": "base64", **block}}
+    content: Any = [{"type": "text", "text": QUESTION}, image]
+    with pytest.raises(anthropic.BadRequestError, match=re.escape(f"{field}: ")):
+        anthropic_client.messages.create(
+            model=name,
+            max_tokens=2,
+            system="Short.",
+            messages=[{"role": "user", "content": content}],
+        )
 
 
 def test_command_line(
