@@ -167,7 +167,8 @@ class TextChunk:
     ``token_ids`` and ``logprobs`` are empty unless requested. ``num_output_tokens`` counts the
     hypothesis so far. ``num_input_tokens`` is 0 except for the first hypothesis, as all share the
     input. With split sentences, both counts are those of the sentence. ``tool_calls`` are those
-    that ended in this part. ``reasoning`` comes before ``text``.
+    that ended in this part. ``reasoning`` comes before ``text``; ``num_reasoning_tokens`` counts
+    its tokens so far.
     """
 
     model: str
@@ -181,6 +182,7 @@ class TextChunk:
     num_output_tokens: int = 0
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""
+    num_reasoning_tokens: int = 0
 
     @property
     def num_values(self) -> int:

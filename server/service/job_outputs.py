@@ -23,6 +23,7 @@ from server.service.generation_request import (
     TextChunk,
 )
 from server.service.prepared_request import PreparedRequest
+from server.service.reasoning import ReasoningCounter
 from server.service.token_clock import TokenClock
 from server.service.usage import Timing, Usage, error_of
 from server.telemetry.metrics import Metrics
@@ -159,6 +160,11 @@ class _OutputText:
         self._clock = TokenClock(prepared.model.manifest.name, prepared.started, metrics)
         self._text = prepared.model.tokenizer.detokenizer(prepared.prefixes[index].previous)
         self._stops = StopStrings(prepared.stop_strings)
+        self._reasoning: ReasoningCounter | None = None
+        if prepared.separates_reasoning:
+            self._reasoning = ReasoningCounter(
+                prepared.model.tokenizer.detokenizer(), is_open=prepared.begins_with_reasoning
+            )
         self._has_started = self._is_counted = False
         self.token_ids: tuple[int, ...] = ()
         self.num_characters = 0  # of the text, which ends before a stop string
@@ -181,6 +187,8 @@ class _OutputText:
             prefix = prepared.prefixes[self._index]
             text = prefix.echo + self._text.push_all(prefix.token_ids)
             token_ids = prefix.token_ids
+            if self._reasoning is not None:
+                self._reasoning.skip(token_ids)
         final_text, num_tokens = self._final_text(update)
         text += final_text
         self.num_characters += len(text)
@@ -188,6 +196,8 @@ class _OutputText:
         if generated:
             times = update.token_times or [time.monotonic()] * num_tokens
             self._clock.add(times[:num_tokens])
+            if self._reasoning is not None:
+                self._reasoning.push(generated)
         token_ids += generated
         self.token_ids += token_ids
         finish = None
@@ -205,6 +215,7 @@ class _OutputText:
             finish,
             self._num_input_tokens,
             self._clock.num_tokens,
+            num_reasoning_tokens=self._num_reasoning_tokens,
         )
 
     def close(self) -> None:
@@ -226,6 +237,10 @@ class _OutputText:
         """0 except for the first output, because the outputs of a job share its input."""
         job = self._prepared.jobs[self._index]
         return 0 if self._hypothesis else job.num_source_tokens or len(job.prompt)
+
+    @property
+    def _num_reasoning_tokens(self) -> int:
+        return 0 if self._reasoning is None else self._reasoning.num_tokens
 
     def _final_text(self, update: JobUpdate) -> tuple[str, int]:
         """The text that is now final, and the number of the update's tokens in the output.
@@ -264,6 +279,7 @@ class _OutputText:
             self._num_input_tokens,
             self._clock.num_tokens,
             completion.num_reused_tokens if is_first else 0,
+            self._num_reasoning_tokens,
         )
         prompt_logprobs: tuple[ScoredToken, ...] = ()
         job = prepared.jobs[self._index]

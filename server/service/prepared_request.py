@@ -51,6 +51,11 @@ class PreparedRequest:
         return len(self.jobs) if self.sentences is None else len(self.sentences.texts)
 
     @property
+    def separates_reasoning(self) -> bool:
+        """Whether to separate reasoning from the texts. A grammar describes both."""
+        return self.chat.separate_reasoning and self.jobs[0].constraint is None
+
+    @property
     def sends_tokens_without_text(self) -> bool:
         """Whether to send chunks that have tokens but no text."""
         return self.wants_token_ids or self.wants_logprobs

@@ -4,13 +4,14 @@ Qwen3, SmolLM3, DeepSeek-R1 and others write so. The templates of some end a pro
 ``<think>``, so that the text begins with the reasoning.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from enum import Enum, auto
 from typing import NamedTuple
 
 from server.service.generation_request import TextChunk
+from server.text.detokenizer import StreamingDetokenizer
 from server.text.tags import start_of_tag
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -46,6 +47,13 @@ class ReasoningParser:
         self._state = _State.REASONING if is_open else _State.BEFORE
         self._held = ""
         self._has_reasoning = False
+        self.has_begun = is_open
+        """Whether the text so far has the tag before reasoning, or began after it."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all further text is that of the answer."""
+        return self._state in (_State.BETWEEN, _State.ANSWER)
 
     def push(self, text: str) -> Separated:
         """Adds generated text."""
@@ -54,6 +62,7 @@ class ReasoningParser:
             begin = self._held.lstrip()
             if begin.startswith(OPEN):
                 self._state, self._held = _State.REASONING, begin.removeprefix(OPEN)
+                self.has_begun = True
             elif OPEN.startswith(begin):
                 return Separated("", "")
             else:
@@ -85,6 +94,37 @@ class ReasoningParser:
         self._held = self._held[len(reasoning) :]
         self._has_reasoning = self._has_reasoning or bool(reasoning)
         return reasoning
+
+
+class ReasoningCounter:
+    """Counts the tokens of one output's reasoning, those of its tags included.
+
+    A token with the end of the reasoning and the beginning of the answer counts.
+
+    Args:
+        text: an unused detokenizer.
+        is_open: as for :class:`ReasoningParser`.
+    """
+
+    def __init__(self, text: StreamingDetokenizer, *, is_open: bool) -> None:
+        self._text = text
+        self._parser = ReasoningParser(is_open=is_open)
+        self._num_pushed = 0
+        self.num_tokens = 0
+
+    def skip(self, ids: Sequence[int]) -> None:
+        """Adds tokens that were not generated: they do not count."""
+        self._parser.push(self._text.push_all(ids))
+
+    def push(self, ids: Sequence[int]) -> None:
+        """Adds generated tokens. After the reasoning, this costs nothing."""
+        for id_ in ids:
+            if self._parser.has_ended:
+                return
+            self._num_pushed += 1
+            self._parser.push(self._text.push(id_))
+            if self._parser.has_begun:
+                self.num_tokens = self._num_pushed
 
 
 async def separate_reasoning(

@@ -32,8 +32,7 @@ def stream(prepared: PreparedRequest, context: ServiceContext) -> AsyncGenerator
     chunks = _run_jobs(prepared, context)
     if prepared.sentences is not None:
         return join_sentences(chunks, prepared.sentences)
-    has_grammar = prepared.jobs[0].constraint is not None  # which a model's reasoning matches too
-    if prepared.chat.separate_reasoning and not has_grammar:
+    if prepared.separates_reasoning:
         chunks = separate_reasoning(chunks, is_open=prepared.begins_with_reasoning)
     return separate_calls(chunks, prepared.chat) if prepared.chat.offered else chunks
 

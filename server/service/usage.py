@@ -19,21 +19,26 @@ from server.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts. ``reused_tokens``: input tokens found in the prefix cache."""
+    """Token counts. ``reused_tokens``: input tokens found in the prefix cache.
+
+    ``reasoning_tokens``: output tokens before the answer, if reasoning is separated from it.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     reused_tokens: int = 0
+    reasoning_tokens: int = 0
 
     @classmethod
     def total(cls, usages: Iterable["Usage"]) -> "Usage":
         """The sum over several outputs."""
-        input_tokens = output_tokens = reused_tokens = 0
+        input_tokens = output_tokens = reused_tokens = reasoning_tokens = 0
         for usage in usages:
             input_tokens += usage.input_tokens
             output_tokens += usage.output_tokens
             reused_tokens += usage.reused_tokens
-        return cls(input_tokens, output_tokens, reused_tokens)
+            reasoning_tokens += usage.reasoning_tokens
+        return cls(input_tokens, output_tokens, reused_tokens, reasoning_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,7 @@ def test_anthropics_messages(
     assert anthropic_client.messages.count_tokens(**given).input_tokens == size
     given |= {"max_tokens": NUM_NEW, "extra_body": {"temperature": 0}}
     answer = anthropic_client.messages.create(**given)
-    assert answer.content[0].text == text  # type: ignore[union-attr]
+    assert answer.content[0].text == text
     with anthropic_client.messages.stream(**given) as stream:
         assert "".join(stream.text_stream) == text
 

@@ -1,11 +1,15 @@
 """Reasoning before an answer, in texts that arrive in pieces of any size."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.service.reasoning import ReasoningParser, opens_reasoning
+from server.service.reasoning import ReasoningCounter, ReasoningParser, opens_reasoning
+from server.text.detokenizer import StreamingDetokenizer
 from server.text.tags import start_of_tag
+from tests.server.test_grammar import byte_level
 
 
 def separated(pieces: list[str], *, is_open: bool = False) -> tuple[str, str]:
@@ -59,6 +63,32 @@ def test_pieces_do_not_matter(parts: list[str], is_open, data) -> None:
     starts, ends = [0, *cuts], [*cuts, len(text)]
     pieces = [text[start:end] for start, end in zip(starts, ends, strict=True)]
     assert separated(pieces, is_open=is_open) == separated([text], is_open=is_open)
+
+
+def num_reasoning_tokens(ids: list[int], *, is_open: bool) -> int:
+    """How many tokens it takes until the text has the end of its reasoning."""
+    decode = byte_level().decode
+    if not is_open and not re.match(r"\s*<think>", decode(ids)):
+        return 0
+    whole = r"(?s).*?</think>" if is_open else r"(?s)\s*<think>.*?</think>"
+    counts = [number for number in range(1, len(ids) + 1) if re.match(whole, decode(ids[:number]))]
+    return counts[0] if counts else len(ids)
+
+
+@given(texts, st.booleans(), st.data())
+def test_tokens_are_counted_exactly(parts: list[str], is_open, data) -> None:
+    ids = byte_level().encode("".join(parts)).ids
+    cut, forced = (data.draw(st.integers(0, len(ids))) for _ in range(2))
+    detokenizer = StreamingDetokenizer(byte_level(), frozenset({0}))
+    counter = ReasoningCounter(detokenizer, is_open=is_open)
+    counter.push(ids[:cut])
+    counter.push(ids[cut:])
+    expected = num_reasoning_tokens(ids, is_open=is_open)
+    assert counter.num_tokens == expected
+    forcing = ReasoningCounter(StreamingDetokenizer(byte_level(), frozenset({0})), is_open=is_open)
+    forcing.skip(ids[:forced])
+    forcing.push(ids[forced:])
+    assert forcing.num_tokens == max(expected - forced, 0)
 
 
 @given(texts)

@@ -29,7 +29,11 @@ class StreamUsage:
         if chunk.finish is not None:
             usage = chunk.finish.usage
         else:
-            usage = Usage(chunk.num_input_tokens, chunk.num_output_tokens)
+            usage = Usage(
+                chunk.num_input_tokens,
+                chunk.num_output_tokens,
+                reasoning_tokens=chunk.num_reasoning_tokens,
+            )
         self._so_far[chunk.index, chunk.hypothesis] = usage
         return {"usage": self.total() if self._is_continuous else None}
 
