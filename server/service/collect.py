@@ -73,7 +73,7 @@ def _hypothesis(chunks: Sequence[TextChunk]) -> Hypothesis:
         (chunk,) = chunks
         return Hypothesis(
             *(chunk.text, chunk.token_ids, chunk.logprobs, finish),
-            *(chunk.tool_calls, chunk.reasoning),
+            *(chunk.tool_calls, chunk.reasoning, chunk.input_ids),
         )
     return Hypothesis(
         "".join(chunk.text for chunk in chunks),
@@ -82,4 +82,5 @@ def _hypothesis(chunks: Sequence[TextChunk]) -> Hypothesis:
         finish,
         tuple(itertools.chain.from_iterable(chunk.tool_calls for chunk in chunks)),
         "".join(chunk.reasoning for chunk in chunks),
+        chunks[0].input_ids,
     )

@@ -168,7 +168,8 @@ class TextChunk:
     hypothesis so far. ``num_input_tokens`` is 0 except for the first hypothesis, as all share the
     input. With split sentences, both counts are those of the sentence. ``tool_calls`` are those
     that ended in this part. ``reasoning`` comes before ``text``; ``num_reasoning_tokens`` counts
-    its tokens so far.
+    its tokens so far. The first part of the first hypothesis has ``input_ids``, those of the
+    prompt or source, if token ids are requested.
     """
 
     model: str
@@ -183,6 +184,7 @@ class TextChunk:
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""
     num_reasoning_tokens: int = 0
+    input_ids: tuple[int, ...] = ()
 
     @property
     def num_values(self) -> int:
@@ -195,7 +197,7 @@ class TextChunk:
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """One of the output texts for an input."""
+    """One of the output texts for an input. The first has ``input_ids``, as :class:`TextChunk`."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -203,6 +205,7 @@ class Hypothesis:
     finish: Finish
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""
+    input_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +240,7 @@ def _num_values(output: GeneratedOutput) -> int:
     scored = [text.logprobs for text in output.hypotheses]
     return (
         4
-        + sum(len(text.token_ids) for text in output.hypotheses)
+        + sum(len(text.token_ids) + len(text.input_ids) for text in output.hypotheses)
         + num_logprobs(finish.prompt_logprobs)
         + sum(map(num_logprobs, scored))
         + _num_weights(finish) // 4

@@ -25,8 +25,8 @@ from server.service.caller import Caller
 from server.service.context import ServiceContext
 from server.service.generation_options import PRIORITIES, ResponseOptions
 from server.service.generation_request import ScoredToken
-from server.service.job_outputs import scored_tokens
 from server.service.languages import target_start, with_source_language
+from server.service.output_text import scored_tokens
 from server.service.requests import ModelRequest
 from server.service.threads import slices_of
 from server.service.usage import Timing, Usage, completion_of

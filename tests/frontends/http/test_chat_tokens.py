@@ -1,5 +1,6 @@
-"""Tokens of chats: those of reasoning, and vLLM's ``/tokenize`` of messages."""
+"""Tokens of chats: counts of reasoning, and vLLM's ids, log-probabilities and ``/tokenize``."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.serving import ServerProcess
 
 ASK: Any = [{"role": "user", "content": "How is the weather?"}]
 PROMPT = "user: How is the weather?\nassistant:"
+END = 0  # the model's end token
 TOOL = {"type": "function", "function": {"name": "f"}}
 
 
@@ -93,6 +95,128 @@ def test_anthropic_counts_thinking(running: ServerProcess) -> None:
     for message in (client.messages.create(**given), streamed):
         assert message.usage.output_tokens_details is not None
         assert message.usage.output_tokens_details.thinking_tokens == 5
+
+
+GREEDY: Any = {"model": "model", "max_tokens": 6, "temperature": 0, "ignore_eos": True}
+
+
+def post(http: httpx2.Client, path: str, **fields: Any) -> Any:
+    answer = http.post(f"/v1/{path}", json={**GREEDY, **fields})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def streamed(http: httpx2.Client, path: str, **fields: Any) -> list[Any]:
+    """The events of a stream."""
+    lines = http.post(f"/v1/{path}", json={**GREEDY, **fields, "stream": True}).text.splitlines()
+    *events, done = [line.removeprefix("data: ") for line in lines if line]
+    assert done == "[DONE]"
+    return [json.loads(event) for event in events]
+
+
+def test_chats_return_token_ids(http: httpx2.Client) -> None:
+    prompt = tokenize(http, messages=ASK).json()["tokens"]
+    plain = post(http, "chat/completions", messages=ASK)
+    assert "prompt_token_ids" not in plain
+    whole = post(http, "chat/completions", messages=ASK, return_token_ids=True)
+    assert whole["prompt_token_ids"] == prompt
+    (choice,) = whole["choices"]
+    ids = choice.pop("token_ids")
+    assert [choice] == plain["choices"]
+    assert len(ids) == 6
+    assert byte_level().decode(ids) == choice["message"]["content"]
+    events = streamed(http, "chat/completions", messages=ASK, return_token_ids=True)
+    assert [event.get("prompt_token_ids") for event in events] == [prompt] + [None] * (
+        len(events) - 1
+    )
+    assert [id_ for event in events for id_ in event["choices"][0]["token_ids"]] == ids
+    ended = {"return_token_ids": True, "ignore_eos": False, "logit_bias": {END: 100}}
+    (choice,) = post(http, "chat/completions", messages=ASK, **ended)["choices"]
+    assert (choice["token_ids"], choice["message"]["content"]) == ([END], "")
+    several = {"n": 2, "temperature": 1, "seed": 1, "return_token_ids": True}
+    both = post(http, "chat/completions", messages=ASK, **several)
+    assert both["prompt_token_ids"] == prompt
+    assert [len(each["token_ids"]) for each in both["choices"]] == [6, 6]
+
+
+def test_completions_return_token_ids(http: httpx2.Client) -> None:
+    prompts = ["How is", "And now?"]
+    given = [byte_level().encode(prompt).ids for prompt in prompts]
+    plain = post(http, "completions", prompt=prompts)["choices"]
+    choices = post(http, "completions", prompt=prompts, return_token_ids=True)["choices"]
+    assert [choice.pop("prompt_token_ids") for choice in choices] == given
+    ids = [choice.pop("token_ids") for choice in choices]
+    assert choices == plain
+    texts = [byte_level().decode([*before, *new]) for before, new in zip(given, ids, strict=True)]
+    assert texts == [prompts[n] + choice["text"] for n, choice in enumerate(choices)]
+    found: dict[int, list[int]] = {0: [], 1: []}
+    firsts: dict[int, Any] = {}
+    for event in streamed(http, "completions", prompt=prompts, return_token_ids=True):
+        (choice,) = event["choices"]
+        firsts.setdefault(choice["index"], choice["prompt_token_ids"])
+        found[choice["index"]] += choice["token_ids"]
+    assert [found[0], found[1]] == ids
+    assert [firsts[0], firsts[1]] == given
+    echoed = post(http, "completions", prompt=given, return_token_ids=True, target_prefix=["x"])
+    assert [choice["prompt_token_ids"] for choice in echoed["choices"]] == given
+
+
+def test_chats_return_logprobs_of_their_prompt(http: httpx2.Client) -> None:
+    prompt = tokenize(http, messages=ASK).json()["tokens"]
+    fields: Any = {"messages": ASK, "logprobs": True, "top_logprobs": 1}
+    plain = post(http, "chat/completions", **fields)
+    whole = post(http, "chat/completions", **fields, prompt_logprobs=2)
+    assert whole["choices"] == plain["choices"]
+    first, *scored = whole["prompt_logprobs"]
+    assert first is None
+    assert [int(next(iter(found))) for found in scored] == prompt[1:]
+    assert {rank for found in scored for rank in (each["rank"] for each in found.values())} >= {
+        *(1, 2)
+    }
+    text = post(http, "completions", prompt=[prompt], prompt_logprobs=2)
+    assert text["choices"][0]["prompt_logprobs"] == whole["prompt_logprobs"]
+    alone = post(http, "chat/completions", messages=ASK, prompt_logprobs=0)
+    assert alone["choices"][0]["logprobs"] is None
+    assert {len(found) for found in alone["prompt_logprobs"][1:]} == {1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"prompt_logprobs": 101}, "prompt_logprobs"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"prompt_logprobs": 1, "logprobs": True, "top_logprobs": 101}, "top_logprobs"),
+        ({"prompt_logprobs": 1, "logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"return_token_ids": 7}, "return_token_ids"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"function_call": {"name": "f"}}, "function_call"),
+    ],
+)
+def test_errors_of_chats_name_the_field(
+    chats: openai.OpenAI, fields: dict[str, Any], param: str
+) -> None:
+    body = {"model": "model", "messages": ASK, **fields}
+    with pytest.raises(openai.BadRequestError) as caught:
+        chats.post("/chat/completions", body=body, cast_to=object)
+    assert caught.value.param == param
+
+
+def test_errors_of_functions_name_the_new_field(chats: openai.OpenAI) -> None:
+    create: Any = chats.chat.completions.create
+    assert create(model="model", messages=ASK, max_tokens=1, function_call="auto").choices
+    for fields, other in (
+        ({"functions": [{"name": "f"}]}, "tools"),
+        ({"function_call": {"name": "f"}}, "tool_choice"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=f"is not supported: send {other}"):
+            create(model="model", messages=ASK, **fields)
+
+
+def test_responses_have_no_token_ids(chats: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        chats.responses.create(model="model", input=ASK, extra_body={"return_token_ids": True})
+    assert caught.value.param == "return_token_ids"
 
 
 def tokenize(http: httpx2.Client, **fields: Any) -> httpx2.Response:

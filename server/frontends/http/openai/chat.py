@@ -1,17 +1,24 @@
 """``/v1/chat/completions``."""
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 from starlette.responses import Response
 
+from server.errors import InvalidArgumentError
 from server.frontends.http.body import NOTHING
 from server.frontends.http.endpoint import Call, json_response
 from server.frontends.http.event_stream import DONE, EventStream, event
-from server.frontends.http.openai.logprobs import Spell, chat_logprobs
+from server.frontends.http.openai.logprobs import (
+    Spell,
+    chat_logprobs,
+    num_prompt_logprobs,
+    prompt_logprobs,
+    with_top,
+)
 from server.frontends.http.openai.messages import ChatMessage, image_files, service_messages
 from server.frontends.http.openai.options import (
     FINISH_REASONS,
@@ -30,7 +37,7 @@ from server.frontends.http.openai.tools import (
     chat_options,
 )
 from server.frontends.http.openai.usage import completion_usage
-from server.service.generation_request import Finish, Hypothesis, TextChunk
+from server.service.generation_request import Finish, Hypothesis, ScoredToken, TextChunk
 
 
 class ChatFields(GenerationFields, kw_only=True):
@@ -46,6 +53,8 @@ class ChatFields(GenerationFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
+    prompt_logprobs: int | None = None  # type: ignore[assignment]
+    return_token_ids: bool | None = None  # type: ignore[assignment]
     metadata: msgspec.Raw = NOTHING
 
     functions: msgspec.Raw = NOTHING
@@ -70,16 +79,17 @@ ChatBody = body_type(ChatFields)
 def chat_names(body: Any) -> dict[str, str]:
     """The names that ``body`` uses for the service's fields."""
     names = {**sent_names(body), "inputs": "messages", "chat": "tools"}
+    if 0 <= (body.top_logprobs or 0) < (body.prompt_logprobs or 0):
+        names["top_logprobs"] = "prompt_logprobs"
     return names | chat_option_names(len(body.tools or ()))
 
 
 async def chat_completions(call: Call[Any]) -> Response | EventStream:
     """Answers a conversation, as one response or a stream of deltas."""
     body = call.body
+    _check_replaced(body)
     check_neutral(
         body,
-        functions=(),
-        function_call=("none", "auto"),
         modalities=(["text"],),
         audio=(),
         prediction=(),
@@ -99,7 +109,8 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         *(body.tools, body.tool_choice, body.parallel_tool_calls),
         *(body.chat_template_kwargs, body.reasoning_effort),
     )
-    has_reasoning = body.include_reasoning is not False
+    has_reasoning, has_ids = body.include_reasoning is not False, bool(body.return_token_ids)
+    num_prompt = num_prompt_logprobs(body)
     body.messages = []  # they would keep the bytes of the body
     request = generate_request(
         body,
@@ -107,8 +118,10 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         chat=chat,
         max_new_tokens=body.max_tokens if longest is None else longest,
         logprobs=body.logprobs,
-        top_logprobs=body.top_logprobs,
+        top_logprobs=_num_top_logprobs(body.top_logprobs, num_prompt),
+        prompt_logprobs=num_prompt is not None,
         echo=None,
+        token_ids=has_ids,
     )
     head = {"id": f"chatcmpl-{call.request_id}", "created": int(time.time()), "model": body.model}
     spell = call.service.token_speller(body.model)
@@ -116,30 +129,58 @@ async def chat_completions(call: Call[Any]) -> Response | EventStream:
         chunks = await call.service.generate_stream(request, call.caller)
         usage = StreamUsage(body.stream_options)
         head["object"] = "chat.completion.chunk"
-        return EventStream(_events(chunks, head, spell, usage, has_reasoning=has_reasoning))
+        events = _events(chunks, head, spell, usage, has_reasoning=has_reasoning, has_ids=has_ids)
+        return EventStream(events)
     result = await call.service.generate(request, call.caller)
     (output,) = result.outputs
+    first = output.hypotheses[0]
 
     def encode() -> Response:
-        return json_response(
-            {
-                **head,
-                "object": "chat.completion",
-                "choices": [
-                    _choice(index, hypothesis, spell, has_reasoning=has_reasoning)
-                    for index, hypothesis in enumerate(output.hypotheses)
-                ],
-                "usage": completion_usage(result.usage),
-            }
-        )
+        choices = []
+        for index, hypothesis in enumerate(output.hypotheses):
+            scored = hypothesis.logprobs
+            if num_prompt is not None:
+                scored = with_top(scored, body.top_logprobs or 0)
+            choice = _choice(index, hypothesis, scored, spell, has_reasoning=has_reasoning)
+            choices.append(choice | ({"token_ids": hypothesis.token_ids} if has_ids else {}))
+        usage = completion_usage(result.usage)
+        answer = {**head, "object": "chat.completion", "choices": choices, "usage": usage}
+        if num_prompt is not None:
+            scored = first.finish.prompt_logprobs
+            answer["prompt_logprobs"] = prompt_logprobs(scored, num_prompt, spell)
+        if has_ids:
+            answer["prompt_token_ids"] = first.input_ids
+        return json_response(answer)
 
     return await call.service.build(result.num_values, encode, call.caller)
 
 
+def _check_replaced(body: Any) -> None:
+    """Rejects the fields that OpenAI replaced by those for tools."""
+    try:
+        check_neutral(body, functions=(), function_call=("none", "auto"))
+    except InvalidArgumentError as error:
+        other = "tools" if error.field == "functions" else "tool_choice"
+        raise InvalidArgumentError(error.field, f"is not supported: send {other}") from None
+
+
+def _num_top_logprobs(given: int | None, num_prompt: int | None) -> int | None:
+    """How many of the most likely tokens to compute, for the answer and the prompt."""
+    if num_prompt is None or (given is not None and given < 0):
+        return given
+    return max(given or 0, num_prompt)
+
+
 def _choice(
-    index: int, hypothesis: Hypothesis, spell: Spell, *, has_reasoning: bool
+    index: int,
+    hypothesis: Hypothesis,
+    scored: Sequence[ScoredToken],
+    spell: Spell,
+    *,
+    has_reasoning: bool,
 ) -> dict[str, Any]:
-    scored, calls = hypothesis.logprobs, hypothesis.tool_calls
+    """Makes a choice. ``scored``: its tokens with log-probabilities."""
+    calls = hypothesis.tool_calls
     message: dict[str, Any] = {"role": "assistant", "content": hypothesis.text, "refusal": None}
     if hypothesis.reasoning and has_reasoning:
         message["reasoning_content"] = hypothesis.reasoning
@@ -166,6 +207,7 @@ async def _events(
     usage: StreamUsage,
     *,
     has_reasoning: bool,
+    has_ids: bool,
 ) -> AsyncGenerator[bytes, None]:
     """Yields one event per chunk. The first delta of each choice has the role."""
     num_calls: dict[int, int] = {}  # by choice
@@ -194,7 +236,11 @@ async def _events(
                 "logprobs": chat_logprobs(chunk.logprobs, spell) if chunk.logprobs else None,
                 "finish_reason": finish and _finish_reason(finish, has_calls=has_calls),
             }
-            yield event({**head, "choices": [choice], **usage.push(chunk)})
+            ids: dict[str, Any] = {}
+            if has_ids:
+                choice["token_ids"] = chunk.token_ids
+                ids = {"prompt_token_ids": chunk.input_ids} if chunk.input_ids else {}
+            yield event({**head, "choices": [choice], **ids, **usage.push(chunk)})
     if usage.is_wanted:
         yield event({**head, "choices": [], "usage": usage.total()})
     yield DONE

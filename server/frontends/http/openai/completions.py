@@ -16,6 +16,7 @@ from server.frontends.http.event_stream import DONE, EventStream, event
 from server.frontends.http.openai.logprobs import (
     Spelling,
     completion_logprobs,
+    num_prompt_logprobs,
     prompt_logprobs,
     with_top,
 )
@@ -30,7 +31,6 @@ from server.frontends.http.openai.options import (
 from server.frontends.http.openai.prompts import Texts, texts_or_tokens
 from server.frontends.http.openai.stream_usage import StreamUsage
 from server.frontends.http.openai.usage import completion_usage
-from server.service.generation_options import MAX_TOP_LOGPROBS
 from server.service.generation_request import (
     FinishReason,
     GenerateRequest,
@@ -51,6 +51,7 @@ class CompletionFields(GenerationFields, kw_only=True):
     prompt: Texts
     logprobs: int | None = None
     prompt_logprobs: int | None = None  # type: ignore[assignment]
+    return_token_ids: bool | None = None  # type: ignore[assignment]
     echo: bool | None = None
     best_of: int | None = None
     suffix: str | None = None
@@ -86,7 +87,7 @@ async def completions(call: Call[Any]) -> Response | EventStream:
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     if echo and wants_logprobs and body.stream:
         raise InvalidArgumentError("echo", "with logprobs is not streamed")
-    num_prompt_logprobs = _num_prompt_logprobs(body)
+    num_prompt = num_prompt_logprobs(body)
     request = generate_request(
         body,
         inputs=inputs,
@@ -94,7 +95,8 @@ async def completions(call: Call[Any]) -> Response | EventStream:
         max_new_tokens=1 if is_prompt_alone else max_tokens,
         logprobs=wants_logprobs,
         top_logprobs=getattr(body, _top_field(body)),
-        prompt_logprobs=(echo and wants_logprobs) or num_prompt_logprobs is not None,
+        prompt_logprobs=(echo and wants_logprobs) or num_prompt is not None,
+        token_ids=body.return_token_ids,
     )
     head = {
         "id": f"cmpl-{call.request_id}",
@@ -108,7 +110,8 @@ async def completions(call: Call[Any]) -> Response | EventStream:
     if body.stream:
         chunks = await call.service.generate_stream(request, call.caller)
         usage = StreamUsage(body.stream_options)
-        return EventStream(_events(chunks, head, spelling, num_outputs, usage))
+        has_ids = bool(body.return_token_ids)
+        return EventStream(_events(chunks, head, spelling, num_outputs, usage, has_ids=has_ids))
     firsts = await first_tokens(call, request) if echo and wants_logprobs else []
     result = await call.service.generate(request, call.caller)
     if is_prompt_alone:
@@ -121,12 +124,13 @@ async def completions(call: Call[Any]) -> Response | EventStream:
             prompt = output.hypotheses[0].finish.prompt_logprobs
             for number, hypothesis in enumerate(output.hypotheses):
                 scored = (*(prompt if firsts else ()), *hypothesis.logprobs)
-                if num_prompt_logprobs is not None:
+                if num_prompt is not None:
                     scored = with_top(scored, body.logprobs or 0)
                 place = index * num_outputs + number
-                choices.append(_choice(place, hypothesis, spelling, scored, first))
-            if num_prompt_logprobs is not None:
-                described = prompt_logprobs(prompt, num_prompt_logprobs, spelling.spell)
+                choice = _choice(place, hypothesis, spelling, scored, first)
+                choices.append(choice | _ids(hypothesis, has_ids=bool(body.return_token_ids)))
+            if num_prompt is not None:
+                described = prompt_logprobs(prompt, num_prompt, spelling.spell)
                 choices[index * num_outputs]["prompt_logprobs"] = described
         return json_response({**head, "choices": choices, "usage": completion_usage(result.usage)})
 
@@ -167,18 +171,6 @@ async def _prompts_alone(
     return replace(result, outputs=tuple(outputs), usage=usage)
 
 
-def _num_prompt_logprobs(body: Any) -> int | None:
-    """How many of the most likely tokens to return with each of the prompt; ``None``: no tokens."""
-    given: int | None = body.prompt_logprobs
-    if given is None or (body.stream and given == 0):  # as vLLM, whose streams ignore 0
-        return None
-    if body.stream:
-        raise InvalidArgumentError("prompt_logprobs", "are not streamed")
-    if given < 0:
-        raise InvalidArgumentError("prompt_logprobs", f"{given} is not in 0 … {MAX_TOP_LOGPROBS}")
-    return given
-
-
 def _choice(
     index: int,
     hypothesis: Hypothesis,
@@ -196,12 +188,21 @@ def _choice(
     }
 
 
+def _ids(part: Hypothesis | TextChunk, *, has_ids: bool) -> dict[str, Any]:
+    """vLLM's fields with the tokens of a choice and, in the first of a prompt, with its own."""
+    if not has_ids:
+        return {}
+    return {"token_ids": part.token_ids, "prompt_token_ids": part.input_ids or None}
+
+
 async def _events(
     chunks: AsyncGenerator[TextChunk, None],
     head: dict[str, Any],
     spelling: Spelling,
     num_outputs: int,
     usage: StreamUsage,
+    *,
+    has_ids: bool,
 ) -> AsyncGenerator[bytes, None]:
     # By choice: the end of its tokens so far, in characters. Their text may arrive later.
     ends: dict[int, int] = {}
@@ -219,6 +220,7 @@ async def _events(
                 "text": chunk.text,
                 "logprobs": logprobs,
                 "finish_reason": None if finish is None else FINISH_REASONS[finish.reason],
+                **_ids(chunk, has_ids=has_ids),
             }
             yield event({**head, "choices": [choice], **usage.push(chunk)})
     if usage.is_wanted:

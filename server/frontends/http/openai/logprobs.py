@@ -4,6 +4,8 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from server.errors import InvalidArgumentError
+from server.service.generation_options import MAX_TOP_LOGPROBS
 from server.service.generation_request import ScoredToken
 
 Spell = Callable[[Sequence[int]], list[bytes]]
@@ -74,6 +76,18 @@ def completion_logprobs(
         "top_logprobs": [*missing, *(_top(token, spelling.spell) for token in tokens)],
         "text_offset": offsets,
     }
+
+
+def num_prompt_logprobs(body: Any) -> int | None:
+    """How many of the most likely tokens to return with each of the prompt; ``None``: no tokens."""
+    given: int | None = body.prompt_logprobs
+    if given is None or (body.stream and given == 0):  # as vLLM, whose streams ignore 0
+        return None
+    if body.stream:
+        raise InvalidArgumentError("prompt_logprobs", "are not streamed")
+    if given < 0:
+        raise InvalidArgumentError("prompt_logprobs", f"{given} is not in 0 … {MAX_TOP_LOGPROBS}")
+    return given
 
 
 def prompt_logprobs(

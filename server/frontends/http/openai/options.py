@@ -130,7 +130,14 @@ def generate_request(body: Any, **given: Any) -> GenerateRequest:
     """
     if body.stream_options is not None and not body.stream:
         raise InvalidArgumentError("stream_options", "needs stream")
-    check_neutral(body, **{name: VLLM_NEUTRAL[name] for name in VLLM_NEUTRAL.keys() - given})
+    check_neutral(
+        body,
+        **{
+            name: values
+            for name, values in VLLM_NEUTRAL.items()
+            if isinstance(getattr(body, name), msgspec.Raw)  # else the route supports it
+        },
+    )
     is_search = body.beam_size is not None and body.beam_size > 1
     grammar = _given_grammar(body)
     default = 0.0 if is_search else DEFAULT_TEMPERATURE
