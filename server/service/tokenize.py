@@ -97,10 +97,11 @@ async def tokenize(
     """
     started = time.monotonic()
     model = context.model_of(request)
+    field = "messages" if request.messages else "inputs"
+    validation.check_takes_texts(model, field, has_images=True)
     if request.messages:
         (output,) = await _tokenized_chat(request, model, context, caller)
         return _result(model, [output], len(output.token_ids), started)
-    validation.check_takes_texts(model, "inputs", has_images=True)
     validation.check_texts(request.inputs, context.config.max_input_bytes)
     num_tokens = 0
     special_tokens = not request.without_special_tokens

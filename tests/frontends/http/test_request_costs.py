@@ -30,6 +30,7 @@ from server.frontends.http.anthropic.bodies import (
     MessagesBody,
     SentMessage,
     SentTool,
+    Source,
 )
 from server.frontends.http.anthropic.messages import create_message
 from server.frontends.http.application import Application
@@ -121,6 +122,8 @@ class SealedDict(dict[str, float]):
 
 TEXTS = Sealed(["a"] * (MAX_TEXTS + 1))
 TURNS = Sealed([SentMessage(role="user", content="a")] * (MAX_MESSAGES + 1))
+RESULTS = [Block(type="tool_result", tool_use_id="7")] * (MAX_MESSAGES + 1)
+IMAGES = [Block(type="image", source=Source(type="base64", data="?"))] * (MAX_IMAGES + 1)
 TOOLS = Sealed([SentTool(name="f")] * (MAX_TOOLS + 1))
 USES = [Block(type="tool_use", id="7", name="f", input={})] * (MAX_TOOLS + 1)
 MESSAGES = Sealed([ChatMessage(role="user", content="a")] * (MAX_MESSAGES + 1))
@@ -161,6 +164,20 @@ ROWS: list[Any] = [[1] * (MAX_TOKEN_IDS // 2)] * 3
                 max_tokens=1,
             ),
             "messages[0].content",
+        ),
+        (
+            "/v1/messages",
+            MessagesBody(
+                model="m", messages=[SentMessage(role="user", content=RESULTS)], max_tokens=1
+            ),
+            "messages",
+        ),
+        (
+            "/v1/messages",
+            MessagesBody(
+                model="m", messages=[SentMessage(role="user", content=IMAGES)], max_tokens=1
+            ),
+            "messages",
         ),
         ("/v1/embeddings", EmbeddingsBody(model="m", input=TEXTS), "input"),
         ("/api/chat", ollama.ChatBody(model="m", messages=OLLAMA_TURNS), "messages"),

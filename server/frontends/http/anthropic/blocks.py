@@ -1,9 +1,10 @@
 """Converts Anthropic's messages, which are lists of blocks, to those of the service."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from server.bounds import MAX_MESSAGES, MAX_TOOLS, Size
+from server.bounds import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, Size
 from server.errors import InvalidArgumentError
 from server.frontends.http.anthropic.bodies import Block, PromptFields, SentMessage
 from server.frontends.http.conversation import Conversation
@@ -16,8 +17,9 @@ from server.service.generation_request import Message, ToolCall
 
 Files = Mapping[str, bytes]
 """The files of images, by the path of their block."""
-Placed = list[tuple[str, Block]]
-"""Blocks, each with its path."""
+Content = str | Sequence[Block]
+Placed = Sequence[tuple[int, Block]]
+"""Blocks, each with its index in the content. Only errors and images need the whole path."""
 
 _ROLES = ("user", "assistant", "system")
 _TEXTS = ("text",)
@@ -42,10 +44,11 @@ async def conversation_of(body: PromptFields, call: Call[Any]) -> Conversation:
         raise InvalidArgumentError(
             f"messages[{len(given) - 1}].role", "is assistant: answers cannot be continued"
         )
+    _check_num_results(given)
     files = await _image_files(given, call)
     conversation = Conversation()
     if body.system:
-        text = _text_of(_placed(body.system, "system"))
+        text = _text_of(body.system, "system")
         conversation.add(Message("system", text), "system", {"content": "system"})
     for index, message in enumerate(given):
         _add(message, f"messages[{index}]", files, conversation)
@@ -54,112 +57,144 @@ async def conversation_of(body: PromptFields, call: Call[Any]) -> Conversation:
 
 def _add(message: SentMessage, path: str, files: Files, conversation: Conversation) -> None:
     """Converts the message at ``path``."""
-    blocks = _placed(message.content, f"{path}.content")
     if message.role == "assistant":
-        _add_answer(blocks, path, conversation)
+        _add_answer(message.content, path, conversation)
     elif message.role == "user":
-        _add_turn(blocks, path, files, conversation)
+        _add_turn(message.content, path, files, conversation)
     elif message.role == "system":
-        conversation.add(Message("system", _text_of(blocks)), path)
+        text = _text_of(message.content, f"{path}.content")
+        conversation.add(Message("system", text), path)
     else:
         raise InvalidArgumentError(
             f"{path}.role", f"{quoted(message.role)} is not one of {', '.join(_ROLES)}"
         )
 
 
-def _add_turn(blocks: Placed, path: str, files: Files, conversation: Conversation) -> None:
+def _add_turn(content: Content, path: str, files: Files, conversation: Conversation) -> None:
     """Converts a message of the user: results of tools, and what is before, between and after."""
-    others: Placed = []
-    for place, block in blocks:
+    if isinstance(content, str):
+        conversation.add(Message("user", content), path)
+        return
+    others: list[tuple[int, Block]] = []
+    place = f"{path}.content"
+    for index, block in enumerate(content):
         if block.type != "tool_result":
-            others.append((place, block))
+            others.append((index, block))
             continue
         if others:
-            _add_content("user", others, path, files, conversation)
+            conversation.add(*_message("user", others, place, files))
             others = []
-        result = _placed(block.content or "", f"{place}.content")
-        tool_use_id = _required(block, "tool_use_id", place)
-        _add_content("tool", result, place, files, conversation, tool_use_id)
-    if others or not blocks:
-        _add_content("user", others, path, files, conversation)
+        own = f"{place}[{index}]"
+        id_ = _required(block, "tool_use_id", place, index)
+        given = block.content or ""
+        names: dict[str, str] = {}
+        if isinstance(given, str):
+            message = Message("tool", given)
+        else:
+            message, _, names = _message("tool", [*enumerate(given)], f"{own}.content", files)
+        names["tool_call_id"] = f"{own}.tool_use_id"
+        conversation.add(replace(message, tool_call_id=id_), own, names)
+    if others or not content:
+        conversation.add(*_message("user", others, place, files))
 
 
-def _add_content(
-    role: str,
-    blocks: Placed,
-    path: str,
-    files: Files,
-    conversation: Conversation,
-    tool_call_id: str = "",
-) -> None:
-    """Adds a message of texts and images."""
-    _check_types(blocks, _OF_USERS)
-    names = {"tool_call_id": f"{path}.tool_use_id"}
+class _Converted(NamedTuple):
+    """A message, and the arguments with which :meth:`Conversation.add` takes it."""
+
+    message: Message
+    path: str
+    names: dict[str, str]
+
+
+def _message(role: str, blocks: Placed, place: str, files: Files) -> _Converted:
+    """Converts texts and images of the content at ``place``."""
+    _check_types(blocks, place, _OF_USERS)
+    path = place.removesuffix(".content")
     if not any(block.type == "image" for _, block in blocks):
-        message = Message(role, _text_of(blocks), tool_call_id=tool_call_id)
-        conversation.add(message, path, names)
-        return
-    parts = []
-    for index, (place, block) in enumerate(blocks):
-        is_image = block.type == "image"
-        parts.append(
-            Part(image=files[place]) if is_image else Part(text=_required(block, "text", place))
-        )
-        names |= {f"parts[{index}].image": f"{place}.source.data"}
-        names |= {f"parts[{index}].text": f"{place}.text"}
-    message = Message(role, parts=tuple(parts), tool_call_id=tool_call_id)
-    conversation.add(message, path, names)
+        return _Converted(Message(role, _joined(blocks, place)), path, {})
+    Size(MAX_PARTS).check_count(place, blocks)
+    parts, names = [], {}
+    for number, (index, block) in enumerate(blocks):
+        own = f"{place}[{index}]"
+        if block.type == "image":
+            parts.append(Part(image=files[own]))
+        else:
+            parts.append(Part(text=_required(block, "text", place, index)))
+        names[f"parts[{number}].image"] = f"{own}.source.data"
+        names[f"parts[{number}].text"] = f"{own}.text"
+    return _Converted(Message(role, parts=tuple(parts)), path, names)
 
 
-def _add_answer(blocks: Placed, path: str, conversation: Conversation) -> None:
+def _add_answer(content: Content, path: str, conversation: Conversation) -> None:
     """Converts an earlier answer: text, what the model thought before it, and uses of tools."""
-    _check_types(blocks, _OF_ASSISTANTS)
-    of_types: dict[str, Placed] = {kind: [] for kind in _OF_ASSISTANTS}
-    for place, block in blocks:
-        of_types[block.type].append((place, block))
-    uses = of_types["tool_use"]
-    Size(MAX_TOOLS).check_count(f"{path}.content", uses)
-    calls, names = [], {"reasoning": f"{path}.content"}
-    for index, (place, block) in enumerate(uses):
-        arguments = json_text(f"{place}.input", block.input)
-        id_, name = (_required(block, field, place) for field in ("id", "name"))
+    if isinstance(content, str):
+        conversation.add(Message("assistant", content), path)
+        return
+    place, blocks = f"{path}.content", [*enumerate(content)]
+    _check_types(blocks, place, _OF_ASSISTANTS)
+    uses = [(index, block) for index, block in blocks if block.type == "tool_use"]
+    Size(MAX_TOOLS).check_count(place, uses)
+    calls, names = [], {"reasoning": place}
+    for number, (index, block) in enumerate(uses):
+        own = f"{place}[{index}]"
+        arguments = json_text(f"{own}.input", block.input)
+        id_, name = (_required(block, field, place, index) for field in ("id", "name"))
         calls.append(ToolCall(id_, name, arguments))
-        names[f"tool_calls[{index}]"] = place
-        names[f"tool_calls[{index}].arguments"] = f"{place}.input"
-    text = _text_of(of_types["text"])
-    reasoning = "".join(_required(block, "thinking", at) for at, block in of_types["thinking"])
-    message = Message("assistant", text, tuple(calls), reasoning=reasoning)
+        names[f"tool_calls[{number}]"] = own
+        names[f"tool_calls[{number}].arguments"] = f"{own}.input"
+    texts = [(index, block) for index, block in blocks if block.type == "text"]
+    reasoning = "".join(
+        _required(block, "thinking", place, index)
+        for index, block in blocks
+        if block.type == "thinking"
+    )
+    message = Message("assistant", _joined(texts, place), tuple(calls), reasoning=reasoning)
     conversation.add(message, path, names)
 
 
-def _placed(content: str | Sequence[Block], path: str) -> Placed:
-    """The blocks of a content at ``path``, with their paths. A text is one, unless it is empty."""
+def _text_of(content: Content, place: str) -> str:
+    """Joins the texts of a content. Raises ``InvalidArgumentError`` for other blocks."""
     if isinstance(content, str):
-        return [(path, Block(type="text", text=content))] if content else []
-    return [(f"{path}[{index}]", block) for index, block in enumerate(content)]
+        return content
+    blocks = [*enumerate(content)]
+    _check_types(blocks, place, _TEXTS)
+    return _joined(blocks, place)
 
 
-def _text_of(blocks: Placed) -> str:
-    """Joins texts. Raises ``InvalidArgumentError`` for other blocks."""
-    _check_types(blocks, _TEXTS)
-    return "".join(_required(block, "text", path) for path, block in blocks)
+def _joined(texts: Placed, place: str) -> str:
+    return "".join(_required(block, "text", place, index) for index, block in texts)
 
 
-def _required(block: Block, field: str, path: str) -> str:
-    """The text in ``field`` of the block at ``path``."""
+def _required(block: Block, field: str, place: str, index: int) -> str:
+    """The text in ``field`` of a block of the content at ``place``."""
     text: str | None = getattr(block, field)
     if text is None:
-        raise InvalidArgumentError(f"{path}.{field}", "is required")
+        raise InvalidArgumentError(f"{place}[{index}].{field}", "is required")
     return text
 
 
-def _check_types(blocks: Placed, allowed: Sequence[str]) -> None:
-    for path, block in blocks:
+def _check_types(blocks: Placed, place: str, allowed: Sequence[str]) -> None:
+    for index, block in blocks:
         if block.type not in allowed:
             raise InvalidArgumentError(
-                f"{path}.type",
+                f"{place}[{index}].type",
                 f"{quoted(block.type)} is not supported here, only {', '.join(allowed)}",
             )
+
+
+def _blocks(content: Content | None) -> Sequence[Block]:
+    return () if content is None or isinstance(content, str) else content
+
+
+def _check_num_results(messages: Sequence[SentMessage]) -> None:
+    """Rejects more results of tools than there may be messages."""
+    num_results = sum(
+        block.type == "tool_result" for message in messages for block in _blocks(message.content)
+    )
+    if num_results > MAX_MESSAGES:
+        raise InvalidArgumentError(
+            "messages", f"have {num_results} results of tools, at most {MAX_MESSAGES}"
+        )
 
 
 async def _image_files(messages: Sequence[SentMessage], call: Call[Any]) -> Files:
@@ -170,12 +205,16 @@ async def _image_files(messages: Sequence[SentMessage], call: Call[Any]) -> File
             error names it.
     """
     found: dict[str, str] = {}
-    for index, message in enumerate(messages):
-        for path, block in _placed(message.content, f"messages[{index}].content"):
-            _find_image(block, path, found)
-            if block.type == "tool_result":
-                for place, inner in _placed(block.content or "", f"{path}.content"):
-                    _find_image(inner, place, found)
+    for number, message in enumerate(messages):
+        for index, block in enumerate(_blocks(message.content)):
+            if block.type == "image":
+                path = f"messages[{number}].content[{index}]"
+                found[path] = _data(block, path)
+            elif block.type == "tool_result":
+                for inner, part in enumerate(_blocks(block.content)):
+                    if part.type == "image":
+                        path = f"messages[{number}].content[{index}].content[{inner}]"
+                        found[path] = _data(part, path)
     if not found:
         return {}
     paths = [f"{path}.source.data" for path in found]
@@ -183,10 +222,8 @@ async def _image_files(messages: Sequence[SentMessage], call: Call[Any]) -> File
     return dict(zip(found, files, strict=True))
 
 
-def _find_image(block: Block, path: str, found: dict[str, str]) -> None:
-    """Adds the base64 of an image to ``found``."""
-    if block.type != "image":
-        return
+def _data(block: Block, path: str) -> str:
+    """The base64 of the image at ``path``."""
     if block.source is None:
         raise InvalidArgumentError(f"{path}.source", "is required")
     if block.source.type != "base64":
@@ -195,4 +232,4 @@ def _find_image(block: Block, path: str, found: dict[str, str]) -> None:
         )
     if block.source.data is None:
         raise InvalidArgumentError(f"{path}.source.data", "is required")
-    found[path] = block.source.data
+    return block.source.data
